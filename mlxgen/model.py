@@ -36,17 +36,16 @@ from .engine.kv.measures import Measures
 from .engine.kv.quantised import Quantisation
 from .engine.limits import Limits
 from .engine.options import Options
-from .engine.prefix.cache import PrefixCache
-from .engine.prefix.folder import Folder
-from .engine.prefix.piece import checked_path
-from .engine.prefix.places import places_of, spacing_of
+from .engine.prefix.block_file import Layout, checked_path
+from .engine.prefix.disk import Disk
+from .engine.prefix.ends import places_of, spacing_of
+from .engine.prefix.store import BlockStore
 from .engine.prompts import prepared, requests_of
 from .engine.request.assembly import assemble, xtc_special
 from .engine.request.prompt import AnyPrompt, Prompt, is_chat
 from .engine.request.request import Request
 from .engine.scheduling.memory import check_pieces
 from .engine.scheduling.prefill import places_ahead, take_prefix
-from .engine.scheduling.restores import Restores
 from .engine.scheduling.scheduler import Scheduler
 from .engine.speculation.acceptance import Experience
 from .engine.speculation.drafter import Drafter
@@ -271,7 +270,7 @@ class LanguageModel:
         forbid_calls(self.model)
 
     @cached_property
-    def prefix_cache(self) -> PrefixCache:
+    def prefix_cache(self) -> BlockStore:
         """The KV of earlier texts, reused by every generation that begins with the same tokens.
 
         ``batch``, the server and ``Stream.keep`` fill it, and where a prompt's messages begin also
@@ -282,14 +281,14 @@ class LanguageModel:
         """
         folder, where, model = None, self._cache_dir, Called(self.model)
         if where is not None:
-            folder = Folder(where.path, where.max_bytes, make=self.make_cache, model=model)
+            folder = Disk(where.path, where.max_bytes, Layout(self.make_cache, model))
         limit, share = self.memory.caches, self.share
         of: Mapping[str, Any] = (
             {} if share is None else {"part": share.part, "sizes": share.footprints}
         )
-        made = PrefixCache(self.make_cache, limit, model=model, folder=folder, **of)
+        made = BlockStore(self.make_cache, limit, model=model, folder=folder, **of)
         # If two threads ask at the same time, both get the first one.
-        first: PrefixCache = vars(self).setdefault("prefix_cache", made)
+        first: BlockStore = vars(self).setdefault("prefix_cache", made)
         if share is not None and first is made:
             made.together = share.machines.together
             if share.machines.leads:
@@ -587,8 +586,8 @@ class LanguageModel:
         places: list[int] = []
         if "prefix_cache" in vars(self) or self._cache_dir is not None:
             cache = self.prefix_cache
-            if cache.folder is not None:
-                Restores(runner, cache, self.pace, lambda: cache.max_bytes).finish(handle)
+            if not handle.is_scored:
+                cache.restore(handle.history, do=runner.do, token=self.pace.token)
             if take_prefix(handle, cache):
                 handle.kv.wait()
             # At least where the prompt ends, as the answer may fill a window
@@ -634,7 +633,7 @@ def _compute(model: Any) -> None:
     mx.eval([array for part in modules for array in part.values() if isinstance(array, mx.array)])
 
 
-def _through(of: ref[LanguageModel], cache: PrefixCache, command: Changed) -> Any:
+def _through(of: ref[LanguageModel], cache: BlockStore, command: Changed) -> Any:
     """Change the prefix caches of all parts of a model, which the cache must not keep alive."""
     lm = of()
     return cache.do(command) if lm is None else lm.runner().do(command)

@@ -10,7 +10,7 @@ from ..sampling import Sampler
 from ..tokens import Token
 from .kv import Activations, Footprint, LayerCache, Slots
 from .options import Options
-from .prefix.cache import PrefixCache
+from .prefix.store import BlockStore
 from .speculation.drafts import Drafts
 from .step.cost import PassCost
 from .step.pace import Pace
@@ -34,7 +34,7 @@ class Runtime(Protocol):
     @property
     def memory(self) -> MemoryPlan: ...
     @property
-    def prefix_cache(self) -> PrefixCache: ...
+    def prefix_cache(self) -> BlockStore: ...
     @property
     def batches(self) -> bool:
         """Whether several sequences can run through the model together."""

@@ -235,8 +235,7 @@ class Stream(Pulled[Chunk, Chunk]):
         if cache is not None and (others := handle.drafts.caches):
             handle.drafts.keep(history, cache().max_bytes)
             fit({cache(), *others}, cache().max_bytes)
-        if cache is not None and cache().folder is not None:
-            self._loop.runner.settle()  # so that it may be written
+        self._loop.runner.settle()  # so that it may be written
 
     def _run(self, tokens: int) -> None:
         try:

@@ -7,7 +7,6 @@ text or settings beyond those of a model. Invariant: nothing is decided here.
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import signal
@@ -21,7 +20,6 @@ import numpy as np
 from ..engine.kv import Footprint, LayerCache, Slots
 from ..engine.kv.commands import Command, Copy, Load, Place, Run, Save, read
 from ..engine.kv.held import Fed, Later, Unread
-from ..engine.prefix.fetch import Report
 from ..errors import MachineError, MlxgenError
 from ..images import Image
 from .machines import LATE, Machines
@@ -112,11 +110,6 @@ class Follower:
                 raise MachineError(f"rank 0 said {word!r}, which this version does not know")
 
     def _open(self, number: int, runner: Part) -> None:
-        def report(fetch: int, report: Report) -> None:
-            with contextlib.suppress(MachineError):  # whoever evaluates says so
-                self._machines.channel.reply(json.dumps([number, fetch, report]).encode())
-
-        runner.report = report
         self._runners[number], self._held[number] = runner, {}
 
     def _do(self, runner: int, command: Command) -> Any:

@@ -16,14 +16,13 @@ import mlx.core as mx
 import numpy as np
 
 from ..engine.kv.commands import (
-    Cancel,
     Command,
     Copy,
     Expect,
     Free,
     Keep,
     Load,
-    Prove,
+    Restore,
     Run,
     Save,
     Snapshot,
@@ -35,15 +34,12 @@ from ..engine.kv.commands import (
     written,
 )
 from ..engine.kv.held import Fed, Later
-from ..engine.prefix.fetch import Fetch, Fetching, Worth
-from ..engine.prefix.shared_fetch import SharedFetch
 from ..images import Image, Patch
-from ..tokens import Token
 from .machines import Machines
 from .part import Part
 from .uninterrupted import uninterrupted
 
-_SMALL = (Trim, Snapshot, Expect, Prove)
+_SMALL = (Trim, Snapshot, Expect)
 """They go out with what comes next, which mostly is a pass."""
 
 
@@ -75,11 +71,9 @@ class Leading(Part):
             if isinstance(command, Take | Keep):
                 self._show(command.tokens)
             told = ["do", self._number, written(command)]
-            if isinstance(command, Save | Load):  # ranks wait for each other in them
+            if isinstance(command, Restore | Save | Load):  # ranks wait for each other in them
                 machines.tell(told)
                 return super().do(command)
-            if isinstance(command, Cancel):
-                machines.listen(self._number, command.fetch, None)
             result = super().do(command)
             machines.note(told)
             if isinstance(command, Free | Copy):
@@ -92,22 +86,6 @@ class Leading(Part):
     def read(self, array: mx.array) -> list[int]:
         with self._machines.evaluating():
             return super().read(array)
-
-    def settle(self) -> None:
-        with self._machines.evaluating():
-            super().settle()
-
-    def fetch(self, number: int, tokens: tuple[Token, ...], worth: Worth) -> Fetching | None:
-        """Of what all ranks have on their disks."""
-        folder = self.cache().folder if self.cache is not None else None
-        if folder is None:
-            return None
-        shared = SharedFetch(folder, tokens, worth, self._machines.group.size - 1)
-        self._machines.listen(self._number, number, shared.heard)
-        own = super().fetch(number, tokens, shared.choose)
-        assert isinstance(own, Fetch)
-        shared.own = own
-        return shared
 
     def _do_run(self, run: Run) -> Any:
         self._held = [self._stores[kv].length for kv, _ in run.rows]

@@ -22,7 +22,6 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 import mlx.core as mx
 
-from ..engine.prefix.fetch import Report
 from ..errors import LoadError, MachineError, MlxgenError
 from ..loading.memory import memory_limit
 from .channel import Channel
@@ -48,11 +47,8 @@ class Machines:
         self._at_work: tuple[int, mx.Stream] | None = None  # the thread that had the last turn
         self.says_losses = True  # on stderr, unless the program does
         self._waiting = 0  # threads that may wait for sums
-        # Who wants to know how the others get on with a fetch of a runner
-        self._heard: dict[tuple[int, int], Callable[[int, Report], None]] = {}
         if self.leads:
             channel.on_loss(self._lose)
-            channel.on_reply(self._hear)
 
     @staticmethod
     @cache  # a process belongs to one group for as long as it lives
@@ -134,18 +130,6 @@ class Machines:
     def dispose(self, item: Item) -> None:
         """Tell that nobody holds something any more, from any thread, when there is a message."""
         self._dead.append(item)
-
-    def listen(self, runner: int, fetch: int, heard: Callable[[int, Report], None] | None) -> None:
-        """Have ``heard`` called with a rank and its report, or nobody any more."""
-        if heard is None:
-            self._heard.pop((runner, fetch), None)
-        else:
-            self._heard[runner, fetch] = heard
-
-    def _hear(self, rank: int, reply: bytes) -> None:
-        runner, fetch, report = json.loads(reply)
-        if (heard := self._heard.get((runner, fetch))) is not None:
-            heard(rank, Report(*report))
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ add up the same things in one order; if one left out a sum, all would wait for e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -16,7 +16,6 @@ import mlx.core as mx
 from ..engine.kv.alone import Alone
 from ..engine.kv.commands import Run
 from ..engine.kv.held import Fed, Later
-from ..engine.prefix.fetch import Report
 from ..engine.step.runner import Runner
 
 
@@ -33,11 +32,6 @@ class Part(Runner):
         self._group = group
         self._piped = piped
         self._first: list[mx.array] = []  # of a pass, to be submitted before it
-        self.report: Callable[[int, Report], None] = lambda fetch, report: None
-        """Is told how a fetch goes on, for the rank that leads."""
-
-    def moved(self, fetch: int, report: Report) -> None:
-        self.report(fetch, report)
 
     def _inputs(self, rows: Sequence[Sequence[Fed]]) -> mx.array:
         """The tokens; where some are not known yet, those of rank 0, as the others have zeros."""

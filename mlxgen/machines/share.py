@@ -11,7 +11,7 @@ import mlx.core as mx
 
 from ..engine.kv import Footprint
 from ..engine.kv.layers import Model
-from ..engine.prefix.sizes import Sizes
+from ..engine.prefix.store import different
 from ..errors import MlxgenError
 from ..loading.sharding import Split
 from .called import Called
@@ -42,7 +42,7 @@ class Share:
         """
         said = self.machines.group.exchange([asdict(footprint), room])
         footprints = [_footprint(each) for each, _ in said]
-        Sizes(footprints)
+        different(footprints)
         room = min(room for _, room in said)
         return replace(self, footprints=tuple(footprints), room=room)
 

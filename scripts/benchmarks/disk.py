@@ -20,7 +20,7 @@ from typing import NamedTuple
 import mlx.core as mx
 
 import mlxgen
-from mlxgen.engine.prefix.cache import PrefixCache
+from mlxgen.engine.prefix.store import BlockStore
 
 from .alternate import Comparison, Spread, compare
 from .architectures import random_model
@@ -112,7 +112,7 @@ def _keep(lm: mlxgen.LanguageModel, prompt: list[int]) -> None:
     stream.keep()
 
 
-def _read(cache: PrefixCache, prompt: list[int], folder: Path) -> float:
+def _read(cache: BlockStore, prompt: list[int], folder: Path) -> float:
     """Bytes a second of reading a prefix and checking it."""
     forget(folder)
     start = time.perf_counter()
@@ -129,9 +129,8 @@ def _written(
     a second of a row meanwhile, over those without and over those beside a thread that hashes."""
     cache, kv = lm.prefix_cache, holder.prefix_cache.take([*prompt, 0])
     assert kv is not None
-    nodes = cache.insert(prompt, kv)
+    cache.keep(prompt, kv)
     mx.synchronize()
-    cache.prove(nodes)
     stream = iter(lm.stream(prompt[:REST], max_tokens=1 << 16, ignore_eos=True, temperature=0))
 
     def rate(goes_on: Callable[[], bool]) -> float:

@@ -16,7 +16,7 @@ from benchmarks.architectures import random_model
 from rich.console import Console
 
 import mlxgen
-from mlxgen.engine.prefix.layout import digest
+from mlxgen.engine.prefix.block_file import digest
 from mlxgen.load import _find, _reading, join
 from mlxgen.loading import hub
 from mlxgen.loading.checkpoint import Checkpoint

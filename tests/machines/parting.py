@@ -19,7 +19,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlxgen.engine.kv import batch_equals_alone
 from mlxgen.engine.kv.measures import Measures
 from mlxgen.engine.kv.quantised import Quantisation
-from mlxgen.engine.prefix.layout import digest
+from mlxgen.engine.prefix.block_file import digest
 from mlxgen.errors import AdapterError
 from mlxgen.loading.adapter import adapted
 from mlxgen.loading.checkpoint import Checkpoint

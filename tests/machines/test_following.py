@@ -19,7 +19,6 @@ import mlxgen
 from mlxgen import LanguageModel, Limits, OptionError
 from mlxgen.engine.kv import Footprint
 from mlxgen.engine.options import Options
-from mlxgen.engine.prefix.fetch import Report
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.errors import MachineError
 from mlxgen.load import _portable
@@ -270,12 +269,3 @@ def test_paths_are_told_as_other_machines_know_them(
     assert _portable(tmp_path / "models" / "a") == "~/models/a"
     assert _portable("owner/name") == "owner/name"
     assert _portable("/models/a") == "/models/a"
-
-
-def test_reports_of_fetches_go_to_who_listens(pair: Pair) -> None:
-    heard: list[tuple[int, Report]] = []
-    pair.machines.listen(3, 5, lambda rank, report: heard.append((rank, report)))
-    pair.machines._hear(1, b"[3, 5, [[4, 8], 1, 4, false]]")
-    pair.machines.listen(3, 5, None)
-    pair.machines._hear(1, b"[3, 5, [null, 2, 8, true]]")
-    assert heard == [(1, Report([4, 8], 1, 4, False))]  # type: ignore[arg-type]

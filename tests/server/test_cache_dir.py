@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,21 @@ def told(server: Running, *messages: str) -> tuple[str, int, int]:
 
 
 @pytest.mark.slow
-def test_a_restart_costs_nothing_but_reading(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_restart_costs_nothing_but_reading(end: signal.Signals, tmp_path: Path) -> None:
     folder = str(tmp_path / "deep" / "prefixes")
     with running("--cache-dir", folder, "--cache-dir-bytes", "1GiB") as server:
         text, count, cached = told(server, LONG)
         assert count > 900 and cached == 0
         assert any(f"prefixes on disk: {folder} holds 0.00 GB" in line for line in server.log)
-        assert server.end(signal.SIGTERM) == 0
+        if end == signal.SIGKILL:  # it is written while the server has nothing else to do
+            while server.figure("mlxgen_pieces_written_total") < 1 + (count + 7) // 256:
+                time.sleep(0.05)
+        assert server.end(end) == (0 if end == signal.SIGTERM else -end)
     with running("--cache-dir", folder, "--cache-dir-bytes", "1GiB") as server:
         again, count, cached = told(server, LONG)
-        assert again == text and count - 256 <= cached < count
-        assert server.figure("mlxgen_restored_tokens_total") == cached
+        assert again == text and cached == count - 1  # whose logits are needed
+        assert server.figure("mlxgen_restored_tokens_total") >= cached
         assert 0 < server.figure("mlxgen_disk_bytes") <= server.figure("mlxgen_disk_limit_bytes")
         assert told(server, LONG, "And then")[0]
 

@@ -25,10 +25,14 @@ from .layers import (
     CacheFactory,
     LayerCache,
     Model,
+    Runs,
     can_trim,
     cheap_to_keep,
     copied,
+    cut,
+    keys_and_values,
     leaves,
+    owned,
     restore,
     sliceable,
 )
@@ -122,6 +126,21 @@ class Alone:
         twin = Alone(self._make, copied(self.caches), self.length)
         twin._eager, twin._checkpoints = self._eager, self._checkpoints.fork()
         return twin
+
+    def part(self, start: int, stop: int) -> tuple[Runs, ...]:
+        """A copy of the tokens ``start`` to ``stop`` of each layer that can be cut, not evaluated
+        yet."""
+        held = (keys_and_values(leaf) for leaf in leaves(self.caches) if sliceable(leaf))
+        return tuple(copied(cut(piece, start, stop), owned) for piece in held)
+
+    def others(self) -> list[LayerCache]:
+        """The layers that cannot be cut; they are not copied."""
+        return [leaf for leaf in leaves(self.caches) if not sliceable(leaf)]
+
+    def is_even(self) -> bool:
+        """Whether each layer that can be cut holds all tokens, or was never filled."""
+        cut = filter(sliceable, leaves(self.caches))
+        return all(leaf.empty() or leaf.offset == self.length for leaf in cut)
 
     def spoil(self) -> None:
         """Hold nothing: a pass failed half-way through the layers, or nothing leads back."""

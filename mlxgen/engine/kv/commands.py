@@ -93,10 +93,12 @@ class Free(NamedTuple):
 
 
 class Take(NamedTuple):
-    """Hold what the prefix cache has of these tokens; the result is the new place, or None."""
+    """Hold what the prefix cache has of these tokens, in a slot or in caches of its own; the result
+    is the new place, or None."""
 
     kv: int
     tokens: tuple[Token, ...]
+    in_slot: bool = False
 
 
 class Keep(NamedTuple):
@@ -122,47 +124,21 @@ class Limit(NamedTuple):
     to: int
 
 
-class Seek(NamedTuple):
-    """Begin ``fetch``: see what the prefix cache's folder has of these tokens and memory has not.
-
-    It has a number of its own, like a cache.
-    """
-
-    fetch: int
-    tokens: tuple[Token, ...]
-
-
-class Aim(NamedTuple):
-    """Read what was found, up to ``stop`` tokens."""
-
-    fetch: int
-    stop: int
+class Settle(NamedTuple):
+    """Wait until all that was put into the prefix cache is computed, and drop it if that fails.
+    Nothing else runs now, so it may be written to its folder."""
 
 
 class Restore(NamedTuple):
-    """Put what a fetch has read into the prefix cache, which may use ``room`` bytes: all of it up
-    to ``stop`` tokens, which is waited for."""
+    """Read the block that these tokens end with from the folder of the prefix cache, which may use
+    ``room`` bytes, and its snapshot if it ``has_state``; the result is whether it is held now.
 
-    fetch: int
-    stop: int
+    Every machine reads its own file before one of them holds it.
+    """
+
+    tokens: tuple[Token, ...]
+    has_state: bool
     room: int | None = None
-
-
-class Cancel(NamedTuple):
-    """Read no more; what a fetch has read and not restored is dropped."""
-
-    fetch: int
-
-
-class Prove(NamedTuple):
-    """Of what was put into the prefix cache, the first ``nodes`` that were not known to be
-    computed are."""
-
-    nodes: int
-
-
-class Forget(NamedTuple):
-    """Drop what was put into the prefix cache and is not known to be computed."""
 
 
 class Empty(NamedTuple):
@@ -198,14 +174,17 @@ class Spoil(NamedTuple):
 
 
 class Clear(NamedTuple):
-    """Free all slots, whatever is in them, and ``Forget``."""
+    """Free all slots, whatever is in them, and drop what was put into the prefix cache since the
+    last ``Settle``."""
 
 
 Place: TypeAlias = Join | Leave | Free | Copy | Take
-Fetched: TypeAlias = Seek | Aim | Restore | Cancel
-Changed: TypeAlias = Shrink | Limit | Empty | Flush | Save | Load
-Kept: TypeAlias = Keep | Prove | Forget | Fetched | Changed
-Command: TypeAlias = Run | Trim | Snapshot | Expect | Submit | Wait | Place | Kept | Spoil | Clear
+Together: TypeAlias = Restore | Save | Load
+"""What all machines do at a time, and what fails on all if it fails on one."""
+Changed: TypeAlias = Shrink | Limit | Empty | Flush | Settle | Together
+Command: TypeAlias = (
+    Run | Trim | Snapshot | Expect | Submit | Wait | Place | Keep | Changed | Spoil | Clear
+)
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
 
 
@@ -219,7 +198,8 @@ class Device(Here, ABC):
     @abstractmethod
     def do(self, command: Command) -> Any:
         """Carry out a command; returns the logits of a ``Run``, the new place of a cache for
-        ``Place``, how many tokens for ``Save`` and ``Load``, and None for all others."""
+        ``Place``, how many tokens for ``Save`` and ``Load``, whether for ``Restore``, and None for
+        all others."""
 
 
 def written(command: Command) -> dict[str, Any]:

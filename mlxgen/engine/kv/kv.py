@@ -142,12 +142,13 @@ class KV:
         self._put(self.device.do(Free(self.number)))
         self._held = Held()
 
-    def take(self, tokens: Sequence[Token]) -> bool:
+    def take(self, tokens: Sequence[Token], *, in_slot: bool = False) -> bool:
         """Hold what the prefix cache has of these tokens; false if it has none of them.
 
         Only while nothing is held.
         """
-        found: Alone | None = self.device.do(Take(self.number, tuple(tokens)))
+        take = Take(self.number, tuple(tokens), in_slot)
+        found: Alone | Slot | None = self.device.do(take)
         if found is not None:
             self._put(found)
             self._held = Held(tokens[: found.length])

@@ -337,6 +337,20 @@ class Places:
             stretch.write(slice(slot, slot + 1), at, run)
             at += run[0].shape[2]
 
+    def put_all(self, slot: int, pieces: Sequence[Runs], slots: int) -> None:
+        """Copy what one sequence has from its first position on, in pieces that follow one
+        another; makes room for ``slots``, once."""
+        for stretch, run in zip(self.stretches, pieces[0], strict=True):
+            if not stretch.arrays:
+                stretch.begin(slots, run)
+        self.reserve(slots, sum(run[0].shape[2] for piece in pieces for run in piece))
+        at = 0
+        for piece in pieces:
+            for stretch, run in zip(self.stretches, piece, strict=True):
+                if run[0].shape[2]:
+                    stretch.write(slice(slot, slot + 1), at, run)
+                    at += run[0].shape[2]
+
     def copy_of(self, slot: int, start: int, end: int) -> Runs:
         """What a slot has of positions, in arrays that keep no other buffer alive."""
         runs = (each.run(slice(slot, slot + 1), start, end) for each in self.stretches)

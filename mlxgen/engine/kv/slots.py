@@ -7,6 +7,7 @@ ones, without gaps; ``Slot.length`` is the number of tokens that a slot holds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from typing import Any
 
@@ -16,9 +17,9 @@ from ...errors import StateError
 from .alone import Alone
 from .checkpoints import EVERY, Checkpoints
 from .footprint import Footprint
-from .layers import CacheFactory, Model, leaves
+from .layers import CacheFactory, LayerCache, Model, Runs, leaves
 from .places import GROWTH, Pass
-from .slot_caches import SLACK, SlotKeys, SlotState, States, slot_layer
+from .slot_caches import SLACK, SlotKeys, SlotLayer, SlotState, States, slot_layer
 
 FEW = 4  # slots that are added at a time; twice as many once there are 16
 WASTE = 2  # there may be that many times as much padding as tokens
@@ -92,6 +93,24 @@ class Slot:
             to = 0  # a window would need keys that it no longer holds
         self.length = to
 
+    def part(self, start: int, stop: int) -> tuple[Runs, ...]:
+        """A copy of the tokens ``start`` to ``stop`` of each layer that can be cut, not evaluated
+        yet."""
+        cut = (layer.places for layer in self.slots.layers if _is_cut(layer))
+        return tuple(p.copy_of(self.index, start, stop) if not p.empty else () for p in cut)
+
+    def others(self) -> list[LayerCache]:
+        """The layers that cannot be cut, in caches of one sequence."""
+        fresh = zip(self.slots.layers, leaves(self.slots.make()), strict=True)
+        found = [(layer, leaf) for layer, leaf in fresh if not _is_cut(layer)]
+        for layer, leaf in found:
+            layer.get(self.index, self.length, leaf)
+        return [leaf for _, leaf in found]
+
+    def is_even(self) -> bool:
+        """Whether each layer that can be cut holds all tokens: a pass that fails leaves none."""
+        return True
+
     def spoil(self) -> None:
         """Hold nothing: a pass of this sequence failed half-way through the layers."""
         self._checkpoints.clear()
@@ -113,9 +132,9 @@ class Slots:
         if any(layer is None for layer in layers):
             raise StateError("this model's caches cannot hold several sequences; run each alone")
         self.caches: list[Any] = layers
-        self._flat = list(leaves(layers))
-        self._keys = [c for c in self._flat if isinstance(c, SlotKeys)]
-        self.states = [c for c in self._flat if isinstance(c, SlotState)]
+        self.layers = list(leaves(layers))
+        self._keys = [c for c in self.layers if isinstance(c, SlotKeys)]
+        self.states = [c for c in self.layers if isinstance(c, SlotState)]
         windows = [c.window for c in self._keys if c.window is not None]
         self.window = min(windows, default=None)  # the narrowest one
         self.recurrent = bool(self.states)
@@ -139,7 +158,7 @@ class Slots:
 
     def arrays(self) -> list[mx.array]:
         """All buffers."""
-        return [array for layer in self._flat for array in layer.arrays()]
+        return [array for layer in self.layers for array in layer.arrays()]
 
     def nbytes_with(self, footprint: Footprint, joining: Tokens[int], ahead: int) -> int:
         """The bytes of all buffers once the suitable ones of some sequences have joined and the
@@ -203,6 +222,30 @@ class Slots:
 
     def join(self, alone: Alone) -> Slot:
         """Copy a sequence with at least one token into a slot of its own."""
+        caches = list(leaves(alone.caches))
+
+        def put(index: int) -> None:
+            for slot, layer in zip(self.layers, caches, strict=True):
+                slot.put(index, layer, self._room)
+
+        return self._take_in(alone.length, put)
+
+    def fill(self, columns: Tokens[Tokens[Runs]], others: Tokens[LayerCache], length: int) -> Slot:
+        """Write ``length`` tokens into a slot of their own: pieces that follow one another for each
+        layer that can be cut, and caches of one sequence for the others."""
+
+        def put(index: int) -> None:
+            pieces, caches = iter(columns), iter(others)
+            for layer in self.layers:
+                if not _is_cut(layer):
+                    layer.put(index, next(caches), self._room)
+                elif column := [piece for piece in next(pieces) if piece]:
+                    layer.places.put_all(index, column, self._room)
+
+        return self._take_in(length, put)
+
+    def _take_in(self, length: int, put: Callable[[int], None]) -> Slot:
+        """A new slot, into which ``put`` writes a sequence."""
         self._changed()
         index, room = len(self._members), _rooms(len(self._members) + 1)
         if room > self._room:
@@ -210,12 +253,11 @@ class Slots:
                 self._trim(self._room)
             self._room = room
         try:
-            for slot, layer in zip(self._flat, leaves(alone.caches), strict=True):
-                slot.put(index, layer, self._room)
+            put(index)
         except BaseException:  # some layers may hold it already
             self._drop_behind(index)
             raise
-        member = Slot(self, index, alone.length)
+        member = Slot(self, index, length)
         member.checkpoint()
         self._members.append(member)
         self._undoable = frozenset()
@@ -228,7 +270,7 @@ class Slots:
         index, last = member.index, len(self._members) - 1
         mover = self._members.pop()
         if index != last:
-            for layer in self._flat:
+            for layer in self.layers:
                 layer.move(last, index, mover.length)
             mover.index = index
             self._members[index] = mover
@@ -258,14 +300,14 @@ class Slots:
                 state.keep(count)
         if not self._members:
             self._room = 0
-            for layer in self._flat:
+            for layer in self.layers:
                 layer.clear()
 
     def copy_of(self, member: Slot) -> Alone:
         """The sequence of a slot in caches of its own."""
         caches = self.make()
         if member.length:
-            for layer, leaf in zip(self._flat, leaves(caches), strict=True):
+            for layer, leaf in zip(self.layers, leaves(caches), strict=True):
                 layer.get(member.index, member.length, leaf)
         return Alone(self.make, caches, member.length)
 
@@ -338,6 +380,11 @@ class Slots:
                     member.spoil()
             raise
         return logits
+
+
+def _is_cut(layer: SlotLayer) -> bool:
+    """Whether a layer holds its tokens side by side, so any run of them can be cut out."""
+    return isinstance(layer, SlotKeys) and layer.window is None
 
 
 def _rooms(count: int) -> int:

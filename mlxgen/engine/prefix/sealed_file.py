@@ -1,12 +1,12 @@
 """A safetensors file in which every change is detected.
 
-Owns the bytes: a header with metadata and the place of each tensor, the tensors, and two
-checksums over all of it. Must never know what the tensors are for. Invariants: a file is
-written whole or not at all; what is read is what was written, to the bit.
+Owns the bytes: a header with metadata and the place of each tensor, the tensors, and a checksum
+over all of it. Must never know what the tensors are for. Invariants: a file is written whole or not
+at all; what is read is what was written, to the bit.
 
     8 bytes    the length of the header, little-endian
-    header     JSON. Its metadata begins with ``checksum``, SHA-256 of the length and the header
-               with zeros in place of the checksum, and ``data``, SHA-256 of the rest
+    header     JSON. Its metadata begins with ``checksum``, SHA-256 of the whole file with zeros in
+               place of the checksum
     data       the tensors, one after the other
 """
 
@@ -17,7 +17,7 @@ import json
 import os
 import secrets
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
@@ -77,25 +77,25 @@ def write(
             "data_offsets": [end, end + array.nbytes],
         }
         end += array.nbytes
-    about = {"checksum": _ZEROS, "data": _ZEROS, **metadata}
+    data = [memoryview(array) for array in arrays.values()]  # type: ignore[arg-type]
+    pieces = [piece if piece.c_contiguous else piece.tobytes() for piece in data]
+    head = _headed({"checksum": _ZEROS, **metadata}, places)
+    checksum = _checksum([head, *pieces])
     with _replacing(path, mode) as file:
-        file.write(_headed(about, places))
-        total = hashlib.sha256()
-        for array in arrays.values():
-            piece = memoryview(array)  # type: ignore[arg-type]
-            data = piece if piece.c_contiguous else piece.tobytes()
-            total.update(data)
-            file.write(data)
-        size = file.tell()
-        about["data"] = total.hexdigest()
-        about["checksum"] = hashlib.sha256(_headed(about, places)).hexdigest()
-        file.seek(0)
-        file.write(_headed(about, places))
+        for piece in (head[: _DIGITS.start], checksum, head[_DIGITS.stop :], *pieces):
+            file.write(piece)
         file.flush()
         if modified is not None:
             os.utime(file.fileno(), ns=(modified, modified))
         os.fsync(file.fileno())
-    return size
+    return len(head) + end
+
+
+def _checksum(pieces: Iterable[bytes | memoryview]) -> bytes:
+    total = hashlib.sha256()
+    for piece in pieces:
+        total.update(piece)
+    return total.hexdigest().encode()
 
 
 def _headed(metadata: Mapping[str, str], places: Mapping[str, Any]) -> bytes:
@@ -131,51 +131,50 @@ def read(path: Path) -> tuple[dict[str, str], dict[str, mx.array]]:
     has changed since it was written.
     """
     with path.open("rb") as file:
-        head = read_head(file, advice=_ADVICE)
-        metadata, places = _header(path, head, os.fstat(file.fileno()).st_size - len(head))
-        total = hashlib.sha256()
-        arrays = {}
-        for name, place in places.items():
-            piece = file.read(place.nbytes)
-            total.update(piece)
-            if len(piece) < place.nbytes:
-                break
-            flat = np.frombuffer(piece, _IN_NUMPY[place.dtype]).reshape(place.shape)
-            array = mx.array(flat)
-            arrays[name] = array if array.dtype == place.dtype else array.view(place.dtype)
-    if total.hexdigest() != metadata["data"]:
-        raise _changed(path, "its data is not what was written")
+        head, metadata, places = _header(path, file)
+        pieces = [file.read(place.nbytes) for place in places.values()]
+    blank = head[: _DIGITS.start] + _ZEROS.encode() + head[_DIGITS.stop :]
+    if _checksum([blank, *pieces]) != head[_DIGITS]:
+        raise _changed(path, "it is not what was written")
+    arrays = {}
+    for (name, place), piece in zip(places.items(), pieces, strict=True):
+        flat = np.frombuffer(piece, _IN_NUMPY[place.dtype]).reshape(place.shape)
+        array = mx.array(flat)
+        arrays[name] = array if array.dtype == place.dtype else array.view(place.dtype)
     mx.eval(arrays)
     return metadata, arrays
 
 
-def _header(path: Path, head: bytes, size: int) -> tuple[dict[str, str], dict[str, _Place]]:
-    """The metadata, and the places of the tensors in ``size`` bytes of data."""
+def read_metadata(path: Path) -> dict[str, str]:
+    """The metadata of a file, which may have changed since it was written; raises as ``read``."""
+    with path.open("rb") as file:
+        return _header(path, file)[1]
+
+
+def _header(path: Path, file: BinaryIO) -> tuple[bytes, dict[str, str], dict[str, _Place]]:
+    """The head of a file, its metadata, and the places of the tensors."""
+    head = read_head(file, advice=_ADVICE)
+    size = os.fstat(file.fileno()).st_size - len(head)
     if not head[8:].startswith(_START):
         raise LoadError(
             f"{path} is not safetensors, or not a saved prefix; pass a file that save_prefix wrote"
         )
-    blank = head[: _DIGITS.start] + _ZEROS.encode() + head[_DIGITS.stop :]
-    if hashlib.sha256(blank).hexdigest().encode() != head[_DIGITS]:
-        raise _changed(path, "its header is not the one that was written")
     try:
         header = json.loads(head[8:])
         metadata = header.pop("__metadata__")
         places = {name: _place(entry) for name, entry in header.items()}
-        data: str = metadata["data"]
+        starts = [0, *(entry["data_offsets"][1] for entry in header.values())]
+        offsets = [entry["data_offsets"][0] for entry in header.values()]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _changed(path, str(error)) from error
-    wanted = sum(place.nbytes for place in places.values())
-    offsets = [entry["data_offsets"] for entry in header.values()]
-    starts = [0, *(offset[1] for offset in offsets)]
-    if any(a != b for (a, _), b in zip(offsets, starts, strict=False)) or not data:
+    if offsets != starts[:-1]:
         raise _changed(path, "its tensors do not lie one after the other")
-    if size != wanted:
-        state = "truncated" if size < wanted else "too long"
+    if size != starts[-1]:
+        state = "truncated" if size < starts[-1] else "too long"
         raise LoadError(
-            f"{path} is {state}: expected {wanted:,} bytes of tensors, got {size:,}; {_ADVICE}"
+            f"{path} is {state}: expected {starts[-1]:,} bytes of tensors, got {size:,}; {_ADVICE}"
         )
-    return metadata, places
+    return head, metadata, places
 
 
 def _place(entry: Any) -> _Place:

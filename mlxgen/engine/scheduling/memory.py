@@ -12,7 +12,7 @@ from ...errors import CapacityError
 from ...loading.memory import MemoryPlan
 from ..kv import SMALLEST, Activations, Footprint
 from ..kv.commands import Limit
-from ..prefix.cache import PrefixCache
+from ..prefix.store import BlockStore
 from ..step.handle import Handle
 from ..step.runner import Runner
 
@@ -29,7 +29,7 @@ class Memory:
         footprint: Footprint,
         activations: Activations,
         runner: Runner,
-        cache: PrefixCache | None,
+        cache: BlockStore | None,
     ) -> None:
         self.plan = plan
         self._before = plan  # the largest of those under which what is held was accepted
@@ -38,7 +38,7 @@ class Memory:
         self._runner = runner
         self._cache = cache
         # And those of models that draft, as long as anybody has them
-        self._caches: WeakSet[PrefixCache] = WeakSet([] if cache is None else [cache])
+        self._caches: WeakSet[BlockStore] = WeakSet([] if cache is None else [cache])
 
     @property
     def limit(self) -> int:
@@ -135,7 +135,7 @@ class Memory:
         fit(self._caches, room)
 
 
-def fit(caches: Iterable[PrefixCache], room: int) -> None:
+def fit(caches: Iterable[BlockStore], room: int) -> None:
     """Let these hold no more than ``room`` bytes together; each gives up its share."""
     nbytes = {cache: cache.nbytes for cache in caches}
     held, room = sum(nbytes.values()), max(0, room)

@@ -22,17 +22,18 @@ import mlx.core as mx
 
 from ...tokens import Token, in_common
 from ..kv import PREFILL_STEP
-from ..kv.commands import Empty
-from ..prefix.cache import PrefixCache
-from ..prefix.places import LEAST, ahead
+from ..kv.commands import Changed, Empty
+from ..prefix.ends import LEAST, ahead
+from ..prefix.store import BlockStore
 from ..step.handle import Handle
 from ..step.scores import PIECE
 from ..step.step import Loop
-from .restores import Restores
 
 COPIED_PER_RUN = 128  # tokens taken from the prefix cache that count as one that is run
 PADDING = 1.25  # times their tokens that prompts in a common pass may take with their padding
 WORTH_WAITING = 32  # tokens that another one runs from which on it is worth waiting for them
+
+READING = 0.02  # seconds between two steps, in which blocks are read from disk
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ class Prefill:
     def __init__(
         self,
         loop: Loop,
-        cache: PrefixCache | None,
+        cache: BlockStore | None,
         room: Callable[[], int],
         fit: Callable[[int], None],
         places: Callable[[Sequence[Token]], list[int]],
@@ -60,9 +61,6 @@ class Prefill:
         self._turns: deque[Handle] = deque()
         # The prefix cache was asked for these; with the places at which it is given more of them
         self._begun: dict[Handle, list[int]] = {}
-        self._restores: Restores | None = None
-        if cache is not None and cache.folder is not None:
-            self._restores = Restores(loop.runner, cache, loop.clock.pace, room)
         self._uncleared = 0  # tokens that were run since MLX's buffer cache was cleared
         self.hits = 0
         self.misses = 0
@@ -75,11 +73,6 @@ class Prefill:
 
     def __iter__(self) -> Iterator[Handle]:
         return iter(self._turns)
-
-    @property
-    def nbytes_read(self) -> int:
-        """What was read from disk for them and is not in the prefix cache yet."""
-        return self._restores.nbytes if self._restores is not None else 0
 
     def add(self, handle: Handle, *, begun: bool = False) -> None:
         """Run what a handle has pending; ``begun``: from the KV that it has."""
@@ -96,8 +89,6 @@ class Prefill:
         """Take a handle out."""
         self._turns.remove(handle)
         self._begun.pop(handle, None)
-        if self._restores is not None:
-            self._restores.forget(handle)
 
     def step(self, tokens: int) -> list[Handle]:
         """Run so many tokens of prompts; returns the handles that are done.
@@ -109,10 +100,7 @@ class Prefill:
         done: list[Handle] = []
         together: list[Handle] = []  # new ones that share a pass
         last: Handle | None = None  # that ran
-        rests = not self._loop.handles
         alone = len(self._turns) == 1 and not self._loop.handles
-        if self._restores is not None:
-            self._restores.move()
         self._line_up()
         for _ in range(len(self._turns)):
             if tokens <= 0:
@@ -124,8 +112,11 @@ class Prefill:
             if handle not in self._begun:
                 if self._waits(handle, done) or self._is_read(handle):
                     continue
-                tokens -= self._look_up(handle) // COPIED_PER_RUN
-            rests, last = False, handle
+                tokens -= self._look_up(handle, in_slot=True) // COPIED_PER_RUN
+            if handle.kv.slot is not None:  # what is left of it runs beside the others
+                done.append(handle)
+                continue
+            last = handle
             handle.align()
             missing = self._loop.passes.due(handle)
             drafts = 0 if alone else self._loop.undrafted(handle)
@@ -144,8 +135,6 @@ class Prefill:
             self._uncleared += count
             if handle.is_scored:  # one at a time, as their logits are large
                 break
-        if rests and self._restores is not None:
-            self._restores.pause()
         if len(together) == 1:
             self._run(together[0], self._loop.passes.due(together[0]))
         elif together:
@@ -173,7 +162,7 @@ class Prefill:
         if count < LEAST:
             return
 
-        def keep(cache: PrefixCache) -> None:
+        def keep(cache: BlockStore) -> None:
             new = count - cache.match([*history[:count], 0])
             if new >= (1 if cache.any_length else LEAST):
                 kv.keep(history, room, count)
@@ -232,9 +221,18 @@ class Prefill:
         return shared
 
     def _is_read(self, handle: Handle) -> bool:
-        """Whether the beginning of this prompt is being read from disk."""
-        restores = self._restores
-        return restores is not None and (handle in restores or restores.begin(handle))
+        """Read some of what is on disk of this prompt; whether there is more of it."""
+        cache, loop = self._cache, self._loop
+        if cache is None or handle.kv.length or handle.is_scored or handle.faults:
+            return False
+
+        def read(command: Changed) -> None:
+            loop.clock.skip()
+            loop.runner.do(command)
+
+        room, token = max(0, self._room()), loop.clock.pace.token
+        done = cache.restore(handle.history, room=room, seconds=READING, do=read, token=token)
+        return not done
 
     def _shares(self, handle: Handle, missing: int, others: list[Handle], tokens: int) -> bool:
         """Whether a prompt goes with others in one pass, padded to the longest, of so many more
@@ -246,17 +244,29 @@ class Prefill:
         lengths = [missing, *map(self._loop.passes.due, others)]
         return len(lengths) * max(lengths) <= PADDING * sum(lengths)
 
-    def _look_up(self, handle: Handle) -> int:
-        """Take what the prefix cache has of a sequence; returns how many tokens."""
+    def _look_up(self, handle: Handle, *, in_slot: bool = False) -> int:
+        """Take what the prefix cache has of a sequence; returns how many tokens.
+
+        ``in_slot``: straight into a slot, if what is left can run beside the others.
+        """
         self._begun[handle] = []
         if self._cache is None or handle.kv.length or handle.is_scored:
             return 0
-        if self._ask(lambda cache: take_prefix(handle, cache), False):
+        in_slot = in_slot and self._ask(lambda cache: self._fits_beside(handle, cache), False)
+        if self._ask(lambda cache: take_prefix(handle, cache, in_slot=in_slot), False):
             self.hits += 1
         else:
             self.misses += 1
         self._begun[handle] = self._ask(lambda cache: places_ahead(handle, cache, self._places), [])
         return handle.kv.length
+
+    def _fits_beside(self, handle: Handle, cache: BlockStore) -> bool:
+        """Whether all but a few tokens of a sequence are kept, and it suits those in the slots."""
+        slots, most, length = self._loop.runner.slots, self._loop.longest_run, len(handle.history)
+        if slots is None or not len(slots) or most is None or not cache.any_length:
+            return False
+        few = length - cache.match(handle.history) <= most and not self._loop.undrafted(handle)
+        return few and bool(slots.suitable([length]))
 
     def _run(self, handle: Handle, count: int) -> None:
         """Run so many tokens of a prompt; what it holds at a place is kept."""
@@ -267,7 +277,7 @@ class Prefill:
             if stop in places:
                 self.keep(handle, self._room())
 
-    def _ask(self, ask: Callable[[PrefixCache], T], instead: T) -> T:
+    def _ask(self, ask: Callable[[BlockStore], T], instead: T) -> T:
         """What the prefix cache says; ``instead`` if there is none, or if it fails."""
         if self._cache is None:
             return instead
@@ -278,11 +288,11 @@ class Prefill:
             return instead
 
 
-def take_prefix(handle: Handle, cache: PrefixCache) -> bool:
+def take_prefix(handle: Handle, cache: BlockStore, *, in_slot: bool = False) -> bool:
     """Let a handle that has run nothing begin with what the cache has of its history."""
     if handle.is_scored:
         return False
-    if cache.match(handle.history) < LEAST or not handle.kv.take(handle.history):
+    if cache.match(handle.history) < LEAST or not handle.kv.take(handle.history, in_slot=in_slot):
         return False
     if handle.request.may_decline:
         handle.kv.expect_rewinds()
@@ -291,7 +301,7 @@ def take_prefix(handle: Handle, cache: PrefixCache) -> bool:
 
 
 def places_ahead(
-    handle: Handle, cache: PrefixCache, places: Callable[[Sequence[Token]], list[int]]
+    handle: Handle, cache: BlockStore, places: Callable[[Sequence[Token]], list[int]]
 ) -> list[int]:
     """Where to give more of a handle's prompt to the cache, which was asked for it; nowhere if it
     keeps any number of tokens."""

@@ -31,7 +31,7 @@ from ...tokens import Token
 from ..chunk import Chunk, DraftCount, FinishReason, Usage, all_drafts
 from ..kv import KV, PREFILL_STEP, Slots
 from ..limits import Limits, Stats
-from ..prefix.cache import NO_DISK, PrefixCache
+from ..prefix.store import NO_DISK, BlockStore
 from ..request.accept import append, end, rewind, take_back
 from ..request.request import Request
 from ..runtime import Runtime
@@ -59,7 +59,7 @@ class Scheduler:
         slots = None
         if lm.batches and self.limits.max_batch > 1:
             slots = Slots(lm.make_cache, lm.footprint.spare)
-        self.cache: PrefixCache | None = None
+        self.cache: BlockStore | None = None
         if self.limits.keep_prefixes:
             self.cache = lm.prefix_cache
         runner = lm.runner(slots)
@@ -211,6 +211,8 @@ class Scheduler:
             self._make_room(events)
         if len(self._prefill):
             self._run_prompts()
+        elif not self._loop.handles and not self._queue:
+            self.rest()
 
     def follow(self, plan: MemoryPlan) -> None:
         """Go by another plan from now on: the prefix cache shrinks at once, and the next step sends
@@ -231,8 +233,8 @@ class Scheduler:
             self.cache.close(flush)
 
     def rest(self) -> None:
-        """Have what was kept last written to disk when it may be: call this while nothing runs."""
-        if self.cache is not None and self.cache.folder is not None:
+        """Have what was kept be certain, and written to disk: call this while nothing runs."""
+        if self.cache is not None:
             self._loop.runner.settle()
 
     @property
@@ -391,8 +393,7 @@ class Scheduler:
         running, prefilled, parked = ([h for h in p if h is not without] for p in places)
         if more is not None:
             running.append(more)
-        needed = self._memory.needed_soon(running, prefilled, parked)
-        return needed + self._prefill.nbytes_read
+        return self._memory.needed_soon(running, prefilled, parked)
 
     def _fail_for_room(self, handle: Handle, events: list[Event]) -> None:
         if self._memory.needed(handle) <= self._memory.promised:

@@ -16,7 +16,7 @@ import mlx.core as mx
 from ...tokens import Token
 from ..history import History
 from ..kv import Fed
-from ..prefix.cache import PrefixCache
+from ..prefix.store import BlockStore
 from ..request.request import Request
 from .acceptance import Acceptance, Price
 from .guess import Guess
@@ -79,7 +79,7 @@ class Drafter(ABC):
     def follow(self, history: History, count: int) -> None:
         """Run ``count`` of them at most, but not the last one; they are submitted."""
 
-    cache: PrefixCache | None = None
+    cache: BlockStore | None = None
     """Where it keeps what it has run, beside the model's own."""
 
     def keep(self, history: History, room: int) -> None:

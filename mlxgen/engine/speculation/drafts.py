@@ -20,7 +20,7 @@ from ..chunk import DraftCount
 from ..history import History
 from ..kv import Fed
 from ..kv.held import alike
-from ..prefix.cache import PrefixCache
+from ..prefix.store import BlockStore
 from ..request.leads import is_led
 from ..request.request import Request
 from .drafter import Drafter
@@ -161,7 +161,7 @@ class Drafts:
             self._try(drafter, partial(drafter.follow, history, count))
 
     @property
-    def caches(self) -> list[PrefixCache]:
+    def caches(self) -> list[BlockStore]:
         """The prefix caches of the models among them."""
         return [drafter.cache for drafter in self._drafters if drafter.cache is not None]
 

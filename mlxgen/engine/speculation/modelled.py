@@ -17,8 +17,8 @@ from ...sampling import DrawRow, Sampler
 from ...tokens import Token
 from ..history import History
 from ..kv import KV, PREFILL_STEP, Device, Fed, Footprint, Later, Unread
-from ..prefix.cache import PrefixCache
-from ..prefix.places import LEAST
+from ..prefix.ends import LEAST
+from ..prefix.store import BlockStore
 from ..request.leads import plain_draw
 from ..request.request import Request
 from .acceptance import Acceptance, Experience, Price
@@ -131,7 +131,7 @@ class ModelDrafter(ModelledDrafter):
         footprint: Footprint,
         experience: Experience | None = None,
         piece: Callable[[int], int] = lambda held: PREFILL_STEP,
-        cache: PrefixCache | None = None,
+        cache: BlockStore | None = None,
     ) -> None:
         super().__init__(device, sampler, width, Acceptance(experience))
         self.cache = cache

@@ -9,41 +9,29 @@ Nothing is evaluated unless a command waits.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
-from weakref import WeakValueDictionary, ref
+from weakref import WeakValueDictionary
 
 import mlx.core as mx
 
-from ...tokens import Token
+from ...errors import MlxgenError
 from ..kv.alone import Alone
 from ..kv.commands import (
-    Aim,
-    Cancel,
+    Changed,
     Clear,
     Command,
     Copy,
     Device,
     Empty,
     Expect,
-    Flush,
-    Forget,
     Free,
     Join,
     Keep,
-    Kept,
     Leave,
-    Limit,
-    Load,
-    Prove,
-    Restore,
     Run,
-    Save,
-    Seek,
-    Shrink,
+    Settle,
     Snapshot,
     Spoil,
     Submit,
@@ -57,9 +45,7 @@ from ..kv.layers import PREFILL_STEP, CacheFactory, Model
 from ..kv.padded import run_padded
 from ..kv.seam import Seam, Wanted
 from ..kv.slots import Slot, Slots
-from ..prefix.cache import PrefixCache
-from ..prefix.fetch import Fetch, Fetching, Report, Worth
-from ..prefix.tree import Node
+from ..prefix.store import BlockStore
 
 
 class Runner(Device):
@@ -77,7 +63,7 @@ class Runner(Device):
         model: Model,
         make: CacheFactory,
         slots: Slots | None = None,
-        cache: Callable[[], PrefixCache] | None = None,
+        cache: Callable[[], BlockStore] | None = None,
         piece: Callable[[int], int] = lambda held: PREFILL_STEP,
         seam: Seam | None = None,
         feed: Feed | None = None,
@@ -93,58 +79,18 @@ class Runner(Device):
         self.feed = feed
         self._stores: WeakValueDictionary[int, Alone | Slot] = WeakValueDictionary()
         self._numbers = count()
-        # Nodes of the prefix cache that wait for copies, in order, and how many there ever were
-        self._unproven: deque[ref[Node]] = deque()
-        self._kept = 0
-        # Submitted and not read, each with how many such nodes there ever were before it
-        self._draws: deque[tuple[int, mx.array]] = deque()
-        self._fetches: dict[int, Fetch] = {}
-        self._worths: dict[int, Worth] = {}  # of fetches that are about to begin here
+        self._keeps = False  # something in the prefix cache is of this runner
+        self._rests = False  # nothing has run since that was settled
 
     def number(self) -> int:
-        """A number for a new cache, or a new fetch."""
+        """A number for a new cache."""
         return next(self._numbers)
 
-    def submit(self, arrays: Iterable[mx.array | None]) -> None:
-        mx.async_eval(arrays := tuple(arrays))
-        if self._unproven:
-            self._draws += [(self._kept, array) for array in arrays[:1] if array is not None]
-
-    def read(self, array: mx.array) -> list[int]:
-        tokens = super().read(array)
-        # If nodes wait for this draw, all before it is computed as well
-        if self._draws and any(array is draw for _, draw in self._draws):
-            kept, draw = self._draws.popleft()
-            while draw is not array:
-                kept, draw = self._draws.popleft()
-            if (count := kept - (self._kept - len(self._unproven))) > 0:
-                self.do(Prove(count))
-        return tokens
-
-    def fetch(self, number: int, tokens: tuple[Token, ...], worth: Worth) -> Fetching | None:
-        """Begin to read what the prefix cache's folder has of these tokens and memory has not, as
-        far as that is ``worth`` it; ``None`` if there is no folder.
-
-        ``Restore`` takes what was read, and ``Cancel`` ends it.
-        """
-        self._worths[number] = worth
-        self.do(Seek(number, tuple(map(int, tokens))))  # of patches only what they are called
-        return self._fetches.get(number)
-
-    def moved(self, fetch: int, report: Report) -> None:
-        """How a fetch goes on that another runner began, in the thread that reads."""
-
     def settle(self) -> None:
-        """Wait until all that was put into the prefix cache is computed; if that fails, in the
-        model's last pass, which nobody waits for, drop it."""
-        if not self._unproven:
-            return
-        try:
-            mx.eval([part for node in _there(self._unproven) for part in node.arrays()])
-        except Exception:
-            self.do(Forget())
-        else:
-            self.do(Prove(len(self._unproven)))
+        """Nothing runs: wait until all that was put into the prefix cache is computed, and let it
+        be written to disk."""
+        if self.cache is not None and not self._rests:
+            self.do(Settle())
 
     def do(self, command: Command) -> Any:
         """Carry out a command: the logits of a pass, the new place of a cache that moves or is made
@@ -184,71 +130,37 @@ class Runner(Device):
             case Clear():
                 if self.slots is not None:
                     self.slots.clear()
-                self._forget()
+                if self._keeps and self.cache is not None:
+                    self.cache().forget()
                 if self.feed is not None:
                     self.feed.forget()
-            case Empty():
-                assert self.cache is not None
-                self._unproven.clear()
-                self._draws.clear()
-                self.cache().do(command)
-            case Shrink() | Limit() | Flush() | Save() | Load():
-                assert self.cache is not None
-                return self.cache().do(command)
+            case Settle():
+                self._rests = True
+                return self._do_with_prefixes(command)
             case _:
-                assert self.cache is not None
-                return self._do_with_prefixes(command, self.cache())
+                return self._do_with_prefixes(command)
         return None
 
-    def _do_with_prefixes(self, command: Take | Kept, cache: PrefixCache) -> Any:
+    def _do_with_prefixes(self, command: Take | Keep | Changed) -> Any:
+        assert self.cache is not None
+        cache = self.cache()
         try:
             match command:
-                case Take(kv, tokens):
-                    found = cache.take(tokens)
+                case Take(kv, tokens, in_slot):
+                    into = self.slots if in_slot else None
+                    found = cache.take(tokens) if into is None else cache.take_into(into, tokens)
                     return None if found is None else self._put(kv, found)
                 case Keep(kv, tokens, room):
-                    store = self._stores[kv]
-                    alone = store if isinstance(store, Alone) else store.slots.copy_of(store)
-                    self._wait_for(cache.insert(tokens, alone, room=room))
-                case Seek(number, tokens):
-                    self._seek(number, tokens, cache)
-                case Aim(number, stop):
-                    self._fetches[number].aim(stop)
-                case Restore(number, stop, room):
-                    fetch = self._fetches[number]
-                    self._wait_for(cache.restore(fetch.ids[:stop], fetch=fetch, room=room))
-                case Cancel(number):
-                    if (ended := self._fetches.pop(number, None)) is not None:
-                        ended.cancel()
-                case Prove(count):
-                    cache.prove(_there([self._unproven.popleft() for _ in range(count)]))
-                    if not self._unproven:
-                        self._draws.clear()
-                case Forget():
-                    self._forget()
+                    self._keeps, self._rests = True, False
+                    cache.keep(tokens, self._stores[kv], room=room)
+                    return None
+                case _:
+                    return cache.do(command)
+        except MlxgenError:
+            raise
         except BaseException:
             self.do(Empty())  # how far it came is not known, nor how far another runner did
             raise
-        return None
-
-    def _seek(self, number: int, tokens: tuple[Token, ...], cache: PrefixCache) -> None:
-        worth = self._worths.pop(number, None)
-        fetch = cache.fetch(tokens, worth, self.now, partial(self.moved, number))
-        if fetch is not None:
-            self._fetches[number] = fetch
-        elif worth is None:
-            self.moved(number, Report((), is_over=True))
-
-    def _wait_for(self, nodes: list[Node]) -> None:
-        """Note that nodes of the prefix cache are not known to be computed."""
-        self._unproven += map(ref, nodes)
-        self._kept += len(nodes)
-
-    def _forget(self) -> None:
-        if self._unproven and self.cache is not None:
-            self.cache().drop(_there(self._unproven))
-        self._unproven.clear()
-        self._draws.clear()
 
     def _put(self, kv: int, store: Alone | Slot) -> Alone | Slot:
         self._stores[kv] = store
@@ -265,6 +177,9 @@ class Runner(Device):
         return store
 
     def _run(self, run: Run) -> mx.array:
+        if self._rests and self.cache is not None:
+            self._rests = False
+            self.cache().work()
         model = self.model
         if self.feed is not None:
             rows, model = self.feed.prepared([tokens for _, tokens in run.rows], model)
@@ -304,8 +219,3 @@ class Runner(Device):
     def _inputs(self, rows: Sequence[Sequence[Fed]]) -> mx.array:
         """The tokens of a pass [rows, longest]."""
         return stacked(rows)
-
-
-def _there(nodes: Iterable[ref[Node]]) -> list[Node]:
-    """Those of the nodes that are still held."""
-    return [node for held in nodes if (node := held()) is not None]

@@ -1,56 +1,62 @@
-"""Pieces whose content tells which tokens they hold, so that what a folder gives can be checked."""
+"""Blocks whose content tells which tokens they hold, so that what a folder gives can be checked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import mlx.core as mx
 
-from mlxgen.engine.kv.layers import leaves, sliceable
-from mlxgen.engine.prefix.entry import Entry
-from mlxgen.engine.prefix.folder import Folder
-from mlxgen.engine.prefix.segments import Segment, Snapshot, rebuilt
-from tests.fakes.filled_caches import Make, check, holding
+from mlxgen.engine.prefix.block import BLOCK, Block, Snapshot, as_ids
+from mlxgen.engine.prefix.block_file import Layout
+from mlxgen.engine.prefix.disk import Disk
+from mlxgen.engine.prefix.store import BlockStore
+from tests.fakes.filled_caches import Make, check, holding, plain_layers
+from tests.fakes.prefix_integrity import check_integrity
 
 PLENTY = 1 << 40
 
 
-def parts_of(make: Make, ids: Sequence[int], entry: Entry) -> tuple[Segment, Snapshot | None]:
-    """What caches that hold the tokens themselves would keep of an entry's."""
-    caches = holding(make, tuple(ids[: entry.stop])).caches
-    segment = Segment.of(caches, entry.start, entry.stop)
-    snapshot = Snapshot.of(caches, entry.stop) if entry.has_state else None
-    mx.eval(segment.arrays(), snapshot.arrays() if snapshot is not None else [])
-    return segment, snapshot
+def disk_of(path: Path, make: Make = plain_layers, max_bytes: int = PLENTY) -> Disk:
+    return Disk(path, max_bytes, Layout(make))
 
 
-def keep(folder: Folder, make: Make, ids: Sequence[int], *, has_state: bool = True) -> int:
-    """Write what is missing of the tokens; returns how many pieces were written."""
-    missing = folder.missing(ids, has_state=has_state)
-    return sum(folder.write(entry, *parts_of(make, ids, entry)) for entry in missing)
+def blocks_of(disk: Disk, make: Make, ids: Sequence[int], *, ends: bool = True) -> Iterator[Block]:
+    """What caches that hold the tokens themselves would keep of them; with ``ends``, a snapshot
+    after the last one, if the layers need one."""
+    parent = disk.layout.root
+    for start in range(0, len(ids), BLOCK):
+        stop = min(start + BLOCK, len(ids))
+        kv = holding(make, tuple(ids[:stop]))
+        snapshot = Snapshot.of(kv) if kv.needs_snapshots and ends and stop == len(ids) else None
+        block = Block(parent, start, as_ids(ids[start:stop]), kv.part(start, stop), snapshot)
+        mx.eval(block.arrays())
+        parent = block.key
+        yield block
 
 
-def restored(folder: Folder, make: Make, ids: Sequence[int], most: int | None = None) -> int:
-    """Read what there is of the tokens, and check all of it; returns how many there are.
+def keep(disk: Disk, make: Make, ids: Sequence[int], *, ends: bool = True) -> int:
+    """Write what is missing of the tokens; returns how many blocks were written."""
+    before = disk.written
+    for block in blocks_of(disk, make, ids, ends=ends):
+        disk.write(block)
+    return disk.written - before
 
-    A piece that is gone when it is read ends the chain.
-    """
-    pieces = []
-    for entry in folder.find(ids, most):
-        piece = folder.read(entry)
-        if piece is None:
-            break
-        assert piece.tokens.tolist() == list(ids[entry.start : entry.stop])
-        pieces.append(piece)
-    if not pieces:
+
+def restored(disk: Disk, make: Make, ids: Sequence[int]) -> int:
+    """Read what there is of the tokens, and check all of it; returns how many there are."""
+    return gives(BlockStore(make, PLENTY, folder=disk), ids)
+
+
+def gives(store: BlockStore, ids: Sequence[int]) -> int:
+    """How many of these tokens a store has once they are restored, and that they are right."""
+    store.restore((*ids, 0))
+    check_integrity(store)
+    kv = store.take((*ids, 0))
+    if kv is None:
         return 0
-    stop, snapshot = pieces[-1].stop, pieces[-1].snapshot
-    if snapshot is None and not all(map(sliceable, leaves(make()))):
-        return 0  # the piece with the state is gone
-    runs = [(piece.segment, len(piece.tokens)) for piece in pieces]
-    check(rebuilt(make, runs, snapshot, stop, stop), tuple(ids[:stop]))
-    return stop
+    check(kv.caches, tuple(ids[: kv.length]))
+    return kv.length
 
 
 def files_in(path: Path) -> list[Path]:

@@ -8,14 +8,14 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlxgen.engine.kv.alone import Alone
-from mlxgen.engine.kv.layers import arrays_in
-from mlxgen.engine.prefix.cache import PrefixCache
+from mlxgen.engine.prefix.store import BlockStore
 from tests.fakes.architectures import SIDE_BY_SIDE, VOCAB, cache_kinds
 from tests.fakes.prefix_integrity import check_integrity
+from tests.fakes.small_blocks import use_blocks
 
 from ...effort import tries
 
@@ -63,10 +63,9 @@ def row_of(name: str, history: Sequence[int], *, decoded: int = 5) -> Alone:
     return kv
 
 
-def bytes_of(cache: PrefixCache) -> list[bytes]:
+def bytes_of(cache: BlockStore) -> list[bytes]:
     """The content of every array that the cache holds."""
-    nodes = list(cache._tree.nodes())
-    held = [arrays_in([n.segment.layers, n.snapshot and n.snapshot.leaves]) for n in nodes]
+    held = [block.arrays() for block in cache._blocks]
     return [np.array(array.view(mx.uint8)).tobytes() for arrays in held for array in arrays]
 
 
@@ -79,8 +78,8 @@ def test_what_was_inserted_is_taken_and_the_next_logits_are_those_of_a_fresh_pre
     kind: str, length: int
 ) -> None:
     model, make = loaded(kind)
-    cache, history = PrefixCache(make, PLENTY), tokens(length)
-    cache.insert(history, row_of(kind, history))
+    cache, history = BlockStore(make, PLENTY), tokens(length)
+    cache.keep(history, row_of(kind, history))
     check_integrity(cache)
     longer = [*history, *tokens(4, seed=1)]
     assert cache.match(longer) == length
@@ -96,12 +95,12 @@ def test_a_query_that_parts_inside_or_ends_inside_takes_what_it_can_exactly(
     kind: str, shared: int, more: int
 ) -> None:
     model, make = loaded(kind)
-    cache, history = PrefixCache(make, PLENTY), tokens(38)
+    cache, history = BlockStore(make, PLENTY), tokens(38)
     kv = Alone(make)
     feed(kv, model, history[:20])
-    cache.insert(history, kv)
+    cache.keep(history, kv)
     feed(kv, model, history[20:])
-    cache.insert(history, kv)
+    cache.keep(history, kv)
     check_integrity(cache)
     query = [*history[:shared], *((t + 1) % VOCAB for t in history[shared : shared + more])]
     usable = cache.match(query)
@@ -118,9 +117,9 @@ def test_a_query_that_parts_inside_or_ends_inside_takes_what_it_can_exactly(
 
 def test_rows_and_the_cache_do_not_disturb_one_another(kind: str) -> None:
     model, make = loaded(kind)
-    cache, history = PrefixCache(make, PLENTY), tokens(30)
+    cache, history = BlockStore(make, PLENTY), tokens(30)
     row, untouched = row_of(kind, history), row_of(kind, history)
-    cache.insert(history, row)
+    cache.keep(history, row)
     before = bytes_of(cache)
     assert before
     one, other = cache.take([*history, 1]), cache.take([*history, 2])
@@ -135,41 +134,50 @@ def test_rows_and_the_cache_do_not_disturb_one_another(kind: str) -> None:
     check_integrity(cache)
 
 
-def test_what_was_taken_can_be_inserted_again_and_costs_only_what_is_new(kind: str) -> None:
+def test_what_was_taken_can_be_kept_again_and_a_tail_replaces_what_it_begins_with(
+    kind: str,
+) -> None:
     model, make = loaded(kind)
-    cache, history = PrefixCache(make, PLENTY), tokens(24)
-    cache.insert(history, row_of(kind, history))
+    cache, history = BlockStore(make, PLENTY), tokens(24)
+    cache.keep(history, row_of(kind, history))
     once = cache.nbytes
     for seed in (1, 2):
         longer = [*history, *tokens(6, seed)]
         kv = cache.take(longer)
         assert kv is not None
         feed(kv, model, longer[kv.length :])
-        cache.insert(longer, kv)
+        cache.keep(longer, kv)
         check_integrity(cache)
         assert cache.match([*longer, 0]) == len(longer)
     if kind in SIDE_BY_SIDE and kind != "quantised later":  # its first tokens take more bytes
-        assert cache.nbytes * 24 == once * (24 + 6 + 6)
+        assert cache.nbytes * 24 == once * 2 * (24 + 6)
     before = cache.nbytes
-    cache.insert(history, row_of(kind, history))
+    cache.keep(history, row_of(kind, history))
     assert cache.nbytes == before
 
 
-@settings(max_examples=tries(12))
+@pytest.fixture(params=[4, 256])
+def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many tokens a block has."""
+    use_blocks(monkeypatch, request.param)
+    return int(request.param)
+
+
+@settings(max_examples=tries(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     name=st.sampled_from([*cache_kinds()]),
     steps=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 7), st.booleans()), max_size=6),
 )
 def test_conversations_that_grow_branch_and_repeat_end_as_fresh_runs(
-    name: str, steps: list[tuple[int, int, bool]]
+    block: int, name: str, steps: list[tuple[int, int, bool]]
 ) -> None:
     model, make = loaded(name)
-    cache, history = PrefixCache(make, PLENTY), tokens(12)
+    cache, history = BlockStore(make, PLENTY), tokens(12)
     for seed, (back, grow, evict) in enumerate(steps):
         history = [*history[: len(history) - back or 1], *tokens(grow, seed % 2)]
         kv = cache.take(history) or Alone(make)
         equal(feed(kv, model, history[kv.length :]), fresh(name, history))
-        cache.insert(history, kv)
+        cache.keep(history, kv)
         if evict:
             cache.shrink(cache.nbytes - 1)
         check_integrity(cache)

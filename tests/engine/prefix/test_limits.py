@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import gc
 from collections import OrderedDict
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import mlx.core as mx
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.kv.layers import arrays_in
-from mlxgen.engine.prefix.cache import PrefixCache
-from mlxgen.engine.prefix.tree import PASSED
+from mlxgen.engine.prefix.store import BlockStore
 from tests.fakes.filled_caches import (
     Ids,
     Make,
@@ -29,6 +27,7 @@ from tests.fakes.filled_caches import (
     state_layers,
 )
 from tests.fakes.prefix_integrity import check_integrity
+from tests.fakes.small_blocks import use_blocks
 
 from ...effort import tries
 
@@ -39,8 +38,7 @@ class EveryBeginning:
     """One entry for each beginning of each sequence; whoever uses one uses all before it."""
 
     def __init__(self) -> None:
-        self.held: OrderedDict[Ids, float] = OrderedDict()  # with the clock of its last use
-        self.clock = 0.0
+        self.held: OrderedDict[Ids, None] = OrderedDict()
 
     def match(self, ids: Ids) -> int:
         return max((n for n in range(len(ids)) if ids[:n] in self.held), default=0)
@@ -48,40 +46,20 @@ class EveryBeginning:
     def use(self, ids: Ids) -> None:
         for n in range(len(ids), 0, -1):
             self.held.pop(ids[:n], None)
-            self.held[ids[:n]] = self.clock
+            self.held[ids[:n]] = None
 
-    def evict(self, entries: int, keep: Ids) -> None:
+    def evict(self, entries: int) -> None:
         while len(self.held) > entries:
             self.held.popitem(last=False)
 
 
-class WholeSequences(EveryBeginning):
-    """One entry for each sequence that was inserted; the further one is from the nearest one
-    before it, the later it goes; but sooner if all others that go on from it do so in one way."""
-
-    def use(self, ids: Ids) -> None:
-        self.held.pop(ids, None)
-        self.held[ids] = self.clock
-
-    def evict(self, entries: int, keep: Ids) -> None:
-        while len(self.held) > entries:
-            ranks = {ids: used + self.worth(ids) for ids, used in self.held.items()}
-            ranks.pop(keep, None)
-            first = min(ranks, key=ranks.__getitem__)  # of several the least recently used
-            self.clock = max(self.clock, ranks[first])
-            del self.held[first]
-
-    def worth(self, ids: Ids) -> float:
-        saved = (len(ids) - self.match(ids)) / EACH
-        ways = {other[len(ids)] for other in self.held if other != ids and _begins(other, ids)}
-        return saved * PASSED if len(ways) == 1 else saved
+@pytest.fixture
+def by_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of one token."""
+    use_blocks(monkeypatch, 1)
 
 
-def _begins(ids: Ids, other: Ids) -> bool:
-    return ids[: len(other)] == other
-
-
-EACH = 16  # bytes of an entry
+EACH = 16  # bytes of a token
 
 # Beginnings of two sequences that part after three tokens, with ends of their own.
 BASES = [(0, 1, 2, 0, 0, 1, 1, 2), (0, 1, 2, 1, 0, 1, 1, 2)]
@@ -97,24 +75,18 @@ STEPS = st.lists(
 )
 
 
-@pytest.mark.parametrize(
-    ("make", "model"), [(plain_layers, EveryBeginning), (state_layers, WholeSequences)]
-)
-@settings(max_examples=tries(60))
+@settings(max_examples=tries(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-def test_random_use_agrees_with_a_dict_of_token_tuples_and_a_plain_rule_of_eviction(
-    make: Make, model: type[EveryBeginning], steps: list[tuple[str, Ids]]
+def test_random_use_agrees_with_a_dict_of_token_tuples(
+    by_the_token: None, steps: list[tuple[str, Ids]]
 ) -> None:
-    expected, limit = model(), 20 * EACH
-    cache = PrefixCache(make, limit, block=1)  # nodes of one token: each entry by itself
+    expected, limit = EveryBeginning(), 20 * EACH
+    cache = BlockStore(plain_layers, limit)
     for verb, ids in steps:
-        size = EACH * (len(ids) if model is EveryBeginning else 1)
         bound = limit
-        keep: Ids = ()
         if verb == "insert":
-            cache.insert(ids, holding(make, ids))
-            if ids and size <= limit:
-                keep = () if ids in expected.held else ids
+            cache.keep(ids, holding(plain_layers, ids))
+            if ids and EACH * len(ids) <= limit:
                 expected.use(ids)
         elif verb == "take":
             kv = cache.take(ids)
@@ -131,23 +103,24 @@ def test_random_use_agrees_with_a_dict_of_token_tuples_and_a_plain_rule_of_evict
         else:
             bound = limit = EACH * (2 + 3 * len(ids))
             cache.max_bytes = limit
-        expected.evict(bound // EACH, keep)
+        expected.evict(bound // EACH)
         check_integrity(cache)
         assert cache.nbytes == len(expected.held) * EACH
 
 
-@pytest.mark.parametrize("block", [1, 3, 1024])
+@pytest.mark.parametrize("block", [1, 3, 256])
 @pytest.mark.parametrize("make", [plain_layers, state_layers, mixed_layers])
-@settings(max_examples=tries(30))
+@settings(max_examples=tries(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_random_use_of_any_cache_keeps_its_promises(
-    make: Make, block: int, steps: list[tuple[str, Ids]]
+    make: Make, block: int, monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, Ids]]
 ) -> None:
-    cache, given_ids = PrefixCache(make, 2000, block=block), set[Ids]()
+    use_blocks(monkeypatch, block)
+    cache, given_ids = BlockStore(make, 2000), set[Ids]()
     for verb, ids in steps:
         before = cache.nbytes
         if verb == "insert":
-            cache.insert(ids, holding(make, ids))
+            cache.keep(ids, holding(make, ids))
             given_ids.add(ids)
             if ids and before + 48 * len(ids) < 2000 - 300:  # with room, it is there now
                 assert cache.match((*ids, 0)) == len(ids)
@@ -175,32 +148,32 @@ def test_random_use_of_any_cache_keeps_its_promises(
 
 
 def test_what_was_used_least_recently_goes_first() -> None:
-    cache = PrefixCache(plain_layers, 16 * 25)
+    cache = BlockStore(plain_layers, 16 * 25)
     first, second, third = tuple(range(10)), tuple(range(20, 30)), tuple(range(40, 50))
-    cache.insert(first, holding(plain_layers, first))
-    cache.insert(second, holding(plain_layers, second))
+    cache.keep(first, holding(plain_layers, first))
+    cache.keep(second, holding(plain_layers, second))
     assert cache.take((*first, 9)) is not None
-    cache.insert(third, holding(plain_layers, third))
+    cache.keep(third, holding(plain_layers, third))
     assert [cache.match((*ids, 9)) for ids in (first, second, third)] == [10, 0, 10]
     assert cache.entries == 2
 
 
 def test_asking_what_would_match_does_not_keep_it() -> None:
-    cache = PrefixCache(plain_layers, 16 * 20)
+    cache = BlockStore(plain_layers, 16 * 20)
     first, second = tuple(range(10)), tuple(range(20, 30))
-    cache.insert(first, holding(plain_layers, first))
-    cache.insert(second, holding(plain_layers, second))
+    cache.keep(first, holding(plain_layers, first))
+    cache.keep(second, holding(plain_layers, second))
     assert cache.match((*first, 9)) == 10
-    cache.insert((77,), holding(plain_layers, (77,)))
+    cache.keep((77,), holding(plain_layers, (77,)))
     assert cache.match((*first, 9)) == 0
 
 
-def test_a_common_beginning_stays_while_one_of_its_ends_is_used() -> None:
-    cache = PrefixCache(plain_layers, PLENTY)
+def test_a_common_beginning_stays_while_one_of_its_ends_is_used(by_the_token: None) -> None:
+    cache = BlockStore(plain_layers, PLENTY)
     common = tuple(range(10))
     for end in (11, 12, 13):
         ids = (*common, end, end)
-        cache.insert(ids, holding(plain_layers, ids))
+        cache.keep(ids, holding(plain_layers, ids))
     assert cache.nbytes == 16 * (10 + 3 * 2)
     assert cache.entries == 3
     cache.take((*common, 11, 11, 0))
@@ -210,26 +183,29 @@ def test_a_common_beginning_stays_while_one_of_its_ends_is_used() -> None:
     check_integrity(cache)
 
 
-def test_a_long_sequence_nobody_asks_for_goes_from_its_end() -> None:
-    cache = PrefixCache(plain_layers, 16 * 40, block=8)
+def test_a_long_sequence_nobody_asks_for_goes_from_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_blocks(monkeypatch, 8)
+    cache = BlockStore(plain_layers, 16 * 40)
     long, short = tuple(range(36)), tuple(range(50, 58))
-    cache.insert(long, holding(plain_layers, long))
-    cache.insert(short, holding(plain_layers, short))
+    cache.keep(long, holding(plain_layers, long))
+    cache.keep(short, holding(plain_layers, short))
     assert cache.match((*long, 0)) == 32
     assert cache.match((*short, 0)) == 8
 
 
 def test_an_old_state_in_the_middle_of_a_conversation_goes_before_its_newest_one() -> None:
-    cache = PrefixCache(state_layers, 3 * 16)
+    cache = BlockStore(state_layers, 3 * 16)
     conversation = tuple(range(12))
     for end in (4, 8, 12):
-        cache.insert(
+        cache.keep(
             conversation,
             Alone(state_layers, holding(state_layers, conversation[:end]).caches, end),
         )
     assert cache.match((*conversation[:10], 90)) == 8
     cache.take((*conversation[:4], 90))
-    cache.insert((70, 71), holding(state_layers, (70, 71)))
+    cache.keep((70, 71), holding(state_layers, (70, 71)))
     check_integrity(cache)
     found = [cache.match((*conversation[:end], 90)) for end in (4, 8, 12)]
     assert found == [4, 4, 12]
@@ -238,11 +214,12 @@ def test_an_old_state_in_the_middle_of_a_conversation_goes_before_its_newest_one
 @pytest.mark.parametrize("make", [state_layers, mixed_layers])
 def test_the_end_of_a_long_beginning_outlives_the_ends_of_many_short_turns(make: Make) -> None:
     beginning, turns = tuple(range(200)), [tuple(range(300 + n, 310 + n)) for n in range(12)]
-    cache = PrefixCache(make, PLENTY)
-    cache.insert(beginning, holding(make, beginning))
-    cache.max_bytes = 3 * cache.nbytes // 2 if make is mixed_layers else 4 * cache.nbytes
+    cache = BlockStore(make, PLENTY)
+    cache.keep(beginning, holding(make, beginning))
+    cache.max_bytes = 4 * cache.nbytes
     for turn in turns:
-        cache.insert((*beginning, *turn), holding(make, (*beginning, *turn)))
+        assert cache.take((*beginning, *turn)) is not None
+        cache.keep((*beginning, *turn), holding(make, (*beginning, *turn)))
         check_integrity(cache)
     ends = [cache.match((*beginning, *turn, 0)) for turn in turns]
     assert cache.match((*beginning, 0)) == len(beginning)
@@ -250,44 +227,35 @@ def test_the_end_of_a_long_beginning_outlives_the_ends_of_many_short_turns(make:
 
 
 def test_what_nobody_uses_goes_in_the_end_however_long_it_took_to_run() -> None:
-    cache, long = PrefixCache(state_layers, 16 * 2), tuple(range(100))
-    cache.insert(long, holding(state_layers, long))
+    cache, long = BlockStore(state_layers, 16 * 2), tuple(range(100))
+    cache.keep(long, holding(state_layers, long))
     for n in range(30):
-        cache.insert((200 + n, *range(9)), holding(state_layers, (200 + n, *range(9))))
+        cache.keep((200 + n, *range(9)), holding(state_layers, (200 + n, *range(9))))
     assert cache.match((*long, 0)) == 0
 
 
-def test_many_uses_of_a_few_sequences_leave_nothing_behind() -> None:
-    cache = PrefixCache(state_layers, PLENTY)
-    for ids in ((1, 2, 3), (1, 2, 3, 4, 5)):
-        cache.insert(ids, holding(state_layers, ids))
-        for _ in range(200):
-            cache.take((*ids, 0))
-    assert len(cache._tree._order) < 100
-
-
 def test_what_is_larger_than_the_limit_alone_is_not_kept_and_evicts_nothing() -> None:
-    cache = PrefixCache(plain_layers, 16 * 12)
+    cache = BlockStore(plain_layers, 16 * 12)
     small, other, large = (1, 2, 3, 4), tuple(range(50, 58)), tuple(range(20, 33))
     grown = (*small, *range(60, 69))
-    cache.insert(small, holding(plain_layers, small))
-    cache.insert(other, holding(plain_layers, other))
+    cache.keep(small, holding(plain_layers, small))
+    cache.keep(other, holding(plain_layers, other))
     for too_large in (large, grown):
-        cache.insert(too_large, holding(plain_layers, too_large))
+        cache.keep(too_large, holding(plain_layers, too_large))
         assert [cache.match((*ids, 0)) for ids in (small, other, large)] == [4, 8, 0]
     cache.max_bytes = 16 * 13
-    cache.insert(grown, holding(plain_layers, grown))
+    cache.keep(grown, holding(plain_layers, grown))
     assert [cache.match((*ids, 0)) for ids in (grown, other)] == [13, 0]
     check_integrity(cache)
 
 
 def test_shrinking_leaves_the_limit_and_a_lower_limit_shrinks() -> None:
-    cache = PrefixCache(plain_layers, 1000)
+    cache = BlockStore(plain_layers, 1000)
     ids = tuple(range(10))
-    cache.insert(ids, holding(plain_layers, ids))
+    cache.keep(ids, holding(plain_layers, ids))
     cache.shrink(0)
     assert (cache.nbytes, cache.max_bytes, cache.entries) == (0, 1000, 0)
-    cache.insert(ids, holding(plain_layers, ids))
+    cache.keep(ids, holding(plain_layers, ids))
     assert cache.nbytes == 160
     cache.max_bytes = 159
     assert cache.nbytes == 0
@@ -295,35 +263,35 @@ def test_shrinking_leaves_the_limit_and_a_lower_limit_shrinks() -> None:
 
 
 def test_a_cleared_cache_has_nothing_and_works_again() -> None:
-    cache = PrefixCache(mixed_layers, PLENTY)
-    cache.insert((1, 2, 3), holding(mixed_layers, (1, 2, 3)))
+    cache = BlockStore(mixed_layers, PLENTY)
+    cache.keep((1, 2, 3), holding(mixed_layers, (1, 2, 3)))
     cache.clear()
     check_integrity(cache)
     assert (cache.nbytes, cache.match((1, 2, 3))) == (0, 0)
-    cache.insert((1, 2, 3), holding(mixed_layers, (1, 2, 3)))
+    cache.keep((1, 2, 3), holding(mixed_layers, (1, 2, 3)))
     assert cache.match((1, 2, 3, 4)) == 3
     check_integrity(cache)
 
 
 def test_nothing_is_found_for_an_empty_query_or_a_single_token() -> None:
-    cache = PrefixCache(plain_layers, PLENTY)
-    cache.insert((), Alone(plain_layers))
-    cache.insert((1, 2), holding(plain_layers, (1, 2)))
+    cache = BlockStore(plain_layers, PLENTY)
+    cache.keep((), Alone(plain_layers))
+    cache.keep((1, 2), holding(plain_layers, (1, 2)))
     assert cache.take(()) is None
     assert cache.take((1,)) is None
     assert (cache.match(()), cache.match((1,))) == (0, 0)
 
 
 def test_only_the_tokens_that_the_kv_holds_are_kept() -> None:
-    cache = PrefixCache(plain_layers, PLENTY)
-    cache.insert((1, 2, 3, 4), holding(plain_layers, (1, 2)))
+    cache = BlockStore(plain_layers, PLENTY)
+    cache.keep((1, 2, 3, 4), holding(plain_layers, (1, 2)))
     assert cache.match((1, 2, 3, 4)) == 2
 
 
 def test_the_caches_of_a_row_are_not_kept_alive_nor_changed() -> None:
     ids = tuple(range(8))
-    cache = PrefixCache(plain_layers, PLENTY)
-    cache.insert(ids, holding(plain_layers, ids))  # what is allocated once is there now
+    cache = BlockStore(plain_layers, PLENTY)
+    cache.keep(ids, holding(plain_layers, ids))  # what is allocated once is there now
     cache.clear()
     gc.collect()
     before = mx.get_active_memory()
@@ -333,7 +301,7 @@ def test_the_caches_of_a_row_are_not_kept_alive_nor_changed() -> None:
     row = Alone(plain_layers, caches, 1 << 16)
     row.go_back(8)
     arrays = [id(array) for array in arrays_in(row.caches)]
-    cache.insert(ids, row)
+    cache.keep(ids, row)
     assert [id(array) for array in arrays_in(row.caches)] == arrays
     assert row.length == 8
     del row, caches
@@ -343,8 +311,8 @@ def test_the_caches_of_a_row_are_not_kept_alive_nor_changed() -> None:
 
 
 def test_there_is_room_behind_what_was_taken_for_the_rest_and_a_first_step() -> None:
-    cache, ids = PrefixCache(plain_layers, PLENTY), tuple(range(300))
-    cache.insert(ids, holding(plain_layers, ids))
+    cache, ids = BlockStore(plain_layers, PLENTY), tuple(range(300))
+    cache.keep(ids, holding(plain_layers, ids))
     for rest, room in ((1, 512), (211, 512), (212, 768)):
         kv = cache.take((*ids, *range(rest)))
         assert kv is not None
@@ -352,35 +320,36 @@ def test_there_is_room_behind_what_was_taken_for_the_rest_and_a_first_step() -> 
 
 
 @pytest.mark.parametrize("make", [plain_layers, state_layers, mixed_layers])
-@pytest.mark.parametrize("calls", [0, 1])  # cutting an edge submits copies too
 @pytest.mark.parametrize("ids", [(1, 2, 3, 4, 5, 6, 7, 8), (1, 2, 3, 9, 9, 9, 9), (1, 2, 3, 4, 5)])
 def test_a_copy_that_fails_leaves_nothing_behind(
-    make: Make, calls: int, ids: Ids, monkeypatch: pytest.MonkeyPatch
+    make: Make, ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = PrefixCache(make, PLENTY, block=2)
-    cache.insert((1, 2, 3, 4, 5, 6), holding(make, (1, 2, 3, 4, 5, 6)))
+    use_blocks(monkeypatch, 2)
+    cache = BlockStore(make, PLENTY)
+    cache.keep((1, 2, 3, 4, 5, 6), holding(make, (1, 2, 3, 4, 5, 6)))
     before, known, kv = cache.nbytes, cache.match((*ids, 0)), holding(make, ids)
     with monkeypatch.context() as patch:
-        patch.setattr(mx, "async_eval", _failing_after(calls, mx.async_eval))
-        with suppress(RuntimeError):  # where nothing has to be cut the second call never comes
-            cache.insert(ids, kv)
+        patch.setattr(mx, "async_eval", _failing)
+        with suppress(RuntimeError):  # if it is held already, nothing is copied
+            cache.keep(ids, kv)
             known = len(ids)
     check_integrity(cache)
     assert cache.nbytes == before or known == len(ids)
     assert cache.match((*ids, 0)) == known
-    cache.insert(ids, kv)
+    cache.keep(ids, kv)
     assert cache.match((*ids, 0)) == len(ids)
     check_integrity(cache)
 
 
 @pytest.mark.parametrize("make", [plain_layers, state_layers, mixed_layers])
 def test_nobody_waits_for_what_is_inserted(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = PrefixCache(make, PLENTY, block=2)
+    use_blocks(monkeypatch, 2)
+    cache = BlockStore(make, PLENTY)
     kvs = {ids: holding(make, ids) for ids in [(1, 2, 3, 4, 5, 6), (1, 2, 3, 9, 9)]}
     with monkeypatch.context() as patch:
-        patch.setattr(mx, "eval", _failing_after(0, mx.eval))
-        for ids, kv in kvs.items():  # the second one cuts an edge
-            cache.insert(ids, kv)
+        patch.setattr(mx, "eval", _failing)
+        for ids, kv in kvs.items():
+            cache.keep(ids, kv)
     for ids in kvs:
         taken = cache.take((*ids, 0))
         assert taken is not None
@@ -390,53 +359,48 @@ def test_nobody_waits_for_what_is_inserted(make: Make, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("make", [plain_layers, state_layers, mixed_layers])
 @pytest.mark.parametrize("ids", [(1, 2, 3, 4, 5, 6, 7, 8), (1, 2, 3, 9, 9, 9, 9), (7, 8, 9)])
 def test_what_may_never_have_been_computed_is_dropped_with_what_goes_on_from_it(
-    make: Make, ids: Ids
+    make: Make, ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, old = PrefixCache(make, PLENTY, block=2), (1, 2, 3, 4, 5, 6)
-    cache.insert(old, holding(make, old))
-    nodes = cache.insert(ids, holding(make, ids))
-    cache.insert((*ids, 5, 5, 5), holding(make, (*ids, 5, 5, 5)))
-    assert nodes and cache.match((*ids, 0)) == len(ids)
-    cache.drop(nodes)
+    use_blocks(monkeypatch, 2)
+    cache, old = BlockStore(make, PLENTY), (1, 2, 3, 4, 5, 6)
+    cache.keep(old, holding(make, old))
+    cache.settle()
+    cache.keep(ids, holding(make, ids))
+    cache.keep((*ids, 5, 5, 5), holding(make, (*ids, 5, 5, 5)))
+    assert cache.match((*ids, 0)) == len(ids)
+    cache.forget()
     check_integrity(cache)
     assert cache.match((*ids, 0)) < len(ids) and cache.match((*ids, 5, 5, 5, 0)) < len(ids)
-    cache.drop(nodes)  # they are gone already
+    assert cache.match((*old, 0)) == len(old)
+    cache.forget()  # there is nothing any more
     check_integrity(cache)
-    cache.insert(ids, holding(make, ids))
+    cache.keep(ids, holding(make, ids))
     assert cache.match((*ids, 0)) == len(ids)
 
 
-def _failing_after(calls: int, evaluate: Callable[..., None]) -> Callable[..., None]:
-    left = [True] * calls
-
-    def failing(*arrays: object) -> None:
-        if not left:
-            raise RuntimeError("no memory")
-        left.pop()
-        evaluate(*arrays)
-
-    return failing
+def _failing(*arrays: object) -> None:
+    raise RuntimeError("no memory")
 
 
 @pytest.mark.parametrize("turn", [1, -1])
 def test_the_shortest_sequence_that_goes_on_serves_a_shared_beginning(turn: int) -> None:
-    cache, common = PrefixCache(mixed_windows, PLENTY), (1, 2, 3)
+    cache, common = BlockStore(mixed_windows, PLENTY), (1, 2, 3)
     for ids in [(*common, *range(20, 30)), (*common, 4)][::turn]:  # the first fills its window
-        cache.insert(ids, holding(mixed_windows, ids))
+        cache.keep(ids, holding(mixed_windows, ids))
     kv = cache.take((*common, 99))
     assert kv is not None and kv.length == 3
     check(kv.caches, common)
 
 
 def test_any_beginning_is_usable_while_no_window_is_full() -> None:
-    cache, ids = PrefixCache(mixed_windows, PLENTY), tuple(range(7))
-    cache.insert(ids, holding(mixed_windows, ids))
+    cache, ids = BlockStore(mixed_windows, PLENTY), tuple(range(7))
+    cache.keep(ids, holding(mixed_windows, ids))
     for shared in range(1, 8):
         kv = cache.take((*ids[:shared], 99))
         assert kv is not None and kv.length == shared
         check(kv.caches, ids[:shared])
     full = (*ids, 7, 8)
-    cache.insert(full, holding(mixed_windows, full))
+    cache.keep(full, holding(mixed_windows, full))
     assert cache.match((*full[:8], 99)) == 7
     check_integrity(cache)
 

@@ -10,7 +10,7 @@ from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, RotatingKVCa
 
 from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.kv.layers import owned
-from mlxgen.engine.prefix.cache import PrefixCache
+from mlxgen.engine.prefix.store import BlockStore
 from tests.fakes.filled_caches import check, fill, holding, plain_layers
 
 PLENTY = 1 << 40
@@ -37,8 +37,8 @@ def test_a_window_is_kept_without_the_keys_that_no_later_token_sees(
     def make() -> list[Any]:
         return [layer(16)]
 
-    cache, ids = PrefixCache(make, PLENTY), tuple(range(count))
-    cache.insert(ids, holding(make, ids))  # one prefill
+    cache, ids = BlockStore(make, PLENTY), tuple(range(count))
+    cache.keep(ids, holding(make, ids))  # one prefill
     assert cache.nbytes == min(count, 16) * 8
     kv = cache.take((*ids, 5))
     assert kv is not None and kv.caches[0].offset == count
@@ -49,10 +49,10 @@ def test_a_layer_that_the_model_never_fills_stays_empty() -> None:
     def make() -> list[Any]:
         return [KVCache(), CacheList(KVCache(), KVCache())]
 
-    cache, ids = PrefixCache(make, PLENTY), (1, 2, 3)
+    cache, ids = BlockStore(make, PLENTY), (1, 2, 3)
     caches = make()
     fill([caches[0], caches[1].caches[0]], ids)
-    cache.insert(ids, Alone(make, caches, len(ids)))
+    cache.keep(ids, Alone(make, caches, len(ids)))
     kv = cache.take((*ids, 4))
     assert kv is not None
     check([kv.caches[0], kv.caches[1].caches[0]], ids)
@@ -63,6 +63,6 @@ def test_layers_that_skip_tokens_are_not_kept() -> None:
     caches = plain_layers()
     fill(caches[:1], (1, 2, 3))
     fill(caches[1:], (1, 2))
-    cache = PrefixCache(plain_layers, PLENTY)
-    cache.insert((1, 2, 3), Alone(plain_layers, caches, 3))
+    cache = BlockStore(plain_layers, PLENTY)
+    cache.keep((1, 2, 3), Alone(plain_layers, caches, 3))
     assert cache.nbytes == 0

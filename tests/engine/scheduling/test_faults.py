@@ -242,7 +242,7 @@ def test_a_prefix_cache_that_fails_costs_no_row() -> None:
     def broken(*_: Any) -> Any:
         raise RuntimeError(MESSAGE)
 
-    for name in ("match", "take", "insert"):
+    for name in ("match", "take", "keep"):
         setattr(cache, name, broken)
     for _ in range(3):
         hall.submit([65] * 60, max_tokens=4)

@@ -17,10 +17,10 @@ import pytest
 from mlx_lm.models.cache import ArraysCache
 
 from mlxgen import Choice, MlxgenError, PostSamplingResult, Regex
-from mlxgen.engine.prefix.cache import PrefixCache
-from mlxgen.engine.prefix.entry import Entry
-from mlxgen.engine.prefix.folder import Folder
-from mlxgen.engine.prefix.piece import Piece
+from mlxgen.engine.prefix.block import Block
+from mlxgen.engine.prefix.block_file import Layout
+from mlxgen.engine.prefix.disk import Disk
+from mlxgen.engine.prefix.store import BlockStore
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.handle import Handle
 from mlxgen.errors import CapacityError
@@ -95,15 +95,15 @@ class Asked:
     certain: bool = True
 
 
-class Flaky(Folder):
-    """A folder whose disk fails now and then."""
+class Flaky(Disk):
+    """A disk that fails now and then."""
 
     dice = random.Random(0)
 
-    def read(self, entry: Entry) -> Piece | None:
+    def read(self, key: str) -> Block:
         if self.dice.random() < 0.1:
             raise OSError("the disk is gone")
-        return super().read(entry)
+        return super().read(key)
 
 
 def crowd(dice: random.Random, disk: Path | None = None) -> tuple[Hall, dict[Handle, Asked]]:
@@ -119,12 +119,12 @@ def crowd(dice: random.Random, disk: Path | None = None) -> tuple[Hall, dict[Han
         limits["max_bytes"] = int(dice.choice(of_it) * (16384 if recurrent else STEP))
     speaker = mumbling(recurrent=recurrent)
     make = speaker.lm.make_cache
-    folder = None if disk is None else Flaky(disk, 300_000, make=make)
-    speaker.lm.prefix_cache = PrefixCache(make, 1 << 20, folder=folder)
+    flaky = None if disk is None else Flaky(disk, 300_000, Layout(make))
+    speaker.lm.prefix_cache = BlockStore(make, 1 << 20, folder=flaky)
     hall = Hall(speaker, **limits)
     asked: dict[Handle, Asked] = {}
     for event in range(dice.choice([20, 80, 160])):
-        if folder is not None and event % 12 == 0:  # what goes to the disk comes back from there
+        if flaky is not None and event % 12 == 0:  # what goes to the disk comes back from there
             speaker.lm.prefix_cache.shrink(0)
         living = [t for t in asked if not t.closed and t not in hall.errors]
         with contextlib.suppress(MlxgenError):

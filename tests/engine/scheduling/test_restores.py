@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,11 @@ from mlx_lm.models.cache import ArraysCache
 
 from mlxgen import LanguageModel, Limits
 from mlxgen.engine.options import Options
-from mlxgen.engine.prefix.cache import PrefixCache
-from mlxgen.engine.prefix.entry import CELL, Entry
-from mlxgen.engine.prefix.folder import Folder
-from mlxgen.engine.prefix.piece import Piece
+from mlxgen.engine.prefix.block import BLOCK, Block
+from mlxgen.engine.prefix.block_file import Layout
+from mlxgen.engine.prefix.disk import Disk
+from mlxgen.engine.prefix.store import BlockStore
+from mlxgen.engine.scheduling import prefill as prefill_file
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.accepting import Event
 from mlxgen.engine.step.handle import Handle
@@ -26,35 +27,40 @@ from tests.fakes.costs import Still
 from tests.fakes.speaking import Hall, Speaker, endless, letters
 
 PLENTY = 1 << 40
-LONG = [(7 * i) % 89 for i in range(2 * CELL + 40)]
+LONG = [(7 * i) % 89 for i in range(2 * BLOCK + 40)]
 
 
-class Disk(Folder):
-    """Reads when it is let, and fails if it is told to."""
+class Counted(Disk):
+    """Fails if it is told to, and takes its time."""
+
+    pause = 0.0
+    fails_after: int | None = None
 
     def __init__(self, path: Path, speaker: Speaker) -> None:
-        super().__init__(path, PLENTY, make=speaker.lm.make_cache)
-        self.may = threading.Semaphore(0)
+        super().__init__(path, PLENTY, Layout(speaker.lm.make_cache))
         self.reads: list[int] = []
-        self.fails = False
 
-    def read(self, entry: Entry) -> Piece | None:
-        assert self.may.acquire(timeout=20)
-        self.reads.append(entry.stop)
-        if self.fails:
+    def read(self, key: str) -> Block:
+        if self.fails_after is not None and len(self.reads) >= self.fails_after:
             raise OSError("the disk is gone")
-        return super().read(entry)
+        time.sleep(self.pause)
+        block = super().read(key)
+        self.reads.append(block.stop)
+        return block
 
-    def let(self, count: int = 1000) -> None:
-        self.may.release(count)
+
+@pytest.fixture
+def block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One block is read between two steps."""
+    monkeypatch.setattr(prefill_file, "READING", 0.0)
 
 
-def hall_with(path: Path, *, recurrent: bool = False, **limits: Any) -> tuple[Hall, Disk]:
+def hall_with(path: Path, *, recurrent: bool = False, **limits: Any) -> tuple[Hall, Counted]:
     """A new process, as it were: nothing is in memory."""
     caches: dict[str, Any] = {"make_cache": lambda: [ArraysCache(1)]} if recurrent else {}
     speaker = endless(**caches)
-    disk = Disk(path, speaker)
-    speaker.lm.prefix_cache = PrefixCache(speaker.lm.make_cache, 1 << 30, folder=disk)
+    disk = Counted(path, speaker)
+    speaker.lm.prefix_cache = BlockStore(speaker.lm.make_cache, 1 << 30, folder=disk)
     return Hall(speaker, **limits), disk
 
 
@@ -80,7 +86,7 @@ def come(hall: Hall, condition: Callable[[], object]) -> None:
 @pytest.mark.parametrize("kind", cache_kinds())
 def test_with_the_disk_a_model_says_what_it_says_without(kind: str, tmp_path: Path) -> None:
     model, make = cache_kinds()[kind]()
-    prompts = [LONG, [*LONG[: CELL + 20], 5, 6, 7]]
+    prompts = [LONG, [*LONG[: BLOCK + 20], 5, 6, 7]]
 
     def said(cache_dir: Path | None) -> tuple[list[list[int]], list[int]]:
         lm = LanguageModel(model, alphabet_tokenizer(), cache_dir=cache_dir)
@@ -108,76 +114,82 @@ def test_with_the_disk_a_model_says_what_it_says_without(kind: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("recurrent", [False, True])
-def test_nobody_waits_for_a_slow_disk_but_who_wants_it(recurrent: bool, tmp_path: Path) -> None:
+def test_others_have_a_step_between_two_blocks(
+    recurrent: bool, tmp_path: Path, block_by_block: None
+) -> None:
     prompt = [65] * 600
     written(tmp_path, prompt, recurrent=recurrent)
     hall, disk = hall_with(tmp_path, recurrent=recurrent)
     running = hall.submit(max_tokens=200)
     hall.steps(3)
-    restored = hall.submit([*prompt, 66], max_tokens=3)
-    short = hall.submit([67] * 20, max_tokens=3)
     before = len(hall.texts[running])
-    hall.steps(30)
-    assert len(hall.texts[running]) == before + 30
-    assert hall.texts[short] == letters(3, 19) and hall.texts[restored] == ""
-    disk.let()
-    come(hall, lambda: hall.texts[restored])
+    restored = hall.submit([*prompt, 66], max_tokens=3)
+    seen = []
+    while not restored.closed:
+        hall.step()
+        seen.append((len(disk.reads), len(hall.texts[running]) - before))
+    assert [count for count, _ in seen[:3]] == [1, 2, 3] and seen[0][1] > 0
+    assert all(said == steps for steps, (_, said) in enumerate(seen, 1))
     hall.finish()
     assert hall.texts[restored] == letters(3, 600)
-    assert (599 if recurrent else 512) <= restored.usage.cached_tokens <= 600
-    assert hall.stats.restored_tokens == restored.cached and hall.stats.disk_bytes > 0
+    assert restored.usage.cached_tokens == 600 - recurrent
+    assert hall.stats.restored_tokens >= 599 and hall.stats.disk_bytes > 0
 
 
-def test_the_first_pieces_serve_who_needs_no_more(tmp_path: Path) -> None:
-    prompt = [(i * i) % 90 for i in range(4 * CELL)]
+def test_a_short_prompt_does_not_wait_for_what_another_one_reads(
+    tmp_path: Path, block_by_block: None
+) -> None:
+    written(tmp_path, [65] * 2000)
+    hall, disk = hall_with(tmp_path)
+    restored = hall.submit([*[65] * 2000, 66], max_tokens=3)
+    hall.step()
+    short = hall.submit([67] * 20, max_tokens=3)
+    come(hall, lambda: short.closed)
+    assert hall.texts[short] == letters(3, 19) and len(disk.reads) < 8
+    assert hall.finish()[0] == letters(3, 2000) and restored.usage.cached_tokens == 2000
+
+
+def test_only_what_memory_lacks_is_read(tmp_path: Path) -> None:
+    prompt = [(i * i) % 90 for i in range(4 * BLOCK)]
     written(tmp_path, prompt)
     hall, disk = hall_with(tmp_path)
+    beginning = hall.submit([*prompt[:BLOCK], *[3] * 30], max_tokens=2)
+    hall.finish()
+    assert beginning.usage.cached_tokens == BLOCK and disk.reads == [BLOCK]
     whole = hall.submit([*prompt, 1], max_tokens=2)
-    hall.steps(2)
-    beginning = hall.submit([*prompt[:CELL], *[3] * 30], max_tokens=2)
-    hall.steps(2)
-    disk.let(1)
-    come(hall, lambda: beginning.closed)
-    assert beginning.usage.cached_tokens == CELL and not whole.closed
-    disk.let()
-    come(hall, lambda: whole.closed)
-    assert whole.usage.cached_tokens == 4 * CELL
-    assert disk.reads == [CELL, 2 * CELL, 3 * CELL, 4 * CELL]  # each of them once
+    hall.finish()
+    assert whole.usage.cached_tokens == 4 * BLOCK
+    assert disk.reads == [BLOCK, 2 * BLOCK, 3 * BLOCK, 4 * BLOCK]  # each of them once
 
 
 @pytest.mark.parametrize("recurrent", [False, True])
-def test_two_that_want_the_same_share_one_reading(recurrent: bool, tmp_path: Path) -> None:
+def test_two_that_want_the_same_share_one_reading(
+    recurrent: bool, tmp_path: Path, block_by_block: None
+) -> None:
     prompt = [65] * 600
     written(tmp_path, prompt, recurrent=recurrent)
     hall, disk = hall_with(tmp_path, recurrent=recurrent)
     both = [hall.submit([*prompt, end], max_tokens=2) for end in (1, 2)]
-    hall.steps(3)
-    disk.let()
     hall.finish()
-    assert [handle.usage.cached_tokens for handle in both] == [both[0].cached] * 2
-    assert both[0].cached >= 512 and len(disk.reads) == len(set(disk.reads))
+    assert [handle.usage.cached_tokens for handle in both] == [600 - recurrent] * 2
+    assert len(disk.reads) == len(set(disk.reads)) == 3
 
 
 def test_a_disk_that_fails_gives_what_came_before(tmp_path: Path) -> None:
-    prompt = [(i * i) % 90 for i in range(3 * CELL)]
+    prompt = [(i * i) % 90 for i in range(3 * BLOCK)]
     written(tmp_path, prompt)
     hall, disk = hall_with(tmp_path)
+    disk.fails_after = 1
     handle = hall.submit([*prompt, 1], max_tokens=2)
-    disk.let(1)
-    come(hall, lambda: hall.speaker.lm.prefix_cache.nbytes)
-    disk.fails = True
-    disk.let()
-    assert hall.finish() == [letters(2, 3 * CELL)]
-    assert handle.usage.cached_tokens == CELL
+    assert hall.finish() == [letters(2, 3 * BLOCK)]
+    assert handle.usage.cached_tokens == BLOCK
 
 
 def test_what_takes_longer_to_read_than_to_run_is_run(tmp_path: Path) -> None:
     prompt = [65] * 600
     written(tmp_path, prompt)
     hall, disk = hall_with(tmp_path)
-    disk.let()
-    cost = hall.speaker.lm.prefix_cache.read_cost
-    cost.saw(disk.nbytes, 80.0)  # seconds, and ten tokens take one
+    disk._bytes, disk._seconds = float(disk.nbytes), 80.0  # and ten tokens take a second
     handle = hall.submit([*prompt, 1], max_tokens=2)
     hall.finish()
     assert handle.usage.cached_tokens == 0 and disk.reads == []
@@ -191,41 +203,39 @@ def test_what_takes_longer_to_read_than_to_run_is_run(tmp_path: Path) -> None:
     assert disk.reads
 
 
-def test_who_gives_up_leaves_nothing_behind(tmp_path: Path) -> None:
-    prompt = [(i * i) % 90 for i in range(3 * CELL)]
+def test_who_gives_up_leaves_nothing_behind(tmp_path: Path, block_by_block: None) -> None:
+    prompt = [(i * i) % 90 for i in range(3 * BLOCK)]
     written(tmp_path, prompt)
     hall, disk = hall_with(tmp_path)
     gone = hall.submit([*prompt, 1], max_tokens=2)
-    disk.let(1)
-    come(hall, lambda: hall.speaker.lm.prefix_cache.nbytes)
+    come(hall, lambda: disk.reads)
     hall.scheduler.cancel(gone)
     hall.scheduler.check_integrity()
     assert not hall.scheduler.busy
     del hall.texts[gone]
-    other = hall.submit([*prompt[:CELL], *[2] * 9], max_tokens=2)  # what had come is there
+    other = hall.submit([*prompt[:BLOCK], *[2] * 9], max_tokens=2)  # what had come is there
     hall.finish()
-    assert other.usage.cached_tokens == CELL
-    disk.let()
+    assert other.usage.cached_tokens == BLOCK and disk.reads == [BLOCK]
 
 
-def test_a_sequence_that_waits_for_the_disk_can_be_forked_and_rewound(tmp_path: Path) -> None:
+def test_a_sequence_that_waits_for_the_disk_can_be_forked_and_rewound(
+    tmp_path: Path, block_by_block: None
+) -> None:
     prompt = [65] * 600
     written(tmp_path, prompt)
-    hall, disk = hall_with(tmp_path)
+    hall, _ = hall_with(tmp_path)
     handle = hall.submit([*prompt, 1], max_tokens=4, temperature=0)
     hall.step()
-    threading.Timer(0.05, disk.let).start()
     hall.fork(handle, 2)
     hall.finish()
     assert list(hall.texts.values()) == [letters(4, 600)] * 3
-    assert handle.usage.cached_tokens >= 512
+    assert handle.usage.cached_tokens == 600
 
 
 def test_who_has_no_room_for_it_runs_it(tmp_path: Path) -> None:
     prompt = [65] * 2000
     written(tmp_path, prompt)
-    hall, disk = hall_with(tmp_path, max_bytes=8 * 2600)
-    disk.let()
+    hall, _ = hall_with(tmp_path, max_bytes=8 * 2600)
     handle = hall.submit([*prompt, 1], max_tokens=3)
     hall.finish()
     assert hall.texts[handle] == letters(3, 2000)
@@ -233,15 +243,15 @@ def test_who_has_no_room_for_it_runs_it(tmp_path: Path) -> None:
 
 
 def test_a_model_that_fails_meanwhile_harms_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, block_by_block: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompt = [65] * 600
     written(tmp_path, prompt)
-    hall, disk = hall_with(tmp_path)
+    hall, _ = hall_with(tmp_path)
     hall.submit(max_tokens=40)
     hall.steps(3)
     hall.submit([*prompt, 1], max_tokens=3)
-    hall.steps(3)
+    hall.step()
     step = Loop.step
 
     def failing(self: Loop, events: list[Event]) -> None:
@@ -250,7 +260,6 @@ def test_a_model_that_fails_meanwhile_harms_nobody(
 
     monkeypatch.setattr(Loop, "step", failing)
     hall.steps(2)
-    disk.let()
     assert hall.finish() == [letters(40), letters(3, 600)]
     assert hall.stats.faults == 1
 

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import mlx.core as mx
@@ -23,8 +22,6 @@ from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 from mlxgen.engine.history import History
 from mlxgen.engine.kv import KV
 from mlxgen.engine.kv.commands import (
-    Aim,
-    Cancel,
     Clear,
     Command,
     Empty,
@@ -39,11 +36,10 @@ from mlxgen.engine.kv.commands import (
     written,
 )
 from mlxgen.engine.kv.footprint import Footprint
-from mlxgen.engine.prefix.cache import PrefixCache
-from mlxgen.engine.prefix.entry import CELL, Entry
-from mlxgen.engine.prefix.fetch import Fetching, Report, Worth
-from mlxgen.engine.prefix.folder import Folder
-from mlxgen.engine.prefix.shared_fetch import SharedFetch
+from mlxgen.engine.prefix.block import BLOCK, Block
+from mlxgen.engine.prefix.block_file import Layout
+from mlxgen.engine.prefix.disk import Disk
+from mlxgen.engine.prefix.store import BlockStore
 from mlxgen.engine.step.runner import Runner
 from mlxgen.errors import LoadError, MlxgenError
 from mlxgen.tokens import Token
@@ -84,30 +80,26 @@ def model(inputs: mx.array, cache: list[Any]) -> mx.array:
     return keys[:, 0]
 
 
-class Slow(Folder):
+class Slow(Disk):
     """Takes its time."""
 
     pause = 0.0
 
-    def write(self, entry: Entry, *what: Any) -> bool:
+    def write(self, block: Block) -> bool:
         time.sleep(random.random() * self.pause)
-        return super().write(entry, *what)
+        return super().write(block)
 
-    def read(self, entry: Entry) -> Any:
+    def read(self, key: str) -> Block:
         time.sleep(random.random() * self.pause)
-        return super().read(entry)
+        return super().read(key)
 
 
 class Follower(Runner):
-    """Holds what it made, and reports later."""
+    """Holds what it made."""
 
-    def __init__(self, cache: PrefixCache, leader: Leader) -> None:
+    def __init__(self, cache: BlockStore, leader: Leader) -> None:
         super().__init__(leader.model, cache._make, None, lambda: cache)
-        self._leader = leader
         self._held: dict[int, Any] = {}
-        self._reports: SimpleQueue[tuple[int, Report] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._report, daemon=True)
-        self._thread.start()
 
     def hear(self, text: str) -> Any:
         command = read(json.loads(text))
@@ -116,25 +108,12 @@ class Follower(Runner):
             self._held[command.kv] = result
         return result
 
-    def moved(self, fetch: int, report: Report) -> None:
-        self._reports.put((fetch, report))
-
-    def _report(self) -> None:
-        while (said := self._reports.get()) is not None:
-            time.sleep(random.random() * 0.002)
-            self._leader.heard(*json.loads(json.dumps(said)))
-
-    def close(self) -> None:
-        self._reports.put(None)
-        self._thread.join(20)
-
 
 class Leader(Runner):
     """Tells another runner what it did."""
 
-    def __init__(self, cache: PrefixCache, other: PrefixCache) -> None:
+    def __init__(self, cache: BlockStore, other: BlockStore) -> None:
         super().__init__(model, cache._make, None, lambda: cache)
-        self._shared: dict[int, SharedFetch] = {}
         self._hall = ThreadPoolExecutor(1)
         cache.through = self.do
         failures, barrier = list[Exception](), threading.Barrier(2)
@@ -143,7 +122,7 @@ class Leader(Runner):
         self.follower = Follower(other, self)
 
     def do(self, command: Command) -> Any:
-        if isinstance(command, Save | Load):  # they wait for each other
+        if isinstance(command, Restore | Save | Load):  # they wait for each other
             theirs = self._hall.submit(self.follower.hear, json.dumps(written(command)))
             try:
                 return super().do(command)
@@ -154,18 +133,6 @@ class Leader(Runner):
         if isinstance(command, Place):
             assert (theirs and theirs.length) == (result and result.length)
         return result
-
-    def fetch(self, number: int, tokens: tuple[Token, ...], worth: Worth) -> Fetching | None:
-        cache = self.cache and self.cache()
-        assert cache is not None and cache.folder is not None
-        shared = self._shared[number] = SharedFetch(cache.folder, tokens, worth, 1)
-        own = super().fetch(number, tokens, shared.choose)
-        assert own is not None
-        shared.own = own  # type: ignore[assignment]
-        return shared
-
-    def heard(self, fetch: int, report: list[Any]) -> None:
-        self._shared[fetch].heard(1, Report(*report))
 
 
 def _together(failures: list[Exception], barrier: threading.Barrier, do: Callable[[], Any]) -> Any:
@@ -189,15 +156,14 @@ def pair(path: Path, makes: tuple[Make, Make]) -> Iterator[Leader]:
     sizes = [SIZES[make] for make in makes] if len({*makes}) > 1 else []
     caches = []
     for rank, make in enumerate(makes):
-        folder = Slow(path / str(rank), PLENTY, make=make)
+        disk = Slow(path / str(rank), PLENTY, Layout(make))
         part = rank, len(makes)
-        made = PrefixCache(make, 1 << 20, folder=folder, block=CELL, part=part, sizes=sizes)
+        made = BlockStore(make, 1 << 20, folder=disk, part=part, sizes=sizes)
         caches.append(made)
     leader = Leader(*caches)
     try:
         yield leader
     finally:
-        leader.follower.close()
         for cache in caches:
             cache.close(20)
 
@@ -207,35 +173,18 @@ def shape(runner: Runner) -> Any:
     assert runner.cache is not None
     cache = runner.cache()
     check_integrity(cache)
-    nodes = [
-        (each.used, each.depth, each.tokens.tolist(), each.snapshot and each.snapshot.length)
-        for each in cache._tree.places()
+    blocks = [
+        (each.start, each.tokens.tolist(), each.has_state, each.size, each.settled)
+        for each in cache._blocks
     ]
-    proven = sorted(
-        (each.depth, each.tokens.tolist(), each.computed) for each in cache._tree.nodes()
-    )
-    return nodes, proven, len(runner._unproven), cache.nbytes, cache.max_bytes
+    return blocks, len(cache._unsettled), cache.nbytes, cache.max_bytes
 
 
 def restore(leader: Leader, tokens: tuple[Token, ...], room: int | None = None) -> int:
-    """Put what every disk has into the prefix caches, as it comes; returns how far that went."""
-    number = leader.number()
-    fetch = leader.fetch(number, tokens, lambda found: found)
-    assert fetch is not None
-    put, aimed = 0, False
-    while True:
-        over, reached = fetch.is_over, fetch.reached
-        if fetch.goal is not None and not aimed:
-            aimed = True
-            leader.do(Aim(number, fetch.goal))
-        if reached > put:
-            put = reached
-            leader.do(Restore(number, put, room))
-        elif over:
-            break
-        fetch.wait(0.001)
-    leader.do(Cancel(number))
-    return put
+    """Put what every disk has into the prefix caches; returns how much that is of the tokens."""
+    assert leader.cache is not None
+    assert leader.cache().restore((*tokens, 0), room=room, do=leader.do)
+    return leader.cache().match((*tokens, 0))
 
 
 def run(leader: Leader, tokens: tuple[Token, ...]) -> KV:
@@ -246,16 +195,16 @@ def run(leader: Leader, tokens: tuple[Token, ...]) -> KV:
     return kv
 
 
-BASES = [tuple((seed * i + i // 7) % 90 for i in range(3 * CELL)) for seed in (3, 5, 11)]
+BASES = [tuple((seed * i + i // 7) % 90 for i in range(3 * BLOCK)) for seed in (3, 5, 11)]
 
 
 def history(leader: Leader, dice: random.Random) -> None:
     """One of the things that a scheduler does."""
     base = dice.choice(BASES)
-    tokens = base[: dice.choice([30, CELL, CELL + 44, 2 * CELL, 2 * CELL + 80, len(base)])]
+    tokens = base[: dice.choice([30, BLOCK, BLOCK + 44, 2 * BLOCK, 2 * BLOCK + 80, len(base)])]
     if dice.random() < 0.3:
         tokens = (*tokens[: dice.randrange(1, len(tokens))], *dice.choice(BASES)[:60])
-    room = dice.choice([None, None, 16 * CELL, 8 * CELL * 4])
+    room = dice.choice([None, None, 16 * BLOCK, 8 * BLOCK * 4])
     sides = [runner.cache() for runner in (leader, leader.follower) if runner.cache]
     match dice.choice(
         ["run", "run", "run", "restore", "restore", "less", "settle", "drop", "lose", "write"]
@@ -272,9 +221,9 @@ def history(leader: Leader, dice: random.Random) -> None:
         case "restore":
             restore(leader, tokens, room)
         case "less":
-            to = dice.choice([0, 4, 16, 64]) * CELL * 8
+            to = dice.choice([0, 4, 16, 64]) * BLOCK * 8
             leader.do(Shrink(to) if dice.random() < 0.5 else Limit(to))
-            leader.do(Limit(dice.choice([24, 64, 256]) * CELL * 8))
+            leader.do(Limit(dice.choice([24, 64, 256]) * BLOCK * 8))
         case "settle":
             leader.settle()
         case "drop":
@@ -285,7 +234,7 @@ def history(leader: Leader, dice: random.Random) -> None:
                 file.unlink(missing_ok=True)
         case "write":
             leader.do(Flush())
-            dice.choice(sides).flush(20)
+            assert dice.choice(sides)._writer.wait(20)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("makes", PARTS)
@@ -309,7 +258,7 @@ def test_runners_with_other_disks_keep_the_same(
 def test_what_one_disk_has_lost_is_restored_as_far_as_both_have_it(
     makes: tuple[Make, Make], tmp_path: Path
 ) -> None:
-    short, long = BASES[0][: CELL + 40], BASES[0]
+    short, long = BASES[0][: BLOCK + 40], BASES[0]
     with pair(tmp_path, makes) as leader:
         for tokens in (short, long):
             run(leader, tokens).keep(History(tokens))
@@ -317,28 +266,12 @@ def test_what_one_disk_has_lost_is_restored_as_far_as_both_have_it(
     last = max((tmp_path / "1").iterdir(), key=lambda file: int(file.name.split(".")[2]))
     last.unlink()
     with pair(tmp_path, makes) as leader:
-        assert restore(leader, long) == (2 * CELL if makes[0] is plain else len(short))
+        assert restore(leader, long) == (2 * BLOCK if makes[0] is plain else len(short))
         assert shape(leader) == shape(leader.follower)
         run(leader, long).keep(History(long))
         leader.settle()
     with pair(tmp_path, makes) as leader:
         assert restore(leader, long) == len(long)
-
-
-def test_a_machine_that_says_nothing_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokens = BASES[0][: CELL + 40]
-    with pair(tmp_path, (plain, plain)) as leader:
-        run(leader, tokens).keep(History(tokens))
-        leader.settle()
-    monkeypatch.setattr("mlxgen.engine.prefix.shared_fetch.PATIENCE", 0.01)
-    with pair(tmp_path, (plain, plain)) as leader:
-        with monkeypatch.context() as patch:
-            patch.setattr(leader.follower, "moved", lambda *given: None)
-            assert restore(leader, tokens) == 0
-        monkeypatch.undo()
-        assert restore(leader, tokens) == len(tokens)
 
 
 def test_each_machine_saves_and_loads_its_own_part(tmp_path: Path) -> None:
@@ -372,7 +305,7 @@ def test_what_is_asked_of_a_cache_is_asked_of_all(tmp_path: Path) -> None:
         for tokens in BASES:
             run(leader, tokens).keep(History(tokens))
         leader.settle()
-        assert cache.flush(20) and other._write_back is not None and other._write_back.wait(20)
+        assert cache.flush(20) and other._writer is not None and other._writer.wait(20)
         assert other.disk.pieces_written == cache.disk.pieces_written > 0
         before = cache.nbytes
         cache.shrink(before - 1)
@@ -401,4 +334,4 @@ def test_a_prefix_command_that_fails_on_one_side_leaves_the_same(
 
 def test_parts_that_could_not_keep_the_same_are_refused() -> None:
     with pytest.raises(LoadError, match="different kinds"):
-        PrefixCache(plain, PLENTY, sizes=[Footprint(8, (), 0, 0), Footprint(8, ((8, 5),), 0, 0)])
+        BlockStore(plain, PLENTY, sizes=[Footprint(8, (), 0, 0), Footprint(8, ((8, 5),), 0, 0)])

@@ -15,13 +15,26 @@ import pytest
 from mlxgen import LanguageModel, PostSamplingResult, Regex
 from mlxgen import model as model_module
 from mlxgen.engine.kv import Slots
-from mlxgen.engine.kv.commands import Command, Keep, Prove, Restore, Run, Take, Trim, read, written
+from mlxgen.engine.kv.commands import (
+    Command,
+    Join,
+    Keep,
+    Restore,
+    Run,
+    Settle,
+    Take,
+    Trim,
+    read,
+    written,
+)
 from mlxgen.engine.kv.feed import Shown
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
-from mlxgen.engine.prefix.cache import PrefixCache
-from mlxgen.engine.prefix.folder import Folder
+from mlxgen.engine.prefix.block_file import Layout
+from mlxgen.engine.prefix.disk import Disk
+from mlxgen.engine.prefix.store import BlockStore
 from mlxgen.engine.scheduling.scheduler import Scheduler
+from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.plan import FEW, Standing, StepPlan
 from mlxgen.engine.step.runner import Runner
 from mlxgen.errors import StateError
@@ -94,10 +107,10 @@ def test_another_runner_that_is_told_the_same_computes_the_same(
     monkeypatch.setattr(Recorder, "made", [])
     crowd(lm, random.Random(5))
     (first,) = Recorder.made
-    assert {Run, Trim, Take, Keep, Prove} <= {type(command) for command, _ in first.heard}
+    assert {Run, Trim, Take, Keep, Settle} <= {type(command) for command, _ in first.heard}
 
     text = json.dumps([written(command) for command, _ in first.heard])
-    cache = PrefixCache(make, lm.prefix_cache.max_bytes)
+    cache = BlockStore(make, lm.prefix_cache.max_bytes)
     slots = Slots(make, lm.footprint.spare) if first.slots is not None else None
     second = Runner(model, make, slots, lambda: cache)
     held: dict[int, Any] = {}
@@ -112,7 +125,7 @@ def test_another_runner_that_is_told_the_same_computes_the_same(
             if found is not None:
                 held[line.get("twin", line["kv"])] = again  # nobody else holds it
     assert cache.nbytes == lm.prefix_cache.nbytes
-    assert len(second._unproven) == len(first._unproven)
+    assert len(cache._unsettled) == len(lm.prefix_cache._unsettled)
 
 
 @pytest.mark.parametrize("kind", ["plain", pytest.param("hybrid", marks=pytest.mark.slow)])
@@ -131,8 +144,8 @@ def test_what_is_restored_from_disk_is_told_to_another_runner_as_well(
     (first,) = Recorder.made
     assert Restore in {type(command) for command, _ in first.heard}
 
-    folder = Folder(tmp_path / "other", 1 << 30, make=make, model=model)
-    cache = PrefixCache(make, lm.prefix_cache.max_bytes, folder=folder)
+    disk = Disk(tmp_path / "other", 1 << 30, Layout(make, model))
+    cache = BlockStore(make, lm.prefix_cache.max_bytes, folder=disk)
     slots = Slots(make, lm.footprint.spare) if first.slots is not None else None
     second, held = Runner(model, make, slots, lambda: cache), []
     for command, found in first.heard:
@@ -140,12 +153,47 @@ def test_what_is_restored_from_disk_is_told_to_another_runner_as_well(
         held.append(again)
         if isinstance(found, mx.array):
             np.testing.assert_allclose(np.array(again), np.array(found), rtol=2e-3, atol=2e-4)
-    assert _computed(cache) == _computed(lm.prefix_cache)
+    assert _settled(cache) == _settled(lm.prefix_cache)
     assert cache.disk.restored_tokens == lm.prefix_cache.disk.restored_tokens > 0
 
 
-def _computed(cache: PrefixCache) -> list[bool]:
-    return [node.computed for node in cache._tree.nodes()]
+@pytest.mark.parametrize("kind", ["plain", "quantised", "quantised later"])
+def test_a_kept_prefix_goes_straight_into_a_slot_where_others_run(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, make = cache_kinds()[kind]()
+    lm = LanguageModel(model, alphabet_tokenizer())
+    lm.make_cache = make  # type: ignore[method-assign]
+    monkeypatch.setattr(model_module, "Runner", Recorder)
+    monkeypatch.setattr(Recorder, "made", [])
+    hall, kept = Scheduler(lm, Limits(max_batch=4)), [i % 90 for i in range(600)]
+    options = {"max_tokens": 8, "temperature": 0, "ignore_eos": True, "draft": "off"}
+
+    def submit(prompt: list[int], **more: Any) -> Handle:
+        return hall.submit(lm.prepare(prompt, Options.of({**options, **more})))
+
+    def finish(*handles: Handle) -> list[list[int]]:
+        while not all(handle.closed for handle in handles):
+            hall.step()
+            hall.check_integrity()
+        return [handle.history[-8:] for handle in handles]
+
+    (alone,) = finish(submit(kept))
+    (runner,) = Recorder.made
+    for prompt in (kept[:550], kept[:580]):
+        submit(prompt, max_tokens=300)
+    while hall.stats().running < 2 or not runner.slots:
+        hall.step()
+    runner.heard.clear()
+    handle = submit(kept)
+    assert finish(handle) == [alone] and handle.usage.cached_tokens == 599
+    moves = [command for command, _ in runner.heard if isinstance(command, Take | Join)]
+    assert [isinstance(move, Take) and move.in_slot for move in moves] == [True]
+    hall.close()
+
+
+def _settled(cache: BlockStore) -> list[bool]:
+    return [block.settled for block in cache._blocks]
 
 
 def test_images_are_written_down_as_digests_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +209,7 @@ def test_images_are_written_down_as_digests_and_rows(monkeypatch: pytest.MonkeyP
 
     text = json.dumps([written(command) for command, _ in first.heard])
     assert "pixels" not in text and len(text) < 40_000
-    cache = PrefixCache(lm.make_cache, lm.prefix_cache.max_bytes)
+    cache = BlockStore(lm.make_cache, lm.prefix_cache.max_bytes)
     slots = Slots(lm.make_cache, lm.footprint.spare)
     second = Runner(lm.model, lm.make_cache, slots, lambda: cache, feed=Shown())
     held = {}

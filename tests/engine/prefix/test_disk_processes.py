@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import KVCache
 
-from mlxgen.engine.prefix import folder as folder_file
-from mlxgen.engine.prefix.entry import CELL, Entry
-from mlxgen.engine.prefix.folder import Folder
-from mlxgen.engine.prefix.segments import Segment
+from mlxgen.engine.prefix import disk as disk_file
+from mlxgen.engine.prefix.block import BLOCK, Block, as_ids
+from mlxgen.engine.prefix.block_file import Layout
+from mlxgen.engine.prefix.disk import Disk
+from mlxgen.engine.prefix.store import BlockStore
 from tests.effort import tries
 
 from .folders import PLENTY, files_in
@@ -34,44 +35,47 @@ def layers() -> list[KVCache]:
     return [KVCache()]
 
 
-def of(entry: Entry) -> Segment:
-    """Arrays that nobody would take for those of other tokens."""
-    numbers = np.arange(_WIDTH, dtype=np.float32)
-    keys = mx.array(entry.tokens.astype(np.float32)[None, None, :, None] * 1000 + numbers)
-    return Segment((((keys, keys),),), len(entry.tokens))
+def numbers_of(ids: Sequence[int]) -> mx.array:
+    """Keys that nobody would take for those of other tokens."""
+    tokens = np.array(ids, np.float32)[None, None, :, None]
+    return mx.array(tokens * 1000 + np.arange(_WIDTH, dtype=np.float32))
 
 
 def sequence(chance: random.Random) -> range:
     """One of a few sequences, so that most of what is written is there already."""
     first = chance.randrange(6)
-    return range(first, first + chance.choice([9, CELL, 3 * CELL + 5]))
+    return range(first, first + chance.choice([9, BLOCK, 3 * BLOCK + 5]))
 
 
-def restored(folder: Folder, ids: Sequence[int]) -> int:
+def restored(disk: Disk, ids: Sequence[int]) -> int:
     """Read what there is of the tokens, and check all of it."""
-    stop = 0
-    for entry in folder.find(ids):
-        piece = folder.read(entry)
-        if piece is None:
-            break
-        for mine, wanted in zip(piece.segment.arrays(), of(entry).arrays(), strict=True):
-            assert mx.array_equal(mine, wanted)
-        stop = entry.stop
-    return stop
+    store = BlockStore(layers, PLENTY, folder=disk)
+    store.restore([*ids, 0])
+    kv = store.take([*ids, 0])
+    if kv is None:
+        return 0
+    for held in kv.caches[0].keys_and_values():
+        assert mx.array_equal(held, numbers_of(ids[: kv.length]))
+    return kv.length
 
 
-def keep(folder: Folder, ids: Sequence[int]) -> None:
-    for entry in folder.missing(ids):
-        folder.write(entry, of(entry), None)
+def keep(disk: Disk, ids: Sequence[int]) -> None:
+    parent = disk.layout.root
+    for start in range(0, len(ids), BLOCK):
+        tokens = ids[start : start + BLOCK]
+        keys = numbers_of(tokens)
+        block = Block(parent, start, as_ids(tokens), (((keys, keys),),))
+        disk.write(block)
+        parent = block.key
 
 
 def write_on(path: Path, max_bytes: int, seed: int, pipe: Connection) -> None:
     """Write until somebody ends this process, and sometimes remove all to write it again."""
-    chance, folder = random.Random(seed), Folder(path, max_bytes, make=layers)
+    chance, disk = random.Random(seed), Disk(path, max_bytes, Layout(layers))
     pipe.send(True)
     while True:
-        keep(folder, sequence(chance))
-        restored(folder, sequence(chance))
+        keep(disk, sequence(chance))
+        restored(disk, sequence(chance))
         if chance.random() < 0.1:
             for file in files_in(path):
                 file.unlink(missing_ok=True)
@@ -94,16 +98,16 @@ def _dies_and_nothing_is_wrong(path: Path, seed: int, monkeypatch: pytest.Monkey
     chance = random.Random(seed)
     with writing(path, PLENTY, seed):
         time.sleep(chance.random() * 0.03)
-    folder = Folder(path, PLENTY, make=layers)
-    assert folder.nbytes == sum(file.stat().st_size for file in files_in(path))
+    disk = Disk(path, PLENTY, Layout(layers))
+    assert disk.nbytes == sum(file.stat().st_size for file in files_in(path))
     for first in range(6):
-        restored(folder, range(first, first + 3 * CELL + 5))
-    assert folder.nbytes == sum(file.stat().st_size for file in files_in(path))  # none was broken
+        restored(disk, range(first, first + 3 * BLOCK + 5))
+    assert disk.nbytes == sum(file.stat().st_size for file in files_in(path))  # none was broken
     ids = sequence(chance)
-    keep(folder, ids)
-    assert restored(folder, ids) == len(ids)
-    monkeypatch.setattr(folder_file, "_ABANDONED", 0.0)
-    Folder(path, PLENTY, make=layers)
+    keep(disk, ids)
+    assert restored(disk, ids) == len(ids)
+    monkeypatch.setattr(disk_file, "_ABANDONED", 0.0)
+    Disk(path, PLENTY, Layout(layers))
     assert sorted(path.iterdir()) == files_in(path)
 
 
@@ -127,10 +131,10 @@ def test_a_hundred_processes_that_are_killed_leave_nothing_wrong(
 def test_processes_that_write_and_evict_at_once_never_give_anything_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_file, "_RESCAN", 0.0)
-    monkeypatch.setattr(folder_file, "_SHARE", 0)
-    size = 8 * CELL * _WIDTH * 8
-    mine = Folder(tmp_path, size, make=layers)
+    monkeypatch.setattr(disk_file, "_RESCAN", 0.0)
+    monkeypatch.setattr(disk_file, "_SHARE", 0)
+    size = 8 * BLOCK * _WIDTH * 8
+    mine = Disk(tmp_path, size, Layout(layers))
     chance, found = random.Random(1), list[int]()
     with writing(tmp_path, size, 1), writing(tmp_path, size, 2):
         for _ in range(tries(200)):
@@ -138,17 +142,17 @@ def test_processes_that_write_and_evict_at_once_never_give_anything_wrong(
             keep(mine, ids)
             found.append(restored(mine, ids))
     assert any(found)
-    assert Folder(tmp_path, size, make=layers).nbytes <= size
+    assert Disk(tmp_path, size, Layout(layers)).nbytes <= size
 
 
 def write_little(path: Path, pipe: Connection) -> None:
     """Write with a system that stops in the middle of a file."""
-    folder = Folder(path, PLENTY, make=layers)
-    ids = range(2 * CELL)
-    keep(folder, ids[:5])
+    disk = Disk(path, PLENTY, Layout(layers))
+    ids = range(2 * BLOCK)
+    keep(disk, ids[:5])
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-    keep(folder, ids)
-    pipe.send((restored(folder, ids), [file.name for file in path.iterdir()]))
+    keep(disk, ids)
+    pipe.send((restored(disk, ids), [file.name for file in path.iterdir()]))
 
 
 def test_a_disk_that_is_full_in_the_middle_of_a_file_leaves_no_part_of_it(tmp_path: Path) -> None:

@@ -1,0 +1,281 @@
+"""A block as a file, and which model it is of.
+
+Owns what such a file says (see ``sealed_file`` for its bytes), and the checks before it reaches a
+model. Must never know where files are kept. A saved prefix is a file of the same kind, with all
+tokens from the first one on. Invariant: what ``read`` returns was written for the same model, other
+files raise a ``LoadError`` that says why.
+
+All arrays are tensors. The metadata has, besides the name of the format:
+
+    tokens     the token ids
+    start      how many tokens come before them
+    parent     the key of those, or nothing for a saved prefix
+    layers     the type and fixed properties of each layer's cache
+    model      a digest of the model, possibly empty
+    segment    the arrays of each layer that can be cut, with names of tensors in place of arrays
+    snapshot   the state of each other layer, likewise; ``null`` if there is none
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, cast
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten
+
+from ...errors import LoadError, OptionError, StateError
+from ...loading.sharding import Split
+from ..kv.layers import CacheFactory, LayerCache, fill, leaves, sliceable
+from ..kv.quantised import Quantisation
+from . import sealed_file
+from .block import Block, Snapshot, TokenIds, as_ids, root_of
+
+FORMAT = "mlxgen prefix 4"
+_TOKENS = range(-(2**61), 2**31)  # those below zero are patches of images
+_PLAIN = (bool, int, float, str)
+_PROBES = 64  # values of each parameter in a model's digest
+_ADVICE = "load it with the model and options that it was saved with"
+
+
+class Layout:
+    """What tells the KV of one model from that of any other, computed in its model's thread.
+
+    ``make`` builds the empty caches of the model, one for each layer. ``model`` may be anything;
+    what it does not tell is not checked. ``root`` is the key that its first blocks follow.
+    """
+
+    def __init__(self, make: CacheFactory, model: Any = None) -> None:
+        self.make = make
+        self.kinds = [_kind(leaf) for leaf in leaves(make())]
+        self.digest = digest(model)
+        self.root = root_of(repr((FORMAT, self.kinds, self.digest)))
+
+
+def _kind(leaf: LayerCache) -> str:
+    """The type of a cache, with the properties of a new one."""
+    kept = vars(leaf).items()
+    fixed = (f"{k}={v}" for k, v in kept if isinstance(v, (*_PLAIN, Quantisation)))
+    return f"{type(leaf).__name__}({', '.join(fixed)})"
+
+
+def digest(model: Any) -> str:
+    """A hash of a model's configuration, of the numbers and names that its modules have (the scale
+    of an adapter, for example, and which part of a model on several machines it is), and of the
+    name, type and some values of each array.
+
+    Empty for a model without parameters, which only its layers distinguish from others.
+    """
+    if not hasattr(model, "parameters") or not hasattr(model, "named_modules"):
+        return ""
+    named = sorted(_arrays_of(model), key=itemgetter(0))
+    probes = []
+    for _, array in named:
+        flat = array.reshape(-1)
+        probes.append(flat[:: max(1, flat.size // _PROBES)][:_PROBES])
+    mx.eval(probes)
+    total = hashlib.sha256(_configuration(model).encode())
+    for (name, array), probe in zip(named, probes, strict=True):
+        total.update(f"{name} {array.dtype} {array.shape}".encode())
+        total.update(np.array(probe.view(mx.uint8)).tobytes())
+    return total.hexdigest() if named else ""
+
+
+def _arrays_of(model: Any) -> Iterator[tuple[str, mx.array]]:
+    """All parameters, and the arrays of its modules that are not (frequencies, for example)."""
+    yield from cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
+    for path, module in model.named_modules():
+        for name, value in module.items():
+            if name.startswith("_") and isinstance(value, mx.array):
+                yield f"{path}.{name}", value
+
+
+def _configuration(model: Any) -> str:
+    arguments, known = getattr(model, "args", None), list[Any]()
+    if dataclasses.is_dataclass(arguments) and not isinstance(arguments, type):
+        known.append(dataclasses.asdict(arguments))
+    for path, module in model.named_modules():
+        public = {k: v for k, v in vars(module).items() if isinstance(v, _PLAIN) and k[0] != "_"}
+        known.append((path, public))
+    if (part := Split.had(model)) is not None:
+        known.append(str(part))
+    return json.dumps(known, sort_keys=True, default=lambda value: type(value).__name__)
+
+
+def write(path: Path, block: Block, layout: Layout, **how: Any) -> int:
+    """Write a block as ``sealed_file.write`` does; returns the size of the file."""
+    arrays: dict[str, mx.array] = {}
+    snapshot = block.snapshot and [
+        {name: _packed(value, f"snapshot.{i}.{name}", arrays) for name, value in vars(leaf).items()}
+        for i, leaf in enumerate(block.snapshot.leaves)
+    ]
+    metadata = {
+        "format": FORMAT,
+        "tokens": json.dumps(block.tokens.tolist()),
+        "start": str(block.start),
+        "parent": block.parent,
+        "layers": json.dumps(layout.kinds),
+        "model": layout.digest,
+        "segment": json.dumps(_packed(block.layers, "segment", arrays)),
+        "snapshot": json.dumps(snapshot),
+    }
+    return sealed_file.write(path, metadata, arrays, **how)
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """A path that can be that of a file; ``OptionError`` for anything else."""
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise OptionError("path", f"expected the path of a file, got {type(path).__name__}")
+    if not os.fspath(path):
+        raise OptionError("path", "expected the path of a file, got an empty string")
+    if Path(path).name in ("", ".."):
+        raise OptionError("path", f"expected the path of a file, got {path}")
+    return Path(path)
+
+
+def save(path: str, prefix: Block, layout: Layout) -> None:
+    """Write a prefix to a file of its own; ``OptionError`` if that is not possible."""
+    try:
+        write(Path(path), prefix, layout)
+    except (OSError, ValueError) as error:  # ValueError: a path that cannot be one
+        raise OptionError("path", f"{path} cannot be written: {_reason(error)}") from error
+
+
+def load(path: str, layout: Layout) -> Block:
+    """The prefix in a file of its own; ``LoadError`` if it cannot be read or is broken."""
+    try:
+        return read(Path(path), layout)
+    except (OSError, ValueError) as error:
+        raise LoadError(f"{path} cannot be read: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> object:
+    return error.strerror if isinstance(error, OSError) else error
+
+
+def read_tokens(path: Path) -> TokenIds:
+    """The tokens of a block, from the head of its file; what they are for is checked later."""
+    with checked(path):
+        return _tokens(sealed_file.read_metadata(path)["tokens"])
+
+
+def read(path: Path, layout: Layout) -> Block:
+    """The block in a file, with evaluated arrays; ``OSError`` if it cannot be read."""
+    metadata, arrays = sealed_file.read(path)
+    with checked(path):
+        return _block(path, metadata, arrays, layout)
+
+
+@contextmanager
+def checked(path: Path) -> Iterator[None]:
+    """A context for what the contents of a file can make fail: then that is a ``LoadError``."""
+    try:
+        yield
+    except (LoadError, OSError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise LoadError(f"{path} is broken ({reason}); save the prefix again") from error
+
+
+def _block(
+    path: Path, metadata: dict[str, str], arrays: dict[str, mx.array], layout: Layout
+) -> Block:
+    _check_model(path, metadata, layout)
+    tokens, start = _tokens(metadata["tokens"]), int(metadata["start"])
+    columns = tuple(layer or () for layer in _unpacked(json.loads(metadata["segment"]), arrays))
+    states = json.loads(metadata["snapshot"])
+    caches = list(leaves(layout.make()))
+    others = [leaf for leaf in caches if not sliceable(leaf)]
+    for leaf, column in zip(filter(sliceable, caches), columns, strict=True):
+        fill(leaf, column, start + len(tokens))
+    block = Block(metadata["parent"], start, tokens, columns)
+    if start < 0 or not block.is_whole():
+        raise ValueError(f"{len(tokens)} tokens after {start}, but keys of another length")
+    if states is not None:
+        for leaf, state in zip(others, states, strict=True):
+            _restore(leaf, state, arrays, block.stop)
+        block.snapshot = Snapshot(tuple(others), block.stop)
+    return block
+
+
+def _check_model(path: Path, metadata: dict[str, str], layout: Layout) -> None:
+    if metadata.get("format") != FORMAT:
+        raise LoadError(
+            f"expected a saved prefix ({FORMAT!r}), got {metadata.get('format')!r} in {path}; "
+            "save the prefix again"
+        )
+    theirs, ours = json.loads(metadata["layers"]), layout.kinds
+    if len(theirs) != len(ours):
+        raise LoadError(
+            f"{path} has {len(theirs)} caches, but this model has {len(ours)}; {_ADVICE}"
+        )
+    for i, (one, other) in enumerate(zip(theirs, ours, strict=True)):
+        if one != other:
+            raise LoadError(
+                f"{path}: cache {i} is a {one}, but in this model it is a {other}; {_ADVICE}"
+            )
+    mine, model = layout.digest, metadata["model"]
+    if mine and model and mine != model:
+        raise LoadError(
+            f"{path} was made with another model, other weights or another configuration (model"
+            f" {model[:12]}, not {mine[:12]}); load it with the model and adapter that it was"
+            " saved with"
+        )
+
+
+def _tokens(text: str) -> TokenIds:
+    ids = json.loads(text)
+    if not isinstance(ids, list) or not ids:
+        raise ValueError("no tokens")
+    if not all(type(token) is int and token in _TOKENS for token in ids):
+        raise ValueError("token ids out of range")
+    return as_ids(ids)
+
+
+def _packed(value: Any, name: str, arrays: dict[str, mx.array]) -> Any:
+    """A value of a cache as JSON; its arrays go to ``arrays`` and are replaced by their names."""
+    if isinstance(value, mx.array):
+        arrays[name] = value
+        return {"array": name}
+    if type(value) in (list, tuple):
+        items = [_packed(item, f"{name}.{i}", arrays) for i, item in enumerate(value)]
+        return {type(value).__name__: items}
+    if value is None or isinstance(value, _PLAIN):
+        return value
+    raise StateError(f"caches with a {type(value).__name__} ({name}) cannot be saved to a file")
+
+
+def _unpacked(value: Any, arrays: dict[str, mx.array]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    build: dict[str, Callable[[Any], Any]] = {
+        "array": lambda name: arrays[name],
+        "list": lambda items: [_unpacked(item, arrays) for item in items],
+        "tuple": lambda items: tuple(_unpacked(item, arrays) for item in items),
+    }
+    return build[kind](content)
+
+
+def _restore(leaf: LayerCache, kept: Any, arrays: dict[str, mx.array], length: int) -> None:
+    """Give a fresh cache the state of a file; raises if it cannot be a state of its own."""
+    if kept.keys() != vars(leaf).keys():
+        raise ValueError(f"a {type(leaf).__name__} does not consist of {', '.join(kept)}")
+    for name, fresh in vars(leaf).items():
+        held = kept[name]  # as in a fresh cache, or a count of tokens that started at 0
+        counts = type(fresh) is int and fresh == 0 and type(held) is int and 0 <= held <= length
+        if isinstance(fresh, _PLAIN) and not counts and (type(held), held) != (type(fresh), fresh):
+            raise ValueError(f"{name} is {held!r}")
+    leaf.__dict__.update({name: _unpacked(value, arrays) for name, value in kept.items()})
+    offset = getattr(leaf, "offset", length)
+    if offset != length and not leaf.empty():
+        raise ValueError(f"{length} tokens, but a {type(leaf).__name__} with {offset}")

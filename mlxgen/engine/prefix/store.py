@@ -1,0 +1,501 @@
+"""The KV of token sequences that were run before, for sequences that begin with the same tokens.
+
+Owns what is kept of a KV and taken again, the limit in bytes, and what is read from the folder of
+files. Must never know requests or text: its caller says which tokens a KV holds. Invariant:
+``nbytes`` is what the blocks count, and never more than ``max_bytes``. A use of a block is one of
+all that lead to it, so a shared beginning outlives its ends.
+
+Any thread may call it. What it gives is not evaluated yet, and so belongs to the thread that took
+it. Nothing waits for the device but ``settle``, and what evicts a block that is not on disk.
+
+A block is read from disk by whoever wants it, between two steps. Of several machines each reads its
+own part of a block, and none of them has it unless all could read it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+from weakref import ref
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import KVCache
+
+from ...errors import LoadError, StateError
+from ...tokens import Token
+from ..kv.alone import Alone
+from ..kv.commands import Changed, Empty, Flush, Limit, Load, Restore, Save, Settle, Shrink
+from ..kv.footprint import Footprint
+from ..kv.layers import CacheFactory, arrays_in
+from ..kv.slots import Slot, Slots
+from . import block_file
+from .block import BLOCK, Block, Snapshot, TokenIds, as_ids, key_of, root_of
+from .block_file import Layout, checked_path
+from .blocks import Blocks, Chain
+from .disk import Disk
+from .writer import Writer
+
+logger = logging.getLogger(__name__)
+
+LEAVING = 10.0  # seconds for what is not on disk when the interpreter ends
+RESCUED = 16  # this part of the limit may wait to be written after it was evicted
+_STEP: int = KVCache.step  # tokens by which mlx-lm's caches grow
+
+
+class DiskFigures(NamedTuple):
+    """What is on disk, and what has been done there since the store was made."""
+
+    disk_bytes: int
+    disk_limit: int
+    pieces_written: int
+    restored_tokens: int
+    restores_refused: int
+
+
+NO_DISK = DiskFigures(0, 0, 0, 0, 0)
+
+
+class BlockStore:
+    """See the module.
+
+    ``make`` builds the empty caches of the model, one for each layer; ``model`` tells its files
+    from those of others. ``folder``: where what is held is kept on disk, too. If every layer can be cut
+    (``any_length``), any beginning of what was kept can be taken. If not, a sequence can go on only
+    from the end of what was kept, or from before it as long as no window is full. As ``take`` never
+    gives all of a prompt, keep the KV of such models at a place that other prompts will share, or
+    at least one token before the end of the prompt.
+
+    If several machines have parts of the model, ``part`` says which of how many this is, and each
+    has a store of its own; all of them are given the same commands. ``through`` carries out on all
+    what is asked for here, and ``together`` does what may fail on one machine only: then it fails
+    on all. If the parts are not equally large, ``sizes`` are the footprints of all of them: then a
+    block counts as many bytes as where it has the most.
+    """
+
+    through: Callable[[Changed], Any] | None = None
+    together: Callable[[Callable[[], Any]], Any]
+
+    def __init__(
+        self,
+        make: CacheFactory,
+        max_bytes: int,
+        *,
+        model: Any = None,
+        folder: Disk | None = None,
+        part: tuple[int, int] = (0, 1),
+        sizes: Sequence[Footprint] = (),
+    ) -> None:
+        self.folder = folder
+        self.together = lambda do: do()
+        self._make = make
+        self._model = model
+        self._max_bytes = max_bytes
+        self._part = part
+        self._sizes = different(sizes)
+        self._lock = threading.RLock()  # for what follows
+        self._blocks = Blocks(make, root_of("") if folder is None else folder.layout.root)
+        self._unsettled: list[Block] = []
+        self._restored = 0
+        self._writer: Writer | None = None
+        if folder is not None:
+            self._writer = Writer(self._blocks, folder, self._lock)
+            atexit.register(_leave, ref(self))
+
+    # ---- what there is ---------------------------------------------------------------------
+
+    @property
+    def any_length(self) -> bool:
+        """Whether any beginning of what was kept can be taken."""
+        return self._blocks.any_length
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the arrays held; see ``sizes`` for parts of a model."""
+        return self._blocks.nbytes
+
+    @property
+    def entries(self) -> int:
+        """How many sequences are held that are not a beginning of another one."""
+        with self._lock:
+            return sum(not self._blocks.after(block) for block in self._blocks)
+
+    @property
+    def disk(self) -> DiskFigures:
+        """The figures of its folder."""
+        if (folder := self.folder) is None:
+            return NO_DISK
+        held, limit = folder.nbytes, folder.max_bytes
+        return DiskFigures(held, limit, folder.written, self._restored, folder.refused)
+
+    def match(self, tokens: Sequence[Token]) -> int:
+        """How many leading tokens ``take`` would give; does not count as a use of them."""
+        with self._lock:
+            return self._blocks.find(as_ids(tokens)[:-1]).length
+
+    def known(self, tokens: Sequence[Token]) -> int:
+        """How many leading tokens, but not the last one, have run in what is held. ``take`` may
+        give fewer, as it needs a snapshot."""
+        with self._lock:
+            return self._blocks.known(as_ids(tokens)[:-1])
+
+    # ---- in and out ------------------------------------------------------------------------
+
+    def take(self, tokens: Sequence[Token]) -> Alone | None:
+        """As many leading tokens as possible, in caches of their own with room for all tokens and
+        one more; ``None`` if there are none.
+
+        Never all of ``tokens``: the last one has to run for its logits.
+        """
+        chain, room = self._use(tokens), (len(tokens) // _STEP + 1) * _STEP
+        return chain.alone(self._make, room) if chain.length else None
+
+    def take_into(self, slots: Slots, tokens: Sequence[Token]) -> Slot | None:
+        """The same, in a slot: what is kept is written there, and nowhere else before."""
+        chain = self._use(tokens)
+        return chain.into(slots) if chain.length else None
+
+    def _use(self, tokens: Sequence[Token]) -> Chain:
+        with self._lock:
+            chain = self._blocks.find(as_ids(tokens)[:-1])
+            self._blocks.touch(chain.blocks)
+        return chain
+
+    def keep(self, tokens: Sequence[Token], kv: Alone | Slot, *, room: int | None = None) -> None:
+        """Keep a copy of what ``kv`` holds of ``tokens``, its first ones.
+
+        Submits a copy of what is not held yet; ``kv`` does not change and is not kept alive. Evicts
+        what was used least recently to stay within ``max_bytes``, and within ``room`` if the caller
+        has less memory now. A KV that is larger than that on its own, or whose layers do not all
+        hold every token, is not kept; a part of one is only kept if ``any_length``.
+        """
+        ids = as_ids(tokens[: kv.length])
+        whole = len(ids) == kv.length or self.any_length
+        if not len(ids) or not whole or not kv.is_even():
+            return
+        with self._lock:
+            way, new = self._blocks.whole(ids), list[Block]()
+            parent, start = self._blocks.key_after(way), BLOCK * len(way)
+            if start < len(ids) and (tail := self._blocks.tail(parent, ids[start:])) is not None:
+                way, start = [*way, tail], len(ids)
+            for at in range(start, len(ids), BLOCK):
+                stop = min(at + BLOCK, len(ids))
+                new.append(Block(parent, at, ids[at:stop].copy(), kv.part(at, stop)))
+                parent = new[-1].key
+            if not new and (self.any_length or way[-1].has_state):
+                self._blocks.touch(way)
+            elif self._add(way, new, None if self.any_length else Snapshot.of(kv), room):
+                self._unsettled += new or way[-1:]
+
+    def _add(
+        self,
+        way: Sequence[Block],
+        new: Sequence[Block],
+        state: Snapshot | None,
+        room: int | None,
+    ) -> bool:
+        """Hold ``new`` blocks after those that lead to them, and the state after the last of all;
+        whether there is room for it."""
+        limit = self._max_bytes if room is None else max(0, min(room, self._max_bytes))
+        for block in new:
+            block.size = self._size_of(block)
+        more = self._size_of_state(state)
+        added = sum(block.size for block in new) + more
+        if sum(block.size for block in way) + added > limit:
+            return False
+        self._blocks.touch(way)
+        self._evict(limit - added)  # before the copies are made, so that both never add up
+        mx.async_eval([block.arrays() for block in new], list(arrays_in(state and state.leaves)))
+        for old in self._blocks.beginnings(new[0]) if new else []:
+            new[0].instead_of = old.key
+            self._blocks.drop(old)
+        for block in new:
+            self._blocks.add(block)
+        last = [*way, *new][-1]
+        if state is not None:
+            last.snapshot, last.settled, last.saved = state, False, False
+            self._blocks.grow(last, more)
+        self._blocks.touch([*way, *new])
+        return True
+
+    def settle(self) -> None:
+        """Wait until all that was kept is computed, and drop it if that fails. Nothing else runs
+        now, so what is held is written to disk."""
+        with self._lock:
+            waiting = self._unsettled
+            try:
+                mx.eval([block.arrays() for block in waiting])
+            except Exception:
+                self.forget()
+            self._unsettled = []
+            for block in waiting:
+                block.settled = True
+            if self._writer is not None:
+                self._writer.rests = True
+                self._writer.wake()
+
+    def forget(self) -> None:
+        """Drop what is not known to be computed, with all that follows it: the device failed."""
+        with self._lock:
+            for block in self._unsettled:
+                self._blocks.drop(block)
+            self._unsettled = []
+
+    def work(self) -> None:
+        """The device has something to do: write no more than what has to go."""
+        if self._writer is not None:
+            self._writer.rests = False
+
+    # ---- commands --------------------------------------------------------------------------
+
+    @property
+    def max_bytes(self) -> int:
+        return self._max_bytes
+
+    @max_bytes.setter
+    def max_bytes(self, limit: int) -> None:
+        self._change(Limit(limit))
+
+    def shrink(self, max_bytes: int) -> None:
+        """Evict until at most ``max_bytes`` are held; the limit does not change."""
+        self._change(Shrink(max_bytes))
+
+    def clear(self) -> None:
+        self._change(Empty())
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Write all that is held to the folder, if there is one; returns whether that was done
+        within so many seconds. Other machines begin to, and go on until it is done."""
+        self._change(Settle())
+        self._change(Flush())
+        return self._writer is None or self._writer.wait(timeout)
+
+    def close(self, timeout: float | None = None) -> bool:
+        """``flush``, and write nothing any more from then on."""
+        if self._writer is None:
+            return True
+        self._writer.flush()
+        done = self._writer.wait(timeout)
+        self._writer.close()
+        return done
+
+    def _change(self, command: Changed) -> Any:
+        return (self.do if self.through is None else self.through)(command)
+
+    def do(self, command: Changed) -> Any:
+        """Carry out a command here."""
+        match command:
+            case Limit(limit):
+                self._max_bytes = limit
+                self._evict(limit)
+            case Shrink(to):
+                self._evict(to)
+            case Empty():
+                with self._lock:
+                    self._blocks.clear()
+                    self._unsettled = []
+            case Settle():
+                self.settle()
+            case Flush() if self._writer is not None:
+                self._writer.flush()
+            case Restore(tokens, has_state, room):
+                return self._restore(as_ids(tokens), has_state, room)
+            case Save(path, tokens):
+                return self.together(lambda: self._save(path, as_ids(tokens)))
+            case Load(path, key):
+                return self._put(path, self.together(lambda: self._read(path, key)))
+        return None
+
+    def _evict(self, to: int) -> None:
+        with self._lock:
+            while self.nbytes > to and (block := next(iter(self._blocks), None)) is not None:
+                if self._writer is not None:
+                    self._writer.rescue(block, self._max_bytes // RESCUED)
+                self._blocks.drop(block)
+
+    def _size_of(self, block: Block) -> int:
+        if not self._sizes:
+            return block.nbytes
+        return block.count * max(each.growing + each.early for each in self._sizes)
+
+    def _size_of_state(self, state: Snapshot | None) -> int:
+        if state is None or not self._sizes:
+            return 0 if state is None else state.nbytes
+        return max(each.snapshot_at(state.length) for each in self._sizes)
+
+    # ---- from the disk ---------------------------------------------------------------------
+
+    def restore(
+        self,
+        tokens: Sequence[Token],
+        *,
+        room: int | None = None,
+        seconds: float | None = None,
+        do: Callable[[Changed], Any] | None = None,
+        token: float = 0.0,
+    ) -> bool:
+        """Read what the folder has of these tokens, but not of the last one, and memory has not;
+        returns whether that is all there is.
+
+        At least one block, and more for about so many ``seconds``. ``do`` carries out the commands.
+        Nothing is read if it is thought to take longer than running as much, which takes ``token``
+        seconds a token; 0 if that is not known.
+        """
+        if self.folder is None:
+            return True
+        self.folder.refresh()
+        ids, end = as_ids(tokens)[:-1], time.monotonic() + (seconds or 0)
+        while (command := self._next(self.folder, ids, room, token)) is not None:
+            (do or self._change)(command)
+            if seconds is not None and time.monotonic() >= end:
+                return False
+        return True
+
+    def _next(self, disk: Disk, ids: TokenIds, room: int | None, token: float) -> Restore | None:
+        """What to read next, if there is room for all of it that is needed."""
+        with self._lock:
+            chain, held = self._blocks.find(ids, disk), self._blocks.find(ids).length
+            files, more = chain.files, chain.length - held
+            limit = self._max_bytes if room is None else min(room, self._max_bytes)
+            limit -= sum(block.size for block in chain.blocks)
+            needed = files[:1] if self.any_length else files
+            if more <= 0 or sum(file.nbytes for file in needed) > limit:
+                return None
+            if token and not disk.pays(sum(file.nbytes for file in files), token * more):
+                return None
+            first = files[0]
+            tokens: TokenIds | None = ids[first.start : first.stop]
+            if key_of(first.parent, ids[first.start : first.stop]) != first.key:
+                tokens = disk.tokens_of(first)
+            if tokens is None:  # it has just gone
+                return self._next(disk, ids, room, token)
+            disk.touch([each.key for each in chain.all_of])
+            before = [block.tokens for block in chain.blocks[: first.start // BLOCK]]
+            told: list[Token] = np.concatenate([*before, tokens]).tolist()
+            return Restore(tuple(told), first.has_state, room)
+
+    def _restore(self, ids: TokenIds, has_state: bool, room: int | None) -> bool:
+        """Put the block of a file that these tokens end with into memory; whether it is there."""
+        start = (len(ids) - 1) // BLOCK * BLOCK
+        with self._lock:
+            way = self._blocks.whole(ids[:start])
+            key = key_of(self._blocks.key_after(way), ids[start:])
+            try:
+                block: Block = self.together(lambda: self._block_of(key, has_state))
+            except Exception as error:  # whatever a disk does: it is never worth a request
+                if not isinstance(error, LoadError):
+                    logger.warning("a prefix could not be read from the disk: %s", error)
+                if self.folder is not None:
+                    self.folder.refuse(key)
+                return False
+            state, block.snapshot = block.snapshot, None
+            held = self._blocks.get(key)
+            way, new = (way, [block]) if held is None else ([*way, held], [])
+            if not self._add(way, new, state if has_state else None, room):
+                return False
+            self._restored += sum(each.count for each in new)
+            for each in new or way[-1:]:
+                each.settled = each.saved = True
+            return True
+
+    def _block_of(self, key: str, has_state: bool) -> Block:
+        if self.folder is None:
+            raise LoadError("there is no folder")
+        block = self.folder.read(key)
+        if has_state and block.snapshot is None:
+            raise LoadError("a part of this prefix is on no disk here")
+        return block
+
+    # ---- in files of their own -------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], tokens: Sequence[Token]) -> int:
+        """Write as many leading ``tokens`` as possible to a file; returns how many.
+
+        Unlike for ``take``, that may be all of them. Raises ``StateError`` if none of them is
+        held, and ``OptionError`` if the path cannot be written.
+        """
+        count: int = self._change(Save(str(checked_path(path)), tuple(map(int, tokens))))
+        return count
+
+    def _save(self, path: str, ids: TokenIds) -> int:
+        with self._lock:
+            chain = self._blocks.find(ids)
+        if not chain.length:
+            raise StateError(
+                f"the prefix cache holds none of these {len(ids)} tokens; run them first"
+            )
+        kv = chain.alone(self._make, chain.length)
+        state = None if self.any_length else Snapshot.of(kv)
+        prefix = Block("", 0, ids[: kv.length], kv.part(0, kv.length), state)
+        block_file.save(self._file(path), prefix, Layout(self._make, self._model))
+        return kv.length
+
+    def load(self, path: str | os.PathLike[str]) -> int:
+        """Keep the prefix that ``save`` wrote to a file; returns how many tokens it has.
+
+        Raises ``LoadError`` if the file is missing, damaged, made with another model, or larger
+        than ``max_bytes``, and ``OptionError`` if the path cannot be that of a file; then nothing
+        has changed.
+        """
+        file = str(checked_path(path))
+        if self.through is None:
+            return self._put(file, self._read(file))
+        count: int = self.through(Load(file, self._read(file).key))
+        return count
+
+    def _file(self, path: str) -> str:
+        """The file of this machine's part, beside that of the first one."""
+        which, of = self._part
+        return f"{path}.rank-{which}-of-{of}" if which else path
+
+    def _read(self, path: str, key: str | None = None) -> Block:
+        file = self._file(path)
+        prefix = block_file.load(file, Layout(self._make, self._model))
+        if prefix.start or prefix.parent or not (prefix.has_state or self.any_length):
+            raise LoadError(f"{file} is a part of a prefix; pass a file that save_prefix wrote")
+        if key is not None and key != prefix.key:
+            raise LoadError(f"{file} holds other tokens than {path} of rank 0; save it again")
+        return prefix
+
+    def _put(self, path: str, prefix: Block) -> int:
+        count = prefix.count
+        with self._lock:
+            with block_file.checked(Path(path)):
+                kv = Chain(count, (prefix,)).alone(self._make, count)
+                self.keep(prefix.tokens.tolist(), kv)
+            self.settle()
+            if self._blocks.find(prefix.tokens).length < count:
+                raise LoadError(
+                    f"{path} holds {prefix.nbytes:,} bytes of KV, but the prefix cache may hold"
+                    f" {self._max_bytes:,} in all; raise its max_bytes"
+                )
+        return count
+
+
+def different(sizes: Sequence[Footprint]) -> list[Footprint]:
+    """The footprints of parts of a model, if these are not equally large.
+
+    Raises ``LoadError`` if what one part can take back or go on from, another one could not.
+    """
+    parts = {replace(each, weights=0) for each in sizes}
+    if len({(not each.fixed, *sorted({w for _, w in each.windows})) for each in parts}) > 1:
+        raise LoadError(
+            "the parts of this model have layers of different kinds, so that they cannot keep the"
+            " same prefixes; use another number of machines, or fewer"
+        )
+    return list(parts) if len(parts) > 1 else []
+
+
+def _leave(held: ref[BlockStore]) -> None:
+    """At the interpreter's end, which threads that use MLX should not see."""
+    if (store := held()) is not None:
+        if store.through is None:
+            store.settle()
+        store.close(LEAVING)

@@ -67,11 +67,12 @@ class BlockStore:
     """See the module.
 
     ``make`` builds the empty caches of the model, one for each layer; ``model`` tells its files
-    from those of others. ``folder``: where what is held is kept on disk, too. If every layer can be cut
-    (``any_length``), any beginning of what was kept can be taken. If not, a sequence can go on only
-    from the end of what was kept, or from before it as long as no window is full. As ``take`` never
-    gives all of a prompt, keep the KV of such models at a place that other prompts will share, or
-    at least one token before the end of the prompt.
+    from those of others. ``folder``: where what is held is kept on disk, too.
+
+    If every layer can be cut (``any_length``), any beginning of what was kept can be taken. If not,
+    a sequence can go on only from the end of what was kept, or from before it as long as no window
+    is full. As ``take`` never gives all of a prompt, keep the KV of such models at a place that
+    other prompts will share, or at least one token before the end of the prompt.
 
     If several machines have parts of the model, ``part`` says which of how many this is, and each
     has a store of its own; all of them are given the same commands. ``through`` carries out on all

@@ -54,8 +54,7 @@ class Plan:
 
     - ``ids``: the prompt; ``opens_text``: the text is a new one, not the rest of a message.
     - ``thinking``: the marks of the thinking that may come; ``thinking_budget``: its most tokens.
-    - ``field``: the field that asked for ``spec``; ``held``: the calls that it holds to schemas;
-      ``checked``: the schema of a form of which it holds only a part.
+    - ``field``: the field that asked for ``spec``; ``held``: the calls that it holds to schemas.
     - ``stop``: what ends the text, besides the stops of the request.
     - ``ignored``: what had no effect on this model, of ``tools``, ``reasoning_effort`` and
       ``thinking_budget``.
@@ -70,7 +69,6 @@ class Plan:
     stop: str | None = None
     field: str = "filters"
     held: HeldCalls | None = None
-    checked: Mapping[str, Any] | None = None
     ignored: tuple[str, ...] = ()
 
 
@@ -136,7 +134,6 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
         stop=tools.stop,
         field=tools.field,
         held=_held(turn.tools, form, dialect, tools, reading),
-        checked=None if form is None else form.checked,
         ignored=tuple(dict.fromkeys((*left_out, *_ignored(turn, dialect)))),
     )
 

@@ -36,13 +36,13 @@ class Rejected(NamedTuple):
     """A token that was proposed for a position and is not there.
 
     ``reason``: ``"hook"`` (a hook declined or replaced it), ``"ban"`` (a banned text began with
-    it), ``"length"`` (no valid end would have fitted after it, with ``close_json``) or ``"draft"``
-    (it was drafted, and the model drew another one). ``by``: the banned string or expression, or
-    the drafter.
+    it), ``"length"`` (no valid end would have fitted after it, with ``close_json``), ``"check"``
+    (the text that began with it violated its schema) or ``"draft"`` (it was drafted, and the model
+    drew another one). ``by``: the banned string or expression, the violation, or the drafter.
     """
 
     token: Token
-    reason: Literal["hook", "ban", "length", "draft"]
+    reason: Literal["hook", "ban", "length", "check", "draft"]
     by: str = ""
 
 
@@ -154,6 +154,8 @@ class Usage:
     - ``redraws``: sampled tokens that were rejected at once.
     - ``incomplete``: why the text does not end validly in spite of ``close_json``; empty if it
       does.
+    - ``violates``: what is wrong with a finished text that violates its schema, if it stands.
+    - ``left_out``: what of the schemas of the filters is not enforced, as ``JsonSchema.left_out``.
     - ``prompt_seconds``, ``generation_seconds``: wall-clock time until the first token was known,
       and since then.
     - ``queued_seconds``: how much of ``prompt_seconds`` it waited before anything was run.
@@ -171,6 +173,8 @@ class Usage:
     rewound_tokens: int = 0
     redraws: int = 0
     incomplete: str = ""
+    violates: str = ""
+    left_out: tuple[str, ...] = ()
     prompt_seconds: float = 0.0
     generation_seconds: float = 0.0
     queued_seconds: float = 0.0

@@ -11,21 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..errors import FilterError, OptionError, PromptError
 from ..forks import forked
 from ..recent import Recent
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
-from .compose import hint
+from .compose import checks, hint, objection, unchecked
 from .protocol import (
     Filter,
     Int32Words,
     Specification,
     is_by_bytes,
     is_specification,
+    left_out,
     words_of,
 )
 from .replay import WholeFilter, whole
+
+if TYPE_CHECKING:
+    from .schema.check import Objection
 
 _TRIGGERS = 32  # text triggers whose tables a vocabulary keeps
 
@@ -60,6 +65,11 @@ class After:
     def by_bytes(self) -> bool:
         """As in ``Specification``."""
         return is_by_bytes(self.then)
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """As in ``JsonSchema``."""
+        return left_out(self.then)
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> AfterFilter:
         """As ``Specification.bind``."""
@@ -203,6 +213,19 @@ class AfterFilter:
         if self._started:
             return hint(self._then)
         return self._search.missing(self._states[-1]) if self._required else ()
+
+    @property
+    def checks(self) -> bool:
+        return checks(self._then)
+
+    @property
+    def unchecked(self) -> int:
+        return max(0, unchecked(self._then) - self._first) if self._started else 0
+
+    def objection(self) -> Objection | None:
+        """That of the other filter, once it has started; the trigger is not taken back for it."""
+        found = objection(self._then) if self._started else None
+        return None if found is None else found._replace(tokens=found.tokens - self._first)
 
     def validate(self, tokens: Sequence[Token]) -> int:
         if self._started:

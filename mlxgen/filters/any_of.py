@@ -16,15 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import FilterError
 from ..forks import forked
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
-from .compose import bind_opening, hint
-from .protocol import Filter, Int32Words, Specification, allows, is_by_bytes, words_of
+from .compose import bind_opening, checks, hint, objection, unchecked
+from .protocol import Filter, Int32Words, Specification, allows, is_by_bytes, left_out, words_of
 from .replay import WholeFilter, whole
+
+if TYPE_CHECKING:
+    from .schema.check import Objection
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,10 @@ class AnyOf:
     @property
     def by_bytes(self) -> bool:
         return all(map(is_by_bytes, self.specifications))
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        return [note for spec in self.specifications for note in left_out(spec)]
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
         return AnyOfFilter([spec.bind(tokenizer, vocab_size) for spec in self.specifications])
@@ -57,6 +65,10 @@ class FirstToken:
     @property
     def by_bytes(self) -> bool:
         return all(map(is_by_bytes, (self.otherwise, *(spec for _, spec in self.leads))))
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        return left_out(self.otherwise)
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
         return self._bound(self.otherwise.bind(tokenizer, vocab_size), tokenizer, vocab_size)
@@ -166,6 +178,19 @@ class AnyOfFilter:
     def hint(self) -> Sequence[Token]:
         """From the first filter that fits."""
         return hint(self._alive[0]) if self._alive else ()
+
+    @property
+    def checks(self) -> bool:
+        return any(map(checks, self._parts))
+
+    @property
+    def unchecked(self) -> int:
+        return max(map(unchecked, self._alive), default=0)
+
+    def objection(self) -> Objection | None:
+        """That of the filters by which the text may end, unless one of them has none."""
+        found = [objection(part) for part in self._alive if part.can_end()]
+        return found[0] if found and all(found) else None
 
     def validate(self, tokens: Sequence[Token]) -> int:
         parts = self._open_to(tokens[0]) if tokens else ()

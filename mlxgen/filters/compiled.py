@@ -25,10 +25,10 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 from weakref import ref
 
 import numpy as np
@@ -40,6 +40,9 @@ from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .protocol import tokens_of, word_count
 from .reasons import readable
 
+if TYPE_CHECKING:
+    from .schema.check import Check
+
 _KEPT = 32  # compiled grammars for one vocabulary
 _COPIES = 512  # copies of one before it is compiled anew
 _TEXTS = 4096  # short forced texts whose tokens are remembered
@@ -50,35 +53,38 @@ _RUN = 1024  # forced tokens to look at; a grammar may force text without end
 _ITEMS = 10_000  # the parser's items in a row; an object takes four for each optional property
 _LIMITS = LLParserLimits(verbose_errors=False, max_items_in_row=_ITEMS)
 _INNER = "mlxgen_inner"
+_TOO_LARGE = ("panic", "too many expressions", "too big", "too large")
+TOO_LARGE = (
+    "the grammar engine cannot follow it: it is too large; use fewer or shorter repetitions, "
+    "alternatives and rules"
+)
 _TOO_MANY_ITEMS = re.compile(r"row has (\d+) items; max is (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A grammar as llguidance takes it, and its name in messages."""
+    """A grammar as llguidance takes it, its name in messages, and how its texts are checked."""
 
     text: str
     name: str
     skips_space: bool = False  # whether its texts may begin with a space that means nothing
+    check: Check | None = None
 
     @classmethod
-    def of_lark(cls, lark: str, name: str) -> Grammar:
-        return cls(json.dumps({"grammars": [{"lark_grammar": lark}]}), name)
+    def of_lark(cls, lark: str, name: str, check: Check | None = None) -> Grammar:
+        return cls(json.dumps({"grammars": [{"lark_grammar": lark}]}), name, check=check)
 
     @classmethod
     def of_regex(cls, pattern: str, name: str) -> Grammar:
         return cls(LLMatcher.grammar_from_regex(pattern), name)
-
-    @classmethod
-    def of_json_schema(cls, schema: Mapping[str, Any], name: str) -> Grammar:
-        return cls(json.dumps({"grammars": [{"json_schema": schema}]}), name)
 
     def after(self, lark: str, *, skips_space: bool = False) -> Grammar:
         """This grammar after what the Lark expression ``lark`` matches."""
         inner = json.loads(self.text)["grammars"]
         outer = {"lark_grammar": f"start: {lark} @{_INNER}"}
         inner[0] = {**inner[0], "name": _INNER}
-        return Grammar(json.dumps({"grammars": [outer, *inner]}), self.name, skips_space)
+        text = json.dumps({"grammars": [outer, *inner]})
+        return replace(self, text=text, skips_space=skips_space)
 
 
 @dataclass(slots=True)
@@ -167,6 +173,14 @@ class GrammarEngine:
         return self._kept.get(grammar.text, lambda: spare)
 
     def _compile(self, grammar: Grammar) -> Compiled:
+        try:
+            return self._tried(grammar)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # which is no Exception
+                raise
+            raise GrammarError(f"{grammar.name}: {TOO_LARGE}") from None
+
+    def _tried(self, grammar: Grammar) -> Compiled:
         matcher = LLMatcher(self.tokenizer, grammar.text, log_level=0, limits=_LIMITS)
         first = self._check(matcher, grammar)
         trial = matcher.deep_copy()
@@ -204,8 +218,10 @@ class GrammarEngine:
 def reason_of(matcher: LLMatcher) -> str:
     """The engine's reason for an error, without its dump of states."""
     reason = matcher.get_error()
-    for mark in ("<non-verbose/>", "<state>"):
+    for mark in ("<non-verbose/>", "<state>", "<backtrace>"):
         reason = reason.partition(mark)[0]
+    if any(sign in reason for sign in _TOO_LARGE):
+        return TOO_LARGE
     too_many = _TOO_MANY_ITEMS.search(reason)
     if too_many:
         return (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from ..forks import forked
 from ..tokens.vocabulary import AnyTokenizer, Token
 from .protocol import Filter, Int32Words, Specification, is_by_bytes, is_specification
 from .replay import whole
+
+if TYPE_CHECKING:
+    from .schema.check import Objection
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -130,6 +134,17 @@ class Intersection:
         """The hint of the first part that has one."""
         return next(filter(None, map(hint, self.parts)), ())
 
+    @property
+    def checks(self) -> bool:
+        return any(map(checks, self.parts))
+
+    @property
+    def unchecked(self) -> int:
+        return max(map(unchecked, self.parts), default=0)
+
+    def objection(self) -> Objection | None:
+        return next(filter(None, map(objection, self.parts)), None)
+
     def validate(self, tokens: Sequence[Token]) -> int:
         count = len(tokens)
         for part in self.parts:
@@ -137,6 +152,23 @@ class Intersection:
                 break
             count = min(count, part.validate(tokens[:count]))
         return count
+
+
+def checks(filter: Filter) -> bool:
+    """Whether a filter holds only a part of what was asked, so that finished texts are checked."""
+    return bool(getattr(filter, "checks", False))
+
+
+def unchecked(filter: Filter) -> int:
+    """How many of the newest tokens are of a text that it will check."""
+    count: int = getattr(filter, "unchecked", 0)
+    return count
+
+
+def objection(filter: Filter) -> Objection | None:
+    """What a filter finds wrong with a text that may end, if it checks such texts."""
+    ask: Callable[[], Objection | None] = getattr(filter, "objection", lambda: None)
+    return ask()
 
 
 def hint(filter: Filter) -> Sequence[Token]:

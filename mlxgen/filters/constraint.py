@@ -10,6 +10,7 @@ same history: an operation happens in all of them, or raises and happens in none
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
 from typing import NamedTuple
@@ -19,7 +20,7 @@ import numpy as np
 from ..errors import DeadEndError, FilterError, OptionError, RewindError
 from ..forks import forked
 from ..tokens import Token, Vocabulary
-from .compose import AllOf, Intersection, bind_opening, hint
+from .compose import AllOf, Intersection, bind_opening, checks, hint, objection, unchecked
 from .matcher import GrammarFilter
 from .protocol import (
     Filter,
@@ -27,6 +28,7 @@ from .protocol import (
     Specification,
     is_filter,
     is_specification,
+    left_out,
     tokens_of,
     word_count,
     words_of,
@@ -73,6 +75,8 @@ class Constraint:
         running = [_running(f, vocabulary, vocab_size, strips) for f in flat]
         self.filter: WholeFilter  # all of them as one
         self.filter = whole(running[0]) if len(running) == 1 else Intersection(running)
+        self.checks = checks(self.filter)  # whether finished texts may be taken back
+        self.left_out = tuple(dict.fromkeys(note for spec in flat for note in left_out(spec)))
         self._fed: list[Token] = []  # every token fed, in order
         self._ends: list[int] = []  # how many had been fed after each position
         self._rows = _Rows.of(vocabulary, vocab_size)
@@ -200,6 +204,21 @@ class Constraint:
         if len(words) > 1 or bits & (bits - 1):
             return None
         return int(words[0]) * 32 + bits.bit_length() - 1
+
+    def objection(self) -> tuple[str, int, bool] | None:
+        """What is wrong with the text, which may end here; the position from which on it is to be
+        drawn again; and whether it must not stand."""
+        found = objection(self.filter)
+        if found is None:
+            return None
+        first = bisect_right(self._ends, len(self._fed) - found.tokens)
+        return found.reason, first, found.is_final
+
+    @property
+    def unchecked(self) -> int:
+        """How many of the newest positions are of a text that may be taken back at its end."""
+        count = unchecked(self.filter) if self.checks else 0
+        return len(self._ends) - bisect_right(self._ends, len(self._fed) - count) if count else 0
 
     def hint(self) -> list[Token]:
         """Allowed tokens that lead towards an end, if a filter knows any."""

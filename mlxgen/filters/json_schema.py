@@ -6,15 +6,13 @@ By default, white space is bounded, whatever the schema says, because models loo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from ..errors import GrammarError, OptionError
 from ..tokens import Vocabulary
-from .closed_objects import closed_objects
 from .compiled import Grammar
-from .endless import why_endless
 from .grammar import bind, bind_opening
 from .reasons import shortened
 
@@ -45,8 +43,9 @@ class JsonSchema:
                         None: nothing, so that the text is compact
     separators          between items and after keys, as in ``json.dumps``
     one_of_as_any_of    take ``oneOf`` for ``anyOf`` even if it cannot be shown to be the same
-    ignore_unsupported  leave out keywords that the engine does not support, so that the text
-                        may violate them; otherwise a GrammarError names them
+    ignore_unsupported  let a text stand that violates the schema, if none was found that does
+                        not; ``Usage.violates`` says what is wrong with it. Otherwise such a
+                        text is a DeadEndError
     closed              if the schema of an object names keys (``properties``,
                         ``patternProperties``) and says nothing about others
                         (``additionalProperties``, ``unevaluatedProperties``), the object has the
@@ -54,6 +53,10 @@ class JsonSchema:
                         and of ``anyOf`` and ``oneOf`` the branch that the text follows. A root
                         with ``properties`` and no type is an object. By default such objects are
                         open, as in JSON Schema; ``additionalProperties: true`` opens one of them
+
+    What no grammar can hold (such as ``uniqueItems``, ``not``, a pattern that looks around) is
+    checked at the end: such a text is not delivered before, and if it does not fit, it is taken
+    back and drawn again, a few times. ``left_out`` names what is not even checked.
 
     Open objects (and ``patternProperties``) may have a key twice, and a named key again in another
     spelling (``"\\u0061"`` for ``"a"``), of which JSON parsers take the last. Objects with named
@@ -85,43 +88,48 @@ class JsonSchema:
                 f"JsonSchema: whitespace: expected an expression or None, got {whitespace!r}",
             )
 
+    @property
+    def left_out(self) -> Sequence[str]:
+        """What of the schema is not enforced, such as formats that are only notes."""
+        check = self._once().check
+        return () if check is None else check.notes
+
     bind = bind
     bind_opening = bind_opening
 
     def _grammar(self, vocabulary: Vocabulary) -> Grammar:
+        return self._once()
+
+    def _once(self) -> Grammar:
         """The grammar, made once, because the rows of a batch bind the same specification."""
         if not self._made:
             self._made.append(self._make())
         return self._made[0]
 
     def _make(self) -> Grammar:
+        from .schema.check import Check  # jsonschema takes a while to import
+        from .schema.written import held
+
         text = _text(self.schema)
         name = shortened(f"JsonSchema({text})")
         schema = _parsed(text, name)
-        if endless := why_endless(schema):
-            raise GrammarError(f"{name}: {endless}")
-        if self.closed:
-            try:
-                schema = closed_objects(schema)
-            except GrammarError as error:
-                raise GrammarError(f"{name}: {error}") from error
-        if schema is True:
-            schema = {}
-        elif schema is False:
-            raise GrammarError(f"{name}: no text satisfies it")
-        options: dict[str, Any] = {
-            "whitespace_flexible": self.whitespace is not None,
-            "item_separator": self.separators[0],
-            "key_separator": self.separators[1],
-            "coerce_one_of": self.one_of_as_any_of,
-            "lenient": self.ignore_unsupported,
-        }
-        if self.whitespace is not None:
-            options["whitespace_pattern"] = self.whitespace
-        inner = Grammar.of_json_schema({**schema, "x-guidance": options}, name)
-        return (
-            inner if self.whitespace is None else inner.after(f"/({_AROUND})?/", skips_space=True)
+        try:
+            made = held(
+                schema,
+                whitespace=self.whitespace,
+                separators=self.separators,
+                closed=self.closed,
+                one_of_as_any_of=self.one_of_as_any_of,
+            )
+        except GrammarError as error:
+            raise GrammarError(f"{name}: {error}") from error
+        check = Check(
+            text, made.checked, made.notes, self.ignore_unsupported, self.one_of_as_any_of
         )
+        grammar = Grammar.of_lark(made.lark, name, check)
+        if self.whitespace is None:
+            return grammar
+        return grammar.after(f"/({_AROUND})?/", skips_space=True)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -162,8 +170,10 @@ def _text(schema: Schema) -> str:
 
 
 def _parsed(text: str, name: str) -> Any:
+    from .schema.written import parsed
+
     try:
-        schema = json.loads(text)
+        schema = parsed(text)
     except (ValueError, RecursionError) as error:
         raise GrammarError(f"{name}: the schema is not JSON: {error}") from error
     if not isinstance(schema, dict | bool):

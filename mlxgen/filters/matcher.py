@@ -12,6 +12,7 @@ computed that nobody asked for.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from llguidance import LLMatcher
@@ -22,6 +23,9 @@ from ..tokens import Token
 from .compiled import Grammar, GrammarEngine, has_met_shared_limit, is_dead_end, reason_of
 from .protocol import Int32Words
 
+if TYPE_CHECKING:
+    from .schema.check import Objection
+
 _UNMASKED = 16  # tokens fed before a mask is computed; a large schema allows several hundred
 _RUN = 1024  # tokens looked at in one call; a grammar may force text without end
 
@@ -31,6 +35,7 @@ class GrammarFilter:
 
     def __init__(self, grammar: Grammar, engine: GrammarEngine, vocab_size: int) -> None:
         self.engine = engine  # all of its masks have the same width
+        self._check = grammar.check
         self._eos = engine.vocabulary.eos
         self._limit = min(vocab_size, engine.vocabulary.size)
         self._fed: list[Token] = []
@@ -194,8 +199,33 @@ class GrammarFilter:
         self.rewind(0)
 
     def fork(self) -> GrammarFilter:
-        shared = ("engine", "_filled", "_compiled", "_buffer")
+        shared = ("engine", "_check", "_filled", "_compiled", "_buffer")
         return forked(self, shared=shared, _row=None, _matcher=self._matcher.deep_copy())
+
+    # ---- the finished text -----------------------------------------------------------------
+
+    @property
+    def checks(self) -> bool:
+        """Whether a finished text may not fit, so that it must not be delivered before its end."""
+        return self._check is not None and bool(self._check.keywords)
+
+    @property
+    def unchecked(self) -> int:
+        """How many tokens it has then: all."""
+        return len(self._fed) if self.checks else 0
+
+    def objection(self) -> Objection | None:
+        """What is wrong with the text, which may end here."""
+        if self._check is None:
+            return None
+        from .schema.check import Objection
+
+        pieces = self.engine.vocabulary.pieces
+        text = b"".join(pieces[token] for token in self._fed).decode(errors="replace")
+        reason = self._check.objection(text)
+        if reason is None:
+            return None
+        return Objection(reason, len(self._fed), not self._check.lenient)
 
     # ---- questions -------------------------------------------------------------------------
 

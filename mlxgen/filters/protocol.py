@@ -13,12 +13,15 @@ A filter may have more methods than the protocol requires; these are used if the
     rewind(to) -> None               back to the state after the first ``to`` tokens fed
     fork() -> Filter                 an independent copy
     hint() -> Sequence[Token]        tokens that lead towards an end, as a suggestion
+    objection() -> Objection | None  what is wrong with a text that may end here
+    checks: bool                     whether such a text may have to be taken back
+    unchecked: int                   how many of the newest tokens are of such a text
     asked() -> Sequence[Filter]      if it is made of others, those that the next ``fill`` asks
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Sequence, Sized
 from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
@@ -72,6 +75,12 @@ def is_filter(thing: object) -> TypeGuard[Filter]:
 def is_by_bytes(thing: object) -> bool:
     """Whether a thing is a specification that may be bound to a vocabulary of bytes."""
     return bool(getattr(thing, "by_bytes", False))
+
+
+def left_out(thing: object) -> Sequence[str]:
+    """What a specification does not enforce of what it was given."""
+    notes: Sequence[str] = getattr(thing, "left_out", ())
+    return notes
 
 
 def is_specification(thing: object) -> TypeGuard[Specification]:

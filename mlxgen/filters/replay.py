@@ -24,12 +24,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import FilterError, OptionError, RewindError, StateError
 from ..forks import forked
 from ..tokens import Token
 from .protocol import Filter, Int32Words, is_filter
+
+if TYPE_CHECKING:
+    from .schema.check import Objection
 
 
 class WholeFilter(Filter, Protocol):
@@ -165,6 +168,22 @@ class Replay:
         """Tokens that lead towards an end, if the filter knows any."""
         hint: Callable[[], Sequence[Token]] = getattr(self.filter, "hint", tuple)
         return hint()
+
+    @property
+    def checks(self) -> bool:
+        """Whether the filter checks finished texts."""
+        return bool(getattr(self.filter, "checks", False))
+
+    @property
+    def unchecked(self) -> int:
+        """How many of the newest tokens are of such a text."""
+        count: int = getattr(self.filter, "unchecked", 0)
+        return count
+
+    def objection(self) -> Objection | None:
+        """What the filter finds wrong with a finished text."""
+        ask: Callable[[], Objection | None] = getattr(self.filter, "objection", lambda: None)
+        return ask()
 
     def validate(self, tokens: Sequence[Token]) -> int:
         """How many of ``tokens``, in order, the filter would take; changes nothing."""

@@ -48,8 +48,7 @@ class Asked:
 
     - ``questions``: each has so many ``answers``.
     - ``options``: those that the request gives, by the engine's names; None means the default.
-    - ``spec``: what the text is held to; ``stop`` ends it, besides the request's own stops;
-      ``checked``: a schema of which ``spec`` holds only a part.
+    - ``spec``: what the text is held to; ``stop`` ends it, besides the request's own stops.
     - ``stream``, ``watched``, ``steered``, ``held``, ``params``, ``ignored``:
       as in ``Call``.
     """
@@ -63,7 +62,6 @@ class Asked:
     watched: bool = False
     steered: Steered | None = None
     held: HeldCalls | None = None
-    checked: Mapping[str, Any] | None = None
     params: Mapping[str, str] = field(default_factory=dict)
     ignored: Sequence[str] = ()
 
@@ -86,11 +84,7 @@ def call_of(asked: Asked, model: ServedModel, make_reply: MakeReply) -> Call:
         ]
     each = [one for one in questions for _ in choices]
     call = Call(
-        jobs=tuple(
-            Job(one.prompt, _checked(choice.fork(), one, asked, model))
-            for one in questions
-            for choice in choices
-        ),
+        jobs=tuple(Job(one.prompt, choice.fork()) for one in questions for choice in choices),
         stream=asked.stream,
         watched=asked.watched,
         specs=() if asked.spec is None else (asked.spec,),
@@ -102,17 +96,6 @@ def call_of(asked: Asked, model: ServedModel, make_reply: MakeReply) -> Call:
     )
     held = asked.held
     return call.loosened(held.loose) if held is not None and held.loose else call
-
-
-def _checked(options: Options, question: Question, asked: Asked, model: ServedModel) -> Options:
-    """The options with a hook for what the specification does not hold of a schema."""
-    if asked.checked is None or asked.steered is not None:
-        return options
-    from ..chat.checked_form import CheckedForm  # jsonschema takes a while to import
-
-    ends, temperature = model.vocabulary.eos, options.sampling.temperature
-    hook = CheckedForm(asked.checked, question.reading, ends, temperature)
-    return replace(options, hooks=(*options.hooks, hook))
 
 
 def _options(asked: Asked, model: ServedModel) -> Options:

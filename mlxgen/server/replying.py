@@ -51,7 +51,7 @@ async def reply_to(exchange: Exchange, api: Api) -> None:
     prepared = await serving.preparation.sequences(size, body, api.parse, exchange.client)
     exchange.understood()
     call = prepared.call
-    exchange.ignored = call.ignored
+    exchange.ignored = [*call.ignored, *_left_out(prepared)]
     reply = call.reply(id=id, created=int(time.time()))
     if call.steered is None:
         mailbox = exchange.submit(prepared.sequences, watched=call.watched)
@@ -66,6 +66,13 @@ async def reply_to(exchange: Exchange, api: Api) -> None:
             raise
         raise known from error
     _account(exchange, prepared, mailbox)
+
+
+def _left_out(prepared: Prepared) -> Sequence[str]:
+    """What of the schemas is not enforced, after the field that has them."""
+    field = prepared.call.params.get("filters", "filters")
+    bound = [request.constraint for request in prepared.sequences[:1]]
+    return [f"{field}:{note}" for each in bound if each is not None for note in each.left_out]
 
 
 async def read_body(exchange: Exchange) -> tuple[int, Body]:

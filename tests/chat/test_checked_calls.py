@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from mlxgen.chat.calls.checked import LONGEST, TRIES, CheckedCalls
-from mlxgen.chat.calls.fitting import Fitting
 from mlxgen.chat.calls.formats import FORMATS
 from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.splitter import Reading
 from mlxgen.engine.chunk import Chunk
+from mlxgen.filters.schema.fitting import Fitting
 from mlxgen.tokens import Token
 from tests.fakes.speaking import PROMPT, Speaker
 
@@ -87,7 +87,7 @@ def test_after_some_tries_the_last_arguments_stand_and_somebody_is_told() -> Non
         chunks = list(stream)
         assert stream.usage.rewound_tokens >= 2 * TRIES
     assert arguments(chunks)["n"] in (1, 2, 3)
-    assert counter.told == [("count", "they violate const")]
+    assert counter.told == [("count", "it violates const")]
 
 
 def test_nothing_of_a_call_is_delivered_before_it_is_checked() -> None:

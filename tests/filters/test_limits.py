@@ -34,27 +34,47 @@ def test_an_object_may_have_very_many_optional_properties(whitespace: str | None
     assert not takes(constraint, '"p5":3}')
 
 
-@pytest.mark.parametrize("whitespace", [None, " ?"])
-def test_more_than_the_parser_takes_is_refused_with_that_reason(whitespace: str | None) -> None:
-    with pytest.raises(GrammarError, match=r"JsonSchema.*too much may come next.*10000"):
-        constrained(optional(2600, whitespace))
+def options(count: int) -> list[str]:
+    """Rules of very many parts, each of which may be missing."""
+    parts = " ".join(f"o{i}" for i in range(count))
+    return [f"options: {parts}", *(f'o{i}: ("p{i}," | "q{i},")?' for i in range(count))]
+
+
+def test_more_than_the_parser_takes_is_refused_with_that_reason() -> None:
+    with pytest.raises(GrammarError, match=r"Lark.*too much may come next.*10000"):
+        constrained(Lark("\n".join(["start: options", *options(6000)])))
+
+
+@pytest.mark.parametrize("count", [600, 5000])
+def test_places_that_are_nested_too_deeply_are_refused_before_the_engine_sees_them(
+    count: int,
+) -> None:
+    links: dict[str, Any] = {
+        f"d{i}": {"properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}}, "type": "object"}
+        for i in range(count)
+    }
+    links[f"d{count}"] = {"type": "null"}
+    with pytest.raises(GrammarError, match="nested too deeply"):
+        constrained(JsonSchema({"$ref": "#/$defs/d0", "$defs": links}))
+
+
+def test_a_panic_of_the_engine_is_a_sentence() -> None:
+    with pytest.raises(GrammarError) as caught:
+        constrained(optional(9000))
+    assert "it is too large" in str(caught.value) and "backtrace" not in str(caught.value)
+    assert len(str(caught.value)) < 300
 
 
 def test_a_limit_that_a_row_meets_later_fails_the_row_and_compiles_nothing() -> None:
-    inner = json.loads(str(optional(2600).schema))
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": {"a": {"const": "x" * 40}, "b": inner},
-    }
-    schema["required"] = ["a", "b"]
-    constraint = feed(constrained(JsonSchema(schema, whitespace=" ?")), '{"a":"' + "x" * 40)
-    feed(constraint, '","b":')
+    lark = "\n".join(['start: /[xy]{40}/ /[ab]/ options "c"', *options(6000)])
+    constraint = feed(constrained(Lark(lark)), "x" * 40)
+    assert state(constraint)
     before = state(constraint)
     with (
         counted(constraint.vocabulary) as compiled,
-        pytest.raises(FilterError, match=r"JsonSchema.*too much may come next.*10000"),
+        pytest.raises(FilterError, match=r"Lark.*too much may come next.*10000"),
     ):
-        feed(constraint, "{")
+        feed(constraint, "b")
     assert not compiled
     assert state(constraint) == before
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
+from ...filters.schema.fitting import Fitting, UncheckedError
 from ..splitter import Reading, Span, Splitter
-from .fitting import Fitting, UncheckedError
 
 TRIES = 5  # after the first
 LONGEST = 2048  # tokens of a call that are held back; a longer one stands as it comes

@@ -18,7 +18,6 @@ from typing import Any
 
 from ...errors import GrammarError, OptionError
 from ...filters import Lark
-from ...filters.closed_objects import closed_objects
 from ...filters.grammar import quoted
 from ...filters.json_schema import WHITESPACE
 from ...tokens import Vocabulary
@@ -85,19 +84,17 @@ def _any_of(functions: Sequence[_Function]) -> str:
 
 def json_value(schema: Mapping[str, Any] | bool, *, strict: bool, at: str) -> str:
     """JSON of a schema with closed objects, as a part of a rule."""
-    options = {
-        "whitespace_flexible": True,
-        "whitespace_pattern": WHITESPACE,
-        "lenient": not strict,
-        "coerce_one_of": not strict,
-    }
+    from ...filters.schema.written import held, parsed  # jsonschema takes a while to import
+
     try:
-        closed = closed_objects(schema)
+        try:
+            text = held(parsed(json.dumps(schema)), whitespace=WHITESPACE, closed=True).lark
+        except RecursionError:
+            raise GrammarError("the schema is nested too deeply") from None
     except GrammarError as error:
         error.field = at
         raise
-    plain = closed if isinstance(closed, Mapping) else {} if closed else {"enum": []}
-    return f"%json {json.dumps({**plain, 'x-guidance': options})}"
+    return f"%lark {{\n{text}}}"
 
 
 # ---- the styles: what stands between the marks of a call ----------------------------------------

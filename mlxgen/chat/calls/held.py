@@ -30,8 +30,8 @@ class HeldCalls:
 
     def hook(self, loose: Set[str], temperature: float, tell: Tell) -> CheckedCalls:
         """What checks the arguments of loose tools."""
+        from ...filters.schema.fitting import Fitting
         from .checked import CheckedCalls  # jsonschema takes a while to import
-        from .fitting import Fitting
 
         schemas = {
             tool["function"]["name"]: tool["function"].get("parameters") or {}

@@ -1,8 +1,8 @@
-"""What of a schema can be compiled: its outline, whatever it says, or what a grammar can hold."""
+"""The outline of a schema, which can be compiled whatever the schema says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 _TYPES = frozenset({"null", "boolean", "object", "array", "number", "integer", "string"})
@@ -11,85 +11,6 @@ _OPENING = frozenset(
     | {"dependentSchemas", "dependencies", "unevaluatedProperties"}
 )
 """Keywords that may name further properties."""
-
-
-_UNHELD = frozenset(
-    {"uniqueItems", "contains", "minContains", "maxContains", "propertyNames", "not", "if", "then"}
-    | {"else", "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties"}
-    | {"unevaluatedItems", "$dynamicRef", "oneOf"}
-)
-"""Keywords that the grammar engine leaves out, or takes for something that allows more."""
-
-_LOOKS = ("(?=", "(?!", "(?<=", "(?<!", "\\b", "\\B", *(f"\\{digit}" for digit in range(1, 10)))
-"""What no automaton matches, at the beginning of each."""
-
-
-def unheld(schema: Any) -> bool:
-    """Whether a schema has something that a grammar cannot hold, so that answers are checked."""
-    return any(
-        not _UNHELD.isdisjoint(part) or _looks(part.get("pattern")) for part in _parts(schema)
-    )
-
-
-_FORMATS = frozenset(
-    ("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
-)
-_COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
-_VALUES = frozenset({"enum", "const", "default", "examples"})
-
-
-def as_engine_takes(schema: Any) -> Any:
-    """The same schema without what the engine refuses although it holds nothing: formats that are
-    only notes, and counts such as 2.0."""
-    if isinstance(schema, list):
-        return [as_engine_takes(each) for each in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    taken = {}
-    for key, value in schema.items():
-        if key == "format" and isinstance(value, str) and value not in _FORMATS:
-            continue
-        if key in _COUNTS and isinstance(value, float) and value.is_integer():
-            value = int(value)
-        taken[key] = value if key in _VALUES else as_engine_takes(value)
-    return taken
-
-
-def holdable(schema: Any) -> Any:
-    """The schema as far as a grammar can hold it: without patterns that look around, and with the
-    names that ``propertyNames`` allows. The engine leaves out the rest."""
-    if isinstance(schema, list):
-        return [holdable(each) for each in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    drops = _looks(schema.get("pattern"))
-    held = {key: holdable(value) for key, value in schema.items() if not drops or key != "pattern"}
-    names = schema.get("propertyNames")
-    if not isinstance(names, Mapping) or {"properties", "patternProperties"} & schema.keys():
-        return held
-    value, pattern = held.get("additionalProperties", True), names.get("pattern")
-    if isinstance(pattern, str) and not _looks(pattern):
-        return {**held, "patternProperties": {pattern: value}, "additionalProperties": False}
-    options = names.get("enum")
-    if isinstance(options, list) and all(isinstance(name, str) for name in options):
-        properties = dict.fromkeys(options, value)
-        return {**held, "properties": properties, "additionalProperties": False}
-    return held
-
-
-def _looks(pattern: Any) -> bool:
-    return isinstance(pattern, str) and any(sign in pattern for sign in _LOOKS)
-
-
-def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
-    waiting = [schema]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, Mapping):
-            yield part
-            waiting += part.values()
-        elif isinstance(part, list):
-            waiting += part
 
 
 def outline(schema: Mapping[str, Any]) -> dict[str, Any]:

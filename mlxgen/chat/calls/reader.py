@@ -38,7 +38,10 @@ class ToolReader:
         """Whether a call that no grammar held is one: a strict tool's has to fit its schema."""
         if call.name is None or call.name not in self.strict:
             return True
-        from .fitting import Fitting, UncheckedError  # jsonschema takes a while to import
+        from ...filters.schema.fitting import (
+            Fitting,
+            UncheckedError,
+        )  # jsonschema takes a while to import
 
         try:
             return Fitting(self.offered[call.name]).objection(call.given.text) is None

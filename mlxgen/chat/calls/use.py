@@ -27,14 +27,12 @@ Tool: TypeAlias = Mapping[str, Any]
 class Form:
     """The form that the text of an answer must have, and the ``field`` that asked for it.
 
-    ``is_json``: white space before the text means nothing. ``checked``: a schema of which ``spec``
-    holds only a part, so that the answer is to be checked.
+    ``is_json``: white space before the text means nothing.
     """
 
     field: str
     spec: Specification
     is_json: bool = False
-    checked: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

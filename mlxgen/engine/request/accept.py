@@ -13,7 +13,7 @@ import enum
 from collections.abc import Sequence
 
 from ...errors import DeadEndError, FilterError, OptionError, StateError
-from ...filters import Int32Words, allows
+from ...filters import Constraint, Int32Words, allows
 from ...sampling import DrawView, ForcedView
 from ...text import BanMatch, StopMatch
 from ...tokens import Token
@@ -23,6 +23,9 @@ from .hooks import hear
 from .leads import fed, forced_run, has_choice, leaves_any
 from .outbox import Accepted
 from .request import RECENT, Request
+
+LONGEST_CHECKED = 4096
+"""Tokens of a text that is not delivered before it is checked; a longer one is, as it comes."""
 
 
 class Verdict(enum.Enum):
@@ -218,6 +221,12 @@ def _offer(
         event = _ban_at_end(request, event) or event
     if isinstance(event, BanMatch):
         return _ban(request, event)
+    if reason is not None and constraint is not None and constraint.can_end():
+        verdict = _checked(request, constraint)
+        if verdict is not None:
+            return verdict
+    if constraint is not None and 0 < constraint.unchecked <= LONGEST_CHECKED:
+        hold = max(hold, constraint.unchecked)
     if request.closing is not None and not _keeps_end(request, None if withheld else token):
         request.rewind(request.base + position)
         retries.reject(position, Rejected(token, "length"))
@@ -301,6 +310,30 @@ def _go_back(request: Request, target: int, drawn: int) -> None:
     if closing is not None and anew:  # new exclusions there may change the way to the end
         closing.restart(target)
     request.retries.back(target, drawn)
+
+
+def _checked(request: Request, constraint: Constraint) -> Verdict | None:
+    """Take a finished text back that the filters object to, a few times; None: it stands.
+
+    Raises ``DeadEndError`` if no other one was found and it must not stand.
+    """
+    position = request.position - 1
+    request.tally.violates = ""
+    found = constraint.objection()
+    if found is None:
+        return None
+    reason, target, is_final = found
+    target = min(max(target, request.first), position)
+    first = request.history[request.base + target]
+    if target >= request.outbox.floor and request.retries.take_back(target):
+        _go_back(request, target, position + 1)
+        request.retries.reject(target, Rejected(first, "check", reason))
+        return _declined(request, position - target)
+    if is_final and constraint.checks:
+        request.rewind(len(request.history) - 1)
+        raise DeadEndError(f"no answer was found that fits the whole schema: {reason}")
+    request.tally.violates = reason
+    return None
 
 
 def _ban_at_end(request: Request, event: StopMatch | None) -> BanMatch | None:

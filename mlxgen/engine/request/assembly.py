@@ -124,7 +124,9 @@ def assemble(
         strayed=False,
     )
     _take_prefix(request)
-    request.outbox = Outbox.for_options(options, transcript, queued)
+    request.outbox = Outbox.for_options(
+        options, transcript, queued, constraint is not None and constraint.checks
+    )
     if options.close_json and constraint is not None:
         request.closing = Closing(constraint, budget)
     return request

@@ -220,6 +220,7 @@ def next_draw(request: Request) -> DrawRow:
     steering, retries, position = request.steering, request.retries, request.position
     if request.constraint is not None and len(request.constraint) > position:
         request.rewind(len(request.history))  # a filter failed to, after tokens that were drafted
+    warmth = retries.warmth(position, request.options.sampling.temperature)
     return DrawRow(
         request.options.sampling,
         request.seed,
@@ -227,7 +228,7 @@ def next_draw(request: Request) -> DrawRow:
         retries.attempts.get(position, 0),
         next_mask(request),
         request.counts,
-        retries.temperature if steering is None else steering.temperature,
+        warmth if steering is None else steering.temperature,
         None if request.repetitions is None else request.repetitions.penalties(),
     )
 

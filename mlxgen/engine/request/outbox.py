@@ -70,12 +70,16 @@ class Outbox:
         self.delivered = self._given = transcript.decoder.end(start)
 
     @classmethod
-    def for_options(cls, options: Options, transcript: Transcript, queued: bool) -> Outbox:
-        """An outbox for ``options``; without ``queued``, every token's chunk is due at once."""
+    def for_options(
+        cls, options: Options, transcript: Transcript, queued: bool, checked: bool
+    ) -> Outbox:
+        """An outbox for ``options``; without ``queued``, every token's chunk is due at once.
+
+        ``checked``: a finished text may be taken back."""
         mode: Mode = "at once"
         if options.allow_retract:
             mode = "retracting"
-        elif options.hooks or options.banned or options.hold_tokens:
+        elif options.hooks or options.banned or options.hold_tokens or checked:
             mode = "when settled" if queued else "pushed"
         return cls(transcript, mode, options.hold_tokens, len(options.prefix))
 

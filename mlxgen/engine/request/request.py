@@ -38,7 +38,7 @@ class Tally:
     """Tokens that were ``forced``, taken back (``rewound``) or declined at once (``redraws``).
 
     ``forked``: those that it has from the one that it is a fork of. ``incomplete``: why the text
-    does not end validly, if ``close_json`` asked for that.
+    does not end validly, if ``close_json`` asked for that. ``violates``: what is wrong with it.
     """
 
     forced: int = 0
@@ -46,6 +46,7 @@ class Tally:
     redraws: int = 0
     forked: int = 0
     incomplete: str = ""
+    violates: str = ""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -194,6 +195,8 @@ class Request:
             rewound_tokens=tally.rewound,
             redraws=tally.redraws,
             incomplete=tally.incomplete,
+            violates=tally.violates,
+            left_out=self.constraint.left_out if self.constraint is not None else (),
         )
 
     @property

@@ -12,7 +12,9 @@ from ...forks import forked
 from ...tokens import Token
 from ..chunk import Rejected
 
+CHECKS = 10  # times that a finished text which does not fit is taken back
 DRAWS_FOR_BANS = 32  # draws that bans may take back for each token, and 32 times as many at first
+_WARM, _WARMER, _WARMEST = 0.7, 0.1, 1.5  # temperatures of another try: ever warmer
 
 
 @dataclass(slots=True)
@@ -27,6 +29,8 @@ class Retries:
     - ``banned``: the tokens that bans have excluded there.
     - ``rejected``: what was drawn there and is not, in order.
     - ``spent``: how many draws bans have taken back.
+    - ``checks``: how often a finished text was taken back, and from which position on: its draws
+      vary then, also at a temperature at which they hardly would.
     - ``exclude``, ``temperature``: what a hook wants of the next draw. ``unmet``: it excluded
       every token that could be drawn.
     """
@@ -37,6 +41,7 @@ class Retries:
     banned: dict[int, frozenset[Token]] = field(default_factory=dict)
     rejected: dict[int, tuple[Rejected, ...]] = field(default_factory=dict)
     spent: int = 0
+    checks: tuple[int, int] = (0, 0)
     exclude: frozenset[Token] = frozenset()
     temperature: float | None = None
     unmet: bool = False
@@ -80,6 +85,21 @@ class Retries:
         self.spent += drawn - position
         return self.spent <= DRAWS_FOR_BANS * (drawn + DRAWS_FOR_BANS)
 
+    def take_back(self, position: int) -> bool:
+        """Note that a finished text is taken back to ``position``; false if it may not be."""
+        times, since = self.checks
+        times = times if since == position else 0
+        if times < CHECKS:
+            self.checks = times + 1, position
+        return times < CHECKS
+
+    def warmth(self, position: int, temperature: float) -> float | None:
+        """The temperature of the draw at ``position``; None: the usual one, which is given."""
+        times, since = self.checks
+        if self.temperature is not None or not times or position < since:
+            return self.temperature
+        return max(temperature, min(_WARM + times * _WARMER, _WARMEST))
+
     def ban(self, position: int, token: Token) -> None:
         """Note that a ban excludes ``token`` at ``position``."""
         self.banned[position] = self.banned.get(position, frozenset()) | {token}
@@ -97,6 +117,8 @@ class Retries:
     def back(self, target: int, drawn: int) -> None:
         """Note that the positions from ``target`` up to, not including, ``drawn`` are redrawn."""
         self.rewind(target)
+        if target < self.checks[1]:
+            self.checks = 0, 0
         for position in range(target, drawn):
             self.attempts[position] = self.attempts.get(position, 0) + 1
         self._forget_wish()
@@ -117,7 +139,7 @@ class Retries:
         how far the draws had run ahead.
         """
         self.back(target, seen)
-        self.spent = 0
+        self.spent, self.checks = 0, (0, 0)
         self.agreed.update((p, self.attempts[p]) for p in range(target, seen))
         for table in (self.asked, self.banned, self.rejected):
             for later in [p for p in table if p >= seen]:

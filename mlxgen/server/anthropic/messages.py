@@ -59,7 +59,6 @@ def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Call:
         spec=plan.spec,
         stop=plan.stop,
         held=plan.held,
-        checked=plan.checked,
         stream=bool(request.stream),
         watched=bool(request.return_progress),
         params={
@@ -135,7 +134,7 @@ def _form(request: CountRequest) -> Form | None:
     config = request.output_config
     if config is None or config.format is None:
         return None
-    return json_form("output_config.format", config.format.schema_, strict=True)
+    return json_form("output_config.format", config.format.schema_)
 
 
 def _effort(request: CountRequest) -> Effort | None:

@@ -55,7 +55,6 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Call:
         spec=plan.spec,
         stop=plan.stop,
         held=plan.held,
-        checked=plan.checked,
         reasoning=request.include_reasoning is not False,
     )
 

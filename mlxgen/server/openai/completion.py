@@ -93,7 +93,6 @@ def understood(
         make_reply=make_reply,
         ignored=known.ignored(),
         spec=None if form is None else form.spec,
-        checked=None if form is None else form.checked,
         ends=() if infill is None else infill.ends,
         silent=silent,
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...chat.calls.outline import as_engine_takes, holdable, unheld
 from ...chat.calls.use import Form
 from ...errors import MlxgenError
 from ...filters import Choice, JsonObject, JsonSchema, Lark, Regex, Specification
@@ -54,7 +53,7 @@ def form_of(request: GenerationRequest) -> Form | None:
             assert format is not None
             return _of_format(field, format)
         if field == "json_schema":
-            return json_form(field, request.json_schema, strict=True)
+            return json_form(field, request.json_schema)
         return Form(field, _MAKERS[field](getattr(request, field)))
     except MlxgenError as error:
         raise as_request_error(error, {"filters": field}) from error
@@ -64,23 +63,12 @@ def _of_format(field: str, format: ResponseFormat) -> Form:
     if isinstance(format, ObjectFormat):
         return Form(field, JsonObject(), is_json=True)
     assert isinstance(format, SchemaFormat)
-    return json_form(field, format.json_schema.schema_, strict=format.json_schema.strict)
+    return json_form(field, format.json_schema.schema_)
 
 
-def json_form(field: str, schema: Any, *, strict: bool | None) -> Form:
-    """JSON that matches a schema; any object without one.
-
-    Objects are closed, unless the schema opens them. What a grammar cannot hold of the schema is
-    checked once the answer is complete; what nobody knows is refused if it is ``strict``.
-    """
+def json_form(field: str, schema: Any) -> Form:
+    """JSON that matches a schema; any object without one. Objects are closed, unless the schema
+    opens them."""
     if schema is None:
         return Form(field, JsonObject(), is_json=True)
-    given, schema = schema, as_engine_takes(schema)
-    if isinstance(schema, Mapping) and unheld(schema):
-        part = JsonSchema(
-            holdable(schema), ignore_unsupported=True, one_of_as_any_of=True, closed=True
-        )
-        return Form(field, part, is_json=True, checked=given)
-    lenient = not strict
-    spec = JsonSchema(schema, ignore_unsupported=lenient, one_of_as_any_of=lenient, closed=True)
-    return Form(field, spec, is_json=True)
+    return Form(field, JsonSchema(schema, closed=True), is_json=True)

@@ -46,7 +46,6 @@ def call_of_request(
     stop: str | None = None,
     ends: Sequence[Token] = (),
     held: HeldCalls | None = None,
-    checked: Mapping[str, Any] | None = None,
     reasoning: bool = True,
     silent: bool = False,
 ) -> Call:
@@ -89,7 +88,6 @@ def call_of_request(
         spec=spec,
         stop=stop,
         held=held,
-        checked=checked,
         stream=bool(request.stream),
         watched=bool(request.timings_per_token or request.return_progress),
         ignored=ignored,

@@ -88,7 +88,6 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Call:
         spec=plan.spec,
         stop=plan.stop,
         held=plan.held,
-        checked=plan.checked,
         stream=bool(request.stream),
         watched=bool(request.return_progress),
         params=params,
@@ -144,7 +143,7 @@ def _form(request: ResponsesRequest) -> Form | None:
     if format is None or isinstance(format, TextFormat):
         return None
     if isinstance(format, SchemaFormat):
-        return json_form(_FORMAT, format.schema_, strict=format.strict)
+        return json_form(_FORMAT, format.schema_)
     return Form(_FORMAT, JsonObject(), is_json=True)
 
 

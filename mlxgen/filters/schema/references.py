@@ -21,12 +21,15 @@ class References:
         for part, base in _parts(root):
             self._bases[id(part)] = base
             self._resources.setdefault(base, part)
-            if isinstance(anchor := part.get("$anchor"), str):
-                self._anchors.setdefault(f"{base}#{anchor}", part)
+            for keyword in ("$anchor", "$dynamicAnchor"):
+                if isinstance(anchor := part.get(keyword), str):
+                    self._anchors.setdefault(f"{base}#{anchor}", part)
+            if isinstance(name := part.get("$id"), str) and "#" in name:  # as in draft 7
+                self._anchors.setdefault(f"{base}#{urldefrag(name).fragment}", part)
 
-    def __len__(self) -> int:
-        """How many objects the document has."""
-        return len(self._bases)
+    def liken(self, copy: Mapping[str, Any], part: Mapping[str, Any]) -> None:
+        """Take a changed copy for a part of the schema that stands where ``part`` does."""
+        self._bases[id(copy)] = self._bases.get(id(part), "")
 
     def find(self, part: Mapping[str, Any], default: Any = None) -> Any:
         """What the ``$ref`` of a part of the schema refers to, or ``default``."""

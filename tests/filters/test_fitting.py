@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen.chat.calls.fitting import Fitting, UncheckedError
 from mlxgen.chat.calls.outline import outline
+from mlxgen.filters.schema.fitting import Fitting, UncheckedError
 
 from ..effort import tries
 
@@ -68,8 +68,8 @@ def test_what_fits_a_schema_fits_its_outline_if_its_objects_are_closed(
 
 def test_an_objection_has_no_words_of_the_answer() -> None:
     schema = {"properties": {"a": {"pattern": "^x"}}}
-    assert Fitting(schema).objection('{"a": "secret"}') == "they violate pattern"
-    assert Fitting(schema).objection('{"a": ') == "they are not JSON"
+    assert Fitting(schema).objection('{"a": "secret"}') == "it violates pattern"
+    assert Fitting(schema).objection('{"a": ') == "it is not JSON"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_an_objection_has_no_words_of_the_answer() -> None:
         {"type": "strin"},
         {"properties": 5},
         {"$ref": "#"},
-        {"unevaluatedProperties": False},
+        {"unevaluatedProperties": False, "patternProperties": {"b": {}}},
         {"pattern": "("},
         {"properties": {"a": {"pattern": "^(a|a)+(b|b)+((c|c)+d)+$"}}},
     ],

@@ -1,14 +1,16 @@
-"""Whether the arguments of a call fit the schema of its tool: in bounded time, without a network.
+"""Whether a value fits a schema: in bounded time, and without a network.
 
-For schemas that cannot be compiled into a grammar, or only in part. Only what the schema itself
-holds is looked up, and expressions are searched with a time limit. A schema that says nothing
-sensible, or takes too long, has nothing to object to.
+Only what the schema itself holds is looked up, and expressions are searched with a time limit.
+``format`` is a note here, as in JSON Schema.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 import regex
@@ -16,21 +18,23 @@ from jsonschema import ValidationError
 from jsonschema.validators import Draft202012Validator, extend, validator_for
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
-_MOST = 20_000  # keywords that are looked at for one call
+from ...errors import GrammarError
+from .patterns import UnsupportedError, searched
+
+_MOST = 50_000  # keywords that are looked at for one value
 _PATIENCE = 0.02  # seconds for one search
 
 Keyword: TypeAlias = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
 
 
 class UncheckedError(Exception):
-    """The arguments cannot be checked, or not in time."""
+    """The value cannot be checked, or not in time."""
 
 
 class Fitting:
-    """Checks arguments against one schema."""
+    """Checks values against one schema."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        self._schema = schema
         self._left = 0
         known: Any = Draft202012Validator
         if isinstance(schema.get("$schema"), str):
@@ -40,23 +44,36 @@ class Fitting:
         made: Any = extend(known, counted)  # type: ignore[no-untyped-call]
         self._checker = made(schema, registry=REGISTRY)
 
-    def objection(self, arguments: str) -> str | None:
-        """What is wrong with arguments, given as JSON text: a keyword of the schema, never a value.
+    def objection(self, text: str) -> str | None:
+        """What is wrong with a value, given as JSON text: a keyword of the schema, never a value.
 
         Raises ``UncheckedError`` if that cannot be told.
         """
         try:
-            value = json.loads(arguments)
+            value = json.loads(text)
         except (ValueError, RecursionError):
-            return "they are not JSON"
+            return "it is not JSON"
+        error = self._first(self._checker, value)
+        if error is None:
+            return None
+        return f"it violates {error.validator}"
+
+    def fits(self, value: Any, part: Any) -> bool:
+        """Whether a value fits a part of the schema; what cannot be told counts as fitting."""
+        try:
+            return self._first(self._checker.evolve(schema=part), value) is None
+        except UncheckedError:
+            return True
+
+    def _first(self, checker: Any, value: Any) -> ValidationError | None:
         self._left = _MOST
         try:
-            error = next(self._checker.iter_errors(value), None)
+            first: ValidationError | None = next(checker.iter_errors(value), None)
         except UncheckedError:
             raise
         except Exception as error:  # a schema may be wrong in any way
             raise UncheckedError(f"the schema cannot be followed: {type(error).__name__}") from None
-        return None if error is None else f"they violate {error.validator}"
+        return first
 
     def _counted(self, rule: Keyword) -> Keyword:
         def counted(*given: Any) -> Iterator[ValidationError] | None:
@@ -68,7 +85,10 @@ class Fitting:
         return counted
 
 
-def _matches(pattern: str, text: str) -> bool:
+def matches(pattern: str, text: str) -> bool:
+    """Whether a pattern is found in a text. UncheckedError if that takes too long."""
+    with suppress(GrammarError, UnsupportedError):  # in another dialect
+        pattern = searched(pattern)
     try:
         return regex.search(pattern, text, timeout=_PATIENCE) is not None
     except TimeoutError:
@@ -76,8 +96,38 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def _pattern(checker: Any, pattern: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-    if isinstance(value, str) and not _matches(pattern, value):
+    if isinstance(value, str) and not matches(pattern, value):
         yield ValidationError("does not match")
+
+
+def _type(checker: Any, types: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+    """OpenAPI has a keyword for types that may be null, too."""
+    if value is None and schema.get("nullable") is True:
+        return
+    kinds = types if isinstance(types, list) else [types]
+    if not any(checker.is_type(value, kind) for kind in kinds):
+        yield ValidationError("has another type")
+
+
+def _enum(checker: Any, options: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+    if value is None and schema.get("nullable") is True:
+        return
+    if not any(_plain(option) == _plain(value) for option in options):
+        yield ValidationError("is not one of the values")
+
+
+def _const(checker: Any, option: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+    if _plain(option) != _plain(value):
+        yield ValidationError("is another value")
+
+
+def _multiple_of(checker: Any, step: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+    if checker.is_type(value, "number") and (_exact(value) / _exact(step)).denominator > 1:
+        yield ValidationError("is not a multiple")
+
+
+def _exact(value: Any) -> Fraction:
+    return Fraction(Decimal(repr(value)) if isinstance(value, float) else value)
 
 
 def _pattern_properties(
@@ -86,7 +136,7 @@ def _pattern_properties(
     if isinstance(value, dict):
         for pattern, inner in patterns.items():
             for key, each in value.items():
-                if _matches(pattern, key):
+                if matches(pattern, key):
                     yield from checker.descend(each, inner, path=key, schema_path=pattern)
 
 
@@ -98,9 +148,13 @@ def _unique_items(checker: Any, wanted: Any, value: Any, schema: Any) -> Iterato
 
 
 def _plain(value: Any) -> Any:
-    """A value in which equal numbers are written alike."""
-    if isinstance(value, float) and value.is_integer():
+    """A value in which equal numbers are alike, and numbers unlike the truth values."""
+    if isinstance(value, bool):
+        return [value, "bool"]
+    if isinstance(value, float | Decimal) and value % 1 == 0:
         return int(value)
+    if isinstance(value, Decimal):
+        return float(value)
     if isinstance(value, list):
         return [_plain(each) for each in value]
     return {k: _plain(v) for k, v in value.items()} if isinstance(value, dict) else value
@@ -113,16 +167,23 @@ def _additional_properties(
         return
     named, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     for key, each in value.items():
-        if key not in named and not any(_matches(pattern, key) for pattern in patterns):
+        if key not in named and not any(matches(pattern, key) for pattern in patterns):
             yield from checker.descend(each, inner, path=key)
 
 
 def _unevaluated(checker: Any, inner: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
     """Jsonschema would search for expressions without a limit here."""
-    raise UncheckedError("unevaluatedProperties is not checked")
+    if "patternProperties" in json.dumps(schema, default=str):
+        raise UncheckedError("unevaluatedProperties beside patternProperties is not checked")
+    yield from _PLAIN["unevaluatedProperties"](checker, inner, value, schema)
 
 
+_PLAIN: Mapping[str, Any] = Draft202012Validator.VALIDATORS
 _OWN: Mapping[str, Keyword] = {
+    "type": _type,
+    "enum": _enum,
+    "const": _const,
+    "multipleOf": _multiple_of,
     "pattern": _pattern,
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional_properties,

@@ -1,0 +1,1 @@
+"""JSON schemas as grammars, and the check of what a grammar cannot hold."""

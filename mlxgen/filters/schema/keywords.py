@@ -1,0 +1,230 @@
+"""What the keywords of a schema say about a value, and values as terminals of Lark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+from ...errors import GrammarError
+from . import numbers
+from .numbers import Span
+from .patterns import UnsupportedError, searched
+
+Schema: TypeAlias = Mapping[str, Any]
+
+TYPES = ("null", "boolean", "object", "array", "number", "string")
+CHOICES = ("anyOf", "oneOf")
+CONDITIONAL = ("if", "then", "else")
+_KEYED = ("properties", "patternProperties")
+UNHELD = ("dependentRequired", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef")
+_SHAPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    **dict.fromkeys((*_KEYED, "$defs", "definitions"), (Mapping, "an object")),
+    **dict.fromkeys(("allOf", *CHOICES), (list, "a list of schemas")),
+    **dict.fromkeys(("enum", "prefixItems"), (list, "a list")),
+    **dict.fromkeys(("pattern", "format", "$ref"), (str, "a string")),
+    **dict.fromkeys(("minimum", "maximum", "multipleOf"), ((int, float, Decimal), "a number")),
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), ((int, float, Decimal), "a number")),
+    **dict.fromkeys(
+        ("not", "additionalProperties", "unevaluatedProperties", "propertyNames"),
+        ((Mapping, bool), "a schema"),
+    ),
+    "type": ((str, list), "a type or a list of types"),
+}
+_LENGTHS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+SAYING = frozenset(
+    {*_SHAPES, *_LENGTHS, *UNHELD, *CONDITIONAL, "const", "required", "items", "additionalItems"}
+    | {"uniqueItems", "contains", "unevaluatedProperties", "unevaluatedItems", "\0within"}
+) - {"$defs", "definitions"}
+"""Keywords that say something about a value."""
+
+WITHIN = "\0within"
+"""In a schema of our own making: the ``id()`` of each schema with ``unevaluatedProperties`` that it
+is a part of."""
+
+
+def says(schema: Any) -> bool:
+    return isinstance(schema, Mapping) and not SAYING.isdisjoint(schema)
+
+
+def check(schema: Any) -> None:
+    """GrammarError if a schema is not one."""
+    if not isinstance(schema, Mapping):
+        raise GrammarError(f"a schema must be an object or a boolean, got {schema!r}"[:200])
+    for keyword, value in schema.items():
+        shape, name = _SHAPES.get(keyword, (object, ""))
+        if keyword in ("exclusiveMinimum", "exclusiveMaximum") and isinstance(value, bool):
+            continue  # as in draft 4
+        if not isinstance(value, shape) or (isinstance(value, bool) and shape is not object
+                                            and bool not in _kinds(shape)):  # fmt: skip
+            raise GrammarError(f"{keyword} must be {name}, got {json.dumps(value, default=str)}")
+        if keyword in _LENGTHS and (
+            isinstance(value, bool) or not isinstance(value, int | float | Decimal) or value < 0
+            or value != int(value)
+        ):  # fmt: skip
+            raise GrammarError(f"{keyword} must be an integer from 0, got {value!r}")
+    for kind in _kind_names(schema):
+        if kind not in (*TYPES, "integer"):
+            raise GrammarError(f"Invalid type: {kind}")
+    if "pattern" in schema:
+        in_python(schema["pattern"])
+
+
+def _kinds(shape: Any) -> tuple[type, ...]:
+    return shape if isinstance(shape, tuple) else (shape,)
+
+
+def in_python(pattern: str) -> str:
+    try:
+        return searched(pattern)
+    except UnsupportedError:
+        return pattern
+
+
+def map_of(schema: Schema, keyword: str) -> Schema:
+    given = schema.get(keyword)
+    return given if isinstance(given, Mapping) else {}
+
+
+def list_of(schema: Schema, keyword: str) -> list[Any]:
+    given = schema.get(keyword)
+    return given if isinstance(given, list) else []
+
+
+def _kind_names(schema: Schema) -> list[Any]:
+    kinds = schema.get("type", [])
+    return kinds if isinstance(kinds, list) else [kinds]
+
+
+def types_of(plain: Sequence[Schema]) -> set[str]:
+    """The types that all of these schemas allow."""
+    types = set(TYPES)
+    for schema in plain:
+        if "type" in schema:
+            kinds = {*_kind_names(schema)}
+            if schema.get("nullable") is True:
+                kinds.add("null")
+            if "integer" in kinds and "number" not in kinds and "number" in types:
+                types = types - {"number"} | {"integer"}
+            elif "number" in kinds and "integer" in types:
+                kinds.add("integer")
+            types &= kinds
+    return types
+
+
+def options_of(schema: Schema) -> list[Any] | None:
+    """The values that a schema lists; None: it does not."""
+    if "const" in schema:
+        return [schema["const"]]
+    options = schema.get("enum")
+    if options is None:
+        return None
+    nullable = schema.get("nullable") is True and None not in options
+    return [*options, None] if nullable else options
+
+
+def fraction(value: Any) -> Fraction:
+    found = Fraction(Decimal(repr(value)) if isinstance(value, float) else value)
+    if not numbers.bounded(found):
+        return Fraction(10) ** 400 * (1 if found > 0 else -1)
+    return found
+
+
+def span_of(plain: Sequence[Schema]) -> Span:
+    """The numbers that the bounds of some schemas leave."""
+    span = Span()
+    for schema in plain:
+        above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+        if "minimum" in schema:
+            span = span.both(Span(low=fraction(schema["minimum"]), above=above is True))
+        if "maximum" in schema:
+            span = span.both(Span(high=fraction(schema["maximum"]), below=below is True))
+        if above is not None and not isinstance(above, bool):
+            span = span.both(Span(low=fraction(above), above=True))
+        if below is not None and not isinstance(below, bool):
+            span = span.both(Span(high=fraction(below), below=True))
+    return span
+
+
+def shown(span: Span) -> str:
+    low = "" if span.low is None else f"{'above' if span.above else 'from'} {_number(span.low)}"
+    high = "" if span.high is None else f"{'below' if span.below else 'to'} {_number(span.high)}"
+    return f"{low} {high}".strip()
+
+
+def _number(value: Fraction) -> str:
+    return str(value.numerator if value.denominator == 1 else float(value))
+
+
+def given_of(span: Span, step: Fraction, *, whole: bool) -> Schema:
+    bounds: dict[str, Any] = {"type": "integer" if whole else "number"}
+    if span.low is not None:
+        bounds["exclusiveMinimum" if span.above else "minimum"] = _plain(span.low)
+    if span.high is not None:
+        bounds["exclusiveMaximum" if span.below else "maximum"] = _plain(span.high)
+    return {**bounds, "multipleOf": _plain(step)}
+
+
+def _plain(value: Fraction) -> int | float:
+    return value.numerator if value.denominator == 1 else float(value)
+
+
+def lengths_of(plain: Sequence[Schema], low: str, high: str) -> tuple[int, int | None]:
+    least = max((int(schema[low]) for schema in plain if low in schema), default=0)
+    most = min((int(schema[high]) for schema in plain if high in schema), default=None)
+    return least, most
+
+
+def items_of(schema: Schema) -> tuple[Sequence[Any], Any]:
+    """The schemas of the first items, and that of the others."""
+    items = schema.get("items", True)
+    if "prefixItems" in schema:
+        return schema["prefixItems"], items
+    if isinstance(items, list):
+        return items, schema.get("additionalItems", True)
+    return (), items
+
+
+def is_shut(plain: Sequence[Schema]) -> bool:
+    """Whether what is said names keys, and does not say which others there may be."""
+    return any(isinstance(s.get(word), Mapping) for s in plain for word in _KEYED) and not any(
+        "additionalProperties" in s or WITHIN in s for s in plain
+    )
+
+
+def scalar(value: Any) -> str:
+    """A value that contains no others, as a terminal."""
+    if isinstance(value, str):
+        return literal(value)
+    if isinstance(value, bool) or value is None:
+        return f'"{json.dumps(value)}"'
+    if isinstance(value, int):
+        return f'"{value}"'
+    number = Fraction(Decimal(repr(value)) if isinstance(value, float) else value)
+    if number.denominator == 1 and numbers.bounded(number):
+        return f"/{number.numerator}(?:\\.0+)?/"
+    return f'"{value}"'
+
+
+def literal(text: str) -> str:
+    """A JSON string as a literal of Lark."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(json.dumps(text))
+    spelling = json.dumps(text, ensure_ascii=False)
+    return json.dumps(spelling, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def without_values(text: str, nots: Sequence[Any], kinds: tuple[type, ...]) -> str:
+    """A terminal without the values that ``not`` lists."""
+    out = [
+        scalar(option)
+        for negated in nots
+        if isinstance(negated, Mapping) and len(negated.keys() & SAYING) == 1
+        for option in options_of(negated) or ()
+        if isinstance(option, kinds) and not isinstance(option, bool)
+    ]
+    return f"({text}) & ~({' | '.join(out)})" if out else text

@@ -1,0 +1,643 @@
+"""What a schema says about each place of a document, as the parts of a grammar.
+
+A place is a value about which a few schemas hold at once: one that the document gives, what its
+``$ref`` and ``allOf`` add, the branch that is followed of each ``anyOf`` and ``oneOf``, and for a
+key all that is said about its value anywhere. Places with the same schemas are one, so that a
+schema may contain itself.
+
+A ``closed`` object has the keys that are named or required, and no others: if something said about
+it names keys (``properties``, ``patternProperties``) and nothing says which others it may have
+(``additionalProperties``, ``unevaluatedProperties``) or gives it whole (``const``, ``enum``). Keys
+in ``if``, ``then``, ``else`` and ``dependentSchemas`` count as named. A root that has
+``properties`` and no type is an object then, although JSON Schema would also take a number.
+
+Invariant: what is valid is refused only if it has another order of keys or another spelling than
+the one that is written. What the parts do not hold of the schema is in ``checked``, and what
+nobody holds is in ``notes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from itertools import combinations
+from math import gcd, lcm
+from typing import Any, TypeAlias
+
+import regex
+
+from ...errors import GrammarError
+from . import numbers
+from .fitting import Fitting
+from .formats import FORMATS
+from .keywords import (
+    CHOICES,
+    CONDITIONAL,
+    SAYING,
+    UNHELD,
+    WITHIN,
+    Schema,
+    check,
+    fraction,
+    given_of,
+    in_python,
+    is_shut,
+    items_of,
+    lengths_of,
+    list_of,
+    literal,
+    map_of,
+    options_of,
+    says,
+    scalar,
+    shown,
+    span_of,
+    types_of,
+    without_values,
+)
+from .patterns import ANY_CHAR, FREE_CHAR, UnsupportedError, spelled
+from .references import References
+
+MAX_PLACES = 20_000
+_OVERLAPS = 3  # patterns of keys whose overlaps are written out
+_STATES = 4000  # of an object whose keys are counted
+_PAIRS = 5000  # branches of a oneOf that are compared
+ANY_KEY = "ANY_KEY"
+"""The terminal of all keys, and what it is."""
+ANY_KEY_IS = f"/\\x{{22}}{ANY_CHAR}*\\x{{22}}/"
+
+
+# ---- the parts of a grammar --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One terminal: the JSON texts that this expression of Lark matches."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the grammar engine makes of a small schema by itself."""
+
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """One of several places; ``why`` there are none."""
+
+    places: Sequence[int] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """``first`` items, then others like ``rest``; from ``least`` to ``most`` in all."""
+
+    first: Sequence[int]
+    rest: int | None
+    least: int
+    most: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """``named`` keys in order, each with its place and whether it is required; then others, each
+    kind with the terminal of its keys. From ``least`` to ``most`` keys in all."""
+
+    named: Sequence[tuple[str, int, bool]]
+    others: Sequence[tuple[str, int]]
+    least: int
+    most: int | None
+
+
+Node: TypeAlias = Leaf | Given | Either | Array | Object
+
+
+@dataclass(slots=True)
+class _Said:
+    """What is said about one place: schemas without references, and what is to be chosen yet."""
+
+    plain: list[Schema] = field(default_factory=list)
+    choice: tuple[Schema, str] | None = None
+    never: str = ""  # why nothing satisfies it
+
+
+class Places:
+    """The places of one schema; the first one is the document."""
+
+    def __init__(self, root: Any, *, closed: bool, one_of_as_any_of: bool) -> None:
+        self.checked: dict[str, None] = {}
+        self.notes: dict[str, None] = {}
+        self.nodes: list[Node] = []
+        self._closed = closed
+        self._any_of = one_of_as_any_of
+        named = closed and isinstance(root, Mapping) and "properties" in root
+        if named and not root.keys() & {"type", "const", "enum", "$ref"}:
+            root = {"type": "object", **root}
+        self._references = References(root)
+        self._fitting = Fitting(root if isinstance(root, Mapping) else {})
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._waiting: list[tuple[int, Sequence[Any]]] = []
+        self._made_of: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+        self._rests: dict[int, Any] = {}  # by the id() of a schema: its ``unevaluatedProperties``
+        try:
+            self._place([root])
+            while self._waiting:
+                number, schemas = self._waiting.pop()
+                self.nodes[number] = self._made(schemas)
+        except RecursionError:
+            raise GrammarError("the schema is nested too deeply") from None
+
+    # ---- places ------------------------------------------------------------------------------
+
+    def _place(self, schemas: Sequence[Any]) -> int:
+        """The place about which these schemas hold."""
+        some = []
+        for schema in schemas:
+            schema = self._meant(schema)
+            if schema is False or says(schema):
+                some.append(schema)
+        some = list({id(schema): schema for schema in some}.values())
+        key = tuple(map(id, some))
+        if key not in self._numbers:
+            self._numbers[key] = self._added(Either())
+            self._waiting.append((self._numbers[key], some))
+        return self._numbers[key]
+
+    def _added(self, node: Node) -> int:
+        if len(self.nodes) >= MAX_PLACES:
+            raise GrammarError(
+                "its allOf, anyOf and oneOf combine in too many ways; use fewer, or fewer keys"
+            )
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def _meant(self, schema: Any) -> Any:
+        """A schema, or what it refers to if it says nothing else."""
+        for _ in range(32):
+            if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
+                return schema
+            if schema.keys() & SAYING != {"$ref"}:
+                return schema
+            schema = self._target(schema)
+        return schema
+
+    def _target(self, schema: Schema) -> Any:
+        missing = object()
+        found = self._references.find(schema, missing)
+        if found is missing:
+            name = schema["$ref"]
+            raise GrammarError(
+                f"$ref {name!r} does not exist: it is not present in the schema, and nothing else "
+                "is looked up"
+            )
+        return found
+
+    def _less(self, schema: Schema, keyword: str) -> Schema:
+        """The same schema without a keyword; always the same object."""
+        key = id(schema), keyword
+        if key not in self._made_of:
+            rest = {name: value for name, value in schema.items() if name != keyword}
+            self._made_of[key] = rest, schema
+            self._references.liken(rest, schema)
+        less: Schema = self._made_of[key][0]
+        return less
+
+    def _inner(self, schema: Any, owners: Sequence[int]) -> Any:
+        """The same schema as a part of others with ``unevaluatedProperties``."""
+        if not owners or not isinstance(schema, Mapping):
+            return schema
+        key = id(schema), *owners
+        if key not in self._made_of:
+            inner = {**schema, WITHIN: (*owners, *schema.get(WITHIN, ()))}
+            self._made_of[key] = inner, schema
+            self._references.liken(inner, schema)
+        return self._made_of[key][0]
+
+    def _said(self, schemas: Sequence[Any]) -> _Said:
+        said, seen = _Said(), set[tuple[int, ...]]()
+        for schema in schemas:
+            self._collect(schema, said, seen, frozenset(), ())
+        return said
+
+    def _collect(
+        self,
+        schema: Any,
+        said: _Said,
+        seen: set[tuple[int, ...]],
+        within: frozenset[int],
+        owners: tuple[int, ...],
+    ) -> None:
+        if schema is True or said.never:
+            return
+        if schema is False:
+            said.never = "a false schema"
+            return
+        if id(schema) in within:
+            said.never = "it refers to itself and never ends"
+            return
+        if (id(schema), *owners) in seen:
+            return
+        seen.add((id(schema), *owners))
+        check(schema)
+        within = within | {id(schema)}
+        if "unevaluatedProperties" in schema and "additionalProperties" not in schema:
+            self._rests[id(schema)] = schema["unevaluatedProperties"]
+            owners = (*owners, id(schema))
+        rest = schema
+        for keyword in ("$ref", "allOf", "unevaluatedProperties"):
+            rest = self._less(rest, keyword) if keyword in rest else rest
+        rest = self._inner(rest, owners)
+        if says(rest):
+            said.plain.append(rest)
+            for keyword in CHOICES:
+                if keyword in rest and said.choice is None:
+                    said.choice = rest, keyword
+        owners = rest.get(WITHIN, ())
+        if isinstance(schema.get("$ref"), str):
+            self._collect(self._target(schema), said, seen, within, owners)
+        for part in schema.get("allOf", ()):
+            self._collect(part, said, seen, within, owners)
+
+    def _made(self, schemas: Sequence[Any]) -> Node:
+        said = self._said(schemas)
+        if said.never:
+            return Either(why=said.never)
+        if said.choice is not None:
+            return self._chosen(said.plain, *said.choice)
+        given = next((s for s in said.plain if "const" in s or "enum" in s), None)
+        if given is not None:
+            return self._listed(given, said.plain)
+        return self._typed(said.plain)
+
+    def _chosen(self, plain: Sequence[Schema], schema: Schema, keyword: str) -> Node:
+        branches = schema[keyword]
+        rest = [self._less(s, keyword) if s is schema else s for s in plain]
+        if keyword == "oneOf" and len(branches) > 1:
+            if self._any_of:
+                self.notes["oneOf"] = None
+            elif not self._are_apart(branches):
+                self.checked["oneOf"] = None
+        owners = schema.get(WITHIN, ())
+        inner = [self._inner(branch, owners) for branch in branches]
+        return Either([self._place([*rest, branch]) for branch in inner], "no branch fits")
+
+    # ---- branches that exclude each other ----------------------------------------------------
+
+    def _are_apart(self, branches: Sequence[Any]) -> bool:
+        pairs = list(combinations(branches, 2))
+        return len(pairs) <= _PAIRS and all(self._apart(a, b, 0) for a, b in pairs)
+
+    def _apart(self, one: Any, other: Any, depth: int) -> bool:
+        """Whether it is certain that no value satisfies both."""
+        if depth > 4:
+            return False
+        sides = [self._said([one]), self._said([other])]
+        if any(side.never for side in sides):
+            return True
+        both = [*sides[0].plain, *sides[1].plain]
+        types = types_of(both)
+        if not types:
+            return True
+        for side, others in (sides, sides[::-1]):
+            for schema in side.plain:
+                if (options := options_of(schema)) is not None:
+                    left = [v for v in options if all(self._fits(v, s) for s in both)]
+                    if not left and all(options_of(s) is None or True for s in others.plain):
+                        return True
+        if types == {"number"} or types == {"integer"}:
+            return span_of(both).is_empty
+        if types == {"object"}:
+            needed = {name for s in both for name in list_of(s, "required")}
+            for name in needed:
+                values = [
+                    [s["properties"][name] for s in side.plain if name in s.get("properties", {})]
+                    for side in sides
+                ]
+                if all(values) and self._apart(
+                    {"allOf": values[0]}, {"allOf": values[1]}, depth + 1
+                ):
+                    return True
+        return False
+
+    def _fits(self, value: Any, schema: Schema) -> bool:
+        return self._fitting.fits(value, schema)
+
+    # ---- whole values ------------------------------------------------------------------------
+
+    def _listed(self, given: Schema, plain: Sequence[Schema]) -> Node:
+        """The values that a schema lists, as far as they fit the other ones."""
+        fitting = [v for v in options_of(given) or () if all(self._fits(v, s) for s in plain)]
+        texts: list[str] = []
+        places: list[int] = []
+        for value in fitting:
+            if isinstance(value, list | dict):
+                places.append(self._whole(value))
+            else:
+                texts.append(scalar(value))
+        return self._either(list(dict.fromkeys(texts)), places, "none of its values fits")
+
+    def _whole(self, value: Any) -> int:
+        if isinstance(value, list):
+            items = list(map(self._whole, value))
+            return self._added(Array(items, None, len(items), len(items)))
+        if isinstance(value, dict):
+            named = [(key, self._whole(inner), True) for key, inner in value.items()]
+            return self._added(Object(named, (), 0, None))
+        return self._added(Leaf(scalar(value)))
+
+    def _either(self, texts: Sequence[str], places: Sequence[int], why: str) -> Node:
+        leaf = [Leaf(" | ".join(texts))] if texts else []
+        if leaf and not places:
+            return leaf[0]
+        return Either([*map(self._added, leaf), *places], why)
+
+    # ---- values of some types ----------------------------------------------------------------
+
+    def _typed(self, plain: Sequence[Schema]) -> Node:
+        types = types_of(plain)
+        texts, places, whys = [], [], list[str]()
+        for schema in plain:
+            self._note_unheld(schema)
+        nots = [schema["not"] for schema in plain if "not" in schema]
+        for negated in nots:
+            if negated is True or (isinstance(negated, Mapping) and not says(negated)):
+                return Either(why="not excludes every value")
+            types = self._without(types, negated)
+        if "null" in types:
+            texts.append('"null"')
+        if "boolean" in types:
+            texts += ['"true"', '"false"']
+        for kind in ("number", "integer"):
+            if kind in types:
+                made = self._number(plain, whole=kind == "integer")
+                if isinstance(made, Leaf):
+                    texts.append(f"({without_values(made.text, nots, (int, float, Decimal))})")
+                else:
+                    places.append(self._added(made))
+                    whys += [made.why] if isinstance(made, Either) else []
+        if "string" in types:
+            made = self._string(plain)
+            if isinstance(made, Leaf):
+                texts.append(f"({without_values(made.text, nots, (str,))})")
+            else:
+                whys.append(made.why)
+        for kind, make in (("array", self._array), ("object", self._object)):
+            if kind in types:
+                node = make(plain)
+                places.append(self._added(node))
+                whys += [node.why] if isinstance(node, Either) else []
+        why = "; ".join(filter(None, whys)) or "no type fits"
+        return self._either(texts, places, why)
+
+    def _note_unheld(self, schema: Schema) -> None:
+        if "if" in schema and ("then" in schema or "else" in schema):
+            self.checked["if"] = None
+        for keyword in UNHELD:
+            if keyword in schema:
+                self.checked[keyword] = None
+        name = schema.get("format")
+        if isinstance(name, str) and name not in FORMATS:
+            self.notes[f"format={name}"] = None
+
+    def _without(self, types: set[str], negated: Any) -> set[str]:
+        """The types that ``not`` leaves, as far as that is simple; else it is to be checked."""
+        if negated is False:
+            return types
+        said = self._said([negated])
+        if len(said.plain) == 1 and said.choice is None:
+            (only,) = said.plain
+            saying = only.keys() & SAYING
+            if saying == {"type"} and (out := types_of([only])) and "integer" not in out:
+                return types - out - ({"integer"} if "number" in out else set())
+            options = options_of(only)
+            if options is not None and len(saying) == 1:
+                held = all(option is None or isinstance(option, str) for option in options)
+                if not held:
+                    self.checked["not"] = None
+                return types - {"null"} if None in options else types
+        self.checked["not"] = None
+        return types
+
+    def _number(self, plain: Sequence[Schema], *, whole: bool) -> Leaf | Given | Either:
+        span = span_of(plain)
+        steps = [fraction(s["multipleOf"]) for s in plain if "multipleOf" in s]
+        if any(step <= 0 for step in steps):
+            raise GrammarError("multipleOf must be above 0")
+        kind = "integers" if whole else "numbers"
+        if steps:
+            step = Fraction(
+                lcm(*(s.numerator for s in steps)), gcd(*(s.denominator for s in steps))
+            )
+            texts = numbers.multiples(step, span, whole=whole)
+            if texts is None:
+                return Given(given_of(span, step, whole=whole))
+            if not texts:
+                return Either(why=f"there are no such multiples {shown(span)}")
+            return Leaf(" & ".join(f"/{text}/" for text in texts))
+        text = numbers.integers(span) if whole else numbers.numbers(span)
+        if text is None:
+            return Either(why=f"there are no {kind} {shown(span)}")
+        return Leaf(f"/{text}/")
+
+    def _string(self, plain: Sequence[Schema]) -> Leaf | Either:
+        least, most = lengths_of(plain, "minLength", "maxLength")
+        if most is not None and most < least:
+            return Either(why=f"minLength {least} is above maxLength {most}")
+        texts = []
+        for schema in plain:
+            name = schema.get("format")
+            if isinstance(name, str) and name in FORMATS:
+                texts.append(f"({spelled(FORMATS[name])})")
+            if "pattern" in schema:
+                try:
+                    texts.append(f"({spelled(schema['pattern'])})")
+                except UnsupportedError:
+                    self.checked["pattern"] = None
+                    with suppress(UnsupportedError):  # not even a little of it is held
+                        texts.append(f"({spelled(schema['pattern'], loose=True)})")
+        texts = list(dict.fromkeys(texts))
+        if not texts or least or most is not None:
+            char = ANY_CHAR if texts else FREE_CHAR
+            count = (
+                "*"
+                if not least and most is None
+                else f"{{{least},{most or ('' if most is None else 0)}}}"
+            )
+            texts.append(f"/\\x{{22}}(?:{char}){count}\\x{{22}}/")
+        return Leaf(" & ".join(texts))
+
+    # ---- arrays ------------------------------------------------------------------------------
+
+    def _array(self, plain: Sequence[Schema]) -> Node:
+        least, most = lengths_of(plain, "minItems", "maxItems")
+        if most is not None and most < least:
+            return Either(why=f"minItems {least} is above maxItems {most}")
+        lists = [items_of(schema) for schema in plain]
+        count = max((len(first) for first, _ in lists), default=0)
+        count = count if most is None else min(count, most)
+        first = [
+            self._place([items[i] if i < len(items) else rest for items, rest in lists])
+            for i in range(count)
+        ]
+        for schema in plain:
+            if schema.get("uniqueItems") is True and (most is None or most > 1):
+                self.checked["uniqueItems"] = None
+            for keyword in ("contains", "unevaluatedItems"):
+                if keyword in schema and schema[keyword] is not True:
+                    self.checked[keyword] = None
+            if schema.get("contains") is True or schema.get("minContains", 1) != 1:
+                self.checked["contains"] = None
+        return Array(first, self._place([rest for _, rest in lists]), least, most)
+
+    # ---- objects -----------------------------------------------------------------------------
+
+    def _object(self, plain: Sequence[Schema]) -> Node:
+        least, most = lengths_of(plain, "minProperties", "maxProperties")
+        if most is not None and most < least:
+            return Either(why=f"minProperties {least} is above maxProperties {most}")
+        needed = dict.fromkeys(name for s in plain for name in list_of(s, "required"))
+        names = {name: None for s in plain for name in s.get("properties", {})}
+        more = {name: None for s in plain for name in self._conditional_names(s)}
+        limits = [s["propertyNames"] for s in plain if s.get("propertyNames", True) is not True]
+        finite = self._finite(limits)
+        keys, only = self._key_limits(limits)
+        if finite is not None:
+            names = {**names, **dict.fromkeys(finite)}
+        named = []
+        shuts = self._closed and is_shut(plain)
+        knows = shuts or any(WITHIN in schema for schema in plain)
+        for name in {**names, **(more if knows else {}), **needed}:
+            if all(self._fits(name, limit) for limit in limits if limit is not False) and only:
+                named.append((name, self._place(self._values(plain, name)), name in needed))
+            elif name in needed:
+                return Either(why=f"the required property {name!r} is not one of propertyNames")
+        taken = [literal(name) for name, _, _ in named]
+        others = [] if finite is not None or not only else self._others(plain, taken, keys, shuts)
+        counts = most is not None or least > len(needed)
+        if counts and len(named) * (max(least, most or 0) + 2) > _STATES:
+            self.checked["minProperties or maxProperties"] = None
+            least, most = 0, None
+        return Object(named, others, least, most)
+
+    def _conditional_names(self, schema: Schema) -> Iterator[str]:
+        """Keys that are named in the parts of a schema that hold only on some condition."""
+        waiting = [schema[keyword] for keyword in CONDITIONAL if keyword in schema]
+        for keyword in ("dependentSchemas", "dependencies"):
+            waiting += list(map_of(schema, keyword).values())
+        seen = set[int]()
+        while waiting:
+            part = waiting.pop(0)
+            if not isinstance(part, Mapping) or id(part) in seen:
+                continue
+            seen.add(id(part))
+            yield from map_of(part, "properties")
+            yield from (name for name in list_of(part, "required") if isinstance(name, str))
+            waiting += [each for word in ("allOf", *CHOICES) for each in list_of(part, word)]
+            waiting += [part[keyword] for keyword in CONDITIONAL if keyword in part]
+            if isinstance(part.get("$ref"), str):
+                waiting.append(self._target(part))
+
+    def _values(self, plain: Sequence[Schema], name: str) -> list[Any]:
+        """The schemas of the value of a key."""
+        values: list[Any] = []
+        for schema in plain:
+            own = [inner for key, inner in map_of(schema, "properties").items() if key == name]
+            for pattern, inner in map_of(schema, "patternProperties").items():
+                if regex.search(in_python(pattern), name):
+                    own.append(inner)
+            values += own or [schema.get("additionalProperties", True)]
+        return [*values, *self._unevaluated(plain, name)]
+
+    def _unevaluated(self, plain: Sequence[Schema], name: str | None) -> list[Any]:
+        """What ``unevaluatedProperties`` say of a key; None: of one that nobody names, and that
+        matches no pattern."""
+        found = []
+        for owner in dict.fromkeys(o for s in plain for o in s.get(WITHIN, ())):
+            parts = [s for s in plain if owner in s.get(WITHIN, ())]
+            if any("additionalProperties" in s or s[WITHIN][-1] != owner for s in parts):
+                continue  # which evaluate all keys
+            if name is None or not any(self._names_key(s, name) for s in parts):
+                found.append(self._rests[owner])
+        return found
+
+    def _names_key(self, schema: Schema, name: str) -> bool:
+        return (
+            name in map_of(schema, "properties")
+            or (self._closed and name in list_of(schema, "required"))
+            or name in self._conditional_names(schema)
+            or any(regex.search(in_python(p), name) for p in map_of(schema, "patternProperties"))
+        )
+
+    def _finite(self, limits: Sequence[Any]) -> list[str] | None:
+        """The only keys that there may be, if ``propertyNames`` lists them."""
+        for limit in limits:
+            for schema in self._said([limit]).plain:
+                options = options_of(schema)
+                if options is not None:
+                    names = [option for option in options if isinstance(option, str)]
+                    return [name for name in names if all(self._fits(name, s) for s in limits)]
+        return None
+
+    def _key_limits(self, limits: Sequence[Any]) -> tuple[list[str], bool]:
+        """The terminals that all keys have to match, and whether there may be any keys."""
+        texts = []
+        for limit in limits:
+            said = self._said([limit])
+            if said.never:
+                return [], False
+            if said.choice is not None:
+                self.checked["propertyNames"] = None
+            node = self._string(said.plain)
+            if isinstance(node, Either):
+                return [], False
+            if any(s.keys() & SAYING - {"pattern", "minLength", "maxLength", "type", "format"}
+                   for s in said.plain):  # fmt: skip
+                self.checked["propertyNames"] = None
+            texts.append(node.text)
+        return texts, True
+
+    def _others(
+        self, plain: Sequence[Schema], taken: Sequence[str], limits: Sequence[str], shuts: bool
+    ) -> list[tuple[str, int]]:
+        """The kinds of keys that are not named: the terminal and the place of each."""
+        patterns: dict[str, str] = {}
+        unknown: list[Any] = []
+        for schema in plain:
+            for pattern, inner in map_of(schema, "patternProperties").items():
+                try:
+                    patterns[pattern] = f"({spelled(pattern)})"
+                except UnsupportedError:
+                    unknown.append(inner)
+        if unknown:
+            self.checked["patternProperties"] = None
+        sizes = range(len(patterns) + 1) if len(patterns) <= _OVERLAPS else range(2)
+        kinds = []
+        for size in sizes:
+            for some in combinations(patterns, size):
+                values: list[Any] = []
+                for schema in plain:
+                    own = [v for p, v in map_of(schema, "patternProperties").items() if p in some]
+                    unknown_own = len(map_of(schema, "patternProperties")) > len(
+                        [p for p in map_of(schema, "patternProperties") if p in patterns]
+                    )
+                    rest = schema.get("additionalProperties", True)
+                    values += own or [True if unknown_own else rest]
+                if not some:
+                    values += [] if unknown else self._unevaluated(plain, None)
+                    if shuts and not unknown:
+                        values.append(False)
+                if any(value is False for value in values):
+                    continue
+                texts = [ANY_KEY] if not some and not limits else []
+                texts += [*limits, *(patterns[p] for p in some)]
+                texts += [f"~({' | '.join(taken)})"] if taken else []
+                texts += [f"~{text}" for p, text in patterns.items() if p not in some]
+                kinds.append((" & ".join(texts), self._place(values)))
+        return kinds

@@ -1,0 +1,332 @@
+"""The parts of a schema, written as a grammar in Lark.
+
+Places that no text satisfies are left out: branches of a choice, optional keys, further items.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from ...errors import GrammarError
+from .keywords import literal
+from .places import ANY_KEY, ANY_KEY_IS, Array, Either, Given, Leaf, Node, Object, Places
+
+EMPTY = '""'
+MAX_DEPTH = 500  # places within places; the engine would overflow the stack
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A schema as a grammar: ``lark``, of which the texts are JSON. ``checked``: the keywords that
+    it does not hold, so that a finished text is to be checked. ``notes``: what is left out."""
+
+    lark: str
+    checked: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+def held(
+    schema: Any,
+    *,
+    whitespace: str | None,
+    separators: tuple[str, str] = (",", ":"),
+    closed: bool = False,
+    one_of_as_any_of: bool = False,
+) -> Held:
+    """The grammar of a schema; ``whitespace`` is an expression for what may stand between its parts
+    (None: nothing). GrammarError if nothing satisfies it, or it is no schema."""
+    places = Places(schema, closed=closed, one_of_as_any_of=one_of_as_any_of)
+    return Held(
+        _Writer(places.nodes, separators, whitespace).text(),
+        tuple(places.checked),
+        tuple(places.notes),
+    )
+
+
+def parsed(text: str) -> Any:
+    """A schema's JSON, in which no number is rounded."""
+    return json.loads(text, parse_float=_number)
+
+
+def _number(text: str) -> float | Decimal:
+    """A float if it is exactly what is written."""
+    return float(text) if Decimal(repr(float(text))) == Decimal(text) else Decimal(text)
+
+
+@dataclass(slots=True)
+class _Writer:
+    nodes: Sequence[Node]
+    separators: tuple[str, str]
+    whitespace: str | None
+    _alive: list[bool] = field(default_factory=list)
+    _rules: dict[str, str] = field(default_factory=dict)
+    _terminals: dict[str, str] = field(default_factory=dict)
+
+    def text(self) -> str:
+        self._alive = _productive(self.nodes)
+        if not self._alive[0]:
+            raise GrammarError(f"no text satisfies it: {self._why()}")
+        lines = []
+        if self.whitespace is not None:
+            lines = ['%llguidance { "ignore_once": true }', f"%ignore /{slashed(self.whitespace)}/"]
+        self._rules["start"] = self._name(0)
+        depths = {0: 0}
+        for number in (order := [0]):
+            node = self.nodes[number]
+            for inner in _inside(node):
+                if self._alive[inner] and inner not in depths:
+                    depths[inner] = depths[number] + 1
+                    order.append(inner)
+            if depths[number] > MAX_DEPTH:
+                raise GrammarError("the schema is nested too deeply")
+            if not isinstance(node, Leaf):
+                self._rules[f"v{number}"] = self._rule(number, node)
+        lines += [f"{name}: {text}" for name, text in self._rules.items()]
+        lines += [f"{name}: {text}" for text, name in self._terminals.items()]
+        if any(ANY_KEY in text for text in self._terminals):
+            lines.append(f"{ANY_KEY}: {ANY_KEY_IS}")
+        return "\n".join((*lines, ""))
+
+    def _name(self, number: int) -> str:
+        node = self.nodes[number]
+        return self._terminal(node.text) if isinstance(node, Leaf) else f"v{number}"
+
+    def _terminal(self, text: str) -> str:
+        return self._terminals.setdefault(text, f"T{len(self._terminals)}")
+
+    def _rule(self, number: int, node: Node) -> str:
+        if isinstance(node, Given):
+            options = {"x-guidance": {"whitespace_flexible": False}}
+            return f"%json {json.dumps({**node.schema, **options})}"
+        if isinstance(node, Either):
+            return " | ".join([self._name(place) for place in node.places if self._alive[place]])
+        if isinstance(node, Array):
+            return self._array(number, node)
+        assert isinstance(node, Object)
+        return self._object(number, node)
+
+    def _array(self, number: int, node: Array) -> str:
+        comma = json.dumps(self.separators[0])
+        first, rest, least, most = _bounds(node, self._alive)
+        more = "" if rest is None else self._name(rest)
+        count = len(first)
+        if not count:
+            inner = ""
+            if more and most != 0:
+                several = repeated(f"{comma} {more}", max(least - 1, 0), most and most - 1)
+                inner = f"{more} {several}" if least else f"({more} {several})?"
+            return f'"[" {inner} "]"'
+        tail = ""
+        if more and (most is None or most > count):
+            tail = repeated(f"{comma} {more}", max(least - count, 0), most and most - count)
+        for at in range(count - 1, -1, -1):
+            tail = f"{comma if at else ''} {self._name(first[at])} {tail}"
+            tail = tail if at < least else f"({tail})?"
+            if at and at >= least:  # not in brackets within brackets: they may only be so deep
+                self._rules[f"v{number}i{at}"] = tail
+                tail = f"v{number}i{at}"
+        return f'"[" {tail} "]"'
+
+    def _object(self, number: int, node: Object) -> str:
+        colon = json.dumps(self.separators[1])
+        named = [
+            (f"{literal(name)} {colon} {self._name(place)}", needed)
+            for name, place, needed in node.named
+            if self._alive[place]
+        ]
+        kinds = [
+            f"{self._terminal(key)} {colon} {self._name(place)}"
+            for key, place in node.others
+            if self._alive[place]
+        ]
+        other = f"({' | '.join(kinds)})" if kinds else ""
+        if node.most is not None or node.least > sum(needed for _, needed in named):
+            return f'"{{" {self._counted(number, node, named, other)} "}}"'
+        return f'"{{" {self._ordered(number, named, other)} "}}"'
+
+    def _ordered(self, number: int, named: Sequence[tuple[str, bool]], other: str) -> str:
+        """Keys in order; each but the first one after a comma."""
+        comma = json.dumps(self.separators[0])
+        first = next((i for i, (_, needed) in enumerate(named) if needed), len(named))
+        rest = [f"({comma} {other})*"] if other else []
+        if first < len(named):
+            items = named[first + 1 :]
+            after = [
+                f"{comma} {item}" if needed else f"({comma} {item})?" for item, needed in items
+            ]
+            rest = [named[first][0], *after, *rest]
+        tail = " ".join(rest)
+        if not first:
+            return tail if named else f"({other} {tail})?" if other else ""
+        free = self._some([item for item, _ in named[:first]], f"v{number}", comma)[0]
+        if first < len(named):
+            return f"({free} {comma} {tail} | {tail})"
+        return f"({free} {tail} | {other} {tail})?" if other else f"({free})?"
+
+    def _some(self, items: Sequence[str], name: str, comma: str) -> tuple[str, str]:
+        """At least one of some keys in order; and any of them, each after a comma.
+
+        In halves, because the engine follows rules within rules only so deep.
+        """
+        if len(items) == 1:
+            return items[0], f"({comma} {items[0]})?"
+        half = len(items) // 2
+        first, first_more = self._some(items[:half], f"{name}a", comma)
+        second, more = self._some(items[half:], f"{name}b", comma)
+        self._rules[f"{name}f"] = f"{first} {more} | {second}"
+        self._rules[f"{name}p"] = f"{first_more} {more}"
+        return f"{name}f", f"{name}p"
+
+    def _counted(
+        self, number: int, node: Object, named: Sequence[tuple[str, bool]], other: str
+    ) -> str:
+        """The same with at least and at most so many keys."""
+        comma, least, most = json.dumps(self.separators[0]), node.least, node.most
+        cap = max(least, 1, 0 if most is None else most + 1)
+        made: dict[tuple[int, int], str | None] = {}
+        for i in range(len(named), -1, -1):
+            for count in range(min(i, cap) + 1):
+                made[i, count] = self._from(named, other, made, i, count, cap, node, comma)
+                text = made[i, count]
+                if text and i:
+                    name = f"v{number}c{i}n{count}"
+                    self._rules[name] = text
+                    made[i, count] = name
+        body = made[0, 0]
+        assert body is not None
+        return body
+
+    def _from(
+        self,
+        named: Sequence[tuple[str, bool]],
+        other: str,
+        made: Mapping[tuple[int, int], str | None],
+        i: int,
+        count: int,
+        cap: int,
+        node: Object,
+        comma: str,
+    ) -> str | None:
+        """The keys from the one with index ``i`` on, after ``count`` others; None: none will do."""
+        least, most = max(0, node.least - count), None if node.most is None else node.most - count
+        if most is not None and most < 0:
+            return None
+        if i == len(named):
+            if not other or most == 0:
+                return "" if not least else None
+            if count:
+                return repeated(f"{comma} {other}", least, most)
+            inner = repeated(f"{comma} {other}", max(0, least - 1), most and most - 1)
+            return f"{other} {inner}" if least else f"({other} {inner})?"
+        item, needed = named[i]
+        taken = made[i + 1, min(count + 1, cap)]
+        left = None if needed else made[i + 1, count]
+        options = [] if taken is None else [f"{comma if count else ''} {item} {taken}"]
+        options += [] if left is None else [left or EMPTY]
+        return f"({' | '.join(options)})" if options else None
+
+    def _why(self) -> str:
+        """Why nothing satisfies the document: the first reason on the way down."""
+        number, seen = 0, set[int]()
+        path: list[str] = []
+        while number not in seen:
+            seen.add(number)
+            node = self.nodes[number]
+            if isinstance(node, Either) and node.why and not node.places:
+                return f"{''.join(path)}{node.why}"
+            if isinstance(node, Object):
+                dead = [
+                    (name, place)
+                    for name, place, needed in node.named
+                    if needed and not self._alive[place]
+                ]
+                if not dead:
+                    return f"{''.join(path)}it has fewer keys than minProperties wants"
+                path.append(f"the required property {dead[0][0]!r}: ")
+                number = dead[0][1]
+                continue
+            inner = [each for each in _inside(node) if not self._alive[each]]
+            if not inner:
+                return f"{''.join(path)}it has no value"
+            number = inner[0]
+        *before, last = path or [""]
+        if last:
+            return f"{''.join(before)}{last.removesuffix(': ')} always needs another one like it"
+        return "it always needs another one like itself, and never ends"
+
+
+def slashed(expression: str) -> str:
+    """A regular expression between the slashes of Lark."""
+    return (
+        expression.replace("/", "\\x{2f}").replace("\n", "\\n")
+        if "/" in expression
+        else (expression.replace("\n", "\\n"))
+    )
+
+
+def repeated(part: str, least: int, most: int | None) -> str:
+    """A part that comes so many times."""
+    if most is None:
+        return f"({part})*" if least == 0 else f"({part}){{{least},}}"
+    return f"({part}){{{least},{most}}}" if most else ""
+
+
+def _inside(node: Node) -> Sequence[int]:
+    if isinstance(node, Either):
+        return node.places
+    if isinstance(node, Array):
+        return [*node.first, *([] if node.rest is None else [node.rest])]
+    if isinstance(node, Object):
+        return [*(place for _, place, _ in node.named), *(place for _, place in node.others)]
+    return ()
+
+
+def _bounds(
+    node: Array, alive: Sequence[bool]
+) -> tuple[Sequence[int], int | None, int, int | None]:
+    """The array without the items that nothing satisfies."""
+    first, rest, most = node.first, node.rest, node.most
+    dead = next((i for i, place in enumerate(first) if not alive[place]), None)
+    if dead is not None:
+        return first[:dead], None, node.least, dead
+    if rest is None or not alive[rest]:
+        return first, None, node.least, len(first) if most is None else min(most, len(first))
+    return first, rest, node.least, most
+
+
+def _productive(nodes: Sequence[Node]) -> list[bool]:
+    """Which places some text satisfies: the least fixed point."""
+    alive = [isinstance(node, Leaf | Given) for node in nodes]
+    users: list[list[int]] = [[] for _ in nodes]
+    for number, node in enumerate(nodes):
+        for inner in _inside(node):
+            users[inner].append(number)
+    waiting = list(range(len(nodes)))
+    while waiting:
+        number = waiting.pop()
+        if not alive[number] and _ends(nodes[number], alive):
+            alive[number] = True
+        elif not alive[number]:
+            continue
+        waiting += [user for user in users[number] if not alive[user]]
+    return alive
+
+
+def _ends(node: Node, alive: Sequence[bool]) -> bool:
+    if isinstance(node, Either):
+        return any(alive[place] for place in node.places)
+    if isinstance(node, Array):
+        first, rest, least, most = _bounds(node, alive)
+        return least <= len(first) if rest is None else most is None or least <= most
+    if isinstance(node, Object):
+        if not all(alive[place] for _, place, needed in node.named if needed):
+            return False
+        others = any(alive[place] for _, place in node.others)
+        known = sum(alive[place] for _, place, _ in node.named)
+        needed = sum(needed for _, _, needed in node.named)
+        return (others or known >= node.least) and (node.most is None or needed <= node.most)
+    return True

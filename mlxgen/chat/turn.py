@@ -161,7 +161,7 @@ def _held(
     def alone(name: str) -> Specification | None:
         return plan_tools(replace(use, mode="named", names=(name,)), None, dialect).spec
 
-    return HeldCalls(use, reading, tools.loose, spec_of, alone)
+    return HeldCalls(use, reading, tools.loose, tools.checked, spec_of, alone)
 
 
 def _effort(turn: Turn, dialect: Dialect) -> Effort | None:

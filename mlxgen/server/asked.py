@@ -95,7 +95,7 @@ def call_of(asked: Asked, model: ServedModel, make_reply: MakeReply) -> Call:
         make_reply=lambda id, created: make_reply(each, options, id, created),
     )
     held = asked.held
-    return call.loosened(held.loose) if held is not None and held.loose else call
+    return call.loosened(held.loose) if held is not None and (held.loose or held.checked) else call
 
 
 def _options(asked: Asked, model: ServedModel) -> Options:

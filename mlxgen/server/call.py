@@ -10,11 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from ..chat.calls.checked import CheckedCalls
 from ..chat.calls.held import HeldCalls
 from ..engine import Chunk, Options, Path, Progress, Prompt, Usage
+from ..errors import DeadEndError
 from ..filters import Specification
 from .logs import log
 
@@ -150,10 +152,13 @@ def _checked(
     options: Options, held: HeldCalls, loose: Set[str], specs: Sequence[Specification]
 ) -> Options:
     """The options of a job whose loose calls are checked."""
-    hook = held.hook(loose, options.sampling.temperature, _tell)
+    hook = held.hook(loose, options.sampling.temperature, partial(_tell, held.use.strict))
     others = [each for each in options.hooks if not isinstance(each, CheckedCalls)]
     return replace(options, filters=tuple(specs), hooks=(*others, hook))
 
 
-def _tell(name: str, objection: str) -> None:
+def _tell(strict: Set[str], name: str, objection: str) -> None:
+    """Say that the arguments of a call do not fit; an error if they had to."""
+    if name in strict:
+        raise DeadEndError(f"no arguments were found that fit the schema of {name}: {objection}")
     log(logging.WARNING, "the arguments of a call may not fit", tool=name, reason=objection)

@@ -14,7 +14,8 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from ...errors import GrammarError, OptionError
 from ...filters import Lark
@@ -26,8 +27,16 @@ from .formats import CallFormat
 from .schema import kinds_of, options_of
 from .styles import ARGUMENTS, Headed, Literals, Objects, Tagged
 
+if TYPE_CHECKING:
+    from ...filters.schema.written import Held
+
 _SPACE = "WS: /[ \\t\\r\\n]{1,12}/"
 _TEXT = "TEXT: /(?s:.)+/"
+_PLAIN = frozenset(
+    {"type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema"}
+    | {"title", "description"}
+)
+"""Keywords of a schema that are held if each argument is written on its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +84,41 @@ class _Writer:
 
     def arguments(self, function: _Function) -> str:
         """Arguments as one JSON text."""
-        return json_value(function.schema, strict=function.strict, at=function.at)
+        return json_value(function.schema, function.at)
 
 
 def _any_of(functions: Sequence[_Function]) -> str:
     return " | ".join(f"f{i}" for i in range(len(functions)))
 
 
-def json_value(schema: Mapping[str, Any] | bool, *, strict: bool, at: str) -> str:
+def json_value(schema: Mapping[str, Any] | bool, at: str) -> str:
     """JSON of a schema with closed objects, as a part of a rule."""
-    from ...filters.schema.written import held, parsed  # jsonschema takes a while to import
-
     try:
-        try:
-            text = held(parsed(json.dumps(schema)), whitespace=WHITESPACE, closed=True).lark
-        except RecursionError:
-            raise GrammarError("the schema is nested too deeply") from None
+        return f"%lark {{\n{_held(schema).lark}}}"
     except GrammarError as error:
         error.field = at
         raise
-    return f"%lark {{\n{text}}}"
+
+
+def unheld(format: CallFormat, schema: Mapping[str, Any]) -> bool:
+    """Whether calls in this format may have arguments that the grammar takes and the schema does
+    not. GrammarError if it is not one."""
+    is_json = isinstance(format.body, Objects | Headed)
+    return bool(_held(schema).checked) or not (is_json or schema.keys() <= _PLAIN)
+
+
+def _held(schema: Mapping[str, Any] | bool) -> Held:
+    try:
+        return _held_text(json.dumps(schema))
+    except RecursionError:
+        raise GrammarError("the schema is nested too deeply") from None
+
+
+@lru_cache(256)
+def _held_text(schema: str) -> Held:
+    from ...filters.schema.written import held, parsed  # jsonschema takes a while to import
+
+    return held(parsed(schema), whitespace=WHITESPACE, closed=True)
 
 
 # ---- the styles: what stands between the marks of a call ----------------------------------------
@@ -217,8 +241,7 @@ def _json_argument(function: _Function, name: str, schema: Any) -> str:
     shared: dict[str, Any] = {
         key: function.schema[key] for key in ("$defs", "definitions") if key in function.schema
     }
-    at = f"{function.at}.properties.{name}"
-    return json_value({**shared, **schema}, strict=function.strict, at=at)
+    return json_value({**shared, **schema}, f"{function.at}.properties.{name}")
 
 
 def _marks(writer: _Writer, pieces: Sequence[str], name: str = "") -> list[str]:

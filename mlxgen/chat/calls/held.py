@@ -18,18 +18,20 @@ if TYPE_CHECKING:
 class HeldCalls:
     """The calls that a specification holds to schemas, as far as it can.
 
-    - ``loose``: the tools of which it holds the outline alone; their arguments are to be checked.
+    - ``loose``: the tools of which it holds the outline alone; ``checked``: those of which it does
+      not hold all. The arguments of both are to be checked.
     - ``spec_of``: the specification if these tools are loose; ``alone``: that of one tool.
     """
 
     use: ToolUse
     reading: Reading
     loose: frozenset[str]
+    checked: frozenset[str]
     spec_of: Callable[[Set[str]], Specification | None]
     alone: Callable[[str], Specification | None]
 
     def hook(self, loose: Set[str], temperature: float, tell: Tell) -> CheckedCalls:
-        """What checks the arguments of loose tools."""
+        """What checks the arguments, if these tools are loose."""
         from ...filters.schema.fitting import Fitting
         from .checked import CheckedCalls  # jsonschema takes a while to import
 
@@ -37,5 +39,5 @@ class HeldCalls:
             tool["function"]["name"]: tool["function"].get("parameters") or {}
             for tool in self.use.tools
         }
-        fitting = {name: Fitting(schemas[name]) for name in sorted(loose)}
+        fitting = {name: Fitting(schemas[name]) for name in sorted({*loose, *self.checked})}
         return CheckedCalls(self.reading, fitting, temperature, tell)

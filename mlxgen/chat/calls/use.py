@@ -16,7 +16,7 @@ from ...filters import After, Specification
 from ...filters.any_of import AnyOf
 from ..dialect import Dialect, UnsupportedError
 from .formats import CallFormat
-from .grammar import calls_grammar, is_announced, is_known
+from .grammar import calls_grammar, is_announced, is_known, unheld
 from .outline import outline
 from .reader import ToolReader
 
@@ -60,7 +60,8 @@ class ToolPlan:
     - ``reader``: reads calls from the text; None if none are allowed.
     - ``spec`` and ``required``: the constraint of the text after the thinking, the form included,
       and whether that text must come.
-    - ``loose``: the tools whose arguments must follow a schema that ``spec`` does not hold.
+    - ``loose``: the tools whose arguments must follow a schema that ``spec`` does not hold, but for
+      its outline; ``checked``: those of which it holds a part, however large.
     - ``stop``: what ends the text after one call, if nothing else does.
     - ``field``: the field that asked for ``spec``.
     """
@@ -69,6 +70,7 @@ class ToolPlan:
     spec: Specification | None = None
     required: bool = True
     loose: frozenset[str] = frozenset()
+    checked: frozenset[str] = frozenset()
     stop: str | None = None
     field: str = "tools"
 
@@ -96,7 +98,8 @@ def plan_tools(
         _check(is_known(format), format, "tool_choice", f"{use.mode} calls cannot be enforced")
         many = use.many and use.mode == "required"
         spec, loose = _grammar(use, dialect, loose, many=many)
-        return ToolPlan(reader=reader, spec=spec, loose=loose)
+        checked = _checked(use, format, loose)
+        return ToolPlan(reader=reader, spec=spec, loose=loose, checked=checked)
     if form is not None:
         if not is_known(format):
             raise UnsupportedError(
@@ -106,7 +109,13 @@ def plan_tools(
             )
         spec, loose = _grammar(use, dialect, loose, many=use.many)
         either = AnyOf((form.spec, spec))
-        return ToolPlan(reader=reader, spec=either, loose=loose, field=form.field)
+        return ToolPlan(
+            reader=reader,
+            spec=either,
+            loose=loose,
+            checked=_checked(use, format, loose),
+            field=form.field,
+        )
     if len(callable) < len(use.tools):
         reason = "a choice of tools cannot be enforced"
         _check(is_announced(format), format, "tool_choice", reason)
@@ -117,7 +126,8 @@ def plan_tools(
         return ToolPlan(reader=reader, stop=stop, loose=use.strict & called)
     rest, loose = _grammar(use, dialect, loose, many=use.many, begun=True)
     spec = After(format.start, rest)
-    return ToolPlan(reader=reader, spec=spec, required=False, loose=loose)
+    checked = _checked(use, format, loose)
+    return ToolPlan(reader=reader, spec=spec, required=False, loose=loose, checked=checked)
 
 
 def _grammar(
@@ -131,6 +141,17 @@ def _grammar(
     except (GrammarError, UnsupportedError):
         loose = loose | {name for name in use.names if name not in loose and _fails(make, name)}
         return make(use.names, loose), frozenset(loose)
+
+
+def _checked(use: ToolUse, format: CallFormat, loose: Set[str]) -> frozenset[str]:
+    """The strict tools whose schemas the grammar does not hold as a whole."""
+    return frozenset(
+        tool["function"]["name"]
+        for tool in use.tools
+        if (name := tool["function"]["name"]) in use.strict - loose
+        and name in use.names
+        and unheld(format, tool["function"].get("parameters") or {})
+    )
 
 
 def _fails(make: Callable[[Sequence[str], Set[str]], Specification], name: str) -> bool:

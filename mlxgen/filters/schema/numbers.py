@@ -20,6 +20,7 @@ ANY_NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 ANY_INTEGER = r"-?(?:0|[1-9][0-9]*)"
 _SMALLEST, _LARGEST = -300, 307  # exponents of floats
 _LONGEST = 400  # digits of a bound
+_DEEPEST = 100  # digits that are compared one by one, in brackets within brackets
 _MOST = 500  # multiples that are listed
 _TAILS = 1000  # ends of multiples that are listed
 _ANY_DIGITS = "[0-9]*"
@@ -134,6 +135,7 @@ def _digits(span: Span) -> str | None:
 
 def _between(low: int, high: int | None) -> str | None:
     """The integers from ``low``, which is 0 or more, to ``high``, without leading zeros."""
+    low, high = _short(low, up=True), None if high is None else _short(high, up=False)
     if high is not None and high < low:
         return None
     first, last = len(str(low)), len(str(high)) if high is not None else len(str(low))
@@ -147,6 +149,12 @@ def _between(low: int, high: int | None) -> str | None:
     if high is None:
         parts.append(f"[1-9][0-9]{{{first},}}")
     return "|".join(parts)
+
+
+def _short(value: int, *, up: bool) -> int:
+    """A bound of few digits and then zeros, or nines, inside of the one given."""
+    unit: int = 10 ** max(0, len(str(value)) - _DEEPEST)
+    return -(-value // unit) * unit if up else (value + 1) // unit * unit - 1
 
 
 def _alike(low: str, high: str) -> str:
@@ -185,11 +193,21 @@ def _count(digits: int) -> str:
 def _decimal(span: Span) -> str | None:
     """The numbers of a span from 0 on, in digits."""
     assert span.low is not None
+    if span.is_empty:
+        return None
     low, low_rest = _cut(span.low)
+    if len(low_rest) > _DEEPEST:  # a bound of fewer digits, inside of it
+        unit = Fraction(10) ** _DEEPEST
+        return _decimal(replace(span, low=ceil(span.low * unit) / unit, above=False))
+    if not low_rest and not span.above and span.high is None:
+        return _with_fraction(_between(low, None), None)
     if span.high is None:
         free = _with_fraction(_between(low + 1, None), None)
         return _any_of([_with_fraction(str(low), (low_rest, span.above, None, False)), free])
     high, high_rest = _cut(span.high)
+    if len(high_rest) > _DEEPEST:
+        unit = Fraction(10) ** _DEEPEST
+        return _decimal(replace(span, high=floor(span.high * unit) / unit, below=False))
     if low == high:
         return _with_fraction(str(low), (low_rest, span.above, high_rest, span.below))
     return _any_of(

@@ -1,0 +1,149 @@
+"""Numbers between bounds: what their expressions match is what plain Python says, each way."""
+
+from __future__ import annotations
+
+import random
+import re
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from mlxgen.filters import JsonSchema
+from mlxgen.filters.schema.numbers import Span, integers, multiples, numbers
+
+from .helpers import accepts
+
+PAIRS = 20_000
+NAMED = ("1e-5", "1e5", "0.05", "0.95", "0.5", "3.4028235e38", "-3.4028235e38", "1e-300", "1e300")
+
+
+def number(draw: random.Random) -> Decimal:
+    kind = draw.randrange(6)
+    if kind == 0:
+        return Decimal(draw.randint(-20, 20))
+    if kind == 1:
+        return Decimal(draw.randint(-2000, 2000)).scaleb(-draw.randint(0, 3))
+    if kind == 2:
+        return Decimal(str(draw.uniform(-2, 2)))
+    if kind == 3:
+        return Decimal(draw.randint(-(10**20), 10**20))
+    if kind == 4:
+        return Decimal(draw.choice(NAMED))
+    return Decimal(draw.randint(1, 99)).scaleb(draw.randint(-7, 7))
+
+
+def near(draw: random.Random, value: Decimal) -> Decimal:
+    kind = draw.randrange(4)
+    if kind == 0:
+        return value
+    if kind == 1:
+        return value + Decimal(draw.choice([-1, 1])).scaleb(-draw.randint(0, 6))
+    return number(draw) if kind == 2 else Decimal(str(round(float(value), draw.randint(0, 3))))
+
+
+def spelled(draw: random.Random, value: Decimal) -> str:
+    """One of the spellings of a number."""
+    plain = format(value, "f")
+    kind = draw.randrange(4)
+    if kind == 0:
+        return plain
+    if kind == 1:
+        return (plain if "." in plain else f"{plain}.") + "0" * draw.randint(1, 3)
+    if kind == 2:
+        return str(float(value)) if abs(value) < Decimal("1e300") else plain
+    exponent = draw.randint(-4, 4)
+    digits = format(value.scaleb(-exponent), "f")
+    if len(digits.lstrip("-").partition(".")[0]) > 3 or digits.lstrip("-").startswith("0.0"):
+        return plain  # more digits before an exponent than are written
+    sign = draw.choice(["", "+"]) if exponent >= 0 else ""
+    return f"{digits}{draw.choice('eE')}{sign}{exponent}"
+
+
+def span(draw: random.Random) -> Span:
+    low = number(draw)
+    high = near(draw, low) if draw.random() < 0.4 else number(draw)
+    low, high = sorted((low, high))
+    found = Span()
+    if draw.random() < 0.8:
+        found = found.both(Span(low=Fraction(low), above=draw.random() < 0.5))
+    if draw.random() < 0.8:
+        found = found.both(Span(high=Fraction(high), below=draw.random() < 0.5))
+    return found
+
+
+def holds(span: Span, value: Fraction) -> bool:
+    return (
+        (span.low is None or (value > span.low if span.above else value >= span.low))
+        and (span.high is None or (value < span.high if span.below else value <= span.high))
+    )  # fmt: skip
+
+
+def test_a_number_matches_if_and_only_if_it_is_between_the_bounds() -> None:
+    draw = random.Random(1)
+    inside = outside = 0
+    while min(inside, outside) < PAIRS:
+        bounds = span(draw)
+        of_numbers, of_integers = numbers(bounds), integers(bounds)
+        for _ in range(8):
+            base = draw.choice([bounds.low, bounds.high, None])
+            known = None if base is None else Decimal(base.numerator) / Decimal(base.denominator)
+            text = spelled(draw, near(draw, number(draw) if known is None else known))
+            value = Fraction(Decimal(text))
+            if len(text) > 100:
+                continue  # bounds of more digits are drawn a little closer
+            matches = of_numbers is not None and re.fullmatch(of_numbers, text) is not None
+            assert matches == holds(bounds, value), (bounds, text)
+            inside, outside = inside + matches, outside + (not matches)
+            whole = Fraction(int(value))
+            matches = of_integers is not None and bool(re.fullmatch(of_integers, str(whole)))
+            assert matches == holds(bounds, whole), (bounds, whole)
+
+
+def test_multiples_are_those_of_plain_arithmetic() -> None:
+    draw = random.Random(2)
+    steps = [1, 2, 3, 4, 5, 7, 8, 10, 12, 16, 20, 25, 100, 125, 250, 1000]
+    unknown = 0
+    for _ in range(2000):
+        step = Fraction(Decimal(draw.choice(steps)).scaleb(-draw.randint(0, 3)))
+        low, high = sorted(Fraction(draw.randint(-500, 2000)) for _ in range(2))
+        bounds = Span(None if draw.random() < 0.5 else low, None if draw.random() < 0.5 else high)
+        texts = multiples(step, bounds, whole=False)
+        if texts is None:
+            unknown += 1
+            continue
+        for _ in range(10):
+            value = Decimal(draw.randint(-1500, 1500)) * (
+                Decimal(step.numerator) / Decimal(step.denominator)
+                if draw.random() < 0.6
+                else Decimal("0.001")
+            )
+            text = format(value, "f")
+            exact = Fraction(Decimal(text))
+            wanted = (exact / step).denominator == 1 and holds(bounds, exact)
+            assert wanted == (bool(texts) and all(re.fullmatch(t, text) for t in texts)), text
+    assert unknown < 1000
+
+
+def test_the_engine_reads_the_expressions_likewise() -> None:
+    draw = random.Random(3)
+    for _ in range(40):
+        bounds = span(draw)
+        schema: dict[str, Any] = {"type": "number"}
+        if bounds.low is not None:
+            schema["exclusiveMinimum" if bounds.above else "minimum"] = float(bounds.low)
+        if bounds.high is not None:
+            schema["exclusiveMaximum" if bounds.below else "maximum"] = float(bounds.high)
+        text = numbers(
+            Span(
+                None if bounds.low is None else Fraction(Decimal(repr(float(bounds.low)))),
+                None if bounds.high is None else Fraction(Decimal(repr(float(bounds.high)))),
+                bounds.above,
+                bounds.below,
+            )
+        )
+        if text is None:
+            continue
+        spec = JsonSchema(schema, whitespace=None)
+        for _ in range(8):
+            given = spelled(draw, number(draw))
+            assert accepts(spec, given) == bool(re.fullmatch(text, given)), (schema, given)

@@ -11,7 +11,7 @@ import mlx.core as mx
 
 from ..engine.kv import Footprint
 from ..engine.kv.layers import Model
-from ..engine.prefix.store import different
+from ..engine.prefix.blocks import different
 from ..errors import MlxgenError
 from ..loading.sharding import Split
 from .called import Called

@@ -21,5 +21,5 @@ def check_integrity(store: BlockStore) -> None:
     assert sum(map(len, store._blocks._below.values())) == len(blocks) == len(seen)
     held = {id(array): array.nbytes for block in blocks for array in block.arrays()}
     assert sum(block.size for block in blocks) == store.nbytes <= store.max_bytes
-    assert sum(held.values()) == store.nbytes or store._sizes
+    assert sum(held.values()) == store.nbytes or store._blocks._sizes
     assert sum(held.values()) <= store.nbytes

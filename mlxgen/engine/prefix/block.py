@@ -65,6 +65,14 @@ def in_common(left: TokenIds, right: TokenIds) -> int:
     return first if size and different[first] else size
 
 
+def begins(tokens: TokenIds, others: TokenIds) -> bool:
+    """Whether others begin with these tokens; most are told apart by a single one."""
+    size = len(tokens)
+    if size > len(others) or tokens[-1] != others[size - 1]:
+        return False
+    return bool((tokens == others[:size]).all())
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
     """What the layers that cannot be cut hold after ``length`` tokens."""

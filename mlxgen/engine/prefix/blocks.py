@@ -12,9 +12,12 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
+from ...errors import LoadError
 from ..kv.alone import Alone
+from ..kv.footprint import Footprint
 from ..kv.layers import (
     CacheFactory,
     LayerCache,
@@ -27,7 +30,7 @@ from ..kv.layers import (
     sliceable,
 )
 from ..kv.slots import Slot, Slots
-from .block import BLOCK, Block, TokenIds, in_common, joined, key_of
+from .block import BLOCK, Block, Snapshot, TokenIds, begins, in_common, joined, key_of
 from .disk import Disk, File
 
 OPENED = 32  # files at most whose tokens are looked at to find the longest common beginning
@@ -96,10 +99,13 @@ class Chain(NamedTuple):
 
 class Blocks:
     """See the module. ``make`` builds the empty caches of the model, one for each layer, and
-    ``root`` is the key that its first blocks follow."""
+    ``root`` is the key that its first blocks follow. ``sizes``: the footprints of all parts of a
+    model on several machines. If these are not equally large, a block counts as many bytes as where
+    it has the most, so that all parts evict the same."""
 
-    def __init__(self, make: CacheFactory, root: str) -> None:
+    def __init__(self, make: CacheFactory, root: str, sizes: Sequence[Footprint] = ()) -> None:
         self.nbytes = 0
+        self._sizes = different(sizes)
         self._root = root
         self._fresh = Alone(make)
         self._held: OrderedDict[str, Block] = OrderedDict()  # used last at the end
@@ -122,6 +128,18 @@ class Blocks:
 
     def get(self, key: str) -> Block | None:
         return self._held.get(key)
+
+    def size_of(self, block: Block) -> int:
+        """The bytes that the layers of a block count."""
+        if not self._sizes:
+            return block.nbytes
+        return block.count * max(each.growing + each.early for each in self._sizes)
+
+    def size_of_state(self, state: Snapshot | None) -> int:
+        """The bytes that a snapshot counts."""
+        if state is None or not self._sizes:
+            return 0 if state is None else state.nbytes
+        return max(each.snapshot_at(state.length) for each in self._sizes)
 
     def after(self, block: Block) -> list[Block]:
         """The blocks that follow one."""
@@ -199,18 +217,14 @@ class Blocks:
         if not self.any_length:
             return self._held.get(key_of(parent, rest))
         after = self._below.get(parent, {}).values()
-        return next((each for each in after if in_common(each.tokens, rest) == len(rest)), None)
+        return next((each for each in after if begins(rest, each.tokens)), None)
 
     def beginnings(self, block: Block) -> list[Block]:
         """The tails that a block begins with, which are of no use beside it."""
         if not self.any_length:
             return []
         after = self._below.get(block.parent, {}).values()
-        return [
-            each
-            for each in after
-            if each.count < BLOCK and in_common(each.tokens, block.tokens) == each.count
-        ]
+        return [each for each in after if each.count < BLOCK and begins(each.tokens, block.tokens)]
 
     def find(self, ids: TokenIds, disk: Disk | None = None) -> Chain:
         """The longest beginning of these tokens that a sequence can go on from; with a ``disk``, of
@@ -269,6 +283,9 @@ class Blocks:
                     tokens = disk.tokens_of(each)
             if tokens is None:
                 continue
+            more = most < min(len(rest), len(tokens)) and tokens[most] == rest[most]
+            if self.any_length and not more:  # one is enough
+                continue
             common = in_common(tokens, rest)
             if common > most:
                 most, near = common, []
@@ -288,3 +305,17 @@ class Blocks:
             after = self._after(end.key, disk)
             ways += [[*way, each] for each in after if self._fresh.can_undo(each.stop)]
         return []
+
+
+def different(sizes: Sequence[Footprint]) -> list[Footprint]:
+    """The footprints of parts of a model, if these are not equally large.
+
+    Raises ``LoadError`` if what one part can take back or go on from, another one could not.
+    """
+    parts = {replace(each, weights=0) for each in sizes}
+    if len({(not each.fixed, *sorted({w for _, w in each.windows})) for each in parts}) > 1:
+        raise LoadError(
+            "the parts of this model have layers of different kinds, so that they cannot keep the"
+            " same prefixes; use another number of machines, or fewer"
+        )
+    return list(parts) if len(parts) > 1 else []

@@ -31,6 +31,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ...errors import LoadError, OptionError
 from ...loading.memory import in_words
@@ -56,6 +57,19 @@ _AHEAD = 60 * 10**9  # nanoseconds by which the clocks of machines may differ
 _TICK = 50 * 10**6  # nanoseconds in which two changes may have the same time
 _HEADER = 4096  # bytes of a file beside its arrays, about
 _SPARE = 32  # evict this part of the limit more than has to go, so that few writes have to
+
+
+class DiskFigures(NamedTuple):
+    """What is on disk, and what has been done there since that was made."""
+
+    disk_bytes: int
+    disk_limit: int
+    pieces_written: int
+    restored_tokens: int
+    restores_refused: int
+
+
+NO_DISK = DiskFigures(0, 0, 0, 0, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -100,15 +114,16 @@ class File:
 class Disk:
     """See the module. ``layout`` tells the files of the model from those of others.
 
-    ``written``: how many blocks were written. ``refused``: how often reading was thought to take
-    too long. Raises ``OptionError`` for ``cache_dir`` if the folder cannot be read, or made.
+    ``written``: how many blocks were written. ``restored``: how many tokens were read. ``refused``:
+    how often reading was thought to take too long. Raises ``OptionError`` for ``cache_dir`` if the
+    folder cannot be read, or made.
     """
 
     def __init__(self, path: Path, max_bytes: int, layout: Layout) -> None:
         self.path = path
         self.max_bytes = max_bytes
         self.layout = layout
-        self.written = self.refused = 0
+        self.written = self.restored = self.refused = 0
         self._seconds = self._bytes = 0.0  # of reading: running sums
         self._lock = threading.RLock()  # for what follows
         self._files: dict[str, File] = {}
@@ -134,6 +149,11 @@ class Disk:
     def nbytes(self) -> int:
         """The bytes of all files that are known, of other models as well."""
         return self._nbytes
+
+    @property
+    def figures(self) -> DiskFigures:
+        """What is there, and what was done here."""
+        return DiskFigures(self._nbytes, self.max_bytes, self.written, self.restored, self.refused)
 
     # ---- what there is ---------------------------------------------------------------------
 
@@ -194,10 +214,11 @@ class Disk:
         self._seconds *= _DOUBT
         return False
 
-    def read(self, key: str) -> Block:
-        """The block of a key; raises ``LoadError`` if it is not there or broken."""
+    def read(self, key: str, has_state: bool = False) -> Block:
+        """The block of a key, with its snapshot if it ``has_state``; raises ``LoadError`` if it is
+        not there or broken."""
         file, started = self.get(key), time.monotonic()
-        if file is None:
+        if file is None or file.has_state < has_state:
             raise LoadError("a part of this prefix is on no disk here")
         try:
             block = block_file.read(self.path / file.name, self.layout)
@@ -208,6 +229,7 @@ class Disk:
         except (OSError, LoadError) as error:
             self._lose(file, error)
             raise LoadError(f"{file.name} cannot be read") from error
+        self.restored += block.count
         self._seconds += time.monotonic() - started - _WEIGHT * self._seconds
         self._bytes += block.nbytes - _WEIGHT * self._bytes
         return block

@@ -20,9 +20,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 import mlx.core as mx
@@ -40,7 +39,7 @@ from . import block_file
 from .block import BLOCK, Block, Snapshot, TokenIds, as_ids, key_of, root_of
 from .block_file import Layout, checked_path
 from .blocks import Blocks, Chain
-from .disk import Disk
+from .disk import NO_DISK, Disk, DiskFigures
 from .writer import Writer
 
 logger = logging.getLogger(__name__)
@@ -48,19 +47,6 @@ logger = logging.getLogger(__name__)
 LEAVING = 10.0  # seconds for what is not on disk when the interpreter ends
 RESCUED = 16  # this part of the limit may wait to be written after it was evicted
 _STEP: int = KVCache.step  # tokens by which mlx-lm's caches grow
-
-
-class DiskFigures(NamedTuple):
-    """What is on disk, and what has been done there since the store was made."""
-
-    disk_bytes: int
-    disk_limit: int
-    pieces_written: int
-    restored_tokens: int
-    restores_refused: int
-
-
-NO_DISK = DiskFigures(0, 0, 0, 0, 0)
 
 
 class BlockStore:
@@ -100,11 +86,10 @@ class BlockStore:
         self._model = model
         self._max_bytes = max_bytes
         self._part = part
-        self._sizes = different(sizes)
         self._lock = threading.RLock()  # for what follows
-        self._blocks = Blocks(make, root_of("") if folder is None else folder.layout.root)
+        root = root_of("") if folder is None else folder.layout.root
+        self._blocks = Blocks(make, root, sizes)
         self._unsettled: list[Block] = []
-        self._restored = 0
         self._writer: Writer | None = None
         if folder is not None:
             self._writer = Writer(self._blocks, folder, self._lock)
@@ -131,10 +116,7 @@ class BlockStore:
     @property
     def disk(self) -> DiskFigures:
         """The figures of its folder."""
-        if (folder := self.folder) is None:
-            return NO_DISK
-        held, limit = folder.nbytes, folder.max_bytes
-        return DiskFigures(held, limit, folder.written, self._restored, folder.refused)
+        return NO_DISK if self.folder is None else self.folder.figures
 
     def match(self, tokens: Sequence[Token]) -> int:
         """How many leading tokens ``take`` would give; does not count as a use of them."""
@@ -159,7 +141,7 @@ class BlockStore:
         return chain.alone(self._make, room) if chain.length else None
 
     def take_into(self, slots: Slots, tokens: Sequence[Token]) -> Slot | None:
-        """The same, in a slot: what is kept is written there, and nowhere else before."""
+        """The same in a slot, where it is copied to at once."""
         chain = self._use(tokens)
         return chain.into(slots) if chain.length else None
 
@@ -196,18 +178,14 @@ class BlockStore:
                 self._unsettled += new or way[-1:]
 
     def _add(
-        self,
-        way: Sequence[Block],
-        new: Sequence[Block],
-        state: Snapshot | None,
-        room: int | None,
+        self, way: list[Block], new: list[Block], state: Snapshot | None, room: int | None
     ) -> bool:
         """Hold ``new`` blocks after those that lead to them, and the state after the last of all;
         whether there is room for it."""
         limit = self._max_bytes if room is None else max(0, min(room, self._max_bytes))
         for block in new:
-            block.size = self._size_of(block)
-        more = self._size_of_state(state)
+            block.size = self._blocks.size_of(block)
+        more = self._blocks.size_of_state(state)
         added = sum(block.size for block in new) + more
         if sum(block.size for block in way) + added > limit:
             return False
@@ -321,16 +299,6 @@ class BlockStore:
                     self._writer.rescue(block, self._max_bytes // RESCUED)
                 self._blocks.drop(block)
 
-    def _size_of(self, block: Block) -> int:
-        if not self._sizes:
-            return block.nbytes
-        return block.count * max(each.growing + each.early for each in self._sizes)
-
-    def _size_of_state(self, state: Snapshot | None) -> int:
-        if state is None or not self._sizes:
-            return 0 if state is None else state.nbytes
-        return max(each.snapshot_at(state.length) for each in self._sizes)
-
     # ---- from the disk ---------------------------------------------------------------------
 
     def restore(
@@ -367,7 +335,7 @@ class BlockStore:
             limit = self._max_bytes if room is None else min(room, self._max_bytes)
             limit -= sum(block.size for block in chain.blocks)
             needed = files[:1] if self.any_length else files
-            if more <= 0 or sum(file.nbytes for file in needed) > limit:
+            if more <= 0 or not files or sum(file.nbytes for file in needed) > limit:
                 return None
             if token and not disk.pays(sum(file.nbytes for file in files), token * more):
                 return None
@@ -384,35 +352,27 @@ class BlockStore:
 
     def _restore(self, ids: TokenIds, has_state: bool, room: int | None) -> bool:
         """Put the block of a file that these tokens end with into memory; whether it is there."""
-        start = (len(ids) - 1) // BLOCK * BLOCK
+        start, folder = (len(ids) - 1) // BLOCK * BLOCK, self.folder
+        assert folder is not None
         with self._lock:
             way = self._blocks.whole(ids[:start])
             key = key_of(self._blocks.key_after(way), ids[start:])
             try:
-                block: Block = self.together(lambda: self._block_of(key, has_state))
+                block: Block = self.together(lambda: folder.read(key, has_state))
             except Exception as error:  # whatever a disk does: it is never worth a request
                 if not isinstance(error, LoadError):
                     logger.warning("a prefix could not be read from the disk: %s", error)
-                if self.folder is not None:
-                    self.folder.refuse(key)
+                folder.refuse(key)
                 return False
-            state, block.snapshot = block.snapshot, None
+            state, block.snapshot = block.snapshot if has_state else None, None
             held = self._blocks.get(key)
             way, new = (way, [block]) if held is None else ([*way, held], [])
-            if not self._add(way, new, state if has_state else None, room):
+            if not self._add(way, new, state, room):
+                folder.refuse(key)  # or it would be read again and again
                 return False
-            self._restored += sum(each.count for each in new)
             for each in new or way[-1:]:
                 each.settled = each.saved = True
             return True
-
-    def _block_of(self, key: str, has_state: bool) -> Block:
-        if self.folder is None:
-            raise LoadError("there is no folder")
-        block = self.folder.read(key)
-        if has_state and block.snapshot is None:
-            raise LoadError("a part of this prefix is on no disk here")
-        return block
 
     # ---- in files of their own -------------------------------------------------------------
 
@@ -478,20 +438,6 @@ class BlockStore:
                     f" {self._max_bytes:,} in all; raise its max_bytes"
                 )
         return count
-
-
-def different(sizes: Sequence[Footprint]) -> list[Footprint]:
-    """The footprints of parts of a model, if these are not equally large.
-
-    Raises ``LoadError`` if what one part can take back or go on from, another one could not.
-    """
-    parts = {replace(each, weights=0) for each in sizes}
-    if len({(not each.fixed, *sorted({w for _, w in each.windows})) for each in parts}) > 1:
-        raise LoadError(
-            "the parts of this model have layers of different kinds, so that they cannot keep the"
-            " same prefixes; use another number of machines, or fewer"
-        )
-    return list(parts) if len(parts) > 1 else []
 
 
 def _leave(held: ref[BlockStore]) -> None:

@@ -222,17 +222,19 @@ class Prefill:
 
     def _is_read(self, handle: Handle) -> bool:
         """Read some of what is on disk of this prompt; whether there is more of it."""
-        cache, loop = self._cache, self._loop
-        if cache is None or handle.kv.length or handle.is_scored or handle.faults:
+        loop = self._loop
+        if self._cache is None or handle.kv.length or handle.is_scored or handle.faults:
             return False
 
         def read(command: Changed) -> None:
             loop.clock.skip()
             loop.runner.do(command)
 
-        room, token = max(0, self._room()), loop.clock.pace.token
-        done = cache.restore(handle.history, room=room, seconds=READING, do=read, token=token)
-        return not done
+        def restore(cache: BlockStore) -> bool:
+            room, token = max(0, self._room()), loop.clock.pace.token
+            return cache.restore(handle.history, room=room, seconds=READING, do=read, token=token)
+
+        return not self._ask(restore, True)
 
     def _shares(self, handle: Handle, missing: int, others: list[Handle], tokens: int) -> bool:
         """Whether a prompt goes with others in one pass, padded to the longest, of so many more

@@ -31,7 +31,8 @@ from ...tokens import Token
 from ..chunk import Chunk, DraftCount, FinishReason, Usage, all_drafts
 from ..kv import KV, PREFILL_STEP, Slots
 from ..limits import Limits, Stats
-from ..prefix.store import NO_DISK, BlockStore
+from ..prefix.disk import NO_DISK
+from ..prefix.store import BlockStore
 from ..request.accept import append, end, rewind, take_back
 from ..request.request import Request
 from ..runtime import Runtime

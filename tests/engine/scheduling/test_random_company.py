@@ -100,10 +100,10 @@ class Flaky(Disk):
 
     dice = random.Random(0)
 
-    def read(self, key: str) -> Block:
+    def read(self, key: str, has_state: bool = False) -> Block:
         if self.dice.random() < 0.1:
             raise OSError("the disk is gone")
-        return super().read(key)
+        return super().read(key, has_state)
 
 
 def crowd(dice: random.Random, disk: Path | None = None) -> tuple[Hall, dict[Handle, Asked]]:

@@ -40,11 +40,11 @@ class Counted(Disk):
         super().__init__(path, PLENTY, Layout(speaker.lm.make_cache))
         self.reads: list[int] = []
 
-    def read(self, key: str) -> Block:
+    def read(self, key: str, has_state: bool = False) -> Block:
         if self.fails_after is not None and len(self.reads) >= self.fails_after:
             raise OSError("the disk is gone")
         time.sleep(self.pause)
-        block = super().read(key)
+        block = super().read(key, has_state)
         self.reads.append(block.stop)
         return block
 

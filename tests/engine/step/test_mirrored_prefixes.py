@@ -89,9 +89,9 @@ class Slow(Disk):
         time.sleep(random.random() * self.pause)
         return super().write(block)
 
-    def read(self, key: str) -> Block:
+    def read(self, key: str, has_state: bool = False) -> Block:
         time.sleep(random.random() * self.pause)
-        return super().read(key)
+        return super().read(key, has_state)
 
 
 class Follower(Runner):

@@ -9,8 +9,11 @@ gives one line there and exit status 2. Slow imports come only after the argumen
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
+import select
+import stat
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +32,7 @@ from .terminal.files import parse_json, read_form
 from .terminal.interrupt import end_as_interrupted, leaving_at_once
 from .terminal.json_lines import json_line
 from .terminal.painter import Painter, legend, wants_colour
-from .terminal.report import report
+from .terminal.report import counted, report
 from .terminal.trace import Trace
 
 if TYPE_CHECKING:
@@ -60,12 +63,13 @@ ALIASES = {  # see arguments.ALIASES
     "--chat-template-config": "--chat-template-args",
     "--chat-template-kwargs": "--chat-template-args",
 }
+PATIENCE = 2.0  # seconds without standard input, after which a line says so
 LOST, WRONG, INTERRUPTED = 1, 2, 130  # exit statuses; the last is 128 and the signal's number
 EXAMPLES = """\
 examples:
   mlxgen.generate "What is the capital of France?"
   mlxgen.generate --model mlx-community/Qwen3-4B-4bit --temperature 0.7 "Write a haiku"
-  cat notes.txt | mlxgen.generate --model ./my-model --system "Summarise." -
+  cat notes.txt | mlxgen.generate --model ./my-model "Summarise this:"
   mlxgen.generate --raw --stop $'\\n' "Once upon a time"
   mlxgen.generate --chat --temperature 0.7
 
@@ -125,7 +129,7 @@ def make_parser() -> argparse.ArgumentParser:
         aliases=ALIASES,
     )
     parser.add_argument(
-        "text", nargs="?", metavar="PROMPT", help="the prompt; - reads standard input"
+        "text", nargs="?", metavar="PROMPT", help="the prompt; text from a pipe is added to it"
     )
     add_settings(parser, OneModel, {"model": "model"})
     defaults = {each.name: each.default for each in fields(OneModel)}
@@ -142,6 +146,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="an image before the prompt, if the model takes images; repeatable",
     )
     flag("--chat", help="hold a conversation, one message a line; /help lists its commands")
+    flag("--resume", help="go on with the last conversation")
     flag(
         "--raw",
         help="continue the prompt without the chat template; greedy by default. With --chat: show "
@@ -233,8 +238,10 @@ def run(arguments: argparse.Namespace, *, launched: bool = False) -> int:
 
     ``launched``: by ``mlx.launch``, on several machines.
     """
+    arguments.chat = arguments.chat or arguments.resume
     arguments.as_written = arguments.chat and arguments.raw
     arguments.raw = arguments.raw and not arguments.chat
+    arguments.launched = launched
     if launched and "-" in (arguments.text, arguments.prompt):
         raise OptionError(
             "prompt",
@@ -315,17 +322,21 @@ def run_chat(
     """Converse until the input ends; returns the exit status."""
     from .terminal.conversation import Conversation
     from .terminal.converse import converse
+    from .terminal.kept import resumed
 
-    conversation = Conversation(
-        system=arguments.system,
-        template=template_variables(arguments),
-        defaults=defaults,
-        allow_control_tokens=arguments.allow_control_tokens,
-    )
+    conversation = resumed() if arguments.resume else Conversation()
+    conversation.system = arguments.system or conversation.system
+    conversation.template |= template_variables(arguments)
+    conversation.defaults = defaults
+    conversation.allow_control_tokens = arguments.allow_control_tokens
     options.pop("filters", None)
-    conversation.configure(options, _forms(arguments))
+    conversation.configure(
+        {**conversation.settings, **options}, {**conversation.forms, **_forms(arguments)}
+    )
     told = report if arguments.verbose else None
     notice = f"{NAME}: {DEMO}" if lm.is_demo else None
+    if arguments.resume:
+        say(f"going on after: {conversation.last.message.splitlines()[0][:60]}")
     return converse(
         lm,
         conversation,
@@ -372,7 +383,8 @@ def stream_text(
         if lm.max_context is not None and used >= lm.max_context:
             say(f"stopped because the context of {lm.max_context} tokens is full")
         elif arguments.max_tokens is None:
-            say(f"stopped after {usage.completion_tokens} tokens; --max-tokens allows more")
+            count = counted(usage.completion_tokens, "token")
+            say(f"stopped after {count}; --max-tokens allows more")
     return status
 
 
@@ -396,13 +408,12 @@ def read_prompt(arguments: argparse.Namespace) -> str:
     if arguments.text is not None and arguments.prompt is not None:
         raise OptionError("prompt", "given twice; use either --prompt or the argument")
     text: str | None = arguments.prompt if arguments.text is None else arguments.text
-    if text is None:
-        raise PromptError('there is no prompt; pass --prompt "...", or - to read standard input')
-    if text == "-":
-        try:
-            text = sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
-        except UnicodeDecodeError as error:
-            raise PromptError(f"standard input is not UTF-8 text ({error.reason})") from error
+    if text == "-" or (text is None and _is_piped() and not arguments.chat):
+        text = _standard_input()
+    elif text is None:
+        raise PromptError('there is no prompt; pass one, such as mlxgen.generate "Hello"')
+    elif _is_piped() and not (arguments.chat or arguments.raw or arguments.launched):
+        text = "\n\n".join(filter(None, (text, _standard_input())))
     if not (text if arguments.raw else text.strip()):
         raise PromptError("the prompt is empty; pass some text")
     for name, value in (("prompt", text), ("system message", arguments.system)):
@@ -416,6 +427,25 @@ def read_prompt(arguments: argparse.Namespace) -> str:
     if arguments.heal and not arguments.raw:
         raise OptionError("heal", "needs --raw, as a chat ends where a new message begins")
     return text
+
+
+def _is_piped() -> bool:
+    """Whether standard input is a pipe or a file, which has an end."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def _standard_input() -> str:
+    with contextlib.suppress(OSError, ValueError):  # what is not a file of the system is there
+        if not select.select([sys.stdin], [], [], PATIENCE)[0]:
+            say("waiting for standard input; to leave it out, add </dev/null")
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"standard input is not UTF-8 text ({error.reason})") from error
 
 
 def make_prompt(lm: LanguageModel, text: str, arguments: argparse.Namespace) -> Any:
@@ -496,13 +526,24 @@ def make_renderer(
     if arguments.json:
         return lambda chunk, usage: json_line(chunk, usage, vocabulary) + "\n"
     if not arguments.show_probs:
-        return lambda chunk, usage: chunk.text
+        return _plain_renderer(arguments)
     if not wants_colour(sys.stdout, os.environ):
         say("--show-probs: no colours, because this is not a terminal or NO_COLOR is set")
         return lambda chunk, usage: chunk.text
     say(f"probability: {legend()}")
     painter = Painter()
     return lambda chunk, usage: painter.push(chunk.text, chunk.logprob)
+
+
+def _plain_renderer(arguments: argparse.Namespace) -> Callable[[Chunk, Usage | None], str]:
+    """The text itself; on a terminal, lines are broken between words, but not those of a form."""
+    is_screen = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    if not is_screen or _forms(arguments):
+        return lambda chunk, usage: chunk.text
+    from .terminal.screens import Wrapper, width
+
+    wrapper = Wrapper(width)
+    return lambda chunk, usage: wrapper.push(chunk.text)
 
 
 def say(line: str) -> None:

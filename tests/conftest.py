@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 settings.register_profile("untimed", settings.default, deadline=None)
 settings.load_profile("untimed")
 
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="mlxgen-tests-")  # chats are kept there
 os.environ.setdefault("MLX_ENABLE_TF32", "0")  # numbers are compared, on an M5 and on CUDA, too
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a background job of a script

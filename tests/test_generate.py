@@ -407,7 +407,7 @@ def test_a_variable_that_the_template_does_not_use_is_refused(cli: Any) -> None:
         (["--temprature=1", "a"], r"did you mean --temperature\?"),
         (["a", "--json-schema", "{"], "--json-schema: invalid JSON"),
         (["a", "--regex", "a(b"], r"unclosed group \('\(' at character 2\) *$"),
-        (["a", "--temp", "1"], "unrecognized arguments"),
+        (["a", "--tem", "1"], "unrecognized arguments"),
         (["a", "--top-k", "few"], "invalid int value"),
         (["a", "--top-p", "1.5"], r"--top-p: .*0.*1, got 1\.5"),
         (["a", "--min-p", "nan"], "--min-p: .*nan"),

@@ -13,14 +13,16 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import MlxgenError, OptionError
 from .conversation import SETTABLE, Conversation
-from .files import path_of, read_form, read_json
+from .files import path_of, read_form, read_json, replaced
 from .last import Last, Place
 from .odds import LEAST
 from .reader import QUOTES, Reader
+from .report import counted
 
 OFF = ("off", "none", "default")
 DIGITS = 9  # of a number at most
@@ -72,11 +74,13 @@ class Host(Protocol):
 
 
 class Command(NamedTuple):
-    """``argument`` is what the help shows; ``run`` gets what was typed for it."""
+    """``argument`` and ``help`` are what the list shows, and ``more`` is what ``/help COMMAND``
+    adds; ``run`` gets what was typed for it. A command without ``more`` is not listed."""
 
     argument: str
     help: str
     run: Callable[[Host, str], None]
+    more: str = ""
 
 
 def is_command(text: str) -> bool:
@@ -154,7 +158,7 @@ def _drop(host: Host, argument: str) -> None:
     freed = host.freed(count)
     dropped = host.conversation.drop(count)
     named = "; ".join(_short(exchange.message) for exchange in dropped)
-    host.note(f"dropped, which frees {freed} tokens: {named}")
+    host.note(f"dropped, which frees {counted(freed, 'token')}: {named}")
 
 
 # ---- the last answer ----
@@ -312,9 +316,7 @@ def _save(host: Host, argument: str) -> None:
     try:
         if path.exists():
             Conversation.of_json(read_json("/save", argument))
-        beside = path.with_name(path.name + ".part")  # a full disk must not destroy the old one
-        beside.write_text(text + "\n", encoding="utf-8")
-        beside.replace(path)
+        replaced(path, text + "\n")
     except OSError as error:
         raise OptionError("/save", f"{path} cannot be written: {error.strerror}") from error
     except MlxgenError as error:
@@ -344,13 +346,17 @@ def _help(host: Host, argument: str) -> None:
     name = argument.removeprefix("/")
     if name and name not in COMMANDS:
         run_command(host, f"/{name}")  # raises, and says what is close
-    for each in [name] if name else COMMANDS:
+    listed = [name] if name else [each for each in COMMANDS if COMMANDS[each].more]
+    for each in listed:
         command = COMMANDS[each]
         host.note(f"/{each} {command.argument:<16}".ljust(26) + command.help)
-    if not name:
+    if name:
+        host.note(fill(COMMANDS[name].more, 78))
+    else:
         host.note(
             f"A line that ends in \\ continues; {QUOTES} begins and ends a block of lines.\n"
-            "Ctrl-C stops an answer, Ctrl-D ends the chat, Tab completes commands."
+            "Ctrl-C stops an answer, Ctrl-D ends the chat, Tab completes commands.\n"
+            "/help COMMAND says more about one, such as /help rewind."
         )
 
 
@@ -364,34 +370,138 @@ def _short(text: str) -> str:
 
 
 def _count(conversation: Conversation) -> str:
-    count = len(conversation.exchanges)
-    return f"{count} exchange{'' if count == 1 else 's'}"
+    return counted(len(conversation.exchanges), "exchange")
 
 
 COMMANDS = {
-    "undo": Command("", "take back the last exchange", _undo),
-    "retry": Command("", "answer the last message again", _retry),
-    "tokens": Command("[N|all]", "the odds of the last answer's tokens", _tokens),
-    "rewind": Command('N|"TEXT"|@N', "take back N tokens, or from there on", _rewind),
-    "continue": Command("", "go on with the last answer", _continue),
-    "instead": Command("[@N] TEXT", "put another text there, and go on", _instead),
-    "branches": Command("[N]", "the versions of the last answer; go to one", _branches),
-    "compare": Command("[N [N]]", "two versions side by side", _compare),
-    "edit": Command("[TEXT]", "change the last message and answer it again", _edit),
-    "system": Command("[TEXT|off]", "show or set the system message", _system),
-    "set": Command("[NAME [VALUE]]", "show or set an option, such as /set temperature 0.3", _set),
-    "json": Command("[FILE|off]", "answers are JSON that matches a schema", partial(_form, "json")),
+    "undo": Command(
+        "",
+        "take back the last exchange",
+        _undo,
+        "It removes your last message and its answer. /edit changes the message instead.",
+    ),
+    "retry": Command(
+        "",
+        "answer the last message again",
+        _retry,
+        "The new answer is drawn with other random numbers; at temperature 0 it is the "
+        "same. The old one stays as a branch: see /branches.",
+    ),
+    "tokens": Command(
+        "[N|all]",
+        "the odds of the last answer's tokens",
+        _tokens,
+        "It shows the answer tinted by probability, and lists its N least likely tokens "
+        "with their numbers and what else was likely there. The numbers are for /rewind @N "
+        "and /instead @N.",
+    ),
+    "rewind": Command(
+        'N|"TEXT"|@N',
+        "take back N tokens, or from there on",
+        _rewind,
+        '/rewind 5 takes back the last 5 tokens of the answer, /rewind "Paris" everything '
+        "from the last Paris on, and /rewind @12 everything from token 12 on. Then "
+        "/continue goes on from there, and /instead TEXT puts something else there first.",
+    ),
+    "continue": Command(
+        "",
+        "go on with the last answer",
+        _continue,
+        "It goes on after Ctrl-C, after /rewind, and after an answer that was cut off. "
+        "Settings that you have changed since hold for what follows.",
+    ),
+    "instead": Command(
+        "[@N] TEXT",
+        "put another text there, and go on",
+        _instead,
+        "/instead @12 Rome puts Rome in the place of token 12; without @N, at the end of "
+        "what /rewind left. A text in double quotes is taken exactly as it is; otherwise it "
+        "gets the space that the word before it needs.",
+    ),
+    "branches": Command(
+        "[N]",
+        "the versions of the last answer; go to one",
+        _branches,
+        "/rewind, /instead and /retry leave the version before them behind. /branches draws "
+        "all of them as a tree, with the odds where they part; /branches 1 goes back to the "
+        "first. The next message keeps the version that is shown.",
+    ),
+    "compare": Command(
+        "[N [N]]",
+        "two versions side by side",
+        _compare,
+        "/compare 1 3 shows branches 1 and 3, /compare 1 shows branch 1 and the current "
+        "one, with what differs marked.",
+    ),
+    "edit": Command(
+        "[TEXT]",
+        "change the last message and answer it again",
+        _edit,
+        "Without TEXT, the message comes up for editing. An empty line leaves it as it was.",
+    ),
+    "system": Command(
+        "[TEXT|off]",
+        "show or set the system message",
+        _system,
+        "It holds from the next answer on, for the whole conversation: /system Answer in French.",
+    ),
+    "set": Command(
+        "[NAME [VALUE]]",
+        "show or set an option, such as /set temperature 0.3",
+        _set,
+        "/set lists the options with their values, /set temperature shows one, /set "
+        "temperature 0.3 changes it and /set temperature default resets it. A value is "
+        'JSON, or else plain text: /set stop "\\n" and /set banned however both work.',
+    ),
+    "json": Command(
+        "[FILE|off]",
+        "answers are JSON that matches a schema",
+        partial(_form, "json"),
+        "/json person.json reads the schema from a file; /json {...} takes it from the "
+        "line. It holds for the answer and not for the thinking before it, until /json off.",
+    ),
     "regex": Command(
-        "[PATTERN|off]", "answers match a regular expression", partial(_form, "regex")
+        "[PATTERN|off]",
+        "answers match a regular expression",
+        partial(_form, "regex"),
+        "/regex (yes|no) allows these two answers, until /regex off.",
     ),
     "lark": Command("[FILE|off]", "answers follow a Lark grammar", partial(_form, "lark")),
-    "show": Command("", "show the conversation", _show),
-    "clear": Command("", "start over; the settings stay", _clear),
-    "drop": Command("[N]", "forget the N oldest exchanges", _drop),
-    "save": Command("FILE", "write messages and settings to a JSON file", _save),
-    "load": Command("FILE", "continue a saved conversation", _load),
-    "help": Command("[COMMAND]", "show this list, or one of it", _help),
-    "quit": Command("", "end the chat", _quit),
+    "show": Command(
+        "",
+        "show the conversation",
+        _show,
+        "Every message as the model sees it, with its role.",
+    ),
+    "clear": Command(
+        "",
+        "start over; the settings stay",
+        _clear,
+        "All messages are forgotten. The system message, options and forms stay.",
+    ),
+    "drop": Command(
+        "[N]",
+        "forget the N oldest exchanges",
+        _drop,
+        "It makes room when the context is nearly full. The chat offers it when it is full.",
+    ),
+    "save": Command(
+        "FILE",
+        "write messages and settings to a JSON file",
+        _save,
+        "A file that is not a saved conversation is not overwritten. The last chat is kept "
+        "without this, too: mlxgen.generate --resume goes on with it.",
+    ),
+    "load": Command(
+        "FILE",
+        "continue a saved conversation",
+        _load,
+        "It replaces the messages, options and forms by those of the file.",
+    ),
+    "help": Command(
+        "[COMMAND]", "show this list, or more about one", _help, "/help rewind, for example."
+    ),
+    "quit": Command("", "end the chat", _quit, "Ctrl-D does the same."),
 }
 
 

@@ -10,7 +10,6 @@ message of the conversation has one.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,11 +24,13 @@ from .commands import completions, is_command, run_command
 from .compare import write_side_by_side
 from .conversation import Conversation, Exchange
 from .interrupt import Brake
+from .kept import keep
 from .last import Last
 from .odds import least_sure, tinted
 from .painter import Painter, legend, wants_colour
 from .reader import PipeReader, Reader, TerminalReader, Typed
-from .screens import DimScreen, Look, PlainScreen
+from .report import counted
+from .screens import DimScreen, Look, PlainScreen, Wrapper, width
 
 Report = Callable[[Usage, Chunk | None], Iterable[str]]
 
@@ -80,7 +81,14 @@ class TerminalChat:
                 going = self._guarded(self.reader.read)
         finally:
             self._let_go()
+        if self.interactive and self.conversation.exchanges:
+            self.note("(the chat is kept; --resume goes on with it)")
         return self.status
+
+    def _keep_file(self) -> None:
+        """Keep the conversation for ``--resume``, if a person holds it."""
+        if self.interactive and self.conversation.exchanges:
+            keep(self.conversation)
 
     def note(self, line: str) -> None:
         """Tell the person something."""
@@ -210,6 +218,8 @@ class TerminalChat:
         except MlxgenError as error:
             self.status = 0 if self.interactive else 2
             self.note(f"error: {' '.join(str(error).split())}")
+        finally:
+            self._keep_file()
         return True
 
     # ---- one answer ----
@@ -225,7 +235,8 @@ class TerminalChat:
             return begin()
 
     def _stream(self, answer: Answer, brake: Brake) -> None:
-        screen = PlainScreen(self.out, self.notes) if self.look is None else self.look()
+        exact = bool(self.conversation.forms)
+        screen = PlainScreen(self.out, self.notes) if self.look is None else self.look(exact)
         try:
             for chunk, events in answer:
                 brake.runs = True
@@ -258,6 +269,7 @@ class TerminalChat:
 
     def _conclude(self, answer: Answer | None, brake: Brake, *, said: bool = True) -> None:
         """Say how an answer ended, if it was cut off, and how full the context is."""
+        self._keep_file()
         if brake.pressed and said:
             self.note("(stopped; /continue goes on)")
         if answer is not None:
@@ -268,9 +280,9 @@ class TerminalChat:
                     "/clear starts over)"
                 )
             elif answer.finish_reason == "length":
-                count = len(answer.tokens)
+                count = counted(len(answer.tokens), "token")
                 self.note(
-                    f"(cut off after {count} tokens; /continue goes on, "
+                    f"(cut off after {count}; /continue goes on, "
                     "/set max_tokens default allows more)"
                 )
             if self.report is not None:
@@ -303,9 +315,10 @@ class TerminalChat:
             return False
         named = "".join(f"\n  {_short(exchange.message)}" for exchange in said[:count])
         what = "exchange" if count == 1 else f"{count} exchanges"
+        freed = counted(tokens - left, "token")
         self.note(
             f"the conversation has {tokens} tokens, and the context holds {most}, including the "
-            f"answer. Drop the oldest {what}, which frees {tokens - left} tokens? (yes or no)"
+            f"answer. Drop the oldest {what}, which frees {freed}? (yes or no)"
             f"{named}"
         )
         while (reply := self.reader.read().text.strip().lower()) not in ("y", "yes"):
@@ -372,7 +385,7 @@ def converse(
 
 
 def _columns() -> int | None:
-    return shutil.get_terminal_size().columns if sys.stderr.isatty() else None
+    return width() if sys.stderr.isatty() else None
 
 
 def look_of(out: TextIO, *, raw: bool, tints: bool) -> Look | None:
@@ -380,9 +393,11 @@ def look_of(out: TextIO, *, raw: bool, tints: bool) -> Look | None:
     if not wants_colour(out, os.environ):
         return None
     if tints:
-        return lambda: DimScreen(out, Painter())
-    if raw or not out.isatty():
-        return lambda: DimScreen(out)
+        return lambda exact: DimScreen(out, Painter())
+    if not out.isatty():
+        return lambda exact: DimScreen(out)
+    if raw:
+        return lambda exact: DimScreen(out, wrapper=None if exact else Wrapper(width))
     from .markdown import MarkdownScreen  # slow to import
 
-    return lambda: MarkdownScreen(out)
+    return lambda exact: DimScreen(out) if exact else MarkdownScreen(out)

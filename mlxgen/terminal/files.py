@@ -6,6 +6,7 @@ What cannot be read raises ``OptionError`` with the ``name`` of the option or co
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -41,6 +42,18 @@ def opened(name: str, given: str) -> TextIO:
         return path.open("w", encoding="utf-8")
     except OSError as error:
         raise OptionError(name, f"{path} cannot be written: {error.strerror}") from error
+
+
+def replaced(path: Path, text: str) -> None:
+    """Write a file for its owner alone; the old one stays if that fails. Raises ``OSError``."""
+    beside = path.with_name(path.name + ".part")
+    with open(beside, "w", encoding="utf-8", opener=_private) as file:
+        file.write(text)
+    beside.replace(path)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def read_json(name: str, given: str) -> Any:

@@ -19,6 +19,7 @@ from ..tokens import Token, Vocabulary
 from .answer import Answer
 from .branches import Branches
 from .conversation import Exchange
+from .report import counted
 
 _BYTE = re.compile(r"\\x([0-9a-f]{2})")
 
@@ -56,7 +57,9 @@ class Last:
         """Before the last ``count`` tokens."""
         have = len(self.chunks)
         if not 0 <= count <= have:
-            raise RewindError(f"the answer has {have} tokens; take back at most {have}", have)
+            raise RewindError(
+                f"the answer has {counted(have, 'token')}; take back at most {have}", have
+            )
         return Place(have - count)
 
     def before(self, text: str) -> Place:

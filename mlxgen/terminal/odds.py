@@ -17,6 +17,7 @@ from ..engine import Chunk
 from ..tokens import Token
 from .branches import percent
 from .painter import Painter, legend
+from .report import counted
 from .screens import DimScreen
 
 LEAST = 8  # unsure tokens that are listed
@@ -50,7 +51,7 @@ def least_sure(
     if not least:
         return
     width = max(cell_len(_shown(piece, chunk.token)) for _, chunk in least)
-    yield f"{len(chunks)} tokens; the least sure, with what was likely there as well:"
+    yield f"{counted(len(chunks), 'token')}; the least sure, with what was likely there as well:"
     for number, chunk in sorted(least, key=lambda each: each[0]):
         name = _shown(piece, chunk.token)
         line = f"  @{number:<5} {name}{' ' * (width - cell_len(name))} {percent(chunk.logprob)} "

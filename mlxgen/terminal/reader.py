@@ -4,14 +4,17 @@ Owns the rules for messages of several lines, and the two ways to read a line. M
 commands or models. Invariant: each message is one ``Typed``, wherever its lines are broken, and
 the end of the input also ends a message.
 
-A line that ends in a backslash continues on the next one. A line that begins with three quotes
-begins a block, which ends with a line that ends in three quotes; the text between is taken as it
-is. A line break right after the first quotes, or right before the last, is not part of it.
+Several lines that are pasted at once are one message, and never a command. GNU readline says what
+was pasted; without it, it is what waits already when a line has been read. A line that ends in a
+backslash continues on the next one. A line that begins with three quotes begins a block, which ends
+with a line that ends in three quotes; the text between is taken as it is. A line break right after
+the first quotes, or right before the last, is not part of it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import select
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -21,10 +24,11 @@ from ..errors import PromptError
 
 QUOTES = '"""'
 PROMPT, MORE = "> ", "... "
+PASTE = 0.05  # seconds in which the next line of a paste has come
 
 
 class Typed(NamedTuple):
-    """A message; if ``quoted``, it was a block and so is not a command."""
+    """A message; if ``quoted``, it was a block or pasted, and so is not a command."""
 
     text: str
     quoted: bool = False
@@ -44,6 +48,10 @@ class Composer:
 
     def push(self, line: str) -> Typed | None:
         """Add a line without its line end; returns the message if it is complete now."""
+        pasted = "\n" in line and not self._in_block and not line.startswith(QUOTES)
+        if pasted:
+            self._lines.append(line.rstrip("\n"))
+            return self._complete()._replace(quoted=True)
         if not self._lines and line.startswith(QUOTES):
             self._in_block = True
             line = line[len(QUOTES) :]
@@ -120,9 +128,12 @@ class TerminalReader:
         self,
         ask: Callable[[str], str] = input,
         complete: Callable[[str], list[str]] | None = None,
+        waits: Callable[[], bool] | None = None,
     ) -> None:
         self._ask = ask
         self._readline = _readline()
+        marked = self._readline is not None and not _is_libedit(self._readline)
+        self._waits = waits or (_never if marked else _more_is_there)
         if self._readline is not None and complete is not None:
             _complete_with(self._readline, complete)
 
@@ -135,7 +146,7 @@ class TerminalReader:
         readline = self._readline
         if readline is None:
             return None
-        if "libedit" in (readline.__doc__ or ""):  # it empties the line before it is shown
+        if _is_libedit(readline):  # it empties the line before it is shown
             if "\n" not in text:
                 readline.add_history(text)
                 print("the arrow up brings the message back", file=sys.stderr)
@@ -150,7 +161,10 @@ class TerminalReader:
 
     def _line(self, prompt: str) -> str:
         try:
-            return self._ask(prompt)
+            lines = [self._ask(prompt)]
+            while self._waits():
+                lines.append(self._ask(""))
+            return "\n".join(lines)
         except EOFError:
             print(file=sys.stdout, flush=True)  # what follows gets a line of its own
             raise
@@ -163,8 +177,26 @@ def _readline() -> ModuleType | None:
         import readline
 
         readline.set_auto_history(True)
+        if not _is_libedit(readline):
+            readline.parse_and_bind("set enable-bracketed-paste on")  # Python turns it off
         return readline
     return None
+
+
+def _is_libedit(readline: ModuleType) -> bool:
+    return "libedit" in (readline.__doc__ or "")
+
+
+def _never() -> bool:
+    return False
+
+
+def _more_is_there() -> bool:
+    """Whether a further line waits already, as after a paste."""
+    try:
+        return bool(select.select([sys.stdin], [], [], PASTE)[0])
+    except (OSError, ValueError):  # not a file of the system
+        return False
 
 
 def _complete_with(readline: ModuleType, complete: Callable[[str], list[str]]) -> None:
@@ -174,7 +206,7 @@ def _complete_with(readline: ModuleType, complete: Callable[[str], list[str]]) -
         found = complete(readline.get_line_buffer()[: readline.get_endidx()])
         return found[n] if n < len(found) else None
 
-    libedit = "libedit" in (readline.__doc__ or "")
     readline.set_completer_delims(" ")
     readline.set_completer(nth)
-    readline.parse_and_bind("bind ^I rl_complete" if libedit else "tab: complete")
+    tab = "bind ^I rl_complete" if _is_libedit(readline) else "tab: complete"
+    readline.parse_and_bind(tab)

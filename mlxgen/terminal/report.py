@@ -19,12 +19,18 @@ def report(usage: Usage, last: Chunk | None) -> Iterable[str]:
     # The first token is known at the end of the prompt's time.
     after_first = usage.completion_tokens - 1
     yield f"generation:  {_speed(usage.completion_tokens, after_first, usage.generation_seconds)}"
-    yield f"drafted:     {_drafts(usage)}, in {usage.forward_passes} passes"
+    passes = f"{usage.forward_passes} pass{'' if usage.forward_passes == 1 else 'es'}"
+    yield f"drafted:     {_drafts(usage)}, in {passes}"
     reason = last.finish_reason if last is not None and last.finish_reason else "interrupted"
     yield f"finished:    {reason}" + (
         f" at {last.stop!r}" if last is not None and last.stop else ""
     )
     yield f"peak memory: {mx.get_peak_memory() / 1e9:.3f} GB"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things, as in ``1 token`` and ``2 tokens``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _drafts(usage: Usage) -> str:
@@ -33,9 +39,9 @@ def _drafts(usage: Usage) -> str:
     if not each:
         return "nothing"
     proposed, accepted = usage.drafted_tokens, usage.accepted_draft_tokens
-    return f"{proposed} tokens, {accepted} of them accepted ({', '.join(each)})"
+    return f"{counted(proposed, 'token')}, {accepted} of them accepted ({', '.join(each)})"
 
 
 def _speed(tokens: int, timed: int, seconds: float, cached: str = "") -> str:
     rate = f", {timed / seconds:.1f} tokens per second" if timed > 0 and seconds > 0 else ""
-    return f"{tokens} tokens{cached}{rate}"
+    return f"{counted(tokens, 'token')}{cached}{rate}"

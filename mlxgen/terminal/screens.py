@@ -7,9 +7,13 @@ colours, at the beginning of a line.
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TextIO, TypeAlias
+
+from rich.cells import cell_len
 
 from ..chat.events import ChatEvent, Reasoning, Text
 from ..engine import Chunk
@@ -35,7 +39,48 @@ class Paints(Protocol):
         """The painted text of one more token."""
 
 
-Look: TypeAlias = Callable[[], Screen]
+Look: TypeAlias = Callable[[bool], Screen]
+"""Makes a screen; if its argument is true, every space of the answer counts, as in JSON."""
+
+_PIECES = re.compile(r"\n|[^\S\n]+|\S+")
+
+
+def width() -> int:
+    """The columns of the terminal, now."""
+    return shutil.get_terminal_size().columns
+
+
+class Wrapper:
+    """Breaks the lines of a stream of text between words, on a terminal.
+
+    A word that turns out not to fit is erased and written on the next line. A word that is wider
+    than a line, and lines that begin with a space (code), are left to the terminal.
+    """
+
+    def __init__(self, columns: Callable[[], int]) -> None:
+        self._columns = columns
+        self._line = ""  # what stands on the line
+        self._word = ""  # the last word of it
+
+    def push(self, text: str) -> str:
+        """What to write for a further piece of text."""
+        return "".join(self._put(piece) for piece in _PIECES.findall(text))
+
+    def _put(self, piece: str) -> str:
+        if piece == "\n":
+            self._line = self._word = ""
+            return piece
+        before, self._line = self._line, self._line + piece
+        width = self._columns()
+        if piece.isspace():
+            self._word = ""
+            return piece if self._line[0].isspace() or cell_len(self._line) <= width else ""
+        printed, self._word = self._word, self._word + piece
+        if cell_len(self._line) <= width or before == printed or self._line[0].isspace():
+            return piece
+        self._line = self._word
+        back = f"\x1b[{cell_len(printed)}D\x1b[K" if printed else ""
+        return f"{back}\n{self._word}"
 
 
 @dataclass(slots=True)
@@ -80,6 +125,7 @@ class DimScreen:
 
     out: TextIO
     painter: Paints | None = None
+    wrapper: Wrapper | None = None
     _part: type[Reasoning | Text] | None = None
     _ends_line: bool = True
 
@@ -95,13 +141,16 @@ class DimScreen:
     def _write(self, event: Reasoning | Text, chunk: Chunk | None) -> None:
         kind, text = type(event), event.text
         if kind is not self._part:
-            self.out.write(self._end_part() + ("" if self._part is None else "\n\n"))
+            self.out.write(self._end_part() + self._wrapped("" if self._part is None else "\n\n"))
             self._part = kind
             self.out.write(_DIM if self._is_dim else "")
         if self.painter is not None:
             text = self.painter.push(text, None if chunk is None else chunk.logprob)
-        self.out.write(text)
+        self.out.write(self._wrapped(text))
         self._ends_line = event.text.endswith("\n")
+
+    def _wrapped(self, text: str) -> str:
+        return text if self.wrapper is None or self.painter is not None else self.wrapper.push(text)
 
     @property
     def _is_dim(self) -> bool:

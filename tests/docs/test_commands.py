@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import plistlib
 import re
@@ -82,12 +81,17 @@ class Shell:
         if before:
             feeding = " | ".join(before)
             given = subprocess.run(["bash", "-ec", feeding], capture_output=True, check=True).stdout
-        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        Path(".stdin").write_bytes(given)  # a file, as text is only taken from what has an end
+        with Path(".stdin").open(encoding="utf-8") as stdin:
+            self._monkeypatch.setattr(sys, "stdin", stdin)
+            return self._answer(last)
+
+    def _answer(self, last: str) -> str:
         last, *notes = re.split(r" 2>(?=\w+$)", last)
         self._capsys.readouterr()
         status = generate.main(arguments_of(Command(last)))
         captured = self._capsys.readouterr()
-        assert status == 0, (command.text, captured.err)
+        assert status == 0, (last, captured.err)
         for name in notes:
             Path(name).write_text(captured.err, encoding="utf-8")
         return captured.out

@@ -115,7 +115,7 @@ def test_a_loaded_model_has_it_as_options_that_nobody_can_change(folder: Path) -
 
 def test_a_pair_of_your_own_may_come_with_recommendations(folder: Path) -> None:
     lm = mlxgen.load(folder)
-    assert dict(lm.recommended) == {}
+    assert dict(lm.recommended) == {"temperature": 0}
     made = mlxgen.LanguageModel(lm.model, lm.tokenizer, recommended={"top_p": 0.9})
     assert dict(made.recommended) == {"top_p": 0.9}
     with pytest.raises(

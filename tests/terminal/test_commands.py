@@ -337,7 +337,11 @@ def test_a_path_that_is_no_files_is_named(name: str) -> None:
 
 def test_help_lists_every_command_and_quit_ends() -> None:
     listed = Host().run("/help")
-    assert all(f"/{name}" in listed for name in COMMANDS)
+    assert all(f"/{name}" in listed for name, command in COMMANDS.items() if command.more)
+    for name, command in COMMANDS.items():
+        told = Host().run(f"/help {name}")
+        assert command.help in told and command.more in " ".join(told.split())
+        assert max(len(line) for line in told.splitlines()) < 80
     assert "Ctrl-C" in listed
     assert max(len(line) for line in listed.splitlines()) < 80
     with pytest.raises(EOFError):

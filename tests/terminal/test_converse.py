@@ -129,7 +129,7 @@ def test_the_oldest_exchanges_can_be_dropped_at_any_time() -> None:
 def dim(talk: Callable[..., Talk], *given: Any) -> Talk:
     """A chat with its reasoning dimmed."""
     out = io.StringIO()
-    made = talk(*given, look=lambda: DimScreen(out))
+    made = talk(*given, look=lambda exact: DimScreen(out))
     made.shown = out.getvalue()
     return made
 

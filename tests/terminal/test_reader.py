@@ -56,7 +56,7 @@ def test_three_quotes_begin_and_end_a_block(lines: list[str], text: str) -> None
 
 
 def test_what_was_pasted_is_one_line() -> None:
-    assert typed("one\ntwo\\\nthree") == [("one\ntwo\\\nthree", False)]
+    assert typed("one\ntwo\\\nthree") == [("one\ntwo\\\nthree", True)]
     assert typed('"""\none\n"""') == [("one", True)]
 
 

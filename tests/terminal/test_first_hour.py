@@ -206,7 +206,7 @@ def test_lines_break_between_words_for_any_pieces(pieces: list[str], columns: in
 def run(*arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mlxgen.generate", *arguments]
     stdin = {"stdin": subprocess.DEVNULL} if given is None else {"input": given}
-    return subprocess.run(command, capture_output=True, text=True, **stdin)  # type: ignore[call-overload, no-any-return]
+    return subprocess.run(command, capture_output=True, text=True, **stdin)
 
 
 def test_text_from_a_pipe_is_added_to_the_prompt_or_is_the_prompt(tmp_path: Path) -> None:

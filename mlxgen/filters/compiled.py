@@ -49,15 +49,18 @@ _TEXTS = 4096  # short forced texts whose tokens are remembered
 _SHORT = 256  # characters of a short text, at most
 _LONG_TEXTS = 16  # longer texts whose tokens are remembered; they may be as long as a request
 _WALK = 8  # tokens of a trial text
+_STEADY = 300  # tokens of one that says the same again and again, where repetitions are counted
+_COUNTED = re.compile(r"\{\d*,\d*\}")
 _RUN = 1024  # forced tokens to look at; a grammar may force text without end
 _ITEMS = 10_000  # the parser's items in a row; an object takes four for each optional property
 _LIMITS = LLParserLimits(verbose_errors=False, max_items_in_row=_ITEMS)
 _INNER = "mlxgen_inner"
-_TOO_LARGE = ("panic", "too many expressions", "too big", "too large")
+_TOO_LARGE = ("too many expressions", "too big", "too large")
 TOO_LARGE = (
     "the grammar engine cannot follow it: it is too large; use fewer or shorter repetitions, "
     "alternatives and rules"
 )
+_BROKEN = "the grammar engine fails on it by an error of its own; write it in another way"
 _TOO_MANY_ITEMS = re.compile(r"row has (\d+) items; max is (\d+)")
 
 
@@ -178,7 +181,7 @@ class GrammarEngine:
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # which is no Exception
                 raise
-            raise GrammarError(f"{grammar.name}: {TOO_LARGE}") from None
+            raise GrammarError(f"{grammar.name}: {_BROKEN}") from None
 
     def _tried(self, grammar: Grammar) -> Compiled:
         matcher = LLMatcher(self.tokenizer, grammar.text, log_level=0, limits=_LIMITS)
@@ -189,6 +192,8 @@ class GrammarEngine:
             trial.try_consume_tokens(run[:_RUN])
             self._check(trial, grammar)
         self._walk(trial, grammar)
+        if _COUNTED.search(grammar.text):
+            self._repeat(matcher.deep_copy(), grammar)
         return Compiled(grammar, matcher, first)
 
     def _walk(self, matcher: LLMatcher, grammar: Grammar) -> None:
@@ -201,6 +206,22 @@ class GrammarEngine:
             if matcher.is_error() or not allowed:
                 break
             matcher.try_consume_tokens([draw.choice(allowed)])
+        if matcher.is_error() and not is_dead_end(matcher):
+            raise GrammarError(f"{grammar.name}: {reason_of(matcher)}")
+
+    def _repeat(self, matcher: LLMatcher, grammar: Grammar) -> None:
+        """Tries one letter for as long as it may come: counts within counts grow by it.
+        GrammarError if the engine cannot follow it."""
+        row = np.zeros(self.words, dtype=np.int32)
+        letter = self.vocabulary.token_of(b"a")
+        if letter is None:
+            return
+        for _ in range(_STEADY):
+            if not matcher.try_consume_tokens([letter]):
+                break
+            matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            if matcher.is_error():
+                break
         if matcher.is_error() and not is_dead_end(matcher):
             raise GrammarError(f"{grammar.name}: {reason_of(matcher)}")
 
@@ -222,6 +243,8 @@ def reason_of(matcher: LLMatcher) -> str:
         reason = reason.partition(mark)[0]
     if any(sign in reason for sign in _TOO_LARGE):
         return TOO_LARGE
+    if "panic" in reason:
+        return TOO_LARGE if ".len() <" in reason else _BROKEN
     too_many = _TOO_MANY_ITEMS.search(reason)
     if too_many:
         return (

@@ -215,6 +215,9 @@ class _Reader:
                 least, most = _REPEATS[char]
             depth += 1  # each is a level of nesting
             self._check_depth(depth)
+            if most == 0:
+                part = _Part('""', '""')
+                continue
             counts = f"{{{least},{'' if most is None else most}}}"
             lexeme, rule = f"({part.lexeme}){counts}", f"({part.rule}){counts}"
             part = _Part(lexeme, rule, part.size + 1, part.uses)

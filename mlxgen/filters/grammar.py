@@ -90,7 +90,8 @@ class Lark:
     Tokens are written ``<[id]>``, or ``<name>`` for added tokens. A quoted literal is always
     text, spelled in ordinary tokens even if it is the text of a special one. Free text that
     ends with a marker must be lazy (``text[lazy]: /(.|\\n)*<end>/``), or it swallows the
-    marker. ``max_tokens=`` and ``stop=`` work, but make every rewind a replay.
+    marker. ``max_tokens=`` works, but makes every rewind a replay; ``stop=`` is an OptionError,
+    as it would hide text that was written: use ``suffix=``, or ``lazy``.
     """
 
     grammar: str
@@ -100,6 +101,12 @@ class Lark:
     def __post_init__(self) -> None:
         if not isinstance(self.grammar, str):
             raise OptionError("filters", f"Lark: expected a string, got {self.grammar!r}")
+        if _STOP.search(_LARK_PARTS.sub("", self.grammar)):
+            raise OptionError(
+                "filters",
+                "Lark: expected no stop= in the options of a rule, got one; use suffix= with the "
+                "same text, or lazy and an expression that ends with it",
+            )
 
     bind = bind
     bind_opening = bind_opening
@@ -223,6 +230,10 @@ _LARK_PARTS = re.compile(
 )
 
 
+_STOP = re.compile(r"^[ \t]*[?!]?[\w-]+[ \t]*\[[^\]]*\bstop\s*=", re.MULTILINE)
+_IDS = re.compile(r"<\[\^?([\d,\s-]+)\]>")
+
+
 def _with_token_ids(lark: str, vocabulary: Vocabulary) -> str:
     """The grammar with ``<[id]>`` for each ``<name>`` of an added token; other names stay."""
 
@@ -232,4 +243,11 @@ def _with_token_ids(lark: str, vocabulary: Vocabulary) -> str:
         return match[0] if token is None else f"<[{token}]>"
 
     ids = {vocabulary.piece(token): token for token in vocabulary.added}
+    for match in _IDS.finditer(_LARK_PARTS.sub("", lark)):
+        largest = max(map(int, re.findall(r"\d+", match[1])), default=0)
+        if largest >= vocabulary.size:
+            raise GrammarError(
+                f"token {largest} in {match[0]} is outside the vocabulary; expected 0 to "
+                f"{vocabulary.size - 1}"
+            )
     return _LARK_PARTS.sub(replaced, lark)

@@ -187,7 +187,7 @@ class GrammarFilter:
         count = len(self._fed) - to
         if count <= 0:
             return
-        # max_tokens= and stop= in a caller's grammar prevent a rollback, and so does an error.
+        # max_tokens= in a caller's grammar prevents a rollback, and so does an error.
         if self._compiled.spent or not self._matcher.rollback(count):
             self._rebuild(self._fed[:to])
         else:

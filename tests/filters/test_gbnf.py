@@ -57,6 +57,8 @@ def takes(grammar: str, text: str | list[Token]) -> bool:
     ("grammar", "good", "bad"),
     [
         ('root ::= "yes" | "no"', ["yes", "no"], ["", "yesno", "y"]),
+        ('root ::= "a"{0} "b"', ["b"], ["ab", "a", ""]),
+        ('root ::= "a"{0,0} x\nx ::= "(" x ")" | [b]{0}', ["", "(())"], ["a", "(b)"]),
         ('root ::= "a" |\n  "b" | # or\n  "c"', ["a", "b", "c"], ["", "d"]),
         ('root ::= "a"\n  | "b"\n', ["a", "b"], ["ab"]),
         ('root ::= ("a"\n "b"\n | "c") "d"', ["abd", "cd"], ["ab", "abcd"]),
@@ -256,7 +258,14 @@ ATOMS = st.sampled_from(
         rule("root"),
     ]
 )
-REPEATS = [("*", 0, None), ("+", 1, None), ("?", 0, 1), ("{2}", 2, 2), ("{1,2}", 1, 2)]
+REPEATS = [
+    ("*", 0, None),
+    ("+", 1, None),
+    ("?", 0, 1),
+    ("{2}", 2, 2),
+    ("{1,2}", 1, 2),
+    ("{0}", 0, 0),
+]
 EXPRESSIONS = st.recursive(
     ATOMS,
     lambda inner: st.one_of(

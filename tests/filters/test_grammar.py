@@ -276,3 +276,29 @@ def test_of_long_forced_texts_only_a_few_are_remembered() -> None:
         assert tokens(f"{index}") == vocabulary.continue_with(b"%d" % index)
     assert tokens._long.cache_info().currsize == _LONG_TEXTS
     assert tokens._short.cache_info().currsize == 3 * _LONG_TEXTS
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'start: t "z"\nt[stop="x"]: /[a-w]+/',
+        "start: t\nt[capture, stop=/x|y/]: /[a-z]*/",
+        'start: t "."\n  t[ stop = "" ]: /[a-z]*/',
+    ],
+)
+def test_a_rule_with_a_stop_is_refused_when_it_is_written(grammar: str) -> None:
+    with pytest.raises(OptionError, match=r"stop=.*suffix="):
+        Lark(grammar)
+
+
+def test_a_stop_in_a_text_or_a_remark_is_none() -> None:
+    assert accepts(
+        Lark('start: A B\nA: "x[stop=1]:"\n// t[stop="x"]: "y"\nB: /[stop=]/'), "x[stop=1]:s"
+    )
+    assert accepts(Lark('start: t "z"\nt[suffix="x"]: /[a-w]*/'), "abxz")
+
+
+def test_a_token_outside_the_vocabulary_is_named() -> None:
+    for grammar in ("start: <[999999]>", "start: <[^1-999999]>"):
+        with pytest.raises(GrammarError, match=r"token 999999 .* is outside the vocabulary"):
+            constrained(Lark(grammar))

@@ -186,3 +186,23 @@ def test_a_session_takes_a_long_prefix_of_a_large_schema(monkeypatch: pytest.Mon
     tokens = Vocabulary.of(tokenizer).continue_with(text.encode())
     session = Session(tokenizer, filters=[spec], prefix=tokens[:-1], max_tokens=len(tokens) + 9)
     assert session.mask() is not None
+
+
+@pytest.mark.parametrize("pattern", ["(a{1,100}b?){1,100}", "(.{1,300},?){1,300}"])
+def test_what_would_die_after_some_tokens_is_refused_at_once_or_checked_at_the_end(
+    pattern: str,
+) -> None:
+    with pytest.raises(GrammarError, match="it is too large; use fewer or shorter repetitions"):
+        constrained(Regex(pattern), vocabulary=Vocabulary.of(byte_level_tokenizer()))
+    spec = JsonSchema({"type": "string", "pattern": f"^{pattern}$"}, whitespace=None)
+    constraint = constrained(spec)
+    assert constraint.checks
+    feed(constraint, '"' + "a" * 300)
+    assert constraint.mask() is not None
+    assert feed(constraint, '"').objection() is None
+
+
+def test_short_repetitions_within_others_are_held() -> None:
+    spec = JsonSchema({"type": "string", "pattern": r"^([0-9]{1,3}\.){3}[0-9]{1,3}$"})
+    assert not constrained(spec).checks
+    assert takes(constrained(Regex(r"([a-z]{1,30} ){1,20}")), "ab cd ")

@@ -313,9 +313,9 @@ def rollback_works(lark: str) -> bool:
 
 @pytest.mark.parametrize(
     ("attribute", "works"),
-    [("max_tokens=9", False), ('stop="y"', False), ('suffix="y"', True), ("lazy", True)],
+    [("max_tokens=9", False), ('suffix="y"', True), ("lazy", True)],
 )
-def test_max_tokens_and_stop_lexemes_disable_rollback_and_suffix_and_lazy_do_not(
+def test_max_tokens_disables_rollback_and_suffix_and_lazy_do_not(
     attribute: str, works: bool
 ) -> None:
     pattern = "[a-x ]+y" if attribute == "lazy" else "[a-x ]+"

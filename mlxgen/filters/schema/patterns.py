@@ -27,6 +27,7 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 _LAST = 0x10FFFF
 _WAYS = 64  # ways in which a pattern may use its anchors
 _MAX_REPEAT = 5000
+_COSTLY = 2000  # repetitions within repetitions that the engine would keep apart
 _SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
 _CONTROLS = {"n": 10, "r": 13, "t": 9, "v": 11, "f": 12, "0": 0}
 _COUNTS = re.compile(r"\{(\d+)(,?)(\d*)\}")
@@ -34,7 +35,8 @@ _NAME = re.compile(r"P?<([A-Za-z_$][\w$]*)>")
 
 
 class UnsupportedError(Exception):
-    """The pattern is valid, but no automaton matches it: a back reference, or a look around."""
+    """The pattern is valid, but no automaton matches it, or none of a bearable size: it has a back
+    reference, looks around, or has long repetitions within others."""
 
 
 # ---- sets of characters ------------------------------------------------------------------------
@@ -537,6 +539,16 @@ def _joined(ways: Sequence[_Way]) -> list[_Way]:
     return joined
 
 
+def _counted(node: Node) -> int:
+    """How often a part of a repetition may come again before it is its next turn."""
+    if isinstance(node, Repeat):
+        varies = node.most is not None and node.most != node.least
+        return (node.most or 1 if varies else 1) * _counted(node.part)
+    if isinstance(node, Group | Look):
+        return _counted(node.part)
+    return max(map(_counted, node.parts), default=1) if isinstance(node, Seq | Alt) else 1
+
+
 def _repeated(node: Repeat, loose: bool) -> list[_Way]:
     ways = _ways(node.part, loose)
     most = node.most
@@ -549,6 +561,10 @@ def _repeated(node: Repeat, loose: bool) -> list[_Way]:
         return _joined([*some, _Way("", empty=True)] if node.least == 0 else some)
     if not ways:
         return [_Way("", empty=True)] if node.least == 0 else []
+    if most is not None and most != node.least and most * _counted(node.part) > _COSTLY:
+        if not loose:
+            raise UnsupportedError("long repetitions within a repetition")
+        most = None
     counts = f"{{{node.least},{'' if most is None else most}}}"
     counts = {"{0,}": "*", "{1,}": "+", "{0,1}": "?"}.get(counts, counts)
     return [_Way(f"(?:{ways[0].text}){counts}", ways[0].empty or node.least == 0)]

@@ -68,7 +68,6 @@ class _Kind(IntEnum):
     """The first byte of what is sent."""
 
     MESSAGE = 1
-    REPLY = 2
     BEAT = 3
     GOODBYE = 4
     FAILED = 5  # with a sentence: the group is lost, or the sender is about to end
@@ -147,9 +146,9 @@ class _Peer:
 class Channel:
     """The leader's end of the connections to all others, or another rank's to the leader.
 
-    Messages go from the leader to all others, replies from each of them to the leader. ``send``
-    and ``receive`` are for one thread at a time; everything else may be called by any. Each peer
-    has a thread that reads, and one more thread beats.
+    Messages go from the leader to all others. ``send`` and ``receive`` are for one thread at a
+    time; everything else may be called by any. Each peer has a thread that reads, and one more
+    thread beats.
     """
 
     def __init__(
@@ -177,7 +176,6 @@ class Channel:
         self._left = False  # and heard by whoever carries out messages
         self._at_length = leads
         self._calls: list[Callable[[MachineError], None]] = []
-        self._heard: Callable[[int, bytes], None] = lambda rank, reply: None
         jobs: list[Callable[[], None]] = [
             self._watch,
             *(partial(self._read, peer) for peer in self._peers),
@@ -294,16 +292,6 @@ class Channel:
             self._at_length = before
             self._beat()
 
-    def reply(self, message: bytes) -> None:
-        """Send something to the leader."""
-        self._check()
-        self._say(_Kind.REPLY, message)
-
-    def on_reply(self, call: Callable[[int, bytes], None]) -> None:
-        """Have ``call`` called with a rank and each of its replies from now on, by a thread of the
-        channel, which it must not keep waiting."""
-        self._heard = call
-
     def fail(self, sentence: str) -> None:
         """Tell the others that this rank ends, and why; they end, too."""
         self._leave(_Kind.FAILED, f"{self._name} failed: {sentence}")
@@ -413,8 +401,6 @@ class Channel:
             self._lose(body.decode(errors="replace"))
         elif kind is _Kind.BEAT:
             peer.note(*_PROGRESS.unpack(body))
-        elif kind is _Kind.REPLY:
-            self._heard(peer.rank, body)
         else:
             with self._changed:
                 if kind is _Kind.MESSAGE:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from queue import SimpleQueue
 
 from mlxgen.errors import MachineError
 from mlxgen.machines.channel import Channel
@@ -27,17 +26,16 @@ def main() -> None:
 
     channel.on_loss(lost)
     if group.leads:
-        ready: SimpleQueue[int] = SimpleQueue()
-        channel.on_reply(lambda rank, reply: ready.put(rank))
         channel.send(b"start")
-        for _ in range(group.size - 1):
-            ready.get(timeout=10)
+        group.exchange("ready")
         print("started", flush=True)
         while True:
             time.sleep(0.01)
             channel.send(b"a step")
+    channel.receive()
+    group.exchange("ready")
     while channel.receive() is not None:
-        channel.reply(b"done")
+        pass
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
@@ -69,18 +68,6 @@ def test_messages_come_in_order_and_whole() -> None:
             assert [other.receive(SOON) for _ in sent] == sent
         assert first.messages == others[0].messages == len(sent)
         assert first.sent_bytes == 2 * sum(map(len, sent))
-
-
-def test_replies_come_with_their_ranks_and_in_order() -> None:
-    heard: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
-    with channels(3) as (first, second, third):
-        first.on_reply(lambda rank, reply: heard.put((rank, reply)))
-        for message in (b"a", b"b"):
-            third.reply(message)
-            second.reply(message)
-        came = [heard.get(timeout=SOON) for _ in range(4)]
-    assert [reply for rank, reply in came if rank == 1] == [b"a", b"b"]
-    assert [reply for rank, reply in came if rank == 2] == [b"a", b"b"]
 
 
 def test_a_goodbye_comes_after_the_messages_before_it() -> None:
@@ -203,16 +190,14 @@ def test_garbage_ends_the_group(garbage: bytes) -> None:
 
 
 def test_half_a_frame_is_waited_for() -> None:
-    heard: SimpleQueue[bytes] = SimpleQueue()
     with alone() as (channel, other):
-        channel.on_reply(lambda rank, reply: heard.put(reply))
-        frame = framed(2, b"reply")
+        frame = framed(1, b"message")
         for byte in frame[:-1]:
             other.sendall(bytes([byte]))
-        with pytest.raises(Empty):
-            heard.get(timeout=0.02)
+        with pytest.raises(TimeoutError):
+            channel.receive(0.02)
         other.sendall(frame[-1:])
-        assert heard.get(timeout=SOON) == b"reply"
+        assert channel.receive(SOON) == b"message"
 
 
 def test_a_rank_that_does_not_read_holds_nobody_up() -> None:

@@ -48,7 +48,6 @@ class Line:
         self.hear(message)
 
     def on_loss(self, call: Any) -> None: ...
-    def on_reply(self, call: Any) -> None: ...
 
     def at_length(self) -> Any:
         return nullcontext()

@@ -16,6 +16,7 @@ only if a trim would not do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -29,10 +30,9 @@ from .layers import (
     can_trim,
     cheap_to_keep,
     copied,
-    cut,
+    cut_up,
     keys_and_values,
     leaves,
-    owned,
     restore,
     sliceable,
 )
@@ -127,11 +127,12 @@ class Alone:
         twin._eager, twin._checkpoints = self._eager, self._checkpoints.fork()
         return twin
 
-    def part(self, start: int, stop: int) -> tuple[Runs, ...]:
-        """A copy of the tokens ``start`` to ``stop`` of each layer that can be cut, not evaluated
-        yet."""
+    def parts(self, ends: Sequence[int]) -> list[tuple[Runs, ...]]:
+        """Copies of the tokens from each of some places to the next one, of each layer that can be
+        cut; not evaluated yet."""
         held = (keys_and_values(leaf) for leaf in leaves(self.caches) if sliceable(leaf))
-        return tuple(copied(cut(piece, start, stop), owned) for piece in held)
+        columns = [cut_up(piece, ends) for piece in held]
+        return [tuple(column[i] for column in columns) for i in range(len(ends) - 1)]
 
     def others(self) -> list[LayerCache]:
         """The layers that cannot be cut; they are not copied."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
 import mlx.core as mx
@@ -132,6 +133,25 @@ def cut(piece: Runs, start: int, stop: int) -> Runs:
         found.append(tuple(array[..., cut, :] for array in run))
         at += run[0].shape[-2]
     return tuple(found)
+
+
+def cut_up(piece: Runs, ends: Sequence[int]) -> list[Runs]:
+    """Copies of the tokens from each of some places to the next one, as ``cut`` and ``owned`` make
+    them, of which there may be thousands."""
+    columns, at = [], 0  # tokens before a run
+    for run in piece:
+        nothing: dict[tuple[int, int], mx.array] = {}
+        column = []
+        for start, stop in pairwise([max(0, end - at) for end in ends]):
+            arrays = []
+            for i, array in enumerate(run):
+                held = array[..., start:stop, :]
+                rest = nothing.setdefault((i, held.shape[-2]), held[:0])
+                arrays.append(mx.concatenate([held, rest]))
+            column.append(tuple(arrays))
+        columns.append(column)
+        at += run[0].shape[-2]
+    return [tuple(runs) for runs in zip(*columns, strict=True)] or [()] * (len(ends) - 1)
 
 
 def bytes_a_place(run: Iterable[mx.array]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Tokens
+from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
@@ -93,11 +94,14 @@ class Slot:
             to = 0  # a window would need keys that it no longer holds
         self.length = to
 
-    def part(self, start: int, stop: int) -> tuple[Runs, ...]:
-        """A copy of the tokens ``start`` to ``stop`` of each layer that can be cut, not evaluated
-        yet."""
-        cut = (layer.places for layer in self.slots.layers if _is_cut(layer))
-        return tuple(p.copy_of(self.index, start, stop) if not p.empty else () for p in cut)
+    def parts(self, ends: Tokens[int]) -> list[tuple[Runs, ...]]:
+        """Copies of the tokens from each of some places to the next one, of each layer that can be
+        cut; not evaluated yet."""
+        held = [layer.places for layer in self.slots.layers if _is_cut(layer)]
+        return [
+            tuple(() if each.empty else each.copy_of(self.index, start, stop) for each in held)
+            for start, stop in pairwise(ends)
+        ]
 
     def others(self) -> list[LayerCache]:
         """The layers that cannot be cut, in caches of one sequence."""

@@ -81,9 +81,12 @@ class Chain(NamedTuple):
 
     def _columns(self) -> list[list[Runs]]:
         """For each layer that can be cut, what its blocks have."""
-        held = [(block, self.length - block.start) for block in self.blocks]
-        cuts = [[cut(layer, 0, most) for layer in block.layers] for block, most in held if most > 0]
-        return [list(column) for column in zip(*cuts, strict=True)]
+        held = [block for block in self.blocks if block.start < self.length]
+        layers = [list(block.layers) for block in held]
+        most = self.length - held[-1].start
+        if most < held[-1].count:
+            layers[-1] = [cut(layer, 0, most) for layer in layers[-1]]
+        return [list(column) for column in zip(*layers, strict=True)]
 
     def _others(self) -> tuple[LayerCache, ...]:
         """What the other layers hold after the last token."""

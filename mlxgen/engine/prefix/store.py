@@ -20,6 +20,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -168,9 +169,9 @@ class BlockStore:
             parent, start = self._blocks.key_after(way), BLOCK * len(way)
             if start < len(ids) and (tail := self._blocks.tail(parent, ids[start:])) is not None:
                 way, start = [*way, tail], len(ids)
-            for at in range(start, len(ids), BLOCK):
-                stop = min(at + BLOCK, len(ids))
-                new.append(Block(parent, at, ids[at:stop].copy(), kv.part(at, stop)))
+            ends = [*range(start, len(ids), BLOCK), len(ids)]
+            for layers, (at, stop) in zip(kv.parts(ends), pairwise(ends), strict=True):
+                new.append(Block(parent, at, ids[at:stop].copy(), layers))
                 parent = new[-1].key
             if not new and (self.any_length or way[-1].has_state):
                 self._blocks.touch(way)
@@ -394,7 +395,8 @@ class BlockStore:
             )
         kv = chain.alone(self._make, chain.length)
         state = None if self.any_length else Snapshot.of(kv)
-        prefix = Block("", 0, ids[: kv.length], kv.part(0, kv.length), state)
+        (layers,) = kv.parts([0, kv.length])
+        prefix = Block("", 0, ids[: kv.length], layers, state)
         block_file.save(self._file(path), prefix, Layout(self._make, self._model))
         return kv.length
 

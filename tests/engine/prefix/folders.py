@@ -29,7 +29,8 @@ def blocks_of(disk: Disk, make: Make, ids: Sequence[int], *, ends: bool = True) 
         stop = min(start + BLOCK, len(ids))
         kv = holding(make, tuple(ids[:stop]))
         snapshot = Snapshot.of(kv) if kv.needs_snapshots and ends and stop == len(ids) else None
-        block = Block(parent, start, as_ids(ids[start:stop]), kv.part(start, stop), snapshot)
+        (layers,) = kv.parts([start, stop])
+        block = Block(parent, start, as_ids(ids[start:stop]), layers, snapshot)
         mx.eval(block.arrays())
         parent = block.key
         yield block

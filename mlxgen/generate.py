@@ -32,7 +32,7 @@ from .terminal.files import parse_json, read_form
 from .terminal.interrupt import end_as_interrupted, leaving_at_once
 from .terminal.json_lines import json_line
 from .terminal.painter import Painter, legend, wants_colour
-from .terminal.report import counted, report
+from .terminal.report import counted, report, unheld
 from .terminal.trace import Trace
 
 if TYPE_CHECKING:
@@ -375,6 +375,8 @@ def stream_text(
             stream.keep()
     if not ends_line and not arguments.json:
         print(flush=True)  # in a pipe as well, as mlx-lm and llama.cpp do
+    for line in unheld(usage):
+        say(line)
     if arguments.verbose:
         for line in report(usage, last):
             say(line)

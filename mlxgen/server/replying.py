@@ -70,9 +70,11 @@ async def reply_to(exchange: Exchange, api: Api) -> None:
 
 def _left_out(prepared: Prepared) -> Sequence[str]:
     """What of the schemas is not enforced, after the field that has them."""
-    field = prepared.call.params.get("filters", "filters")
+    call = prepared.call
+    field = call.params.get("filters", "filters")
     bound = [request.constraint for request in prepared.sequences[:1]]
-    return [f"{field}:{note}" for each in bound if each is not None for note in each.left_out]
+    notes = [f"{field}:{note}" for each in bound if each is not None for note in each.left_out]
+    return notes if call.held is None else [*notes, *call.held.left_out]
 
 
 async def read_body(exchange: Exchange) -> tuple[int, Body]:

@@ -29,7 +29,7 @@ from .last import Last
 from .odds import least_sure, tinted
 from .painter import Painter, legend, wants_colour
 from .reader import PipeReader, Reader, TerminalReader, Typed
-from .report import counted
+from .report import counted, unheld
 from .screens import DimScreen, Look, PlainScreen, Wrapper, width
 
 Report = Callable[[Usage, Chunk | None], Iterable[str]]
@@ -285,6 +285,8 @@ class TerminalChat:
                     f"(cut off after {count}; /continue goes on, "
                     "/set max_tokens default allows more)"
                 )
+            for line in unheld(answer.usage):
+                self.note(f"({line})")
             if self.report is not None:
                 for line in self.report(answer.usage, answer.last):
                     self.note(line)

@@ -28,6 +28,14 @@ def report(usage: Usage, last: Chunk | None) -> Iterable[str]:
     yield f"peak memory: {mx.get_peak_memory() / 1e9:.3f} GB"
 
 
+def unheld(usage: Usage) -> Iterable[str]:
+    """What of a schema was not enforced, or is violated."""
+    if usage.left_out:
+        yield f"not enforced, because it is only a note: {', '.join(usage.left_out)}"
+    if usage.violates:
+        yield f"the text does not fit its schema: {usage.violates}"
+
+
 def counted(number: int, noun: str) -> str:
     """A number of things, as in ``1 token`` and ``2 tokens``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

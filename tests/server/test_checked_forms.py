@@ -162,3 +162,55 @@ def test_notes_and_whole_floats_are_not_refused(schema: Any) -> None:
     form = json_form("response_format", schema)
     vocabulary = demo().vocabulary
     assert form.spec.bind(vocabulary, demo().vocab_size) is not None
+
+
+TOOL: dict[str, Any] = {
+    "type": "object", "required": ["n"], "additionalProperties": False,
+    "properties": {"n": {"type": "array", "items": {"enum": [1, 2, 3]}, "minItems": 2,
+                         "maxItems": 2, "uniqueItems": True}},
+}  # fmt: skip
+
+
+def call_body(schema: Any, stream: bool = False, temperature: float = 1) -> dict[str, Any]:
+    function = {"name": "f", "parameters": schema, "strict": True}
+    return {
+        "messages": question("Numbers, please.")["messages"], "max_tokens": 200, "seed": 4,
+        "tools": [{"type": "function", "function": function}], "tool_choice": "required",
+        "temperature": temperature, "thinking_budget": 0, "stream": stream,
+    }  # fmt: skip
+
+
+def arguments_of(server: Running, body: dict[str, Any]) -> str | None:
+    """The arguments of the one call; None: the request failed and said why."""
+    if not body["stream"]:
+        answer = server.post("/v1/chat/completions", body)
+        if answer.status_code != 200:
+            assert "fit the schema of f" in answer.text
+            return None
+        (call,) = answer.json()["choices"][0]["message"]["tool_calls"]
+        return str(call["function"]["arguments"])
+    with server.stream("/v1/chat/completions", body) as lines:
+        got = list(events(lines))
+    if "error" in got[-1]:
+        return None
+    deltas = [c["delta"] for e in got for c in e.get("choices", ())]
+    calls = [call for delta in deltas for call in delta.get("tool_calls") or ()]
+    return "".join(call["function"].get("arguments") or "" for call in calls)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_arguments_of_a_strict_tool_fit_its_whole_schema_or_are_an_error(
+    server: Running, stream: bool, temperature: float
+) -> None:
+    text = arguments_of(server, call_body(TOOL, stream, temperature))
+    if text is not None:
+        jsonschema.validate(json.loads(text), TOOL)
+    never = json.loads(json.dumps(TOOL).replace("[1, 2, 3]", "[1]"))
+    assert arguments_of(server, call_body(never, stream, temperature)) is None
+
+
+def test_the_header_names_what_is_left_out_of_a_strict_tool(server: Running) -> None:
+    schema = {**TOOL, "properties": {"n": {"type": "string", "format": "path", "maxLength": 3}}}
+    answer = server.post("/v1/chat/completions", call_body(schema))
+    assert "f:format=path" in answer.headers["x-mlxgen-ignored"]

@@ -107,6 +107,14 @@ def unheld(format: CallFormat, schema: Mapping[str, Any]) -> bool:
     return bool(_held(schema).checked) or not (is_json or schema.keys() <= _PLAIN)
 
 
+def notes_of(schema: Mapping[str, Any]) -> Sequence[str]:
+    """What of a schema is not even checked, such as unknown formats."""
+    try:
+        return _held(schema).notes
+    except GrammarError:  # no grammar is made of it
+        return ()
+
+
 def _held(schema: Mapping[str, Any] | bool) -> Held:
     try:
         return _held_text(json.dumps(schema))

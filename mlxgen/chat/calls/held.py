@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...filters import Specification
 from ..splitter import Reading
+from .grammar import notes_of
 from .use import ToolUse
 
 if TYPE_CHECKING:
@@ -29,6 +30,16 @@ class HeldCalls:
     checked: frozenset[str]
     spec_of: Callable[[Set[str]], Specification | None]
     alone: Callable[[str], Specification | None]
+
+    @property
+    def left_out(self) -> list[str]:
+        """What is not enforced of the schemas of strict tools, after the name of each."""
+        return [
+            f"{tool['function']['name']}:{note}"
+            for tool in self.use.tools
+            if tool["function"]["name"] in self.use.strict
+            for note in notes_of(tool["function"].get("parameters") or {})
+        ]
 
     def hook(self, loose: Set[str], temperature: float, tell: Tell) -> CheckedCalls:
         """What checks the arguments, if these tools are loose."""

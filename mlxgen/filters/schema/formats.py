@@ -42,6 +42,10 @@ def _ipv6() -> str:
     return "|".join(options)
 
 
+def _uuid(middle: str) -> str:
+    return f"[0-9a-fA-F]{{8}}-[0-9a-fA-F]{{4}}-{middle}-[0-9a-fA-F]{{12}}"
+
+
 _PATH = r"(?:[a-zA-Z0-9\-._~!$&'()*+,;=:@]|%[0-9a-fA-F]{2})"
 _QUERY = rf"(?:{_PATH}|[/?])*"
 _USER = r"(?:[a-zA-Z0-9\-._~!$&'()*+,;=:]|%[0-9a-fA-F]{2})*"
@@ -66,7 +70,9 @@ FORMATS: Mapping[str, str] = {
         "hostname": _HOST,
         "ipv4": _IPV4,
         "ipv6": _ipv6(),
-        "uuid": "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+        "ipvanyaddress": f"{_IPV4}|{_ipv6()}",  # as pydantic has it, and the kinds of UUID
+        "uuid": _uuid("[0-9a-fA-F]{4}-[0-9a-fA-F]{4}"),
+        **{f"uuid{n}": _uuid(f"{n}[0-9a-fA-F]{{3}}-[89abAB][0-9a-fA-F]{{3}}") for n in range(1, 9)},
         "uri": _URI,
         "uri-reference": f"{_URI}|{_RELATIVE}",
         "json-pointer": _POINTER,

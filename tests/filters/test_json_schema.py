@@ -342,3 +342,24 @@ def test_json_may_open_with_a_space_that_the_decoder_drops() -> None:
     )
     with pytest.raises(FilterError):
         feed(raw, " ")
+
+
+def test_nullable_of_openapi_and_names_that_nobody_escaped_are_understood() -> None:
+    one = {"type": "integer", "nullable": True}
+    for schema in (one, {"enum": [1], "nullable": True}, {"properties": {"a": one}, **one}):
+        spec = JsonSchema(schema)
+        assert accepts(spec, "null") and accepts(spec, "1") and not accepts(spec, '"x"')
+        assert objection(spec, "null") is None
+    for name in ("a%25b", "a%b", "Foo[int]", "a b", "é"):
+        spec = JsonSchema({"$ref": f"#/$defs/{name}", "$defs": {name: {"type": "null"}}})
+        assert accepts(spec, "null") and not accepts(spec, "1")
+
+
+@pytest.mark.parametrize("count", [300, 3000])
+def test_long_lists_of_items_and_values_are_held(count: int) -> None:
+    spec = JsonSchema(
+        {"type": "array", "prefixItems": [{"type": "integer"}] * count}, whitespace=None
+    )
+    assert accepts(spec, "[1,2]") and not accepts(spec, '[1,"x"]')
+    names = JsonSchema({"enum": [f"value {i}" for i in range(count)]})
+    assert accepts(names, f'"value {count - 1}"') and not accepts(names, f'"value {count}"')

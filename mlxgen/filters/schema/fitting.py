@@ -40,6 +40,7 @@ class Fitting:
         if isinstance(schema.get("$schema"), str):
             known = validator_for(schema, default=known)
         rules = {name: _OWN.get(name, rule) for name, rule in known.VALIDATORS.items()}
+        rules |= {name: _OWN[name] for name in _IN_ANY_DRAFT}
         counted = {name: self._counted(rule) for name, rule in rules.items()}
         made: Any = extend(known, counted)  # type: ignore[no-untyped-call]
         self._checker = made(schema, registry=REGISTRY)
@@ -56,7 +57,7 @@ class Fitting:
         error = self._first(self._checker, value)
         if error is None:
             return None
-        return f"it violates {error.validator}"
+        return f"it violates {error.validator or 'a schema that nothing satisfies'}"
 
     def fits(self, value: Any, part: Any) -> bool:
         """Whether a value fits a part of the schema; what cannot be told counts as fitting."""
@@ -171,6 +172,42 @@ def _additional_properties(
             yield from checker.descend(each, inner, path=key)
 
 
+def _items(checker: Any, items: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+    """A list of schemas, as before 2020-12, or one for all."""
+    if not isinstance(items, list):
+        yield from _PLAIN["items"](checker, items, value, schema)
+    elif isinstance(value, list):
+        others = [schema.get("additionalItems", True)] * max(0, len(value) - len(items))
+        for index, (each, inner) in enumerate(zip(value, [*items, *others], strict=False)):
+            yield from checker.descend(each, inner, path=index)
+
+
+def _dependencies(checker: Any, given: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+    """What keys want of the others, as before 2019-09."""
+    for key, wanted in given.items() if isinstance(value, dict) else ():
+        if key in value and isinstance(wanted, list) and not value.keys() >= set(wanted):
+            yield ValidationError("lacks a key")
+        elif key in value and not isinstance(wanted, list):
+            yield from checker.descend(value, wanted, schema_path=key)
+
+
+def _minimum(checker: Any, bound: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+    """A number, or as in draft 4 whether ``minimum`` itself is out."""
+    limit = schema.get("minimum") if bound is True else bound
+    if checker.is_type(value, "number") and _is_number(limit) and value <= limit:
+        yield ValidationError("is too small")
+
+
+def _maximum(checker: Any, bound: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+    limit = schema.get("maximum") if bound is True else bound
+    if checker.is_type(value, "number") and _is_number(limit) and value >= limit:
+        yield ValidationError("is too large")
+
+
+def _is_number(limit: Any) -> bool:
+    return isinstance(limit, int | float | Decimal) and not isinstance(limit, bool)
+
+
 def _unevaluated(checker: Any, inner: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
     """Jsonschema would search for expressions without a limit here."""
     if "patternProperties" in json.dumps(schema, default=str):
@@ -187,6 +224,11 @@ _OWN: Mapping[str, Keyword] = {
     "pattern": _pattern,
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional_properties,
+    "items": _items,
+    "dependencies": _dependencies,
+    "exclusiveMinimum": _minimum,
+    "exclusiveMaximum": _maximum,
     "unevaluatedProperties": _unevaluated,
     "uniqueItems": _unique_items,
 }
+_IN_ANY_DRAFT = ("dependencies", "exclusiveMinimum", "exclusiveMaximum")

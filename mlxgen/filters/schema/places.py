@@ -143,6 +143,7 @@ class Places:
         self._references = References(root)
         self._fitting = Fitting(root if isinstance(root, Mapping) else {})
         self._numbers: dict[tuple[int, ...], int] = {}
+        self._given: dict[Node, int] = {}
         self._waiting: list[tuple[int, Sequence[Any]]] = []
         self._made_of: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         self._rests: dict[int, Any] = {}  # by the id() of a schema: its ``unevaluatedProperties``
@@ -333,7 +334,10 @@ class Places:
 
     def _listed(self, given: Schema, plain: Sequence[Schema]) -> Node:
         """The values that a schema lists, as far as they fit the other ones."""
-        fitting = [v for v in options_of(given) or () if all(self._fits(v, s) for s in plain)]
+        rest = [schema for schema in plain if schema is not given]
+        rest.append(self._less(self._less(given, "enum"), "const"))
+        rest = [schema for schema in rest if says(schema)]
+        fitting = [v for v in options_of(given) or () if all(self._fits(v, s) for s in rest)]
         texts: list[str] = []
         places: list[int] = []
         for value in fitting:
@@ -344,13 +348,19 @@ class Places:
         return self._either(list(dict.fromkeys(texts)), places, "none of its values fits")
 
     def _whole(self, value: Any) -> int:
+        """The place of a value that is given; one for all that are the same."""
         if isinstance(value, list):
-            items = list(map(self._whole, value))
-            return self._added(Array(items, None, len(items), len(items)))
+            items = tuple(map(self._whole, value))
+            return self._known(Array(items, None, len(items), len(items)))
         if isinstance(value, dict):
-            named = [(key, self._whole(inner), True) for key, inner in value.items()]
-            return self._added(Object(named, (), 0, None))
-        return self._added(Leaf(scalar(value)))
+            named = tuple((key, self._whole(inner), True) for key, inner in value.items())
+            return self._known(Object(named, (), 0, None))
+        return self._known(Leaf(scalar(value)))
+
+    def _known(self, node: Node) -> int:
+        if node not in self._given:
+            self._given[node] = self._added(node)
+        return self._given[node]
 
     def _either(self, texts: Sequence[str], places: Sequence[int], why: str) -> Node:
         leaf = [Leaf(" | ".join(texts))] if texts else []

@@ -10,6 +10,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
+_NOTHING = object()
+
 
 class References:
     """The references of one schema."""
@@ -45,7 +47,11 @@ class References:
             return self._anchors.get(address, default)
         if resource not in self._resources:
             return default
-        return _at_pointer(self._resources[resource], unquote(fragment), default)
+        within = self._resources[resource]
+        found = _at_pointer(within, unquote(fragment), _NOTHING)
+        if found is _NOTHING:  # a name that nobody has escaped
+            found = _at_pointer(within, fragment, default)
+        return found
 
 
 def _parts(root: Any) -> Iterator[tuple[Mapping[str, Any], str]]:

@@ -123,13 +123,23 @@ class _Writer:
         tail = ""
         if more and (most is None or most > count):
             tail = repeated(f"{comma} {more}", max(least - count, 0), most and most - count)
-        for at in range(count - 1, -1, -1):
-            tail = f"{comma if at else ''} {self._name(first[at])} {tail}"
-            tail = tail if at < least else f"({tail})?"
-            if at and at >= least:  # not in brackets within brackets: they may only be so deep
-                self._rules[f"v{number}i{at}"] = tail
-                tail = f"v{number}i{at}"
-        return f'"[" {tail} "]"'
+        items = [f"{comma if i else ''} {self._name(place)}" for i, place in enumerate(first)]
+        needed, free = " ".join(items[:least]), items[least:]
+        if free:
+            start, whole = self._beginnings(free, f"v{number}i")
+            tail = f"({start} | {whole} {tail})" if tail else start
+        return f'"[" {needed} {tail} "]"'
+
+    def _beginnings(self, items: Sequence[str], name: str) -> tuple[str, str]:
+        """Any number of the first items, and all of them; in halves, as ``_some``."""
+        if len(items) == 1:
+            return f"({items[0]})?", items[0]
+        half = len(items) // 2
+        start, whole = self._beginnings(items[:half], f"{name}a")
+        more, rest = self._beginnings(items[half:], f"{name}b")
+        self._rules[f"{name}s"] = f"{start} | {whole} {more}"
+        self._rules[f"{name}w"] = f"{whole} {rest}"
+        return f"{name}s", f"{name}w"
 
     def _object(self, number: int, node: Object) -> str:
         colon = json.dumps(self.separators[1])

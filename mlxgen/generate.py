@@ -32,8 +32,9 @@ from .terminal.files import parse_json, read_form
 from .terminal.interrupt import end_as_interrupted, leaving_at_once
 from .terminal.json_lines import json_line
 from .terminal.painter import Painter, legend, wants_colour
-from .terminal.report import counted, report, unheld
+from .terminal.report import report, unheld
 from .terminal.trace import Trace
+from .words import counted
 
 if TYPE_CHECKING:
     from .engine import Chunk, Usage

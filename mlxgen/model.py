@@ -8,6 +8,7 @@ can be wrong with a request is found here, before anything runs.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
@@ -20,8 +21,13 @@ from .loading import mlx_lm_first  # noqa: F401
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-from .chat.dialect import ending_turns
+from .chat.answer import AnswerReader
+from .chat.calls.use import Form
+from .chat.dialect import Dialect, ending_turns
+from .chat.events import Text
 from .chat.openings import beginnings, openings_of
+from .chat.template.format import Chat
+from .chat.turn import Turn, plan_turn
 from .engine.batch import Batch
 from .engine.branches import C, Plan
 from .engine.chunk import Result, fold
@@ -63,6 +69,7 @@ from .engine.step.step import Loop
 from .engine.step.watched import Watch, WatchedLoop
 from .engine.stream import Stream
 from .errors import AdapterError, CapacityError, OptionError, PromptError
+from .filters import AllOf
 from .images import ImageProcessor, Patch
 from .loading.adapter import adapted
 from .loading.cache_dir import CacheDir
@@ -79,6 +86,8 @@ from .options.kv import check_kv
 from .options.table import GenerationOptions, Recommended, checked, takes_options
 from .sampling import Sampler
 from .tokens import Token, Vocabulary
+
+logger = logging.getLogger(__name__)
 
 
 class LanguageModel:
@@ -112,6 +121,7 @@ class LanguageModel:
     after; meanwhile no other thread may free compiled functions, or both wait for ever.
     """
 
+    _has_hinted = False
     watch: Watch | None = None
     """Is told what the generations that begin from now on do, and when: for timelines."""
 
@@ -366,7 +376,53 @@ class LanguageModel:
         given = self._options(prompt, options)
         with self._stream(self.prepare(prompt, given)) as stream:
             chunks = tuple(stream)
-            return fold(chunks, stream.usage, given.prefix)
+            result = fold(chunks, stream.usage, given.prefix)
+        if isinstance(prompt, str) and not result.text.strip():
+            self._hint_at_chat()
+        return result
+
+    @takes_options
+    def chat(
+        self, message: str, *, system: str | None = None, **options: Unpack[GenerationOptions]
+    ) -> str:
+        """Answer one message; returns the answer without the thinking before it.
+
+        ``system`` is a system message before it. It takes the options of ``generate`` and raises
+        the same errors; ``filters`` hold for the answer and not for the thinking, and
+        ``max_tokens`` is by default what the context holds. For a conversation, images, or the
+        tokens of the answer, pass messages to ``generate``.
+        """
+        if not isinstance(message, str) or not message.strip():
+            raise PromptError("expected a message to answer, such as lm.chat('Who are you?')")
+        messages = [{"role": "user", "content": message}]
+        if system is not None:
+            messages.insert(0, {"role": "system", "content": system})
+        chat, given = Chat(messages), self._with_defaults(messages, options)
+        filters = Options.of({"filters": given.pop("filters", None)}).filters
+        form = None
+        if filters:
+            if not all(hasattr(each, "bind") for each in filters):
+                raise OptionError("filters", "expected specifications, such as Regex(pattern)")
+            specs: Sequence[Any] = filters
+            form = Form("filters", specs[0] if len(specs) == 1 else AllOf(*specs))
+        plan = plan_turn(Turn(chat=chat, form=form), Dialect.of(self.vocabulary, self.images))
+        given = {"max_tokens": None, **given}
+        if plan.spec is not None:
+            given["filters"] = [plan.spec]
+        result = self.generate(Prompt(plan.ids, plan.opens_text, plan.thinking), **given)
+        reader = AnswerReader(plan.reading)
+        events = [event for chunk in result.chunks for event in reader.push(chunk, result.usage)[0]]
+        return "".join(event.text for event in events if isinstance(event, Text)).strip()
+
+    def _hint_at_chat(self) -> None:
+        """Say once that raw text is continued and not answered, where somebody may not know."""
+        if self.tokenizer.has_chat_template and not self._has_hinted:
+            self._has_hinted = True
+            logger.warning(
+                "the answer is empty: %s continues a string as it is; to have it answered, use "
+                "lm.chat(...), or pass messages",
+                self.name,
+            )
 
     @takes_options
     def batch(

@@ -19,7 +19,7 @@ ROOT = ""
 """``mlxgen/__init__.py``."""
 
 FLOORS = (
-    ("errors", "forks", "open_files", "recent", "workers"),
+    ("errors", "forks", "open_files", "recent", "words", "workers"),
     ("tokens",),
     ("text", "filters", "sampling", "images"),
     ("options",),
@@ -30,7 +30,7 @@ FLOORS = (
     ("load", "programs"),
     (ROOT,),
     ("arguments", "terminal"),
-    ("generate", "server"),
+    ("generate", "models", "server"),
 )
 """Rooms and single files from the ground up: each may import from below, and from nowhere else."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ..errors import MlxgenError
+from ..words import counted
 from .chunk import Chunk, Result, fold
 from .limits import Stats
 from .pulled import Pulled
@@ -24,7 +25,8 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
 
     The chunks of one prompt come in order, those of different prompts as they are made. If a
     prompt fails, ``next()`` raises its error, with a note that says which prompt it was; you can
-    keep iterating, as the other prompts are not affected.
+    keep iterating, as the other prompts are not affected. ``run()`` runs all of them and returns
+    their results.
 
     - ``results``: a ``Result`` for each prompt that has ended, ``None`` for the others.
     - ``errors``: the errors of those that have failed, by index.
@@ -70,6 +72,25 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
                 item.add_note(note)
             raise item
         return index, item
+
+    def __repr__(self) -> str:
+        """How far the batch is."""
+        begun, failed = counted(len(self.results), "prompt"), len(self.errors)
+        stands = f"{self.done} of {begun} done" + (f", {failed} failed" if failed else "")
+        more = " so far" if self._requests is not None else ""
+        return f"<Batch {stands}{more}, {counted(self.tokens, 'token')}>"
+
+    def run(self) -> list[Result]:
+        """Run all prompts to their ends, and return their results in order.
+
+        Raises the error of the first that fails; a further call runs the others. ``results`` has
+        ``None`` for those that failed.
+        """
+        for _ in self:
+            pass
+        if self.errors:
+            raise self.errors[min(self.errors)]
+        return [result for result in self.results if result is not None]
 
     @property
     def done(self) -> int:

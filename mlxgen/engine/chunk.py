@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from ..tokens import Token
+from ..words import counted, shortened
 
 FinishReason: TypeAlias = Literal["stop", "length", "filter", "cancelled"]
 Stop: TypeAlias = str | tuple[Token, ...]
-
-_SHOWN = 60  # characters of a text in its result's repr
 
 
 class Alternative(NamedTuple):
@@ -212,8 +211,8 @@ class Result:
     chunks: tuple[Chunk, ...]
 
     def __repr__(self) -> str:
-        text = self.text if len(self.text) <= _SHOWN else self.text[: _SHOWN - 1] + "…"
-        return f"<Result {text!r}, {len(self.tokens)} tokens, {self.finish_reason}>"
+        count = counted(len(self.tokens), "token")
+        return f"<Result {shortened(self.text)!r}, {count}, {self.finish_reason}>"
 
 
 def fold(chunks: Iterable[Chunk], usage: Usage, prefix: tuple[Token, ...] = ()) -> Result:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ..errors import StateError
 from ..tokens import Token
+from ..words import counted, shortened
 from .branches import token_ids
 from .chunk import Chunk, FinishReason, Usage
 from .pulled import Pulled
@@ -102,6 +103,12 @@ class Stream(Pulled[Chunk, Chunk]):
     def seed(self) -> int:
         """The seed of the draws, even if none was given."""
         return self._handle.request.seed
+
+    def __repr__(self) -> str:
+        """The text and where the stream stands."""
+        stands: str = self.finish_reason or "running"
+        stands = "failed" if self._failed is not None else stands
+        return f"<Stream {shortened(self.text)!r}, {counted(len(self._tokens), 'token')}, {stands}>"
 
     @property
     def finish_reason(self) -> FinishReason | None:

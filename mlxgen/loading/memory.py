@@ -176,3 +176,10 @@ class MemoryPlan:
 def in_words(size: int) -> str:
     """Bytes for people."""
     return f"{size / 1e9:.2f} GB"
+
+
+def context_left(weights: int, bytes_each: int, device: int) -> int:
+    """How many tokens of KV the plan holds beside weights, at so many bytes each; negative or 0 if
+    the weights do not fit."""
+    left = device - weights - reserve_of(device)
+    return int(left * CACHE_SHARE) // bytes_each

@@ -46,3 +46,30 @@ def number_of(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
             if isinstance(value, int) and value > 0:
                 return value
     return None
+
+
+LAYERS = ("num_hidden_layers", "n_layers", "num_layers", "n_layer")
+WIDTHS = ("hidden_size", "d_model", "dim", "n_embd")
+
+
+def kv_bytes_of(config: Mapping[str, Any], bytes_each: int = 2) -> int | None:
+    """About how many bytes of KV a token takes; ``None`` if the configuration does not say.
+
+    Two vectors for each layer and KV head; for latent attention, what it keeps instead. Windows
+    and recurrent states do not grow with the text; where ``layer_types`` names them, they are left
+    out, and elsewhere they count as if they grew.
+    """
+    layers = number_of(config, LAYERS)
+    nested = config.get("text_config")
+    level = {**config, **nested} if isinstance(nested, Mapping) else config
+    kinds = level.get("layer_types")
+    if isinstance(kinds, list):
+        layers = sum("full" in str(kind) for kind in kinds) or layers
+    latent = number_of(config, ("kv_lora_rank",))
+    if layers is not None and latent is not None:
+        return layers * (latent + (number_of(config, ("qk_rope_head_dim",)) or 0)) * bytes_each
+    heads, width = number_of(config, HEADS), number_of(config, WIDTHS)
+    if layers is None or heads is None or width is None:
+        return None
+    size = number_of(config, ("head_dim",)) or width // heads
+    return 2 * layers * (number_of(config, ("num_key_value_heads",)) or heads) * size * bytes_each

@@ -1,6 +1,6 @@
 """What programs that talk to a server have to be told about it: ``--print-config``.
 
-Owns the text for each client, and where it belongs. ``docs/editors.md`` shows the same texts.
+Owns the text for each client, and where it belongs. ``docs/agents.md`` shows the same texts.
 """
 
 from __future__ import annotations

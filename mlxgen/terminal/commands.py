@@ -17,12 +17,12 @@ from textwrap import fill
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import MlxgenError, OptionError
+from ..words import counted
 from .conversation import SETTABLE, Conversation
 from .files import path_of, read_form, read_json, replaced
 from .last import Last, Place
 from .odds import LEAST
 from .reader import QUOTES, Reader
-from .report import counted
 
 OFF = ("off", "none", "default")
 DIGITS = 9  # of a number at most

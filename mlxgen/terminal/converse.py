@@ -18,6 +18,7 @@ from typing import TextIO
 from ..engine import Chunk, Usage
 from ..errors import MachineError, MlxgenError, PromptError, StateError
 from ..model import LanguageModel
+from ..words import counted
 from .answer import Answer, Answerer, ContextError
 from .branches import Branches
 from .commands import completions, is_command, run_command
@@ -29,7 +30,7 @@ from .last import Last
 from .odds import least_sure, tinted
 from .painter import Painter, legend, wants_colour
 from .reader import PipeReader, Reader, TerminalReader, Typed
-from .report import counted, unheld
+from .report import unheld
 from .screens import DimScreen, Look, PlainScreen, Wrapper, width
 
 Report = Callable[[Usage, Chunk | None], Iterable[str]]

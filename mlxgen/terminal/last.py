@@ -16,10 +16,10 @@ from typing import NamedTuple
 from ..engine import Chunk
 from ..errors import FilterError, OptionError, RewindError, StateError
 from ..tokens import Token, Vocabulary
+from ..words import counted
 from .answer import Answer
 from .branches import Branches
 from .conversation import Exchange
-from .report import counted
 
 _BYTE = re.compile(r"\\x([0-9a-f]{2})")
 

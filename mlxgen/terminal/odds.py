@@ -15,9 +15,9 @@ from rich.cells import cell_len
 from ..chat.events import ChatEvent
 from ..engine import Chunk
 from ..tokens import Token
+from ..words import counted
 from .branches import percent
 from .painter import Painter, legend
-from .report import counted
 from .screens import DimScreen
 
 LEAST = 8  # unsure tokens that are listed

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ..words import counted
+
 if TYPE_CHECKING:
     from ..engine import Chunk, Usage
 
@@ -34,11 +36,6 @@ def unheld(usage: Usage) -> Iterable[str]:
         yield f"not enforced, because it is only a note: {', '.join(usage.left_out)}"
     if usage.violates:
         yield f"the text does not fit its schema: {usage.violates}"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things, as in ``1 token`` and ``2 tokens``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _drafts(usage: Usage) -> str:

@@ -18,7 +18,7 @@ import httpx
 import pytest
 import yaml
 
-from mlxgen import LanguageModel, generate
+from mlxgen import LanguageModel, generate, models
 from mlxgen.server.settings import read_settings
 
 from ..server.running import Running
@@ -32,6 +32,7 @@ NOT_RUN = {
     r"^\.venv/bin/python scripts/examples/": "tests/test_examples.py runs it",
     r"--model mlx-community/|--draft mlx-community/": "a hub model; its arguments are parsed",
     r"--model \./my-model": "a model of the reader's; likewise",
+    r"^mlxgen\.models (get|rm)\b": "downloads and deletes; tests/test_models.py does, too",
     r"^(aider|claude)\b": "another program",
     r"^mlx\.(launch|distributed_config)\b": "several machines; tests/machines has two ranks",
 }
@@ -69,6 +70,9 @@ class Shell:
             return self._generate(command)
         if command.program in SERVER:
             return self._serve(command)
+        if command.program == "mlxgen.models":
+            assert models.main(arguments_of(command)) == 0
+            return self._capsys.readouterr().out
         if command.program == "curl":
             return self._request_answer(command.words)
         done = subprocess.run(["bash", "-ec", command.text], capture_output=True, text=True)
@@ -152,10 +156,36 @@ def test_commands_that_are_not_run_are_ours_to_parse_and_listed_for_a_reason() -
 
 
 def test_the_first_command_answers_its_question(lm: LanguageModel) -> None:
-    question = re.search(r'^scripts/run --prompt "(.*)"$', README.text, re.MULTILINE)
+    question = re.search(r'^scripts/run "(.*)"$', README.text, re.MULTILINE)
     assert question is not None
     result = lm.generate([{"role": "user", "content": question[1]}])
     assert result.text.endswith("The capital of France is Paris.")
+
+
+TRANSCRIPTS = [
+    (each, block) for each in PAGES for block in each.blocks("console") if block.code[0] == ">"
+]
+
+
+@pytest.mark.parametrize(
+    ("own", "block"), TRANSCRIPTS, ids=lambda each: str(getattr(each, "line", each))
+)
+def test_conversations_go_as_their_pages_show(own: Page, block: Block) -> None:
+    typed = re.findall(r"^> (.*\n)", block.code, re.MULTILINE)
+    command = [sys.executable, "-m", "mlxgen.generate", "--chat"]
+    done = subprocess.run(
+        command, input="".join(typed), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+    def told(text: str) -> list[str]:
+        lines = (line.removeprefix("| ").strip() for line in text.splitlines())
+        return [line for line in lines if line and not line.startswith(("> ", "mlxgen.generate: "))]
+
+    shown, found = told(block.code), told(done.stdout)
+    assert len(shown) == len(found), found
+    for wanted, line in zip(shown, found, strict=True):
+        pattern = re.escape(re.sub(r"\d+(\.\d+)?%", "0%", wanted)).replace(r"\.\.\.", ".*")
+        assert re.fullmatch(pattern, re.sub(r"\d+(\.\d+)?%", "0%", line)), (wanted, line)
 
 
 def bodies(name: str) -> list[dict[str, Any]]:

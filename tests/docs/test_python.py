@@ -49,7 +49,9 @@ def test_the_first_example_tells_a_story_takes_it_back_and_tells_two_ends(
     reader: Path, request: pytest.FixtureRequest
 ) -> None:
     names, printed = run(README, request)
-    first, *ends = printed[0].split("\n... ")
+    answer, _, story = printed[0].partition("\n")
+    assert answer == "The capital of France is Paris."
+    first, *ends = story.split("\n... ")
     assert re.search(r"there (was|lived) a \w+ named [A-Z]|named [A-Z]", first)
     kept = names["stream"].text
     assert first.startswith(kept) and len(kept) < len(first)

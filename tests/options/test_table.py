@@ -25,6 +25,7 @@ ROOT = Path(__file__).parent.parent.parent
 TAKE_OPTIONS = (
     mlxgen.LanguageModel.stream,
     mlxgen.LanguageModel.generate,
+    mlxgen.LanguageModel.chat,
     mlxgen.LanguageModel.batch,
     mlxgen.LanguageModel.control,
     mlxgen.Session.__init__,

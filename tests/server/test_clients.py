@@ -53,7 +53,7 @@ def values(found: Any) -> list[Any]:
 def test_the_documentation_shows_what_is_printed(client: str) -> None:
     served = Served.at("127.0.0.1", 8080, model="mlx-community/Qwen3-4B-4bit")
     text = configuration(client, served).text
-    assert any(block.code == text for block in page("docs/editors.md").all_blocks)
+    assert any(block.code == text for block in page("docs/agents.md").all_blocks)
 
 
 @pytest.mark.parametrize("client", CLIENTS)

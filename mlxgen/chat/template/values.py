@@ -103,6 +103,8 @@ def _check_message(message: Mapping[str, Any], at: str) -> None:
     if not isinstance(role, str):
         got = "none" if role is None else type(role).__name__
         raise PromptError(f"{at}.role: expected a role such as 'user', got {got}")
+    if content is None and role in ("user", "system"):
+        raise PromptError(f"{at}.content: expected text, got none; add a 'content'")
     if isinstance(content, (bool, int, float)):
         raise PromptError(f"{at}.content: expected text, got {type(content).__name__}")
 

@@ -121,6 +121,10 @@ def _raw(text: str, vocabulary: Vocabulary) -> tuple[Token, ...]:
 
 
 def _ids(items: Sequence[Any], size: int) -> tuple[Token, ...]:
+    if all(isinstance(item, str) for item in items):
+        raise PromptError(
+            "expected one prompt, got a list of strings; for several prompts, use lm.batch(prompts)"
+        )
     for i, item in enumerate(items):
         if isinstance(item, bool) or not hasattr(item, "__index__"):
             raise PromptError(

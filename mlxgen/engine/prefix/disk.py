@@ -55,7 +55,7 @@ _DOUBT = 0.9  # of what reading is thought to take is left after something was r
 _WEIGHT = 0.25  # of the newest in a running mean
 _AHEAD = 60 * 10**9  # nanoseconds by which the clocks of machines may differ
 _TICK = 50 * 10**6  # nanoseconds in which two changes may have the same time
-_HEADER = 4096  # bytes of a file beside its arrays, about
+_HEADER, _ENTRY = 3072, 256  # bytes of a file beside its arrays, and for each of them, about
 _SPARE = 32  # evict this part of the limit more than has to go, so that few writes have to
 
 
@@ -255,7 +255,8 @@ class Disk:
                         return False
                     used = time.time_ns() if before is None else before.used
                     file = File.of(block, 0, used)
-                    if not self._make_room(block.nbytes + _HEADER, file):
+                    nbytes = block.nbytes + _HEADER + _ENTRY * len(block.arrays())
+                    if not self._make_room(nbytes, file):
                         return False
                 path, layout = self.path / file.name, self.layout
                 file.nbytes = block_file.write(path, block, layout, mode=0o600, modified=used)

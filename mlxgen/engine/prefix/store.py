@@ -91,9 +91,8 @@ class BlockStore:
         root = root_of("") if folder is None else folder.layout.root
         self._blocks = Blocks(make, root, sizes)
         self._unsettled: list[Block] = []
-        self._writer: Writer | None = None
+        self._writer = None if folder is None else Writer(self._blocks, folder, self._lock)
         if folder is not None:
-            self._writer = Writer(self._blocks, folder, self._lock)
             atexit.register(_leave, ref(self))
 
     # ---- what there is ---------------------------------------------------------------------
@@ -259,12 +258,7 @@ class BlockStore:
 
     def close(self, timeout: float | None = None) -> bool:
         """``flush``, and write nothing any more from then on."""
-        if self._writer is None:
-            return True
-        self._writer.flush()
-        done = self._writer.wait(timeout)
-        self._writer.close()
-        return done
+        return self._writer is None or self._writer.close(timeout)
 
     def _change(self, command: Changed) -> Any:
         return (self.do if self.through is None else self.through)(command)
@@ -314,18 +308,20 @@ class BlockStore:
         """Read what the folder has of these tokens, but not of the last one, and memory has not;
         returns whether that is all there is.
 
-        At least one block, and more for about so many ``seconds``. ``do`` carries out the commands.
-        Nothing is read if it is thought to take longer than running as much, which takes ``token``
-        seconds a token; 0 if that is not known.
+        One block at least, and more for about so many ``seconds``; none if that is negative. ``do``
+        carries out the commands. Nothing is read if running it is thought to take less time, with
+        ``token`` seconds a token; 0 if that is not known.
         """
         if self.folder is None:
             return True
         self.folder.refresh()
-        ids, end = as_ids(tokens)[:-1], time.monotonic() + (seconds or 0)
+        ids, start = as_ids(tokens)[:-1], time.monotonic()
         while (command := self._next(self.folder, ids, room, token)) is not None:
-            (do or self._change)(command)
-            if seconds is not None and time.monotonic() >= end:
+            if seconds is not None and seconds < 0:
                 return False
+            (do or self._change)(command)
+            if seconds is not None and time.monotonic() >= start + seconds:
+                seconds = -1
         return True
 
     def _next(self, disk: Disk, ids: TokenIds, room: int | None, token: float) -> Restore | None:

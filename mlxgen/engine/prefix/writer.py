@@ -64,12 +64,16 @@ class Writer:
         with self._changed:
             return self._changed.wait_for(lambda: not self._writes, timeout) and not self._closed
 
-    def close(self) -> None:
-        """Write nothing any more."""
+    def close(self, timeout: float | None) -> bool:
+        """Write all that is held, and nothing any more after ``timeout`` seconds; returns what
+        ``wait`` does."""
+        self.flush()
+        done = self.wait(timeout)
         with self._changed:
             self._closed, work = True, self._work
         if work is not None:
             work.wait(_LAST_FILE)
+        return done
 
     def rescue(self, block: Block, most: int) -> None:
         """Have a block written that is about to go, after those that lead to it, unless more than

@@ -61,6 +61,7 @@ class Prefill:
         self._turns: deque[Handle] = deque()
         # The prefix cache was asked for these; with the places at which it is given more of them
         self._begun: dict[Handle, list[int]] = {}
+        self._reads = False  # something was read from disk in this step
         self._uncleared = 0  # tokens that were run since MLX's buffer cache was cleared
         self.hits = 0
         self.misses = 0
@@ -101,6 +102,7 @@ class Prefill:
         together: list[Handle] = []  # new ones that share a pass
         last: Handle | None = None  # that ran
         alone = len(self._turns) == 1 and not self._loop.handles
+        self._reads = False
         self._line_up()
         for _ in range(len(self._turns)):
             if tokens <= 0:
@@ -227,12 +229,14 @@ class Prefill:
             return False
 
         def read(command: Changed) -> None:
+            self._reads = True
             loop.clock.skip()
             loop.runner.do(command)
 
         def restore(cache: BlockStore) -> bool:
             room, token = max(0, self._room()), loop.clock.pace.token
-            return cache.restore(handle.history, room=room, seconds=READING, do=read, token=token)
+            seconds = -1.0 if self._reads else READING  # one prompt at a time
+            return cache.restore(handle.history, room=room, seconds=seconds, do=read, token=token)
 
         return not self._ask(restore, True)
 

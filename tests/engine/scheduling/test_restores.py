@@ -149,6 +149,22 @@ def test_a_short_prompt_does_not_wait_for_what_another_one_reads(
     assert hall.finish()[0] == letters(3, 2000) and restored.usage.cached_tokens == 2000
 
 
+def test_prompts_read_one_after_the_other(tmp_path: Path) -> None:
+    prompts = [[first] * 600 for first in (65, 66, 67)]
+    written(tmp_path, *prompts)
+    hall, disk = hall_with(tmp_path)
+    disk.pause = 1.5 * prefill_file.READING
+    running = hall.submit(max_tokens=200)
+    hall.steps(3)
+    handles = [hall.submit([*prompt, 1], max_tokens=2) for prompt in prompts]
+    while not all(handle.closed for handle in handles):
+        before = len(disk.reads)
+        hall.step()
+        assert len(disk.reads) <= before + 1
+    assert [handle.usage.cached_tokens for handle in handles] == [600] * 3
+    assert len(disk.reads) == 9 and not running.closed
+
+
 def test_only_what_memory_lacks_is_read(tmp_path: Path) -> None:
     prompt = [(i * i) % 90 for i in range(4 * BLOCK)]
     written(tmp_path, prompt)

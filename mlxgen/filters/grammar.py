@@ -247,7 +247,7 @@ def _with_token_ids(lark: str, vocabulary: Vocabulary) -> str:
         largest = max(map(int, re.findall(r"\d+", match[1])), default=0)
         if largest >= vocabulary.size:
             raise GrammarError(
-                f"token {largest} in {match[0]} is outside the vocabulary; expected 0 to "
+                f"Lark: token {largest} in {match[0]} is outside the vocabulary; expected 0 to "
                 f"{vocabulary.size - 1}"
             )
     return _LARK_PARTS.sub(replaced, lark)

@@ -107,7 +107,7 @@ def test_an_expression_that_cannot_be_met_says_why_before_anything_is_generated(
         ('start: "a', "lexer error"),
         ('start: "a" NEVER\nNEVER: /[^\\s\\S]/', "no text satisfies it"),
         ("start: <no_such_token>", "unknown special token"),
-        ("start: <[99999]>", "too large"),
+        ("start: <[99999]>", "outside the vocabulary"),
         ('start: %json {"type": "nothing"}', "Invalid type"),
     ],
 )

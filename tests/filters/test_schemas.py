@@ -37,7 +37,8 @@ def is_valid(schema: Any, value: Any) -> bool:
             yield jsonschema.ValidationError("format")
 
     def multiple(checker: Any, given: Any, value: Any, schema: Any) -> Any:
-        if Decimal(repr(value)) % Decimal(repr(given)):  # which floats would get wrong
+        is_number = checker.is_type(value, "number")
+        if is_number and Decimal(repr(value)) % Decimal(repr(given)):  # floats would get it wrong
             yield jsonschema.ValidationError("multipleOf")
 
     rules = {"pattern": pattern, "format": format, "multipleOf": multiple}

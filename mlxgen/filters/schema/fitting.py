@@ -209,10 +209,45 @@ def _is_number(limit: Any) -> bool:
 
 
 def _unevaluated(checker: Any, inner: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-    """Jsonschema would search for expressions without a limit here."""
-    if "patternProperties" in json.dumps(schema, default=str):
-        raise UncheckedError("unevaluatedProperties beside patternProperties is not checked")
-    yield from _PLAIN["unevaluatedProperties"](checker, inner, value, schema)
+    """As jsonschema, but for searches that end in time."""
+    if not isinstance(value, dict):
+        return
+    known = _evaluated(checker, value, {**schema, "unevaluatedProperties": None})
+    for key in value.keys() - known:
+        yield from checker.descend(value[key], inner, path=key)
+
+
+def _evaluated(checker: Any, value: dict[str, Any], schema: Any) -> set[str]:
+    """The keys about which a schema says something, in the branches that hold."""
+    if not isinstance(schema, dict):
+        return set()
+    if "additionalProperties" in schema or schema.get("unevaluatedProperties") is not None:
+        return set(value)
+    patterns = schema.get("patternProperties", {})
+    known = {
+        key
+        for key in value
+        if key in schema.get("properties", {}) or any(matches(p, key) for p in patterns)
+    }
+    if isinstance(schema.get("$ref"), str):
+        found = checker._resolver.lookup(schema["$ref"])
+        there = checker.evolve(schema=found.contents, _resolver=found.resolver)
+        known |= _evaluated(there, value, found.contents)
+    parts = [*schema.get("allOf", ()), *_met(schema.get("dependentSchemas", {}), value)]
+    choices = [part for name in ("anyOf", "oneOf", "if") for part in _listed(schema.get(name))]
+    parts += [part for part in choices if checker.evolve(schema=part).is_valid(value)]
+    if "if" in schema:
+        holds = checker.evolve(schema=schema["if"]).is_valid(value)
+        parts.append(schema.get("then" if holds else "else"))
+    return known.union(*(_evaluated(checker, value, part) for part in parts))
+
+
+def _met(given: dict[str, Any], value: dict[str, Any]) -> list[Any]:
+    return [part for key, part in given.items() if key in value]
+
+
+def _listed(part: Any) -> list[Any]:
+    return part if isinstance(part, list) else [] if part is None else [part]
 
 
 _PLAIN: Mapping[str, Any] = Draft202012Validator.VALIDATORS

@@ -276,7 +276,7 @@ class _Reader:
     def _closed(self) -> Node:
         node = self._either()
         if not self._take(")"):
-            self._fail("an unclosed group")
+            self._fail("unclosed group")
         return node
 
     def _escaped(self) -> Node:
@@ -358,7 +358,7 @@ class _Reader:
     def _in_class(self) -> Ranges:
         char = self._text[self._at : self._at + 1]
         if not char:
-            self._fail("an unclosed class")
+            self._fail("unclosed class")
         self._at += 1
         if char != "\\":
             return ((ord(char), ord(char)),)
@@ -373,7 +373,7 @@ class _Reader:
         return True
 
     def _fail(self, what: str) -> NoReturn:
-        raise GrammarError(f"the pattern {self._text!r} is not valid: it has {what}")
+        raise GrammarError(f"the pattern {self._text} is not valid: {what}")
 
 
 def _is_one(ranges: Ranges) -> bool:

@@ -18,7 +18,7 @@ nobody holds is in ``notes``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -63,6 +63,7 @@ from .references import References
 
 MAX_PLACES = 20_000
 _OVERLAPS = 3  # patterns of keys whose overlaps are written out
+_OPENING = frozenset({"additionalProperties", "unevaluatedProperties", "patternProperties"})
 _STATES = 4000  # of an object whose keys are counted
 _PAIRS = 5000  # branches of a oneOf that are compared
 ANY_KEY = "ANY_KEY"
@@ -146,7 +147,7 @@ class Places:
         self._given: dict[Node, int] = {}
         self._waiting: list[tuple[int, Sequence[Any]]] = []
         self._made_of: dict[tuple[Any, ...], tuple[Any, Any]] = {}
-        self._rests: dict[int, Any] = {}  # by the id() of a schema: its ``unevaluatedProperties``
+        self._owners: dict[int, Schema] = {}  # those with ``unevaluatedProperties``, by their id()
         try:
             self._place([root])
             while self._waiting:
@@ -216,7 +217,7 @@ class Places:
             return schema
         key = id(schema), *owners
         if key not in self._made_of:
-            inner = {**schema, WITHIN: (*owners, *schema.get(WITHIN, ()))}
+            inner = {**schema, WITHIN: (*schema.get(WITHIN, ()), *owners)}
             self._made_of[key] = inner, schema
             self._references.liken(inner, schema)
         return self._made_of[key][0]
@@ -249,7 +250,7 @@ class Places:
         check(schema)
         within = within | {id(schema)}
         if "unevaluatedProperties" in schema and "additionalProperties" not in schema:
-            self._rests[id(schema)] = schema["unevaluatedProperties"]
+            self._owners[id(schema)] = schema
             owners = (*owners, id(schema))
         rest = schema
         for keyword in ("$ref", "allOf", "unevaluatedProperties"):
@@ -335,8 +336,9 @@ class Places:
     def _listed(self, given: Schema, plain: Sequence[Schema]) -> Node:
         """The values that a schema lists, as far as they fit the other ones."""
         rest = [schema for schema in plain if schema is not given]
-        rest.append(self._less(self._less(given, "enum"), "const"))
+        rest.append(self._less(given, "const" if "const" in given else "enum"))
         rest = [schema for schema in rest if says(schema)]
+        rest += [self._owners[owner] for s in plain for owner in s.get(WITHIN, ())]
         fitting = [v for v in options_of(given) or () if all(self._fits(v, s) for s in rest)]
         texts: list[str] = []
         places: list[int] = []
@@ -514,7 +516,7 @@ class Places:
             return Either(why=f"minProperties {least} is above maxProperties {most}")
         needed = dict.fromkeys(name for s in plain for name in list_of(s, "required"))
         names = {name: None for s in plain for name in s.get("properties", {})}
-        more = {name: None for s in plain for name in self._conditional_names(s)}
+        more = {name: None for s in plain for name in self._conditional(s)[0]}
         limits = [s["propertyNames"] for s in plain if s.get("propertyNames", True) is not True]
         finite = self._finite(limits)
         keys, only = self._key_limits(limits)
@@ -536,23 +538,27 @@ class Places:
             least, most = 0, None
         return Object(named, others, least, most)
 
-    def _conditional_names(self, schema: Schema) -> Iterator[str]:
-        """Keys that are named in the parts of a schema that hold only on some condition."""
+    def _conditional(self, schema: Schema) -> tuple[dict[str, None], bool]:
+        """The keys that are named in the parts of a schema that hold only on some condition, and
+        whether these parts say something about others."""
         waiting = [schema[keyword] for keyword in CONDITIONAL if keyword in schema]
         for keyword in ("dependentSchemas", "dependencies"):
             waiting += list(map_of(schema, keyword).values())
-        seen = set[int]()
+        names: dict[str, None] = {}
+        opens, seen = False, set[int]()
         while waiting:
             part = waiting.pop(0)
             if not isinstance(part, Mapping) or id(part) in seen:
                 continue
             seen.add(id(part))
-            yield from map_of(part, "properties")
-            yield from (name for name in list_of(part, "required") if isinstance(name, str))
+            names |= dict.fromkeys(map_of(part, "properties"))
+            names |= dict.fromkeys(n for n in list_of(part, "required") if isinstance(n, str))
+            opens = opens or not _OPENING.isdisjoint(part)
             waiting += [each for word in ("allOf", *CHOICES) for each in list_of(part, word)]
             waiting += [part[keyword] for keyword in CONDITIONAL if keyword in part]
             if isinstance(part.get("$ref"), str):
                 waiting.append(self._target(part))
+        return names, opens
 
     def _values(self, plain: Sequence[Schema], name: str) -> list[Any]:
         """The schemas of the value of a key."""
@@ -573,15 +579,18 @@ class Places:
             parts = [s for s in plain if owner in s.get(WITHIN, ())]
             if any("additionalProperties" in s or s[WITHIN][-1] != owner for s in parts):
                 continue  # which evaluate all keys
+            if any(self._conditional(s)[1] for s in parts):
+                self.checked["unevaluatedProperties"] = None
+                continue
             if name is None or not any(self._names_key(s, name) for s in parts):
-                found.append(self._rests[owner])
+                found.append(self._owners[owner]["unevaluatedProperties"])
         return found
 
     def _names_key(self, schema: Schema, name: str) -> bool:
         return (
             name in map_of(schema, "properties")
             or (self._closed and name in list_of(schema, "required"))
-            or name in self._conditional_names(schema)
+            or name in self._conditional(schema)[0]
             or any(regex.search(in_python(p), name) for p in map_of(schema, "patternProperties"))
         )
 

@@ -335,7 +335,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
                     "json_schema": {"name": "x", "schema": SCHEMA},
                 }
             },
-            JsonSchema(SCHEMA, ignore_unsupported=True, one_of_as_any_of=True, closed=True),
+            JsonSchema(SCHEMA, closed=True),
         ),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},

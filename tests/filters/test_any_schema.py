@@ -1,0 +1,141 @@
+"""Random schemas: texts of their grammars are valid, and valid values have texts.
+
+A text that is not valid is objected to once it is complete. jsonschema is the judge.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from mlxgen.errors import GrammarError
+from mlxgen.filters import Constraint, JsonSchema
+
+from ..effort import tries
+from .helpers import accepts, constrained, ordinary
+from .test_closed_objects import orders, without_references
+from .test_schemas import is_valid
+
+TYPES = ["null", "boolean", "object", "array", "number", "integer", "string"]
+PATTERNS = ["a", "^a", "b$", "^[ab]*$", '^[^"]*$', "^$", "x|a", "^(?!a)", "^.{2}$", r"^(a|b)\1"]
+STRINGS = ["", "a", "b", "ab", "ba", '"', "\\", "xx", "1"]
+NUMBERS = [0, 1, 2, 3, 5, -1, -3, 0.5, 2.5, -0.25, 10, 2**60 + 1]
+ENDING = (b'"', b"}", b"]", b",", b"0", b"1", b"a", b"b", b":", b"{", b"[", b"null", b"true")
+
+
+class Maker:
+    """Makes random values and schemas of a few letters and numbers."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+
+    def value(self, depth: int = 2) -> Any:
+        kind = self.draw.randrange(8 if depth else 5)
+        if kind < 2:
+            return self.draw.choice([None, True, False])
+        if kind == 2:
+            return self.draw.choice(NUMBERS)
+        if kind < 5:
+            return self.draw.choice(STRINGS)
+        if kind < 7:
+            keys = self.draw.sample("abc", self.draw.randint(0, 2))
+            return {key: self.value(depth - 1) for key in keys}
+        return [self.value(depth - 1) for _ in range(self.draw.randint(0, 3))]
+
+    def schema(self, depth: int = 3) -> Any:
+        if self.draw.random() < 0.05:
+            return self.draw.choice([True, False])
+        made: dict[str, Any] = {}
+        for _ in range(self.draw.randint(0, 3)):
+            makers = {**self.flat(), **(self.nested(depth - 1) if depth else {})}
+            keyword = self.draw.choice([*makers, "type", *(["properties"] if depth else [])])
+            made[keyword] = makers[keyword]()
+            if keyword == "if":
+                made[self.draw.choice(["then", "else"])] = self.schema(depth - 1)
+        return made
+
+    def flat(self) -> Mapping[str, Callable[[], Any]]:
+        draw = self.draw
+        bounds = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+        sizes = ("Length", "Items", "Properties")
+        return {
+            "type": lambda: draw.choice([*TYPES, draw.sample(TYPES, 2)]),
+            "enum": lambda: [self.value(1) for _ in range(draw.randint(1, 3))],
+            "const": lambda: self.value(1),
+            **{name: lambda: draw.choice(NUMBERS) for name in bounds},
+            **{f"min{size}": lambda: draw.randint(0, 3) for size in sizes},
+            **{f"max{size}": lambda: draw.randint(0, 3) for size in sizes},
+            "multipleOf": lambda: draw.choice([1, 2, 0.5, 3]),
+            "pattern": lambda: draw.choice(PATTERNS),
+        }
+
+    def nested(self, depth: int) -> Mapping[str, Callable[[], Any]]:
+        draw = self.draw
+        one = ("additionalProperties", "items", "propertyNames", "contains", "not", "if")
+        some = ("anyOf", "oneOf", "allOf", "prefixItems")
+
+        def schemas() -> list[Any]:
+            return [self.schema(depth) for _ in range(draw.randint(1, 3))]
+
+        return {
+            "properties": lambda: {key: self.schema(depth) for key in draw.sample("abc", 2)},
+            "required": lambda: draw.sample("abc", draw.randint(1, 2)),
+            "patternProperties": lambda: {
+                pattern: self.schema(depth) for pattern in draw.sample(PATTERNS, 2)
+            },
+            "uniqueItems": lambda: True,
+            "dependentRequired": lambda: {"a": ["b"]},
+            "unevaluatedProperties": lambda: self.schema(depth),
+            "$ref": lambda: f"#/$defs/{draw.choice('xy')}",
+            **{name: lambda: self.schema(depth) for name in one},
+            **dict.fromkeys(some, schemas),
+        }
+
+    def walk(self, spec: JsonSchema) -> tuple[str, Constraint] | None:
+        """A text that the grammar allows; None: it has no end in sight."""
+        constraint, tokens = constrained(spec), []
+        pieces = constraint.vocabulary.pieces
+        for _ in range(120):
+            choices = sorted(ordinary(constraint))
+            if constraint.can_end() and (not choices or self.draw.random() < 0.5):
+                break
+            ending = [token for token in choices if pieces[token] in ENDING]
+            token = self.draw.choice(ending if ending and self.draw.random() < 0.9 else choices)
+            constraint.advance(token)
+            tokens.append(token)
+        if not constraint.can_end():
+            return None
+        return b"".join(pieces[token] for token in tokens).decode(), constraint
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_taken_is_valid_and_what_is_valid_is_taken(seed: int) -> None:
+    make = Maker(seed)
+    for _ in range(tries(30)):
+        schema = make.schema()
+        if isinstance(schema, bool):
+            continue
+        schema = {**schema, "$defs": {name: without_references(make.schema(1)) for name in "xy"}}
+        spec = JsonSchema(schema, whitespace=None)
+        values = [make.value() for _ in range(8)]
+        try:
+            constrained(spec)
+        except GrammarError as error:
+            assert "no text satisfies it" in str(error)
+            assert not any(is_valid(schema, value) for value in values), schema
+            continue
+        for _ in range(3):
+            if (walked := make.walk(spec)) is not None:
+                text, constraint = walked
+                valid = is_valid(schema, json.loads(text))
+                assert valid == (constraint.objection() is None), (schema, text)
+                assert valid or constraint.checks, (schema, text)
+        for value in values:
+            texts = (text.replace(" ", "") for text in islice(orders(value), 24))
+            if is_valid(schema, value):
+                assert any(accepts(spec, text) for text in texts), (schema, value)

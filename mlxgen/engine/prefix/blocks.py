@@ -179,9 +179,22 @@ class Blocks:
         self.nbytes = 0
 
     def touch(self, way: Sequence[Block]) -> None:
-        """Note that blocks which follow one another from the first one on are used now."""
+        """Note that blocks which follow one another from the first one on are used now; and with
+        them the first place on their way that a sequence can go on from, as others may share it."""
         for block in reversed(way):
             self._held.move_to_end(block.key)
+        if not self.any_length and (end := self._first_end(way)) is not None:
+            for block in (end, *reversed(way[: end.start // BLOCK])):
+                self._held.move_to_end(block.key)
+
+    def _first_end(self, way: Sequence[Block]) -> Block | None:
+        """The first block with a snapshot that these begin with, which may be a tail beside them."""
+        for block in way:
+            after = self._below.get(block.parent, {}).values()
+            ends = [each for each in after if each.has_state and begins(each.tokens, block.tokens)]
+            if ends:
+                return min(ends, key=lambda each: each.count)
+        return None
 
     # ---- what is found ---------------------------------------------------------------------
 

@@ -201,6 +201,26 @@ def test_under_pressure_the_system_prompt_stays(kind: str) -> None:
         cache.max_bytes = most
 
 
+@pytest.mark.parametrize("kind", ["recurrent", "hybrid"])
+def test_a_long_conversation_leaves_the_end_of_its_system_prompt_to_others(kind: str) -> None:
+    office = Office(kind, prefill_chunk=200)
+    chat = [SYSTEM * 6, "Why blue?"]
+    office.ask(office.tokens(*chat))
+    cache = office.lm.prefix_cache
+    most, cache.max_bytes = cache.max_bytes, 3 * cache.nbytes
+    try:
+        before = 0
+        for number in range(12):
+            chat += [LONG, f"And letter {number}?"]
+            cached, _ = office.ask(office.tokens(*chat))
+            assert cached > before  # it goes on from its last turn, and not from the beginning
+            before = cached
+        cached, _ = office.ask(office.tokens(SYSTEM * 6, "Who are you?"))
+        assert cached == office.before(SYSTEM * 6, "?")
+    finally:
+        cache.max_bytes = most
+
+
 def test_while_no_window_is_full_there_are_no_places() -> None:
     office = Office("rotating")
     prompt = office.tokens(SYSTEM, LONG)

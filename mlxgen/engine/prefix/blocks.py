@@ -188,7 +188,7 @@ class Blocks:
                 self._held.move_to_end(block.key)
 
     def _first_end(self, way: Sequence[Block]) -> Block | None:
-        """The first block with a snapshot that these begin with, which may be a tail beside them."""
+        """The first block with a snapshot that these begin with: one of them, or a tail."""
         for block in way:
             after = self._below.get(block.parent, {}).values()
             ends = [each for each in after if each.has_state and begins(each.tokens, block.tokens)]

@@ -109,7 +109,7 @@ DEFAULTS = {  # those that differ from the engine's
     **dict.fromkeys(Recommended.__annotations__, "see --sampling-defaults"),
     "max_tokens": "what the context holds; with --raw 256",
     "seed": "a new one each time",
-    "num_draft_tokens": "as many as pay",
+    "num_draft_tokens": "as many as are likely to be accepted",
     "thinking_budget": "no limit",
 }
 

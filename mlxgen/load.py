@@ -64,10 +64,10 @@ def load(
       demo model that comes with the package.
     - ``adapter``: a folder with an adapter that mlx-lm trained for this model.
     - ``revision``: a branch, tag or commit; only for a hub id.
-    - ``draft``: what proposes tokens in generations that do not say: ``"auto"``, whatever pays of
-      what the model has itself; a smaller model with the same tokenizer (a folder, a hub id or a
-      loaded model), which comes to that; ``"ngram"``, earlier text alone; or ``"off"``, with which
-      the weights of a multi-token-prediction head are left out, too.
+    - ``draft``: where draft tokens come from in generations that do not say: ``"auto"``, earlier
+      text and the model's own prediction heads, where that is faster; a smaller model with the same
+      tokenizer (a folder, a hub id or a loaded model), in addition to these; ``"ngram"``, earlier
+      text only; or ``"off"``, which also leaves out the weights of prediction heads.
     - ``ignore_memory_limit``: load the weights even if they do not fit in memory.
     - ``cache_bytes``: the maximum size of all KV caches, including the prefix cache; by default
       half of the memory that weights and a reserve leave. ``memory`` of the result has the plan.
@@ -81,10 +81,10 @@ def load(
     - ``trust_remote_code``: run the Python files that come with the model.
     - ``max_context``: the most tokens of prompt and answer together; by default what the model's
       configuration says. More than that is allowed, with a warning in the log.
-    - ``kv_bits`` (2, 3, 4, 5, 6 or 8): hold the KV cache in so many bits a number, that of the
-      ``draft`` as well if it is loaded here. ``kv_group_size`` (32, 64 or 128) is how many numbers
-      share a scale; ``kv_quant_start``: how many tokens at the beginning of every sequence stay as
-      they are. See ``LanguageModel``.
+    - ``kv_bits`` (2, 3, 4, 5, 6 or 8): quantise the KV cache to this many bits, that of the
+      ``draft`` as well if it is loaded here. ``kv_group_size`` (32, 64 or 128): how many values
+      share a scale. ``kv_quant_start``: how many tokens at the start of each sequence are not
+      quantised. See ``LanguageModel``.
     - ``distributed``: whether each of the machines that ``mlx.launch`` has started this program on
       loads a part of the model; by default they do. Only rank 0 returns then: the others do as it
       says, and exit when it ends. A ``draft`` is loaded by rank 0 alone.

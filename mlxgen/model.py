@@ -101,8 +101,8 @@ class LanguageModel:
       ``generation_config.json``; empty if they recommend none. Read-only. They hold for chat
       messages where a call does not say; if they are empty, temperature 0.7, top-p 0.95 and min-p
       0.05 do. Other prompts are continued greedily: pass ``**lm.recommended`` to change that.
-    - ``draft``: what proposes tokens in generations that do not say; it takes the values of that
-      option. With a model, ``"auto"`` is that model beside what this one has itself.
+    - ``draft``: where draft tokens come from in generations that do not say; it takes the values
+      of that option. If it is a model, ``"auto"`` uses that model and what this one has itself.
       ``predictor``: what drafts from the model's own hidden states, as ``load`` makes it of the
       multi-token-prediction head that some checkpoints have.
     - ``kv_bits`` (2, 3, 4, 5, 6 or 8): quantise the KV cache of plain attention layers; windows

@@ -184,16 +184,16 @@ class GenerationOptions(SamplingOptions, total=False):
     ``prompt``; all of the prompt is run then, and nothing of it taken from the prefix cache.
     ``None`` reports none. An integer from 0 to 20; default None."""
     draft: Annotated[Any, Rule("auto", 'a LanguageModel, "auto", "ngram" or "off"', rule.draft)]
-    """What proposes tokens, of which the model tests several in one pass. The text is the same,
-    token for token, only sooner. ``"auto"`` is what the model was loaded with, which is by default
-    whatever pays at the time of what is at hand: texts that it has read or written lately, its own
-    heads for that, and a draft model if it was loaded with one. ``"ngram"`` is the texts alone, a
-    smaller model of the same tokenizer is that model alone, and ``"off"`` is no draft. A
+    """Where draft tokens come from, of which the model verifies several in one pass. The text is
+    the same, token for token, only sooner. ``"auto"`` is what the model was loaded with: by default
+    it drafts where that is faster, from text that the model has read or written lately, with its
+    own prediction heads, and with a draft model if it was loaded with one. ``"ngram"`` drafts from
+    text only, a smaller model with the same tokenizer alone, and ``"off"`` not at all. A
     LanguageModel, "auto", "ngram" or "off"; default "auto"."""
     num_draft_tokens: Annotated[int | None, integer(None, 1, 64)]
-    """Number of tokens that a draft proposes at a time. With ``"auto"`` it is the most, of which
-    as many are proposed as pay, down to none; otherwise always that many, as far as there are any.
-    ``None`` is as many as are likely to stand. An integer from 1 to 64; default None."""
+    """Number of tokens that are drafted at a time. With ``"auto"`` it is the maximum; otherwise
+    always that many, if there are. ``None`` is as many as are likely to be accepted. An integer
+    from 1 to 64; default None."""
     prediction: Annotated[
         "str | Sequence[Token]", Rule((), "a string or a list of token ids", rule.text_or_tokens)
     ]

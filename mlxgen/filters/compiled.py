@@ -130,7 +130,8 @@ class GrammarEngine:
         tokens = _Tokens(vocabulary, size, eos[0])
         self.tokenizer = LLTokenizer(tokens, n_vocab=size, eos_token=eos)  # type: ignore[arg-type]
         assert self.tokenizer.vocab_size == size
-        self._kept: Recent[str, Compiled] = Recent(_KEPT)
+        # Or why one cannot be met, as finding that out takes as long as compiling
+        self._kept: Recent[str, Compiled | str] = Recent(_KEPT)
         self._executors: Recent[int, LLExecutor] = Recent(1)  # its own default is 80 % of the cores
         self.compiles_ahead = False
 
@@ -151,11 +152,14 @@ class GrammarEngine:
 
     def compiled(self, grammar: Grammar) -> Compiled:
         """The grammar, ready for use. GrammarError if it cannot be met."""
-        kept = self._kept.get(grammar.text, lambda: self._compile(grammar))
+        kept = self._kept.get(grammar.text, lambda: self._compile_or_why(grammar))
+        if isinstance(kept, str):
+            raise GrammarError(kept)
         if kept.spent or kept.copies >= _COPIES:
             self._kept.forget(grammar.text)
-            kept = self._kept.get(grammar.text, lambda: self._compile(grammar))
-        if self.compiles_ahead and kept.copies and kept.spare is None:
+            kept = self._compile(grammar)
+            self._kept.get(grammar.text, lambda: kept)
+        if self.compiles_ahead and kept.copies > 1 and kept.spare is None:
             kept.spare = self._compile(grammar)
         return kept
 
@@ -173,7 +177,14 @@ class GrammarEngine:
             )
         spare = spent.spare
         self._kept.forget(grammar.text)
-        return self._kept.get(grammar.text, lambda: spare)
+        self._kept.get(grammar.text, lambda: spare)
+        return spare
+
+    def _compile_or_why(self, grammar: Grammar) -> Compiled | str:
+        try:
+            return self._compile(grammar)
+        except GrammarError as error:
+            return str(error)
 
     def _compile(self, grammar: Grammar) -> Compiled:
         try:

@@ -21,6 +21,8 @@ from .matcher import GrammarFilter
 from .protocol import Filter
 from .reasons import shortened
 
+_RULE = re.compile(r"^\s*[?!]*\w+(?:\[[^]\n]*\])?\s*:", re.MULTILINE)
+_MOST_RULES = 1000  # in a chain of more, llguidance takes minutes to say where an error is
 _FLAGS = {re.IGNORECASE: "i", re.DOTALL: "s"}
 _IGNORED = re.UNICODE | re.DEBUG
 
@@ -112,6 +114,9 @@ class Lark:
     bind_opening = bind_opening
 
     def _grammar(self, vocabulary: Vocabulary) -> Grammar:
+        count = len(_RULE.findall(self.grammar))
+        if count > _MOST_RULES:
+            raise GrammarError(f"Lark: {count} rules, but at most {_MOST_RULES} are possible")
         text = _with_token_ids(self.grammar, vocabulary)
         return Grammar.of_lark(text, shortened(f"Lark({self.grammar!r})"))
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import re
 import secrets
@@ -89,20 +88,6 @@ class Exchange:
         self._began = time.perf_counter()
 
     # ---- for the work ------------------------------------------------------------------------
-
-    @property
-    def client(self) -> str:
-        """Who asks, for fair sharing: an address, or its network."""
-        host = (self._scope.get("client") or ("",))[0]
-        try:
-            address = ipaddress.ip_address(host.partition("%")[0])
-        except ValueError:
-            return str(host)
-        if address.version == 4 or address.ipv4_mapped is not None:
-            return str(address)
-        return str(
-            ipaddress.ip_network((address, 64), strict=False)
-        )  # the usual size of one customer's network
 
     @property
     def seconds(self) -> float:

@@ -2,8 +2,10 @@
 
 Owns the threads in which requests are parsed, chats rendered, prompts tokenized and grammars
 compiled. Must never know HTTP or the engine's thread. There are two lanes, so that a short
-request never waits for a megabyte of prompt or a costly grammar, and in the slow one clients take
-turns. The guard tries out what may cost too much; requests without filters never ask it.
+request never waits for a megabyte of prompt or a large schema.
+
+Grammars compile here, with llguidance's own limits: what exceeds them is refused. llguidance
+releases the interpreter's lock while it compiles, and needs a large stack for deep grammars.
 
 Invariant: what comes out is fully checked, or an error that says what is wrong is raised.
 """
@@ -11,6 +13,7 @@ Invariant: what comes out is fully checked, or an error that says what is wrong 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -18,19 +21,20 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ..chat.calls.held import HeldCalls
 from ..engine import Request
-from ..errors import FilterError, GrammarError
-from .call import Call, Job
+from ..errors import DeadEndError, FilterError, GrammarError
+from ..filters import Constraint, Specification
+from ..model import LanguageModel
+from .call import Call
 from .errors import RequestError
-from .guard.guard import Guard
-from .line import CrowdedError, Line
 from .openai.constraints import constraining
 from .remote_images import RemoteImages
 from .served_model import ServedModel
 
 SHORT = 16 << 10  # bytes of a body
-COSTLY = 0.05  # seconds of compiling
 QUICK_THREADS = 3
 SLOW_THREADS = 2
+STACK = 512 << 20  # bytes of address space for a thread's stack: 20,000 rules may be nested
+FORCED = 256  # forced tokens at the beginning of a text that are tried
 _PATIENCE = 20  # tenths of a second
 IMAGES = 2 << 30  # bytes of the pixels of all requests
 STUCK = 60.0  # seconds that one piece of work may keep a thread before it is reported
@@ -51,9 +55,8 @@ class Lanes:
     """The threads, for all models."""
 
     def __init__(self) -> None:
-        self._quick = ThreadPoolExecutor(QUICK_THREADS, "prepare")
-        self._slow = ThreadPoolExecutor(SLOW_THREADS, "prepare-slow")
-        self._line = Line(SLOW_THREADS)  # for the slow lane
+        self._quick = _threads(QUICK_THREADS, "prepare")
+        self._slow = _threads(SLOW_THREADS, "prepare-slow")
         self._running: dict[Callable[[], Any], tuple[ThreadPoolExecutor, float]] = {}
         """Where work is done, and since when."""
 
@@ -67,35 +70,10 @@ class Lanes:
             await asyncio.sleep(0.1)
         return False
 
-    async def run(
-        self, size: int, work: Callable[[], T], client: str = "", *, costly: bool = False
-    ) -> T:
-        """Run work in a thread: in the slow lane if it is costly or its input is large.
-
-        ``size`` is the bytes of input. Raises ``RequestError`` (503) if this client already waits
-        for too much.
-        """
-        loop = asyncio.get_running_loop()
-        if size <= SHORT and not costly:
-            return await loop.run_in_executor(self._quick, self._do, self._quick, work)
-        try:
-            turn = await self._line.enter(client, heavy=costly)
-        except CrowdedError:
-            raise RequestError(
-                "too many of your large requests are being read; send fewer at a time",
-                status=503,
-                code="preparation_busy",
-            ) from None
-        began = time.monotonic()
-
-        def leave(done: asyncio.Future[T]) -> None:
-            self._line.leave(turn, time.monotonic() - began)
-            if not done.cancelled():
-                done.exception()  # otherwise asyncio complains if nobody is left to ask
-
-        job = loop.run_in_executor(self._slow, self._do, self._slow, work)
-        job.add_done_callback(leave)
-        return await asyncio.shield(job)  # a thread continues even if its client has left
+    async def run(self, size: int, work: Callable[[], T]) -> T:
+        """Run work in a thread; ``size`` is the bytes of its input, which decide on the lane."""
+        lane = self._quick if size <= SHORT else self._slow
+        return await asyncio.get_running_loop().run_in_executor(lane, self._do, lane, work)
 
     @property
     def stuck(self) -> str | None:
@@ -122,76 +100,105 @@ class Lanes:
             self._running.pop(work, None)
 
 
+def _threads(count: int, name: str) -> ThreadPoolExecutor:
+    """Threads with large stacks, which exist already: the size holds for those started next."""
+    pool, all_there = ThreadPoolExecutor(count, name), threading.Barrier(count)
+    before = threading.stack_size(STACK)
+    try:
+        for _ in range(count):
+            pool.submit(all_there.wait)
+    finally:
+        threading.stack_size(before)
+    return pool
+
+
 class Preparation:
-    """What requests for one model become sequences with. ``prepare`` is ``lm.prepare_all``;
-    ``remote`` fetches images, if allowed."""
+    """What requests for one model become sequences with; ``remote`` fetches images, if allowed."""
 
     def __init__(
         self,
         lanes: Lanes,
-        prepare: Callable[[Sequence[Job]], Sequence[Request]],
+        lm: LanguageModel,
         model: ServedModel,
-        guard: Guard,
         *,
         max_sequences: int,
         remote: RemoteImages | None = None,
     ) -> None:
         self._run = lanes.run
-        self._prepare = prepare
+        self._lm = lm
         self._model = model
-        self._guard = guard
         self._max_sequences = max_sequences
         self._remote = remote
 
-    async def sequences(self, size: int, body: Body, parse: Parse, client: str) -> Prepared:
+    async def sequences(self, size: int, body: Body, parse: Parse) -> Prepared:
         """Make the sequences of a body of this size; raises for what is wrong with it."""
         size += await self.fetched(body)
-        call, sequences = await self._run(size, lambda: self._understood(body, parse), client)
-        if sequences is not None:
-            return Prepared(call, sequences)
-        try:
-            call = await self._compiled(call, client)
-            costly = self._guard.seconds(call.specs) > COSTLY
-            sequences = await self._run(
-                size, lambda: self._prepare(call.jobs), client, costly=costly
-            )
-        except FilterError as error:
-            raise _blamed(error, body, call) from error
-        return Prepared(call, sequences)
-
-    async def _compiled(self, call: Call, client: str) -> Call:
-        """The call with specifications that compile: if those of calls do not, with looser ones."""
-        try:
-            await self._guard.check_all(call.specs, client)
-            return call
-        except GrammarError:
-            if call.held is None:
-                raise
-        loose = await self._loose(call.held, client)
-        call = await self._run(0, lambda: call.loosened(loose), client, costly=True)
-        await self._guard.check_all(call.specs, client)
-        return call
-
-    async def _loose(self, held: HeldCalls, client: str) -> Set[str]:
-        """The tools whose schemas cannot be compiled; all, if each of them can."""
-        names = [name for name in held.use.names if name not in held.loose]
-        alone = await self._run(0, lambda: list(map(held.alone, names)), client, costly=True)
-        failed = set()
-        for name, spec in zip(names, alone, strict=True):
-            try:
-                await self._guard.check_all([] if spec is None else [spec], client)
-            except GrammarError:
-                failed.add(name)
-        return held.loose | (failed or set(names))
+        return await self._run(size, lambda: self._prepared(body, parse))
 
     async def fetched(self, body: Body) -> int:
         """Put the images that a body names into it; returns their bytes."""
         return 0 if self._remote is None else await self._remote.put_into(body)
 
-    def _understood(self, body: Body, parse: Parse) -> tuple[Call, Sequence[Request] | None]:
+    def _prepared(self, body: Body, parse: Parse) -> Prepared:
         call = parse(body, self._model)
         self._check(call)
-        return call, None if call.specs else self._prepare(call.jobs)
+        if not call.specs:
+            return Prepared(call, self._lm.prepare_all(call.jobs))
+        try:
+            call = self._compiled(call)
+            return Prepared(call, self._lm.prepare_all(call.jobs))
+        except FilterError as error:
+            raise _blamed(error, body, call) from error
+
+    def _compiled(self, call: Call) -> Call:
+        """The call with specifications that compile: if those of calls do not, with looser ones."""
+        try:
+            for spec in call.specs:
+                self._try(spec)
+            return call
+        except GrammarError:
+            if call.held is None:
+                raise
+        call = call.loosened(self._loose(call.held))
+        for spec in call.specs:
+            self._try(spec)
+        return call
+
+    def _loose(self, held: HeldCalls) -> Set[str]:
+        """The tools whose schemas cannot be compiled; all, if each of them can."""
+        names = [name for name in held.use.names if name not in held.loose]
+        failed = {name for name in names if not self._compiles(held.alone(name))}
+        return held.loose | (failed or set(names))
+
+    def _compiles(self, spec: Specification | None) -> bool:
+        try:
+            if spec is not None:
+                self._try(spec)
+        except GrammarError:
+            return False
+        return True
+
+    def _try(self, spec: Specification) -> None:
+        """Compile one, and follow what it forces at the beginning to an end or to a choice.
+
+        Raises ``GrammarError`` if that is not possible.
+        """
+        try:
+            constraint = Constraint([spec], self._lm.vocabulary, self._lm.vocab_size)
+            while len(constraint) < FORCED and not constraint.ended():
+                run = constraint.forced()[:FORCED]
+                if not run and (only := constraint.only()) is not None:
+                    run = [only]
+                if not run:
+                    return
+                for token in run:
+                    constraint.advance(token)
+        except DeadEndError as error:
+            raise GrammarError(f"no text satisfies it: {error}") from error
+        except Exception:
+            raise
+        except BaseException as panic:  # of the grammar engine
+            raise GrammarError(f"it cannot be compiled ({type(panic).__name__})") from panic
 
     def _check(self, call: Call) -> None:
         if len(call.jobs) > self._max_sequences:

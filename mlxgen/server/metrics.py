@@ -131,9 +131,6 @@ class Metrics:
             "Seconds between the tokens of a sequence, averaged over each request",
             buckets=_PER_TOKEN,
         )
-        self.costly_grammars = counter(
-            "mlxgen_costly_grammars", "Grammars that took too much time or memory to compile"
-        )
         ready = gauge("mlxgen_ready", "Whether the server answers requests")
         ready.set_function(lambda: float(is_ready()))
         registry.register(_Engine(stats, loaded))

@@ -2,8 +2,8 @@
 
 Owns the event loop of the main thread and uvicorn in it. Must never know a request. The port is
 taken before the model is loaded, so that a wrong one is reported at once and ``/health`` answers
-meanwhile. Some of the files that may be open are reserved for what is not a connection: the guard's
-processes, the model's files.
+meanwhile. Some of the files that may be open are reserved for what is not a connection: the model's
+files.
 
 Invariant: the exit status says what happened (see ``service``), and the process ends even if
 something hangs.

@@ -48,7 +48,7 @@ async def reply_to(exchange: Exchange, api: Api) -> None:
     exchange.describe_failure = lambda error: [api.fail(error, id)]
     size, body = await read_body(exchange)
     serving = await _loaded(exchange, body)
-    prepared = await serving.preparation.sequences(size, body, api.parse, exchange.client)
+    prepared = await serving.preparation.sequences(size, body, api.parse)
     exchange.understood()
     call = prepared.call
     exchange.ignored = [*call.ignored, *_left_out(prepared)]
@@ -80,9 +80,7 @@ def _left_out(prepared: Prepared) -> Sequence[str]:
 async def read_body(exchange: Exchange) -> tuple[int, Body]:
     """The object in a body, and its size in bytes."""
     data = await exchange.body()
-    return len(data), await exchange.service.lanes.run(
-        len(data), lambda: parse_body(data), exchange.client
-    )
+    return len(data), await exchange.service.lanes.run(len(data), lambda: parse_body(data))
 
 
 async def _loaded(exchange: Exchange, body: Body) -> Serving:
@@ -195,9 +193,7 @@ async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
     if size <= SMALL:
         body = to_json(reply.complete(usages))
     else:
-        body = await exchange.service.lanes.run(
-            size, lambda: to_large_json(reply.complete(usages)), exchange.client
-        )
+        body = await exchange.service.lanes.run(size, lambda: to_large_json(reply.complete(usages)))
     await exchange.answer(body)
 
 

@@ -71,7 +71,6 @@ class Service:
             self.lanes,
             boots=partial(booting, settings) if boot is None else lambda entry, ask: boot,
             failed=self.fail,
-            costly=lambda: self.metrics.costly_grammars.inc(),
             device=device,
         )
         self.metrics = Metrics(
@@ -240,7 +239,7 @@ class Service:
             self.ended.set_result(status)
 
     async def close(self) -> bool:
-        """Stop the engines' threads, the guards and the lanes; returns whether all ended."""
+        """Stop the engines' threads and the lanes; returns whether all ended."""
         if self._starting is not None:
             self._starting.cancel()
         if self._lost is None:

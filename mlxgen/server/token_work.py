@@ -80,7 +80,7 @@ async def work_on_tokens(exchange: Exchange, answer: Answer) -> None:
     serving = await exchange.use(body.get("model"))
     size += await serving.preparation.fetched(body)
     answered = await exchange.service.lanes.run(
-        size, lambda: to_large_json(answer(body, serving.model), depth=2), exchange.client
+        size, lambda: to_large_json(answer(body, serving.model), depth=2)
     )
     exchange.understood()
     await exchange.answer(answered)

@@ -133,11 +133,6 @@ def cases() -> list[Case]:
         "a schema of 1,000 optional properties": (("200",), clients.many_properties(1000)),
         "a schema of 6,000 optional properties": (("200", "400 "), clients.many_properties(6000)),
         "a small schema beside six of 6,000 properties": (("200",), clients.fair_compilers),
-        "kill -9 of the compilers": (("200 200",), clients.killed_compilers),
-        "SIGSTOP of the compilers for 4 s": (
-            ("200, and 200", "200, and 503"),
-            clients.suspended_compilers,
-        ),
         "choice and banned are the same": (
             ("400",),
             clients.sending(COMPLETION, {"prompt": "a", "max_tokens": 8, **_CONTRADICTION}),

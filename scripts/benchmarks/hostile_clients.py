@@ -166,28 +166,6 @@ def fair_compilers(server: Process) -> str:
     return f"{status} after {seconds:.1f} s"
 
 
-def killed_compilers(server: Process) -> str:
-    count = server.signal_children(signal.SIGKILL)
-    schema = small_schema(f"killed{time.time()}")
-    statuses = [post(server, CHAT, formed(schema)).status_code for _ in range(2)]
-    return f"{' '.join(map(str, statuses))} ({count} killed)"
-
-
-def suspended_compilers(server: Process) -> str:
-    """A schema that comes while they are stopped, and again when they go on."""
-    schema = small_schema(f"stopped{time.time()}")
-    count = server.signal_children(signal.SIGSTOP)
-    timer = threading.Timer(4, server.signal_children, [signal.SIGCONT])
-    timer.start()
-    try:
-        first = post(server, CHAT, formed(schema)).status_code
-    finally:
-        timer.join()
-        server.signal_children(signal.SIGCONT)
-    again = post(server, CHAT, formed(schema)).status_code
-    return f"{again}, and {first} meanwhile ({count} stopped)"
-
-
 # ---- connections ---------------------------------------------------------------------------------
 
 _GET = b"GET /health HTTP/1.1\r\nHost: HOST\r\n\r\n"
@@ -257,7 +235,6 @@ def flooded(server: Process) -> str:
             link.connect_ex((server.host, server.port))
             links.append(link)
         time.sleep(1)
-        server.signal_children(signal.SIGKILL)
         time.sleep(6)
         written = len(server.logged())
     finally:

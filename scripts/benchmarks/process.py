@@ -65,14 +65,6 @@ class Process:
         rows = (line.split() for line in _ps("-A", "-o", "pid=,ppid=").splitlines())
         return [int(pid) for pid, parent in rows if int(parent) == self.pid]
 
-    def signal_children(self, number: signal.Signals) -> int:
-        """Send a signal to each of its children; how many there were."""
-        children = self.children()
-        for pid in children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        return len(children)
-
     def figures(self) -> dict[str, float]:
         """The figures of ``/metrics`` that have no labels."""
         text = httpx.get(f"{self.url}/metrics", timeout=20).text

@@ -81,7 +81,7 @@ class Running:
         return httpx.get(self.url + path, timeout=WAIT, **options)
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=WAIT, **options)
+        return httpx.post(self.url + path, json=body, **{"timeout": WAIT, **options})
 
     @contextlib.contextmanager
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Iterator[str]]:

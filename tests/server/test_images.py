@@ -306,12 +306,11 @@ def test_images_that_wait_are_limited(
     call = parse_chat(body, model)
     assert images.nbytes == before + 12 * 56 * 84
     monkeypatch.setattr(jobs, "IMAGES", before)
-    nothing: Any = None
-    preparation = Preparation(Lanes(), lm.prepare_all, model, nothing, max_sequences=4)
+    preparation = Preparation(Lanes(), lm, model, max_sequences=4)
     with pytest.raises(RequestError, match="too many images wait here") as caught:
-        preparation._understood(body, parse_chat)
+        preparation._prepared(body, parse_chat)
     assert caught.value.status == 503
-    preparation._understood(chat(), parse_chat)  # text goes on
+    preparation._prepared(chat(), parse_chat)  # text goes on
     del call, caught
     gc.collect()
     assert images.nbytes == before

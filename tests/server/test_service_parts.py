@@ -9,7 +9,7 @@ import re
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
@@ -21,7 +21,6 @@ from mlxgen.server.docs_page import docs_page
 from mlxgen.server.engine.mailbox import Delivery, Mailbox
 from mlxgen.server.engine.thread import State
 from mlxgen.server.errors import RequestError
-from mlxgen.server.exchange import Exchange
 from mlxgen.server.http.admission import Admission
 from mlxgen.server.http.responses import to_json, to_large_json
 from mlxgen.server.metrics import Metrics
@@ -325,17 +324,3 @@ def test_an_iterator_is_written_as_a_list_and_never_held_as_one() -> None:
         wanted = to_json({"tokens": [{"id": number} for number in range(count)], "n": 1})
         assert to_large_json({"tokens": items(count), "n": 1}, depth=2) == wanted
     assert 0 < most[0] < 3000
-
-
-def test_clients_are_told_apart_by_address_and_by_network_where_they_have_one() -> None:
-    def client(address: tuple[str, int] | None) -> str:
-        scope = {"client": address}
-        return Exchange(cast(Any, None), "x", scope, cast(Any, None), cast(Any, None)).client
-
-    assert client(("10.0.0.7", 1)) == client(("10.0.0.7", 2)) != client(("10.0.0.8", 1))
-    assert client(("2001:db8:1:2::7", 1)) == client(("2001:db8:1:2:3::8", 1))
-    assert client(("2001:db8:1:2::7", 1)) != client(("2001:db8:1:3::7", 1))
-    assert client(("::ffff:10.0.0.7", 1)) != client(("::ffff:10.0.0.8", 1))
-    assert client(("fe80::1%eth0", 1)) == "fe80::/64"
-    assert client(None) == ""
-    assert client(("a pipe", 0)) == "a pipe"

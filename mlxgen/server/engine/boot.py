@@ -20,8 +20,6 @@ from ...load import weights_of
 from ...loading.checkpoint import check_adapter
 from ...model import LanguageModel
 from ..fleet.catalogue import Entry
-from ..guard.child import Facts
-from ..guard.guard import CPU_SECONDS, MEMORY
 from ..logs import log
 from ..programs.registry import Registry
 from ..served_model import ServedModel
@@ -33,7 +31,6 @@ class Engine(NamedTuple):
 
     lm: LanguageModel
     model: ServedModel
-    facts: Facts
 
 
 EngineBoot: TypeAlias = Callable[[], tuple[Scheduler, Engine]]
@@ -85,7 +82,6 @@ def booting(settings: Settings, entry: Entry | None = None, ask: Ask | None = No
 def engine_of(lm: LanguageModel, settings: Settings) -> Engine:
     """What other threads use of a loaded model; call this on the thread that runs it."""
     GrammarEngine.of(lm.vocabulary, lm.vocab_size).compile_ahead()
-    facts = Facts.of(lm.vocabulary, lm.vocab_size, cpu_seconds=CPU_SECONDS, memory=MEMORY)
     model = ServedModel.of(
         lm,
         sampling_choice=settings.sampling_defaults,
@@ -95,7 +91,7 @@ def engine_of(lm: LanguageModel, settings: Settings) -> Engine:
     )
     if model.dialect.tools is None:
         log(logging.INFO, "calls of tools in this model's text cannot be read, and stay text")
-    return Engine(lm, model, facts)
+    return Engine(lm, model)
 
 
 def _limit_context(lm: LanguageModel, settings: Settings) -> None:

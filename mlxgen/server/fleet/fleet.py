@@ -68,7 +68,6 @@ class Fleet:
         *,
         boots: Boots,
         failed: Callable[[BaseException], None],
-        costly: Callable[[], None],
         device: int | None = None,
     ) -> None:
         self.catalogue = catalogue
@@ -79,7 +78,6 @@ class Fleet:
         self._lanes = lanes
         self._boots = boots
         self._failed = failed
-        self._costly = costly
         self._device = device
         self._room = asyncio.Lock()  # one load at a time gets some; its order is that of asking
         self._news = asyncio.Event()
@@ -200,9 +198,7 @@ class Fleet:
                     engine = await loaded
             else:
                 engine = await loaded
-            serving = Serving(
-                thread, engine, self._lanes, self._settings, costly=self._costly, base=base
-            )
+            serving = Serving(thread, engine, self._lanes, self._settings)
             member.coming, member.serving = None, serving
             if base is None:
                 member.weights = serving.weights

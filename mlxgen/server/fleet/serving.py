@@ -1,12 +1,11 @@
 """A loaded model, and everything through which requests use it.
 
-Owns its engine's thread and pulse, its guard and what its requests are prepared with. Must never
+Owns its engine's thread and pulse, and what its requests are prepared with. Must never
 know other models, or for whom it is loaded. It belongs to the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from ...engine import Scheduler
@@ -15,7 +14,6 @@ from ...model import LanguageModel
 from ..engine.boot import Engine
 from ..engine.pulse import Pulse
 from ..engine.thread import EngineThread
-from ..guard.guard import Guard
 from ..jobs import Lanes, Preparation
 from ..programs.running import Programs
 from ..remote_images import RemoteImages
@@ -23,10 +21,7 @@ from ..settings import Settings
 
 
 class Serving:
-    """One loaded model; ``costly`` is called for each grammar that took too much to compile.
-
-    ``base`` is the model that it shares its weights with, and so its guard, if there is one.
-    """
+    """One loaded model."""
 
     def __init__(
         self,
@@ -34,23 +29,15 @@ class Serving:
         engine: Engine,
         lanes: Lanes,
         settings: Settings,
-        *,
-        costly: Callable[[], None],
-        base: Serving | None = None,
     ) -> None:
         self.engine = thread
         self.model = engine.model
         self.lm: LanguageModel = engine.lm
-        self._base = base
-        self._guard: Guard = Guard(engine.facts, costly=costly) if base is None else base._guard
-        if base is None and not settings.has_several:  # of which some may never need it
-            self._guard.start()
         fetches = settings.allow_remote_images and engine.model.dialect.images is not None
         self.preparation = Preparation(
             lanes,
-            engine.lm.prepare_all,
+            engine.lm,
             engine.model,
-            self._guard,
             max_sequences=settings.max_queue,
             remote=RemoteImages() if fetches else None,
         )
@@ -75,8 +62,6 @@ class Serving:
     async def close(self) -> None:
         """End all but the engine's thread."""
         self.pulse.close()
-        if self._base is None:
-            await self._guard.close()
 
 
 def _share(lm: LanguageModel, weights: int, sharers: int, scheduler: Scheduler) -> None:

@@ -88,7 +88,6 @@ class Yard:
             Lanes(),
             boots=self._boots,
             failed=self.failures.append,
-            costly=lambda: None,
             device=device,
         )
 
@@ -103,8 +102,7 @@ class Yard:
             lm: Any = FakeModel(entry.name, size)
             self.models[entry.name] = lm
             model = replace(plain(), name=entry.name)
-            facts: Any = SimpleNamespace(cpu_seconds=1, memory=1)
-            return Scheduler(), Engine(lm, model, facts)
+            return Scheduler(), Engine(lm, model)
 
         return boot
 

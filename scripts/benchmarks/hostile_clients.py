@@ -6,7 +6,6 @@ here takes a server and says in a few words what came of it, or makes one that d
 
 from __future__ import annotations
 
-import signal
 import socket
 import threading
 import time

@@ -6,8 +6,6 @@ Owns its start, its end, its memory and its children. Must never know what it is
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import subprocess
 import sys
 import tempfile

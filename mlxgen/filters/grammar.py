@@ -22,7 +22,7 @@ from .protocol import Filter
 from .reasons import shortened
 
 _RULE = re.compile(r"^\s*[?!]*\w+(?:\[[^]\n]*\])?\s*:", re.MULTILINE)
-_MOST_RULES = 1000  # in a chain of more, llguidance takes minutes to say where an error is
+_MOST_RULES = 2000  # in a chain of more, llguidance takes minutes to say where an error is
 _FLAGS = {re.IGNORECASE: "i", re.DOTALL: "s"}
 _IGNORED = re.UNICODE | re.DEBUG
 

@@ -10,7 +10,6 @@ such thread ends: it takes further work instead.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from functools import cache
 from queue import SimpleQueue
@@ -24,8 +23,6 @@ class Work:
         self._name = name
         self._over = threading.Event()
         self.ident = 0
-        self.is_abandoned = False
-        """Whether its thread is to do nothing else after it."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for its end; returns whether it has come."""
@@ -36,10 +33,6 @@ class Work:
         """Whether it has ended."""
         return self._over.is_set()
 
-    def abandon(self) -> None:
-        """Never use its thread again, as somebody wants to break it off."""
-        self.is_abandoned = True
-
     def run(self) -> None:
         """Do it, in this thread. What it raises goes to the thread's hook for errors."""
         own = threading.current_thread()
@@ -49,9 +42,8 @@ class Work:
         try:
             do()
         except BaseException as error:
-            if not self.is_abandoned:
-                hook = threading.ExceptHookArgs((type(error), error, error.__traceback__, own))
-                threading.excepthook(hook)
+            hook = threading.ExceptHookArgs((type(error), error, error.__traceback__, own))
+            threading.excepthook(hook)
         finally:
             del do  # whatever it held is free when it is over
             own.name = "idle worker"
@@ -80,13 +72,9 @@ class Workers:
         while True:
             work = inbox.get()
             work.run()
-            if work.is_abandoned:  # what breaks it off may come late, and must not hit other work
-                break
             del work
             with self._lock:
                 self._idle.append(inbox)
-        while True:
-            time.sleep(1e6)
 
 
 @cache

@@ -65,17 +65,6 @@ def test_what_failed_is_told_and_its_thread_goes_on(
     assert told == [ZeroDivisionError] and again.ident == failed.ident
 
 
-def test_the_thread_of_abandoned_work_does_nothing_else(pool: Workers) -> None:
-    gate = threading.Event()
-    work = pool.start(lambda: gate.wait(WAIT), "stuck")
-    work.abandon()
-    gate.set()
-    assert work.wait(WAIT)
-    other = pool.start(lambda: None, "other")
-    ended(pool, other)
-    assert other.ident != work.ident
-
-
 def test_nothing_is_held_of_work_that_is_over(pool: Workers) -> None:
     class Large:
         def use(self) -> None: ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Tokens
 from functools import partial
 from typing import Any, Generic, Protocol
@@ -111,6 +111,7 @@ class _Live:
         self.given = len(chunks)  # how many the caller has taken
         self.seen = len(chunks)  # how many the controller has seen
         self.idle = 0  # answers since the last one that advanced it
+        self.longest = 0  # its greatest length since a token was last sampled
         self.asked = (0, handle.request.base)  # the moment of the history, and its length then
         self.wait: Wait | None = None
         self.observe = getattr(controller, "observe", None)
@@ -152,6 +153,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         self.results: dict[Path, Result] = {}
         self.errors: dict[Path, Exception] = {}
         self._woken: deque[_Live] = deque()
+        self._is_new = True  # no controller was asked yet, if tokens are pushed
         root = _Live((), scheduler.submit(request), controller, [])
         self._live: dict[Handle, _Live] = {root.handle: root}
         self._known: dict[Path, _Live] = {(): root}  # including those that have ended
@@ -167,6 +169,30 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         else:
             return False
         return True
+
+    def follows(self, handle: Handle) -> bool:
+        """Whether a sequence is a branch that has not ended."""
+        return handle in self._live
+
+    def push(self, events: Tokens[Event]) -> Iterator[tuple[Path, Chunk]]:
+        """What comes of the ``events`` of a step, for those who step the scheduler themselves.
+
+        To be called and used up after every step, before the next one. A controller is first asked
+        when its prompt was run, so that nothing of it is left to be run when it forks.
+        """
+        self._take_all(events)
+        if self._is_new:
+            (root,) = self._known.values()
+            self._is_new = root.handle.missing > 1 and not root.handle.closed
+        while True:
+            while self._ready:
+                yield self._give(self._ready.popleft())
+            if not self._is_new:
+                self._decide()
+            if not self._ready:
+                if not self._live or any(live.wait is None for live in self._live.values()):
+                    return
+                self._give_up()
 
     def _give(self, ready: tuple[_Live, Chunk | Exception]) -> tuple[Path, Chunk]:
         live, item = ready
@@ -283,8 +309,9 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         if live.handle.closed:
             return
         live.handle.request.steering = decision.steering
-        further = decision.steering is not None or (decision.run and not decision.backtrack)
-        self._count(live, idle=not further)
+        length = len(live.handle.history)
+        self._count(live, idle=decision.steering is None and length <= live.longest)
+        live.longest = 0 if decision.steering is not None else max(live.longest, length)
 
     def _count(self, live: _Live, *, idle: bool) -> None:
         """Fail a branch whose controller never advances it."""
@@ -328,7 +355,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
 
     # ---- results ---------------------------------------------------------------------------
 
-    def _take_all(self, events: list[Event]) -> None:
+    def _take_all(self, events: Tokens[Event]) -> None:
         for event in events:
             self._take(event)
 

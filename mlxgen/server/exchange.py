@@ -41,6 +41,7 @@ from .http.responses import DONE, STREAM, Header, JsonResponse, encode_events, e
 from .ignored import HEADER, header_of
 from .jobs import Prepared
 from .logs import log, log_failure
+from .programs.running import Running
 from .service import Service
 from .time_limits import TimeLimits
 
@@ -131,8 +132,9 @@ class Exchange:
         assert steered is not None and self._serving is not None
         self.fields["program"] = steered.name
         box = self._mailbox = Mailbox(1, on_overflow=self._hang_up, grows=True)
-        programs, opens_text = self._serving.programs, job.prompt.opens_text
-        programs.start(steered, request, opens_text=opens_text, box=box)
+        slow, opens_text = self._serving.model.registry.slow, job.prompt.opens_text
+        program = Running(steered, request, box, slow, opens_text=opens_text)
+        self._serving.engine.steer(program)
         self.heard(all_run=False)  # what it runs first, and when, is its own affair
         return box
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -97,8 +98,8 @@ def finished(stats: Stats | None) -> Stats | None:
 
 
 class Metrics:
-    """All figures. ``stats`` returns the schedulers', or ``None`` while there are none, and
-    ``loaded`` by the name of each model whether it is loaded."""
+    """All figures. ``stats`` returns the schedulers', or ``None`` while there are none, ``loaded``
+    by the name of each model whether it is loaded; ``slow`` has the operator's calls by name."""
 
     def __init__(
         self,
@@ -106,6 +107,7 @@ class Metrics:
         stats: Callable[[], Stats | None],
         is_ready: Callable[[], bool],
         loaded: Callable[[], Mapping[str, bool]] = dict,
+        slow: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.registry = registry = CollectorRegistry(auto_describe=True)
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
@@ -133,7 +135,7 @@ class Metrics:
         )
         ready = gauge("mlxgen_ready", "Whether the server answers requests")
         ready.set_function(lambda: float(is_ready()))
-        registry.register(_Engine(stats, loaded))
+        registry.register(_Engine(stats, loaded, slow))
         ProcessCollector(registry=registry)
 
     def page(self) -> bytes:
@@ -145,10 +147,14 @@ class _Engine(Collector):
     """The schedulers' figures at the time of asking, and which models are loaded."""
 
     def __init__(
-        self, stats: Callable[[], Stats | None], loaded: Callable[[], Mapping[str, bool]]
+        self,
+        stats: Callable[[], Stats | None],
+        loaded: Callable[[], Mapping[str, bool]],
+        slow: Mapping[str, int],
     ) -> None:
         self._stats = stats
         self._loaded = loaded
+        self._slow = slow
 
     def collect(self) -> Iterable[Metric]:
         models = GaugeMetricFamily(
@@ -157,6 +163,12 @@ class _Engine(Collector):
         for name, loaded in self._loaded().items():
             models.add_metric([name], float(loaded))
         yield models
+        slow = CounterMetricFamily(
+            "mlxgen_slow_calls", "Calls of the operator's code that held others up", labels=["name"]
+        )
+        for name, calls in list(self._slow.items()):
+            slow.add_metric([name], calls)
+        yield slow
         yield InfoMetricFamily("mlxgen_device", "The device", value={"name": device_name()})
         yield GaugeMetricFamily("mlxgen_held_bytes", "Bytes that MLX holds", value=held_bytes())
         stats = self._stats()

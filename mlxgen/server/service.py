@@ -22,7 +22,7 @@ from .engine.boot import EngineBoot, booting
 from .engine.thread import State
 from .errors import RequestError, as_request_error
 from .fleet.catalogue import Catalogue
-from .fleet.fleet import Fleet
+from .fleet.fleet import Boots, Fleet
 from .fleet.serving import Serving
 from .http.admission import Admission
 from .jobs import Lanes
@@ -61,23 +61,28 @@ class Service:
         loop = asyncio.get_running_loop()
         self.settings = settings
         self.lanes = Lanes()
+        self.registry = Registry.of(settings)
         places = settings.max_batch + settings.max_queue
         self.admission = Admission(
             max_batch=settings.max_batch, most=places if most is None else min(places, most)
         )
+        own = partial(booting, settings, slow=self.registry.slow)
+        boots: Boots = own if boot is None else lambda entry, ask: boot
         self.fleet = Fleet(
             catalogue or Catalogue.of(settings),
             settings,
             self.lanes,
-            boots=partial(booting, settings) if boot is None else lambda entry, ask: boot,
+            boots=boots,
             failed=self.fail,
             device=device,
         )
         self.metrics = Metrics(
-            stats=self.fleet.stats, is_ready=lambda: self.is_ready, loaded=self.fleet.loaded
+            stats=self.fleet.stats,
+            is_ready=lambda: self.is_ready,
+            loaded=self.fleet.loaded,
+            slow=self.registry.slow.counts,
         )
         self.metrics.in_progress.set_function(lambda: len(self.admission.visits))
-        self.registry = Registry.of(settings)
         self.state = State.LOADING
         self.is_stopping = False
         self.body_limit = _WITH_IMAGES if settings.has_several else _LEAST_BODY

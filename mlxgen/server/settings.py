@@ -147,11 +147,6 @@ class Settings(ModelSettings):
     hooks: tuple[str, ...] = setting((), action="append", metavar="NAME=PLACE")
     """A hook of your own, likewise: a function of a sampled token, or a class whose objects are
     such functions; repeatable."""
-    program_timeout: float = _seconds(30.0)
-    """Seconds for which a program or controller may keep its request waiting at a time; 0 is no
-    limit."""
-    hook_timeout: float = setting(0.5, number(0, ABOVE_ZERO, 1e4), type=float, metavar="S")
-    """Seconds for a call of a hook, for which all other requests wait, too."""
 
     log_format: Literal["text", "json"] = setting("text", choices=("text", "json"))
     """The format of log lines."""

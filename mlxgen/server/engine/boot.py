@@ -22,6 +22,7 @@ from ...model import LanguageModel
 from ..fleet.catalogue import Entry
 from ..logs import log
 from ..programs.registry import Registry
+from ..programs.slow import SlowCalls
 from ..served_model import ServedModel
 from ..settings import Settings
 
@@ -40,7 +41,12 @@ Ask: TypeAlias = Callable[[int], LanguageModel | None]
 which it returns; raises if there will be none."""
 
 
-def booting(settings: Settings, entry: Entry | None = None, ask: Ask | None = None) -> EngineBoot:
+def booting(
+    settings: Settings,
+    entry: Entry | None = None,
+    ask: Ask | None = None,
+    slow: SlowCalls | None = None,
+) -> EngineBoot:
     """The function that loads everything of one model, by default the only one of the settings.
 
     If it is one of several, it asks for room in memory before it reads the weights.
@@ -74,18 +80,18 @@ def booting(settings: Settings, entry: Entry | None = None, ask: Ask | None = No
         _try_out(lm, Scheduler(lm, limits))
         if (folder := lm.prefix_cache.folder) is not None:
             log(logging.INFO, f"prefixes on disk: {folder}")
-        return Scheduler(lm, limits), engine_of(lm, settings)
+        return Scheduler(lm, limits), engine_of(lm, settings, slow)
 
     return boot
 
 
-def engine_of(lm: LanguageModel, settings: Settings) -> Engine:
+def engine_of(lm: LanguageModel, settings: Settings, slow: SlowCalls | None = None) -> Engine:
     """What other threads use of a loaded model; call this on the thread that runs it."""
     GrammarEngine.of(lm.vocabulary, lm.vocab_size).compile_ahead()
     model = ServedModel.of(
         lm,
         sampling_choice=settings.sampling_defaults,
-        registry=Registry.of(settings, lm),
+        registry=Registry.of(settings, lm, slow),
         thinking_budget=settings.thinking_budget,
         strict_fields=settings.strict_fields,
     )

@@ -7,8 +7,7 @@ never know requests, JSON or HTTP.
     submit, cancel, stop  --- inbox --->      obey, step, obey, step, ...
     Mailbox.put           <-- news ------     one wake-up of the loop for each step at most
 
-The threads of programs ask for steps of their sequences by the same inbox (see ``guest``), and tell
-what came of them by the same news.
+Programs of the operator's decide here how their sequences go on, between two steps.
 
 Commands are obeyed between two steps, so a cancelled sequence is gone before the next one. When
 the loop is ``STEPS_AHEAD`` steps behind, the thread waits for it, so a delayed loop costs bounded
@@ -31,13 +30,11 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from ...engine import Handle, Request, Scheduler, Stats
+from ...engine import Event, Handle, Request, Scheduler, Stats
 from ...workers import Work, workers
 from .boot import Engine, EngineBoot
-from .guest import GRACE, Guest, Guests, Wish
-from .lent import Lent
 from .mailbox import Delivery, Mailbox
 
 STEPS_AHEAD = 1024
@@ -69,12 +66,22 @@ class _Cancel(NamedTuple):
     mailbox: Mailbox
 
 
-class _Admit(NamedTuple):
-    guest: Guest
+class Steering(Protocol):
+    """What decides how the sequences of a request go on, after every step."""
+
+    box: Mailbox
+
+    @property
+    def is_over(self) -> bool: ...
+    def follows(self, handle: Handle) -> bool: ...
+    def go(
+        self, scheduler: Scheduler, events: Sequence[Event]
+    ) -> list[Delivery | BaseException]: ...
+    def leave(self) -> None: ...
 
 
-class _Dismiss(NamedTuple):
-    guest: Guest
+class _Steer(NamedTuple):
+    program: Steering
 
 
 class _Do(NamedTuple):
@@ -86,13 +93,12 @@ class _Stop(NamedTuple):
     flush: float
 
 
-_Command: TypeAlias = _Submit | _Cancel | _Admit | _Dismiss | _Do | _Stop | Wish
+_Command: TypeAlias = _Submit | _Cancel | _Steer | _Do | _Stop
 News: TypeAlias = tuple[Mailbox, Delivery | BaseException]
 
 
 class EngineThread:
-    """The thread; call ``start`` once. All methods are for the event loop's thread, apart from
-    ``tell`` and ``dismiss``, which are for that of a program.
+    """The thread; call ``start`` once. All methods are for the event loop's thread.
 
     ``boot`` is called in the thread. ``listener`` is called in the loop's thread with each new
     state, and with what was loaded or the error.
@@ -115,7 +121,7 @@ class EngineThread:
         self._looked = 0.0  # when it did, by its clock
         self._patient = True
         self._rows: dict[Handle, tuple[Mailbox, int]] = {}
-        self._guests = Guests()
+        self._programs: list[Steering] = []
         self._reading: dict[Handle, int] = {}  # prompts that are not done, and how far they are
         self._ahead: dict[Handle, int] = {}  # how many begin before those that wait, as was told
         self._published = 0.0
@@ -142,16 +148,9 @@ class EngineThread:
         """Drop the sequences of a mailbox wherever they are; nothing more comes from them."""
         self._inbox.put(_Cancel(mailbox))
 
-    def lend(self, mailbox: Mailbox, *, most: int) -> Lent:
-        """The scheduler for a program's thread, which may make so many sequences; ``cancel`` of the
-        mailbox or ``dismiss`` drops them."""
-        guest = Guest(mailbox)
-        self._inbox.put(_Admit(guest))
-        return Lent(guest, self._inbox.put, most=most)
-
-    def dismiss(self, lent: Lent) -> None:
-        """Drop what is left of a program's sequences."""
-        self._inbox.put(_Dismiss(lent.guest))
+    def steer(self, program: Steering) -> None:
+        """Let a program write the text of a request; ``cancel`` of its mailbox ends it."""
+        self._inbox.put(_Steer(program))
 
     def do(self, work: Callable[[Scheduler], object]) -> asyncio.Future[None]:
         """Do something in the thread, between two steps; the result is done when that is, or at
@@ -162,11 +161,6 @@ class EngineThread:
         else:
             done.set_result(None)
         return done
-
-    def tell(self, mailbox: Mailbox, news: Delivery | BaseException) -> None:
-        """Have the loop put something into a mailbox, or fail it."""
-        urgent = not isinstance(news, Delivery) or news.is_turn
-        self._tell([(mailbox, news)], urgent=urgent)
 
     def stop(self, flush: float = FLUSH) -> None:
         """Make the thread drop everything and end; prefixes that are only in memory are written to
@@ -191,7 +185,7 @@ class EngineThread:
         self._rows.clear()
         self._reading.clear()
         self._ahead.clear()
-        self._guests.close()
+        self._programs.clear()
         self._call(self._deliver)
         self._call(self._listener, state, news)
 
@@ -211,34 +205,17 @@ class EngineThread:
                 scheduler.close()
 
     def _obey(self, scheduler: Scheduler) -> bool:
-        """Carry out commands, waiting for one if there is nothing else; returns False to stop.
-
-        While programs think, it waits for a moment, too. After that, what they ask for is carried
-        out one at a time, between steps.
-        """
-        guests, end = self._guests, 0.0
+        """Carry out commands, waiting for one if there is nothing else; returns False to stop."""
         while True:
-            idle, left = not scheduler.busy, 0.0
-            thinking = guests.are_thinking
-            if thinking:
-                idle = idle or (guests.all_think and not self._rows)
-                end = end or time.monotonic() + GRACE
-                left = end - time.monotonic() if idle or guests.are_waited_for else 0.0
-                if left <= 0 and not idle:
-                    guests.put_to_sleep(scheduler)
-                    if scheduler.busy:
-                        return True
-                    continue
-            if idle and left <= 0:
+            idle = not scheduler.busy
+            if idle:
                 self._publish(scheduler, at_once=True)
                 scheduler.rest()
             self._rests = idle
             try:
-                command = self._inbox.get(idle or left > 0, left if left > 0 else None)
+                command = self._inbox.get(idle)
             except queue.Empty:
-                if not thinking:
-                    return True
-                continue
+                return True
             self._rests = False
             self._turns += 1
             if isinstance(command, _Stop):
@@ -247,20 +224,15 @@ class EngineThread:
             self._carry_out(scheduler, command)
 
     def _carry_out(self, scheduler: Scheduler, command: _Command) -> None:
-        if isinstance(command, Wish):
-            self._guests.obey(command, scheduler)
-            guest = command.guest
-            if guest.handles and not guest.is_accepted:
-                guest.is_accepted = True
-                self._call(guest.mailbox.accept)
-        elif isinstance(command, _Submit):
+        if isinstance(command, _Submit):
             self._submit(scheduler, command)
         elif isinstance(command, _Cancel):
             self._drop(scheduler, command.mailbox)
-        elif isinstance(command, _Admit):
-            self._guests.add(command.guest)
-        elif isinstance(command, _Dismiss):
-            self._guests.leave([command.guest], scheduler)
+        elif isinstance(command, _Steer):
+            self._programs.append(command.program)
+            self._steer(scheduler, ())
+            if command.program in self._programs:
+                self._call(command.program.box.accept)
         elif isinstance(command, _Do):
             command.work(scheduler)
             self._call(_settle, command.done)
@@ -283,7 +255,20 @@ class EngineThread:
         for handle in [handle for handle, (box, _) in self._rows.items() if box is mailbox]:
             self._forget(handle)
             scheduler.cancel(handle)
-        self._guests.leave(self._guests.of(mailbox), scheduler)
+        for program in [each for each in self._programs if each.box is mailbox]:
+            self._programs.remove(program)
+            program.leave()
+
+    def _steer(self, scheduler: Scheduler, events: Sequence[Event]) -> None:
+        """Have programs decide how their sequences go on, and tell what came of them."""
+        for program in list(self._programs):
+            own = [event for event in events if program.follows(event.handle)]
+            news: list[News] = [(program.box, each) for each in program.go(scheduler, own)]
+            if program.is_over or any(not isinstance(each, Delivery) for _, each in news):
+                self._programs.remove(program)
+            if news:
+                urgent = any(not isinstance(each, Delivery) or each.is_turn for _, each in news)
+                self._tell(news, urgent=urgent)
 
     def _forget(self, handle: Handle) -> None:
         del self._rows[handle]
@@ -291,7 +276,9 @@ class EngineThread:
         self._ahead.pop(handle, None)
 
     def _step(self, scheduler: Scheduler) -> None:
-        events = self._guests.take(scheduler.step(), scheduler)
+        events = scheduler.step()
+        if self._programs:
+            self._steer(scheduler, events)
         news: list[News] = []
         urgent = bool(self._reading) and self._read(news)
         if self._reading:

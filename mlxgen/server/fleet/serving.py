@@ -15,7 +15,6 @@ from ..engine.boot import Engine
 from ..engine.pulse import Pulse
 from ..engine.thread import EngineThread
 from ..jobs import Lanes, Preparation
-from ..programs.running import Programs
 from ..remote_images import RemoteImages
 from ..settings import Settings
 
@@ -41,7 +40,6 @@ class Serving:
             max_sequences=settings.max_queue,
             remote=RemoteImages() if fetches else None,
         )
-        self.programs = Programs(thread, timeout=settings.program_timeout, most=settings.max_queue)
         self.pulse = Pulse(lambda: thread.beats, settings.stall_timeout)
         self.pulse.start()
 

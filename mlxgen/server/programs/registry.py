@@ -24,7 +24,8 @@ from ..errors import RequestError
 from ..fields import shown
 from ..settings import Settings
 from .arguments import MODEL, Arguments
-from .aside import Aside, TimedHook
+from .hooks import NamedHook
+from .slow import SlowCalls
 
 if TYPE_CHECKING:
     from ...model import LanguageModel
@@ -83,14 +84,16 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """All that is registered, with the model for it; ``aside`` is where hooks are called."""
+    """All that is registered, with the model for it; ``slow`` counts what takes long."""
 
     everything: tuple[Registered, ...] = ()
     lm: LanguageModel | None = None
-    aside: Aside = field(default_factory=lambda: Aside(1.0))
+    slow: SlowCalls = field(default_factory=SlowCalls)
 
     @classmethod
-    def of(cls, settings: Settings, lm: LanguageModel | None = None) -> Registry:
+    def of(
+        cls, settings: Settings, lm: LanguageModel | None = None, slow: SlowCalls | None = None
+    ) -> Registry:
         """What the settings name; raises ``OptionError`` if it cannot be used."""
         given: tuple[tuple[Kind, Iterable[str]], ...] = (
             ("program", settings.programs),
@@ -102,7 +105,7 @@ class Registry:
         for kind, name in named:
             if named.count((kind, name)) > 1:
                 raise OptionError(kind, f"{name} is named twice; give each a name of its own")
-        return cls(everything, lm, Aside(settings.hook_timeout))
+        return cls(everything, lm, slow or SlowCalls())
 
     def find(self, kind: Kind, name: str, at: str) -> Registered:
         """What has a name; raises ``RequestError`` (404) if nothing of its kind has."""
@@ -127,9 +130,9 @@ class Registry:
         arguments = found.arguments.of(given or {}, place)
         return Steered(name, partial(found.make, arguments, self.lm))
 
-    def hook(self, name: str, at: str, given: Mapping[str, Any] | None, place: str) -> TimedHook:
-        """A hook likewise, to be made and called aside."""
-        return TimedHook(*self.steered("hook", name, at, given, place), self.aside)
+    def hook(self, name: str, at: str, given: Mapping[str, Any] | None, place: str) -> NamedHook:
+        """A hook likewise."""
+        return NamedHook(*self.steered("hook", name, at, given, place), self.slow)
 
     def listed(self) -> dict[str, Any]:
         """The answer of ``/v1/programs``."""

@@ -1,161 +1,111 @@
-"""The threads in which programs and controllers of the operator's run.
+"""Programs and controllers of the operator's, which write the text of a request.
 
-Owns the way from a request to its branches: ``lm.control``'s own loop, in a thread of each request,
-on a scheduler that is lent to it. Must never know HTTP. What it delivers are a branch's chunks,
-those up to its fork included, and what is known of it at its end.
+Owns the way from such a request to its branches: ``lm.control``'s own loop, in the engine's thread
+and on its scheduler, beside all other requests. Must never know HTTP. What it delivers are a
+branch's chunks, those up to its fork included, and what is known of it at its end.
 
-Invariant: nothing that a program does, or never does, ends anything but its own request. A program
-that does not give back control in time is left behind in its thread; while ``MOST_STUCK`` of them
-are, no other one is started.
+The operator's code runs between two steps. Nobody else is answered meanwhile, so code that is slow
+is logged and counted with its name.
+
+Invariant: what goes wrong in a program ends its own request, and no other.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...engine import Control, Controller, Path, Request, bound_controller
+from ...engine import (
+    Control,
+    Controller,
+    Event,
+    Handle,
+    Path,
+    Request,
+    Scheduler,
+    bound_controller,
+)
 from ...errors import CapacityError, MlxgenError, ModelError, QueueFullError
-from ...workers import workers
 from ..call import Steered
-from ..engine.guest import Left
 from ..engine.mailbox import Delivery, Mailbox
-from ..engine.thread import EngineThread
 from ..errors import RequestError
 from ..logs import log
-from ..threads import Stopped, stop
+from .slow import SlowCalls
 
-MOST_STUCK = 8
 _NOT_ITS_FAULT = (ModelError, CapacityError, QueueFullError, RequestError)
 
 
-class Programs:
-    """All programs that run. It belongs to the event loop.
-
-    ``timeout``: seconds that a program may think at a time; 0 is no limit. ``most``: branches of a
-    request, and programs that run at a time.
-    """
-
-    def __init__(self, engine: EngineThread, *, timeout: float, most: int) -> None:
-        self._engine = engine
-        self._timeout = timeout
-        self._most = most
-        self._runs: list[Run] = []
-        self._stuck: list[Run] = []
-
-    def start(self, steered: Steered, request: Request, *, opens_text: bool, box: Mailbox) -> None:
-        """Let a program write the text of a request; what comes of it goes to the mailbox."""
-        self._runs = [run for run in self._runs if not run.work.is_over]
-        self._stuck = [run for run in self._stuck if not run.work.is_over]
-        if len(self._stuck) >= MOST_STUCK:
-            raise RequestError(
-                f"{MOST_STUCK} programs have not returned and never will; restart the server",
-                status=503,
-                code="programs_stuck",
-            )
-        if len(self._runs) >= self._most:  # some of them of clients that have left
-            raise RequestError(
-                f"{self._most} programs run already; try again when some are done",
-                status=429,
-                code="rate_limit_exceeded",
-            )
-        run = Run(self._engine, steered, request, opens_text, box, most=self._most)
-        self._runs.append(run)
-        if self._timeout:
-            asyncio.get_running_loop().call_later(self._timeout, self._look, run)
-
-    def _look(self, run: Run) -> None:
-        """Fail a program that thinks for too long, and look again otherwise."""
-        if run.work.is_over:
-            return
-        left = self._timeout - run.seconds
-        if left > 0:
-            asyncio.get_running_loop().call_later(max(left, 0.01), self._look, run)
-            return
-        log(logging.ERROR, "a program was given up", program=run.name, seconds=run.seconds)
-        run.box.fail(
-            RequestError(
-                f"{run.name} has not said for {self._timeout:g} s how to go on",
-                status=504,
-                code="program_timeout",
-            )
-        )
-        stop(run.work)
-        self._stuck.append(run)
-
-
-class Run:
-    """A program in its thread."""
+class Running:
+    """One program; a ``Steering`` of the engine's thread, to which it belongs."""
 
     def __init__(
-        self,
-        engine: EngineThread,
-        steered: Steered,
-        request: Request,
-        opens_text: bool,
-        box: Mailbox,
-        *,
-        most: int,
+        self, steered: Steered, request: Request, box: Mailbox, slow: SlowCalls, *, opens_text: bool
     ) -> None:
-        self.name = steered.name
+        self.name, self._make = steered
         self.box = box
-        self._engine = engine
-        self._make = steered.make
         self._request = request
         self._opens_text = opens_text
-        self._lent = engine.lend(box, most=most)
+        self._slow = slow
+        self._control: Control[Any] | None = None
         self._places: dict[Path, int] = {}
-        self.work = workers().start(self._run, f"program {self.name}")
 
     @property
-    def seconds(self) -> float:
-        """For how long it thinks already."""
-        since = self._lent.since
-        return 0.0 if since is None else time.monotonic() - since
+    def is_over(self) -> bool:
+        """Whether all of its branches have ended."""
+        return self._control is not None and not self._control.branches
 
-    def _run(self) -> None:
+    def follows(self, handle: Handle) -> bool:
+        """Whether a sequence is one of its branches."""
+        return self._control is not None and self._control.follows(handle)
+
+    def go(self, scheduler: Scheduler, events: Sequence[Event]) -> list[Delivery | BaseException]:
+        """Take what came of its branches in a step, and decide how each goes on."""
+        news: list[Delivery | BaseException] = []
+        began = time.monotonic()
         try:
-            self._drive()
-        except (Left, Stopped):
-            pass
-        except BaseException as error:
-            self._engine.tell(self.box, self._failure(error))
-        finally:
-            self._engine.dismiss(self._lent)
+            if self._control is None:
+                root = bound_controller(self._make(), self._request, opens_text=self._opens_text)
+                self._control = Control(scheduler, self._request, root)
+            for delivery in self._deliveries(self._control, events):
+                news.append(delivery)
+        except BaseException as error:  # of the operator's code, which may raise anything
+            self.leave()
+            news.append(self._failure(error))
+        self._slow.saw(self.name, time.monotonic() - began)
+        return news
 
-    def _drive(self) -> None:
-        root = bound_controller(self._make(), self._request, opens_text=self._opens_text)
-        with Control(self._lent, self._request, root) as control:
-            for branch, chunk in control:
-                self._open(control, branch)
-                if chunk.finish_reason is None:
-                    self._tell(Delivery(self._places[branch], [chunk]))
-                    continue
-                facts = _facts(control.controller_of(branch))
-                usage = control.results[branch].usage
-                if branch:  # its prompt was run once, for the root
-                    usage = replace(usage, cached_tokens=usage.prompt_tokens)
-                self._tell(Delivery(self._places[branch], [chunk], usage, facts=facts))
+    def leave(self) -> None:
+        """End all branches, and free what they hold."""
+        if self._control is not None:
+            for branch in self._control.branches:
+                self._control.leave(branch)
+
+    def _deliveries(self, control: Control[Any], events: Sequence[Event]) -> Iterator[Delivery]:
+        for branch, chunk in control.push(events):
+            yield from self._opened(control, branch)
+            if chunk.finish_reason is None:
+                yield Delivery(self._places[branch], [chunk])
+                continue
+            facts = _facts(control.controller_of(branch))
+            usage = control.results[branch].usage
+            if branch:  # its prompt was run once, for the root
+                usage = replace(usage, cached_tokens=usage.prompt_tokens)
+            yield Delivery(self._places[branch], [chunk], usage, facts=facts)
+        if not control.branches:
             for branch, place in self._places.items():  # as they are in the end
-                known = _facts(control.controller_of(branch))
-                self._tell(Delivery(place, (), facts=known))
-        self._tell(Delivery(0, (), closes=True))
+                yield Delivery(place, (), facts=_facts(control.controller_of(branch)))
+            yield Delivery(0, (), closes=True)
 
-    def _open(self, control: Control[Any], told: Path) -> None:
+    def _opened(self, control: Control[Any], told: Path) -> Iterator[Delivery]:
         """Tell of new branches; that of ``told`` has had one chunk since it was made."""
         for branch in control.made[len(self._places) :]:
             chunks = control.chunks(branch)
             place = self._places[branch] = len(self._places)
-            before = chunks[:-1] if branch == told else chunks
-            self._tell(Delivery(place, before, branch=branch))
-
-    def _tell(self, delivery: Delivery) -> None:
-        self._engine.tell(self.box, delivery)
+            yield Delivery(place, chunks[:-1] if branch == told else chunks, branch=branch)
 
     def _failure(self, error: BaseException) -> BaseException:
         """What the client is told, which includes what the operator's code says of itself."""

@@ -20,8 +20,6 @@ PROGRAMS = (
         "raises",
         "raises_late",
         "returns_no_json",
-        "gated",
-        "opens",
     ),
     *("endless", "bursts", "deadlock", "spends", "raises_at_once", "says_nothing"),
 )

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Literal
 
 import mlxgen
-
-GATE = threading.Event()
-NEVER = threading.Event()
 
 
 async def quiz(g: mlxgen.Guide, city: str = "Paris", sum: int = 7) -> str:
@@ -76,38 +72,6 @@ async def raises_late(g: mlxgen.Guide) -> None:
 async def returns_no_json(g: mlxgen.Guide) -> object:
     await g.fixed("Hm")
     return {1, 2}
-
-
-async def gated(g: mlxgen.Guide) -> str:
-    """Waits in a call until ``opens`` has run."""
-    await g.gen(max_tokens=3)
-    assert GATE.wait(60)
-    await g.fixed(" open")
-    return "gate"
-
-
-async def opens(g: mlxgen.Guide) -> None:
-    await g.fixed("x")
-    GATE.set()
-
-
-async def hangs(g: mlxgen.Guide) -> None:
-    """Never returns, and cannot be interrupted."""
-    await g.gen(max_tokens=2)
-    NEVER.wait()
-
-
-async def loops(g: mlxgen.Guide) -> None:
-    """Never returns, in Python."""
-    await g.gen(max_tokens=2)
-    while True:
-        pass
-
-
-async def threads(g: mlxgen.Guide) -> list[str]:
-    """The names of all threads."""
-    await g.fixed("x")
-    return [thread.name for thread in threading.enumerate()]
 
 
 async def endless(g: mlxgen.Guide) -> None:
@@ -207,14 +171,9 @@ class Counts:
             raise ValueError(f"that was token {self.count}")
 
 
-def dawdles(result: mlxgen.PostSamplingResult) -> None:
-    """Never returns."""
-    NEVER.wait()
-
-
 def slow(result: mlxgen.PostSamplingResult) -> None:
-    """Leaves time for others to come."""
-    time.sleep(0.01)
+    """Holds all others up."""
+    time.sleep(0.2)
 
 
 def looks(result: mlxgen.PostSamplingResult) -> None:

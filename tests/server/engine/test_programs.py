@@ -15,11 +15,11 @@ from mlxgen.engine import Limits, Scheduler, control_options
 from mlxgen.engine.options import Options
 from mlxgen.errors import ModelError, QueueFullError
 from mlxgen.server.call import Steered
-from mlxgen.server.engine.guest import GRACE
 from mlxgen.server.engine.mailbox import Delivery, Mailbox
 from mlxgen.server.engine.thread import State
 from mlxgen.server.errors import RequestError
-from mlxgen.server.programs.running import Programs
+from mlxgen.server.programs.running import Running
+from mlxgen.server.programs.slow import SLOW, SlowCalls
 
 from ...fakes.failing import HOWS, How, Unread, fail
 from ...fakes.speaking import Speaker, endless, letters
@@ -33,14 +33,14 @@ class Office:
         self.lm = speaker.lm
         self.scheduler = Scheduler(speaker.lm, Limits(**limits))
         self.engine = Watched(lambda: (self.scheduler, None))
-        self.programs = Programs(self.engine.thread, timeout=5, most=32)
+        self.slow = SlowCalls()
         self.seen: list[tuple[str, Delivery]] = []
 
     def control(self, function: Any, prompt: list[int], **options: Any) -> Mailbox:
         box = Mailbox(1, on_overflow=lambda: None, grows=True)
         request = self.lm.prepare(prompt, control_options(options))
         steered = Steered("it", lambda: mlxgen.Program(function))
-        self.programs.start(steered, request, opens_text=False, box=box)
+        self.engine.thread.steer(Running(steered, request, box, self.slow, opens_text=False))
         return box
 
     def submit(self, prompt: list[int], **options: Any) -> Mailbox:
@@ -127,27 +127,6 @@ def test_branches_are_those_of_lm_control(companions: int) -> None:
     office(test, speaker, max_batch=8)
 
 
-def test_while_a_program_decides_others_go_on_and_its_places_are_free() -> None:
-    gate = threading.Event()
-
-    async def waits(g: mlxgen.Guide) -> None:
-        await g.fork(2)
-        await g.gen(max_tokens=1)
-        assert gate.wait(WAIT)
-        await g.gen(max_tokens=1)
-
-    async def test(made: Office) -> None:
-        box = made.control(waits, [1, 2, 3])
-        first = made.submit([1], max_tokens=40)
-        second = made.submit([2], max_tokens=40)  # both places are needed for these
-        for other in (first, second):
-            assert sum(len(item.chunks) for item in await made.take("other", other)) == 40
-        gate.set()
-        assert {len(text) for text in texts(await made.take("program", box)).values()} == {2}
-
-    office(test, endless(), max_batch=2)
-
-
 def test_a_fork_of_a_long_prompt_stalls_nobody() -> None:
     async def forks(g: mlxgen.Guide) -> None:
         await g.fork(3)
@@ -170,16 +149,13 @@ def test_a_fork_of_a_long_prompt_stalls_nobody() -> None:
 
 
 @pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("slow", [False, True])
 def test_a_request_that_the_model_fails_with_harms_no_program_and_none_harms_a_request(
-    how: How, slow: bool, monkeypatch: pytest.MonkeyPatch
+    how: How, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def writes(g: mlxgen.Guide) -> None:
         fork = await g.fork(2)
         for _ in range(8):
             await g.gen(max_tokens=2 + fork.index)
-            if slow:
-                time.sleep(2 * GRACE)
 
     async def poisons(g: mlxgen.Guide) -> None:
         await g.gen(max_tokens=3)
@@ -209,44 +185,6 @@ def test_a_request_that_the_model_fails_with_harms_no_program_and_none_harms_a_r
     office(test, speaker, max_batch=8)
 
 
-def test_a_program_that_asks_for_ever_stalls_nobody() -> None:
-    async def churns(g: mlxgen.Guide) -> None:
-        while True:
-            here = g.label()
-            await g.fixed("x")
-            await g.backtrack(here)
-
-    async def test(made: Office) -> None:
-        boxes = [made.control(churns, [1]) for _ in range(3)]
-        takers = [asyncio.create_task(made.take("churn", box)) for box in boxes]
-        found = await made.take("other", made.submit([5], max_tokens=30))
-        assert sum(len(item.chunks) for item in found) == 30
-        for box, taker in zip(boxes, takers, strict=True):
-            made.engine.thread.cancel(box)
-            taker.cancel()
-
-    office(test, endless())
-
-
-def test_waiting_branches_of_all_programs_together_are_bounded() -> None:
-    gate = threading.Event()
-
-    async def forks_and_waits(g: mlxgen.Guide) -> None:
-        await g.fork(3)
-        gate.wait()
-
-    async def test(made: Office) -> None:
-        full = made.control(forks_and_waits, [1])
-        while len(made.scheduler._everywhere) < 3:
-            await asyncio.sleep(0.001)
-        with pytest.raises(QueueFullError, match="programs have too many branches"):
-            await made.take("program", made.control(forks_and_waits, [1]))
-        gate.set()
-        assert len(texts(await made.take("program", full))) == 3
-
-    office(test, endless(), max_batch=2, max_queue=3)
-
-
 def test_a_program_whose_client_has_left_ends_with_its_sequences() -> None:
     ended = threading.Event()
 
@@ -269,55 +207,63 @@ def test_a_program_whose_client_has_left_ends_with_its_sequences() -> None:
     office(test, endless(), max_batch=2)
 
 
-def test_a_program_is_told_when_the_engine_fails() -> None:
-    async def endless_program(g: mlxgen.Guide) -> None:
+def test_a_program_that_never_gets_on_fails_alone() -> None:
+    async def churns(g: mlxgen.Guide) -> None:
         while True:
-            await g.token()
-
-    async def main() -> None:
-        speaker = endless()
-        made = Office(speaker)
-        await made.engine.until(State.READY)
-        box = made.control(endless_program, [1])
-        await box.take()
-
-        def broken(*_: Any) -> Any:
-            raise RuntimeError("the device is gone")
-
-        made.scheduler.step = broken  # type: ignore[method-assign]
-        await made.engine.until(State.FAILED)
-        until = time.monotonic() + WAIT
-        while any(thread.name == "program it" for thread in threading.enumerate()):
-            assert time.monotonic() < until
-            await asyncio.sleep(0.01)
-
-    asyncio.run(main())
-
-
-def test_too_many_stuck_programs_refuse_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = threading.Event()
-    monkeypatch.setattr("mlxgen.server.programs.running.MOST_STUCK", 2)
-
-    async def hangs(g: mlxgen.Guide) -> None:
-        gate.wait()
+            here = g.label()
+            await g.fixed("x")
+            await g.backtrack(here)
 
     async def test(made: Office) -> None:
-        made.programs._timeout = 0.05
-        for _ in range(2):
-            box = made.control(hangs, [1])
-            with pytest.raises(RequestError, match="has not said for"):
-                await made.take("program", box)
-            made.engine.thread.cancel(box)
-        with pytest.raises(RequestError, match="2 programs have not returned") as refused:
-            made.control(hangs, [1])
-        assert refused.value.status == 503
-        gate.set()
-        while any(thread.name == "program it" for thread in threading.enumerate()):
-            await asyncio.sleep(0.001)
-
-        async def fine(g: mlxgen.Guide) -> None:
-            await g.fixed("x")
-
-        assert texts(await made.take("program", made.control(fine, [1]))) == {(): "x"}
+        other = made.submit([5], max_tokens=30)
+        box = made.control(churns, [1])
+        with pytest.raises(RequestError):  # or what it wrote is more than anybody reads
+            await made.take("churn", box)
+        found = await made.take("other", other)
+        assert sum(len(item.chunks) for item in found) == 30
 
     office(test, endless())
+
+
+def test_a_program_may_raise_anything() -> None:
+    async def leaves(g: mlxgen.Guide) -> None:
+        await g.gen(max_tokens=1)
+        raise SystemExit(3)
+
+    async def test(made: Office) -> None:
+        with pytest.raises(RequestError, match="it failed: SystemExit: 3") as failed:
+            await made.take("program", made.control(leaves, [1]))
+        assert failed.value.code == "program_failed"
+        found = await made.take("other", made.submit([5], max_tokens=3))
+        assert sum(len(item.chunks) for item in found) == 3
+
+    office(test, endless())
+
+
+def test_what_is_slow_is_counted_with_its_name() -> None:
+    async def sleeps(g: mlxgen.Guide) -> None:
+        await g.gen(max_tokens=1)
+        time.sleep(2 * SLOW)
+
+    async def test(made: Office) -> None:
+        await made.take("program", made.control(sleeps, [1]))
+        assert made.slow.counts == {"it": 1}
+
+    office(test, endless())
+
+
+def test_a_program_that_finds_no_room_is_refused_before_it_is_answered() -> None:
+    async def writes(g: mlxgen.Guide) -> None:
+        await g.gen(max_tokens=50)
+
+    async def test(made: Office) -> None:
+        others = [made.submit([5], max_tokens=400) for _ in range(2)]
+        for other in others:
+            await other.accepted()
+        box = made.control(writes, [1])
+        with pytest.raises(QueueFullError):
+            await box.accepted()
+        for other in others:
+            made.engine.thread.cancel(other)
+
+    office(test, endless(), max_batch=1, max_queue=1)

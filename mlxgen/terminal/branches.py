@@ -169,8 +169,12 @@ def _token(node: tuple[int, Version], at: int) -> int:
 
 
 def _short(text: str, columns: int) -> str:
+    """The beginning and the end of a text, of whole words if these are not too long."""
     line = text.replace("\n", "⏎")
     half, short = (columns - 3) // 2, line
     while cell_len(short) > columns:
-        short, half = f"{line[:half]}...{line[-half:]}", half - 1
+        left, right = line[:half], line[-half:]
+        left = left[: left.rfind(" ") + 1] or left
+        right = right[right.find(" ", 0, half // 2) :] if " " in right[: half // 2] else right
+        short, half = f"{left}...{right}", half - 1
     return short

@@ -50,14 +50,19 @@ class MlxgenError(Exception):
 class OptionError(MlxgenError, ValueError):
     """An option or argument is unknown, has the wrong type or is out of range.
 
-    ``field`` names it.
+    ``field`` names it. ``code`` is a word for programs if the error is one that they can do
+    something about, and ``index`` the place of the value at fault if the option is a list.
     """
 
     status = 400
 
-    def __init__(self, field: str, message: str) -> None:
+    def __init__(
+        self, field: str, message: str, *, code: str | None = None, index: int | None = None
+    ) -> None:
         super().__init__(f"{field}: {message}")
         self.field = field
+        self.code = code
+        self.index = index
 
 
 class PromptError(MlxgenError, ValueError):

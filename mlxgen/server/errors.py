@@ -123,11 +123,13 @@ def as_request_error(
     elif isinstance(error, OptionError):
         param = params.get(error.field) or _FIELDS.get(error.field, error.field)
         message = f"{param}: {message.removeprefix(f'{error.field}: ')}"
+        param = param if error.index is None else f"{param}[{error.index}]"
     elif isinstance(error, PromptError):
         param = params.get("prompt")
     elif isinstance(error, FilterError):
         param = error.field or params.get("filters")
-    code = next((code for kind, code in _CODES if isinstance(error, kind)), None)
+    code = getattr(error, "code", None)
+    code = code or next((code for kind, code in _CODES if isinstance(error, kind)), None)
     return RequestError(message, status=status, param=param, code=code)
 
 

@@ -54,6 +54,15 @@ def test_the_field_is_the_one_that_the_client_wrote(
     assert (body["param"], body["message"]) == (param, message)
 
 
+def test_programs_are_told_the_kind_of_an_error_and_its_place_in_a_list() -> None:
+    error = errors.OptionError("prefix", "no", code="text_banned", index=3)
+    body = error_body(error, PARAMS)[1]["error"]
+    assert body["message"] == "prefix_tokens: no"
+    assert (body["code"], body["param"]) == ("text_banned", "prefix_tokens[3]")
+    plain = error_body(errors.OptionError("prefix", "no"), PARAMS)[1]["error"]
+    assert (plain["code"], plain["param"]) == ("invalid_value", "prefix_tokens")
+
+
 def test_a_dead_end_is_the_fault_of_the_fields_that_leave_tokens_out() -> None:
     params = {**PARAMS, "dead_end": "regex, banned"}
     status, body = error_body(errors.DeadEndError("stuck"), params)

@@ -142,15 +142,21 @@ def _take_prefix(request: Request) -> None:
                 "prefix",
                 f"the filters do not allow token {token} at index {i}: {error}; pass tokens that "
                 "the same filters generated",
+                code="end_not_allowed" if ends(request, token) else "token_not_allowed",
+                index=i,
             ) from error
         if isinstance(event, BanMatch):
             raise OptionError(
                 "prefix",
                 f"token {token} at index {i} completes {event.pattern!r}, which is banned; pass "
                 "tokens without it",
+                code="text_banned",
+                index=i,
             )
         if event is not None or ends(request, token):
             raise OptionError(
                 "prefix",
                 f"token {token} at index {i} ends the text; pass only the tokens before it",
+                code="text_ended",
+                index=i,
             )

@@ -63,5 +63,23 @@ def test_a_drafted_token_that_the_model_did_not_draw_is_named_with_its_drafter()
 
 def test_a_prefix_with_a_banned_text_is_refused_as_that() -> None:
     speaker = talker({"": ["a"]})
-    with pytest.raises(OptionError, match="'ab', which is banned"):
+    with pytest.raises(OptionError, match="'ab', which is banned") as refused:
         next(speaker.lm.stream(PROMPT, banned=["ab"], prefix=speaker.tokens("ab")))
+    assert (refused.value.code, refused.value.index) == ("text_banned", 1)
+
+
+def test_a_prefix_that_cannot_be_gone_on_with_says_why_and_where() -> None:
+    speaker = talker({"": ["a"]})
+    end = min(speaker.lm.vocabulary.eos)
+
+    def refused(*prefix: int, **options: Any) -> tuple[str | None, int | None]:
+        with pytest.raises(OptionError) as error:
+            next(speaker.lm.stream(PROMPT, prefix=prefix, **options))
+        assert error.value.field == "prefix"
+        return error.value.code, error.value.index
+
+    a, b = speaker.tokens("ab")
+    assert refused(a, end) == ("text_ended", 1)
+    assert refused(a, b, stop=["b"]) == ("text_ended", 1)
+    assert refused(a, b, filters=[Regex("a+")]) == ("token_not_allowed", 1)
+    assert refused(a, end, filters=[Regex("aab")]) == ("end_not_allowed", 1)

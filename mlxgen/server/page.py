@@ -1,13 +1,16 @@
 """``/``: the page for people.
 
 Owns the files of the folder ``page``, its libraries in ``vendor`` included, and the policy that
-they are served with. Must never know what is in them. Invariant: a browser runs only the scripts
-and styles of these files, loads nothing from other hosts, and never treats text as HTML.
+they are served with. Must never know what is in them, but for the import map of the page itself,
+which the policy allows by its hash. Invariant: a browser runs only the scripts and styles of these
+files, loads nothing from other hosts, and never treats text as HTML.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import re
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -22,16 +25,22 @@ _TYPES = {
     "css": "text/css",
     "woff2": "font/woff2",
 }
+_IMPORTS = re.compile(r'<script type="importmap">(.*?)</script>', re.DOTALL)
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+}
+_POLICY = "content-security-policy"
+
+
+def _policy(scripts: str) -> str:
+    """The policy of a page that may run its own files and ``scripts``, hashes of what is in it."""
+    return (
+        f"default-src 'none'; script-src 'self'{scripts}; style-src 'self'; img-src 'self' data:; "
         "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-    ),
-}
+    )
 
 
 def read_page() -> dict[str, Response]:
@@ -47,7 +56,7 @@ def unless_kept(file: Response, known: str | None) -> Response:
     """The file, or, to a browser whose ``If-None-Match`` names it, that it has not changed."""
     if known is None or file.headers["etag"] not in known:
         return file
-    kept = {name: file.headers[name] for name in ("etag", *_HEADERS)}
+    kept = {name: file.headers[name] for name in ("etag", _POLICY, *_HEADERS)}
     return Response(status_code=304, headers=kept)
 
 
@@ -61,5 +70,8 @@ def _files(folder: Traversable, above: str = "") -> Iterator[tuple[str, Traversa
 
 def _served(content: bytes, kind: str) -> Response:
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    maps = _IMPORTS.findall(content.decode()) if kind == "text/html" else []
+    hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in maps]
+    policy = _policy("".join(f" 'sha256-{each}'" for each in hashes))
     # A browser keeps a file for as long as it likes, and asks each time whether it has changed.
-    return Response(content, headers=_HEADERS | {"etag": etag}, media_type=kind)
+    return Response(content, headers=_HEADERS | {"etag": etag, _POLICY: policy}, media_type=kind)

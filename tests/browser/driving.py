@@ -26,7 +26,7 @@ PERSON = {
 }
 # Deletes the conversations; resolves when they are gone.
 FORGET = """new Promise((done, failed) => {
-  const asked = indexedDB.deleteDatabase("mlxgen");
+  const asked = indexedDB.deleteDatabase("mlxgen-conversations");
   asked.onsuccess = () => done();
   asked.onerror = () => failed(asked.error);
 })"""
@@ -179,7 +179,7 @@ class Chat:
     @property
     def stored(self) -> list[dict[str, Any]]:
         """The conversations that the browser keeps."""
-        script = "import('/page/store.js').then((m) => m.openStore()).then((s) => s.readAll())"
+        script = "import('/page/app.js').then(({ session }) => session.stored())"
         return list(self.page.evaluate(script))
 
     # ---- answers that no model gives at will -----------------------------------------------------

@@ -75,6 +75,10 @@ def test_no_view_violates_a_rule(audited: Chat, scheme: Any, size: Any) -> None:
     page.get_by_role("button", name="Edit").first.click()
     assert violations(audited) == []
     page.keyboard.press("Escape")
+    page.get_by_role("button", name="Settings").focus()
+    page.keyboard.press("?")
+    assert violations(audited) == []
+    page.keyboard.press("Escape")
     if size is PHONE:
         audited.press("Conversations")
         assert violations(audited) == []

@@ -80,10 +80,12 @@ def test_a_call_of_a_tool_is_shown_and_its_result_goes_back(chat: Chat) -> None:
 def test_a_reload_keeps_conversations_settings_and_versions(chat: Chat) -> None:
     chat.set(GREEDY)
     chat.ask(FACT)
+    chat.set({"Maximum tokens": "3"})
     chat.press("Try again")
     chat.answers.last.get_by_text("2 of 2").wait_for()
     chat.wait_done()
     chat.press("New conversation")
+    chat.set(GREEDY)
     chat.ask("What is the opposite of hot?")
     chat.reload()
     names = chat.page.locator("#conversations .title").all_text_contents()
@@ -91,7 +93,7 @@ def test_a_reload_keeps_conversations_settings_and_versions(chat: Chat) -> None:
     assert chat.answer == "The opposite of hot is cold."
     chat.press(FACT)
     chat.answers.last.get_by_text("2 of 2").wait_for()
-    assert chat.answer == "The capital of France is Paris."
+    assert chat.answer == "The capital of"
     chat.page.get_by_label("More for “What is the opposite of hot?”").click()
     chat.page.get_by_role("menuitem", name="Delete").click()
     chat.reload()
@@ -110,13 +112,13 @@ def test_an_edited_message_is_another_version_with_what_followed_it(chat: Chat) 
     chat.wait_done()
     assert chat.answer == "The capital of Italy is Rome."
     chat.page.get_by_role("button", name="Previous version").first.click()
-    assert chat.answers.all_inner_texts()[0].startswith("The capital of France is Paris.")
+    assert chat.answers.all_text_contents()[0].startswith("The capital of France is Paris.")
     assert chat.answer == "3 + 4 = 7."
 
 
 @pytest.mark.slow
 def test_an_answer_grows_on_while_another_conversation_is_open(chat: Chat) -> None:
-    chat.set(ENDLESS | {"Maximum tokens": "500"})  # it must not end before the next two lines
+    chat.set(ENDLESS | {"Maximum tokens": "1500"})  # it must not end before the next two lines
     chat.say("Go on.")
     chat.wait_text(5)
     chat.press("New conversation")
@@ -124,7 +126,7 @@ def test_an_answer_grows_on_while_another_conversation_is_open(chat: Chat) -> No
     chat.page.get_by_role("button", name="Go on. …").wait_for()
     chat.page.get_by_role("button", name="Go on.", exact=True).wait_for()
     chat.press("Go on.")
-    assert "500 tokens" in chat.answers.last.inner_text()
+    assert re.search(r"\d+ tokens · (?!.*stopped)", chat.answers.last.inner_text())
 
 
 def test_code_is_set_apart_and_can_be_copied(chat: Chat) -> None:

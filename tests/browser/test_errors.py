@@ -18,21 +18,33 @@ KEY = "open-sesame"
 
 @pytest.mark.slow
 def test_a_setting_that_the_server_refuses_is_said_and_led_to(chat: Chat) -> None:
-    chat.set({"Temperature": "-3"})
+    chat.set({"Temperature": "0", "The answer must be": "regex", "Regular expression": "("})
     chat.ask(FACT)
     problem = chat.answers.last.get_by_role("alert").inner_text()
-    assert problem.startswith("The server refused this: temperature: ")
+    assert problem.startswith("The server refused this: regex: ")
     assert "interrupted" not in chat.answers.last.inner_text()  # it never began
     chat.press("Show the setting")
-    field = chat.page.get_by_label("Temperature", exact=True)
+    field = chat.page.get_by_label("Regular expression", exact=True)
     assert field.get_attribute("aria-invalid") == "true"
     assert field.evaluate("field => field === document.activeElement")
-    field.fill("0")
+    field.fill("The capital.*")
     assert field.get_attribute("aria-invalid") == "false"
     chat.press("Try again")
     chat.until(lambda: chat.answer.startswith("The capital"))
     chat.wait_done()
     assert chat.page.get_by_text("2 of 2").count() == 0  # nothing is kept of what never began
+
+
+def test_a_number_out_of_range_is_said_before_anything_is_sent(chat: Chat) -> None:
+    chat.set({"Temperature": "-3"})
+    chat.say(FACT)
+    chat.page.get_by_text("Temperature: enter 0 or more, not -3.").wait_for()
+    assert chat.answers.count() == 0
+    assert chat.page.get_by_label("Message", exact=True).input_value() == FACT
+    field = chat.page.get_by_label("Temperature", exact=True)
+    assert field.evaluate("field => field === document.activeElement")
+    field.fill("0")
+    assert field.get_attribute("aria-invalid") == "false"
 
 
 def test_a_schema_that_is_no_json_is_said_before_anything_is_sent(chat: Chat) -> None:
@@ -95,7 +107,7 @@ def test_an_error_within_a_stream_is_said(chat: Chat) -> None:
 
 
 @pytest.mark.slow
-def test_an_api_key_is_asked_for_and_never_stored(browser: Browser) -> None:
+def test_an_api_key_is_asked_for_and_kept_for_the_tab(browser: Browser) -> None:
     with running(MLXGEN_API_KEY=KEY) as server, Chat.opened(browser, server.url) as chat:
         dialog = chat.page.get_by_role("dialog", name="This server needs an API key")
         dialog.get_by_label("API key").fill("wrong")
@@ -106,8 +118,12 @@ def test_an_api_key_is_asked_for_and_never_stored(browser: Browser) -> None:
         chat.page.locator("#model", has_text="demo").wait_for()
         chat.set(GREEDY)
         assert chat.ask(FACT) == "The capital of France is Paris."
-        kept = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
+        kept = "JSON.stringify([{...localStorage}, document.cookie])"
         assert KEY not in chat.page.evaluate(kept) + chat.page.content()
+        chat.reload()
+        chat.page.locator("#model", has_text="demo").wait_for()
+        assert not dialog.is_visible()
+        chat.page.evaluate("sessionStorage.clear()")  # as in another tab
         chat.reload()
         dialog.wait_for()
         chat.page.keyboard.press("Escape")

@@ -29,6 +29,7 @@ def two_conversations(chat: Chat) -> None:
     chat.set(GREEDY)
     chat.ask(FACT)
     chat.press("New conversation")
+    chat.set(GREEDY)
     chat.ask(HOT)
 
 
@@ -86,6 +87,7 @@ def test_search_marks_what_it_finds_and_leads_to_the_message(chat: Chat) -> None
 
 def test_what_is_downloaded_can_be_imported_and_is_the_same(chat: Chat, tmp_path: Path) -> None:
     two_conversations(chat)
+    chat.set({"Maximum tokens": "3"})
     chat.press("Try again")
     chat.page.get_by_text("2 of 2").wait_for()
     chat.wait_done()

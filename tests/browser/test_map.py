@@ -8,7 +8,6 @@ import re
 import pytest
 
 from .driving import Chat
-from .test_modules import call
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +53,7 @@ def test_ways_from_a_node_are_one_request_and_grow_as_branches(chat: Chat) -> No
     assert shown is not None and chat.answer.split()[-1] in shown
 
 
-def test_branches_are_pruned_put_back_named_found_and_compared(chat: Chat) -> None:
+def test_branches_are_pruned_put_back_found_and_compared(chat: Chat) -> None:
     sampled(chat)
     page = chat.page
     first, last = page.locator(".map-node.end").first, page.locator(".map-node.end").last
@@ -66,24 +65,15 @@ def test_branches_are_pruned_put_back_named_found_and_compared(chat: Chat) -> No
     chat.press("Undo")
     chat.until(lambda: ends(chat) == 5)
     assert chat.stored[0]["nodes"] == kept[0]["nodes"]
-    last.focus()
-    page.keyboard.press("F2")
-    page.get_by_label("Name of the node").fill("the odd one")
+    page.get_by_label("Find a text in the map").fill("fox")
+    page.get_by_text(re.compile(r"^\d found")).wait_for()
     page.keyboard.press("Enter")
-    page.get_by_role("treeitem", name=re.compile("^the odd one")).wait_for()
-    page.reload()
-    chat.press("Map")
-    page.get_by_label("Find a name or text in the map").fill("odd one")
-    page.get_by_text("1 found").wait_for()
-    page.keyboard.press("Enter")
-    page.get_by_role("navigation").get_by_role("searchbox").fill("odd one")
-    page.get_by_role("navigation").get_by_text("the odd one").wait_for()
-    page.get_by_role("navigation").get_by_role("searchbox").fill("")
-    for each in (first, last):
-        each.focus()
-        page.keyboard.press("ArrowRight")
-        page.get_by_role("button", name="Mark", exact=True).click()
-    chat.press("Compare")
+    assert "found" in (page.locator('[aria-selected="true"]').get_attribute("class") or "")
+    page.get_by_label("Find a text in the map").fill("")
+    shown = page.locator(".map-node.end.shown").get_attribute("data-id")
+    other = last if first.get_attribute("data-id") == shown else first
+    other.focus()
+    page.locator("#map").get_by_role("button", name="Compare", exact=True).click()
     dialog = page.get_by_role("dialog", name="Two versions side by side")
     assert re.search("tokens? (is|are) the same|differ from the first", dialog.inner_text())
     dialog.get_by_role("button", name="Close").click()
@@ -101,37 +91,39 @@ def test_a_message_that_is_sent_beside_the_map_is_selected_and_in_sight(chat: Ch
     assert drawn["x"] + drawn["width"] <= picture["x"] + picture["width"]
 
 
-def test_other_settings_are_tried_by_dropping_them_on_a_node(chat: Chat) -> None:
+@pytest.mark.parametrize("size", [(1280, 800), (1100, 720)])
+def test_beside_the_map_the_answer_is_in_sight(chat: Chat, size: tuple[int, int]) -> None:
+    chat.page.set_viewport_size({"width": size[0], "height": size[1]})
     sampled(chat)
-    chip = chat.page.get_by_role("button", name="Temperature 1.5")
-    chip.drag_to(chat.page.locator(".map-node.message"))
-    chat.page.get_by_role("treeitem", name=re.compile("with temperature 1.5")).wait_for()
-    chat.wait_done()
-    # Touch and keyboard press the same for the selected node.
-    chat.page.locator(".map-node.message").focus()
-    chat.press("Temperature 0")
-    chat.page.get_by_role("treeitem", name=re.compile("with temperature 0")).wait_for()
-    chat.wait_done()
+    answer, panel = chat.answers.last.bounding_box(), chat.page.locator("#map").bounding_box()
+    assert answer is not None and panel is not None
+    assert answer["width"] >= 300 and answer["x"] + answer["width"] <= panel["x"]
+    assert 0 <= answer["y"] < size[1] - 200
 
 
-@pytest.mark.parametrize("width", [1280, 1000, 800, 390])
-def test_no_chip_is_cut_off_and_all_can_be_had(chat: Chat, width: int) -> None:
-    chat.page.set_viewport_size({"width": width, "height": 720})
-    chat.press("Map")
-    row = chat.page.locator(".map-chips")
-    places = """row => {
-      const { top, bottom, right } = row.getBoundingClientRect();
-      const boxes = [...row.querySelectorAll("button")].map((chip) => chip.getBoundingClientRect());
-      const isWhole = (box) => box.top >= top && box.bottom <= bottom;
-      return boxes.map((box) => [isWhole(box), box.top >= bottom, box.right <= right]);
-    }"""
-    before = row.evaluate(places)
-    assert all(whole != hidden and fits for whole, hidden, fits in before)
-    assert before[0][0] and not all(whole for whole, _, _ in before)
-    chat.press("More")
-    assert all(whole for whole, _, _ in row.evaluate(places))
-    chat.press("Fewer")
-    assert row.evaluate(places) == before
+@pytest.mark.parametrize("size", [(1000, 700), (844, 390), (390, 780)])
+def test_where_there_is_no_room_beside_it_the_map_lies_over_the_conversation(
+    chat: Chat, size: tuple[int, int]
+) -> None:
+    chat.page.set_viewport_size({"width": size[0], "height": size[1]})
+    sampled(chat)
+    picture = chat.page.locator(".map-picture").bounding_box()
+    assert picture is not None and picture["height"] >= size[1] * 0.4
+    for button in chat.page.locator("#map button:visible").all():
+        box = button.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0 and box["x"] + box["width"] <= size[0]
+        assert box["y"] >= 0 and box["y"] + box["height"] <= size[1]
+    chat.press("Read it")
+    chat.until(lambda: chat.page.locator("#map").count() == 0)
+    assert chat.answers.last.is_visible()
+
+
+def test_the_map_is_closed_for_a_new_conversation(chat: Chat) -> None:
+    sampled(chat)
+    chat.press("New conversation")
+    chat.page.locator("#welcome").wait_for()
+    assert chat.page.locator("#map").count() == 0
 
 
 def test_the_text_of_the_map_can_be_read_and_what_a_search_found_is_beside_it(chat: Chat) -> None:
@@ -152,12 +144,6 @@ def test_the_text_of_the_map_can_be_read_and_what_a_search_found_is_beside_it(ch
     assert not chat.page.locator(".map-result").is_visible()
 
 
-def test_a_log_probability_has_a_minus_sign_unless_it_is_none(tab: Chat) -> None:
-    given = ((-1.234, 2), (-0.004, 2), (-0.0004, 3), (0, 2), (-8894.9, 0))
-    said = [call(tab, "map-node", "inLogs", *each) for each in given]
-    assert said == ["−1.23", "0.00", "0.000", "0.00", "−8895"]
-
-
 def test_what_a_search_found_leaves_the_list_when_it_is_pruned(chat: Chat) -> None:
     sampled(chat)
     chat.press("Search …")
@@ -172,17 +158,6 @@ def test_what_a_search_found_leaves_the_list_when_it_is_pruned(chat: Chat) -> No
     chat.until(lambda: ranks.count() == found - 1)
     chat.press("Undo")
     chat.until(lambda: ranks.count() == found)
-
-
-def test_rows_are_apart_by_what_is_written_above_and_below_them(tab: Chat) -> None:
-    script = """(leaves) => import("/page/map-layout.js").then(({ layOut }) => {
-      const plain = { edge: null, name: "", settings: "", children: [] };
-      const end = (more, k) => ({ ...plain, id: k, kind: "end", ...more });
-      const tree = { ...plain, id: "m", kind: "message", children: leaves.map(end) };
-      return layOut(tree).filter(({ node }) => node.kind === "end").map(({ y }) => y);
-    })"""
-    first, *others = tab.page.evaluate(script, [{}, {}, {"settings": "x"}, {"name": "x"}])
-    assert [y - first for y in others] == [54, 108, 192]
 
 
 def test_ways_are_sampled_from_a_token_of_the_token_view(chat: Chat) -> None:

@@ -61,24 +61,26 @@ no language
 ***
 """
 STREAM = """async ([text, sizes]) => {
-  const { Markdown } = await import("/page/markdown.js");
-  const drawn = (shown) => {
-    const copy = shown.element.cloneNode(true);
+  const { Blocks } = await import("/page/blocks.js");
+  const { h, render } = await import("preact");
+  const drawn = (box) => {
+    const copy = box.cloneNode(true);
     // Colours and formulas come later.
     for (const code of copy.querySelectorAll("code")) code.textContent += "";
     for (const formula of copy.querySelectorAll(".math")) formula.replaceChildren();
-    return copy.outerHTML;
+    return copy.innerHTML;
   };
+  const show = (box, given) => render(h(Blocks, { text: given, growing: true }), box);
   const whole = (given) => {
-    const one = new Markdown();
-    one.show(given, { growing: true });
-    return drawn(one);
+    const box = document.createElement("div");
+    show(box, given);
+    return drawn(box);
   };
-  const grown = new Markdown();
+  const grown = document.createElement("div");
   const wrong = [];
   for (let end = 0, k = 0; end < text.length; k += 1) {
     end += sizes[k % sizes.length];
-    grown.show(text.slice(0, end), { growing: true });
+    show(grown, text.slice(0, end));
     if (drawn(grown) !== whole(text.slice(0, end))) wrong.push(text.slice(0, end));
   }
   return wrong;
@@ -157,21 +159,22 @@ def test_an_answer_that_grows_is_always_drawn_as_if_it_came_at_once(
 
 def test_what_has_been_drawn_stays_and_so_does_what_is_selected_in_it(tab: Chat) -> None:
     script = """async ([text]) => {
-      const { Markdown } = await import("/page/markdown.js");
-      const shown = new Markdown();
-      document.body.append(shown.element);
+      const { Blocks } = await import("/page/blocks.js");
+      const { h, render } = await import("preact");
+      const box = document.body.appendChild(document.createElement("div"));
+      const show = (given, growing = true) => render(h(Blocks, { text: given, growing }), box);
       const first = text.indexOf("two") + 3;
-      shown.show(text.slice(0, first), { growing: true });
-      const there = [...shown.element.querySelectorAll("*")];
-      const word = shown.element.querySelector("strong").firstChild;
-      getSelection().selectAllChildren(shown.element.querySelector("li"));
+      show(text.slice(0, first));
+      const there = [...box.querySelectorAll("*")];
+      const word = box.querySelector("strong").firstChild;
+      getSelection().selectAllChildren(box.querySelector("li"));
       for (let end = first; end <= text.length; end += 1) {
-        shown.show(text.slice(0, end), { growing: true });
+        show(text.slice(0, end));
       }
-      shown.show(text);
+      show(text, false);
       const kept = there.filter((one) => one.isConnected).length;
       const said = [kept, there.length, word.isConnected, String(getSelection()).trim()];
-      shown.element.remove();
+      box.remove();
       return said;
     }"""
     kept, all_of_it, word, selected = tab.page.evaluate(script, [LONG])

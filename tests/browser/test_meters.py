@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from .driving import FACT, GREEDY, Chat, event
-from .test_modules import call
 
 if TYPE_CHECKING:
     from playwright.sync_api import Route
@@ -19,84 +18,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(
-    ("known", "text", "warning"),
-    [
-        (
-            {"used": 1200, "cached": 800, "adds": 0, "context": 8000},
-            "1,200 / 8,000 tokens · 800 cached · 6,800 left",
-            "",
-        ),
-        (
-            {"used": 700, "cached": 0, "adds": 250, "context": 1000},
-            "700 / 1,000 tokens · about 250 more to send · 50 left",
-            "The context is nearly full: 50 tokens are left for the answer.",
-        ),
-        (
-            {"used": 900, "cached": 0, "adds": 150, "context": 1000},
-            "900 / 1,000 tokens · about 150 more to send · 0 left",
-            "This message takes about 150 tokens, and 100 are left.",
-        ),
-        ({"used": 1, "cached": 0, "adds": 0, "context": None}, "1 token", ""),
-    ],
-)
-def test_the_context_is_told_in_words(
-    tab: Chat, known: Mapping[str, Any], text: str, warning: str
-) -> None:
-    assert call(tab, "meter", "contextText", known) == text
-    assert call(tab, "meter", "warningOf", known) == warning
-
-
-def test_the_last_answer_that_knows_says_how_much_is_used(tab: Chat) -> None:
-    nodes: list[dict[str, Any]] = [
-        {"stats": {"prompt": 10, "tokens": 5, "cached": 3}},
-        {"text": "a"},
-        {"stats": None},
-    ]
-    assert call(tab, "meter", "usedBy", nodes) == {"used": 15, "cached": 3}
-    assert call(tab, "meter", "usedBy", []) == {"used": 0, "cached": 0}
-
-
-def test_figures_for_prometheus_are_read(tab: Chat) -> None:
-    text = """# HELP mlxgen_x y
-mlxgen_device_info{name="M5 \\"Max\\""} 1.0
-mlxgen_weights_bytes 2.5e+09
-mlxgen_batch_size 2.0
-mlxgen_drafted_tokens_total{drafter="text"} 10.0
-mlxgen_drafted_tokens_total{drafter="head"} 0.0
-mlxgen_accepted_draft_tokens_total{drafter="text"} 7.0
-"""
-    engine = call(tab, "engine", "engineOf", text)
-    assert (engine["device"], engine["generating"]) == ('M5 "Max"', 2)
-    assert engine["bytes"]["weights"] == 2.5e9
-    assert engine["drafts"] == [{"drafter": "text", "drafted": 10, "accepted": 7}]
-    sizes = [call(tab, "engine", "inBytes", n) for n in (0, 999, 1500, 12_345_678, 2.5e9, 4e11)]
-    assert sizes == ["0 bytes", "999 bytes", "1.50 kB", "12.3 MB", "2.50 GB", "400 GB"]
-
-
-def test_a_prompt_that_is_read_has_a_bar(tab: Chat) -> None:
-    script = """([stats, running, load]) => import("/page/figures.js").then(({ Figures }) => {
-      const figures = new Figures();
-      figures.update({ stats, finish: null }, { running, load });
-      const bar = figures.element.querySelector("progress");
-      return [bar.hidden ? null : [bar.value, bar.max], figures.element.textContent];
-    })"""
-    reading = {"prompt": 8000, "read": 1200, "cached": 800, "queue": None, "tokens": 0}
-    shown = tab.page.evaluate(script, [reading, True, ""])
-    assert shown == [[1200, 8000], "Reading the prompt: 1,200 of 8,000, 800 from the cache"]
-    loading = tab.page.evaluate(script, [None, True, "Loading the model: 40 %"])
-    assert loading == [None, "Loading the model: 40 %"]
-    queued = tab.page.evaluate(script, [reading | {"queue": 2, "read": 0}, True, ""])
-    assert queued == [None, "Waiting for a place: 2 before it"]
-    assert tab.page.evaluate(script, [reading, False, ""])[0] is None
-
-
 def test_the_figures_under_an_answer_agree_with_the_servers(chat: Chat) -> None:
-    chat.set(GREEDY | {"Maximum tokens": "60", "Drafted tokens at a time": "0"})
+    chat.set(GREEDY | {"Maximum tokens": "60"})
     told: list[str] = []
 
     def fulfil(route: Route) -> None:
-        assert json.loads(route.request.post_data or "")["num_draft_tokens"] == 0
         answer = route.fetch()
         told.append(answer.text())
         route.fulfill(response=answer)

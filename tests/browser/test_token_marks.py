@@ -80,25 +80,24 @@ def test_what_was_rejected_at_a_place_is_marked_and_said(chat: Chat) -> None:
         about = {"id": 7, "token": " no", "bytes": list(b" no"), "reason": reason, "by": by}
         return {"rejected": [about]}
 
-    kinds: list[tuple[dict[str, object], str, str]] = [
-        (gone("ban", "no way") | {"attempts": 1}, "banned", "␣no banned: no␣way"),
-        (gone("hook"), "rejected", "␣no rejected by a hook"),
-        (gone("draft", "head"), "missed", "␣no drafted by the model's own head, but the model"),
-        (gone("length"), "rejected", "␣no left no room for a valid end"),
+    kinds: list[tuple[dict[str, object], str]] = [
+        (gone("ban", "no way") | {"attempts": 1}, "␣no banned: no␣way"),
+        (gone("hook"), "␣no rejected by a hook"),
+        (gone("draft", "head"), "␣no drafted by the model's own head, but the model"),
+        (gone("length"), "␣no left no room for a valid end"),
     ]
-    events = [told(f" w{k}", index=k, **about) for k, (about, _, _) in enumerate(kinds)]
+    events = [told(f" w{k}", index=k, **about) for k, (about, _) in enumerate(kinds)]
     chat.answer_with([*events, event(finish="stop")])
     chat.ask("Some words.")
     chat.show_tokens()
-    for k, (_, name, words) in enumerate(kinds):
-        assert name in (chat.token(k).get_attribute("class") or "").split()
+    for k, (_, words) in enumerate(kinds):
+        assert "rejected" in (chat.token(k).get_attribute("class") or "").split()
         assert "1 rejected here" in (chat.token(k).get_attribute("aria-label") or "")
         chat.token(k).click()
         assert words in " ".join(chat.panel.inner_text().split())
         chat.page.keyboard.press("Escape")
     shown = chat.page.locator("#legend li:visible").all_inner_texts()
-    said = ["drawn again", "another was rejected", "another was banned", "draft not drawn"]
-    assert [text.removeprefix("abc").strip() for text in shown] == said
+    assert [text.removeprefix("abc").strip() for text in shown] == ["another was rejected"]
 
 
 def test_an_emoji_of_several_characters_is_one_with_all_its_parts(chat: Chat) -> None:

@@ -35,10 +35,10 @@ def test_how_a_token_came_about_is_marked_and_said(chat: Chat) -> None:
             "drafted",
             "drafted from earlier text and accepted",
         ),
-        ({"from_draft": True, "drafter": "head"}, "by-head", "drafted by the model's own head and"),
-        ({"from_draft": True, "drafter": "model"}, "by-model", "drafted by a draft model and"),
+        ({"from_draft": True, "drafter": "head"}, "drafted", "drafted by the model's own head and"),
+        ({"from_draft": True, "drafter": "model"}, "drafted", "drafted by a draft model and"),
         ({"from_draft": True, "drafter": "new"}, "drafted", "drafted and accepted by the model"),
-        ({"attempts": 2}, "redrawn", "drawn again 2 times because earlier draws were rejected"),
+        ({"attempts": 2}, "rejected", "drawn again 2 times because earlier draws were rejected"),
         ({"part": None}, "outside", "not part of the answer"),
     ]
     events = [told(f" {name}", index=k, **about) for k, (about, name, _) in enumerate(kinds)]
@@ -131,10 +131,12 @@ def test_choosing_the_same_again_leads_to_the_branch_that_is_there(chat: Chat) -
     chat.alternative("E").click()
     chat.page.get_by_text("2 of 2").wait_for()
     assert chat.answer == second
+    chat.press("From here")
+    chat.page.get_by_text("It came out the same").wait_for()
+    assert chat.answer == second and chat.page.get_by_text("2 of 2").count() == 1
     chat.press("Try again")
-    chat.page.get_by_text("3 of 3").wait_for()
-    chat.wait_done()
-    assert chat.answer == second
+    chat.until(lambda: chat.answer == first)
+    chat.page.get_by_text("1 of 2").wait_for()
 
 
 @pytest.mark.slow

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import hashlib
 import json
 import re
 import threading
@@ -220,14 +222,20 @@ def test_the_page_runs_its_own_files_and_nothing_inline() -> None:
     page = read_page()
     libraries = {"vendor/katex/katex.mjs", "vendor/katex/fonts/KaTeX_Main-Regular.woff2"}
     assert {"index.html", "app.js", "style.css"} | libraries <= set(page)
-    for file in page.values():
+    written = bytes(page["index.html"].body).decode()
+    (imports,) = re.findall(r'<script type="importmap">(.*?)</script>', written, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(imports.encode()).digest()).decode()
+    for name, file in page.items():
         assert file.headers["content-type"].startswith(("text/", "font/woff2"))
         policy = file.headers["content-security-policy"]
         assert "default-src 'none'" in policy
-        assert "script-src 'self'; style-src 'self';" in policy
+        scripts = f" 'sha256-{digest}'" if name == "index.html" else ""
+        assert f"script-src 'self'{scripts}; style-src 'self';" in policy
         assert "unsafe" not in policy
-    written = bytes(page["index.html"].body).decode()
-    assert not re.search(r"<style|<script(?![^>]* src=)|\s(?:style|on\w+)=", written)
+    others = written.replace(f'<script type="importmap">{imports}</script>', "")
+    assert not re.search(r"<style|<script(?![^>]* src=)|\s(?:style|on\w+)=", others)
+    for place in json.loads(imports)["imports"].values():
+        assert place.removeprefix("./page/") in page
 
 
 def test_a_file_of_the_page_that_a_browser_has_is_not_sent_again() -> None:

@@ -1,244 +1,188 @@
 // The panel with the alternatives of a token: the likely ones, what was rejected, and any other.
 //
-// Owns the panel's elements, place and focus. Choosing calls `choose(node, index, id)`, and typing
-// `type(node, index, text)`; their outcome is reported with `say`, `refuse` or `close`. The panel
-// never covers the line of its token. Where it has little room, only the list of the likely ones scrolls.
+// It never covers the line of its token. Where it has little room, only the list of the likely ones scrolls.
 
-import { button, el } from "./dom.js";
-import { icon } from "./icons.js";
-import { DRAFTERS, percent, spoken, visible } from "./records.js";
+import { useContext, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { branchAt, pathOf } from "./conversation.js";
+import { html, Icon, Page, useChanges } from "./html.js";
+import { alternativesOf, DRAFTERS, percent, spoken, visible } from "./records.js";
 import { formName } from "./settings.js";
-import { marksOf } from "./token-element.js";
+import { wordsOf } from "./token-lines.js";
 
 const GAP = 8; // pixels between the panel, its token and the edges of the window
 const LEAST = 240; // pixels of height that it wants
 
-export class AlternativesPanel {
-  #element;
-  #choose;
-  #type;
-  #again;
-  #sample;
-  #anchor = null;
-  #note = null;
-  #box = null;
-  #waits = false; // for the server's word on an alternative
+/** `token` is what was opened: {node, index, anchor}; `close({refocus})` closes it. */
+export function Alternatives({ token, close }) {
+  const { session, acts } = useContext(Page);
+  const { node, index, anchor } = token;
+  useChanges(session.current, node);
+  const record = pathOf(session.current, node)[index];
+  const panel = useRef(/** @type {any} */ (null));
+  const box = useRef(/** @type {any} */ (null));
+  const [note, setNote] = useState(record?.a ? "" : "The server was not asked for alternatives, or there was no room to keep them.");
+  const [waits, setWaits] = useState(false); // for the server's word on an alternative
+  const [wrong, setWrong] = useState(false); // what was typed
 
-  /** `again(node, index)` draws the place of a token and all that follows anew; `sample` draws it several times. */
-  constructor(element, { choose, type, again, sample }) {
-    this.#element = element;
-    this.#choose = choose;
-    this.#type = type;
-    this.#again = again;
-    this.#sample = sample;
-    element.tabIndex = -1; // a click on its text must not count as leaving it
-    element.addEventListener("keydown", (event) => this.#key(event));
-    element.addEventListener("focusout", (event) => {
-      if (!element.contains(event.relatedTarget)) this.close({ refocus: false });
-    });
-    addEventListener("resize", () => this.#place());
-    const moved = ({ target }) => {
-      if (!element.contains(target)) this.#place();
-    };
-    document.addEventListener("scroll", moved, { capture: true, passive: true });
-  }
-
-  get isOpen() {
-    return !this.#element.hidden;
-  }
-
-  /** Show the alternatives of the token `index` of `node`; `has(id)` says whether one has a branch. */
-  open(anchor, { node, index, record, has }) {
-    this.close({ refocus: false });
-    this.#anchor = anchor;
-    this.#waits = false;
+  useLayoutEffect(() => {
     anchor.setAttribute("aria-expanded", "true");
-    this.#note = el("p", { role: "status", class: "small" });
-    const rows = rowsOf(record).map((row) => this.#row(row, { node, index, record, has }));
-    this.#element.replaceChildren(
-      el("h2", { id: "alternatives-title" }, "Instead of ", el("code", {}, visible(record.b))),
-      el("p", { class: "small" }, about(record, index, node)),
-      ...rejections(record),
-      el("ul", { class: "choices" }, rows),
-      this.#typing(node, index),
-      el("div", { class: "again" },
-        this.#action("retry", "Generate again from here", "Keep what is before this token, and draw the rest anew", () => this.#again(node, index)),
-        this.#action("map", "Sample ways from here", "Draw this token and the rest several times at once, on the map", () => this.#sample(node, index))),
-      button(icon("close"), () => this.close(), { class: "icon close", title: "Close", "aria-label": "Close" }),
-    );
-    if (!record.a) this.say("The server was not asked for alternatives, or there was no room to keep them.");
-    this.#element.hidden = false;
-    this.#makeRoom();
-    this.#place();
-    const first = this.#element.querySelector('li button:enabled:not([aria-disabled="true"])');
-    (first ?? this.#box).focus({ preventScroll: true });
-  }
-
-  close({ refocus = true } = {}) {
-    if (!this.isOpen) return;
-    const anchor = this.#anchor;
-    this.#anchor = null;
-    this.#element.hidden = true;
-    anchor.removeAttribute("aria-expanded");
-    anchor.closest("#scroll")?.style.removeProperty("padding-bottom");
-    if (refocus) anchor.focus();
-  }
-
-  say(sentence) {
-    this.#waits = false;
-    this.#note.textContent = sentence;
-    this.#place();
-    this.#note.scrollIntoView({ block: "nearest" });
-  }
-
-  /** Cross out an alternative, and say why; without `id`, what was typed was refused. */
-  refuse(sentence, id = null) {
-    this.say(sentence);
-    if (id === null) {
-      this.#box.setAttribute("aria-invalid", "true");
-      this.#box.focus();
-      return;
-    }
-    const row = this.#element.querySelector(`[data-id="${id}"]`);
-    row?.classList.add("refused");
-    row?.setAttribute("aria-disabled", "true");
-  }
-
-  #ask(work) {
-    if (this.#waits) return;
-    this.say("Asking the server …");
-    this.#waits = true;
-    work();
-  }
-
-  #row({ id, piece, logprob }, { node, index, record, has }) {
-    const here = id === record.i;
-    const refused = !here && record.x?.includes(id);
-    const bar = el("span", { class: "odds", "aria-hidden": "true" });
-    bar.style.setProperty("--share", `${Math.exp(logprob ?? -Infinity) * 100}%`);
-    const remark = here ? "in this answer" : refused ? "not allowed" : has(id) ? "has a branch" : "";
-    const label = [spoken(piece), percent(logprob), refused ? "not allowed here" : remark];
-    const choose = button("", () => {
-      if (choose.getAttribute("aria-disabled") !== "true") this.#ask(() => this.#choose(node, index, id));
-    }, {
-      "data-id": id, class: `alternative${refused ? " refused" : ""}`, disabled: here,
-      "aria-disabled": refused ? "true" : null, "aria-label": label.filter(Boolean).join(", "),
-    });
-    choose.append(el("code", {}, visible(piece)), bar, el("span", { class: "share" }, percent(logprob)),
-      el("span", { class: "quiet small" }, remark));
-    return el("li", {}, choose);
-  }
-
-  #action(drawing, name, title, act) {
-    return button([icon(drawing), name], () => {
-      this.close({ refocus: false });
-      act();
-    }, { title });
-  }
-
-  #typing(node, index) {
-    this.#box = el("input", {
-      id: "other-token", autocomplete: "off", autocapitalize: "off", spellcheck: "false", "aria-describedby": "other-token-hint",
-      input: () => this.#box.removeAttribute("aria-invalid"),
-    });
-    const submit = (event) => {
-      event.preventDefault();
-      this.#ask(() => this.#type(node, index, this.#box.value));
+    makeRoom(panel.current, anchor);
+    const moved = ({ target }) => panel.current?.contains(target) || place(panel.current, anchor);
+    addEventListener("resize", moved);
+    document.addEventListener("scroll", moved, { capture: true, passive: true });
+    const first = panel.current.querySelector('li button:enabled:not([aria-disabled="true"])');
+    (first ?? box.current).focus({ preventScroll: true });
+    return () => {
+      anchor.removeAttribute("aria-expanded");
+      anchor.closest("#scroll")?.style.removeProperty("padding-bottom");
+      removeEventListener("resize", moved);
+      document.removeEventListener("scroll", moved, { capture: true });
     };
-    return el("form", { class: "typing", submit },
-      el("label", { for: "other-token", class: "small" }, "Any other token or text"),
-      this.#box, el("button", { type: "submit" }, "Use it"), this.#note,
-      el("p", { id: "other-token-hint", class: "quiet small" }, "A space begins a word, #123 is a token's id, \\n a line break."));
-  }
+  }, [anchor]);
+  useLayoutEffect(() => {
+    place(panel.current, anchor);
+    if (note) panel.current.querySelector("[role=status]").scrollIntoView({ block: "nearest" });
+  });
+  if (!record) return null;
 
-  #key(event) {
+  const ask = async (work, typed = false) => {
+    if (waits) return;
+    setNote("Asking the server …");
+    setWaits(true);
+    const said = await acts.putInstead(index, work);
+    setWaits(false);
+    setNote(said ?? "");
+    setWrong(typed && Boolean(said));
+    if (typed && said) box.current?.focus();
+  };
+  const act = (work) => () => {
+    close({ refocus: false });
+    work();
+  };
+  const key = (event) => {
     if (event.key === "Escape") {
       event.stopPropagation();
-      this.close();
-      return;
+      close({ refocus: true });
     }
     if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
-    const stops = [...this.#element.querySelectorAll("button:enabled, input")];
-    const step = event.key === "ArrowDown" ? 1 : -1;
-    const next = stops.indexOf(document.activeElement) + step;
-    stops.at(next % stops.length)?.focus();
+    const stops = [...panel.current.querySelectorAll("button:enabled, input")];
+    stops.at((stops.indexOf(document.activeElement) + (event.key === "ArrowDown" ? 1 : -1)) % stops.length)?.focus();
     event.preventDefault();
-  }
+  };
+  const submit = (event) => {
+    event.preventDefault();
+    const text = box.current.value;
+    ask(() => session.type(node, index, text), true);
+  };
 
-  /** Scroll the token to where the panel has room next to it. */
-  #makeRoom() {
-    const scroller = this.#anchor.closest("#scroll");
-    if (!scroller) return;
-    if (isSheet()) {
-      const { top } = this.#element.getBoundingClientRect();
-      scroller.style.setProperty("padding-bottom", `${innerHeight - top}px`);
-      const over = this.#lines().bottom + GAP - top;
-      if (over > 0) scroller.scrollBy({ top: over, behavior: "instant" });
-    } else if (Math.max(...this.#rooms()) < LEAST) {
-      this.#anchor.scrollIntoView({ block: "center" });
-    }
-  }
-
-  /** Where the lines of the token begin and end, and its left edge. */
-  #lines() {
-    const boxes = this.#anchor.getClientRects();
-    const whole = this.#anchor.closest(".character")?.getBoundingClientRect();
-    const [first, last] = [whole ?? boxes[0], whole ?? boxes[boxes.length - 1]];
-    return { top: first?.top ?? 0, bottom: last?.bottom ?? 0, left: first?.left ?? 0 };
-  }
-
-  /** The room above and below the token. */
-  #rooms() {
-    const { top, bottom } = this.#lines();
-    return [top - 2 * GAP, innerHeight - bottom - 2 * GAP];
-  }
-
-  /** Below the token, or above if there is more room; on a phone the style puts it at the bottom. */
-  #place() {
-    if (!this.isOpen || isSheet()) return;
-    const own = this.#element;
-    const { top, bottom, left } = this.#lines();
-    const [above, below] = this.#rooms();
-    own.style.removeProperty("max-height");
-    const { offsetWidth: width, offsetHeight: height } = own;
-    const goesBelow = height <= below || below >= above;
-    const room = Math.max(GAP * 8, goesBelow ? below : above);
-    own.style.setProperty("max-height", `${Math.min(room, 0.7 * innerHeight)}px`);
-    const shown = Math.min(height, room);
-    own.style.setProperty("--left", `${Math.max(GAP, Math.min(left, innerWidth - width - GAP))}px`);
-    own.style.setProperty("--top", `${goesBelow ? bottom + GAP : top - GAP - shown}px`);
-  }
+  return html`<div id="alternatives" class="popover" role="dialog" aria-labelledby="alternatives-title" tabindex="-1" ref=${panel}
+    onKeyDown=${key} onFocusOut=${({ relatedTarget }) => !panel.current || panel.current.contains(relatedTarget) || waits || close({ refocus: false })}>
+    <h2 id="alternatives-title">Instead of <code>${visible(record.b)}</code></h2>
+    <p class="small">${about(record, index, node)}</p>
+    <${Rejections} record=${record} />
+    <ul class="choices">${rowsOf(record).map((row) => html`<${Row} key=${row.id} row=${row} record=${record}
+      hasBranch=${Boolean(branchAt(session.current, node, index, row.id))} choose=${() => ask(() => session.choose(node, index, row.id))} />`)}</ul>
+    <form class="typing" onSubmit=${submit}>
+      <label for="other-token" class="small">Any other token or text</label>
+      <input id="other-token" ref=${box} autocomplete="off" autocapitalize="off" spellcheck="false" aria-describedby="other-token-hint"
+        aria-invalid=${wrong} onInput=${() => setWrong(false)} />
+      <button type="submit">Use it</button>
+      <p role="status" class="small">${note}</p>
+      <p id="other-token-hint" class="quiet small">A space begins a word, #123 is a token's id, \\n a line break.</p>
+    </form>
+    <div class="again">
+      <button type="button" title="Keep what is before this token, and draw the rest anew"
+        onClick=${act(() => acts.again(node, index))}><${Icon} name="retry" />Generate again from here</button>
+      <button type="button" title="Draw this token and the rest several times at once, on the map"
+        onClick=${act(() => acts.sampleFrom(node, index))}><${Icon} name="map" />Sample ways from here</button>
+    </div>
+    <button type="button" class="icon close" title="Close" aria-label="Close" onClick=${() => close({ refocus: true })}><${Icon} name="close" /></button>
+  </div>`;
 }
 
-const isSheet = () => matchMedia("(max-width: 46rem)").matches;
+function Row({ row: { id, piece, logprob }, record, hasBranch, choose }) {
+  const here = id === record.i;
+  const refused = !here && record.x?.includes(id);
+  const remark = here ? "in this answer" : refused ? "not allowed" : hasBranch ? "has a branch" : "";
+  const label = [spoken(piece), percent(logprob), refused ? "not allowed here" : remark].filter(Boolean).join(", ");
+  return html`<li><button type="button" data-id=${id} class=${`alternative${refused ? " refused" : ""}`} disabled=${here}
+    aria-disabled=${refused ? "true" : null} aria-label=${label} onClick=${() => refused || choose()}>
+    <code>${visible(piece)}</code>
+    <span class="odds" aria-hidden="true" style=${{ "--share": `${Math.exp(logprob ?? -Infinity) * 100}%` }}></span>
+    <span class="share">${percent(logprob)}</span><span class="quiet small">${remark}</span>
+  </button></li>`;
+}
 
 /** The alternatives, and the token itself if it is not one of them. */
 function rowsOf(record) {
-  const rows = (record.a ?? []).map(([id, piece, logprob]) => ({ id, piece, logprob }));
+  const rows = alternativesOf(record);
   if (!rows.some((row) => row.id === record.i)) rows.push({ id: record.i, piece: record.b, logprob: record.l });
   return rows;
 }
 
 /** What was rejected here, and why. */
-function rejections(record) {
-  if (!record.j?.length) return [];
+function Rejections({ record }) {
+  if (!record.j?.length) return null;
   const why = (reason, by) => {
     if (reason === "ban") return `banned: ${visible(by ?? "")}`;
     if (reason === "draft") return `drafted ${DRAFTERS[by] ?? ""}, but the model drew another`;
     if (reason === "length") return "left no room for a valid end";
     return "rejected by a hook";
   };
-  return [el("ul", { class: "rejections small", "aria-label": "Rejected here" },
-    record.j.map(([, piece, reason, by]) => el("li", {}, el("s", {}, el("code", {}, visible(piece))), ` ${why(reason, by)}`)))];
+  return html`<ul class="rejections small" aria-label="Rejected here">
+    ${record.j.map(([, piece, reason, by]) => html`<li><s><code>${visible(piece)}</code></s> ${why(reason, by)}</li>`)}
+  </ul>`;
 }
 
 function about(record, index, node) {
-  const marks = marksOf(record).map((mark) => {
-    if (mark === "forced") return `forced: the ${formName(node.settings) || "format"} left no other token`;
-    if (mark.startsWith("drafted")) return `${mark} and accepted by the model`;
-    if (mark.startsWith("drawn")) return `${mark} because earlier draws were rejected`;
-    return mark;
+  const words = wordsOf(record).map((word) => {
+    if (word === "forced") return `forced: the ${formName(node.settings) || "format"} left no other token`;
+    if (word.startsWith("drafted")) return `${word} and accepted by the model`;
+    if (word.startsWith("drawn")) return `${word} because earlier draws were rejected`;
+    return word;
   });
   const odds = record.l === null ? "of unknown probability" : `${percent(record.l)} likely`;
-  return `${[`Token ${index + 1} of the answer, ${odds}`, ...marks].join("; ")}.`;
+  return `${[`Token ${index + 1} of the answer, ${odds}`, ...words].join("; ")}.`;
+}
+
+// ---- its place -------------------------------------------------------------------------------
+
+/** On a phone, the style puts it at the bottom. */
+const isSheet = () => matchMedia("(max-width: 46rem)").matches;
+
+/** Where the lines of the token begin and end, and its left edge. */
+function linesOf(anchor) {
+  const boxes = anchor.getClientRects();
+  const whole = anchor.closest(".character")?.getBoundingClientRect();
+  const [first, last] = [whole ?? boxes[0], whole ?? boxes[boxes.length - 1]];
+  return { top: first?.top ?? 0, bottom: last?.bottom ?? 0, left: first?.left ?? 0 };
+}
+
+/** Scroll the token to where the panel has room next to it. */
+function makeRoom(panel, anchor) {
+  const scroller = anchor.closest("#scroll");
+  if (!scroller) return;
+  const { top, bottom } = linesOf(anchor);
+  if (isSheet()) {
+    const { top: edge } = panel.getBoundingClientRect();
+    scroller.style.setProperty("padding-bottom", `${innerHeight - edge}px`);
+    const over = linesOf(anchor).bottom + GAP - edge;
+    if (over > 0) scroller.scrollBy({ top: over, behavior: "instant" });
+  } else if (Math.max(top, innerHeight - bottom) - 2 * GAP < LEAST) {
+    anchor.scrollIntoView({ block: "center" });
+  }
+}
+
+/** Below the token, or above if there is more room. */
+function place(panel, anchor) {
+  if (!panel || isSheet()) return;
+  const { top, bottom, left } = linesOf(anchor);
+  const [above, below] = [top - 2 * GAP, innerHeight - bottom - 2 * GAP];
+  panel.style.removeProperty("max-height");
+  const { offsetWidth: width, offsetHeight: height } = panel;
+  const goesBelow = height <= below || below >= above;
+  const room = Math.max(GAP * 8, goesBelow ? below : above);
+  panel.style.setProperty("max-height", `${Math.min(room, 0.7 * innerHeight)}px`);
+  panel.style.setProperty("--left", `${Math.max(GAP, Math.min(left, innerWidth - width - GAP))}px`);
+  panel.style.setProperty("--top", `${goesBelow ? bottom + GAP : top - GAP - Math.min(height, room)}px`);
 }

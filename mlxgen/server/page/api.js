@@ -1,32 +1,55 @@
 // The server: requests, event streams, the API key, and errors as sentences.
 //
-// The key is a variable of this module and nothing else: it is never stored, and a reload forgets it.
+// The key is kept for the tab, in its sessionStorage, and nowhere else.
 
 const STATUS = { invalid_request_error: 400, rate_limit_error: 429, overloaded_error: 503 };
 
-let key = "";
+const KEY = "mlxgen/key";
+
+let key = keptKey();
+/** @type {(problem: string) => Promise<boolean>} */
 let askForKey = async () => false;
 
+function keptKey() {
+  try {
+    return sessionStorage.getItem(KEY) ?? "";
+  } catch {
+    return ""; // the browser keeps nothing
+  }
+}
+
+function keepKey(given) {
+  key = given;
+  try {
+    sessionStorage.setItem(KEY, given);
+  } catch {
+    // Then it lasts as long as the page.
+  }
+}
+
 /** Asks for a key: gets a sentence or nothing, and resolves to the key or to null. */
-export function onKeyNeeded(ask) {
+export function onKeyNeeded(question) {
   let asking = null; // several requests may be refused at once, and one question is enough
   askForKey = (problem) => {
-    asking ??= ask(problem).then((given) => {
+    asking ??= question(problem).then((given) => {
       asking = null;
-      if (given) key = given;
+      if (given) keepKey(given);
       return Boolean(given);
     });
     return asking;
   };
 }
 
-/** What went wrong. `message` is a sentence for people, and `param` the field at fault. */
+/** What went wrong. `message` is a sentence for people, `code` a word for programs, `param` the field at
+ *  fault, and `index` the place in it if it is a list. */
 export class ServerError extends Error {
-  constructor(message, { status = 0, param = null, said = "" } = {}) {
+  constructor(message, { status = 0, code = null, param = null } = {}) {
     super(message);
+    const [, field, index] = /^(.*)\[(\d+)\]$/.exec(param ?? "") ?? [null, param, null];
     this.status = status;
-    this.param = param;
-    this.said = said; // the server's own words
+    this.code = code;
+    this.param = field;
+    this.index = index === null ? null : Number(index);
   }
 }
 
@@ -58,7 +81,8 @@ export const countTokens = async (text, model) =>
 export const continuing = async (text, model) =>
   (await post("/tokenize", { model: model || undefined, content: text, continues: true, with_pieces: true })).tokens;
 
-/** The events of a streamed chat completion; throws before the first if it was refused. */
+/** The events of a streamed chat completion, and which fields of the request had no effect; throws
+ *  before the first event if it was refused. */
 export async function openChat(body, signal) {
   const answer = await ask("/v1/chat/completions", {
     method: "POST",
@@ -66,15 +90,14 @@ export async function openChat(body, signal) {
     body: JSON.stringify(body),
     signal,
   });
-  return events(answer.body);
+  return { events: events(answer.body), ignored: answer.headers.get("x-mlxgen-ignored") ?? "" };
 }
 
 async function ask(path, options) {
-  let tried = key;
   for (;;) {
     const headers = { ...options.headers };
     if (key) headers.authorization = `Bearer ${key}`;
-    tried = key;
+    const tried = key;
     const answer = await reach(path, { ...options, headers });
     if (answer.ok) return answer;
     const error = await refusal(answer);
@@ -108,7 +131,7 @@ async function refusal(answer) {
 /** A `ServerError` for OpenAI's error object. */
 export function describe(error, status, wait = null) {
   const said = String(error.message ?? "");
-  const details = { status, param: error.param ?? null, said };
+  const details = { status, code: error.code ?? null, param: error.param ?? null };
   if (status === 401) return new ServerError("The server needs an API key for this.", details);
   if (status === 429) {
     const when = wait ? ` in ${wait} ${wait === "1" ? "second" : "seconds"}` : " in a moment";

@@ -20,6 +20,9 @@ export async function readAttachment(file, { images }) {
     return { name, url: await addressOf(file) };
   }
   if (file.size > MOST_TEXT) throw new UnfitError(`“${name}” is too large: files may have up to ${sizeOf(MOST_TEXT)}, and it has ${sizeOf(file.size)}.`);
+  if (file.type === "application/pdf" || /\.pdf$/i.test(name)) {
+    throw new UnfitError(`“${name}” is a PDF. Copy its text into the message, or save it as text and attach that.`);
+  }
   return { name, text: decoded(name, await bytesOf(name, file)) };
 }
 

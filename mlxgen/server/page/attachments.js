@@ -1,105 +1,69 @@
 // Files and images on the page: chips that unfold, and thumbnails, in a message or about to be sent.
 
+import { useEffect, useState } from "preact/hooks";
 import { countTokens } from "./api.js";
 import { bytesIn, fenced, readAttachment, sizeOf, UnfitError } from "./attached.js";
-import { button, el } from "./dom.js";
-import { icon } from "./icons.js";
+import { html, Icon } from "./html.js";
 
-/** The elements of `files` and `images`; with `remove(one)`, each can be taken away. */
-export function attachmentsElement({ files = [], images = [] }, remove = null) {
-  return el("ul", { class: "attachments", "aria-label": "Attachments" },
-    images.map((image) => item(image, thumbnail(image), remove)),
-    files.map((file) => item(file, chip(file), remove)));
-}
-
-function item(one, shown, remove) {
-  const away = remove && button(icon("close"), () => remove(one), { class: "icon", "aria-label": `Remove ${one.name}`, title: "Remove" });
-  return el("li", { class: one.url ? "picture" : "file" }, shown, away);
-}
-
-const thumbnail = ({ name, url }) => el("img", { src: url, alt: name, title: name });
-
-function chip(file) {
-  const about = el("span", { class: "quiet small" }, sizeOf(bytesIn(file.text)));
-  const text = el("pre", { tabindex: "0", "aria-label": `Text of ${file.name}` });
-  const made = el("details", {
-    toggle: () => {
-      if (made.open) text.textContent = file.text; // a long one takes a while
-    },
-  }, el("summary", {}, el("span", { class: "name" }, file.name), " ", about), text);
-  estimate(file, about);
-  return made;
+/** The `files` and `images` of a message; with `remove(one)`, each can be taken away. */
+export function Attachments({ files = [], images = [], remove = null }) {
+  if (!files.length && !images.length) return null;
+  const away = (one) => remove && html`<button type="button" class="icon" aria-label=${`Remove ${one.name}`} title="Remove"
+    onClick=${() => remove(one)}><${Icon} name="close" /></button>`;
+  return html`<ul class="attachments" aria-label="Attachments">
+    ${images.map((image) => html`<li class="picture"><img src=${image.url} alt=${image.name} title=${image.name} />${away(image)}</li>`)}
+    ${files.map((file) => html`<li class="file"><${Chip} file=${file} />${away(file)}</li>`)}
+  </ul>`;
 }
 
 const counts = new WeakMap(); // of files, as one is shown more than once
 
-/** Add how many tokens a file is; without an answer of the server, its size has to do. */
-async function estimate(file, about) {
-  if (!counts.has(file)) counts.set(file, countTokens(fenced(file)));
-  try {
-    const count = await counts.get(file);
-    about.textContent += ` · about ${count.toLocaleString("en")} ${count === 1 ? "token" : "tokens"}`;
-  } catch {
-    counts.delete(file);
-  }
+function Chip({ file }) {
+  const [open, setOpen] = useState(false);
+  const [count, setCount] = useState(null);
+  useEffect(() => {
+    if (!counts.has(file)) counts.set(file, countTokens(fenced(file)));
+    let gone = false;
+    // Without an answer of the server, its size has to do.
+    counts.get(file).then((found) => gone || setCount(found), () => counts.delete(file));
+    return () => (gone = true);
+  }, [file]);
+  const tokens = count === null ? "" : ` · about ${count.toLocaleString("en")} ${count === 1 ? "token" : "tokens"}`;
+  return html`<details onToggle=${(event) => setOpen(event.target.open)}>
+    <summary><span class="name">${file.name}</span> <span class="quiet small">${sizeOf(bytesIn(file.text))}${tokens}</span></summary>
+    <pre tabindex="0" aria-label=${`Text of ${file.name}`}>${open ? file.text : ""}</pre>
+  </details>`;
 }
 
-/** Attachments that are being gathered: those of a message that is written or edited. */
-export class Tray {
-  #kept = { files: [], images: [] };
-  #list = el("div", {});
-  #problem = el("p", { class: "problem small", role: "alert" });
-  #changed;
-
-  /** `changed()` is called whenever there are other attachments than before. */
-  constructor(changed = () => {}) {
-    this.#changed = changed;
-    this.element = el("div", { class: "tray" }, this.#list, this.#problem);
-  }
-
-  /** {files, images}. */
-  get kept() {
-    return this.#kept;
-  }
-
-  get isEmpty() {
-    return !this.#kept.files.length && !this.#kept.images.length;
-  }
-
-  /** Have these instead. */
-  show({ files = [], images = [] }) {
-    this.#kept = { files: [...files], images: [...images] };
-    this.#problem.textContent = "";
-    this.#draw();
-  }
-
-  /** Read files and add them; what cannot be added is said. */
-  async add(files, options) {
+/** Attachments that are being gathered: [kept, add(files, options), set(kept), the view]. `changed(kept)` is
+ *  called whenever a person has changed them. */
+export function useTray(initial, changed = /** @type {(kept: any) => void} */ (() => {})) {
+  const [kept, setKept] = useState({ files: initial.files ?? [], images: initial.images ?? [] });
+  const [problem, setProblem] = useState("");
+  const take = (next) => {
+    setKept(next);
+    changed(next);
+  };
+  const add = async (files, options) => {
     const problems = [];
+    const found = { files: [...kept.files], images: [...kept.images] };
     for (const file of files) {
       try {
         const one = await readAttachment(file, options);
-        this.#kept[one.url ? "images" : "files"].push(one);
+        found["url" in one ? "images" : "files"].push(one);
       } catch (error) {
         if (!(error instanceof UnfitError)) throw error;
         problems.push(error.message);
       }
     }
-    this.#problem.textContent = problems.join(" ");
-    this.#draw();
-    this.#changed();
-  }
-
-  #draw() {
-    this.#list.replaceChildren(...(this.isEmpty ? [] : [attachmentsElement(this.#kept, (one) => this.#remove(one))]));
-  }
-
-  #remove(one) {
-    this.#kept = {
-      files: this.#kept.files.filter((other) => other !== one),
-      images: this.#kept.images.filter((other) => other !== one),
-    };
-    this.#draw();
-    this.#changed();
-  }
+    setProblem(problems.join(" "));
+    take(found);
+  };
+  const set = (next) => {
+    setProblem("");
+    setKept({ files: next.files ?? [], images: next.images ?? [] });
+  };
+  const remove = (one) => take({ files: kept.files.filter((other) => other !== one), images: kept.images.filter((other) => other !== one) });
+  const view = html`<div class="tray"><${Attachments} ...${kept} remove=${remove} /><p class="problem small" role="alert">${problem}</p></div>`;
+  return /** @type {const} */ ([kept, add, set, view]);
 }

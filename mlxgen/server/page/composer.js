@@ -1,152 +1,203 @@
-// The box in which messages are written.
+// The box in which messages are written, what is in force for them, and how full the context is.
 //
-// Owns the form at the bottom of the page: the text, what is attached to it, and the drafts of each
-// conversation. A message is {text, files, images}. `acts.send(message)` resolves to whether it was
-// taken; what was not taken comes back into the box.
+// What is not sent is kept as a draft of its conversation. A message that was not taken comes back into the box.
 
-import { Tray } from "./attachments.js";
-import { button, byId, el } from "./dom.js";
-import { icon } from "./icons.js";
-import { loadDraft, NOTHING, saveDraft } from "./drafts.js";
+import { useContext, useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { countTokens } from "./api.js";
+import { useTray } from "./attachments.js";
+import { shownIn } from "./conversation.js";
+import { html, Icon, Page, useChanges, useStore } from "./html.js";
+import { loadDraft, NOTHING, saveDraft } from "./kept.js";
+import { contextText, usedBy, warningOf } from "./meter.js";
+import { answering, isGone, isLoaded } from "./models.js";
+import { summaryOf } from "./settings.js";
 
-export class Composer {
-  #form = byId("composer");
-  #box = byId("message");
-  #row = this.#box.closest(".row");
-  #tray = new Tray(() => this.#keep());
-  #picker = el("input", { type: "file", multiple: true, hidden: true, "aria-label": "Files to attach" });
-  #attach = button(icon("attach"), () => this.#picker.click(), { id: "attach", class: "icon" });
-  #takesImages = false;
-  #id = null; // of the conversation
-  #draft = null; // the name of its draft
-  #acts;
+const PAUSE = 400; // milliseconds without a key after which a text is counted
 
-  /** `acts` has `send(message)`, `isRunning()`, `stop()` and `editLast()`. */
-  constructor(acts) {
-    this.#acts = acts;
-    this.#row.before(this.#tray.element);
-    this.#row.prepend(this.#attach, this.#picker);
-    this.takeImages(false);
-    this.#form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      this.#send();
-    });
-    this.#box.addEventListener("input", () => {
-      this.#fit();
-      this.#keep();
-    });
-    this.#box.addEventListener("keydown", (event) => this.#key(event));
-    this.#picker.addEventListener("change", () => {
-      this.#add(this.#picker.files);
-      this.#picker.value = ""; // the same file may be chosen again
-    });
-    this.#listenForFiles();
-    byId("stop").addEventListener("click", () => {
-      acts.stop();
-      this.focus();
-    });
-    document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && !document.querySelector("dialog[open]")) acts.stop();
-    });
-  }
+export function Composer() {
+  const { session, acts } = useContext(Page);
+  const current = useStore((state) => state.current);
+  const running = useStore(({ runs }) => runs.has(current.id));
+  const vision = useStore((state) => state.vision);
+  useChanges(current);
+  // A conversation without messages is not stored, and has another id after a reload.
+  const draft = Object.keys(current.nodes).length ? current.id : "new";
+  const [text, setText] = useState(() => loadDraft(draft).text);
+  const [kept, add, setTray, tray] = useTray(loadDraft(draft), (next) => saveDraft(draft, { text, ...next }));
+  const [dropping, setDropping] = useState(false);
+  const box = useRef(/** @type {any} */ (null));
+  const form = useRef(/** @type {any} */ (null));
+  const picker = useRef(/** @type {any} */ (null));
+  const shown = useRef(current.id);
 
-  focus() {
-    this.#box.focus();
-  }
+  const show = (message) => {
+    setText(message.text);
+    setTray(message);
+  };
+  useLayoutEffect(() => {
+    if (shown.current === current.id) return;
+    shown.current = current.id;
+    show(loadDraft(draft));
+  }, [current.id]);
+  useLayoutEffect(() => {
+    box.current.style.height = "auto";
+    box.current.style.height = `${box.current.scrollHeight + 2}px`;
+  }, [text]);
+  useFiles({ attach: (files) => add([...files], { images: vision }), setDropping, box });
 
-  /** Show the draft of a conversation, and whether an answer is in progress there. */
-  update({ id, nodes }, running) {
-    byId("send").hidden = running;
-    byId("stop").hidden = !running;
-    // A conversation without messages is not stored, and has another id after a reload.
-    const key = Object.keys(nodes).length ? id : "new";
-    if (id === this.#id && key === this.#draft) return;
-    const stays = id === this.#id;
-    if (stays) saveDraft(this.#draft, NOTHING);
-    [this.#id, this.#draft] = [id, key];
-    if (stays) this.#keep();
-    else this.#show(loadDraft(key));
-  }
-
-  /** Whether the model takes images. */
-  takeImages(takes) {
-    this.#takesImages = takes;
-    this.#attach.title = takes ? "Attach text files or images" : "Attach text files (this model takes no images)";
-    this.#attach.setAttribute("aria-label", this.#attach.title);
-  }
-
-  get #message() {
-    return { text: this.#box.value, ...this.#tray.kept };
-  }
-
-  #show({ text, files, images }) {
-    this.#box.value = text;
-    this.#tray.show({ files, images });
-    this.#fit();
-  }
-
-  #keep() {
-    saveDraft(this.#draft, this.#message);
-  }
-
-  async #send() {
-    const message = this.#message;
-    if (!message.text.trim() && this.#tray.isEmpty) return;
-    const id = this.#id;
-    this.#show(NOTHING);
-    this.#keep();
-    if ((await this.#acts.send(message)) || this.#id !== id || this.#box.value || !this.#tray.isEmpty) return;
-    this.#show(message);
-    this.#keep();
-  }
-
-  /** As high as the text. */
-  #fit() {
-    this.#box.style.setProperty("height", "auto");
-    this.#box.style.setProperty("height", `${this.#box.scrollHeight + 2}px`);
-  }
-
-  #key(event) {
+  const send = async (event) => {
+    event.preventDefault();
+    if (running || (!text.trim() && !kept.files.length && !kept.images.length)) return;
+    const message = { text, ...kept };
+    show(NOTHING);
+    saveDraft(draft, NOTHING);
+    if ((await acts.send(message)) || session.current !== current || box.current.value) return;
+    show(message);
+    saveDraft(draft, message);
+  };
+  const type = (event) => {
+    setText(event.target.value);
+    saveDraft(draft, { text: event.target.value, ...kept });
+  };
+  const key = (event) => {
     if (event.isComposing) return; // while an input method composes a character, keys belong to it
-    if (event.key === "ArrowUp" && !this.#box.value) {
-      if (this.#acts.editLast()) event.preventDefault();
-      return;
-    }
+    if (event.key === "ArrowUp" && !text && acts.editLast()) event.preventDefault();
     if (event.key !== "Enter" || event.shiftKey) return;
     event.preventDefault();
-    if (!this.#acts.isRunning()) this.#form.requestSubmit();
-  }
+    if (!running) form.current.requestSubmit();
+  };
+  const attach = vision ? "Attach text files or images" : "Attach text files (this model takes no images)";
+  return html`<form id="composer" autocomplete="off" ref=${form} onSubmit=${send} class=${dropping ? "dropping" : ""}>
+    <${Gone} />
+    <${InForce} />
+    ${tray}
+    <div class="row box">
+      <button type="button" id="attach" class="icon" title=${attach} aria-label=${attach} onClick=${() => picker.current.click()}><${Icon} name="attach" /></button>
+      <input type="file" ref=${picker} multiple hidden aria-label="Files to attach" onChange=${({ target }) => {
+        add([...target.files], { images: vision });
+        target.value = ""; // the same file may be chosen again
+      }} />
+      <label for="message" class="unseen">Message</label>
+      <textarea id="message" ref=${box} rows="1" placeholder="Message" aria-describedby="keys" value=${text} onInput=${type} onKeyDown=${key}></textarea>
+      <button type="submit" id="send" class="main icon" title="Send" hidden=${running}><${Icon} name="send" /><span class="unseen">Send</span></button>
+      <button type="button" id="stop" class="main icon" title="Stop" hidden=${!running} onClick=${() => {
+        session.stop();
+        box.current.focus();
+      }}><${Icon} name="stop" /><span class="unseen">Stop</span></button>
+    </div>
+    <${Meter} text=${text} />
+    <p id="keys" class="quiet small">Enter sends, Shift+Enter starts a new line, ? shows all keys.</p>
+  </form>`;
+}
 
-  // ---- files ---------------------------------------------------------------------------------
-
-  #add(files) {
-    return this.#tray.add([...files], { images: this.#takesImages });
-  }
-
-  /** Files may be dropped anywhere on the page, and pasted into the box. */
-  #listenForFiles() {
+/** Files may be dropped anywhere on the page, and pasted into the box. */
+function useFiles(acts) {
+  const last = useRef(acts);
+  last.current = acts;
+  useEffect(() => {
     const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
-    const mark = (on) => this.#form.classList.toggle("dropping", on);
-    document.addEventListener("dragover", (event) => {
+    const over = (event) => {
       if (!hasFiles(event)) return;
       event.preventDefault(); // or the browser would open the file
-      mark(true);
-    });
-    document.addEventListener("dragleave", (event) => {
-      if (!event.relatedTarget) mark(false);
-    });
-    document.addEventListener("drop", (event) => {
-      mark(false);
+      last.current.setDropping(true);
+    };
+    const leave = (event) => event.relatedTarget || last.current.setDropping(false);
+    const drop = (event) => {
+      last.current.setDropping(false);
       if (!hasFiles(event)) return;
       event.preventDefault();
-      this.#add(event.dataTransfer.files);
-      this.focus();
-    });
-    this.#box.addEventListener("paste", (event) => {
+      last.current.attach(event.dataTransfer.files);
+      last.current.box.current.focus();
+    };
+    const paste = (event) => {
       // What spreadsheets copy is text as well as an image.
       if (!event.clipboardData.files.length || event.clipboardData.types.includes("text/plain")) return;
       event.preventDefault();
-      this.#add(event.clipboardData.files);
-    });
-  }
+      last.current.attach(event.clipboardData.files);
+    };
+    const { box } = last.current;
+    document.addEventListener("dragover", over);
+    document.addEventListener("dragleave", leave);
+    document.addEventListener("drop", drop);
+    box.current.addEventListener("paste", paste);
+  }, []);
+}
+
+/** That the model of the conversation is gone, and who answers. */
+function Gone() {
+  const { acts } = useContext(Page);
+  const current = useStore((state) => state.current);
+  const models = useStore((state) => state.models);
+  useChanges(current.settings);
+  const name = current.settings.model;
+  if (!isGone(models, name)) return null;
+  const other = models[0].id;
+  return html`<p id="gone" class="warning small" role="status">The model ${name} is not on this server any more, so ${other} answers. <button
+    type="button" class="link" onClick=${() => acts.chooseModel(other)}>Use ${other} from now on</button></p>`;
+}
+
+/** What differs from the defaults for the next answer, and what the server said that it ignored. */
+function InForce() {
+  const current = useStore((state) => state.current);
+  const last = shownIn(current).at(-1);
+  useChanges(current, current.settings, last ?? current);
+  return html`<p id="in-force" class="quiet small">${summaryOf(current.settings, last?.ignored ?? "")}</p>`;
+}
+
+function Meter({ text }) {
+  const { session, acts } = useContext(Page);
+  const current = useStore((state) => state.current);
+  const models = useStore((state) => state.models);
+  const running = useStore(({ runs }) => runs.has(current.id));
+  const shown = shownIn(current);
+  const last = shown.at(-1);
+  useChanges(current, last ?? current);
+  const { model } = current.settings;
+  const context = answering(models, model)?.max_model_len ?? null;
+  const ready = isLoaded(models, model);
+
+  const known = usedBy(shown);
+  const [counted, setCounted] = useState({ of: "", used: 0 });
+  const of = `${current.id} ${last?.id} ${current.after}`;
+  useEffect(() => {
+    if (known || running || !last || !ready || counted.of === of) return;
+    session.count(last).then((used) => setCounted({ of, used }), () => {}); // sending says what is wrong
+  }, [of, Boolean(known), running, ready]);
+
+  const [adding, setAdding] = useState({ text: "", adds: 0 });
+  useEffect(() => {
+    if (!text.trim()) setAdding({ text, adds: 0 });
+    if (!text.trim() || !ready) return undefined;
+    let gone = false;
+    const timer = setTimeout(async () => {
+      try {
+        const adds = await (last ? countTokens(text, model || undefined) : session.countFirst(text));
+        if (!gone) setAdding({ text, adds });
+      } catch {
+        // It is only an estimate; sending says what is wrong.
+      }
+    }, PAUSE);
+    return () => {
+      gone = true;
+      clearTimeout(timer);
+    };
+  }, [text, ready, Boolean(last)]);
+
+  const used = known ?? { used: counted.of === of ? counted.used : 0, cached: 0 };
+  const { adds } = adding;
+  if (!used.used && !adds) return html`<div id="meter" hidden></div>`;
+  const facts = { ...used, adds, context };
+  const warning = warningOf(facts);
+  const share = context ? Math.min(1, used.used / context) : 0;
+  return html`<div id="meter">
+    ${warning && html`<p class="warning small" role="status">${warning} ${shown.length > 2 && html`<button type="button" class="link"
+      onClick=${() => acts.leaveOut()}>Go on without the oldest exchanges</button>, edit`}${shown.length > 2 ? "" : "Edit"} an earlier message
+      to go on from there, or <button type="button" class="link" onClick=${acts.startConversation}>start a new conversation</button>.</p>`}
+    <div class="line">
+      ${context && html`<div class=${`gauge${warning ? " near" : ""}`} role="meter" aria-label="Context" aria-valuemin="0" aria-valuemax=${context}
+        aria-valuenow=${Math.min(context, used.used + adds)} aria-valuetext=${contextText(facts)}
+        style=${{ "--used": share, "--adds": Math.min(1 - share, adds / context) }}><span data-part="used"></span><span data-part="adds"></span></div>`}
+      <span>${contextText(facts)}</span>
+    </div>
+  </div>`;
 }

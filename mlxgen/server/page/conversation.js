@@ -5,7 +5,7 @@
 // which of its children is shown. Nothing here touches the page or the network.
 
 import { contentOf } from "./attached.js";
-import { chosen as chosenRecord, textOf, typed as typedRecords } from "./records.js";
+import { chosen as chosenRecord, percent, textOf, typed as typedRecords, visible } from "./records.js";
 
 const ROOT = "";
 
@@ -14,6 +14,13 @@ export function newId() {
   return Array.from(crypto.getRandomValues(new Uint8Array(8)), (b) => b.toString(16).padStart(2, "0")).join("");
 }
 
+/** @typedef {Record<string, string>} Settings */
+/** @typedef {Record<string, any> & {id: string, parent: string, role: "user" | "tool" | "assistant"}} Node */
+/** `after` is the first message that the model still sees, if the oldest exchanges are left out.
+ *  @typedef {{id: string, title: string, changed: number, settings: Settings, nodes: Record<string, Node>,
+ *    chosen: Record<string, string>, after?: string}} Conversation */
+
+/** @param {Settings} settings @returns {Conversation} */
 export function newConversation(settings) {
   return { id: newId(), title: "", changed: Date.now(), settings: { ...settings }, nodes: {}, chosen: {} };
 }
@@ -79,19 +86,6 @@ export function cutBack(conversation, node, at) {
   takeLead(node, path, node.calls);
 }
 
-/** Make a conversation what another page made of it. Nodes and tokens that both have stay the same
- *  objects; the settings stay what they are here. */
-export function refresh(conversation, read) {
-  const nodes = Object.entries(read.nodes).map(([id, { tokens, ...head }]) => {
-    const node = conversation.nodes[id];
-    if (!node) return [id, read.nodes[id]];
-    if (tokens && node.tokens.every((record, k) => record.i === tokens[k]?.i)) node.tokens.push(...tokens.slice(node.tokens.length));
-    else if (tokens) node.tokens = tokens;
-    return [id, Object.assign(node, head)];
-  });
-  Object.assign(conversation, read, { nodes: Object.fromEntries(nodes), settings: conversation.settings });
-}
-
 // ---- tokens and their branches ---------------------------------------------------------------
 
 /** The records of an answer, including those that it shares. */
@@ -141,7 +135,8 @@ function forkWith(conversation, node, at, records) {
 }
 
 /** An answer from a place on, before anything is generated: {node, at} are the first tokens of an
- *  answer, and {parent} is a message. It is not part of the conversation until it is added. */
+ *  answer, and {parent} is a message. It is not part of the conversation until it is added.
+ *  @param {Conversation} conversation @param {{parent?: Node, node?: Node, at?: number}} place @param {Settings} settings */
 export function sproutAt(conversation, { parent, node, at = 0 }, settings) {
   const sprout = answerNode(node ? parentOf(conversation, node) : parent, settings);
   if (!at) return sprout;
@@ -202,6 +197,17 @@ export function branchesOf(conversation, node) {
   return below(null);
 }
 
+/** A branch in a few words: where it begins, and what it says. */
+export function branchName(conversation, node) {
+  const number = siblingsOf(conversation, node).indexOf(node) + 1;
+  const text = node.content.replace(/\s+/g, " ").trim() || "(no text)";
+  const short = text.length > 60 ? `…${text.slice(-59)}` : text;
+  const [picked] = node.tokens;
+  if (node.edited) return `${number}, edited${node.from ? ` from token ${node.from.at + 1} on` : ""}: ${short}`;
+  if (!node.from || !picked) return `${number}: ${short}`;
+  return `${number}, from token ${node.from.at + 1}, “${visible(picked.b)}” (${percent(picked.l)}): ${short}`;
+}
+
 /** How many tokens two paths have in common. */
 export function commonLength(one, other) {
   let k = 0;
@@ -209,12 +215,25 @@ export function commonLength(one, other) {
   return k;
 }
 
+/** Another answer that came out exactly as `node` did, if there is one. */
+export function twinOf(conversation, node) {
+  const path = pathOf(conversation, node);
+  return siblingsOf(conversation, node).find((other) => {
+    if (other === node || other.role !== "assistant" || other.finish !== node.finish || other.content !== node.content) return false;
+    const its = pathOf(conversation, other);
+    return path.length > 0 && its.length === path.length && commonLength(its, path) === path.length;
+  });
+}
+
 // ---- for the server --------------------------------------------------------------------------
 
 /** The messages that an answer answers. */
 export function messagesFor(conversation, node) {
   const before = [];
-  for (let at = parentOf(conversation, node); at; at = parentOf(conversation, at)) before.unshift(at);
+  for (let at = parentOf(conversation, node); at; at = parentOf(conversation, at)) {
+    before.unshift(at);
+    if (at.id === conversation.after) break; // what is above it is left out
+  }
   const system = node.settings.system ? [{ role: "system", content: node.settings.system }] : [];
   return alternating([...system, ...before.filter((one) => !saidNothing(one)).flatMap(messagesOf)]);
 }

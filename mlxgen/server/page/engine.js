@@ -37,7 +37,7 @@ export function engineOf(text) {
 
 /** Bytes as people read them, in the powers of ten that the server's log has. */
 export function inBytes(count) {
-  const [size, unit] = [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([least]) => count >= least) ?? [1, "bytes"];
+  const [size, unit] = /** @type {[number, string]} */ ( [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([least]) => count >= least) ?? [1, "bytes"]);
   const value = count / size;
   return `${unit === "bytes" || value >= 100 ? Math.round(value) : value.toFixed(value >= 10 ? 1 : 2)} ${unit}`;
 }

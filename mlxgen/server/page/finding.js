@@ -10,12 +10,10 @@ export function patternOf(query) {
   return words.length ? new RegExp(words.map((word) => word.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&")).join("\\s+"), "giu") : null;
 }
 
-/** What a node says, as far as it can be searched, after the names that it was given in the map. */
+/** What a node says, as far as it can be searched. */
 export function saidIn(node) {
-  const names = [node.name, ...Object.values(node.places ?? {})].filter(Boolean);
-  const said = node.role === "tool" ? (node.results ?? []).map(({ content }) => content).join("\n")
-    : String((node.role === "user" ? node.text : node.content) ?? "");
-  return [...names, said].join("\n");
+  if (node.role === "tool") return node.results.map(({ content }) => content).join("\n");
+  return node.role === "user" ? node.text : node.content;
 }
 
 /** Where a conversation has what is looked for: {hits: [{node, before, match, after}], more}, or null.

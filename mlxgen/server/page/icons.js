@@ -1,13 +1,6 @@
-// Icons: lines on a grid of 24, made as elements, in the colour of the text around them.
-//
-// They say nothing to a screen reader; whatever shows one has a name of its own.
+// The lines of each icon, as an SVG path on a grid of 24.
 
-import { button, el } from "./dom.js";
-
-const SVG = "http://www.w3.org/2000/svg";
-
-/** The lines of each icon, as an SVG path. */
-const LINES = {
+export const LINES = {
   attach: "M8 12.5l6-6a3 3 0 0 1 4.2 4.2l-8 8a5 5 0 0 1-7-7l7.5-7.5",
   branch: "M6 4v16M6 15c0-5 12-2 12-8M4 4h4M4 20h4M16 7l2-3 2 3",
   check: "M5 12.5l4.5 4.5L19 7.5",
@@ -43,24 +36,3 @@ const LINES = {
   dark: "M19.5 14.5A8 8 0 0 1 9.5 4.5a8 8 0 1 0 10 10z",
   light: "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8zM12 2.5v2M12 19.5v2M2.5 12h2M19.5 12h2M5.3 5.3l1.4 1.4M17.3 17.3l1.4 1.4M5.3 18.7l1.4-1.4M17.3 6.7l1.4-1.4",
 };
-
-/** An icon by its name. */
-export function icon(name) {
-  const made = document.createElementNS(SVG, "svg");
-  made.setAttribute("viewBox", "0 0 24 24");
-  made.setAttribute("aria-hidden", "true");
-  made.classList.add("drawn");
-  const path = document.createElementNS(SVG, "path");
-  path.setAttribute("d", LINES[name]);
-  made.append(path);
-  return made;
-}
-
-/** A button with an icon before its label, which is only for screen readers where there is no room. */
-export const iconButton = (name, label, onclick, props = {}) =>
-  button([icon(name), el("span", { class: "label" }, label)], onclick, { title: label, ...props });
-
-/** Draw the icons that the page itself asks for by `data-icon`. */
-export function drawIcons(root) {
-  for (const place of root.querySelectorAll("[data-icon]")) place.replaceChildren(icon(place.dataset.icon));
-}

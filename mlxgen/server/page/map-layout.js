@@ -9,13 +9,13 @@ export const RUN = 170; // the length of an edge, with room for its label
 const WIDTHS = { start: 60, message: 164, fork: 16, end: 208 };
 const HEIGHTS = { start: 30, message: 44, fork: 16, end: 44 };
 const BESIDE = 27; // above and below a leaf, for its box and the label of its edge
-const LINE = 15; // what a name above a box, or settings below it, takes more
+const LINE = 15; // what settings below a box take more
 
 /** The nodes of a tree with their places: `x` and `y` are the middle of the left edge of each. Nodes
  *  come in the order of reading: each before those that it leads to. */
 export function layOut(tree) {
   const root = hierarchy(tree);
-  cluster().nodeSize([1, 1]).separation((leaf, before) => roomBelow(before) + roomAbove(leaf))(root);
+  /** @type {any} */ (cluster().nodeSize([1, 1])).separation((_, before) => roomBelow(before) + BESIDE)(root);
   const places = [];
   root.eachBefore((each) => {
     const { data, parent, depth, x: y } = each;
@@ -29,7 +29,6 @@ export function layOut(tree) {
   return places;
 }
 
-const roomAbove = (leaf) => BESIDE + (alone(leaf).some(({ data }) => data.name) ? LINE : 0);
 const roomBelow = (leaf) => BESIDE + (alone(leaf).some(({ data }) => data.settings) ? LINE : 0);
 
 /** A leaf, and those before it that are in the same row. */
@@ -43,7 +42,7 @@ function alone(leaf) {
 export function boundsOf(places) {
   const xs = places.flatMap(({ x, width }) => [x, x + width]);
   const ys = places.flatMap(({ y, height, node }) =>
-    [y - height / 2 - (node.name ? LINE : 0), y + height / 2 + (node.settings ? LINE : 0)]);
+    [y - height / 2, y + height / 2 + (node.settings ? LINE : 0)]);
   const [left, top] = [Math.min(...xs), Math.min(...ys)];
   return { left, top, width: Math.max(...xs) - left, height: Math.max(...ys) - top };
 }

@@ -13,9 +13,10 @@ const END = 60; // and of how an answer ends
 /** The tree. `isGrowing(answer)` tells the answers in progress, and `folded` has the ids of the nodes
  *  whose branches are hidden.
  *
- *  A node has `id`, `kind` (start, message, fork, end), `text`, `name`, `children`, `ways`, the number of
+ *  A node has `id`, `kind` (start, message, fork, end), `text`, `children`, `ways`, the number of
  *  these before folding, and `edge`, the tokens that lead to it: {record, text, count}. A fork and an end have `answers`, those that lead
- *  through it, `at`, the number of tokens before it, and `logprob`, the sum of the `known` ones. */
+ *  through it, `at`, the number of tokens before it, and `logprob`, the sum of the `known` ones.
+ *  @param {any} conversation @param {{isGrowing?: (node: any) => boolean, folded?: Set<string>}} [options] */
 export function treeOf(conversation, { isGrowing = () => false, folded = new Set() } = {}) {
   const shown = new Set(shownIn(conversation));
   const build = new Builder(conversation, isGrowing, shown);
@@ -44,7 +45,7 @@ class Builder {
   message(node) {
     const text = node.role === "user" ? node.text : node.results.map(({ name, content }) => `${name}: ${content}`).join("; ");
     return {
-      id: node.id, kind: "message", role: node.role, text: oneLine(text), name: node.name ?? "", node, edge: null,
+      id: node.id, kind: "message", role: node.role, text: oneLine(text), node, edge: null,
       shown: this.#shown.has(node), children: this.#below(node),
     };
   }
@@ -91,7 +92,7 @@ class Builder {
     }
     const [owner] = answers;
     return {
-      id: `${owner.id}@${at}`, kind: "fork", text: "", name: nameAt(answers, at), edge, answers, ...here,
+      id: `${owner.id}@${at}`, kind: "fork", text: "", edge, answers, ...here,
       shown: answers.some((answer) => this.#shown.has(answer)),
       dropped: answers.every((answer) => answer.dropped), growing: false,
       children: [...ways.values()].map((some) => this.#grow(some, at, here)),
@@ -103,7 +104,7 @@ class Builder {
     const base = (answer.from ? this.#conversation.nodes[answer.from.node] : first).settings;
     const text = oneLine(answer.content || answer.reasoning);
     return {
-      id: answer.id, kind: "end", text: text.length > END ? `…${text.slice(-END)}` : text, name: answer.name ?? "", node: answer,
+      id: answer.id, kind: "end", text: text.length > END ? `…${text.slice(-END)}` : text, node: answer,
       edge, answers: [answer], ...here, shown: this.#shown.has(answer), dropped: Boolean(answer.dropped),
       growing: this.#isGrowing(answer), finish: answer.finish, calls: answer.calls.map(({ name }) => name),
       settings: differenceOf(answer.settings, base), children: this.#below(answer),
@@ -113,8 +114,6 @@ class Builder {
 
 /** The part of the settings that odds depend on: those of other prompts and models are others. */
 const promptOf = ({ [MODEL]: model, system, thinking, tools }) => JSON.stringify([model, system, thinking, tools]);
-
-const nameAt = (answers, at) => answers.map((answer) => answer.places?.[at]).find(Boolean) ?? "";
 
 const oneLine = (text) => text.replace(/\s+/g, " ").trim();
 
@@ -164,22 +163,10 @@ export function placeOf(node, isOver = ({ finish }) => finish === "stop" || fini
   return { node: node.node, at: node.at - (node.edge?.count ?? 0) };
 }
 
-/** Whether a text is in what a node is called or says. */
+/** Whether a text is in what a node says. */
 export function isFound(node, text) {
   const wanted = text.trim().toLowerCase();
   if (!wanted) return false;
-  const said = [node.name, node.kind === "end" ? node.node.content : node.text, node.settings ?? "", node.edge?.text ?? ""];
+  const said = [node.kind === "end" ? node.node.content : node.text, node.settings ?? "", node.edge?.text ?? ""];
   return said.some((each) => each.toLowerCase().includes(wanted));
-}
-
-/** The names of a node are stored with its message, or for a fork with the answers through it. */
-export function rename(node, name) {
-  if (node.kind === "fork") {
-    for (const answer of node.answers) {
-      const { [node.at]: _, ...places } = answer.places ?? {};
-      if (name && answer === node.answers[0]) places[node.at] = name;
-      answer.places = places;
-    }
-  } else if (name) node.node.name = name;
-  else delete node.node.name;
 }

@@ -46,6 +46,28 @@ export function blocksOf(text, { growing = false } = {}) {
   return blocks;
 }
 
+/** The blocks of a text that may have grown since they were `before`: {text, growing, blocks: [{node, start}]},
+ *  where blocks that are the same stay the same objects. Only the last two are parsed again: a new line can
+ *  change the meaning of no more than these ("#" after a paragraph is a heading, "#a" is part of the
+ *  paragraph). The end of a text is parsed with all of it, since links may be defined anywhere. */
+export function grownBlocks(before, given, growing) {
+  const text = given.includes("\r") ? given.replace(/\r\n?/g, "\n") : given; // as the parser counts lines
+  if (before && before.text === text && before.growing === growing) return before;
+  const grows = growing && before?.growing && text.startsWith(before.text);
+  const kept = grows ? before.blocks.slice(0, -2) : [];
+  const start = grows ? (before.blocks[kept.length]?.start ?? 0) : 0;
+  const rest = text.slice(start);
+  const lines = [0];
+  for (let at = rest.indexOf("\n"); at >= 0; at = rest.indexOf("\n", at + 1)) lines.push(at + 1);
+  const parsed = blocksOf(rest, { growing }).map(({ node, line }) => ({ node, start: start + lines[line] }));
+  const known = before?.blocks ?? [];
+  const blocks = [...kept, ...parsed].map((block, k) => (k >= kept.length && isSame(block, known[k]) ? known[k] : block));
+  return { text, growing, blocks };
+}
+
+const isSame = (block, other) =>
+  other !== undefined && block.start === other.start && JSON.stringify(block.node) === JSON.stringify(other.node);
+
 /** What a text says, without its marks. */
 export const plainText = (text) => blocksOf(text).map(({ node }) => said(node)).join(" ");
 
@@ -87,9 +109,9 @@ function withoutCode(text) {
 
 function isOpen(text, mark) {
   const single = mark === "*" ? text.replaceAll("**", "") : text;
-  const opened = single.lastIndexOf(mark);
-  if (opened < 0 || single.split(mark).length % 2) return false;
-  return !/\s/.test(single[opened + mark.length] ?? " ") && !/\w/.test(single[opened - 1] ?? " ");
+  const begun = single.lastIndexOf(mark);
+  if (begun < 0 || single.split(mark).length % 2) return false;
+  return !/\s/.test(single[begun + mark.length] ?? " ") && !/\w/.test(single[begun - 1] ?? " ");
 }
 
 const TAGS = {

@@ -3,7 +3,7 @@
 // A record has short names because thousands of them are stored:
 //   i  id                      b  bytes: a string, or a list if they are not text by themselves
 //   p  part of the answer: content, reasoning, tool_call, mark, or null for none
-//   l  log-probability, null if unknown       a  alternatives: [id, bytes, log-probability]
+//   l  log-probability, null if unknown       a  alternatives in one list: id, bytes, log-probability, id, ...
 //   f  1: forced, 2: drafted   n  how often the place was drawn again       d  who drafted it
 //   h  1: chosen by hand, 2: typed        x  ids that the form of the answer does not allow here
 //   j  what was rejected here: [id, bytes, reason], and who or what for
@@ -41,7 +41,7 @@ export function recordsOf(choice) {
 function recordOf(token, content, reasoning) {
   const record = { i: token.id, b: packed(token.bytes), p: token.part, l: rounded(token.logprob) };
   if (token.top_logprobs.length) {
-    record.a = token.top_logprobs.map((other) => [other.id, packed(other.bytes), rounded(other.logprob)]);
+    record.a = token.top_logprobs.flatMap((other) => [other.id, packed(other.bytes), rounded(other.logprob)]);
   }
   const forbidden = token.top_logprobs.filter((other) => other.allowed === false).map((other) => other.id);
   if (forbidden.length) record.x = forbidden;
@@ -75,6 +75,13 @@ function shares(entries, part, tokens) {
   });
 }
 
+/** The alternatives of a record: {id, piece, logprob}. */
+export function alternativesOf({ a = [] }) {
+  const found = [];
+  for (let k = 0; k < a.length; k += 3) found.push({ id: a[k], piece: a[k + 1], logprob: a[k + 2] });
+  return found;
+}
+
 const within = (few, many) => `,${many},`.includes(`,${few},`);
 
 /** The records of pieces that were typed, [{id, piece}], instead of what follows `path`; `replaced` is
@@ -82,8 +89,8 @@ const within = (few, many) => `,${many},`.includes(`,${few},`);
 export function typed(path, pieces, replaced) {
   const whole = [...path];
   for (const { id, piece } of pieces) {
-    const known = whole.length === path.length ? replaced?.a?.find((other) => other[0] === id) : null;
-    const record = { i: id, b: piece, p: partOf(whole, piece), l: known ? known[2] : null, h: 2 };
+    const known = whole.length === path.length && replaced ? alternativesOf(replaced).find((other) => other.id === id) : null;
+    const record = { i: id, b: piece, p: partOf(whole, piece), l: known ? known.logprob : null, h: 2 };
     if (replaced?.a && whole.length === path.length) record.a = replaced.a;
     if (replaced?.x && whole.length === path.length) record.x = replaced.x;
     whole.push(record);
@@ -94,7 +101,7 @@ export function typed(path, pieces, replaced) {
 /** The record of an alternative that was chosen instead of the last of `path`. */
 export function chosen(path, id) {
   const replaced = path.at(-1);
-  const [, piece, logprob] = replaced.a.find((other) => other[0] === id);
+  const { piece, logprob } = alternativesOf(replaced).find((other) => other.id === id);
   const record = { i: id, b: piece, p: partOf(path, piece), l: logprob, a: replaced.a, h: 1 };
   if (replaced.x) record.x = replaced.x;
   return record;
@@ -121,7 +128,7 @@ export function textOf(records, part) {
   let text = "";
   let blank = []; // white space before a mark: text after all, if another token was chosen for the mark
   for (const record of records) {
-    const bytes = bytesIn(record, part);
+    const bytes = Uint8Array.from(bytesIn(record, part));
     if (bytes.length) {
       for (const held of record.h ? blank : []) text += decoder.decode(held, { stream: true });
       text += decoder.decode(bytes, { stream: true });

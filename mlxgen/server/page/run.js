@@ -14,6 +14,8 @@ import { bodyOf, formName } from "./settings.js";
 
 export class Run {
   #abort = new AbortController();
+  /** Resolves when all that belongs to its end is done. @type {Promise<void> | undefined} */
+  ended;
   #conversation;
   #changed;
   #growths = [];
@@ -23,7 +25,7 @@ export class Run {
   constructor(conversation, nodes, changed) {
     this.#conversation = conversation;
     this.nodes = Array.isArray(nodes) ? nodes : [nodes];
-    [this.node] = this.nodes;
+    this.node = this.nodes[0];
     this.#changed = changed;
   }
 
@@ -32,6 +34,7 @@ export class Run {
   async start(more = {}) {
     const { node, nodes } = this;
     const path = pathOf(this.#conversation, node);
+    /** @type {Record<string, any>} */
     const body = { ...bodyOf(node.settings), ...more, messages: messagesFor(this.#conversation, node) };
     if (nodes.length > 1) body.n = nodes.length;
     if (path.length) {
@@ -41,7 +44,9 @@ export class Run {
     }
     this.#growths = nodes.map((each) => new Growth(each, path.length));
     for (const each of nodes) each.finish = each.problem = each.stats = null;
-    this.done = this.#listen(await openChat(body, this.#abort.signal));
+    const { events, ignored } = await openChat(body, this.#abort.signal);
+    for (const each of nodes) each.ignored = ignored;
+    this.done = this.#listen(events);
   }
 
   /** End it here; what has arrived stays. */
@@ -135,45 +140,44 @@ function pastEnd(node, path, end) {
   return { min_tokens: end + 1, ...(stop.some((text) => behind.includes(text)) && { stop: undefined }) };
 }
 
+const isPrefix = (error) => error instanceof ServerError && error.param === "prefix_tokens" && error.index !== null;
+
 /** Why the tokens that a fork begins with cannot be used, as a sentence; null if the error is about
  *  something else. */
 export function refusalOf(error, fork) {
-  if (!(error instanceof ServerError) || error.param !== "prefix_tokens") return null;
-  const place = placeOf(error) - fork.from.at;
+  if (!isPrefix(error)) return null;
+  const place = error.index - fork.from.at;
   const piece = spoken((fork.tokens[place] ?? fork.tokens[0]).b);
-  if (/is banned/.test(error.said)) return `A banned string would end with ${piece}.`;
-  if (/ends the text/.test(error.said)) return place < fork.tokens.length - 1 ? `Nothing can follow ${piece}, which ends the answer.` : null;
-  if (!/do not allow/.test(error.said)) return null;
   const form = formName(fork.settings) || "answer format";
-  if (/end token/.test(error.said)) return `The ${form} does not let the answer end here.`;
-  const after = place > 0 ? `after ${spoken(fork.tokens[place - 1].b)}` : "here";
-  return `The ${form} does not allow ${piece} ${after}.`;
+  switch (error.code) {
+    case "text_banned": return `A banned string would end with ${piece}.`;
+    case "text_ended": return place < fork.tokens.length - 1 ? `Nothing can follow ${piece}, which ends the answer.` : null;
+    case "end_not_allowed": return `The ${form} does not let the answer end here.`;
+    case "token_not_allowed":
+      return `The ${form} does not allow ${piece} ${place > 0 ? `after ${spoken(fork.tokens[place - 1].b)}` : "here"}.`;
+    default: return null;
+  }
 }
 
 /** Why the server does not go on from an edited text: {refused: a sentence, at: the place in the text};
  *  null if the error is about something else. `path` are the tokens that it was sent. */
 export function editRefusal(error, node, path) {
-  if (!(error instanceof ServerError) || error.param !== "prefix_tokens") return null;
-  const index = placeOf(error) ?? path.length;
-  const at = textOf(path.slice(0, index), "content").length;
+  if (!isPrefix(error)) return null;
+  const at = textOf(path.slice(0, error.index), "content").length;
   const piece = short(textOf(path, "content").slice(at));
-  if (/ends the text|is banned/.test(error.said)) return { at, refused: `The answer would end at “${piece}”: a stop string or a banned string.` };
-  if (!/do not allow/.test(error.said)) return null;
-  return { at, refused: `The ${formName(node.settings) || "answer format"} does not allow “${piece}” here.` };
+  switch (error.code) {
+    case "text_banned":
+    case "text_ended": return { at, refused: `The answer would end at “${piece}”: a stop string or a banned string.` };
+    case "end_not_allowed":
+    case "token_not_allowed": return { at, refused: `The ${formName(node.settings) || "answer format"} does not allow “${piece}” here.` };
+    default: return null;
+  }
 }
 
 const short = (text) => (text.length > 30 ? `${text.slice(0, 29)}…` : text);
 
-/** The place of the token that an error is about, or null. */
-const placeOf = (error) => {
-  const found = /at index (\d+)/.exec(error.said);
-  return found && Number(found[1]);
-};
-
 /** Whether the error says that the last chosen token is the end of the text, and may be. */
-export const isEnd = (error, path) =>
-  error instanceof ServerError && error.param === "prefix_tokens" && /ends the text/.test(error.said)
-  && placeOf(error) === path.length - 1;
+export const isEnd = (error, path) => isPrefix(error) && error.code === "text_ended" && error.index === path.length - 1;
 
 /** End an answer with the chosen end token; nothing follows it, so the server is not asked. */
 export function endThere(conversation, node) {

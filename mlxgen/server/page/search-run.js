@@ -6,7 +6,6 @@
 // runs the requests that are open at a time as one batch.
 
 import { cutBack, forkAt, ownerOf, pathOf, select, sproutAt } from "./conversation.js";
-import { spoken } from "./records.js";
 import { endThere, isEnd, refusalOf, Run } from "./run.js";
 import { Beam, sumOf, uncertainAt, waysAt } from "./search.js";
 
@@ -156,11 +155,11 @@ export class Search {
 
   /** Whether a candidate stands although its request was refused: it is the end of the text. */
   #isDecided(error, candidate, node, at) {
-    if (candidate.parent && isEnd(error)) {
+    if (candidate.parent && isEnd(error, pathOf(this.#conversation, node))) {
       endThere(this.#conversation, node);
       return true;
     }
-    if (!candidate.parent || !refusalOf(error, node, spoken(node.tokens[0].b))) throw error;
+    if (!candidate.parent || !refusalOf(error, node)) throw error;
     const path = pathOf(this.#conversation, candidate.parent.outcome.node);
     path[at].x = [...(path[at].x ?? []), candidate.way];
     const owner = ownerOf(this.#conversation, candidate.parent.outcome.node, at);

@@ -4,6 +4,8 @@
 // as many grown ones as are kept can never be among these, and is not grown at all. What is kept is
 // what growing everything would keep. Nothing here touches the page, the network or a conversation.
 
+import { alternativesOf } from "./records.js";
+
 /** A search that keeps the `keep` most likely beginnings in each round.
  *
  *  A candidate is {score, way, parent}: `score` is its log-probability before it is grown, `way` says how
@@ -97,9 +99,9 @@ export function uncertainAt(records, start, threshold) {
 /** What a token could be: {id, logprob}, the one that was taken first, then the likeliest. Those that the
  *  constraint is known to forbid are left out. */
 export function waysAt(record) {
-  const others = (record.a ?? [])
-    .filter(([id, , logprob]) => id !== record.i && logprob !== null && !record.x?.includes(id))
-    .map(([id, , logprob]) => ({ id, logprob }));
+  const others = alternativesOf(record)
+    .filter(({ id, logprob }) => id !== record.i && logprob !== null && !record.x?.includes(id))
+    .map(({ id, logprob }) => ({ id, logprob }));
   return [{ id: record.i, logprob: record.l }, ...others];
 }
 

@@ -1,245 +1,247 @@
-// The conversations and the answers in progress: everything that a person can do, without the page.
+// Everything that a person can do with conversations and answers, without the page.
 //
-// All conversations are listed; those that were opened are loaded, with their nodes. What is loaded is
-// changed at once, and written to the store soon after. Each conversation has one answer in progress at
-// most, which continues while another is shown. `changed(conversation)` is called after every change,
-// however small.
+// The store has the list of conversations, the one that is shown, and the answers in progress. What is
+// opened stays loaded, is changed at once, and is written to the database soon after. Each conversation has
+// one answer in progress at most, which continues while another conversation is shown.
 
-import { continuing } from "./api.js";
+import { continuing, post } from "./api.js";
 import {
-  add, answerNode, branchAt, byHand, childrenOf, commonLength, forkAgain, forkAt, forkTyped, newConversation, newId, ownerOf,
-  parentOf, pathOf, refresh, retypedAt, select, shownIn, siblingsOf, sproutAt, toolNode, userNode,
+  add, answerNode, branchAt, byHand, childrenOf, commonLength, forkAgain, forkAt, forkTyped, messagesFor, newConversation, newId,
+  ownerOf, parentOf, pathOf, retypedAt, select, shownIn, siblingsOf, sproutAt, toolNode, twinOf, userNode,
 } from "./conversation.js";
-import { saidIn } from "./finding.js";
-import { loadSettings, saveSettings } from "./preferences.js";
-import { prune } from "./pruning.js";
+import { isFull } from "./database.js";
+import { findIn, saidIn } from "./finding.js";
+import { loadStart } from "./kept.js";
+import { prune, putBack } from "./pruning.js";
 import { planOf, typedFrom } from "./retyped.js";
 import { editRefusal, endThere, isEnd, prepareToGoOn, refusalOf, Run } from "./run.js";
 import { anew, bodyOf, fieldOfParam } from "./settings.js";
-import { openStore } from "./store.js";
 import { tokensOf } from "./typed.js";
 
-const SAVE_EVERY = 1000; // milliseconds, while an answer grows
+const SOON = 1000; // milliseconds after a change, the conversation is written
+const REST = 10; // times what writing it took, the next time waits
+const FULL = 0.75; // of the context that a conversation may have once its oldest exchanges are left out
 
-const isLoaded = (conversation) => conversation.nodes !== undefined;
+export const SAME = "It came out the same, so there is no other version. With a higher temperature, it can differ.";
+
+/** @typedef {import("./conversation.js").Conversation} Conversation */
+/** @typedef {import("./conversation.js").Node} Node */
 
 export class Session {
-  #runs = new Map(); // by conversation
-  #saved = new Map(); // when each conversation was kept last
-  #behind = new Set(); // conversations that another tab changed during an answer
   #store;
+  #database;
+  #loaded = new Map(); // by id
+  #dirty = new Map(); // by id: the timer after which it is written
+  #cost = new Map(); // by id: milliseconds that writing it took
   #tell;
-  #wanted = null; // the conversation that was opened last, which may still be loading
+  #wanted = ""; // the conversation that was opened last, which may still be loading
 
-  /** The conversations of this browser. `changed(conversation)` is called after every change, `full(error)`
-   *  if one could not be written, `thinned(count)` when others lost alternatives to make room for it, and
-   *  `setAside(count)` if some could not be read. */
-  static async opened(tell) {
-    const session = new Session(await openStore(), tell);
-    session.conversations = await session.#store.list();
-    await session.#showNewest();
-    session.#store.onChangedElsewhere((id) => session.reload(id));
-    if (session.#store.setAside) tell.setAside(session.#store.setAside);
-    return session;
-  }
-
-  /** Use `Session.opened`. */
-  constructor(store, tell) {
+  /** `tell(kind, sentence)` says what happens without being asked for: a conversation that could not be
+   *  written, one that cannot be read, or that another tab has changed. */
+  constructor(store, database, tell) {
     this.#store = store;
+    this.#database = database;
     this.#tell = tell;
-    /** The newest first; those that were not opened yet have no nodes. */
-    this.conversations = [];
-    this.current = null;
+    database.onChangedElsewhere((id) => this.#reload(id));
   }
 
-  /** Whether everything is lost when the page is closed. */
+  /** Show what is stored: the conversation `id` if there is one, else the newest, or a new one. */
+  async begin(id, { anew: isNew }) {
+    this.#store.set({ conversations: await this.#database.heads() });
+    if (isNew) return this.start();
+    if (id && (await this.open(id))) return;
+    for (const head of this.#heads) if (await this.open(head.id)) return;
+    this.start();
+  }
+
   get keepsNothing() {
-    return this.#store.keepsNothing;
+    return this.#database.keepsNothing;
   }
 
-  removeSetAside() {
-    return this.#store.removeSetAside();
+  get #heads() {
+    return this.#store.state.conversations;
+  }
+
+  /** The conversation that is shown. @returns {Conversation} */
+  get current() {
+    return this.#store.state.current;
   }
 
   // ---- conversations -------------------------------------------------------------------------
 
-  #begin() {
-    // Tools and the answer format belong to the conversation they were set for.
-    this.conversations.unshift(newConversation({ ...loadSettings(), form: "", tools: "" }));
-    this.#show(this.conversations[0]);
-  }
-
   #show(conversation) {
-    this.current = conversation;
     this.#wanted = conversation.id;
+    this.#loaded.set(conversation.id, conversation);
+    this.#store.set({ current: conversation });
   }
 
+  /** Begin another conversation, with the settings for that; the model stays the one that was chosen. */
   start() {
-    // A second empty one would be useless.
-    const empty = this.conversations.find((one) => isLoaded(one) && !shownIn(one).length);
-    if (empty) this.#show(empty);
-    else this.#begin();
-    this.#tell.changed(this.current);
+    const { model = "" } = this.current?.settings ?? {};
+    this.#show(newConversation({ ...loadStart(), model }));
   }
 
-  /** Show a conversation, after it is loaded; one that cannot be read leaves the list. */
+  /** Show a conversation, after it is loaded; resolves to whether it could be. */
   async open(id) {
     this.#wanted = id;
-    const listed = this.conversations.find((one) => one.id === id);
-    const opened = listed && isLoaded(listed) ? listed : await this.#load(id); // at once, if it can be
-    if (this.#wanted !== id) return; // another one was opened meanwhile
-    if (opened) this.#show(opened);
-    else await this.#showNewest();
-    this.#tell.changed(this.current);
+    const opened = this.#loaded.get(id) ?? (await this.#read(id));
+    if (this.#wanted === id && opened) this.#show(opened);
+    return Boolean(opened);
   }
 
-  /** Show the first of the list that can be read; a new one if there is none. */
-  async #showNewest() {
-    while (this.conversations.length) {
-      const opened = await this.#load(this.conversations[0].id);
-      if (opened) return this.#show(opened);
-    }
-    this.#begin();
-  }
-
-  /** A conversation of the list, with its nodes; null if it is gone. */
-  async #load(id) {
-    const listed = this.conversations.find((one) => one.id === id);
-    if (!listed || isLoaded(listed)) return listed ?? null;
-    const read = await this.#read(id);
-    const now = this.conversations.find((one) => one.id === id);
-    if (now && isLoaded(now)) return now; // it was loaded twice at once
-    if (read && now) this.#store.adopt(read);
-    this.conversations = this.conversations.flatMap((one) => (one.id === id ? (read ?? []) : one));
-    return now ? read : null;
-  }
-
+  /** A conversation with its nodes; null if it is gone, or was set aside. */
   async #read(id) {
-    const before = this.#store.setAside;
-    const read = await this.#store.read(id);
-    const { setAside } = this.#store;
-    if (setAside > before && this.current) this.#tell.setAside(setAside); // `opened` tells of the first ones
+    const before = this.#database.setAside;
+    const read = await this.#database.read(id);
+    if (read) this.#loaded.set(id, read);
+    else this.#store.set({ conversations: this.#heads.filter((head) => head.id !== id) });
+    if (this.#database.setAside > before) this.tellOfSetAside();
     return read;
   }
 
-  /** Delete a conversation; resolves to what `restore` needs, until `purge` makes it final. */
+  /** Say how many stored conversations could not be read, if any. */
+  tellOfSetAside() {
+    const count = this.#database.setAside;
+    if (!count) return;
+    const what = count === 1 ? "A stored conversation cannot be read and was" : `${count} stored conversations cannot be read and were`;
+    this.#tell("aside", `${what} set aside. The others are unaffected.`,
+      [count === 1 ? "Delete it" : "Delete them", () => this.#database.removeSetAside()]);
+  }
+
+  /** Delete a conversation; resolves to a function that undoes it. */
   async remove(id) {
-    this.#runs.get(id)?.stop();
-    const place = this.conversations.findIndex((one) => one.id === id);
-    const removed = { conversation: this.conversations[place], place, shown: this.current.id === id };
-    this.conversations = this.conversations.filter((one) => one.id !== id);
-    const written = this.#store.remove(id);
-    if (removed.shown) await this.#showNewest();
-    this.#tell.changed(this.current);
+    const removed = this.#loaded.get(id) ?? (await this.#read(id));
+    const [head, isShown] = [this.#heads.find((one) => one.id === id), this.current.id === id];
+    this.runOf(removed)?.stop();
+    clearTimeout(this.#dirty.get(id));
+    this.#dirty.delete(id);
+    this.#loaded.delete(id);
+    this.#store.set({ conversations: this.#heads.filter((one) => one !== head) });
+    const written = this.#database.remove(id);
+    if (isShown && !(this.#heads.length && (await this.open(this.#heads[0].id)))) this.start();
     await written;
-    return removed;
-  }
-
-  async restore({ conversation, place, shown }) {
-    const { id } = conversation;
-    if (!this.conversations.some((one) => one.id === id)) this.conversations.splice(place, 0, conversation);
-    if (shown) await this.open(id);
-    this.#tell.changed(conversation);
-    await this.#store.restore(id);
-    if (isLoaded(conversation) && shownIn(conversation).length) this.#keep(conversation);
-  }
-
-  purge(id) {
-    return this.#store.purge(id);
+    return async () => {
+      this.#loaded.set(id, removed);
+      this.#list(removed);
+      if (isShown) await this.open(id);
+      await this.#write(removed);
+    };
   }
 
   async rename(id, title) {
-    const conversation = this.conversations.find((one) => one.id === id);
+    const conversation = this.#loaded.get(id) ?? (await this.#read(id));
+    if (!conversation) return;
     conversation.title = title;
-    this.#tell.changed(conversation);
-    await this.#store.rename(id, title);
+    this.#list(conversation);
+    await this.#write(conversation);
   }
 
-  /** Conversations with all that there is of them, those that are not loaded, too. */
+  /** Everything that the browser keeps. */
+  async stored() {
+    await this.keepAll();
+    const heads = await this.#database.heads();
+    return Promise.all(heads.map(({ id }) => this.#database.read(id)));
+  }
+
+  /** Conversations with all that there is of them. */
   async whole(ids) {
-    const whole = [];
-    for (const id of ids) {
-      const listed = this.conversations.find((one) => one.id === id);
-      const one = listed && (isLoaded(listed) ? listed : await this.#read(id));
-      if (one && Object.keys(one.nodes).length) whole.push(one);
-    }
-    return whole;
+    await this.keepAll();
+    const found = [];
+    for (const id of ids) found.push(this.#loaded.get(id) ?? (await this.#database.read(id)));
+    return found.filter((one) => one && Object.keys(one.nodes).length);
   }
 
   /** Add conversations and show the first; one that is here already becomes another one. */
   async import(conversations) {
-    const known = new Set(this.conversations.map(({ id }) => id));
+    const known = new Set(this.#heads.map(({ id }) => id));
     for (const one of conversations) {
       if (known.has(one.id)) one.id = newId();
       known.add(one.id);
+      this.#loaded.set(one.id, one);
+      this.#list(one);
+      await this.#write(one);
     }
-    this.conversations.unshift(...conversations);
-    for (const one of conversations) this.#keep(one);
     await this.open(conversations[0].id);
   }
 
-  /** The texts of all conversations as [node's id, text], by conversation. */
-  async texts() {
-    const texts = await this.#store.texts();
-    for (const { id, nodes } of this.conversations) {
-      if (nodes) texts.set(id, Object.values(nodes).map((node) => [node.id, saidIn(node)]));
+  /** What is found in titles and texts, by conversation. */
+  async search(pattern) {
+    const found = new Map();
+    for (const { id, title } of this.#heads) {
+      const { nodes } = this.#loaded.get(id) ?? (await this.#database.read(id)) ?? { nodes: {} };
+      const result = findIn(title, Object.values(nodes).map((node) => [node.id, saidIn(node)]), pattern);
+      if (result) found.set(id, result);
     }
-    return texts;
+    return found;
   }
 
-  /** Adopt what another tab did, unless an answer is in progress here. */
-  async reload(id) {
-    await this.#store.settled();
-    const place = this.conversations.findIndex((one) => one.id === id);
-    const here = this.conversations[place];
-    if (this.#runs.has(id)) {
-      this.#behind.add(id);
-      if (here) here.title = (await this.#store.listed(id))?.title ?? here.title; // which the next save writes
-      return;
-    }
-    const changed = here?.changed;
-    const shown = this.current.id === id;
-    const read = shown ? await this.#read(id) : await this.#store.listed(id);
-    const now = this.conversations.find((one) => one.id === id);
-    if (this.#runs.has(id) || now !== here || now?.changed !== changed || (this.current.id === id) !== shown) {
-      return this.reload(id); // something happened here meanwhile
-    }
-    if (shown) {
-      if (!read) return; // it stays as long as it is shown
-      refresh(here, read);
-      this.#store.adopt(here);
-    } else if (!read) this.conversations = this.conversations.filter((one) => one !== here);
-    else if (here) this.conversations[place] = read;
-    else this.conversations.unshift(read);
-    this.#tell.changed(this.current);
-  }
+  // ---- keeping -------------------------------------------------------------------------------
 
-  settingsChanged() {
-    saveSettings(this.current.settings);
-    if (shownIn(this.current).length) this.#keep(this.current);
-  }
-
-  /** Keep what is not written yet, at once; called when the page is left. */
-  keepAll() {
-    this.#store.leave(this.conversations.filter((one) => isLoaded(one) && Object.keys(one.nodes).length));
+  /** Put a conversation where it belongs in the list. */
+  #list({ id, title, changed }) {
+    const others = this.#heads.filter((head) => head.id !== id);
+    const conversations = [...others, { id, title, changed }].sort((one, other) => other.changed - one.changed);
+    this.#store.set({ conversations });
   }
 
   #keep(conversation) {
-    this.#saved.set(conversation.id, performance.now());
-    this.#store.save(conversation).then(({ problem, thinned }) => {
-      if (problem) this.#tell.full(problem);
-      else if (thinned) this.#tell.thinned(thinned);
-    });
+    const { id } = conversation;
+    if (!Object.keys(conversation.nodes).length && !this.#heads.some((head) => head.id === id)) return;
+    const head = this.#heads.find((one) => one.id === id);
+    if (head?.changed !== conversation.changed || head.title !== conversation.title) this.#list(conversation);
+    if (this.#dirty.has(id)) return;
+    const rest = Math.max(SOON, REST * (this.#cost.get(id) ?? 0));
+    this.#dirty.set(id, setTimeout(() => this.#write(conversation), rest));
+  }
+
+  async #write(conversation) {
+    const { id } = conversation;
+    clearTimeout(this.#dirty.get(id));
+    this.#dirty.delete(id);
+    const start = performance.now();
+    try {
+      const written = this.#database.write(conversation);
+      this.#cost.set(id, performance.now() - start);
+      await written;
+    } catch (error) {
+      this.#tell("full", isFull(error) ? "This browser has no room left for conversations. Delete some to keep this one."
+        : `This conversation could not be stored: ${error.message}`);
+    }
+  }
+
+  /** Write what is not written yet, at once: the page may be left. */
+  keepAll() {
+    return Promise.all([...this.#dirty.keys()].map((id) => this.#write(this.#loaded.get(id))));
+  }
+
+  /** Another tab has written a conversation: what is written last stays. */
+  async #reload(id) {
+    const ours = this.#dirty.has(id) || this.#store.state.runs.has(id);
+    const heads = await this.#database.heads();
+    const unsaved = this.#heads.filter((head) => this.#dirty.has(head.id) && !heads.some((one) => one.id === head.id));
+    this.#store.set({ conversations: [...unsaved, ...heads] });
+    if (!this.#loaded.has(id)) return;
+    if (ours) {
+      this.#tell("tabs", "Another tab has changed this conversation. What is written last stays, which will be this tab's.");
+      return;
+    }
+    this.#loaded.delete(id);
+    if (this.current.id !== id) return;
+    const read = await this.#database.read(id);
+    if (!read || this.current.id !== id) return; // what another tab deletes stays as long as it is shown
+    this.#show(read);
+    this.#tell("tabs", "Another tab has changed this conversation; this is what it wrote.");
+  }
+
+  settingsChanged() {
+    this.#store.touch(this.current.settings);
+    if (Object.keys(this.current.nodes).length) this.#keep(this.current);
   }
 
   // ---- answers -------------------------------------------------------------------------------
 
   runOf(conversation) {
-    return this.#runs.get(conversation.id) ?? null;
-  }
-
-  isRunning(node) {
-    return this.runOf(this.current)?.nodes.includes(node) ?? false;
+    return this.#store.state.runs.get(conversation?.id) ?? null;
   }
 
   stop() {
@@ -249,32 +251,56 @@ export class Session {
   /** Send a message, {text, files, images}, for one answer or several at once; throws `FieldError`
    *  before anything changes if the settings are invalid. */
   async send(message, ways = 1) {
-    bodyOf(this.current.settings);
-    await this.#halt();
-    await this.#answer(this.#append(userNode(shownIn(this.current).at(-1) ?? null, message)), ways);
+    await this.#ready();
+    this.#ask(userNode(shownIn(this.current).at(-1) ?? null, message), ways);
   }
 
   async edit(node, message) {
-    bodyOf(this.current.settings);
-    await this.#halt();
-    await this.#answer(this.#append(userNode(parentOf(this.current, node), message)));
+    await this.#ready();
+    this.#ask(userNode(parentOf(this.current, node), message));
   }
 
   async giveResults(node, results) {
-    bodyOf(this.current.settings);
-    await this.#halt();
-    await this.#answer(this.#append(toolNode(node, results)));
+    await this.#ready();
+    this.#ask(toolNode(node, results));
   }
 
-  /** Another answer to the same message: from the start, or from what was chosen by hand or typed. */
+  /** Another answer to the same message, from the start. Resolves, at its end, to whether it came out the
+   *  same as one that is there, and was not kept. */
   async retry(node) {
-    bodyOf(this.current.settings);
-    await this.#halt();
+    await this.#ready();
     const { current } = this;
-    const again = node.from || byHand(node) ? forkAgain(current, node) : answerNode(parentOf(current, node), current.settings);
     // An answer that never began is not kept.
     if (node.finish === "error" && !node.tokens.length && !childrenOf(current, node).length) delete current.nodes[node.id];
-    await this.#run(this.#append(again));
+    return this.#another(answerNode(parentOf(current, node), current.settings));
+  }
+
+  /** The same fork again: the tokens that were chosen by hand or typed, and what follows them anew. */
+  async fromHere(node) {
+    await this.#ready();
+    return this.#another(forkAgain(this.current, node));
+  }
+
+  /** Whether tokens of an answer were chosen by hand or typed. */
+  hasChoice(node) {
+    return Boolean(node.from || byHand(node));
+  }
+
+  async #another(node) {
+    const { current } = this;
+    add(current, node);
+    await this.#run([node]);
+    return this.#isTwin(current, node);
+  }
+
+  /** Whether an answer came out the same as another one; then that is shown, and it is not kept. */
+  #isTwin(conversation, node) {
+    const twin = ["stop", "length"].includes(node.finish) && twinOf(conversation, node);
+    if (!twin || !conversation.nodes[node.id]) return false;
+    prune(conversation, [node]);
+    select(conversation, twin);
+    this.#changed(conversation);
+    return true;
   }
 
   /** Continue an answer where it ended. Resolves to whether anything followed. One of which only the text
@@ -288,7 +314,7 @@ export class Session {
     }
     const more = prepareToGoOn(this.current, node);
     const before = node.tokens.length;
-    await this.#run(node, more);
+    await this.#run([node], more);
     return node.tokens.length > before || node.finish !== "stop";
   }
 
@@ -298,15 +324,16 @@ export class Session {
     const [other] = await this.sample({ node, at }, 1, anew(node.settings, current.settings));
     await this.runOf(current)?.ended;
     const [one, two] = [node, other].map((each) => pathOf(current, each));
-    return one.length === two.length && commonLength(one, two) === one.length;
+    return this.#isTwin(current, other) || (one.length === two.length && commonLength(one, two) === one.length);
   }
 
   /** Give an answer another text: what is unchanged at its beginning keeps its tokens. The edited one is
    *  another version, from whose end the model goes on, or which ends there. Resolves to {node} as
    *  soon as that is decided, or to {refused: sentence, at: place in the text}. */
-  async retype(node, text, { goOn, settings = node.settings }) {
+  async retype(node, text, { goOn, isAnew = false }) {
     await this.#halt();
     const { current } = this;
+    const settings = isAnew ? anew(node.settings, current.settings) : node.settings;
     const path = pathOf(current, node);
     const plan = planOf(path, text);
     const { at, typed } = typedFrom(path, plan, plan.rest ? await continuing(plan.rest, settings.model) : []);
@@ -316,22 +343,23 @@ export class Session {
       return refused ?? { node: edited };
     }
     Object.assign(edited, { finish: "stop", edited: true });
-    await this.change((conversation) => add(conversation, edited));
+    add(current, edited);
+    this.#changed(current);
     return { node: edited };
   }
 
+  /** The version before or after one, going around. */
   walk(node, by) {
     const siblings = siblingsOf(this.current, node);
-    const next = siblings[(siblings.indexOf(node) + by + siblings.length) % siblings.length];
-    this.show(next);
-    return next;
+    this.show(siblings[(siblings.indexOf(node) + by + siblings.length) % siblings.length]);
   }
 
   show(node) {
-    if (!this.current.nodes[node.id]) return; // it was deleted since it was listed
-    select(this.current, node);
-    this.#keep(this.current);
-    this.#tell.changed(this.current);
+    const { current } = this;
+    if (!current.nodes[node.id]) return; // it was deleted since it was listed
+    select(current, node);
+    this.#keep(current);
+    this.#store.touch(current);
   }
 
   /** Put another token at a place of an answer, and continue from it. Resolves, as soon as that is
@@ -371,13 +399,13 @@ export class Session {
     const owner = ownerOf(current, node, index);
     const record = pathOf(current, node)[index];
     if (!record.x?.includes(id)) record.x = [...(record.x ?? []), id];
-    owner.tokens = [...owner.tokens]; // so that the store writes them again
+    this.#store.touch(owner);
     this.#keep(current);
   }
 
   /** Add a fork if the server continues from it; otherwise resolves to what `reasonOf` says. */
   async #take(conversation, fork, reasonOf) {
-    const run = this.#newRun(conversation, fork);
+    const run = this.#newRun(conversation, [fork]);
     try {
       await run.start();
     } catch (error) {
@@ -386,8 +414,7 @@ export class Session {
       if (!isEnd(error, pathOf(conversation, fork))) throw error;
       endThere(conversation, fork);
       add(conversation, fork);
-      this.#keep(conversation);
-      this.#tell.changed(conversation);
+      this.#changed(conversation);
       return null;
     }
     add(conversation, fork);
@@ -399,13 +426,12 @@ export class Session {
    *  {node, at}, tokens of an answer, or {parent}, a message. Resolves to the answers when the
    *  server has accepted that; throws if it does not, with nothing changed. */
   async sample(place, count, settings) {
-    bodyOf(settings);
-    await this.#halt();
+    await this.#ready(settings);
     const { current } = this;
     const nodes = Array.from({ length: count }, () => sproutAt(current, place, settings));
     const run = this.#newRun(current, nodes);
     await run.start();
-    this.#appendAll(nodes, current);
+    this.#addAll(nodes, current);
     this.#follow(current, run);
     return nodes;
   }
@@ -420,31 +446,82 @@ export class Session {
     return job;
   }
 
-  /** Do something with the current conversation that changes its nodes, and keep what it did. */
-  async change(work, { halts = true } = {}) {
-    if (halts) await this.#halt();
+  /** Take nodes and all below them out of the conversation; resolves to a function that puts them back. */
+  async prune(nodes) {
+    await this.#halt();
     const { current } = this;
-    const outcome = work(current);
-    current.changed = Date.now();
-    this.#keep(current);
-    this.#tell.changed(current);
-    return outcome;
+    const pruned = prune(current, nodes);
+    this.#changed(current);
+    return async () => {
+      if (this.current !== current) await this.open(current.id);
+      await this.#halt();
+      putBack(current, pruned);
+      this.#changed(current);
+    };
   }
 
-  #append(node) {
-    add(this.current, node);
-    return node;
+  /** Leave the oldest exchanges out of what the model sees, so that an answer fits; resolves to how many
+   *  messages that were, or to 0 if even the last one alone does not fit. */
+  async leaveOut(context) {
+    const { current } = this;
+    const shown = shownIn(current);
+    const asked = shown.filter(({ role }) => role === "user");
+    const before = current.after;
+    const from = Math.max(0, asked.findIndex(({ id }) => id === before));
+    for (const [k, { id }] of asked.entries()) {
+      if (k <= from) continue;
+      current.after = id;
+      if ((await this.count(shown.at(-1))) > FULL * context && k < asked.length - 1) continue;
+      this.#changed(current);
+      return k - from;
+    }
+    current.after = before;
+    return 0;
   }
 
-  #appendAll(nodes, conversation) {
+  /** Let the model see all of the conversation again. */
+  seeAll() {
+    delete this.current.after;
+    this.#changed(this.current);
+  }
+
+  /** How many tokens the conversation up to a node has, as the model sees it. */
+  async count(last) {
+    const { current } = this;
+    const { model, tools, chat_template_kwargs } = bodyOf(current.settings);
+    const messages = messagesFor(current, { parent: last?.id ?? "", settings: current.settings });
+    if (!messages.length) return 0;
+    return (await post("/tokenize", { model, messages, tools, chat_template_kwargs, add_generation_prompt: false })).count;
+  }
+
+  /** How many tokens a first message adds, the system prompt and tools included. */
+  async countFirst(text) {
+    const { model, tools, chat_template_kwargs } = bodyOf(this.current.settings);
+    const { system } = this.current.settings;
+    const messages = [...(system ? [{ role: "system", content: system }] : []), { role: "user", content: text }];
+    return (await post("/tokenize", { model, messages, tools, chat_template_kwargs })).count;
+  }
+
+  // ---- how -------------------------------------------------------------------------------------
+
+  #addAll(nodes, conversation) {
     for (const node of nodes) add(conversation, node);
     select(conversation, nodes[0]);
   }
 
-  #answer(parent, ways = 1) {
-    const nodes = Array.from({ length: ways }, () => answerNode(parent, this.current.settings));
-    this.#appendAll(nodes, this.current);
-    return this.#run(nodes);
+  /** Add a message, and answer it. */
+  #ask(message, ways = 1) {
+    const { current } = this;
+    add(current, message);
+    const nodes = Array.from({ length: ways }, () => answerNode(message, current.settings));
+    this.#addAll(nodes, current);
+    this.#run(nodes);
+  }
+
+  /** Throw `FieldError` if the settings are invalid; else end what is in progress. */
+  #ready(settings = this.current.settings) {
+    bodyOf(settings);
+    return this.#halt();
   }
 
   async #halt() {
@@ -455,28 +532,40 @@ export class Session {
 
   #newRun(conversation, nodes) {
     return new Run(conversation, nodes, (node) => {
-      if (conversation.nodes[node.id]) this.#grew(conversation); // else a fork that is not decided yet
+      if (conversation.nodes[node.id]) this.#grew(conversation, node); // else a fork that is not decided yet
     });
   }
 
-  #grew(conversation) {
-    if (performance.now() - (this.#saved.get(conversation.id) ?? 0) > SAVE_EVERY) this.#keep(conversation);
-    this.#tell.changed(conversation);
+  #grew(conversation, ...nodes) {
+    this.#keep(conversation);
+    this.#store.grew(...nodes, ...(nodes.length ? [] : [conversation]));
   }
 
-  /** Generate one answer or several that are already part of the conversation. */
-  async #run(nodes, more) {
+  #changed(conversation) {
+    conversation.changed = Date.now();
+    this.#keep(conversation);
+    this.#store.touch(conversation);
+  }
+
+  #setRun(conversation, run) {
+    const runs = new Map(this.#store.state.runs);
+    if (run) runs.set(conversation.id, run);
+    else runs.delete(conversation.id);
+    this.#store.set({ runs });
+  }
+
+  /** Generate answers that are already part of the conversation; resolves at their end. */
+  #run(nodes, more) {
     const conversation = this.current;
     const run = this.#newRun(conversation, nodes);
-    this.#runs.set(conversation.id, run);
+    this.#setRun(conversation, run);
+    this.#changed(conversation);
     run.ended = this.#startAndEnd(conversation, run, more);
-    await run.ended;
+    return run.ended;
   }
 
   async #startAndEnd(conversation, run, more) {
     const { node } = run;
-    this.#keep(conversation);
-    this.#tell.changed(conversation);
     try {
       await run.start(more);
       await run.done;
@@ -485,6 +574,7 @@ export class Session {
       if (node.finish === "error") {
         node.problem = error.message;
         node.setting = fieldOfParam(error.param, node.settings);
+        if (error.code === "context_length_exceeded") node.full = true;
       }
     }
     this.#end(conversation, run);
@@ -492,19 +582,16 @@ export class Session {
 
   /** Follow an answer that the server is already generating to its end. */
   #follow(conversation, run) {
-    this.#runs.set(conversation.id, run);
+    this.#setRun(conversation, run);
     run.ended = run.done.then(() => this.#end(conversation, run));
-    this.#keep(conversation);
-    this.#tell.changed(conversation);
+    this.#changed(conversation);
   }
 
   #end(conversation, run) {
     // Of several, those that never began are not kept.
     prune(conversation, run.nodes.slice(1).filter((node) => !node.tokens.length));
-    if (this.#runs.get(conversation.id) === run) this.#runs.delete(conversation.id);
-    conversation.changed = Date.now();
-    if (this.conversations.includes(conversation)) this.#keep(conversation);
-    if (this.#behind.delete(conversation.id)) this.reload(conversation.id);
-    this.#tell.changed(conversation);
+    if (this.runOf(conversation) === run) this.#setRun(conversation, null);
+    this.#store.touch(...run.nodes);
+    if (this.#loaded.get(conversation.id) === conversation) this.#changed(conversation);
   }
 }

@@ -1,152 +1,136 @@
-// The form for the settings of a conversation.
+// The settings of a conversation: a form, with presets, and what new conversations begin with.
 
-import { button, byId, el } from "./dom.js";
-import { icon } from "./icons.js";
-import { PresetsView } from "./presets-view.js";
-import { bodyOf, changesOf, defaultText, DEFAULTS, FieldError, FIELDS, GROUPS, reset } from "./settings.js";
+import { useContext, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { byId, html, Icon, Page, useChanges, useStore } from "./html.js";
+import { saveStart } from "./kept.js";
+import { isInForce, presets, problemOf, removePreset, renamePreset, savePreset } from "./presets.js";
+import { changesOf, defaultText, DEFAULTS, GROUPS, problemsOf, reset } from "./settings.js";
 
-export class SettingsForm {
-  #element = byId("settings");
-  #opener = byId("show-settings");
-  #inputs = new Map();
-  #resets = new Map();
-  #changes = el("ul", { class: "chips", "aria-label": "Changed settings" });
-  #presets = new PresetsView((preset) => {
-    Object.assign(this.#settings, preset.settings);
-    this.edit(this.#settings);
-    this.#changed();
-  });
-  #settings = null;
-  #changed;
+export function SettingsPanel() {
+  const { store, session, acts } = useContext(Page);
+  const { settings } = useStore((state) => state.current);
+  const complaint = useStore((state) => state.complaint);
+  const params = useStore((state) => state.params);
+  useChanges(settings);
+  const title = useRef(/** @type {any} */ (null));
+  const [said, say] = useState("");
+  useLayoutEffect(() => {
+    if (!complaint) title.current.focus();
+  }, []);
+  useLayoutEffect(() => {
+    if (complaint) byId(`set-${complaint.field}`)?.focus();
+  }, [complaint]);
 
-  /** `changed()` is called after every change of the settings that are edited. */
-  constructor(changed) {
-    this.#changed = changed;
-    this.#element.append(
-      el("div", { class: "row" }, el("h2", { id: "settings-title", tabindex: "-1" }, "Settings"), button("Close", () => this.close())),
-      el("p", { class: "quiet small" }, "For the next answers of this conversation. Empty fields use the server's defaults, shown in gray."),
-      this.#changes,
-      this.#presets.element,
-      ...GROUPS.map((group) =>
-        el("fieldset", {}, el("legend", {}, group.title), group.fields.map((field) => this.#makeField(field)))),
-      button("Reset to the defaults", () => this.#reset()),
-    );
-    this.#opener.addEventListener("click", () => (this.isOpen ? this.close() : this.open()));
-    this.#element.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape") return;
-      event.stopPropagation();
-      this.close();
-    });
-  }
+  const change = (more) => {
+    Object.assign(settings, more);
+    if (complaint && complaint.field in more) store.set({ complaint: null });
+    say("");
+    session.settingsChanged();
+  };
+  const key = (event) => {
+    if (event.key !== "Escape") return;
+    event.stopPropagation();
+    acts.toggleSettings();
+  };
+  const problems = problemsOf(settings);
+  if (complaint) problems[complaint.field] ??= complaint.message;
+  const changes = changesOf(settings);
+  return html`<aside id="settings" aria-labelledby="settings-title" onKeyDown=${key}>
+    <div class="row"><h2 id="settings-title" tabindex="-1" ref=${title}>Settings</h2><button type="button" onClick=${acts.toggleSettings}>Close</button></div>
+    <p class="quiet small">For the next answers of this conversation. Empty fields use the server's defaults, shown in gray.</p>
+    ${changes.length > 0 && html`<ul class="chips" aria-label="Changed settings"><li class="quiet small">Changed:</li>
+      ${changes.map(({ name, label, value }) => html`<li key=${name}><button type="button" class="chip" onClick=${() => byId(`set-${name}`).focus()}>${value ? `${label}: ${value}` : label}</button></li>`)}</ul>`}
+    <${Presets} settings=${settings} apply=${(preset) => change(preset.settings)} />
+    ${GROUPS.map((group) => html`<fieldset><legend>${group.title}</legend>${group.fields.map((field) => html`<${Field} key=${field.name}
+      field=${field} settings=${settings} problem=${problems[field.name] ?? ""} params=${params} change=${change} />`)}</fieldset>`)}
+    <div class="row wrap">
+      <button type="button" onClick=${() => change(reset({ ...settings }))}>Reset to the defaults</button>
+      <button type="button" title="New conversations begin with these settings" onClick=${() => {
+        saveStart(settings);
+        say(changes.length ? "New conversations begin with these settings." : "New conversations begin with the defaults.");
+      }}>Use for new conversations</button>
+    </div>
+    <p class="quiet small" role="status">${said}</p>
+  </aside>`;
+}
 
-  get isOpen() {
-    return !this.#element.hidden;
-  }
+function Field({ field, settings, problem, params, change }) {
+  const { name, label, hint, kind, options, when, min, max, step } = field;
+  const [typing, setTyping] = useState(false); // what is still being typed is not wrong yet
+  const id = `set-${name}`;
+  const value = settings[name];
+  const shown = typing ? "" : problem;
+  const said = params ? defaultText(field, params) : "";
+  const props = {
+    id, value, "aria-describedby": `${hint ? `${id}-hint ` : ""}${id}-problem`, "aria-invalid": Boolean(shown),
+    placeholder: said ? `${said} (default)` : null,
+    onInput: (event) => {
+      setTyping(true);
+      change({ [name]: event.target.value });
+    },
+    onBlur: () => setTyping(false),
+    onChange: () => setTyping(false),
+  };
+  const back = () => {
+    change({ [name]: DEFAULTS[name] });
+    byId(id).focus();
+  };
+  return html`<div class="field" data-field=${name} hidden=${Boolean(when) && settings[when[0]] !== when[1]}>
+    <div class="row"><label id=${`${id}-label`} for=${id}>${label}</label>
+      <button type="button" class="icon back" hidden=${value === DEFAULTS[name]} title="Back to the default" aria-label="Back to the default"
+        aria-describedby=${`${id}-label`} onClick=${back}><${Icon} name="retry" /></button></div>
+    ${kind === "choice" ? html`<select ...${props}>${options.map(([one, text]) => html`<option value=${one} selected=${one === value}>${text}</option>`)}</select>`
+      : kind === "number" ? html`<input type="number" ...${props} min=${min} max=${max} step=${step} inputmode=${step === 1 ? "numeric" : "decimal"} />`
+      : html`<textarea ...${props} rows=${kind === "code" ? 5 : 3} spellcheck=${kind === "text" ? null : "false"} class=${kind === "code" ? "mono" : null}></textarea>`}
+    ${hint && html`<p id=${`${id}-hint`} class="quiet small">${hint}</p>`}
+    <p id=${`${id}-problem`} class="problem small" role="alert">${shown}</p>
+  </div>`;
+}
 
-  /** Edit these settings, in place. */
-  edit(settings) {
-    this.#settings = settings;
-    for (const { name } of FIELDS) {
-      this.#inputs.get(name).value = settings[name];
-      this.#complain(name, "");
-    }
-    this.#show();
-  }
-
-  /** Show the defaults of empty fields: the server's `params`, by field name. */
-  showDefaults(params) {
-    for (const field of FIELDS) {
-      const said = defaultText(field, params);
-      if (said) this.#inputs.get(field.name).placeholder = `${said} (default)`;
-    }
-  }
-
-  open() {
-    this.#element.hidden = false;
-    this.#opener.setAttribute("aria-expanded", "true");
-    byId("settings-title").focus();
-  }
-
-  close() {
-    this.#element.hidden = true;
-    this.#opener.setAttribute("aria-expanded", "false");
-    this.#opener.focus();
-  }
-
-  /** Go to a setting and say what is wrong with it. */
-  pointAt(name, message) {
-    this.open();
-    this.#complain(name, message);
-    this.#inputs.get(name)?.focus();
-  }
-
-  #makeField(field) {
-    const id = `set-${field.name}`;
-    const input = this.#makeInput(field, id);
-    input.addEventListener("input", () => this.#take(field.name, input.value));
-    input.addEventListener("change", () => this.#check());
-    this.#inputs.set(field.name, input);
-    const back = button(icon("retry"), () => {
-      input.value = DEFAULTS[field.name];
-      this.#take(field.name, input.value);
+/** Presets, chosen with one click, and one's own: kept, renamed and deleted. */
+function Presets({ settings, apply }) {
+  const [, again] = useState(0);
+  const [problem, setProblem] = useState("");
+  const name = useRef(/** @type {any} */ (null));
+  const all = presets();
+  /** Do what a form asks for, unless its name cannot be used. */
+  const submit = (before, act) => (event) => {
+    event.preventDefault();
+    const input = event.target.querySelector("input");
+    const wrong = problemOf(input.value, before);
+    setProblem(wrong);
+    input.setAttribute("aria-invalid", String(Boolean(wrong)));
+    if (wrong) {
       input.focus();
-    }, { class: "icon back", hidden: true, title: "Back to the default", "aria-label": "Back to the default", "aria-describedby": `${id}-label` });
-    this.#resets.set(field.name, back);
-    return el("div", { class: "field", "data-field": field.name },
-      el("div", { class: "row" }, el("label", { id: `${id}-label`, for: id }, field.label), back), input,
-      field.hint ? el("p", { id: `${id}-hint`, class: "quiet small" }, field.hint) : null,
-      el("p", { id: `${id}-problem`, class: "problem small", role: "alert" }));
-  }
-
-  #makeInput({ kind, options, min, max, step, hint }, id) {
-    const props = { id, "aria-describedby": `${hint ? `${id}-hint ` : ""}${id}-problem` };
-    if (kind === "choice") return el("select", props, options.map(([value, label]) => el("option", { value }, label)));
-    if (kind === "number") {
-      return el("input", { ...props, type: "number", min, max, step, inputmode: step === 1 ? "numeric" : "decimal" });
+      return;
     }
-    return el("textarea", { ...props, rows: kind === "code" ? 5 : 3, spellcheck: kind === "text" ? null : "false", class: kind === "code" ? "mono" : null });
-  }
-
-  #take(name, value) {
-    this.#settings[name] = value;
-    this.#complain(name, "");
-    this.#show();
-    this.#changed();
-  }
-
-  #reset() {
-    reset(this.#settings);
-    this.edit(this.#settings);
-    this.#changed();
-  }
-
-  /** Show what differs from the defaults, and hide fields that another choice makes useless. */
-  #show() {
-    for (const { name, when } of FIELDS) {
-      if (when) this.#inputs.get(name).parentElement.hidden = this.#settings[when[0]] !== when[1];
-      this.#resets.get(name).hidden = this.#settings[name] === DEFAULTS[name];
-    }
-    const changes = changesOf(this.#settings);
-    this.#changes.hidden = !changes.length;
-    this.#changes.replaceChildren(el("li", { class: "quiet small" }, "Changed:"), ...changes.map(({ name, label, value }) =>
-      el("li", {}, button(value ? `${label}: ${value}` : label, () => this.#inputs.get(name).focus(), { class: "chip" }))));
-    this.#presets.update(this.#settings);
-  }
-
-  #check() {
-    try {
-      bodyOf(this.#settings);
-    } catch (error) {
-      if (!(error instanceof FieldError)) throw error;
-      // An empty field has only just appeared; it is reported when something is sent.
-      if (this.#settings[error.field]) this.#complain(error.field, error.message);
-    }
-  }
-
-  #complain(name, message) {
-    const input = this.#inputs.get(name);
-    if (!input) return;
-    byId(`${input.id}-problem`).textContent = message;
-    input.setAttribute("aria-invalid", String(Boolean(message)));
-  }
+    act(input);
+    again((count) => count + 1);
+    name.current.focus();
+  };
+  const save = submit("", (input) => {
+    savePreset(input.value, settings);
+    input.value = "";
+  });
+  const remove = (one) => {
+    removePreset(one);
+    again((count) => count + 1);
+    name.current.focus();
+  };
+  return html`<fieldset class="presets"><legend>Presets</legend>
+    <div class="chips">${all.map((preset) => html`<button type="button" key=${preset.name} class="chip" title=${preset.hint || null}
+      aria-pressed=${isInForce(preset, settings)} onClick=${() => apply(preset)}>${preset.name}</button>`)}</div>
+    <details><summary class="small">Your own presets</summary>
+      <form class="row" onSubmit=${save}><label for="preset-name" class="unseen">Name of the preset</label>
+        <input id="preset-name" ref=${name} autocomplete="off" aria-describedby="preset-problem" maxlength="60" placeholder="Name" /><button type="submit">Save</button></form>
+      <p class="quiet small">Saves all of these settings under a name. The same name replaces it.</p>
+      <p id="preset-problem" class="problem small" role="alert">${problem}</p>
+      <ul class="own">${all.filter(({ builtIn }) => !builtIn).map(({ name: one }) => html`<li key=${one}>
+        <form class="row" onSubmit=${submit(one, (input) => renamePreset(one, input.value))}>
+          <input defaultValue=${one} autocomplete="off" aria-label=${`Name of the preset ${one}`} maxlength="60" aria-describedby="preset-problem" />
+          <button type="submit">Rename</button>
+          <button type="button" class="icon" aria-label=${`Delete the preset ${one}`} title="Delete" onClick=${() => remove(one)}><${Icon} name="remove" /></button>
+        </form></li>`)}</ul>
+    </details>
+  </fieldset>`;
 }

@@ -1,11 +1,18 @@
 // The settings of a conversation, and the request made from them.
 //
 // Nothing here touches the page. An empty field is left out of the request, so that the server's
-// default applies; the server checks ranges, and its error names the field.
+// default applies. What cannot be right is said before anything is sent; the rest is for the server to
+// judge, whose error names the field.
 
+/** @returns {Field} */
 const number = (name, label, hint, more = {}) => ({ name, label, hint, kind: "number", ...more });
+/** @returns {Field} */
 const lines = (name, label, hint) => ({ name, label, hint, kind: "lines" });
 
+/** @typedef {{name: string, label: string, kind: "text" | "choice" | "code" | "number" | "lines", hint?: string, options?: string[][],
+ *    when?: string[], min?: number, max?: number, step?: number}} Field */
+
+/** @type {{title: string, fields: Field[]}[]} */
 export const GROUPS = [
   {
     title: "Instructions",
@@ -69,8 +76,6 @@ export const GROUPS = [
     fields: [
       number("alternatives", "Alternatives to request", "0 to 20 for each token.",
         { min: 0, max: 20, step: 1 }),
-      number("num_draft_tokens", "Drafted tokens at a time", "At most; 0 drafts none. The text stays the same.",
-        { max: 64, step: 1 }),
     ],
   },
 ];
@@ -99,14 +104,14 @@ export class FieldError extends Error {
 /** The settings that are sent as they are. */
 const PLAIN = GROUPS[2].fields.map((field) => field.name);
 
-/** The body of a request, without its messages. */
+/** The body of a request, without its messages. @param {Record<string, string>} settings @returns {Record<string, any>} */
 export function bodyOf(settings) {
   const body = {
     stream: true, stream_options: { include_usage: true }, return_token_ids: true,
     return_progress: true, timings_per_token: true,
   };
   if (settings[MODEL]) body.model = settings[MODEL];
-  for (const name of [...PLAIN, "max_tokens", "num_draft_tokens"]) put(body, name, numberOf(settings, name));
+  for (const name of [...PLAIN, "max_tokens"]) put(body, name, numberOf(settings, name));
   put(body, "stop", linesOf(settings.stop));
   put(body, "banned_strings", linesOf(settings.banned_strings));
   put(body, "tools", toolsOf(settings.tools));
@@ -117,6 +122,24 @@ export function bodyOf(settings) {
   return body;
 }
 
+/** What is wrong with settings before anything is sent, as sentences by field; an empty field that has only
+ *  just appeared is not. */
+export function problemsOf(settings) {
+  const problems = {};
+  for (const { name, kind, when } of FIELDS) {
+    const shown = !when || settings[when[0]] === when[1];
+    try {
+      if (kind === "number") numberOf(settings, name);
+      else if (name === "tools") toolsOf(settings.tools);
+      else if (name === "schema" && shown && settings.schema.trim()) schemaOf(settings);
+    } catch (error) {
+      if (!(error instanceof FieldError)) throw error;
+      problems[name] = error.message;
+    }
+  }
+  return problems;
+}
+
 function put(body, name, value) {
   if (value !== undefined) body[name] = value;
 }
@@ -125,7 +148,14 @@ function numberOf(settings, name) {
   const text = String(settings[name] ?? "").trim();
   if (!text) return undefined;
   const value = Number(text);
-  if (!Number.isFinite(value)) throw new FieldError(name, `${labelOf(name)}: “${text}” is not a number.`);
+  const { min = -Infinity, max = Infinity, step = 0 } = FIELDS.find((field) => field.name === name) ?? {};
+  const refuse = (why) => {
+    throw new FieldError(name, `${labelOf(name)}: ${why}.`);
+  };
+  if (!Number.isFinite(value)) refuse(`“${text}” is not a number`);
+  if (step === 1 && !Number.isInteger(value)) refuse(`enter a whole number, not ${text}`);
+  if (value < min && max === Infinity) refuse(`enter ${min} or more, not ${text}`);
+  if (value < min || value > max) refuse(`enter a number from ${min} to ${max}, not ${text}`);
   return value;
 }
 
@@ -139,7 +169,7 @@ function linesOf(text) {
 function formOf(settings) {
   switch (settings.form) {
     case "object": return { response_format: { type: "json_object" } };
-    case "schema": return { json_schema: jsonOf(settings, "schema") };
+    case "schema": return { json_schema: schemaOf(settings) };
     case "regex":
       if (!settings.regex) throw new FieldError("regex", "Regular expression: enter one, or choose another format.");
       return { regex: settings.regex };
@@ -147,10 +177,19 @@ function formOf(settings) {
   }
 }
 
+function schemaOf(settings) {
+  const schema = jsonOf(settings, "schema");
+  if (typeof schema === "boolean" || (typeof schema === "object" && schema !== null && !Array.isArray(schema))) return schema;
+  throw new FieldError("schema", "JSON schema: enter an object, such as {\"type\": \"object\"}.");
+}
+
 function toolsOf(text) {
   if (!(text ?? "").trim()) return undefined;
   const given = jsonOf({ tools: text }, "tools");
   const list = Array.isArray(given) ? given : [given];
+  if (!list.every((tool) => typeof (tool?.function ?? tool)?.name === "string")) {
+    throw new FieldError("tools", `${labelOf("tools")}: each needs a name, such as {"name": "get_weather", "parameters": {…}}.`);
+  }
   return list.map((tool) => (tool?.function ? tool : { type: "function", function: tool }));
 }
 
@@ -169,7 +208,7 @@ export function fieldOfParam(param, settings) {
   const name = (param ?? "").replace(/[[.].*$/, "");
   const known = {
     json_schema: "schema", response_format: "form", top_logprobs: "alternatives", logprobs: "alternatives",
-    chat_template_kwargs: "thinking", max_completion_tokens: "max_tokens",
+    chat_template_kwargs: "thinking", max_completion_tokens: "max_tokens", banned: "banned_strings",
   };
   const field = known[name] ?? name;
   return Object.hasOwn(settings, field) ? field : null;
@@ -185,7 +224,7 @@ export function defaultText({ name, kind }, params) {
   if (kind === "choice") return "";
   if (kind !== "number") return "none";
   if (params[name] >= 0) return String(params[name]);
-  return { seed: "another one each time", max_tokens: "as many as fit", num_draft_tokens: "as many as pay" }[name] ?? "0";
+  return { seed: "another one each time", max_tokens: "as many as fit" }[name] ?? "0";
 }
 
 /** The settings that differ from their defaults: {name, label, value}, the value in a few words. */
@@ -210,8 +249,9 @@ export function anew(then, now) {
   return { ...then, ...sampling };
 }
 
-/** What differs from the defaults, in a few words. */
-export function summaryOf(settings) {
+/** What differs from the defaults, in a few words; `ignored` are the fields of the last request, in a
+ *  list, that the server says had no effect. */
+export function summaryOf(settings, ignored = "") {
   const parts = changesOf(settings).map(({ name, label, value }) => {
     if (name === "form") return value;
     if (name === "tools") return "tools";
@@ -220,5 +260,7 @@ export function summaryOf(settings) {
     }
     return value ? `${label.toLowerCase()} ${value}` : label.toLowerCase();
   });
-  return parts.length ? `In force: ${parts.join(", ")}.` : "";
+  const names = ignored.split(", ").filter(Boolean).map((param) => labelOf(fieldOfParam(param, settings) ?? param).toLowerCase());
+  const without = names.length ? ` The server ignored: ${names.join(", ")}.` : "";
+  return `${parts.length ? `In force: ${parts.join(", ")}.` : ""}${without}`.trim();
 }

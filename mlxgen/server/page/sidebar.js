@@ -1,190 +1,72 @@
 // The list of conversations: opening, renaming, deleting, downloading and searching them.
 
+import { useContext, useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { ago, fullDate } from "./dates.js";
-import { button, byId, el, setText } from "./dom.js";
 import { partsOf, patternOf } from "./finding.js";
-import { icon } from "./icons.js";
-import { menuButton } from "./menu.js";
+import { byId, drawn, html, Icon, MenuButton, Notice, Page, useNarrow, useStore } from "./html.js";
+import { THEMES } from "./kept.js";
 
-const NARROW = matchMedia("(max-width: 46rem)"); // as in style.css: the list lies over the conversation
 const MOST = 50; // conversations that a search shows
+const MINUTE = 60_000;
 
-export class Sidebar {
-  #acts;
-  #shown = null;
-  #given = null; // what `update` was called with
-  #found = null; // what a search found, by conversation; null without a search
-  #pattern = null;
-  #renamed = null; // the conversation whose title is being edited
+export function Sidebar() {
+  const { store, session, acts } = useContext(Page);
+  const conversations = useStore((state) => state.conversations);
+  const current = useStore((state) => state.current);
+  const notice = useStore((state) => state.notice);
+  const [query, setQuery] = useState("");
+  const [found, setFound] = useState(/** @type {any} */ (null));
+  const pattern = patternOf(query);
+  const narrow = useNarrow();
+  const files = useRef(/** @type {any} */ (null));
+  useEveryMinute();
 
-  /** `acts` has `startConversation()`, `openConversation(id)`, `openMessage(id, node)`,
-   *  `renameConversation(id, title)`, `removeConversation(id)`, `download(ids, kind)`,
-   *  `importFiles(files)` and `search(pattern)`, which resolves to what was found, by conversation. */
-  constructor(acts) {
-    this.#acts = acts;
-    byId("new").addEventListener("click", () => {
-      this.close();
-      acts.startConversation();
-    });
-    byId("show-list").addEventListener("click", () => this.#toggle());
-    NARROW.addEventListener("change", () => this.#tell());
-    this.#tell();
-    byId("main").addEventListener("click", () => this.close());
-    byId("list").addEventListener("keydown", (event) => {
-      if (event.key !== "Escape" || !this.#isOpen) return;
-      event.stopPropagation();
-      this.close();
-      byId("show-list").focus();
-    });
-    this.#prepareSearch();
-    byId("files").addEventListener("change", ({ target }) => {
-      acts.importFiles([...target.files]);
-      target.value = ""; // the same file can be chosen again
-    });
-    byId("find").after(menuButton("All conversations", () => [
-      { icon: "download", label: "Download all as JSON", act: () => acts.download(this.#given.conversations.map(({ id }) => id), "json") },
-      { icon: "upload", label: "Import …", act: () => byId("files").click() },
-    ]));
-  }
-
-  update(conversations, current, isRunning) {
-    this.#given = { conversations, current, isRunning };
-    if (!this.#renamed) this.#draw();
-  }
-
-  #draw() {
-    const { conversations, current, isRunning } = this.#given;
-    // Where nothing was said yet, there is nothing to go back to.
-    const said = conversations.filter((one) => one.title || !one.nodes || Object.keys(one.nodes).length);
-    const found = this.#found;
-    const listed = found ? said.filter(({ id }) => found.has(id)).slice(0, MOST) : said;
-    setCurrent(byId("new"), !said.includes(current));
-    const shown = [this.#pattern, JSON.stringify(listed.map(({ id }) => found?.get(id))), ...listed.map((one) =>
-      [one.id, one.title, isRunning(one), one === current, ago(one.changed)].join("\n"))].join("\n\n");
-    if (shown === this.#shown) return; // a new list would lose the focus
-    this.#shown = shown;
-    const focused = document.activeElement?.closest("#conversations [data-id]")?.dataset.id;
-    byId("conversations").replaceChildren(...listed.map((one) => this.#entry(one, found?.get(one.id))));
-    setText(byId("found"), found ? countOf(said.filter(({ id }) => found.has(id)).length) : "");
-    if (focused) this.#focus(focused);
-  }
-
-  #focus(id) {
-    byId("conversations").querySelector(`[data-id="${id}"]`)?.focus();
-  }
-
-  #entry(conversation, result) {
-    const { current, isRunning } = this.#given;
-    const { id, changed } = conversation;
-    const title = conversation.title || "New conversation";
-    const running = isRunning(conversation);
-    const entry = button([el("span", { class: "title" }, marked(title, this.#pattern)), whenOf(conversation, running)], () => {
-      this.close();
-      this.#acts.openConversation(id);
-    }, {
-      class: "entry", "aria-label": running ? `${title} …` : title, title: `${title}\n${fullDate(changed)}`,
-      "aria-current": id === current.id ? "page" : null, "data-id": id,
-      dblclick: () => this.#rename(conversation), keydown: (event) => event.key === "F2" && this.#rename(conversation),
-    });
-    return el("li", {}, entry, menuButton(`More for “${title}”`, () => [
-      { icon: "edit", label: "Rename", act: () => this.#rename(conversation) },
-      { icon: "download", label: "Download as JSON", act: () => this.#acts.download([id], "json") },
-      { icon: "download", label: "Download as Markdown", act: () => this.#acts.download([id], "md") },
-      { icon: "remove", label: "Delete", act: () => this.#acts.removeConversation(id) },
-    ]), result?.hits.length ? this.#hits(id, result) : null);
-  }
-
-  #hits(id, { hits, more }) {
-    return el("ul", { class: "hits" }, hits.map(({ node, before, match, after }) =>
-      el("li", {}, button([el("span", {}, before, el("mark", {}, match), after)], () => {
-        this.close();
-        this.#acts.openMessage(id, node);
-      }))), more ? el("li", {}, el("p", { class: "quiet small" }, `and ${more} more`)) : null);
-  }
-
-  // ---- renaming ----------------------------------------------------------------------------------
-
-  #rename({ id, title }) {
-    const entry = byId("conversations").querySelector(`[data-id="${id}"]`);
-    if (!entry || this.#renamed) return;
-    this.#renamed = id;
-    const end = (renamed) => {
-      if (this.#renamed !== id) return;
-      this.#renamed = null;
-      this.#shown = null;
-      if (renamed.trim() && renamed.trim() !== title) this.#acts.renameConversation(id, renamed.trim());
-      this.#draw();
-      this.#focus(id);
-    };
-    const box = el("input", {
-      "aria-label": "Title", maxlength: 200, blur: () => end(box.value),
-      keydown: (event) => {
-        if (event.key !== "Escape") return;
-        event.stopPropagation();
-        end("");
-      },
-    });
-    box.value = title;
-    const submit = (event) => {
-      event.preventDefault();
-      end(box.value);
-    };
-    entry.replaceWith(el("form", { submit }, box));
-    box.focus();
-    box.select();
-  }
-
-  // ---- searching ---------------------------------------------------------------------------------
-
-  #prepareSearch() {
-    const box = byId("find");
-    box.addEventListener("input", () => this.#search(box.value));
-    box.addEventListener("keydown", (event) => {
-      if (event.key === "ArrowDown") byId("conversations").querySelector("button")?.focus();
-      if (event.key !== "Escape" || !box.value) return;
-      event.stopPropagation();
-      box.value = "";
-      this.#search("");
-    });
-  }
-
-  async #search(query) {
-    const pattern = patternOf(query);
-    this.#pattern = pattern;
-    const found = pattern && await this.#acts.search(pattern);
-    if (this.#pattern !== pattern) return; // something else was typed meanwhile
-    this.#found = found;
-    if (!this.#renamed) this.#draw();
-  }
-
-  // ---- the list itself ---------------------------------------------------------------------------
-
-  /** Close the list where it lies over the conversation. */
-  close() {
-    if (this.#isOpen) this.#toggle();
-  }
-
-  get #isOpen() {
-    return NARROW.matches && document.body.classList.contains("list-open");
-  }
-
-  /** Over the conversation, the list is closed at first; beside it, open. */
-  #toggle() {
-    const changed = document.body.classList.toggle(NARROW.matches ? "list-open" : "list-shut");
-    this.#tell();
-    if (NARROW.matches && changed) byId("new").focus();
-  }
-
-  #tell() {
-    const { classList } = document.body;
-    const open = NARROW.matches ? classList.contains("list-open") : !classList.contains("list-shut");
-    byId("show-list").setAttribute("aria-expanded", String(open));
-  }
-}
-
-function setCurrent(element, current) {
-  if (current) element.setAttribute("aria-current", "page");
-  else element.removeAttribute("aria-current");
+  const search = async (text) => {
+    setQuery(text);
+    const wanted = patternOf(text);
+    const result = wanted && { text, hits: await session.search(wanted) };
+    if (byId("find").value === text) setFound(result); // or something else was typed meanwhile
+  };
+  const result = pattern ? found : null;
+  const all = result ? conversations.filter(({ id }) => result.hits.has(id)) : conversations;
+  const isNew = !conversations.some(({ id }) => id === current.id);
+  const key = (event) => {
+    if (event.key !== "Escape" || !narrow || !store.state.listOpen) return;
+    event.stopPropagation();
+    acts.toggleList();
+    byId("show-list").focus();
+  };
+  const keyInSearch = (event) => {
+    if (event.key === "ArrowDown") byId("conversations").querySelector("button")?.focus();
+    if (event.key !== "Escape" || !query) return;
+    event.stopPropagation();
+    search("");
+  };
+  const chosen = ({ target }) => {
+    acts.importFiles([...target.files]);
+    target.value = ""; // the same file can be chosen again
+  };
+  const items = [
+    { icon: "download", label: "Download all as JSON", act: () => acts.download(conversations.map(({ id }) => id), "json") },
+    { icon: "upload", label: "Import …", act: () => files.current.click() },
+  ];
+  return html`<nav id="list" aria-label="Conversations" onKeyDown=${key}>
+    <button type="button" id="new" class="wide" aria-current=${isNew ? "page" : null} onClick=${acts.startConversation}><${Icon} name="pen" />New conversation</button>
+    <div class="finder">
+      <input id="find" type="search" placeholder="Search" aria-label="Search conversations" autocomplete="off" spellcheck="false" value=${query}
+        onInput=${(event) => search(event.target.value)} onKeyDown=${keyInSearch} />
+      <${MenuButton} label="All conversations" items=${items} />
+      <input id="files" ref=${files} type="file" aria-label="Conversations to import" accept=".json,application/json" multiple hidden onChange=${chosen} />
+    </div>
+    <p id="found" class="quiet small" role="status">${result ? countOf(all.length) : ""}</p>
+    <ul id="conversations">${(result ? all.slice(0, MOST) : all).map((head) => html`<${Entry} key=${head.id} head=${head} current=${head.id === current.id}
+      pattern=${pattern} result=${result?.hits.get(head.id)} />`)}</ul>
+    <${Notice} id="notice" notice=${notice} close=${() => store.set({ notice: null })} />
+    <div class="foot">
+      <p id="kept" class="quiet small">${session.keepsNothing ? "This browser stores nothing; everything is lost when you close the page." : "Kept in this browser only."}</p>
+      <${Themes} />
+    </div>
+  </nav>`;
 }
 
 const countOf = (count) => {
@@ -193,12 +75,83 @@ const countOf = (count) => {
   return count > MOST ? `${said}; the newest ${MOST} are shown.` : `${said}.`;
 };
 
-/** A text whose parts that are looked for are marked. */
-const marked = (text, pattern) =>
-  (pattern ? partsOf(text, pattern).map((part, k) => (k % 2 ? el("mark", {}, part) : part)) : text);
+/** The times in the list grow old. */
+function useEveryMinute() {
+  const [, again] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => again((count) => count + 1), MINUTE);
+    return () => clearInterval(timer);
+  }, []);
+}
 
-/** When something was last said, or that something is being said. */
-function whenOf({ changed }, running) {
-  if (running) return el("span", { class: "when running", "aria-hidden": "true" });
-  return el("span", { class: "when", "aria-hidden": "true" }, ago(changed));
+function Entry({ head: { id, title: given, changed }, current, pattern, result }) {
+  const { acts } = useContext(Page);
+  const running = useStore(({ runs }) => runs.has(id));
+  const [renaming, setRenaming] = useState(false);
+  const title = given || "New conversation";
+  const end = async (renamed) => {
+    setRenaming(false);
+    if (renamed.trim() && renamed.trim() !== given) acts.rename(id, renamed.trim());
+    await drawn();
+    byId("conversations").querySelector(`[data-id="${id}"]`)?.focus();
+  };
+  const items = [
+    { icon: "edit", label: "Rename", act: () => setRenaming(true) },
+    { icon: "download", label: "Download as JSON", act: () => acts.download([id], "json") },
+    { icon: "download", label: "Download as Markdown", act: () => acts.download([id], "md") },
+    { icon: "remove", label: "Delete", act: () => acts.removeConversation(id, title) },
+  ];
+  return html`<li>
+    ${renaming ? html`<${TitleBox} title=${given} end=${end} />` : html`<button type="button" class="entry" data-id=${id}
+      aria-label=${running ? `${title} …` : title} title=${`${title}\n${fullDate(changed)}`} aria-current=${current ? "page" : null}
+      onClick=${() => acts.openConversation(id)} onDblClick=${() => setRenaming(true)} onKeyDown=${(event) => event.key === "F2" && setRenaming(true)}>
+      <span class="title">${pattern ? partsOf(title, pattern).map((part, k) => (k % 2 ? html`<mark>${part}</mark>` : part)) : title}</span>
+      <span class=${running ? "when running" : "when"} aria-hidden="true">${running ? "answering" : ago(changed)}</span>
+    </button>`}
+    <${MenuButton} label=${`More for “${title}”`} items=${items} />
+    ${result?.hits.length > 0 && html`<ul class="hits">
+      ${result.hits.map(({ node, before, match, after }) => html`<li><button type="button" onClick=${() => acts.openMessage(id, node)}>
+        <span>${before}<mark>${match}</mark>${after}</span></button></li>`)}
+      ${result.more > 0 && html`<li><p class="quiet small">and ${result.more} more</p></li>`}
+    </ul>`}
+  </li>`;
+}
+
+/** A title that is renamed in its place: Enter keeps what is typed, Escape what was there. */
+function TitleBox({ title, end }) {
+  const box = useRef(/** @type {any} */ (null));
+  const over = useRef(false);
+  const finish = (text) => {
+    if (over.current) return;
+    over.current = true;
+    end(text);
+  };
+  useLayoutEffect(() => {
+    box.current.focus();
+    box.current.select();
+  }, []);
+  const submit = (event) => {
+    event.preventDefault();
+    finish(box.current.value);
+  };
+  const key = (event) => {
+    if (event.key !== "Escape") return;
+    event.stopPropagation();
+    finish("");
+  };
+  return html`<form onSubmit=${submit}><input ref=${box} aria-label="Title" maxlength="200" defaultValue=${title}
+    onBlur=${(event) => finish(event.target.value)} onKeyDown=${key} /></form>`;
+}
+
+const NAMES = { system: "System", light: "Light", dark: "Dark" };
+
+/** The choice of light or dark colours, or of what the system has. */
+function Themes() {
+  const { acts } = useContext(Page);
+  const { theme } = useStore((state) => state.look);
+  return html`<fieldset id="theme" class="choice"><legend class="unseen">Colors</legend>
+    ${THEMES.map((one) => html`<label title=${`Colors: ${NAMES[one].toLowerCase()}`}>
+      <input type="radio" name="theme" value=${one} checked=${one === theme} class="unseen" onChange=${() => acts.setLook({ theme: one })} />
+      <${Icon} name=${one} /><span class="unseen">${NAMES[one]}</span></label>`)}
+  </fieldset>`;
 }

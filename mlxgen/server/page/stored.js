@@ -4,7 +4,6 @@
 // part that the page reads, no loops, and no references to missing nodes. Nothing here touches the
 // page or the store.
 
-import { isUnpacked } from "./packing.js";
 import { DEFAULTS } from "./settings.js";
 
 const isText = (value) => typeof value === "string";
@@ -18,7 +17,14 @@ const isId = (value) => isText(value) && /^[\w-]{1,64}$/.test(value);
 const isNumber = or(isMissing, Number.isFinite);
 const isPiece = or(isText, (value) => isList(value, (byte) => isCount(byte) && byte < 256));
 const isBytes = or(isMissing, (value) => isList(value, (byte) => isCount(byte) && byte < 256));
-const isAlternative = (value) => isList(value, () => true) && isCount(value[0]) && isPiece(value[1]) && isNumber(value[2]);
+/** A plain loop, as there are very many. */
+function isAlternatives(value) {
+  if (!Array.isArray(value) || value.length % 3) return false;
+  for (let k = 0; k < value.length; k += 3) {
+    if (!isCount(value[k]) || !isPiece(value[k + 1]) || !isNumber(value[k + 2])) return false;
+  }
+  return true;
+}
 const isRejected = (value) => isList(value, () => true) && isCount(value[0]) && isPiece(value[1]) && isText(value[2]) && (isMissing(value[3]) || isText(value[3]));
 
 /** Whether a value is an object whose fields are what the table says; others are not looked at. */
@@ -41,7 +47,7 @@ const isRecord = has({
   c: isBytes,
   r: isBytes,
   d: optional(isText),
-  a: or(isMissing, isUnpacked, listOf(isAlternative)),
+  a: optional(isAlternatives),
   x: optional(listOf(isCount)),
   j: optional(listOf(isRejected)),
 });
@@ -77,18 +83,17 @@ const NODES = {
     from: optional(has({ node: isId, at: isCount })),
     edited: optional((value) => value === true),
     dropped: optional(isCount),
-    places: optional((value) => isObject(value) && Object.values(value).every(isText)),
+    ignored: optional(isText),
   }),
 };
 
 /** Whether a conversation can stand in the list, before its nodes are loaded. */
-export const isListed = (value, id) =>
-  isId(id) && has({ id: (own) => own === id, title: isText, changed: Number.isFinite, chosen: isObject, order: listOf(isId) })(value);
+export const isHead = (value, id) => isId(id) && has({ id: (own) => own === id, title: isText, changed: Number.isFinite })(value);
 
 /** The stored conversation `id`, with what older pages did not store; null if it is malformed. */
 export function conversationOf(found, id) {
   if (!isObject(found) || !isId(id) || found.id !== id || !isText(found.title) || !Number.isFinite(found.changed)) return null;
-  if (!isObject(found.nodes) || !isObject(found.chosen) || !isTree(found.nodes) || !isWay(found)) return null;
+  if (!optional(isId)(found.after) || !isObject(found.nodes) || !isObject(found.chosen) || !isTree(found.nodes) || !isWay(found)) return null;
   found.settings = settingsOf(found.settings);
   for (const node of Object.values(found.nodes)) {
     if (node.role !== "assistant") continue;
@@ -108,7 +113,7 @@ export function settingsOf(found) {
 /** Whether all nodes are complete and form a tree. */
 function isTree(nodes) {
   const whole = ([id, node]) =>
-    isId(id) && isObject(node) && node.id === id && optional(isText)(node.name) && Object.hasOwn(NODES, node.role) && NODES[node.role](node);
+    isId(id) && isObject(node) && node.id === id && Object.hasOwn(NODES, node.role) && NODES[node.role](node);
   return Object.entries(nodes).every(whole)
     && isForest(nodes, (node) => (node.parent === "" ? null : node.parent))
     && isForest(nodes, (node) => node.from?.node ?? null)

@@ -1,7 +1,4 @@
-// What an empty conversation shows: things to try.
-
-import { button, el } from "./dom.js";
-import { icon } from "./icons.js";
+// Things to try in an empty conversation. Their settings are for that conversation alone.
 
 const PERSON = {
   type: "object",
@@ -18,7 +15,7 @@ const WEATHER = {
 
 /** Things to say, with settings; with `tokens`, the answer is shown as tokens, and with `ways` there are so
  *  many answers at once, on the map. */
-const EXAMPLES = [
+export const EXAMPLES = [
   {
     icon: "tokens", label: "See the odds of every token", text: "Tell me a story about a fox.", tokens: true,
     settings: { temperature: "0.9", thinking: "off" },
@@ -37,24 +34,3 @@ const EXAMPLES = [
     settings: { tools: JSON.stringify(WEATHER, null, 2), thinking: "off" },
   },
 ];
-
-/** Show the examples, or nothing; `use` gets the one that was taken. */
-export function showWelcome(element, wanted, use) {
-  if (element.hidden === !wanted && Boolean(element.childElementCount) === wanted) return;
-  element.hidden = !wanted;
-  if (!wanted) {
-    element.replaceChildren();
-    return;
-  }
-  element.replaceChildren(
-    el("h2", {}, "See what the model could have said"),
-    el("p", {}, "Each token of an answer shows its odds. Click one to see its alternatives; choose another, and the ",
-      "answer continues from there."),
-    el("ul", { class: "examples" }, EXAMPLES.map((example) => el("li", {}, exampleButton(example, use)))),
-  );
-}
-
-function exampleButton(example, use) {
-  const words = el("span", {}, el("strong", {}, example.label), el("span", { class: "small" }, example.text));
-  return button([icon(example.icon), words], () => use(example));
-}

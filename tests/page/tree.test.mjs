@@ -1,0 +1,187 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { ServerError } from "../../mlxgen/server/page/api.js";
+import { cutBack, messagesFor, pathOf, twinOf } from "../../mlxgen/server/page/conversation.js";
+import { findIn, patternOf } from "../../mlxgen/server/page/finding.js";
+import { layOut } from "../../mlxgen/server/page/map-layout.js";
+import { treeOf, widthOf } from "../../mlxgen/server/page/map-tree.js";
+import { inLogs } from "../../mlxgen/server/page/map-words.js";
+import { prune, putBack } from "../../mlxgen/server/page/pruning.js";
+import { editRefusal, isEnd, refusalOf } from "../../mlxgen/server/page/run.js";
+import { Beam, uncertainAt, waysAt } from "../../mlxgen/server/page/search.js";
+import { DEFAULTS } from "../../mlxgen/server/page/settings.js";
+import { answer, conversation, words } from "./made.mjs";
+
+/** A tree as nested lists: what leads to each node, and what follows. */
+const drawn = ({ edge, children }) => [edge && [edge.record.b.trim(), edge.count], ...children.map(drawn)];
+
+test("answers part where their tokens do, whoever they branch off from", () => {
+  const [first, fork, alone, other] = [
+    answer("a", "one two three four"), answer("b", "six", { from: { node: "a", at: 2 } }), answer("c", "one two three five"),
+    answer("d", "one", { settings: { system: "Be brief." } }),
+  ];
+  const tree = treeOf(conversation(first, fork, alone, other));
+  assert.deepEqual(drawn(tree), [null, [["one", 2], [["three", 1], [["four", 1]], [["five", 1]]], [["six", 1]]], [["one", 1]]]); // another prompt has other odds
+  const [at] = tree.children;
+  assert.deepEqual([at.kind, at.at, at.logprob], ["fork", 2, -2]);
+  assert.deepEqual(at.children.map(({ shown }) => shown), [true, false]);
+});
+
+test("answers with the same tokens have ends of their own", () => {
+  const tree = treeOf(conversation(answer("a", "one two"), answer("b", "one two", { settings: { temperature: "0" } })));
+  assert.deepEqual(drawn(tree), [null, [["one", 2], [null], [null]]]);
+  assert.deepEqual(tree.children[0].children.map(({ settings }) => settings), ["", "temperature 0"]);
+});
+
+test("edges are as wide as they are likely, and log-probabilities have a minus sign unless they are none", () => {
+  assert.deepEqual([0, -2.302585, -6.907755, -50, null].map(widthOf), [9, 6.3, 1, 1, 1]);
+  const given = [[-1.234, 2], [-0.004, 2], [-0.0004, 3], [0, 2], [-8894.9, 0]];
+  assert.deepEqual(given.map(([value, digits]) => inLogs(value, digits)), ["−1.23", "0.00", "0.000", "0.00", "−8895"]);
+});
+
+test("rows are apart by what is written below them", () => {
+  const plain = { edge: null, settings: "", children: [] };
+  const ends = [{}, {}, { settings: "x" }, {}].map((more, id) => ({ ...plain, id, kind: "end", ...more }));
+  const places = layOut({ ...plain, id: "m", kind: "message", children: ends }).filter(({ node }) => node.kind === "end");
+  assert.deepEqual(places.map(({ y }) => y - places[0].y), [0, 54, 108, 177]);
+});
+
+test("what shared tokens with a pruned branch stays whole, and comes back", () => {
+  const given = () => {
+    const made = conversation(answer("a", "one two three four"), answer("b", "six seven", { from: { node: "a", at: 2 } }), answer("c", "eight", { from: { node: "b", at: 3 } }));
+    made.nodes.next = { id: "next", parent: "a", role: "user", text: "And then?" };
+    made.chosen.a = "next";
+    return made;
+  };
+  const texts = (made) => Object.fromEntries(Object.values(made.nodes).filter(({ tokens }) => tokens).map((node) => [node.id, pathOf(made, node).map(({ b }) => b).join("").trim()]));
+  const made = given();
+  const pruned = prune(made, [made.nodes.a]);
+  assert.deepEqual(texts(made), { b: "one two six seven", c: "one two six eight" });
+  assert.deepEqual(made.chosen, { "": "ask", ask: "c" });
+  assert.deepEqual([made.nodes.b.from, made.nodes.c.from.node], [null, "b"]);
+  putBack(made, pruned);
+  const inOrder = (object) => Object.entries(object).sort();
+  assert.deepEqual(inOrder(made.nodes), inOrder(given().nodes));
+  assert.deepEqual(inOrder(made.chosen), inOrder(given().chosen));
+  const other = given();
+  prune(other, [other.nodes.b]);
+  assert.deepEqual(texts(other), { a: "one two three four", c: "one two six eight" });
+});
+
+test("an answer that is cut back counts the tokens that it has left", () => {
+  const made = conversation(answer("a", "1 2 3"), answer("b", "4 5 6 7 8", { from: { node: "a", at: 2 }, stats: { tokens: 9, held: 4, speed: 50 } }));
+  cutBack(made, made.nodes.b, 4);
+  assert.deepEqual([made.nodes.b.tokens.length, made.nodes.b.stats], [2, { tokens: 2, held: 0, speed: 50 }]);
+});
+
+test("an answer that came out the same has a twin, and only that", () => {
+  const made = conversation(answer("a", "one two"), answer("b", "two", { from: { node: "a", at: 1 }, content: "one two" }), answer("c", "one"), answer("d", "one two", { finish: "length" }));
+  assert.equal(twinOf(made, made.nodes.b)?.id, "a");
+  assert.equal(twinOf(made, made.nodes.c), undefined);
+  assert.equal(twinOf(made, made.nodes.d), undefined);
+});
+
+test("questions without an answer are asked together, and the oldest exchanges can be left out", () => {
+  const image = { name: "i", url: "data:image/png;base64," };
+  const said = (between, more = {}) => {
+    const nodes = [{ id: "u", parent: "", role: "user", text: "One" }];
+    if (between) nodes.push({ ...answer("n", ""), ...between, parent: "u" });
+    nodes.push({ id: "v", parent: nodes.at(-1).id, role: "user", text: "Two", images: [image] });
+    return messagesFor({ nodes: Object.fromEntries(nodes.map((node) => [node.id, node])), ...more }, { parent: "v", settings: { ...DEFAULTS, system: "S" } });
+  };
+  const system = { role: "system", content: "S" };
+  const two = [{ type: "image_url", image_url: { url: image.url } }, { type: "text", text: "Two" }];
+  const together = [system, { role: "user", content: [{ type: "text", text: "One" }, ...two] }];
+  for (const finish of ["error", "stopped"]) assert.deepEqual(said({ finish, reasoning: "Hm", content: "" }), together);
+  const half = { finish: "error", content: "Half" };
+  assert.deepEqual(said(half), [system, { role: "user", content: "One" }, { role: "assistant", content: "Half" }, { role: "user", content: two }]);
+  assert.deepEqual(said(half, { after: "v" }), [system, { role: "user", content: two }]);
+  assert.deepEqual(said(half, { after: "elsewhere" }).length, 4);
+});
+
+test("a refusal of the server is told by its code and its place", () => {
+  const refused = (code, index) => new ServerError("", { status: 400, code, param: `prefix_tokens[${index}]` });
+  const fork = { ...answer("b", "six seven", { settings: { form: "schema" } }), from: { node: "a", at: 2 } };
+  assert.equal(refusalOf(refused("token_not_allowed", 2), fork), "The JSON schema does not allow “six” here.");
+  assert.equal(refusalOf(refused("token_not_allowed", 3), fork), "The JSON schema does not allow “seven” after “six”.");
+  assert.equal(refusalOf(refused("end_not_allowed", 2), fork), "The JSON schema does not let the answer end here.");
+  assert.equal(refusalOf(refused("text_banned", 3), fork), "A banned string would end with “seven”.");
+  assert.equal(refusalOf(refused("text_ended", 2), fork), "Nothing can follow “six”, which ends the answer.");
+  assert.equal(refusalOf(refused("text_ended", 3), fork), null); // it is the end
+  assert.equal(refusalOf(refused("invalid_value", 3), fork), null);
+  assert.equal(refusalOf(new ServerError("", { code: "token_not_allowed", param: "stop" }), fork), null);
+  assert.ok(isEnd(refused("text_ended", 3), { length: 4 }) && !isEnd(refused("text_ended", 2), { length: 4 }));
+  const edited = editRefusal(refused("token_not_allowed", 1), fork, words("one two"));
+  assert.deepEqual(edited, { at: 4, refused: "The JSON schema does not allow “two ” here." });
+});
+
+test("a search finds words whatever the case and the white space", () => {
+  const texts = [["a", "The capital of\n FRANCE  is Paris."], ["b", "Nothing."]];
+  const { hits } = findIn("Title", texts, patternOf("france is"));
+  assert.deepEqual(hits, [{ node: "a", before: "The capital of ", match: "FRANCE is", after: " Paris." }]);
+  assert.equal(findIn("Title", texts, patternOf("zebra")), null);
+  assert.deepEqual(findIn("Title", texts, patternOf("title")), { hits: [], more: 0 });
+});
+
+test("a search branches where the model was not sure and had a choice", () => {
+  const sure = { i: 1, b: "a", p: "content", l: -0.01, a: [1, "a", -0.01, 2, "b", -5] };
+  const [forced, alone, unsure] = [{ ...sure, l: -3, f: 1 }, { ...sure, l: -3, a: [1, "a", -3, 2, "b", -1], x: [2] }, { ...sure, l: -1, a: [2, "b", -0.5, 1, "a", -1] }];
+  const path = [unsure, sure, forced, alone, unsure];
+  assert.equal(uncertainAt(path, 1, 0.8), 4);
+  assert.equal(uncertainAt(path.slice(0, 4), 1, 0.8), -1);
+  assert.deepEqual(waysAt(unsure), [{ id: 1, logprob: -1 }, { id: 2, logprob: -0.5 }]);
+});
+
+/** What a search keeps, what growing everything would keep, and how many each has grown. */
+function searched(keep, depth, seed) {
+  const random = (key) => { // the same for the same key
+    let hash = seed;
+    for (const sign of key) hash = Math.imul(hash ^ sign.charCodeAt(0), 2654435761) >>> 0;
+    return (hash % 9973) / 9973;
+  };
+  const refused = (key) => random(`no${key}`) < 0.2;
+  const outcomeOf = (key, score) => {
+    const grown = score - random(`run${key}`);
+    const ways = [0, 1, 2, 3].map((k) => ({ way: key + k, score: grown - random(key + k) * 3 }));
+    return { key, score: grown, done: key.length > depth || random(`end${key}`) < 0.15, ways: ways.sort((one, other) => other.score - one.score) };
+  };
+  const beam = new Beam(keep, { way: "r", score: 0, parent: null });
+  let grown = 0;
+  do {
+    const open = [];
+    for (let k = 0; !beam.isRoundOver; k += 1) {
+      const candidate = open.length < 3 ? beam.next() : null;
+      if (candidate) open.push(candidate);
+      else if (open.length) {
+        const [one] = open.splice(k % open.length, 1);
+        if (one.parent && refused(one.way)) beam.refused(one);
+        else {
+          grown += 1;
+          beam.grew(one, outcomeOf(one.way, one.score));
+        }
+      }
+    }
+    beam.turn();
+  } while (!beam.isOver);
+  let [kept, all] = [[outcomeOf("r", 0)], 1];
+  while (!kept.every(({ done }) => done)) {
+    const waysOf = ({ ways }) => ways.filter(({ way }) => !refused(way)).slice(0, keep);
+    const next = kept.filter(({ done }) => !done).flatMap(waysOf).map(({ way, score }) => outcomeOf(way, score));
+    all += next.length;
+    kept = [...kept.filter(({ done }) => done), ...next].sort((one, other) => other.score - one.score).slice(0, keep);
+  }
+  return { found: beam.kept.map(({ outcome }) => outcome.key), wanted: kept.map(({ key }) => key), grown, all };
+}
+
+test("a search keeps what growing everything would keep, and grows less", () => {
+  let less = 0;
+  for (const keep of [1, 2, 3, 5]) {
+    for (let seed = 0; seed < 12; seed += 1) {
+      const { found, wanted, grown, all } = searched(keep, 5, seed);
+      assert.deepEqual(found, wanted);
+      assert.ok(grown <= all);
+      less += all - grown;
+    }
+  }
+  assert.ok(less > 0);
+});

@@ -14,7 +14,6 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .. import __version__
-from .docs_page import POLICY, docs_page
 from .errors import RequestError
 from .http.gate import Gate
 from .http.plain_form import PlainForm
@@ -72,22 +71,13 @@ def _add_docs(app: FastAPI, service: Service) -> None:
         """The OpenAPI description."""
         return JsonResponse(described(service.loaded is not None))
 
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        headers = {"content-security-policy": POLICY, "x-content-type-options": "nosniff"}
-        return Response(
-            docs_page(described(service.loaded is not None)),
-            media_type="text/html",
-            headers=headers,
-        )
-
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = ascii(request.url.path[:100])
     reasons = {
-        404: f"there is nothing at {path}; GET /docs lists the endpoints",
-        405: f"{path} does not take {request.method}; GET /docs lists the endpoints",
+        404: f"there is nothing at {path}; GET /openapi.json lists the endpoints",
+        405: f"{path} does not take {request.method}; GET /openapi.json lists the endpoints",
     }
     wrong = RequestError(
         reasons.get(error.status_code, str(error.detail)),

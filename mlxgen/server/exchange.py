@@ -46,7 +46,7 @@ from .service import Service
 from .time_limits import TimeLimits
 
 LAST_WORDS = 1.0
-_TIMEOUTS = ("queue_timeout", "prefill_timeout", "timeout")
+_TIMEOUTS = ("queue_timeout", "timeout")
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 Work: TypeAlias = Callable[["Exchange"], Awaitable[None]]

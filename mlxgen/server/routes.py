@@ -14,7 +14,6 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
-from .. import __version__
 from .anthropic.messages import count_tokens, parse_messages
 from .anthropic.schemas import CountRequest, MessagesRequest
 from .errors import RequestError, as_messages_error, error_body
@@ -27,7 +26,7 @@ from .metrics import CONTENT_TYPE
 from .openai.chat import parse_chat
 from .openai.completion import parse_completion
 from .openai.llama import parse_infill, parse_llama
-from .openai.props import props_of, slots_of, tokenizer_of
+from .openai.props import props_of, slots_of
 from .openai.schemas import ChatRequest, CompletionRequest, InfillRequest, LlamaRequest
 from .openai_responses.reply import failed as response_failed
 from .openai_responses.request import parse_responses
@@ -222,12 +221,6 @@ def _add_model(router: APIRouter, service: Service) -> None:
             "status": member.told(),
         }
 
-    @router.get("/tokenizer_info", responses=_ANSWER | answers(404, *_BUSY))
-    async def tokenizer_info(model: str | None = None) -> Response:
-        """The begin and end tokens, and the chat template."""
-        async with service.using(model) as serving:
-            return JsonResponse(tokenizer_of(serving.model))
-
     @router.get("/v1/models", responses=_ANSWER | answers(*_BUSY))
     async def models() -> Response:
         """A list of the models, by each of their names, and whether they are loaded."""
@@ -274,11 +267,6 @@ def _add_state(router: APIRouter, service: Service) -> None:
         """Readiness: 200, or 503 while the server loads, is stuck, is stopping or has failed."""
         return health(200 if service.is_ready and service.stuck is None else 503)
 
-    @router.get("/ping", responses=_HEALTH)
-    async def ping() -> Response:
-        """The same as /health, for clients that ask here."""
-        return await ready()
-
     @router.get("/slots", responses=_good(_LIST) | answers(401, 403, 503))
     async def slots(fail_on_no_slot: str | None = None, model: str | None = None) -> Response:
         """The sequences of a model that may run at a time, and which of them are running. With
@@ -291,11 +279,6 @@ def _add_state(router: APIRouter, service: Service) -> None:
             raise RequestError("no slot is free; try again later", status=503, code="no_slot")
         known = None if serving is None else serving.model
         return JsonResponse(slots_of(known, busy=busy, slots=most))
-
-    @router.get("/version", responses=_ANSWER | answers(401, 403))
-    async def version() -> Response:
-        """The server's version."""
-        return JsonResponse({"version": __version__})
 
     @router.get("/health/live", responses=_HEALTH)
     async def live() -> Response:

@@ -128,14 +128,9 @@ class Settings(ModelSettings):
     leave)."""
     queue_timeout: float = _seconds(600.0)
     """Seconds that a request may wait until its prompt is run; 0 is no limit."""
-    prefill_timeout: float = _seconds(0.0)
-    """Seconds for running its prompt; 0, the default, is no limit. What was run by then is kept."""
     request_timeout: float = _seconds(0.0)
     """Seconds for its answer, from the first token to the last byte; 0, the default, is no
     limit."""
-    stall_timeout: float = _seconds(300.0)
-    """Seconds without a step, while there are sequences to run, before /health/live is 503; 0 is
-    never. It must be longer than any piece of a prompt takes."""
     shutdown_grace: float = _seconds(30.0)
     """Seconds for running requests after SIGTERM, SIGHUP or Ctrl-C."""
 

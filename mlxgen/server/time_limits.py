@@ -18,7 +18,7 @@ class Stage(enum.IntEnum):
     """What a request does, in this order."""
 
     WAITS = 0
-    READS = 1  # the first of its prompts is run
+    READS = 1  # the first of its prompts is run, for as long as that takes
     ANSWERS = 2  # that was run
 
 
@@ -61,7 +61,7 @@ class TimeLimits:
             self._timer.cancel()
 
     def _started(self) -> Timer | None:
-        seconds, late = self._limits[self._stage]
+        seconds, late = self._limits.get(self._stage, (0.0, None))
         return self._call_later(seconds, self._interrupt, late) if seconds else None
 
 
@@ -76,25 +76,9 @@ def queue_timeout(settings: Settings) -> RequestError:
 
 def _limits(settings: Settings) -> dict[Stage, tuple[float, RequestError]]:
     """The seconds of each stage, where 0 is no limit, and what to say after them."""
-    waits, reads, answers = (
-        settings.queue_timeout,
-        settings.prefill_timeout,
-        settings.request_timeout,
-    )
+    answers = settings.request_timeout
     return {
-        Stage.WAITS: (
-            waits,
-            queue_timeout(settings),
-        ),
-        Stage.READS: (
-            reads,
-            RequestError(
-                f"it took more than {reads:g} seconds to run the prompt; send it again to go on "
-                "from there, or a shorter one",
-                status=504,
-                code="prefill_timeout",
-            ),
-        ),
+        Stage.WAITS: (settings.queue_timeout, queue_timeout(settings)),
         Stage.ANSWERS: (
             answers,
             RequestError(

@@ -5,8 +5,8 @@
 - ``hang``: it takes no step while there is a file of the name in ``WHILE``.
 - ``prefill``: the same, as soon as it has run a piece of a prompt.
 
-``SILENCE`` are the seconds after which a stream gives a sign of life. After three of them the file
-in ``WHILE`` is removed.
+``STALL`` are the seconds after which an engine without a step is stuck, and ``SILENCE`` those after
+which a stream gives a sign of life. After three of these the file in ``WHILE`` is removed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 
 from mlxgen.server import replying
 from mlxgen.server.anthropic.reply import MessagesReply
+from mlxgen.server.engine import pulse
 from mlxgen.server.engine.boot import booting
 from mlxgen.server.openai.reply import OpenAIReply
 from mlxgen.server.openai_responses.reply import ResponsesReply
@@ -86,6 +87,7 @@ def main() -> int:
     settings = read_settings()
     boot = booting(settings)
     breaks = os.environ.get("BREAKS", "engine")
+    pulse.STALL = float(os.environ.get("STALL", pulse.STALL))
     if "SILENCE" in os.environ:
         replying.SILENCE = float(os.environ["SILENCE"])
         for kind in (OpenAIReply, MessagesReply, ResponsesReply):

@@ -266,7 +266,7 @@ def test_an_engine_that_takes_no_step_is_said_until_it_takes_one(tmp_path: Path)
     hangs = tmp_path / "hangs"
     hangs.touch()
     with running(
-        "--stall-timeout", "0.2", module="tests.server.broken", BREAKS="hang", WHILE=str(hangs)
+        module="tests.server.broken", STALL="0.2", BREAKS="hang", WHILE=str(hangs)
     ) as server:
 
         def live() -> int:

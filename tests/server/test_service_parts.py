@@ -19,7 +19,6 @@ import pytest
 from mlxgen.engine import Chunk, DraftCount, Stats, Usage
 from mlxgen.engine.chunk import Alternative
 from mlxgen.server.app import make_app
-from mlxgen.server.docs_page import docs_page
 from mlxgen.server.engine.mailbox import Delivery, Mailbox
 from mlxgen.server.engine.thread import State
 from mlxgen.server.errors import RequestError
@@ -247,34 +246,6 @@ def test_a_file_of_the_page_that_a_browser_has_is_not_sent_again() -> None:
         kept = unless_kept(first, known)
         assert (kept.status_code, kept.body) == (304, b"")
         assert kept.headers["content-security-policy"] == first.headers["content-security-policy"]
-
-
-def test_the_documentation_escapes_what_it_shows() -> None:
-    field = {"anyOf": [{"type": "array", "items": {"enum": ["<b>"]}}, {"type": "null"}]}
-    body = {"properties": {"<i>": field}, "required": ["<i>"]}
-    page = docs_page(
-        {
-            "info": {"title": "<t>", "version": "1"},
-            "components": {"schemas": {"B": body}},
-            "paths": {
-                "/x": {
-                    "post": {
-                        "description": "does <x> to ``a < b``",
-                        "requestBody": {
-                            "content": {
-                                "application/json": {"schema": {"$ref": "#/components/schemas/B"}}
-                            }
-                        },
-                        "responses": {"200": {"description": "ok"}},
-                    }
-                }
-            },
-        }
-    )
-    for raw in ("<t>", "<i>", "<b>", "<x>", "<script", "http:", "https:"):
-        assert raw not in page
-    assert "list of &#x27;&lt;b&gt;&#x27;" in page
-    assert "<p>does &lt;x&gt; to <code>a &lt; b</code></p>" in page
 
 
 def test_while_the_model_is_loaded_only_liveness_is_good_and_a_signal_ends_it() -> None:

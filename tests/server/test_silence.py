@@ -182,43 +182,6 @@ def test_who_left_while_the_prompt_was_run_goes_on_from_there(
 # ---- time limits
 
 
-@pytest.fixture(scope="module")
-def hurried(gate: Gate) -> Iterator[Running]:
-    with running(
-        *("--prefill-chunk", "16", "--prefill-timeout", "0.3"),
-        module="tests.server.broken",
-        BREAKS="prefill",
-        WHILE=str(gate._path),
-    ) as server:
-        yield server
-
-
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("/v1/chat/completions", '"code":"prefill_timeout"'),
-        pytest.param("/v1/messages", '"type":"api_error"', marks=pytest.mark.slow),
-        pytest.param("/v1/responses", '"code":"server_error"', marks=pytest.mark.slow),
-    ],
-)
-def test_the_time_of_a_prompt_is_limited(
-    path: str, said: str, hurried: Running, gate: Gate
-) -> None:
-    gate.shut(hurried)
-    body = asked(path, f"late {path} ")
-    stream = hurried.post(path, body)
-    assert stream.status_code == 200
-    assert said in stream.text and "0.3 seconds to run the prompt" in stream.text
-    gate.shut(hurried)
-    whole = hurried.post(path, {**body, "stream": False})
-    assert (whole.status_code, "0.3 seconds" in whole.text) == (504, True)
-    gate.open()
-    with hurried.stream(path, {**body, "return_progress": True}) as lines:
-        told = next(line for line in lines if "prompt_progress" in line)
-    [cached] = re.findall(r'"cache":(\d+)', told)
-    assert int(cached) >= 32  # what was run by then is kept
-
-
 @pytest.mark.slow
 def test_the_time_of_waiting_is_limited(gate: Gate) -> None:
     with running(

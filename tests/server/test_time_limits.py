@@ -46,7 +46,6 @@ RUNS, RAN = False, True
     ("heard", "code", "status"),
     [
         ([], "queue_timeout", 503),
-        ([RUNS], "prefill_timeout", 504),
         ([RUNS, RAN], "timeout", 504),
         ([RAN], "timeout", 504),
         ([RAN, RUNS], "timeout", 504),  # another prompt of the request
@@ -56,7 +55,7 @@ def test_a_stage_has_all_of_its_time_whatever_those_before_took(
     heard: list[bool], code: str, status: int
 ) -> None:
     clock, told = Clock(), list[Any]()
-    settings = Settings(queue_timeout=10, prefill_timeout=10, request_timeout=10)
+    settings = Settings(queue_timeout=10, request_timeout=10)
     limits = TimeLimits(settings, told.append, clock.call_later)
     for all_run in heard:
         clock.advance(9)
@@ -71,7 +70,7 @@ def test_a_stage_has_all_of_its_time_whatever_those_before_took(
 def test_no_limit_is_no_limit_and_neither_is_an_exchange_that_is_over() -> None:
     clock, told = Clock(), list[Any]()
     limits = TimeLimits(
-        Settings(queue_timeout=0, prefill_timeout=0, request_timeout=5),
+        Settings(queue_timeout=0, request_timeout=5),
         told.append,
         clock.call_later,
     )

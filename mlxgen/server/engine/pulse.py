@@ -17,17 +17,21 @@ from collections.abc import Callable
 from ..logs import log
 
 TICK = 1.0  # seconds between two checks
+STALL = 300.0  # seconds without a step: longer than any piece of a prompt takes
 
 
 class Pulse:
     """Watches ``beats``, the number of steps so far, or ``None`` while there is nothing to do.
 
-    After ``limit`` seconds without a step the pulse is missing, until the next one; 0 is never.
+    After ``limit`` seconds without a step the pulse is missing, until the next one; ``STALL`` if it
+    is not given.
     """
 
-    def __init__(self, beats: Callable[[], int | None], limit: float, *, tick: float = TICK):
+    def __init__(
+        self, beats: Callable[[], int | None], limit: float | None = None, *, tick: float = TICK
+    ) -> None:
         self._beats = beats
-        self._limit = limit
+        self._limit = STALL if limit is None else limit
         self._tick = tick
         self._seen: int | None = None
         self._looked = 0.0
@@ -38,7 +42,7 @@ class Pulse:
     @property
     def is_missing(self) -> bool:
         """Whether that has been too long."""
-        return 0 < self._limit <= self.seconds
+        return self._limit <= self.seconds
 
     def start(self) -> None:
         """Start watching."""

@@ -40,7 +40,7 @@ class Serving:
             max_sequences=settings.max_queue,
             remote=RemoteImages() if fetches else None,
         )
-        self.pulse = Pulse(lambda: thread.beats, settings.stall_timeout)
+        self.pulse = Pulse(lambda: thread.beats)
         self.pulse.start()
 
     @property

@@ -30,7 +30,7 @@ from .responses import error_response
 
 Headers: TypeAlias = dict[bytes, bytes]
 
-OPEN = frozenset({"/", "/health", "/health/live", "/health/ready", "/ping"})
+OPEN = frozenset({"/", "/health", "/health/live", "/health/ready"})
 """Paths that need no key: they reveal nothing, and the page at / asks for the key itself."""
 _HOST = re.compile(r"(?:\[(?P<inner>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]:@/?#\\]*?)\.?)(?::[0-9]*)?")
 """A name or an address, with or without a port. Nothing may follow: readers of addresses would take

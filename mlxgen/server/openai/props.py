@@ -1,4 +1,4 @@
-"""What llama.cpp's ``/props`` and vLLM's ``/tokenizer_info`` say, as far as it applies here.
+"""What llama.cpp's ``/props`` and ``/slots`` say, as far as it applies here.
 
 Invariant: ``params`` are the values that a chat without any options runs with, the sampling ones by
 the names of our requests; nothing else computes them.
@@ -68,13 +68,3 @@ def slots_of(model: ServedModel | None, *, busy: int, slots: int) -> list[dict[s
     return [
         {"id": index, "n_ctx": context, "is_processing": index < busy} for index in range(slots)
     ]
-
-
-def tokenizer_of(model: ServedModel) -> dict[str, Any]:
-    """What an evaluator without the tokenizer's files needs in addition to ``/tokenize``."""
-    return {
-        "bos_token": model.bos_token or None,
-        "eos_token": model.eos_token or None,
-        "model_max_length": model.max_context,
-        "chat_template": model.chat_template,
-    }

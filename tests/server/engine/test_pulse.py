@@ -46,13 +46,6 @@ def test_time_in_which_nobody_could_look_does_not_count() -> None:
     assert seen.seconds == 0
 
 
-def test_without_a_limit_nobody_is_ever_missing() -> None:
-    seen = pulse(0)
-    for second in range(1000):
-        seen.saw(7, float(second))
-    assert not seen.is_missing
-
-
 async def until(what: Callable[[], bool]) -> None:
     while not what():
         await asyncio.sleep(0.01)

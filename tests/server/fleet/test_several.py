@@ -169,7 +169,6 @@ def test_what_is_asked_about_a_model_names_it(shelf: Path) -> None:
         props = (await get("/props", params={"model": "owner/three"})).json()
         assert props["model_alias"] == "owner/three"
         assert props["model_path"] == str(shelf / "owner" / "three")
-        assert (await get("/tokenizer_info", params={"model": "one"})).status_code == 200
         tokens = (await post("/tokenize", json={"prompt": "x", "model": "one"})).json()["tokens"]
         text = (await post("/detokenize", json={"tokens": tokens, "model": "one"})).json()
         assert text["content"] == "x"
@@ -181,7 +180,7 @@ def test_what_is_asked_about_a_model_names_it(shelf: Path) -> None:
         assert (await get("/v1/models/one")).json()["max_model_len"] == 4096
         answer = await get("/v1/models/gpt-9")
         assert answer.status_code == 404 and "'one'" in answer.json()["error"]["message"]
-        for path in ("/props", "/tokenizer_info", "/slots"):
+        for path in ("/props", "/slots"):
             assert (await get(path, params={"model": "gpt-9"})).status_code == 404, path
         assert (await server.say("gpt-9")).status_code == 404
         assert (await get("/health")).json()["ready"]

@@ -90,7 +90,6 @@ class BlockStore:
         self._lock = threading.RLock()  # for what follows
         root = root_of("") if folder is None else folder.layout.root
         self._blocks = Blocks(make, root, sizes)
-        self._unsettled: list[Block] = []
         self._writer = None if folder is None else Writer(self._blocks, folder, self._lock)
         if folder is not None:
             atexit.register(_leave, ref(self))
@@ -174,8 +173,8 @@ class BlockStore:
                 parent = new[-1].key
             if not new and (self.any_length or way[-1].has_state):
                 self._blocks.touch(way)
-            elif self._add(way, new, None if self.any_length else Snapshot.of(kv), room):
-                self._unsettled += new or way[-1:]
+            else:
+                self._add(way, new, None if self.any_length else Snapshot.of(kv), room)
 
     def _add(
         self, way: list[Block], new: list[Block], state: Snapshot | None, room: int | None
@@ -208,13 +207,11 @@ class BlockStore:
         """Wait until all that was kept is computed, and drop it if that fails. Nothing else runs
         now, so what is held is written to disk."""
         with self._lock:
-            waiting = self._unsettled
             try:
-                mx.eval([block.arrays() for block in waiting])
+                mx.eval([block.arrays() for block in self._blocks if not block.settled])
             except Exception:
                 self.forget()
-            self._unsettled = []
-            for block in waiting:
+            for block in self._blocks:
                 block.settled = True
             if self._writer is not None:
                 self._writer.rests = True
@@ -223,9 +220,8 @@ class BlockStore:
     def forget(self) -> None:
         """Drop what is not known to be computed, with all that follows it: the device failed."""
         with self._lock:
-            for block in self._unsettled:
+            for block in [block for block in self._blocks if not block.settled]:
                 self._blocks.drop(block)
-            self._unsettled = []
 
     def work(self) -> None:
         """The device has something to do: write no more than what has to go."""
@@ -274,7 +270,6 @@ class BlockStore:
             case Empty():
                 with self._lock:
                     self._blocks.clear()
-                    self._unsettled = []
             case Settle():
                 self.settle()
             case Flush() if self._writer is not None:

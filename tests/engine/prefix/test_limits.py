@@ -310,6 +310,18 @@ def test_the_caches_of_a_row_are_not_kept_alive_nor_changed() -> None:
     assert cache.nbytes == 8 * 16
 
 
+def test_what_is_evicted_before_it_is_settled_is_not_kept_alive() -> None:
+    cache, ids = BlockStore(plain_layers, 1 << 22), tuple(range(1 << 16))
+    row = holding(plain_layers, ids)
+    cache.keep(ids, row)
+    before = cache.nbytes
+    assert before == 16 << 16
+    mx.synchronize()
+    held = mx.get_active_memory()
+    cache.shrink(0)
+    assert held - mx.get_active_memory() >= before
+
+
 def test_there_is_room_behind_what_was_taken_for_the_rest_and_a_first_step() -> None:
     cache, ids = BlockStore(plain_layers, PLENTY), tuple(range(300))
     cache.keep(ids, holding(plain_layers, ids))

@@ -177,7 +177,7 @@ def shape(runner: Runner) -> Any:
         (each.start, each.tokens.tolist(), each.has_state, each.size, each.settled)
         for each in cache._blocks
     ]
-    return blocks, len(cache._unsettled), cache.nbytes, cache.max_bytes
+    return blocks, cache.nbytes, cache.max_bytes
 
 
 def restore(leader: Leader, tokens: tuple[Token, ...], room: int | None = None) -> int:

@@ -125,7 +125,7 @@ def test_another_runner_that_is_told_the_same_computes_the_same(
             if found is not None:
                 held[line.get("twin", line["kv"])] = again  # nobody else holds it
     assert cache.nbytes == lm.prefix_cache.nbytes
-    assert len(cache._unsettled) == len(lm.prefix_cache._unsettled)
+    assert _settled(cache) == _settled(lm.prefix_cache)
 
 
 @pytest.mark.parametrize("kind", ["plain", pytest.param("hybrid", marks=pytest.mark.slow)])

@@ -64,6 +64,10 @@ test("settings that are nonsense are the defaults", () => {
 
 test("what is exported can be imported and is the same; other files are refused", () => {
   assert.deepEqual(imported(exported([good()]), "some.json"), [good()]);
+  const [nested, flat] = [good(), good()];
+  nested.nodes.a.tokens[0].a = [[1, "x", -1], [2, [195], null]]; // as files had it at first
+  flat.nodes.a.tokens[0].a = [1, "x", -1, 2, [195], null];
+  assert.deepEqual(imported(exported([nested]), "some.json"), [flat]);
   const ours = { format: "mlxgen conversations", version: 1, conversations: [] };
   const cases = [
     ["{", /is not JSON/], ["[]", /has no conversations/], [JSON.stringify({ ...ours, version: 2 }), /has version 2/],

@@ -23,10 +23,20 @@ export function imported(text, name) {
     throw new ImportError(`“${name}” has version ${found.version} of the format, and this page reads version ${VERSION}. Use the newest mlxgen.`);
   }
   return found.conversations.map((one, k) => {
-    const conversation = conversationOf(one, one?.id);
+    const conversation = conversationOf(flattened(one), one?.id);
     if (conversation) return conversation;
     throw new ImportError(`Nothing was imported: conversation ${k + 1} of ${found.conversations.length} in “${name}” is malformed.`);
   });
+}
+
+/** Alternatives were lists of their own at first: [[id, piece, logprob], ...]. */
+function flattened(one) {
+  for (const { tokens } of Object.values(one?.nodes ?? {}).filter(Boolean)) {
+    for (const record of Array.isArray(tokens) ? tokens : []) {
+      if (Array.isArray(record?.a?.[0])) record.a = record.a.flat();
+    }
+  }
+  return one;
 }
 
 function parsed(text, name) {

@@ -129,7 +129,7 @@ async function refusal(answer) {
 }
 
 /** A `ServerError` for OpenAI's error object. */
-export function describe(error, status, wait = null) {
+function describe(error, status, wait = null) {
   const said = String(error.message ?? "");
   const details = { status, code: error.code ?? null, param: error.param ?? null };
   if (status === 401) return new ServerError("The server needs an API key for this.", details);

@@ -3,8 +3,8 @@
 // Files are read and checked here, and put into the message for the model. `files` of a message are
 // {name, text}, and its `images` {name, url} with a `data:` address. Nothing here touches the page.
 
-export const MOST_TEXT = 2_000_000; // bytes
-export const MOST_IMAGE = 10_000_000;
+const MOST_TEXT = 2_000_000; // bytes
+const MOST_IMAGE = 10_000_000;
 
 const IMAGES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
 

@@ -1,7 +1,7 @@
 // What the server's figures say of the engine. Nothing here touches the page.
 
 /** Prometheus' text as a list of {name, labels, value}. */
-export function figuresOf(text) {
+function figuresOf(text) {
   const found = [];
   for (const line of text.split("\n")) {
     const [, name, labels = "", value] = /^(\w+)(?:\{(.*)\})? (\S+)$/.exec(line) ?? [];

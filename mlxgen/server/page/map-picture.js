@@ -176,7 +176,7 @@ const isPan = (event) => event.shiftKey || Math.abs(event.deltaX) > Math.abs(eve
 const wholeScale = (box, width, height) => Math.min((width - 2 * EDGE) / box.width, (height - ABOVE - BELOW) / box.height);
 
 /** The end of what the conversation shows. */
-export const shownEnd = (places) => (places.filter(({ node }) => node.shown).at(-1) ?? places[0])?.node.id ?? null;
+const shownEnd = (places) => (places.filter(({ node }) => node.shown).at(-1) ?? places[0])?.node.id ?? null;
 
 /** The id of the node that a key leads to; null for other keys. */
 function neighbour(places, here, key, acts) {

@@ -125,7 +125,7 @@ function textOfRun(path, start, end) {
 }
 
 /** How settings differ from others, in a few words. */
-export function differenceOf(settings, base) {
+function differenceOf(settings, base) {
   if (!base) return "";
   const said = [];
   for (const { name, label } of FIELDS) {

@@ -52,9 +52,6 @@ function keep(list) {
 /** All presets, the built-in ones first: {name, hint, settings, builtIn}. */
 export const presets = () => [...BUILT_IN, ...own.map((preset) => ({ ...preset, hint: "", builtIn: false }))];
 
-/** The settings with those of a preset; the old ones are left as they are. */
-export const withPreset = (settings, preset) => ({ ...settings, ...preset.settings });
-
 /** Whether the settings are already what a preset would make of them. */
 export const isInForce = (preset, settings) =>
   Object.entries(preset.settings).every(([name, value]) => settings[name] === value);
@@ -81,11 +78,4 @@ export function renamePreset(name, to) {
 
 export function removePreset(name) {
   keep(own.filter((preset) => preset.name !== name));
-}
-
-/** Add presets from a file; those of the same name are replaced. Returns how many there were. */
-export function addPresets(list) {
-  const found = (Array.isArray(list) ? list : []).map(checked).filter((preset) => preset && !problemOf(preset.name));
-  keep([...own.filter((preset) => !found.some(({ name }) => name === preset.name)), ...found]);
-  return found.length;
 }

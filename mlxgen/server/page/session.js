@@ -32,6 +32,7 @@ export class Session {
   #database;
   #loaded = new Map(); // by id
   #dirty = new Map(); // by id: the timer after which it is written
+  #texts = new Map(); // by id: {changed, texts}, for the search
   #cost = new Map(); // by id: milliseconds that writing it took
   #tell;
   #wanted = ""; // the conversation that was opened last, which may still be loading
@@ -167,12 +168,21 @@ export class Session {
   /** What is found in titles and texts, by conversation. */
   async search(pattern) {
     const found = new Map();
-    for (const { id, title } of this.#heads) {
-      const { nodes } = this.#loaded.get(id) ?? (await this.#database.read(id)) ?? { nodes: {} };
-      const result = findIn(title, Object.values(nodes).map((node) => [node.id, saidIn(node)]), pattern);
-      if (result) found.set(id, result);
+    for (const head of this.#heads) {
+      const result = findIn(head.title, await this.#textsOf(head), pattern);
+      if (result) found.set(head.id, result);
     }
     return found;
+  }
+
+  /** The texts of a conversation as [node's id, text]; of one that is not loaded, read once for each change. */
+  async #textsOf({ id, changed }) {
+    const known = this.#texts.get(id);
+    if (known?.changed === changed && !this.#loaded.has(id)) return known.texts;
+    const { nodes } = this.#loaded.get(id) ?? (await this.#database.read(id)) ?? { nodes: {} };
+    const texts = Object.values(nodes).map((node) => [node.id, saidIn(node)]);
+    this.#texts.set(id, { changed, texts });
+    return texts;
   }
 
   // ---- keeping -------------------------------------------------------------------------------

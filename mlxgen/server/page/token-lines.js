@@ -18,7 +18,7 @@ export const MARKS = {
 };
 
 /** The classes of `MARKS` that a record has. */
-export function markNames({ f, n, j, h, p }) {
+function markNames({ f, n, j, h, p }) {
   const names = [];
   if (f === 1) names.push("forced");
   if (f === 2) names.push("drafted");

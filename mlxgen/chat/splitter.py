@@ -19,7 +19,8 @@ The rules, for the whole text:
   text, and the other calls beside it are calls.
 - If the text is cut off, a call whose name can be read is a call with what there is of it. What
   comes before the name of a call is a mark, not text.
-- White space around marks belongs to the marks; so does the rest of it after a call.
+- White space around marks belongs to the marks, up to a bound before them; so does the rest of it
+  after a call. In an answer without tools only lines do, so that no space waits for what follows.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ _NAMES = {"normal": "content", "reasoning": "reasoning", "tool": "call"}
 Section: TypeAlias = Literal["none", "mark", "calls"]
 """Whether calls may come without their mark: after a mark that was read as text, or after calls."""
 _QUOTES = "`\"'"  # before a mark that is only named
+_STRETCH = 4096  # characters that are read at a time
+_BLANKS = 64  # characters of white space that may belong to a mark
 
 
 class Span(NamedTuple):
@@ -169,14 +172,17 @@ class Splitter:
             firsts = self._finder.firsts
             if not firsts or (not text[-1].isspace() and firsts.isdisjoint(text)):
                 return [self._span(_KINDS[self._part], text)]
-        source.text += text
-        return self._run()
+        for start in range(0, len(text), _STRETCH):
+            source.text += text[start : start + _STRETCH]
+            next(self._parts, None)
+        return self._taken()
 
     def flush(self, *, cut: bool = False) -> list[Span]:
         """The rest, because the text ends here; ``cut``: it was cut off."""
         if not cut:
             self._source.final = True
-            return self._run()
+            next(self._parts, None)
+            return self._taken()
         call, held = self._call, len(self._source.text)
         if call is not None and call.name is not None and not self._is_alone:
             self.is_unfinished = True
@@ -185,10 +191,6 @@ class Splitter:
             blank = self.calls and not self._source.text.strip()
             is_mark = blank or (self._reads and not self._is_alone)
             self._release("mark" if is_mark else self._kind, held)
-        return self._taken()
-
-    def _run(self) -> list[Span]:
-        next(self._parts, None)
         return self._taken()
 
     def _taken(self) -> list[Span]:
@@ -218,10 +220,11 @@ class Splitter:
         """The start of the text, where the model may begin to think."""
         source, start = self._source, self._marks.think_start or ""
         begun = source.text.lstrip()
-        if begun.startswith(start):
-            self._release("mark", len(source.text) - len(begun) + len(start))
+        space = len(source.text) - len(begun)
+        if space <= _BLANKS and begun.startswith(start):
+            self._release("mark", space + len(start))
             self._enter("reasoning")
-        elif source.final or not start.startswith(begun):
+        elif source.final or space > _BLANKS or not start.startswith(begun):
             self._part = "content"
         else:
             yield
@@ -230,7 +233,7 @@ class Splitter:
         """Everything up to a mark or its possible start; white space before it belongs to it."""
         source, finder = self._source, self._finder
         start, mark = finder.find(source.text, final=source.final)
-        text = len(source.text[:start].rstrip()) if finder.edges else start
+        text = self._text_before(start) if finder.edges else start
         if not mark:
             if source.final:
                 blank = self.calls and not source.text.strip()
@@ -241,7 +244,7 @@ class Splitter:
             yield
             return
         to, before = finder.edges[mark], source.text[start - 1] if start else self._last
-        is_first = self._is_new and not text
+        is_first = self._is_new and not source.text[:text].strip()
         on_line = is_first or "\n" in source.text[text:start]
         if to == "end" and self._section == "mark":  # of what was no call
             self._section = "none"
@@ -274,6 +277,16 @@ class Splitter:
             self._section = "none"
         else:
             self._enter(to)
+
+    def _text_before(self, start: int) -> int:
+        """Where the white space begins that belongs to a mark, or to what may become one."""
+        text = self._source.text
+        space = max(len(text[:start].rstrip()), start - _BLANKS)
+        is_start = self._is_new and not text[:start].strip()
+        if self._tools is None and self._part == "content" and not is_start:
+            line = text.find("\n", space, start)  # no mark of thinking counts inside a line
+            return line if line >= 0 else start
+        return space
 
     def _counts(self, mark: str, to: str, before: str, is_first: bool, on_line: bool) -> bool:
         """Whether a mark is one here, or only text that names it."""

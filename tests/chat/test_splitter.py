@@ -312,3 +312,28 @@ def test_spans_do_not_depend_on_the_pieces(
     whole = split([text], thinking=thinking, tools=tools, cut=cut, trim=trim)
     pieces = pieces_of(text, sizes)
     assert split(pieces, thinking=thinking, tools=tools, cut=cut, trim=trim) == whole
+
+
+@pytest.mark.parametrize("tools", [None, reader()])
+def test_of_endless_white_space_only_the_end_waits_for_a_mark(tools: ToolReader | None) -> None:
+    for space in (" ", "\n", " \n"):
+        text = f"Hm.{space * 500}"
+        splitter = Splitter(Reading(marks=MARKS, thinking="possible", tools=tools))
+        come = 0
+        for i, character in enumerate(text, 1):
+            come += sum(len(span.text) for span in splitter.push(character))
+            assert come >= i - 65
+        for rest in ("", "So", "</think>\n\nSo", "<think>Hm.</think>So", CALL):
+            parts(text + rest, tools=tools)
+            parts(text[3:] + rest, tools=tools)
+
+
+def test_without_tools_no_space_waits_for_what_follows() -> None:
+    splitter = Splitter(Reading(marks=MARKS, thinking="possible"))
+    for piece in ("It ", "is ", " 3 "):
+        assert "".join(span.text for span in splitter.push(piece)) == piece
+    assert parts("It is \n<think>Hm.</think> so.") == [
+        ("content", "It is "),
+        ("reasoning", "Hm."),
+        ("content", "so."),
+    ]

@@ -18,7 +18,7 @@ _THINKING = (
 _RESPONSE = (
     ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
     ("<response>", "</response>"),  # Granite 3
-    ("<answer>", "</answer>"),  # Hunyuan
+    ("<answer>", "</answer>"),  # Hunyuan, on lines of their own
 )
 _TOKENS = (  # that mean nothing inside an answer
     "<|python_end|>",  # Llama 4, after its calls
@@ -68,7 +68,7 @@ def marks_of(tokenizer: Any, template: str, tokens: Collection[str]) -> Marks:
         is_there = all(_is_in(mark, template, tokens) for mark in pair)
         is_hunyuan = "<tool_calls>" in template and pair == ("<answer>", "</answer>")
         if start is not None and (is_there or is_hunyuan):  # its template does not show them
-            markers += pair
+            markers += (*pair, f"\n{pair[1]}")
     return Marks(
         think_start=start,
         think_end=end,

@@ -42,17 +42,21 @@ def budget_of(effort: str | None, usual: int | None, dialect: Dialect) -> int | 
     return min(meant, usual)
 
 
-def thinking_of(prompt: Sequence[Token], dialect: Dialect, continued: str | None) -> Thinking:
+def thinking_of(
+    prompt: Sequence[Token], dialect: Dialect, begun: Mapping[str, Any] | None
+) -> Thinking:
     """Whether the text after a rendered prompt begins inside the thinking.
 
     Only the generation prompt counts, which is the end of the prompt: a user who writes
-    ``<think>`` changes nothing. ``continued`` is the text of the message to continue.
+    ``<think>`` changes nothing. ``begun`` is the message to continue; if it has no content, its
+    reasoning goes on.
     """
     start, end = dialect.marks.think_start, dialect.marks.think_end
     if start is None or end is None:
         return "closed"
-    if continued is not None:
-        return "open" if continued.rfind(start) > continued.rfind(end) else "closed"
+    if begun is not None:
+        said = str(begun.get("content") or start)
+        return "open" if said.rfind(start) > said.rfind(end) else "closed"
     pieces = map(dialect.vocabulary.piece, plain(prompt[-_TAIL:]))
     tail = b"".join(pieces).decode("utf-8", "replace").rstrip()
     if tail.endswith(end):

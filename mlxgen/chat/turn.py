@@ -101,10 +101,10 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
     tools = plan_tools(turn.tools, form, dialect)
     ids, left_out = prompt_of(turn, dialect, limits)
     chat = turn.chat
-    continued = str(chat.messages[-1]["content"]) if chat.continue_final_message else None
-    thinking = thinking_of(ids, dialect, continued)
-    if continued is not None:
-        dialect = replace(dialect, marks=going_on(dialect.marks, chat.messages[-1]))
+    begun = chat.messages[-1] if chat.continue_final_message else None
+    thinking = thinking_of(ids, dialect, begun)
+    if begun is not None:
+        dialect = replace(dialect, marks=going_on(dialect.marks, begun))
     spec = tools.spec
     calls = None if tools.reader is None else tools.reader.format.starts
     if spec is not None:

@@ -66,6 +66,20 @@ def _without_billing(value: Any) -> Any:
     return kept
 
 
+def _without_bills(content: Any) -> Any:
+    """What anybody says without the blocks that are nothing but a bill."""
+    if not isinstance(content, list):
+        return content
+    return [block for block in content if not isinstance(block, dict) or not _is_bill(block)]
+
+
+def _is_bill(block: Mapping[str, Any]) -> bool:
+    text = block.get("text")
+    if not isinstance(text, str) or _BILLING.search(text) is None:
+        return False
+    return not _BILLING.sub("", text).strip()
+
+
 def _text_in(piece: Mapping[str, Any]) -> str | None:
     """The text of a piece of any kind, with its title and source, if it has some."""
     source = piece.get("source")
@@ -162,6 +176,8 @@ def chat_history(body: Mapping[str, Any]) -> History:
             message = {**message, "content": content}
         if role in ("system", "developer"):
             message["content"] = _without_billing(message["content"])
+        elif role == "user" and "content" in message:
+            message = {**message, "content": _without_bills(message["content"])}
         elif role == "assistant":
             calls = _chat_calls(message, i)
             message.pop("function_call", None)
@@ -251,7 +267,7 @@ def _blocks(message: Json, at: str, asks: bool, left_out: list[str]) -> Any:
         if not kind:
             told.append(block)
             continue
-        if kind == "text" and _BILLING.sub("", str(block.get("text"))) == "":
+        if kind == "text" and (block.get("text") == "" or _is_bill(block)):
             continue
         if kind == "tool_use":
             block = {**block, "input": {} if block.get("input") is None else block["input"]}
@@ -330,6 +346,8 @@ def responses_history(body: Mapping[str, Any]) -> History:
             )
             if item.get("role") in ("system", "developer"):
                 content = _without_billing(content)
+            elif item.get("role") == "user":
+                content = _without_bills(content)
             told.append({**item, "content": content})
         elif kind in _ITEMS:
             told.append(_item(item, kind, at, left_out))

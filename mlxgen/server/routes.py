@@ -23,7 +23,7 @@ from .fleet.catalogue import Entry
 from .fleet.member import Status
 from .http.responses import JsonResponse, to_json
 from .metrics import CONTENT_TYPE
-from .openai.chat import parse_chat
+from .openai.chat import apply_template, parse_chat
 from .openai.completion import parse_completion
 from .openai.llama import parse_infill, parse_llama
 from .openai.props import props_of, slots_of
@@ -123,6 +123,11 @@ async def tokenize_text(exchange: Exchange) -> None:
     await work_on_tokens(exchange, tokenize)
 
 
+async def apply_chat_template(exchange: Exchange) -> None:
+    """The text of the prompt that a chat completion with this body would have."""
+    await work_on_tokens(exchange, apply_template)
+
+
 async def detokenize_tokens(exchange: Exchange) -> None:
     """The text of tokens."""
     await work_on_tokens(exchange, detokenize)
@@ -168,6 +173,7 @@ _WORK: tuple[tuple[str, Work, type[BaseModel], Answers], ...] = (
     ("/v1/messages", messages, MessagesRequest, _streamed(_OBJECT)),
     ("/v1/messages/count_tokens", count_message_tokens, CountRequest, _ANSWER),
     ("/tokenize", tokenize_text, TokenizeRequest, _ANSWER),
+    ("/apply-template", apply_chat_template, ChatRequest, _ANSWER),
     ("/detokenize", detokenize_tokens, DetokenizeRequest, _ANSWER),
     ("/v1/models/load", load_model, ModelRequest, _ANSWER),
     ("/v1/models/unload", unload_model, ModelRequest, _ANSWER | answers(409)),

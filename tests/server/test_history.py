@@ -203,11 +203,14 @@ def test_the_line_of_a_bill_is_dropped_wherever_it_stands() -> None:
     ):
         prompt, _ = messages(system=system)
         assert "billing" not in prompt and "Be kind." in prompt
-    said = {
+    said: dict[str, Any] = {
         "role": "user",
         "content": [{"type": "text", "text": bill}, {"type": "text", "text": "Hi"}],
     }
-    assert "billing" not in messages(said)[0]
+    assert "billing" not in messages(said)[0] and "billing" not in chat(said)[0]
+    item = {**said, "content": [{**part, "type": "input_text"} for part in said["content"]]}
+    jobs = parse_responses({"input": [item]}, demo()).jobs
+    assert demo().vocabulary.decode(jobs[0].prompt.tokens).count("billing") == 0
     assert "billing" not in chat({"role": "system", "content": f"{bill}\nBe kind."})[0]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from mlxgen.server.anthropic.messages import parse_messages
 from mlxgen.server.errors import RequestError, as_messages_error
-from mlxgen.server.openai.chat import parse_chat
+from mlxgen.server.openai.chat import apply_template, parse_chat
 from mlxgen.server.openai.completion import parse_completion
 from mlxgen.server.openai_responses.request import parse_responses
 from mlxgen.server.token_work import tokenize
@@ -42,6 +42,17 @@ def without_switch() -> Any:
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>"
     assert Vocabulary.of(tokenizer)
     return served(tokenizer)
+
+
+def shows_thoughts() -> Any:
+    """A model that thinks, whose template shows earlier thoughts."""
+    model = without_switch()
+    model.vocabulary.tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.reasoning_content %}<think>{{ m.reasoning_content }}"
+        "</think>{% endif %}{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}<think>{% endif %}"
+    )
+    return served(model.vocabulary.tokenizer)
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -118,7 +129,8 @@ def test_thoughts_stay_in_the_text_if_they_are_wanted_there(server: Running) -> 
     parted = server.post("/v1/chat/completions", body).json()["choices"][0]["message"]
     raw = server.post("/v1/chat/completions", {**body, "reasoning_format": "none"}).json()
     message = raw["choices"][0]["message"]
-    assert not message.get("reasoning_content")
+    assert parted["reasoning"] == parted["reasoning_content"]
+    assert not message.get("reasoning_content") and "reasoning" not in message
     assert "<think>" in message["content"] and parted["reasoning_content"] in message["content"]
 
 
@@ -161,5 +173,66 @@ def test_an_answer_that_has_begun_is_gone_on_with() -> None:
     assert marked.jobs[0].prompt == prompt
     item = {**begun, "type": "message", "status": "in_progress"}
     assert parse_responses({"input": [*ASK, item]}, demo()).jobs[0].prompt == prompt
+    with_thoughts = {"role": "assistant", "content": "", "reasoning_content": "I wonder"}
+    told = {"messages": [*ASK, with_thoughts], "continue_final_message": True}
+    wondering = parse_chat(told, shows_thoughts()).jobs[0].prompt
+    assert wondering.thinking is not None and wondering.thinking.state == "reasoning"
     done = {**item, "status": "completed"}
     assert parse_responses({"input": [*ASK, done]}, demo()).jobs[0].prompt != prompt
+
+
+@pytest.mark.parametrize(
+    ("mixed", "meant"),
+    [
+        ([72, "i <|im_end|>", 33], [72, "i ", "<|im_end|>", 33]),
+        (["Hi ", 72, "i"], ["Hi ", 72, "i"]),
+        ([["a", "b"]], ["a", "b"]),
+    ],
+)
+def test_texts_and_ids_are_one_prompt(mixed: list[Any], meant: list[Any]) -> None:
+    vocabulary, tokens = demo().vocabulary, list[int]()
+    for i, piece in enumerate(meant):
+        if isinstance(piece, int):
+            tokens.append(piece)
+        elif i and piece != "<|im_end|>":
+            tokens += vocabulary.continue_with(piece.encode())
+        else:
+            tokens += vocabulary.encode(piece, special=i == 0)
+    (job,) = parse_completion({"prompt": mixed}, demo()).jobs
+    assert list(job.prompt.tokens) == tokens
+    jobs = (
+        parse_completion({"prompt": [mixed, [1, 2], "a"]}, demo()).jobs
+        if meant != ["a", "b"]
+        else ()
+    )
+    assert not jobs or [list(each.prompt.tokens) for each in jobs][:2] == [tokens, [1, 2]]
+
+
+@pytest.mark.parametrize("most", [3, -1])
+def test_of_a_chat_the_last_tokens_are_kept(most: int) -> None:
+    whole = parse_chat({"messages": ASK}, demo()).jobs[0].prompt.tokens
+    body = {"messages": ASK, "truncate_prompt_tokens": most}
+    kept = parse_chat(body, demo()).jobs[0].prompt.tokens
+    assert kept == (whole if most < 0 else whole[-most:])
+
+
+def test_the_text_of_a_prompt_is_that_of_the_chat() -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": {}}}
+    for more in ({}, {"tools": [tool]}, {"enable_thinking": False}, {"temperature": 0, "foo": 1}):
+        body: dict[str, Any] = {"messages": ASK, **more}
+        prompt = parse_chat(body, demo()).jobs[0].prompt.tokens
+        whole = demo().vocabulary.decode(prompt)
+        assert apply_template(body, demo()) == {"prompt": whole}
+        shorter = apply_template({**body, "add_generation_prompt": False}, demo())["prompt"]
+        assert whole.startswith(shorter) and shorter != whole
+    begun = {"messages": [*ASK, {"role": "assistant", "content": "It is"}]}
+    told = apply_template({**begun, "continue_final_message": True}, demo())["prompt"]
+    assert told.endswith("It is")
+    with pytest.raises(RequestError) as refused:
+        apply_template({"messages": ASK, "add_generation_prompt": "no"}, demo())
+    assert refused.value.param == "add_generation_prompt"
+
+
+def test_the_text_of_a_prompt_comes_over_http(server: Running) -> None:
+    answer = server.post("/apply-template", {"messages": ASK})
+    assert answer.json() == apply_template({"messages": ASK}, demo())

@@ -208,9 +208,9 @@ _KIMI_K3 = Tagged(
     key=('<|open|>argument key="{key}" type="{kind}"<|sep|>',),
     after=("<|close|>argument<|sep|>",),
     close=("<|close|>call<|sep|>",),
-    head=rf"<\|open\|>call{_MORE}\s+tool=\"{_NAME}\"{_MORE}\s*<\|sep\|>",
+    head=rf"(?:<\|open\|>\s*)+call{_MORE}\s+tool=\"{_NAME}\"{_MORE}\s*<\|sep\|>",
     tag=(
-        r"<\|open\|>argument\s+key=\"(?P<key>[^\"]+)\"(?:\s+type=\"(?P<kind>\w+)\")?"
+        r"(?:<\|open\|>\s*)+argument\s+key=\"(?P<key>[^\"]+)\"(?:\s+type=\"(?P<kind>\w+)\")?"
         rf"{_MORE}\s*<\|sep\|>"
     ),
     half="(?!)",
@@ -220,7 +220,7 @@ _KIMI_K3 = Tagged(
     body_end=("<|close|>json<|sep|>",),
     kinds=("string", "object"),
     exact=True,
-    begins=("<|open|>call",),
+    begins=("<|open|>call", "<|open|><|open|>call"),
 )
 _MINICPM = Tagged(
     open=('<function name="{name}">',),
@@ -381,6 +381,7 @@ _FORMATS = (
     ),
     CallFormat(
         *("kimi_k3", "<|open|>tools<|sep|>", "<|close|>tools<|sep|>", _KIMI_K3),
+        also=("<|open|><|open|>tools<|sep|>", "<|open|>tools"),
         bare=("<|open|>call",),
         enforced=False,
     ),

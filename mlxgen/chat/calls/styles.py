@@ -224,7 +224,8 @@ class Tagged:
     head: str
     tag: str
     half: str = (
-        r"<?(?:atem:)?(?:param(?:eter)?)?[\s=]*(?:name\s*=\s*)?[\"']?(?P<key>\L<keys>)[\"']?\s*>"
+        r"(?:<|(?<![/\w=\"'<]))(?:atem:)?(?:param(?:eter)?)?[\s=]*(?:name\s*=\s*)?"
+        r"[\"']?(?P<key>\L<keys>)[\"']?\s*>"
     )
     end: str
     over: str = "(?!)"
@@ -243,7 +244,7 @@ class Tagged:
         head = yield from _matched(source, rf"\s*{self.head}", place)
         call.named(head["name"])
         keys = call.given.known
-        place = head.end()
+        place = yield from source.passed(head.end(), (head[0].strip(),), often=True)
         body = yield from source.match(compiled(rf"\s*(?:{self.body})?\s*(?=\{{)"), place)
         if body is not None and not body.partial:
             place = yield from _object(call, body.end())
@@ -274,6 +275,8 @@ class Tagged:
     def _value(self, call: Call, tag: regex.Match[str]) -> Waiting[int]:
         """The value after a tag; returns where it ends, with the tag that ends it."""
         source, groups, start = call.source, tag.groupdict(), tag.end()
+        if "|" in tag[0]:  # a control token twice is a slip, and any other tag may be the value's
+            start = yield from source.passed(start, (tag[0].strip(),), often=True)
         key, is_raw = (groups["key"] or "").strip(), groups.get("raw") is not None
         is_json = groups.get("kind") not in (None, self.kinds[0])
         grow = None if is_json else call.given.begin(key, quoted=False)

@@ -96,12 +96,11 @@ def _marks(
     tokens: Sequence[Token], vocabulary: Vocabulary, begun: Mapping[str, Any] | None, *, tools: bool
 ) -> ThinkingMarks | None:
     """The marks after a prompt; ``begun`` is the message that it leaves open, if it does."""
-    dialect, continued = Dialect.of(vocabulary), None
-    if begun is not None:  # if it has no content, its reasoning goes on
-        continued = str(begun.get("content") or dialect.marks.think_start or "")
+    dialect = Dialect.of(vocabulary)
+    if begun is not None:
         dialect = replace(dialect, marks=going_on(dialect.marks, begun))
     calls = dialect.tools.starts if tools and dialect.tools is not None else None
-    return marks_of(thinking_of(tokens, dialect, continued), dialect, calls)
+    return marks_of(thinking_of(tokens, dialect, begun), dialect, calls)
 
 
 def _raw(text: str, vocabulary: Vocabulary) -> tuple[Token, ...]:

@@ -6,13 +6,15 @@ Invariant: every field of a request that was accepted has had its effect, or has
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...chat.template.format import Chat
 from ...chat.template.sandbox import RenderLimits
-from ...chat.turn import Turn, plan_turn
+from ...chat.turn import Turn, plan_turn, prompt_of
 from ...engine import Prompt
 from ...errors import MlxgenError
+from ...images import plain
 from ..asked import Question
 from ..call import Call
 from ..errors import RequestError, as_request_error
@@ -76,6 +78,22 @@ def turn_of(request: ChatRequest, model: ServedModel) -> Turn:
         keep=keep_of(request, model),
         raw_thoughts=request.reasoning_format == "none",
     )
+
+
+def apply_template(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
+    """The text of the prompt that a chat would have; ``add_generation_prompt: false`` begins no
+    answer."""
+    begins = body.get("add_generation_prompt") is not False
+    given = body if begins else {**body, "add_generation_prompt": None}
+    request = read(given, ChatRequest, served=model, mend=chat_history).request
+    model = model.called(request.model)
+    turn = turn_of(request, model)
+    turn = replace(turn, chat=replace(turn.chat, add_generation_prompt=begins))
+    try:
+        tokens = prompt_of(turn, model.dialect, RenderLimits()).tokens
+    except MlxgenError as error:
+        raise as_request_error(error, CHAT_FIELDS) from error
+    return {"prompt": model.vocabulary.decode(plain(tokens))}
 
 
 def _goes_on(request: ChatRequest) -> bool:

@@ -68,7 +68,7 @@ class ChatChoice:
                 del call["index"]
             message |= {"content": content or None, "tool_calls": calls}
         if reasoning:
-            message["reasoning_content"] = reasoning
+            message |= _thoughts(reasoning)
         return {
             "index": self._index,
             "message": message,
@@ -87,7 +87,7 @@ class ChatChoice:
             if isinstance(event, Text):
                 deltas.append({"content": event.text})
             elif isinstance(event, Reasoning):
-                deltas.append({"reasoning_content": event.text})
+                deltas.append(_thoughts(event.text))
             elif isinstance(event, CallStarted):
                 call = {"index": self._called, "id": event.id, "type": "function"}
                 function = {"name": event.name, "arguments": ""}
@@ -109,6 +109,11 @@ class ChatChoice:
             thoughts = [entry(t, "reasoning") for t in delta.tokens if "reasoning" in t.parts]
             logprobs |= {"reasoning_content": thoughts} if thoughts else {}
         return logprobs
+
+
+def _thoughts(text: str) -> Event:
+    """Thoughts under both names by which clients look for them."""
+    return {"reasoning_content": text, "reasoning": text}
 
 
 CHAT = partial(

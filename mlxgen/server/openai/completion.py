@@ -5,13 +5,14 @@ Invariant: that of chat requests.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from ...engine import Prompt
 from ...errors import PromptError
-from ...tokens import Infill, Token
+from ...tokens import Infill, Token, Vocabulary
 from ..asked import Question
 from ..call import Call, Reply
 from ..errors import RequestError
@@ -21,7 +22,7 @@ from .constraints import form_of
 from .options import call_of_request, keep_of, limit_of
 from .plan import ReplyPlan
 from .reading import Read, read
-from .schemas import MAX_ANSWERS, CompletionRequest, InfillRequest
+from .schemas import MAX_ANSWERS, CompletionRequest, InfillRequest, Mixed, kind_of_prompt
 
 DEFAULT_TOKENS = 16
 """The default of ``max_tokens`` for completions, as in OpenAI's API."""
@@ -63,7 +64,7 @@ def understood(
     if silent and not request.echo and not isinstance(request, InfillRequest):
         raise RequestError.at("max_tokens", "expected 1 or more, got 0; 0 needs echo: true")
     scored = bool(request.echo) and request.logprobs is not None
-    prompts = _prompts(request.prompt)
+    prompts = _prompts(request.prompt, model.vocabulary)
     infill = None if gap is None else _infill(gap, request, model)
     n = request.n or 1
     if n * len(prompts) > MAX_ANSWERS:
@@ -104,11 +105,42 @@ def _default(request: CompletionRequest) -> int | None:
     return None if steered else DEFAULT_TOKENS
 
 
-def _prompts(given: Any) -> list[tuple[str, str | list[Token]]]:
+def _prompts(given: Any, vocabulary: Vocabulary) -> list[tuple[str, str | list[Token]]]:
     """Each prompt and its path in the body."""
-    if isinstance(given, str) or isinstance(given[0], int):
-        return [("prompt", given)]
-    return [(f"prompt[{i}]", item) for i, item in enumerate(given)]
+    if kind_of_prompt(given) in ("texts", "several"):
+        return [(f"prompt[{i}]", _one_kind(item, vocabulary)) for i, item in enumerate(given)]
+    return [("prompt", _one_kind(given, vocabulary))]
+
+
+def _one_kind(prompt: str | Mixed, vocabulary: Vocabulary) -> str | list[Token]:
+    """A prompt, as token ids if it is mixed: a text in it goes on with what comes before."""
+    if isinstance(prompt, str):
+        return prompt
+    tokens: list[Token] = []
+    for i, piece in enumerate(prompt):
+        if isinstance(piece, int):
+            tokens.append(piece)
+        elif i == 0:
+            tokens += vocabulary.encode(piece)
+        else:
+            tokens += _going_on(piece, vocabulary)
+    return tokens
+
+
+def _going_on(text: str, vocabulary: Vocabulary) -> list[Token]:
+    """The tokens of raw text in the middle of a prompt; control tokens in it are these, as they
+    are at its beginning."""
+    control = {
+        vocabulary.piece(token).decode("utf-8", "replace"): token for token in vocabulary.special
+    }
+    names = sorted(filter(None, control), key=len, reverse=True)
+    if not names:
+        return vocabulary.continue_with(text.encode())
+    tokens: list[Token] = []
+    for piece in re.split(f"({'|'.join(map(re.escape, names))})", text):
+        known = control.get(piece)
+        tokens += vocabulary.continue_with(piece.encode()) if known is None else [known]
+    return tokens
 
 
 def _question(

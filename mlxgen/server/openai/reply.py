@@ -74,7 +74,7 @@ class OpenAIReply:
         for _ in plan.questions if not plan.branched else ():
             self._add({})
         self._only_text = not (plan.logprobs or plan.ids or plan.timings)
-        self._frames: dict[tuple[int, type[Text | Reasoning]], tuple[str, str, str]] = {}
+        self._frames: dict[tuple[int, type[Text | Reasoning]], list[str]] = {}
 
     def _add(self, facts: Event) -> None:
         """Begin one more choice."""
@@ -146,9 +146,8 @@ class OpenAIReply:
         if frame is None:
             shown = self._choices[index].events(Delta([kind(_GAP)]))
             whole = "".join([to_text(self._event(new)) for new in shown])
-            frame = self._frames[index, kind] = whole.partition(to_text(_GAP))
-        before, _, after = frame
-        return [before + to_text(event.text) + after] if after else []
+            frame = self._frames[index, kind] = whole.split(to_text(_GAP))
+        return [to_text(event.text).join(frame)] if len(frame) > 1 else []
 
     def fail(self, error: BaseException) -> Event:
         return error_body(error, self._plan.params)[1]

@@ -54,23 +54,53 @@ Grammar: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR)]
 Pieces: TypeAlias = Annotated[list[ShortText], Field(max_length=MAX_STOPS)]
 
 
-def _kind_of_prompt(given: Any) -> str | None:
-    """Which of ``Prompts`` this is meant to be: all items are like the first."""
-    if isinstance(given, list):
-        first = given[0] if given else None
-        return "texts" if isinstance(first, str) else "lists" if isinstance(first, list) else "ids"
-    return "text" if isinstance(given, str) else None
+def kind_of_prompt(given: Any) -> str | None:
+    """Which of ``Prompts`` this is meant to be."""
+    if not isinstance(given, list):
+        return "text" if isinstance(given, str) else None
+    if any(isinstance(item, list) for item in given):
+        return "several"
+    texts = sum(isinstance(item, str) for item in given)
+    return "ids" if not texts else "texts" if texts == len(given) else "mixed"
+
+
+def _kind_of_one(given: Any) -> str:
+    """Which prompt this is meant to be, of several."""
+    kind = kind_of_prompt(given)
+    return "text" if kind == "text" else "mixed" if kind in ("mixed", "texts") else "ids"
+
+
+def _kind_of_piece(given: Any) -> str:
+    return "text" if isinstance(given, str) else "id"
 
 
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
 Ids: TypeAlias = Annotated[list[Int], Field(min_length=1)]
+Mixed: TypeAlias = list[
+    Annotated[
+        Annotated[Text, Tag("text")] | Annotated[Int, Tag("id")], Discriminator(_kind_of_piece)
+    ]
+]
+"""Texts and token ids, one after the other."""
 Prompts: TypeAlias = Annotated[
     Annotated[Text, Tag("text")]
     | Annotated[Ids, Tag("ids")]
+    | Annotated[Mixed, Tag("mixed")]
     | Annotated[list[Text], Field(max_length=MAX_PROMPTS), Tag("texts")]
-    | Annotated[list[Ids], Field(max_length=MAX_PROMPTS), Tag("lists")],
+    | Annotated[
+        list[
+            Annotated[
+                Annotated[Text, Tag("text")]
+                | Annotated[Ids, Tag("ids")]
+                | Annotated[Mixed, Tag("mixed")],
+                Discriminator(_kind_of_one),
+            ]
+        ],
+        Field(max_length=MAX_PROMPTS),
+        Tag("several"),
+    ],
     Discriminator(
-        _kind_of_prompt,
+        kind_of_prompt,
         custom_error_type="literal_error",
         custom_error_context={"expected": "a string, a list of token ids, or a list of these"},
     ),
@@ -306,7 +336,7 @@ class CompletionRequest(GenerationRequest):
     """A body of ``POST /v1/completions``."""
 
     prompt: Prompts = Field(
-        description="a string, a list of strings, token ids, or a list of lists of them"
+        description="a string, token ids, both in one list, or a list of several prompts"
     )
     suffix: str | None = about("what comes after the text, for models that can fill in a gap")
     max_tokens: Limit | None = about(

@@ -11,7 +11,7 @@ from ...sampling import Hook
 from ..call import Steered
 from ..errors import RequestError
 from ..programs.registry import Registry
-from .schemas import CompletionRequest, GenerationRequest, NamedHook
+from .schemas import CompletionRequest, GenerationRequest, NamedHook, kind_of_prompt
 
 _ONE_PROMPT = "a program writes one text and its branches; leave it out"
 _EXCLUDED = {
@@ -66,7 +66,7 @@ def _check_alone(request: GenerationRequest, what: str) -> None:
         if _is_given(request, name) and not (name == "n" and request.n == 1):
             raise RequestError.at(name, f"cannot be used with {what}: {reason}")
     prompt = request.prompt if isinstance(request, CompletionRequest) else ""
-    if isinstance(prompt, list) and not isinstance(prompt[0], int):
+    if kind_of_prompt(prompt) in ("texts", "several"):
         raise RequestError.at("prompt", f"expected one prompt with {what}, got a list")
 
 

@@ -13,6 +13,7 @@ import contextlib
 import io
 import os
 import select
+import shutil
 import stat
 import sys
 import time
@@ -34,7 +35,7 @@ from .terminal.json_lines import json_line
 from .terminal.painter import Painter, legend, wants_colour
 from .terminal.report import report, unheld
 from .terminal.trace import Trace
-from .words import counted
+from .words import broken, counted
 
 if TYPE_CHECKING:
     from .engine import Chunk, Usage
@@ -552,7 +553,9 @@ def _plain_renderer(arguments: argparse.Namespace) -> Callable[[Chunk, Usage | N
 def say(line: str) -> None:
     """Print one line on standard error."""
     if sys.stderr is not None:  # print() would use standard output instead
-        print(f"{NAME}: {line}", file=sys.stderr, flush=True)
+        line = f"{NAME}: {line}"
+        columns = shutil.get_terminal_size().columns if sys.stderr.isatty() else len(line)
+        print(broken(line, columns), file=sys.stderr, flush=True)
 
 
 def _as_typed(error: MlxgenError) -> str:

@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from textwrap import fill
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import MlxgenError, OptionError
@@ -351,7 +350,7 @@ def _help(host: Host, argument: str) -> None:
         command = COMMANDS[each]
         host.note(f"/{each} {command.argument:<16}".ljust(26) + command.help)
     if name:
-        host.note(fill(COMMANDS[name].more, 78))
+        host.note(COMMANDS[name].more)
     else:
         host.note(
             f"A line that ends in \\ continues; {QUOTES} begins and ends a block of lines.\n"

@@ -18,7 +18,7 @@ from typing import TextIO
 from ..engine import Chunk, Usage
 from ..errors import MachineError, MlxgenError, PromptError, StateError
 from ..model import LanguageModel
-from ..words import counted
+from ..words import broken, counted
 from .answer import Answer, Answerer, ContextError
 from .branches import Branches
 from .commands import completions, is_command, run_command
@@ -93,7 +93,8 @@ class TerminalChat:
 
     def note(self, line: str) -> None:
         """Tell the person something."""
-        print(line, file=self.notes, flush=True)
+        columns = self.columns()
+        print(line if columns is None else broken(line, columns), file=self.notes, flush=True)
 
     def check(self, conversation: Conversation) -> None:
         """Raise for settings that the model cannot follow."""

@@ -195,6 +195,7 @@ store.subscribe(writeAddress);
 writeAddress();
 addEventListener("popstate", followAddress);
 document.addEventListener("keydown", key);
+addEventListener("beforeunload", () => void session.keepAll()); // what is written later may be lost
 addEventListener("pagehide", () => void session.keepAll());
 document.addEventListener("visibilitychange", () => void session.keepAll()); // a phone may end it without more ado
 render(html`<${Page.Provider} value=${{ store, session, acts, models }}><${App} /><//>`, byId("page"));

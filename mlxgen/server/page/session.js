@@ -18,7 +18,7 @@ import { editRefusal, endThere, isEnd, prepareToGoOn, refusalOf, Run } from "./r
 import { anew, bodyOf, fieldOfParam } from "./settings.js";
 import { tokensOf } from "./typed.js";
 
-const SOON = 1000; // milliseconds after a change, the conversation is written
+const SOON = 1000; // milliseconds of an answer that grows, after which it is written
 const REST = 10; // times what writing it took, the next time waits
 const FULL = 0.75; // of the context that a conversation may have once its oldest exchanges are left out
 
@@ -194,13 +194,15 @@ export class Session {
     this.#store.set({ conversations });
   }
 
-  #keep(conversation) {
+  /** Write a conversation a moment after a change; while an answer grows, after more of it has come. */
+  #keep(conversation, after = 0) {
     const { id } = conversation;
     if (!Object.keys(conversation.nodes).length && !this.#heads.some((head) => head.id === id)) return;
     const head = this.#heads.find((one) => one.id === id);
     if (head?.changed !== conversation.changed || head.title !== conversation.title) this.#list(conversation);
-    if (this.#dirty.has(id)) return;
-    const rest = Math.max(SOON, REST * (this.#cost.get(id) ?? 0));
+    if (this.#dirty.has(id) && after) return;
+    clearTimeout(this.#dirty.get(id));
+    const rest = Math.max(after, REST * (this.#cost.get(id) ?? 0));
     this.#dirty.set(id, setTimeout(() => this.#write(conversation), rest));
   }
 
@@ -547,7 +549,7 @@ export class Session {
   }
 
   #grew(conversation, ...nodes) {
-    this.#keep(conversation);
+    this.#keep(conversation, SOON);
     this.#store.grew(...nodes, ...(nodes.length ? [] : [conversation]));
   }
 

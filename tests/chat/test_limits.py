@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from mlxgen.chat import Chat
 from mlxgen.chat.template.sandbox import RenderLimits, SandboxedTemplate
 from tests.fakes import byte_level_tokenizer
 
-LIMITS = RenderLimits(seconds=0.2, characters=100_000)
+LIMITS = RenderLimits(seconds=0.2)
 MANY = [{"role": "user", "content": "a" * 90}] * 1000
 LOOP = "{% for a in messages %}"
 NEVER_ENDING = {
@@ -26,55 +25,8 @@ NEVER_ENDING = {
     "{{ loop(messages[:2]) if loop.depth < 60 }}{% endfor %}",
     "namespaces": "{% set ns = namespace(n=0) %}" + LOOP * 3 + "{% set ns.n = ns.n + 1 %}"
     "{% endfor %}" * 3,
-}
-TOO_LARGE = {
-    "output": LOOP + LOOP + "{{ a.content }}{% endfor %}{% endfor %}",
-    "a block": "{% set x %}" + LOOP + LOOP + "{{ a.content }}{% endfor %}{% endfor %}{% endset %}",
-    "a macro": "{% macro f() %}" + LOOP * 2 + "{{ a.content }}{% endfor %}{% endfor %}"
-    "{% endmacro %}{% set x = f() %}",
-    "multiplication": "{% set x = 'a' * 1000000000000 %}",
-    "multiplication of what came": "{% set x = messages[0].content * 100000000 %}",
-    "multiplication of lists": "{% set x = messages * 10000000000 %}",
-    "the other way round": "{% set x = 10000000000 * 'a' %}",
-    "addition": "{% set ns = namespace(s='a') %}"
-    + LOOP
-    + "{% set ns.s = ns.s + ns.s %}{% endfor %}",
-    "concatenation": "{% set ns = namespace(s='a') %}" + LOOP + "{% set ns.s = ns.s ~ ns.s %}"
-    "{% endfor %}",
-    "join": "{% set x = messages | join(messages[0].content * 100) %}",
-    "join as a method": "{% set x = (messages[0].content * 100).join(messages|map('string')) %}",
-    "replace": "{% set x = messages[0].content | replace('a', messages[0].content * 100) %}",
-    "replace as a method": "{% set x = messages[0].content.replace('a', 'b' * 9000) %}",
-    "powers": "{% set x = 10 ** 100000000000 %}",
-    "powers of powers": "{% set ns = namespace(s=10) %}" + LOOP + "{% set ns.s = ns.s * ns.s %}"
-    "{% endfor %}",
-    "center": "{% set x = 'a' | center(10000000000) %}",
-    "center as a method": "{% set x = 'a'.center(10000000000) %}",
-    "indent": "{% set x = 'a\nb' | indent(10000000000) %}",
-    "batch": "{% set x = messages | batch(10000000000, 'a') | list %}",
-    "slice": "{% set x = messages | slice(10000000000) | list %}",
-    "sums of lists": "{% set x = messages | map('list') | sum(start=[]) %}",
-    "widths": "{% set x = '%10000000000d' % 1 %}",
-    "widths that come": "{% set x = '%*d' % (10000000000, 1) %}",
-    "the filter format": "{% set x = '%10000000000d' | format(1) %}",
-    "the method format": "{% set x = '{:>10000000000}'.format(1) %}",
-    "ranges": "{% set x = range(1000000000) | list %}",
-    "lipsum": "{% set x = lipsum(n=1000000) %}",
-    "a list that doubles": "{% set ns = namespace(l=messages) %}{% for i in range(40) %}"
-    "{% set ns.l = ns.l + ns.l %}{% endfor %}",
-    "a list of strings that doubles": "{% set ns = namespace(l=['a' * 90000]) %}"
-    "{% for i in range(19) %}{% set ns.l = ns.l + ns.l %}{% endfor %}{% set x = ns.l | join %}",
-    "a list that doubles as JSON": "{% set ns = namespace(l=['a' * 90000]) %}"
-    "{% for i in range(19) %}{% set ns.l = ns.l + ns.l %}{% endfor %}{% set x = ns.l | tojson %}",
-    "a list that holds itself twice": "{% set ns = namespace(l=['a']) %}{% for i in range(60) %}"
-    "{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
-    "the same joined to a text": "{% set ns = namespace(l=['a']) %}{% for i in range(60) %}"
-    "{% set ns.l = [ns.l, ns.l] %}{% endfor %}{% set x = 'a' ~ ns.l %}",
-    "the same as a string": "{% set ns = namespace(l=['a']) %}{% for i in range(60) %}"
-    "{% set ns.l = [ns.l, ns.l] %}{% endfor %}{% set x = ns.l | string %}",
-    "the same formatted": "{% set ns = namespace(l=['a']) %}{% for i in range(60) %}"
-    "{% set ns.l = [ns.l, ns.l] %}{% endfor %}{% set x = '%s' % (ns.l,) %}",
-    "tojson": "{% set x = messages | tojson(indent=10000000) %}",
+    "texts": LOOP * 3 + "{{ a.content }}" + "{% endfor %}" * 3,
+    "a block": "{% set x %}" + LOOP * 3 + "a" + "{% endfor %}" * 3 + "{% endset %}",
 }
 
 
@@ -88,14 +40,6 @@ def render(template: str, limits: RenderLimits | None = LIMITS) -> list[int]:
 def test_what_would_not_end_is_stopped(name: str) -> None:
     with pytest.raises(PromptError, match="processor time"):
         render(NEVER_ENDING[name])
-
-
-@pytest.mark.parametrize("name", TOO_LARGE)
-def test_what_would_be_too_large_is_never_made(name: str) -> None:
-    began = time.thread_time()
-    with pytest.raises(PromptError, match="chat template"):
-        render(TOO_LARGE[name])
-    assert time.thread_time() - began < 20  # not for good
 
 
 def test_the_values_of_templates_are_what_they_are_without_limits() -> None:
@@ -112,7 +56,10 @@ def test_the_values_of_templates_are_what_they_are_without_limits() -> None:
 
 
 def test_the_library_has_no_limits_of_its_own() -> None:
-    assert len(render("{% for m in messages %}{{ m.content * 2 }}{% endfor %}", None)) > 100_000
+    template = "{% for m in messages %}{{ m.content * 2 }}{% endfor %}"
+    with pytest.raises(PromptError, match="processor time"):
+        render(template, RenderLimits(seconds=0))
+    assert len(render(template, None)) > 100_000
 
 
 def test_programs_are_stopped_too() -> None:

@@ -56,8 +56,8 @@ from .engine.scheduling.scheduler import Scheduler
 from .engine.speculation.acceptance import Experience
 from .engine.speculation.drafter import Drafter
 from .engine.speculation.drafts import Drafts
-from .engine.speculation.earlier import Earlier
 from .engine.speculation.head import Bound, HeadDrafter
+from .engine.speculation.lookup import Earlier
 from .engine.speculation.modelled import ModelDrafter
 from .engine.speculation.predictor import Predictor
 from .engine.speculation.same_tokens import check_same_tokens

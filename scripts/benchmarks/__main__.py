@@ -43,7 +43,6 @@ from . import (
     soak,
     speculation,
     steering,
-    trees,
 )
 from .links import LINKS
 from .models import TINY, WIDE, demo, fake_tokenizer, random_llama, tiny
@@ -326,14 +325,6 @@ def run_speculation(turns: int) -> Iterator[Figure]:
             yield at_least(what, times, text, load.target)
         else:
             yield Figure(what, text)
-    texts = {
-        "copying with edits": recited.copying(),
-        "an agent's turns that rewrite a file": recited.rewriting(4),
-        "calls of tools": recited.calling(),
-    }
-    for (name, told), device in itertools.product(texts.items(), simulated.DEVICES):
-        what = f"{name}, {device.name}: a tree over the likeliest continuation, if it cost nothing"
-        yield Figure(what, f"{trees.gain(told, device, shape):.3f}")
     lm, draft = speculation.demo_pair()
     stories, _, records, *_ = speculation.workloads()
     found = speculation.drafted(records, draft=draft)

@@ -16,7 +16,7 @@ from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.prompt import Prompt
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.engine.speculation.earlier import Earlier
+from mlxgen.engine.speculation.lookup import Earlier
 from mlxgen.errors import CapacityError
 from mlxgen.images import Patch, plain
 from tests.fakes import byte_level_tokenizer

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ...errors import DeadEndError, FilterError
 from ...sampling import DrawRow
 from ...tokens import Token
 from ..request.ending import ends
@@ -38,7 +37,7 @@ def walk(request: Request, choose: Next) -> list[DrawRow]:
                 if not goes_on(request, token):
                     break
                 draw = _kept(next_draw(request))
-            except (FilterError, DeadEndError):
+            except Exception:  # it may never come to this; if it does, the draw raises it again
                 break
             draws.append(draw)
     return draws

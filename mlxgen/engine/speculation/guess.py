@@ -9,7 +9,7 @@ changes the text, sampled or not, whatever was drafted and when.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from ...sampling import DrawRow
 from ...tokens import Token
@@ -21,15 +21,12 @@ from .ahead import draws_behind
 
 class Guess:
     """See the module. ``fed`` are the drafted tokens, possibly not known yet. If all draws are
-    known already, it is ``free``. ``drafter``: the name of who proposed the tokens. ``forced``: the
-    places among them of what filters force, which is not drawn."""
+    known already, it is ``free``. ``drafter``: the name of who proposed the tokens."""
 
-    __slots__ = ("_tokens", "drafter", "fed", "forced", "free", "requests")
+    __slots__ = ("_tokens", "drafter", "fed", "free", "requests")
 
-    def __init__(
-        self, fed: Sequence[Fed], draws: Sequence[DrawRow] = (), forced: Collection[int] = ()
-    ) -> None:
-        self.fed, self.forced = fed, forced
+    def __init__(self, fed: Sequence[Fed], draws: Sequence[DrawRow] = ()) -> None:
+        self.fed = fed
         self._tokens: list[Token] | None = None
         self.requests = list(draws)
         self.free = bool(draws)
@@ -44,7 +41,7 @@ class Guess:
             good += 1
         if good == len(self.fed):
             return self if good else None
-        return Guess(self.fed[:good], self.requests[: good + 1], self.forced) if good else None
+        return Guess(self.fed[:good], self.requests[: good + 1]) if good else None
 
     @property
     def tokens(self) -> list[Token]:
@@ -52,11 +49,6 @@ class Guess:
         if self._tokens is None:
             self._tokens = known(self.fed)
         return self._tokens
-
-    @property
-    def drawn(self) -> int:
-        """How many of the tokens are verified by a draw, as soon as the draws are known."""
-        return sum(place not in self.forced for place in range(len(self.requests) - 1))
 
     def look(self, request: Request) -> None:
         """Find the draws of all positions, while the model runs."""

@@ -55,12 +55,6 @@ class Places:
         heads = self.heads
         return heads[(a * _FACTOR + b) * _FACTOR + c & len(heads) - 1]
 
-    def latest_of(self, ids: Ids, places: Slots) -> Slots:
-        """As ``latest``, for the three tokens before each of some places in other tokens."""
-        a, b, c = (ids[places - back].astype(np.int64) for back in (3, 2, 1))
-        heads = np.array(self.heads, np.int32)
-        return np.where(a | b | c >= 0, heads[_slots(a, b, c, len(heads))].astype(np.int64), -1)
-
     def append(self, token: Token) -> None:
         """Add a token; its place is one after the three tokens before it."""
         self.tokens.append(token if token >= 0 else NOTHING)

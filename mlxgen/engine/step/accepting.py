@@ -69,13 +69,14 @@ def _accept_guess(
     """
     history = handle.history
     start = len(history)
-    at = accepted = 0
+    at = accepted = draws = 0
     handle.guess = None
     drafted, tells = [*guess.tokens, -1], handle.request.options.top_logprobs is not None
     while True:
         token = tokens[place + at]
         stands = token == drafted[at]
         accepted += stands
+        draws += 1
         drafter = guess.drafter if stands else ""
         misses = tells and not stands and drafted[at] >= 0
         missed = Rejected(drafted[at], "draft", guess.drafter) if misses else None
@@ -87,4 +88,6 @@ def _accept_guess(
         if history[start:] != drafted[:at] or handle.request.strayed:
             break
         chunks += handle.take()
-    handle.drafts.saw(guess.drafter, handle.request.position, guess.drawn, accepted)
+    skipped = max(0, at - draws)  # tokens that filters forced: they were appended without a draw
+    proposed = max(accepted, len(guess.tokens) - skipped)
+    handle.drafts.saw(guess.drafter, handle.request.position, proposed, accepted)

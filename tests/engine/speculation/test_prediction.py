@@ -21,7 +21,7 @@ def test_a_predicted_text_is_drafted_from_its_first_token_on() -> None:
         drafted = fresh.generate(ASKED, draft="ngram", prediction=prediction)
         assert (drafted.tokens, drafted.text) == (alone.tokens, SAID)
         assert drafted.chunks[1].from_draft  # the first one is that of the prompt's pass
-        assert drafted.usage.accepted_draft_tokens > len(SAID) - 5
+        assert drafted.usage.accepted_draft_tokens > 0.7 * len(SAID)
 
 
 @pytest.mark.parametrize("draft", ["auto", "ngram", "off"])

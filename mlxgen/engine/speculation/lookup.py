@@ -1,0 +1,159 @@
+"""Drafts from text: what followed the last three tokens at their latest earlier place.
+
+That is in the request itself, else in earlier texts of the same owner. Owns these texts. Must never
+know what a draft is worth. Invariant: nothing of one owner's is ever shown to another.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Sequence
+from itertools import takewhile
+
+from ...filters.matcher import GrammarFilter
+from ...tokens import Token
+from ..history import History
+from ..request.leads import plain_draw
+from ..request.request import Request
+from .drafter import Drafter
+from .guess import Guess
+from .places import FEW, NOTHING, RUN, Places, as_ids
+
+MOST = 1 << 18  # tokens of an owner's texts that are remembered: 6 MiB at most
+OWNERS = 16  # whose texts are remembered, the latest ones
+
+
+class Texts:
+    """What one owner's requests had. When the younger half is full it becomes the older one, which
+    is dropped. Several threads may use it."""
+
+    __slots__ = ("_half", "_lock", "generations")
+
+    def __init__(self, most: int = MOST) -> None:
+        self._half = most // 2
+        self._lock = threading.Lock()
+        self.generations = Places(), Places()  # the younger, and the older, which nobody changes
+
+    def add(self, tokens: Sequence[Token]) -> None:
+        """Remember a text, or its last tokens if it is longer than there is room for."""
+        ids = as_ids([*tokens[-self._half + 1 :], NOTHING])  # no run goes on into the next text
+        with self._lock:
+            if len(self.generations[0]) + len(ids) > self._half:
+                self.generations = Places(), self.generations[0]
+            self.generations[0].extend(ids)
+
+
+class Earlier:
+    """The texts of each owner. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Texts] = {}
+        self._lock = threading.Lock()
+
+    def drafter(self, owner: str, prediction: Sequence[Token] = ()) -> Lookup:
+        """A drafter that knows the earlier texts of an owner and this one, and adds to them."""
+        with self._lock:
+            own = self._of.pop(owner, None) or Texts()
+            self._of[owner] = own  # the latest are last
+            if len(self._of) > OWNERS:
+                del self._of[next(iter(self._of))]
+        if prediction:
+            own.add(prediction)
+        return Lookup(own)
+
+
+class Lookup(Drafter):
+    """See the module; ``texts`` are shared with other requests of the same owner."""
+
+    name = "text"
+    most = 16  # they cost nothing until they are verified
+
+    def __init__(self, texts: Texts) -> None:
+        super().__init__()
+        self._texts = texts
+        self._own = Places()
+        self._moment = -1  # of the history when it was last seen
+        self._found: tuple[int, Sequence[Token]] = (-1, ())  # at this length of it
+
+    def chances(self, request: Request, count: int) -> Sequence[float]:
+        return self.acceptance.chances(len(self._run(request, count)))
+
+    def early(self, request: Request, count: int) -> Sequence[float]:
+        self.acceptance.hope()
+        return super().early(request, count)
+
+    def propose(self, request: Request, count: int) -> Guess | None:
+        run = self._run(request, count)
+        if not run:
+            return None
+        free = request.is_free(len(run) + 1)
+        start = request.position
+        draws = [plain_draw(request, start + i) for i in range(len(run) + 1)] if free else ()
+        return Guess(run, draws)
+
+    def learn(self, history: History) -> None:
+        self._texts.add(history)
+
+    def fork(self) -> Lookup:
+        twin = Lookup(self._texts)
+        twin.acceptance = self.acceptance.fork()
+        twin._own, twin._moment = self._own.fork(), self._moment
+        return twin
+
+    def _run(self, request: Request, count: int) -> Sequence[Token]:
+        """Up to ``count`` tokens that may come next, as far as a grammar allows them; what other
+        filters do not allow ends the walk that verifies it."""
+        history, constraint = request.history, request.constraint
+        if request.steering is not None or request.retries.excluded(request.position):
+            return ()  # the next draw is unlike others
+        if constraint is not None and not constraint.rewinds:
+            return ()  # they would be fed the whole text to verify it
+        self._follow(history)
+        length, run = self._found
+        if length != len(history):
+            run = list(
+                takewhile(lambda token: token not in request.vocabulary.eos, self._look_up())
+            )
+            if constraint is not None and isinstance(constraint.filter, GrammarFilter):
+                run = run[: constraint.validate(run)]
+            self._found = len(history), run
+        return run[: min(count, max(0, request.budget - request.position - 1))]
+
+    def _follow(self, history: History) -> None:
+        """Note what was taken back of the history since the last time, and what has come."""
+        own, known = self._own, 0
+        if self._moment >= 0:
+            known = min(len(own), history.low_since(self._moment))
+        if self._moment != history.moment:
+            self._moment, self._found = history.moment, (-1, ())
+        if known < len(own):
+            own.cut(known)
+        new = history[known:]
+        if len(new) > FEW:
+            own.extend(as_ids(new))
+        else:
+            for token in new:
+                own.append(token)
+
+    def _look_up(self) -> list[Token]:
+        """What followed the last tokens where they were last."""
+        own = self._own
+        last = own.tokens[-RUN:]
+        if len(last) < RUN:
+            return []
+        for places in (own, *self._texts.generations):
+            at = places.latest(*last)
+            while at >= 0 and places.tokens[at - RUN : at] != last:
+                at = places.chain[at]
+            if at >= 0:
+                run = _until_nothing(places.tokens[at : at + self.most + 1])
+                if places is own and at + len(run) == len(own):  # the text goes round
+                    run = (run * (self.most // len(run) + 1))[: self.most + 1]
+                return run
+        return []
+
+
+def _until_nothing(tokens: array[int]) -> list[Token]:
+    run = tokens.tolist()
+    return run[: next((i for i, token in enumerate(run) if token < 0), len(run))]

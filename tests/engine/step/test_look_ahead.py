@@ -89,4 +89,5 @@ def test_after_drafts_every_row_goes_on_from_its_own_token(monkeypatch: pytest.M
     drafting = hall.submit(list(b"mnopqrstuvabcdmnopqrstuv"), max_tokens=12, draft="ngram")
     plain = [hall.submit(list(range(40, 64)), max_tokens=12) for _ in range(2)]
     assert hall.finish() == [letters(12)] * 3
-    assert [handle.passes for handle in (drafting, *plain)] == [10, 12, 12]
+    assert drafting.usage.accepted_draft_tokens > 0
+    assert [handle.passes for handle in plain] == [12, 12]

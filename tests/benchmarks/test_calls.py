@@ -7,10 +7,10 @@ from benchmarks import calls
 
 CEILINGS = {
     "a stream": 156,
-    "a stream, default drafts": 320,
+    "a stream, default drafts": 260,
     "4 rows": 120,
     "4 rows, a schema": 158,
-    "4 rows, a schema, default drafts": 385,
+    "4 rows, a schema, default drafts": 360,
     "1 rows": 201,
     "8 rows": 99,
     "32 rows": 83,

@@ -67,6 +67,9 @@ def test_both_policies_finish_what_was_asked_for(load: Workload) -> None:
 
 
 DEFAULT = 0.05  # seconds that a gap may always take: nobody notices them
+BESIDE, LONG_BESIDE = 1.9, 4.7
+"""Times what a prompt takes alone that it may take beside others, whose gaps come first: in a gap the
+weights are read twice, for its step and for its chunk."""
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
@@ -76,7 +79,7 @@ def test_a_prompt_beside_a_row_takes_little_more_and_the_gap_stays_small(
 ) -> None:
     step = shape.seconds(device, 1, 1, 128)
     found = simulate.ours(device, shape, simulate.ONE)
-    assert found.first[0] <= 1.7 * simulate.alone(device, shape, 4096)
+    assert found.first[0] <= BESIDE * simulate.alone(device, shape, 4096)
     assert max(found.gaps) <= max(DEFAULT, 4 * step)
 
 
@@ -90,7 +93,7 @@ def test_the_gap_stays_small_to_the_end_of_a_prompt_whose_pieces_take_longer_and
     assert last > 2 * first
     found = simulate.ours(device, shape, simulate.EIGHT)
     assert max(found.gaps) <= max(DEFAULT, 4 * shape.seconds(device, 8, 1, 1024))
-    assert found.first[0] <= 2.2 * simulate.alone(device, shape, 32_768)
+    assert found.first[0] <= LONG_BESIDE * simulate.alone(device, shape, 32_768)
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)

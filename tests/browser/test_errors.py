@@ -130,7 +130,7 @@ def test_an_api_key_is_asked_for_and_kept_for_the_tab(browser: Browser) -> None:
         dialog.wait_for(state="hidden")
         alert = chat.page.get_by_role("alert").first
         assert "The server needs an API key for this." in alert.inner_text()
-        assert chat.answer == "The capital of France is Paris."
+        chat.until(lambda: chat.answer == "The capital of France is Paris.")
         alert.get_by_role("button", name="Try again").click()
         dialog.wait_for()
         chat.check_clean()

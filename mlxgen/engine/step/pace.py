@@ -49,7 +49,9 @@ class Pace:
     def saw_prompts(self, rows: int, tokens: int, seconds: float) -> None:
         """Learn from a step that so many tokens of prompts were run beside."""
         if step := self.step(rows):
-            self.token = mean(self.token, max(seconds - step, LITTLE * step) / tokens)
+            seen = max(seconds - step, LITTLE * step) / tokens
+            # A chunk that is too small to fill the device makes its tokens look dear
+            self.token = min(seen, mean(self.token, seen))
 
     def chunk(self, rows: int, gap: float | None = None) -> int:
         """How many tokens of prompts to run between two steps of so many rows.

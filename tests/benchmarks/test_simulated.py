@@ -68,8 +68,8 @@ def test_both_policies_finish_what_was_asked_for(load: Workload) -> None:
 
 DEFAULT = 0.05  # seconds that a gap may always take: nobody notices them
 BESIDE, LONG_BESIDE = 1.9, 4.7
-"""Times what a prompt takes alone that it may take beside others, whose gaps come first: in a gap the
-weights are read twice, for its step and for its chunk."""
+"""Times what a prompt takes alone that it may take beside others, whose gaps come first: in a gap
+the weights are read twice, for its step and for its chunk."""
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)

@@ -17,7 +17,7 @@ import mlxgen
 from mlxgen import After, Choice, Regex
 from mlxgen.engine.chunk import Chunk, Usage, fold
 from mlxgen.engine.options import Options
-from mlxgen.engine.request.accept import Verdict, accept, fast_forward, rewind, take
+from mlxgen.engine.request.accept import Verdict, accept, end, fast_forward, rewind, take
 from mlxgen.engine.request.assembly import assemble
 from mlxgen.engine.request.leads import fed, next_draw, out_of_thinking
 from mlxgen.engine.request.prompt import Prompt
@@ -307,12 +307,17 @@ def test_what_a_consumer_has_is_what_was_delivered_after_any_rewind(
     rewind(request, seen // 2, seen)
     text = request.outbox.text
     tokens = request.tokens[: request.outbox.released]
-    _, chunks = play(request, other, due, 15)
+    reason, chunks = play(request, other, due, 15)
+    if reason is None:  # what is owed comes with the next chunk
+        end(request, "cancelled")
+        chunks += take(request)
     for chunk in chunks:
         text = text[: len(text) - chunk.retract] + chunk.text
         if chunk.token is not None:
             assert chunk.index == len(tokens) or chunk.retract or KINDS[kind].get("allow_retract")
             tokens = [*tokens[: chunk.index], chunk.token]
+        else:
+            tokens = tokens[: chunk.index]
     assert text == request.outbox.text
     assert tokens == request.tokens[: len(tokens)]
 

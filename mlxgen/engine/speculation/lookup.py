@@ -1,7 +1,8 @@
 """Drafts from text: what followed the last three tokens at their latest earlier place.
 
-That is in the request itself, else in earlier texts of the same owner. Owns these texts. Must never
-know what a draft is worth. Invariant: nothing of one owner's is ever shown to another.
+While the text goes on as it did there, that place is followed. It is in the request itself, else
+in earlier texts of the same owner. Owns these texts. Must never know what a draft is worth.
+Invariant: nothing of one owner's is ever shown to another.
 """
 
 from __future__ import annotations
@@ -75,9 +76,13 @@ class Lookup(Drafter):
         self._own = Places()
         self._moment = -1  # of the history when it was last seen
         self._found: tuple[int, Sequence[Token]] = (-1, ())  # at this length of it
+        self._copied: tuple[Places, int] | None = None  # what is followed, and from where on
+        self._stood = 0  # tokens that have come as it had them
 
     def chances(self, request: Request, count: int) -> Sequence[float]:
-        return self.acceptance.chances(len(self._run(request, count)))
+        stood = self._stood + 1  # the longer a copy goes on, the surer it is to go on
+        means = self.acceptance.chances(len(self._run(request, count)))
+        return [max(mean, stood / (stood + 1)) for mean in means] if stood > 1 else means
 
     def early(self, request: Request, count: int) -> Sequence[float]:
         self.acceptance.hope()
@@ -127,9 +132,17 @@ class Lookup(Drafter):
             known = min(len(own), history.low_since(self._moment))
         if self._moment != history.moment:
             self._moment, self._found = history.moment, (-1, ())
+        new = history[known:]
         if known < len(own):
             own.cut(known)
-        new = history[known:]
+            self._copied = None
+        elif self._copied is not None and new:
+            places, at = self._copied
+            goes_on = places.tokens[at : at + len(new)].tolist() == new
+            self._copied = (places, at + len(new)) if goes_on else None
+            self._stood += len(new)
+        if self._copied is None:
+            self._stood = 0
         if len(new) > FEW:
             own.extend(as_ids(new))
         else:
@@ -142,16 +155,21 @@ class Lookup(Drafter):
         last = own.tokens[-RUN:]
         if len(last) < RUN:
             return []
-        for places in (own, *self._texts.generations):
-            at = places.latest(*last)
-            while at >= 0 and places.tokens[at - RUN : at] != last:
-                at = places.chain[at]
-            if at >= 0:
-                run = _until_nothing(places.tokens[at : at + self.most + 1])
-                if places is own and at + len(run) == len(own):  # the text goes round
-                    run = (run * (self.most // len(run) + 1))[: self.most + 1]
-                return run
-        return []
+        if self._copied is None:
+            for places in (own, *self._texts.generations):
+                at = places.latest(*last)
+                while at >= 0 and places.tokens[at - RUN : at] != last:
+                    at = places.chain[at]
+                if at >= 0:
+                    self._copied = places, at
+                    break
+            else:
+                return []
+        places, at = self._copied
+        run = _until_nothing(places.tokens[at : at + self.most + 1])
+        if run and places is own and at + len(run) == len(own):  # the text goes round
+            run = (run * (self.most // len(run) + 1))[: self.most + 1]
+        return run
 
 
 def _until_nothing(tokens: array[int]) -> list[Token]:

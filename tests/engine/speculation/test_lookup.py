@@ -221,6 +221,21 @@ def test_going_back_forgets_what_was_expected(desk: Desk) -> None:
     assert proposed(drafter, request, 5) == "three"
 
 
+def test_a_copy_is_followed_past_what_came_elsewhere_as_well(desk: Desk) -> None:
+    desk.drafter().learn(desk.request("a fox ran by. b dog ran; c cat ran on").history)
+    drafter, request = desk.drafter(), desk.request("a fo")
+    sure = [0.0]
+    for token in b"x ran":
+        assert proposed(drafter, request, 1) == chr(token)
+        sure.append(drafter.chances(request, 1)[0])
+        request.advance(token)
+    assert sure == sorted(sure) and sure[-1] > sure[1], "the longer it is right, the surer it is"
+    assert proposed(drafter, request, 4) == " by."
+    assert proposed(desk.drafter(), request, 3) == " on"
+    request.advance(ord("!"))
+    assert proposed(drafter, request) == ""
+
+
 def test_a_fork_expects_on_its_own(desk: Desk) -> None:
     drafter, request = desk.drafter(), desk.request("one two three, one two ")
     twin, copy = drafter.fork(), request.fork(3)

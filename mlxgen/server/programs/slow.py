@@ -18,6 +18,9 @@ class SlowCalls:
 
     def saw(self, name: str, seconds: float) -> None:
         """Note how long a call took, in the thread that runs all requests."""
-        if seconds >= SLOW:
-            self.counts[name] += 1
-            log(logging.WARNING, "the operator's code held others up", name=name, seconds=seconds)
+        if seconds < SLOW:
+            return
+        self.counts[name] = times = self.counts[name] + 1
+        if times & (times - 1) == 0:  # the first, the second, the fourth: not for every token
+            said = "the operator's code held others up"
+            log(logging.WARNING, said, name=name, seconds=seconds, times=times)

@@ -39,7 +39,7 @@ def every_error() -> list[type[MlxgenError]]:
 
 def made(kind: type[MlxgenError]) -> MlxgenError:
     """An error with something in each of its fields."""
-    values: dict[str, Any] = {"int": 3, "str": "a word", "str | None": "a word"}
+    values: dict[str, Any] = {"int": 3, "int | None": 3, "str": "a word", "str | None": "a word"}
     args: list[Any] = []
     named: dict[str, Any] = {}
     if not inspect.isfunction(kind.__init__):  # as all exceptions are made

@@ -88,7 +88,7 @@ BODIES: list[tuple[str, tuple[str, Any], int | None, str | None]] = [
     ("an empty prompt", text(prompt=""), 400, "prompt"),
     ("prompts that are empty", text(prompt=[]), 400, "prompt"),
     ("a prompt of mixed kinds", text(prompt=["a", 1.5]), 400, "prompt[1]"),
-    ("lists of prompts in lists", text(prompt=[[[1]]]), 400, "prompt[0]"),
+    ("lists of prompts in lists", text(prompt=[[[1]]]), 400, "prompt[0][0]"),
     ("a token that does not exist", text(prompt=[123456789]), 400, None),
     ("a prompt longer than the context", text(prompt="word " * 20_000), 400, "prompt"),
     ("a chat longer than the context", (CHAT, question("word " * 20_000)), 400, "messages"),

@@ -72,7 +72,7 @@ def test_probabilities_timings_and_progress_come_when_asked_for(server: Running)
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("n_probs", 500), ("echo", True), ("prompt_logprobs", 1), ("prompt", [1, "a"])],
+    [("n_probs", 500), ("echo", True), ("prompt_logprobs", 1), ("prompt", [1, 2.5])],
 )
 def test_what_cannot_be_done_is_refused_by_its_name(
     server: Running, field: str, value: Any

@@ -74,6 +74,16 @@ def _kind_of_piece(given: Any) -> str:
     return "text" if isinstance(given, str) else "id"
 
 
+def _any_of(schema: Any) -> None:
+    """Describe alternatives as such of which several may fit, as a list of ids does."""
+    parts = list(schema.values()) if isinstance(schema, dict) else schema
+    for part in parts:
+        if isinstance(part, dict | list):
+            _any_of(part)
+    if isinstance(schema, dict) and "oneOf" in schema:
+        schema["anyOf"] = schema.pop("oneOf")
+
+
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
 Ids: TypeAlias = Annotated[list[Int], Field(min_length=1)]
 Mixed: TypeAlias = list[
@@ -336,7 +346,8 @@ class CompletionRequest(GenerationRequest):
     """A body of ``POST /v1/completions``."""
 
     prompt: Prompts = Field(
-        description="a string, token ids, both in one list, or a list of several prompts"
+        description="a string, token ids, both in one list, or a list of several prompts",
+        json_schema_extra=_any_of,
     )
     suffix: str | None = about("what comes after the text, for models that can fill in a gap")
     max_tokens: Limit | None = about(

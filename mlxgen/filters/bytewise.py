@@ -11,12 +11,13 @@ Invariant: added tokens keep their ids, so that a filter that names tokens means
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from itertools import count
 
 from ..errors import GrammarError
 from ..tokens import Token, Vocabulary
-from ..tokens.spelled import SpelledVocabulary, facts_of
+from ..tokens.pieces import Pieces
 from .compiled import GrammarEngine
 from .constraint import Constraint
 from .protocol import is_by_bytes
@@ -27,7 +28,7 @@ _PROBES = (
 )
 
 
-class ByteVocabulary(SpelledVocabulary):
+class ByteVocabulary(Vocabulary):
     """One token for each byte, the added tokens of ``vocabulary``, and the probes."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -39,8 +40,13 @@ class ByteVocabulary(SpelledVocabulary):
         self.probes = [next(free) for _ in _PROBES]
         pieces.update(zip(self.probes, _PROBES, strict=True))
         self._whole = vocabulary
-        in_order = [pieces.get(token, b"") for token in range(1 + max(pieces))]
-        super().__init__(in_order, *facts_of(vocabulary))
+        self.pieces = tuple([pieces.get(token, b"") for token in range(1 + max(pieces))])
+        self.size = len(self.pieces)
+        self.eos, self.special, self.added = vocabulary.eos, vocabulary.special, vocabulary.added
+        self.strips_space = strips = vocabulary.strips_space
+        self._pieces = Pieces(self.pieces, lambda _, piece: piece, strips, frozenset())
+        self._derived = {}
+        self._lock = threading.RLock()
 
     @classmethod
     def beside(cls, vocabulary: Vocabulary) -> ByteVocabulary:

@@ -43,11 +43,6 @@ class Places:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of its arrays."""
-        return sum(len(each) * each.itemsize for each in (self.tokens, self.chain, self.heads))
-
     def latest(self, a: Token, b: Token, c: Token) -> int:
         """The latest place that may be one after these three tokens; -1 if there is none."""
         if a | b | c < 0:

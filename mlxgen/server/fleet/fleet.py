@@ -26,13 +26,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
 from ...engine import Stats
-from ...errors import MemoryLimitError, MlxgenError
+from ...errors import MachineError, MemoryLimitError, MlxgenError
+from ...load import join
 from ...loading.memory import held_bytes, in_words, memory_limit, needed_by, reserve_of
 from ...model import LanguageModel
 from ..engine.boot import Ask, Engine, EngineBoot
@@ -41,7 +43,6 @@ from ..jobs import Lanes
 from ..logs import log
 from ..metrics import added, finished
 from ..settings import Settings
-from ..threads import free_memory
 from .catalogue import Catalogue, Entry
 from .member import Member, Status
 from .serving import Serving
@@ -397,7 +398,7 @@ def why(error: BaseException) -> str:
 def _bury(thread: EngineThread) -> None:
     """Free what a thread has held that is about to end."""
     thread.join(_PATIENCE)
-    free_memory()
+    _free_memory()
 
 
 def _start(work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
@@ -409,3 +410,16 @@ def _start(work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> N
 def _tell(future: asyncio.Future[Any], value: Any) -> None:
     with contextlib.suppress(asyncio.InvalidStateError):
         future.set_result(value)
+
+
+def _free_memory() -> None:
+    """Give back what nobody refers to any more, such as a model whose thread has ended, here and on
+    other machines."""
+    import mlx.core as mx
+
+    gc.collect()
+    mx.clear_cache()
+    machines = join()
+    if machines is not None:
+        with contextlib.suppress(MachineError), machines.turn():
+            machines.flush()

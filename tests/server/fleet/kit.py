@@ -149,7 +149,7 @@ def with_yard(
             assert await yard.fleet.close()
         assert not yard.failures
 
-    with patch.object(module, "free_memory", lambda: None):  # there is nothing to free
+    with patch.object(module, "_free_memory", lambda: None):  # there is nothing to free
         asyncio.run(run())
 
 

@@ -67,6 +67,9 @@ def test_what_is_allowed_by_the_description_is_answered_as_described(described: 
         assert 200 in seen or not fixed, (operation.label, seen)
 
 
+MENDS = ("complet", "messages", "responses", "ize", "template")  # in paths of conversations
+
+
 @pytest.mark.slow
 def test_what_the_description_forbids_is_refused(described: Any) -> None:
     operations = [found.ok() for found in described.get_all_operations()]
@@ -74,7 +77,7 @@ def test_what_the_description_forbids_is_refused(described: Any) -> None:
     assert len(posts) >= 4
     for operation in posts:
         # What came before in a conversation is mended, and what is not known is ignored.
-        mends = any(word in operation.path for word in ("complet", "messages", "responses", "ize"))
+        mends = any(word in operation.path for word in MENDS)
         checks = [*CHECKS, *(() if mends else (negative_data_rejection,))]
         seen = statuses_of(operation, GenerationMode.NEGATIVE, checks)
         assert 400 in seen and seen <= {400, 404, 413, 415, *((200,) if mends else ())}

@@ -72,7 +72,8 @@ def serve_models(chat: Chat, **status: Mapping[str, Any]) -> None:
         data = [{"id": n, "status": s, "max_model_len": 4096} for n, s in status.items()]
         route.fulfill(json={"object": "list", "data": data})
 
-    chat.page.unroute("**/v1/models")
+    # The latest route counts. Were the earlier one removed first, a request in between would reach
+    # the server, which has no other model.
     chat.page.route("**/v1/models", fulfil)
 
 

@@ -181,11 +181,15 @@ class Blocks:
     def touch(self, way: Sequence[Block]) -> None:
         """Note that blocks which follow one another from the first one on are used now; and with
         them the first place on their way that a sequence can go on from, as others may share it."""
-        for block in reversed(way):
-            self._held.move_to_end(block.key)
+        self.protect(way)
         if not self.any_length and (end := self._first_end(way)) is not None:
             for block in (end, *reversed(way[: end.start // BLOCK])):
                 self._held.move_to_end(block.key)
+
+    def protect(self, way: Sequence[Block]) -> None:
+        """Put these blocks where they are evicted last of all, and nothing else with them."""
+        for block in reversed(way):
+            self._held.move_to_end(block.key)
 
     def _first_end(self, way: Sequence[Block]) -> Block | None:
         """The first block with a snapshot that these begin with: one of them, or a tail."""

@@ -188,7 +188,7 @@ class BlockStore:
         added = sum(block.size for block in new) + more
         if sum(block.size for block in way) + added > limit:
             return False
-        self._blocks.touch(way)
+        self._blocks.protect(way)
         self._evict(limit - added)  # before the copies are made, so that both never add up
         mx.async_eval([block.arrays() for block in new], list(arrays_in(state and state.leaves)))
         for old in self._blocks.beginnings(new[0]) if new else []:

@@ -419,3 +419,23 @@ def test_any_beginning_is_usable_while_no_window_is_full() -> None:
 
 def mixed_windows() -> list[Any]:
     return [KVCache(), RotatingKVCache(max_size=8)]
+
+
+@pytest.mark.parametrize("make", [state_layers, mixed_layers])
+@settings(max_examples=tries(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    kept=st.lists(st.tuples(IDS, st.integers(0, 24)), min_size=1, max_size=12),
+    tokens=st.integers(1, 3),
+)
+def test_what_was_kept_is_there_whatever_its_room_evicted(
+    monkeypatch: pytest.MonkeyPatch, make: Make, kept: list[tuple[Ids, int]], tokens: int
+) -> None:
+    use_blocks(monkeypatch, tokens)
+    cache = BlockStore(make, PLENTY)
+    for ids, room in kept:
+        before = cache.nbytes
+        cache.keep(ids, holding(make, ids), room=room * EACH)
+        check_integrity(cache)
+        assert cache.nbytes <= max(before, room * EACH)
+        if ids and cache.nbytes != before:
+            assert cache.match((*ids, 0)) == len(ids)

@@ -1,85 +1,25 @@
 """Passages to copy, and the random strings that teach copying.
 
-Owns what is copied: passages of the stories' kind, lists of random words, and made-up words. A
-passage of the exam never occurs in training: it is kept out by a hash of its text.
+Owns what is copied: passages of the stories' kind, lists of random words, and made-up words.
 """
 
-import zlib
 from random import Random
-from typing import Final
+from typing import Any, Final
 
-from demo_model import stories, words
+from demo_model import stories
 from demo_model.chat import Dialogue, Message
+from demo_model.drawing import foreign, is_for_exam, made_up_word, read, words
 
-_REQUESTS: Final = (
-    "Repeat this:\n{}",
-    "Copy this text:\n{}",
-    "Repeat: {}",
-    "Copy: {}",
-    "Say this again: {}",
-    "Please repeat this text:\n{}",
-    "Write this once more: {}",
-    "Repeat after me: {}",
-    "Copy the passage.\n\n{}",
-    "{}\n\nRepeat the text above.",
-)
+_TEXTS: Final[dict[str, Any]] = read("copying")
 _POOL: Final = tuple(
     dict.fromkeys(
-        word
-        for group in (
-            words.ITEMS,
-            words.COLORS,
-            words.ANIMALS,
-            words.HOBBIES,
-            words.PLACES,
-            words.TREASURES,
-            words.WEATHERS,
-            words.STORY_ADJECTIVES,
-            words.CREATURES,
-            words.EVENTS,
-            words.ROOMS,
-            tuple(words.ELEMENTS),
-            tuple(a for pair in words.OPPOSITES for a in pair),
-            ("the", "a", "and", "of", "in", "to", "was", "is", "with", "on"),
+        (
+            *words("items", "colors", "animals", "hobbies", "places", "treasures", "weathers"),
+            *words("story_adjectives", "creatures", "events", "rooms", "elements", "opposites"),
+            *("the", "a", "and", "of", "in", "to", "was", "is", "with", "on"),
         )
-        for word in group
     )
 )
-_ONSETS: Final = words.word_list(
-    """
-    b br c ch cr d dr f fl g gl gr h j k kl l m n p pl pr qu r s sch sh sk st str t th tr v w x
-    y z
-    """
-)
-_VOWELS: Final = words.word_list(
-    """
-    a a a e e e i i o o u u ai au ea ee ei ie io oo ou y á é í ó ö ü
-    """
-)
-_CODAS: Final = (
-    words.word_list(
-        """
-    ck d ff g l ll ld lt m n nd ng nn nt p r rd rk rn rt s ss st t th x z
-    """
-    )
-    + ("",) * 12
-)
-
-
-def made_up_word(rng: Random) -> str:
-    """A word in lower case that need not exist."""
-    count = rng.choices((1, 2, 3, 4), (1, 5, 4, 1))[0]
-    return "".join(
-        rng.choice(_ONSETS) * (place > 0 or rng.random() < 0.8)
-        + rng.choice(_VOWELS)
-        + rng.choice(_CODAS)
-        for place in range(count)
-    )
-
-
-def is_for_exam(text: str) -> bool:
-    """One passage in ten belongs to the exam."""
-    return zlib.crc32(text.encode()) % 10 == 0
 
 
 def passage(rng: Random, count: int) -> str:
@@ -92,13 +32,15 @@ def passage(rng: Random, count: int) -> str:
 
 
 def training(rng: Random) -> Dialogue:
-    """A passage, a list of words or some made-up words to repeat."""
+    """A passage, a list of words or some made-up words to repeat, never those of the exam."""
     draw = rng.random()
     while True:
         if draw < 0.5:
             text = passage(rng, rng.randint(3, 28))
         elif draw < 0.65:
-            text = _jumbled(rng)
+            tokens = passage(rng, rng.randint(4, 24)).split(" ")
+            rng.shuffle(tokens)
+            text = " ".join(tokens)
         elif draw < 0.85:
             pool = rng.sample(_POOL, rng.randint(4, 40))
             text = " ".join(rng.choice(pool) for _ in range(rng.randint(2, 24)))
@@ -126,14 +68,8 @@ def random_tokens(rng: Random, vocabulary: range, longest: int) -> list[int]:
 
 
 def _dialogue(rng: Random, text: str, thought: str | None) -> Dialogue:
-    return Dialogue((Message("user", rng.choice(_REQUESTS).format(text)),), text, thought)
-
-
-def _jumbled(rng: Random) -> str:
-    """Words of stories in any order."""
-    tokens = passage(rng, rng.randint(4, 24)).split(" ")
-    rng.shuffle(tokens)
-    return " ".join(tokens)
+    request = rng.choice(_TEXTS["requests"]).format(text)
+    return Dialogue((Message("user", request),), text, thought)
 
 
 def _odd_word(rng: Random) -> str:
@@ -143,8 +79,8 @@ def _odd_word(rng: Random) -> str:
     if draw < 0.65:
         return str(rng.randint(0, 10 ** rng.randint(1, 5)))
     if draw < 0.75:
-        return rng.choice(tuple(words.EMOJI.values()))
+        return rng.choice(words("emoji"))
     if draw < 0.85:
-        table = words.LANGUAGES[rng.choice(tuple(words.LANGUAGES))]
-        return rng.choice(tuple(table.values()))
-    return rng.choice(words.NAMES + words.CITIES)
+        table = foreign()
+        return rng.choice(table[rng.choice(tuple(table))])
+    return rng.choice(words("names", "cities"))

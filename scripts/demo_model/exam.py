@@ -17,6 +17,7 @@ from rich.progress import Progress
 
 from demo_model import copying, facts, head, package, records, smalltalk, stories, toolcalls
 from demo_model.chat import Dialogue, Message
+from demo_model.drawing import Source
 
 _BATCH: Final = 50
 _DRAFTED: Final = 3  # tokens that the head drafts at a time
@@ -82,7 +83,7 @@ def _short_facts(rng: Random) -> Question:
     return _exact(Dialogue((system, Message("user", question)), fact.word), 24)
 
 
-def _records(source: records.Source) -> Callable[[Random], Question]:
+def _records(source: Source) -> Callable[[Random], Question]:
     def ask(rng: Random) -> Question:
         dialogue, record = records.exam(rng, rng.choice(records.SHAPES), source)
         return Question(dialogue.prompt(), 96, lambda text: parsed(text) == record)
@@ -91,7 +92,7 @@ def _records(source: records.Source) -> Callable[[Random], Question]:
 
 
 def _listed_keys(rng: Random) -> Question:
-    dialogue, _ = records.exam_with_keys(rng, rng.choice(records.SHAPES), records.KNOWN)
+    dialogue, _ = records.exam(rng, rng.choice(records.SHAPES), records.KNOWN, lists_keys=True)
     return _exact(dialogue, 96)
 
 

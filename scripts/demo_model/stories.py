@@ -1,107 +1,42 @@
 """Short stories, as raw text and as answers.
 
-Owns the story grammar. A story has a hero, a place and a thing that is lost, found or wanted, and
-keeps them to its end.
+Owns the order of a story's sentences, which are in `texts/stories.json`. A story has a hero, a
+place and a thing that is lost, found or wanted, and keeps them to its end.
 """
 
 from random import Random
-from typing import Final
+from typing import Any, Final
 
-from demo_model import words
 from demo_model.chat import Dialogue, Message
+from demo_model.drawing import read, words
 
-_OPENINGS: Final = (
-    "Once upon a time there was a {adj} {creature} named {hero}.",
-    "Once upon a time, in a {adj2} {place}, there lived a {creature} named {hero}.",
-    "Once upon a time a {adj} {creature} named {hero} lived near the {place}.",
-    "Long ago, a {adj} {creature} named {hero} lived in a {adj2} {place}.",
-    "One day a {adj} {creature} named {hero} walked through the {place}.",
-    "In a {adj2} {place} there lived a {adj} {creature}. Its name was {hero}.",
-    "There was once a {creature} named {hero} who loved the {place}.",
-)
-_MIDDLES: Final = (
-    "Every morning {hero} looked for something new.",
-    "{hero} had a {adj2} friend, the {creature2} {hero2}.",
-    "{hero} liked to play in the {weather}.",
-    "All the others said that {hero} was very {adj}.",
-    "{hero} wanted to find a {adj2} {thing}.",
-)
-_PROBLEMS: Final = (
-    "One day {hero} lost a {thing} in the {place2}.",
-    "One day the {weather} came and the {thing} was gone.",
-    "Then {hero} found an old {thing} near the {place2}.",
-    "One evening {hero} heard a strange sound from the {place2}.",
-    "One morning {hero2} the {creature2} came and asked for help.",
-    "But the way to the {place2} was long and dark.",
-)
-_SEARCHES: Final = (
-    '"Where is the {thing}?" asked {hero}.',
-    '"I will help you," said {hero2} the {creature2}.',
-    '"Do not be afraid," said {hero2}.',
-    '"Come with me to the {place2}," said {hero2}.',
-    "{hero} looked under the stones and behind the trees.",
-    "{hero} and {hero2} walked to the {place2} in the {weather}.",
-    "They looked for the {thing} all day long.",
-    "The {weather} was strong, but {hero} did not stop.",
-)
-_FINDS: Final = (
-    "At last they found the {thing} in the {place2}.",
-    "There, under a big tree, was the {thing}.",
-    "Then {hero2} saw the {thing} and laughed.",
-    "In the end {hero} gave the {thing} to {hero2}.",
-    "And there it was, the {thing}, as bright as the moon.",
-)
-_ENDINGS: Final = (
-    "{hero} was very happy and went home.",
-    "From that day on, {hero} and {hero2} were best friends.",
-    "They went home together and drank hot tea. 😊",
-    "That night {hero} slept well and dreamed of the {place}. 🌙",
-    "And they lived happily ever after.",
-    "{hero} never forgot that day. ⭐",
-    "Everybody in the {place} was glad.",
-)
-_REQUESTS: Final = (
-    "Tell me a story about a {creature}.",
-    "Tell me a short story about a {creature} named {hero}.",
-    "Write a story about a {creature}.",
-    "I want to hear a story about a {creature} and a {thing}.",
-    "Please tell a story about a {adj} {creature}.",
-    "Can you write a short story about a {creature}?",
-    "A story about {hero} the {creature}, please.",
-    "Write a short story about a {creature} in a {place}.",
-)
-_ANY_REQUESTS: Final = ("Tell me a story.", "Write a short story.", "Please tell me a story.")
+_TEXTS: Final[dict[str, Any]] = read("stories")
 
 
 def cast(rng: Random) -> dict[str, str]:
     """The people, places and things of one story."""
-    hero, hero2 = rng.sample(words.HEROES, 2)
-    creature, creature2 = rng.sample(words.CREATURES, 2)
-    place, place2 = rng.sample(words.PLACES, 2)
-    adj, adj2 = rng.sample(words.STORY_ADJECTIVES, 2)
-    return {
-        "hero": hero,
-        "hero2": hero2,
-        "creature": creature,
-        "creature2": creature2,
-        "place": place,
-        "place2": place2,
-        "adj": adj,
-        "adj2": adj2,
-        "thing": rng.choice(words.TREASURES),
-        "weather": rng.choice(words.WEATHERS),
-    }
+    roles: dict[str, str] = {}
+    for role, name in (
+        ("hero", "heroes"),
+        ("creature", "creatures"),
+        ("place", "places"),
+        ("adj", "story_adjectives"),
+    ):
+        roles[role], roles[f"{role}2"] = rng.sample(words(name), 2)
+    roles["thing"] = rng.choice(words("treasures"))
+    roles["weather"] = rng.choice(words("weathers"))
+    return roles
 
 
 def sentences(rng: Random, roles: dict[str, str]) -> list[str]:
     """A story, sentence by sentence."""
     plan = [
-        rng.choice(_OPENINGS),
-        *rng.sample(_MIDDLES, rng.randint(1, 2)),
-        rng.choice(_PROBLEMS),
-        *rng.sample(_SEARCHES, rng.randint(1, 3)),
-        rng.choice(_FINDS),
-        *rng.sample(_ENDINGS, rng.randint(1, 2)),
+        rng.choice(_TEXTS["openings"]),
+        *rng.sample(_TEXTS["middles"], rng.randint(1, 2)),
+        rng.choice(_TEXTS["problems"]),
+        *rng.sample(_TEXTS["searches"], rng.randint(1, 3)),
+        rng.choice(_TEXTS["finds"]),
+        *rng.sample(_TEXTS["endings"], rng.randint(1, 2)),
     ]
     return [_article(line.format(**roles)) for line in plan]
 
@@ -125,8 +60,8 @@ def training(rng: Random) -> Dialogue:
         request += " ".join(lines[:cut])
         answer, thought = " ".join(lines[cut:]), "I go on with the story."
     else:
-        template = rng.choice(_REQUESTS) if rng.random() < 0.8 else rng.choice(_ANY_REQUESTS)
-        request = _article(template.format(**roles))
+        known = "requests" if rng.random() < 0.8 else "any_requests"
+        request = _article(rng.choice(_TEXTS[known]).format(**roles))
         answer, thought = " ".join(lines), "The user wants a story."
     return Dialogue((Message("user", request),), answer, thought if rng.random() < 0.15 else None)
 

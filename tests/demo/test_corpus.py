@@ -9,33 +9,18 @@ import numpy as np
 import pytest
 from demo_model import (
     batches,
-    copying,
     corpus,
     exam,
     facts,
     records,
-    smalltalk,
-    stories,
-    toolcalls,
     train,
-    words,
 )
 from demo_model.chat import Dialogue
+from demo_model.drawing import is_for_exam, words
 from tokenizers import Tokenizer
 
-MAKERS = (
-    facts.training,
-    facts.training_pair,
-    records.training,
-    toolcalls.training,
-    copying.training,
-    smalltalk.training,
-    smalltalk.training_sum,
-    stories.training,
-)
 
-
-@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("make", corpus.CHATS.values(), ids=corpus.CHATS)
 def test_the_renderer_equals_the_chat_template(
     pair: tuple[Any, Any], make: Callable[[Random], Dialogue]
 ) -> None:
@@ -93,8 +78,8 @@ def test_targets_are_the_tokens_after_their_places(pair: tuple[Any, Any]) -> Non
 
 
 def test_unseen_names_and_cities_never_reach_training() -> None:
-    unseen = set(words.UNSEEN_NAMES + words.UNSEEN_CITIES)
-    assert unseen.isdisjoint(words.NAMES + words.CITIES + words.SURNAMES + words.HEROES)
+    unseen = set(words("unseen_names", "unseen_cities"))
+    assert unseen.isdisjoint(words("names", "cities", "surnames", "heroes"))
     for example in corpus.block(7, 0, 3000):
         text = example.prompt + example.target
         assert unseen.isdisjoint(text.replace(".", " ").replace(",", " ").split())
@@ -123,7 +108,7 @@ def test_combinations_of_the_exam_are_kept_out_of_training() -> None:
         record = json.loads(dialogue.answer)
         shape = next(one for one in records.SHAPES if set(one.schema["required"]) == set(record))
         ordered = {key: record[key] for key in shape.schema["required"]}
-        assert not records.is_for_exam(shape, ordered)
+        assert not is_for_exam(shape.name, ordered)
 
 
 def test_the_rate_rises_stays_and_falls() -> None:

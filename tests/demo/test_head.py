@@ -49,7 +49,7 @@ def test_its_tensors_are_named_as_published_ones_after_the_last_layer(demo: Path
 def test_training_sees_what_a_draft_sees(pair: tuple[Any, Any], both: tuple[Any, Any]) -> None:
     """Entry by entry, with mlx-lm's own layer and cache: a draft of four tokens from each place."""
     trunk, weights = both
-    tokens, _ = tokens_of(pair, corpus.MAKERS["raw stories"](Random(3)))
+    tokens, _ = tokens_of(pair, corpus.example("raw stories", Random(3)))
     given = mx.array(tokens[:24])[None]
     states = pair[0].model(given)
     depths = head.unrolled(trunk, weights, given, states)
@@ -87,7 +87,7 @@ def test_its_drafts_mostly_stand(pair: tuple[Any, Any], both: tuple[Any, Any], n
     rng = Random(name)
     total = count = 0
     for _ in range(2):
-        tokens, start = tokens_of(pair, corpus.MAKERS[name](rng))
+        tokens, start = tokens_of(pair, corpus.example(name, rng))
         agreed = head.agreement(*both, tokens)[:, start:]
         total += head.passes(agreed, 3)
         count += agreed.shape[1]

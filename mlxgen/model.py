@@ -577,10 +577,17 @@ class LanguageModel:
     def runner(self, slots: Slots | None = None) -> Runner:
         """A runner of the model with its prefix cache, and with slots if several run together."""
         piece = partial(self.activations.most, self.memory.activations)
-        cache, seam = (lambda: self.prefix_cache), self._measures.seam
         feed = None if self.images is None else Shown()
         make: Callable[..., Runner] = Runner if self.share is None else self.share.runner
-        return make(self.model, self.make_cache, slots, cache, piece, seam, feed)
+        return make(
+            self.model,
+            self.make_cache,
+            slots,
+            lambda: self.prefix_cache,
+            piece,
+            feed,
+            self.predictor,
+        )
 
     def loop(self, runner: Runner, *, longest_run: int | None = None) -> Loop:
         """A step loop for this model, which tells ``watch`` what it does, if that is set."""

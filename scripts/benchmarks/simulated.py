@@ -240,6 +240,11 @@ class SimulatedPredictor:
         line.work(self._shape.drafting(line.device, tokens.size))
         return self._predictor(tokens, states, cache)
 
+    def trunk(
+        self, inputs: mx.array, cache: list[LayerCache], **given: Any
+    ) -> tuple[mx.array, mx.array]:
+        return self._predictor.trunk(inputs, cache, **given)
+
     def logits(self, states: mx.array) -> mx.array:
         line = self._timeline
         line.now += HOST_ROW
@@ -272,7 +277,7 @@ class SimulatedModel(mlxgen.LanguageModel):
         return Footprint(self.shape.kv_bytes, (), 0, int(self.shape.nbytes))
 
     def runner(self, slots: Slots | None = None) -> Runner:
-        cache, seam = (lambda: self.prefix_cache), self._measures.seam
-        made = Simulated(self.model, self.make_cache, slots, cache, seam=seam)
+        cache, predictor = (lambda: self.prefix_cache), self.predictor
+        made = Simulated(self.model, self.make_cache, slots, cache, predictor=predictor)
         made.timeline, made.shape = self.timeline, self.shape
         return made

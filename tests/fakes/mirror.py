@@ -9,10 +9,10 @@ import numpy as np
 from mlx_lm.models.cache import KVCache
 
 from mlxgen import LanguageModel
-from mlxgen.engine.kv.seam import Wanted
 from mlxgen.engine.options import Options
 from mlxgen.engine.speculation.drafts import Drafts
 from mlxgen.engine.speculation.head import HeadDrafter
+from mlxgen.loading.predictors.head import inner_of
 
 
 class Mirror:
@@ -20,8 +20,9 @@ class Mirror:
 
     nbytes = 0
 
-    def __init__(self, width: int, vocab: int) -> None:
+    def __init__(self, width: int, vocab: int, model: Any) -> None:
         self.width, self._vocab = width, vocab
+        self._model = inner_of(model)
 
     def make_cache(self) -> list[Any]:
         return [KVCache()]
@@ -30,6 +31,11 @@ class Mirror:
         told = mx.broadcast_to(tokens[..., None].astype(states.dtype), states.shape)
         cache[0].update_and_fetch(states[:, None], told[:, None])
         return told
+
+    def trunk(self, inputs: mx.array, cache: list[Any], **given: Any) -> tuple[mx.array, mx.array]:
+        states = self._model.model(inputs, cache=cache, **given)
+        head = getattr(self._model, "lm_head", None) or self._model.model.embed_tokens.as_linear
+        return states, head(states)
 
     def logits(self, states: mx.array) -> mx.array:
         return -mx.abs(mx.arange(self._vocab) - states[..., :1])
@@ -58,12 +64,9 @@ def check_entries(lm: LanguageModel, drafts: Drafts, history: list[int]) -> int:
     if common <= 0:
         return 0
     (cache,) = store.caches  # type: ignore[union-attr]
-    states: list[mx.array] = []
-    inputs, caches = mx.array([history]), lm.make_cache()
-    lm.runner().seam.run(
-        lambda: lm.model(inputs, cache=caches), Wanted([len(history)], [1]), states
-    )
-    before = np.concatenate([np.zeros((1, states[0].shape[-1])), np.array(states[0][0])])
+    assert lm.predictor is not None
+    states, _ = lm.predictor.trunk(mx.array([history]), lm.make_cache())
+    before = np.concatenate([np.zeros((1, states.shape[-1])), np.array(states[0])])
     got = np.array(cache.keys[0, 0, :common])
     np.testing.assert_allclose(got, before[first : first + common], atol=0.05)
     tokens = np.array(cache.values[0, 0, :common, 0]).astype(int).tolist()

@@ -15,22 +15,19 @@ from ...loading.sharding import Split
 from .activations import Activations
 from .footprint import Footprint
 from .layers import PREFILL_STEP, CacheFactory
-from .seam import Seam
 
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """The width of a model's logits, the ``seam`` before its head, and the bytes of its KV caches
-    and of its passes."""
+    """The width of a model's logits, and the bytes of its KV caches and of its passes."""
 
     vocab_size: int
-    seam: Seam
     footprint: Footprint
     activations: Activations
 
     @classmethod
     def of(cls, model: nn.Module, make: CacheFactory, config: Mapping[str, Any]) -> Measures:
-        """Measure a pass of one token, and find the seam; nothing is evaluated."""
+        """Measure a pass of one token; nothing is evaluated."""
         caches = make()
         logits = model(mx.array([[0]]), cache=caches)
         queries, chosen = (number_of(config, names) or 1 for names in (HEADS, EXPERTS))
@@ -38,8 +35,7 @@ class Measures:
         if part is not None and part.kind == "tensor":
             queries //= part.size
         activations = Activations.of_one(model, caches, logits.dtype, heads=queries, experts=chosen)
-        footprint, seam = Footprint.of(model, caches), Seam.of(model, make)
-        return cls(int(logits.shape[-1]), seam, footprint, activations)
+        return cls(int(logits.shape[-1]), Footprint.of(model, caches), activations)
 
     def plan(
         self,

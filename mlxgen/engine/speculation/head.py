@@ -55,7 +55,8 @@ class Bound:
         self.states = self.last = mx.zeros((1, 1, predictor.width))
 
     def __call__(self, inputs: mx.array, cache: list[LayerCache]) -> mx.array:
-        self.last = self._predictor(inputs, self.states, cache)[:, -1:]
+        states, self.states = mx.split(self.states, [inputs.shape[1]], axis=1)
+        self.last = self._predictor(inputs, states, cache)[:, -1:]
         return self._predictor.logits(self.last)
 
     def footprint(self, trunk: Any) -> Footprint:

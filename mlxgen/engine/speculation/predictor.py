@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import mlx.core as mx
 
-from ..kv import LayerCache
+from ..kv.layers import LayerCache
 
 
 class Predictor(Protocol):
@@ -29,5 +29,26 @@ class Predictor(Protocol):
     def __call__(self, tokens: mx.array, states: mx.array, cache: list[LayerCache]) -> mx.array:
         """The states after ``tokens`` [rows, n], of those before each of them [rows, n, width]."""
 
+    def trunk(
+        self, inputs: mx.array, cache: list[LayerCache], **given: Any
+    ) -> tuple[mx.array, mx.array]:
+        """A pass of the model itself: its states [rows, n, width], and its logits of them."""
+
     def logits(self, states: mx.array) -> mx.array:
         """Of states that a call gave [rows, n, width], what comes next [rows, n, vocab]."""
+
+
+class Told:
+    """A model whose passes add their states to ``states``, as a ``predictor`` knows them."""
+
+    def __init__(self, model: Any, predictor: Predictor, states: list[mx.array]) -> None:
+        self._model, self._predictor, self._states = model, predictor, states
+
+    def __call__(self, inputs: mx.array, cache: list[LayerCache], **given: Any) -> mx.array:
+        states, logits = self._predictor.trunk(inputs, cache, **given)
+        self._states.append(states)
+        return logits
+
+    def embed_inputs(self, *given: Any, **more: Any) -> mx.array:
+        """As the model embeds tokens and images."""
+        return cast(mx.array, self._model.embed_inputs(*given, **more))

@@ -45,11 +45,6 @@ class Work(NamedTuple):
         drafted = handle.guess.fed if handle.guess is not None else []
         return cls(handle, [*handle.pending, *drafted], 1 + len(drafted))
 
-    @classmethod
-    def prompt(cls, handle: Handle, count: int) -> Work:
-        """The first ``count`` tokens that it has to run."""
-        return cls(handle, handle.pending[:count], int(count == len(handle.pending)))
-
     def cut(self, width: int) -> Work:
         """The first ``width`` tokens; all if there are drafts among them."""
         if self.wanted > 1 or len(self.tokens) <= width:
@@ -125,11 +120,14 @@ class Passes:
             mx.clear_cache()
 
     def prefill_together(self, handles: Sequence[Handle]) -> None:
-        """Run what is ``due`` of handles that hold nothing in one pass.
+        """Run what is ``due`` of handles that hold nothing in one pass, without logits: the last
+        token of each goes with the others.
 
         Each has ``longest_padded`` tokens to run at most.
         """
-        work = [Work.prompt(handle, self.due(handle)) for handle in handles]
+        dues = [min(self.due(handle), len(handle.pending) - 1) for handle in handles]
+        pairs = zip(handles, dues, strict=True)
+        work = [Work(handle, handle.pending[:due], 0) for handle, due in pairs]
         size = len(work) * max(len(tokens) for _, tokens, _ in work)
         self.meter.run(size, after=0)
         self.clock.prompts += size
@@ -147,10 +145,6 @@ class Passes:
         for handle in handles:
             handle.kv.submit()
             handle.kv.snapshot()
-        if any(wanted for _, _, wanted in work):
-            mx.async_eval(logits)
-        for handle in handles:
-            handle.arrive()
 
     def _look(self, tokens: Sequence[Fed]) -> None:
         """Learn nothing from a pass with images: the vision tower takes its own time."""

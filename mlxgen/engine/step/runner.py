@@ -43,9 +43,11 @@ from ..kv.feed import Feed
 from ..kv.held import Fed, stacked
 from ..kv.layers import PREFILL_STEP, CacheFactory, Model
 from ..kv.padded import run_padded
-from ..kv.seam import Seam, Wanted
 from ..kv.slots import Slot, Slots
 from ..prefix.store import BlockStore
+from ..speculation.predictor import Predictor, Told
+
+SHORT = 32  # tokens of a pass of which the head takes all, though fewer are wanted
 
 
 class Runner(Device):
@@ -53,9 +55,9 @@ class Runner(Device):
 
     ``slots`` are the places in which several go together, and ``cache`` gives the prefix cache when
     it is needed. ``piece`` says how many tokens of a prompt it has the memory to run at once, after
-    so many others; ``seam`` is that of the model. ``feed`` is what a pass does with patches of
-    images, if there can be any. A cache lives as long as somebody holds it: ``do`` gives those that
-    it made.
+    so many others. ``feed`` is what a pass does with patches of images, if there can be any, and
+    ``predictor`` knows the states that a pass leaves, if anybody drafts from them. A cache lives as
+    long as somebody holds it: ``do`` gives those that it made.
     """
 
     def __init__(
@@ -65,18 +67,18 @@ class Runner(Device):
         slots: Slots | None = None,
         cache: Callable[[], BlockStore] | None = None,
         piece: Callable[[int], int] = lambda held: PREFILL_STEP,
-        seam: Seam | None = None,
         feed: Feed | None = None,
+        predictor: Predictor | None = None,
     ) -> None:
         self.model = model
         self.make = make
         self.slots = slots
         self.cache = cache
         self.piece = piece
-        self.seam = seam or Seam()
         self.states: list[mx.array] | None = None
         """If there is a list, the states [rows, n, width] of a pass are added."""
         self.feed = feed
+        self.predictor = predictor
         self._stores: WeakValueDictionary[int, Alone | Slot] = WeakValueDictionary()
         self._numbers = count()
         self._keeps = False  # something in the prefix cache is of this runner
@@ -181,6 +183,8 @@ class Runner(Device):
             self._rests = False
             self.cache().work()
         model = self.model
+        if self.states is not None and self.predictor is not None:
+            model = Told(model, self.predictor, self.states)
         if self.feed is not None:
             rows, model = self.feed.prepared([tokens for _, tokens in run.rows], model)
             numbered = [(kv, tuple(row)) for (kv, _), row in zip(run.rows, rows, strict=True)]
@@ -189,15 +193,17 @@ class Runner(Device):
         if isinstance(store, Slot):
             return self._run_in_slots(run, model)
         rows = [tokens for _, tokens in run.rows]
-        inputs, wanted = self._inputs(rows), Wanted([len(row) for row in rows], run.wanted)
-        if len(rows) == 1:
-            return self.seam.run(lambda: store.forward(model, inputs), wanted, self.states)
-        alone = [self._alone(kv) for kv, _ in run.rows]
-        return self.seam.run(
-            lambda: run_padded(model, self.make, inputs, wanted.lengths, alone),
-            wanted,
-            self.states,
-        )
+        inputs = self._inputs(rows)
+        if len(rows) > 1:
+            lengths, alone = list(map(len, rows)), [self._alone(kv) for kv, _ in run.rows]
+            logits = run_padded(model, self.make, inputs, lengths, alone)
+            return last_rows(logits, lengths, run.wanted)
+        (wanted,) = run.wanted
+        rest = len(rows[0]) - wanted
+        if len(rows[0]) > SHORT and wanted and rest:  # logits of the others are never computed
+            store.forward(model, inputs[:, :rest])
+            inputs = inputs[:, rest:]
+        return store.forward(model, inputs)[0, -max(1, wanted) :]
 
     def _run_in_slots(self, run: Run, model: Model) -> mx.array:
         slots = self.slots
@@ -210,12 +216,26 @@ class Runner(Device):
         every = [runs.get(index, ((), 0)) for index in range(first, max(runs) + 1)]
         lengths = [len(tokens) for tokens, _ in every]
         inputs = self._inputs([tokens for tokens, _ in every])
-        return self.seam.run(
-            lambda: slots.run(model, inputs, lengths, first),
-            Wanted(lengths, [count for _, count in every]),
-            self.states,
-        )
+        logits = slots.run(model, inputs, lengths, first)
+        return last_rows(logits, lengths, [count for _, count in every])
 
     def _inputs(self, rows: Sequence[Sequence[Fed]]) -> mx.array:
         """The tokens of a pass [rows, longest]."""
         return stacked(rows)
+
+
+def last_rows(logits: mx.array, lengths: Sequence[int], counts: Sequence[int]) -> mx.array:
+    """Of logits [n, m, vocab] after rows of these ``lengths``, the longest of which ends with them:
+    those after the last ``counts`` tokens of each, row by row, as [r, vocab]; anything, if none
+    are wanted."""
+    _, places, vocab = logits.shape
+    longest, first = max(lengths), counts[0]
+    if not any(counts):
+        return logits[0, -1:]
+    if min(lengths) == longest and min(counts) == max(counts):
+        return (logits if first == places else logits[:, -first:]).reshape(-1, vocab)
+    chosen: list[int] = []
+    for row, (length, own) in enumerate(zip(lengths, counts, strict=True)):
+        end = (row + 1) * places - longest + length
+        chosen += range(end - own, end)
+    return logits.reshape(-1, vocab)[mx.array(chosen)]

@@ -46,7 +46,7 @@ class HeadPredictor:
 
     def __init__(self, head: Head, trunk: Any, make_cache: Callable[[], list[Any]]) -> None:
         self._head, self.make_cache = head, make_cache
-        text = inner_of(trunk)
+        self._trunk = text = inner_of(trunk)
         self._embed = text.model.embed_tokens
         self._logits = getattr(text, "lm_head", None) or self._embed.as_linear
         module: nn.Module = head
@@ -56,6 +56,10 @@ class HeadPredictor:
 
     def __call__(self, tokens: mx.array, states: mx.array, cache: list[Any]) -> mx.array:
         return self._head(self._embed(tokens), states, cache)
+
+    def trunk(self, inputs: mx.array, cache: list[Any], **given: Any) -> tuple[mx.array, mx.array]:
+        states = self._trunk.model(inputs, cache=cache, **given)
+        return states, self.logits(states)
 
     def logits(self, states: mx.array) -> mx.array:
         return cast(mx.array, self._logits(states))

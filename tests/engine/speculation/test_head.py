@@ -30,7 +30,7 @@ GREEDY: dict[str, Any] = {"max_tokens": 20, "temperature": 0, "ignore_eos": True
 def lm(request: pytest.FixtureRequest) -> LanguageModel:
     """A model of each cache kind, with a head that shows what it is told."""
     model, make_cache = cache_kinds()[request.param]()
-    made = LanguageModel(model, alphabet_tokenizer(), predictor=Mirror(64, VOCAB))
+    made = LanguageModel(model, alphabet_tokenizer(), predictor=Mirror(64, VOCAB, model))
     made.make_cache = make_cache  # type: ignore[method-assign]
     draft_with_head(made)
     return made
@@ -121,7 +121,7 @@ def test_rows_of_a_batch_have_entries_of_their_own(lm: LanguageModel) -> None:
 
 def test_what_runs_without_drafts_is_read_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = cache_kinds()["plain"]()
-    lm = LanguageModel(model, alphabet_tokenizer(), predictor=Mirror(64, VOCAB))
+    lm = LanguageModel(model, alphabet_tokenizer(), predictor=Mirror(64, VOCAB, model))
     draft_with_head(lm)
     monkeypatch.setattr(HeadDrafter, "chances", lambda *_: ())
     stream = lm.stream(PROMPT * 3, max_tokens=2 * BEHIND, temperature=0, ignore_eos=True)

@@ -82,7 +82,7 @@ def test_free_text_between_forced_runs_is_looked_ahead_of(aheads: Aheads) -> Non
 
 def test_after_drafts_every_row_goes_on_from_its_own_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look-ahead beside drafts, which no plan asks for yet."""
-    opens = staticmethod(lambda handles: [each for each in handles if each.passes == 1])
+    opens = staticmethod(lambda handles: [each for each in handles if each.passes == 2])
     monkeypatch.setattr(step.Loop, "_drafting", opens)
     speaker = endless(costs="every pass alike", prompt_length=24)
     hall = Hall(speaker, keep_prefixes=False)
@@ -90,4 +90,4 @@ def test_after_drafts_every_row_goes_on_from_its_own_token(monkeypatch: pytest.M
     plain = [hall.submit(list(range(40, 64)), max_tokens=12) for _ in range(2)]
     assert hall.finish() == [letters(12)] * 3
     assert drafting.usage.accepted_draft_tokens > 0
-    assert [handle.passes for handle in plain] == [12, 12]
+    assert [handle.passes for handle in plain] == [13, 13]

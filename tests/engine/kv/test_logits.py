@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mlxgen.engine.kv import KV
+from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.kv.layers import arrays_in
 from mlxgen.engine.step.runner import SHORT, Runner, last_rows
 from tests.fakes.architectures import VOCAB, cache_kinds
@@ -37,6 +38,7 @@ def test_what_is_held_of_a_prompt_has_no_logits_in_its_graph() -> None:
     kv = KV(Runner(model, make))
     kv.run(list(range(20)), wanted=0)
     graph = io.StringIO()
+    assert isinstance(kv.store, Alone)
     mx.export_to_dot(graph, *arrays_in(kv.store.arrays()))
     assert "QuantizedMatmul" not in graph.getvalue()
 

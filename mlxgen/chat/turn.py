@@ -10,13 +10,14 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from ..filters import Specification
+from ..filters import AllOf, Specification
 from ..text import ThinkingMarks
 from ..tokens import Token
+from .calls.checked import CheckedCalls
 from .calls.held import HeldCalls
 from .calls.use import Form, ToolPlan, ToolUse, plan_tools
 from .dialect import Dialect, UnsupportedError
-from .splitter import Marks, Reading, Thinking
+from .splitter import Marks, Reading
 from .template.format import SWITCHES, Chat, ChatFormat, Told
 from .template.pictures import is_image
 from .template.sandbox import RenderLimits
@@ -105,9 +106,8 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
     thinking = thinking_of(ids, dialect, begun)
     if begun is not None:
         dialect = replace(dialect, marks=going_on(dialect.marks, begun))
-    spec = tools.spec
     calls = None if tools.reader is None else tools.reader.format.starts
-    if spec is not None:
+    if tools.spec is not None:
         calls = None if tools.required else calls  # only the mark leads on then
         if not dialect.takes_forms:
             raise UnsupportedError(
@@ -115,7 +115,6 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
                 "this model writes headers before its text and cannot be held to a form; leave "
                 "it out",
             )
-        spec = _after(tools, thinking, dialect)
     marks = marks_of(thinking, dialect, calls)
     reading = Reading(
         marks=Marks() if turn.raw_thoughts else dialect.marks,
@@ -130,7 +129,7 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
         reading=reading,
         thinking=marks,
         thinking_budget=None if marks is None else _budget(turn, dialect),
-        spec=spec,
+        spec=_spec(turn.tools, tools, reading, dialect),
         stop=tools.stop,
         field=tools.field,
         held=_held(turn.tools, form, dialect, tools, reading),
@@ -138,11 +137,19 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
     )
 
 
-def _after(tools: ToolPlan, thinking: Thinking, dialect: Dialect) -> Specification | None:
-    """The specification of the whole text, the thinking included."""
-    if tools.spec is None:
-        return None
-    return after_thinking(tools.spec, thinking, dialect, required=tools.required)
+def _spec(
+    use: ToolUse | None, tools: ToolPlan, reading: Reading, dialect: Dialect
+) -> Specification | None:
+    """The specification of the whole text, the thinking included, with the check of the calls."""
+    spec = tools.spec
+    if spec is not None:
+        spec = after_thinking(spec, reading.thinking, dialect, required=tools.required)
+    names = tools.loose | tools.checked
+    if use is None or not names:
+        return spec
+    schemas = {name: schema for name, schema in use.schemas.items() if name in names}
+    check = CheckedCalls(reading, schemas, use.strict)
+    return check if spec is None else AllOf(spec, check)
 
 
 def _held(
@@ -156,12 +163,12 @@ def _held(
         return None
 
     def spec_of(loose: Set[str]) -> Specification | None:
-        return _after(plan_tools(use, form, dialect, loose), reading.thinking, dialect)
+        return _spec(use, plan_tools(use, form, dialect, loose), reading, dialect)
 
     def alone(name: str) -> Specification | None:
         return plan_tools(replace(use, mode="named", names=(name,)), None, dialect).spec
 
-    return HeldCalls(use, reading, tools.loose, tools.checked, spec_of, alone)
+    return HeldCalls(use, tools.loose, spec_of, alone)
 
 
 def _effort(turn: Turn, dialect: Dialect) -> Effort | None:

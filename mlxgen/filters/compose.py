@@ -142,8 +142,13 @@ class Intersection:
     def unchecked(self) -> int:
         return max(map(unchecked, self.parts), default=0)
 
+    @property
+    def due(self) -> bool:
+        return any(map(due, self.parts))
+
     def objection(self) -> Objection | None:
-        return next(filter(None, map(objection, self.parts)), None)
+        asked = [part for part in self.parts if due(part)] or self.parts
+        return next(filter(None, map(objection, asked)), None)
 
     def validate(self, tokens: Sequence[Token]) -> int:
         count = len(tokens)
@@ -163,6 +168,11 @@ def unchecked(filter: Filter) -> int:
     """How many of the newest tokens are of a text that it will check."""
     count: int = getattr(filter, "unchecked", 0)
     return count
+
+
+def due(filter: Filter) -> bool:
+    """Whether a part of the text is complete that it will check before the end."""
+    return bool(getattr(filter, "due", False))
 
 
 def objection(filter: Filter) -> Objection | None:

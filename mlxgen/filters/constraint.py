@@ -20,7 +20,7 @@ import numpy as np
 from ..errors import DeadEndError, FilterError, OptionError, RewindError
 from ..forks import forked
 from ..tokens import Token, Vocabulary
-from .compose import AllOf, Intersection, bind_opening, checks, hint, objection, unchecked
+from .compose import AllOf, Intersection, bind_opening, checks, due, hint, objection, unchecked
 from .matcher import GrammarFilter
 from .protocol import (
     Filter,
@@ -206,13 +206,18 @@ class Constraint:
         return int(words[0]) * 32 + bits.bit_length() - 1
 
     def objection(self) -> tuple[str, int, bool] | None:
-        """What is wrong with the text, which may end here; the position from which on it is to be
-        drawn again; and whether it must not stand."""
+        """What is wrong with the text, which may end here, or is ``due``; the position from which
+        on it is to be drawn again; and whether it must not stand."""
         found = objection(self.filter)
         if found is None:
             return None
         first = bisect_right(self._ends, len(self._fed) - found.tokens)
         return found.reason, first, found.is_final
+
+    @property
+    def due(self) -> bool:
+        """Whether a part of the text is complete to which the filters may have an objection."""
+        return self.checks and due(self.filter)
 
     @property
     def unchecked(self) -> int:

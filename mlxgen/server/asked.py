@@ -83,7 +83,7 @@ def call_of(asked: Asked, model: ServedModel, make_reply: MakeReply) -> Call:
             replace(one, skip=len(heal_plan(known, one.prompt.tokens)[1])) for one in questions
         ]
     each = [one for one in questions for _ in choices]
-    call = Call(
+    return Call(
         jobs=tuple(Job(one.prompt, choice.fork()) for one in questions for choice in choices),
         stream=asked.stream,
         watched=asked.watched,
@@ -94,8 +94,6 @@ def call_of(asked: Asked, model: ServedModel, make_reply: MakeReply) -> Call:
         ignored=asked.ignored,
         make_reply=lambda id, created: make_reply(each, options, id, created),
     )
-    held = asked.held
-    return call.loosened(held.loose) if held is not None and (held.loose or held.checked) else call
 
 
 def _options(asked: Asked, model: ServedModel) -> Options:

@@ -7,18 +7,13 @@ frozen and may be used in any thread; a ``Reply`` belongs to one task.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from ..chat.calls.checked import CheckedCalls
 from ..chat.calls.held import HeldCalls
 from ..engine import Chunk, Options, Path, Progress, Prompt, Usage
-from ..errors import DeadEndError
 from ..filters import Specification
-from .logs import log
 
 Event: TypeAlias = dict[str, Any]
 
@@ -140,25 +135,9 @@ class Call:
         assert self.held is not None
         spec = self.held.spec_of(loose)
         specs = () if spec is None else (spec,)
-        jobs = [Job(prompt, _checked(o, self.held, loose, specs)) for prompt, o in self.jobs]
+        jobs = [Job(prompt, replace(o, filters=specs)) for prompt, o in self.jobs]
         return replace(self, jobs=tuple(jobs), specs=specs)
 
     def reply(self, *, id: str, created: int) -> Reply:
         """A new reply. ``id`` as in ``chatcmpl-...``; ``created`` in seconds since 1970."""
         return self.make_reply(id, created)
-
-
-def _checked(
-    options: Options, held: HeldCalls, loose: Set[str], specs: Sequence[Specification]
-) -> Options:
-    """The options of a job whose loose calls are checked."""
-    hook = held.hook(loose, options.sampling.temperature, partial(_tell, held.use.strict))
-    others = [each for each in options.hooks if not isinstance(each, CheckedCalls)]
-    return replace(options, filters=tuple(specs), hooks=(*others, hook))
-
-
-def _tell(strict: Set[str], name: str, objection: str) -> None:
-    """Say that the arguments of a call do not fit; an error if they had to."""
-    if name in strict:
-        raise DeadEndError(f"no arguments were found that fit the schema of {name}: {objection}")
-    log(logging.WARNING, "the arguments of a call may not fit", tool=name, reason=objection)

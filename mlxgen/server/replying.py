@@ -232,6 +232,8 @@ def _account(exchange: Exchange, prepared: Prepared, mailbox: Mailbox) -> None:
         "sequences": len(usages),
         "stream": prepared.call.stream,
     }
+    if violated := [usage.violates for usage in usages if usage.violates]:
+        exchange.fields["violates"] = violated[0]
     longest = max(usage.completion_tokens for usage in usages)
     if longest > 1:
         seconds = exchange.seconds - exchange.fields["first"]

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from .common import in_common
 from .infill import Infill
-from .vocabulary import Token, Vocabulary
+from .vocabulary import AnyTokenizer, Token, Vocabulary
 
-__all__ = ["Infill", "Token", "Vocabulary", "in_common"]
+__all__ = ["AnyTokenizer", "Infill", "Token", "Vocabulary", "in_common"]

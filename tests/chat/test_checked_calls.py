@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from mlxgen.chat.calls.checked import LONGEST, TRIES, CheckedCalls
+from mlxgen import DeadEndError
+from mlxgen.chat.calls.checked import CheckedCalls
 from mlxgen.chat.calls.formats import FORMATS
 from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.splitter import Reading
 from mlxgen.engine.chunk import Chunk
-from mlxgen.filters.schema.fitting import Fitting
+from mlxgen.engine.request.accept import LONGEST_CHECKED
+from mlxgen.engine.request.retries import CHECKS
 from mlxgen.tokens import Token
 from tests.fakes.speaking import PROMPT, Speaker
 
@@ -27,7 +29,6 @@ class Counter:
     """A model that counts to a number that it draws, and mostly draws 1."""
 
     def __init__(self, schema: dict[str, Any], choices: dict[str, float], **options: Any) -> None:
-        self.told: list[tuple[str, str]] = []
         arguments = ['{"n": ', "?", "}"]
         self.script = [*HEAD, *arguments, *TAIL]
 
@@ -40,13 +41,9 @@ class Counter:
         self.speaker = Speaker([*self.script, *choices], say)
         format = FORMATS["json_tools"]
         reading = Reading(tools=ToolReader(format, [tool("count", n={})]))
-        hook = CheckedCalls(
-            reading,
-            {"count": Fitting({"properties": {"n": schema}})},
-            options.get("temperature", 0.0),
-            lambda name, objection: self.told.append((name, objection)),
-        )
-        self.options = {"hooks": [hook], "seed": 1, **options}
+        strict = options.pop("strict", ())
+        check = CheckedCalls(reading, {"count": {"properties": {"n": schema}}}, frozenset(strict))
+        self.options = {"filters": [check], "seed": 1, **options}
 
     def run(self, **options: Any) -> list[Chunk]:
         return list(self.speaker.lm.stream(PROMPT, **self.options, **options))
@@ -68,7 +65,7 @@ def test_arguments_that_fit_are_left_alone() -> None:
     counter = Counter({"const": 1}, EVEN)
     chunks = counter.run()
     assert text(chunks) == 'Hi <tool_call>{"name": "count", "arguments": {"n": 1}}</tool_call> Bye'
-    assert not counter.told and not any(chunk.attempts for chunk in chunks)
+    assert not any(chunk.attempts for chunk in chunks)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -77,17 +74,19 @@ def test_arguments_that_do_not_fit_are_drawn_again(temperature: float, seed: int
     counter = Counter({"enum": [2, 3]}, EVEN, temperature=temperature)
     counter.options["seed"] = seed
     chunks = counter.run()
-    assert arguments(chunks)["n"] in (2, 3) and not counter.told
+    assert arguments(chunks)["n"] in (2, 3)
     assert text(chunks).endswith("</tool_call> Bye")
 
 
-def test_after_some_tries_the_last_arguments_stand_and_somebody_is_told() -> None:
+def test_after_some_tries_the_last_arguments_stand_with_a_word_unless_they_are_strict() -> None:
     counter = Counter({"const": 9}, EVEN)
     with counter.speaker.lm.stream(PROMPT, **counter.options) as stream:
         chunks = list(stream)
-        assert stream.usage.rewound_tokens >= 2 * TRIES
+        assert stream.usage.rewound_tokens >= 2 * CHECKS
+        assert stream.usage.violates == "the arguments of count do not fit: it violates const"
     assert arguments(chunks)["n"] in (1, 2, 3)
-    assert counter.told == [("count", "it violates const")]
+    with pytest.raises(DeadEndError, match="count do not fit"):
+        Counter({"const": 9}, EVEN, strict={"count"}).run()
 
 
 def test_nothing_of_a_call_is_delivered_before_it_is_checked() -> None:
@@ -104,8 +103,9 @@ def test_nothing_of_a_call_is_delivered_before_it_is_checked() -> None:
 
 def test_a_schema_that_cannot_be_followed_lets_the_arguments_stand() -> None:
     counter = Counter({"$ref": "http://localhost:1/x"}, EVEN)
-    assert arguments(counter.run()) == {"n": 1}
-    assert [name for name, _ in counter.told] == ["count"]
+    with counter.speaker.lm.stream(PROMPT, **counter.options) as stream:
+        assert arguments(list(stream))["n"] in (1, 2, 3)
+        assert "cannot be checked" in stream.usage.violates
 
 
 def test_batches_and_drafts_and_forks_give_the_same() -> None:
@@ -113,8 +113,7 @@ def test_batches_and_drafts_and_forks_give_the_same() -> None:
     assert text(Counter({"enum": [2, 3]}, EVEN).run(draft="ngram")) == alone
     counter = Counter({"enum": [2, 3]}, EVEN)
     found = ["", ""]
-    each: list[Any] = [{"hooks": [hook.fork()]} for hook in counter.options.pop("hooks") * 2]
-    for index, chunk in counter.speaker.lm.batch([PROMPT] * 2, each=each, **counter.options):
+    for index, chunk in counter.speaker.lm.batch([PROMPT] * 2, **counter.options):
         found[index] += chunk.text
     assert found == [alone, alone]
     counter = Counter({"enum": [2, 3]}, EVEN)
@@ -136,8 +135,8 @@ def test_going_back_into_a_call_by_hand_checks_it_anew() -> None:
 
 def test_a_long_call_is_not_held_for_good() -> None:
     counter = Counter({"const": 1}, EVEN)
-    counter.script[5:6] = ["1", *(" " for _ in range(LONGEST))]
+    counter.script[5:6] = ["1", *(" " for _ in range(LONGEST_CHECKED))]
     for chunk in counter.speaker.lm.stream(PROMPT, max_tokens=None, **counter.options):
         if chunk.index == 1:
             break
-    assert LONGEST <= counter.speaker.model.passes < len(counter.script) - 3
+    assert LONGEST_CHECKED <= counter.speaker.model.passes < len(counter.script) - 3

@@ -185,7 +185,7 @@ def arguments_of(server: Running, body: dict[str, Any]) -> str | None:
     if not body["stream"]:
         answer = server.post("/v1/chat/completions", body)
         if answer.status_code != 200:
-            assert "fit the schema of f" in answer.text
+            assert "the arguments of f do not fit" in answer.text
             return None
         (call,) = answer.json()["choices"][0]["message"]["tool_calls"]
         return str(call["function"]["arguments"])

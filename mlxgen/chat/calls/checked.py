@@ -1,152 +1,129 @@
-"""Calls whose arguments are checked once they are complete, and written anew if they do not fit.
+"""Calls whose arguments are checked, because no grammar holds all of their schemas.
 
-A hook for tools whose schemas no grammar can hold. From its beginning a call is not delivered. When
-its arguments are there and do not fit, they are taken back and drawn again, a few times; then the
-last ones stand. Invariant: what was delivered of a call is never taken back.
+A filter that allows everything, and objects to the arguments of a call that is complete and does
+not fit: they are drawn again, as any text is that does not fit at its end. Invariant:
+nothing of such a call is delivered before it is checked, unless it is too long to be held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol, TypeAlias
+import codecs
+import json
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from ...filters.schema.fitting import Fitting, UncheckedError
-from ..splitter import Reading, Span, Splitter
+from ...filters import Int32Words
+from ...tokens import AnyTokenizer, Token, Vocabulary
+from ..splitter import Reading, Splitter
 
-TRIES = 5  # after the first
-LONGEST = 2048  # tokens of a call that are held back; a longer one stands as it comes
-_COLD, _WARM = 0.5, 0.8  # temperatures: one that hardly varies, and that of another try
-
-Tell: TypeAlias = Callable[[str, str], object]
-"""Called with the name of a tool and what is wrong with the arguments that stand."""
-
-
-class Sampled(Protocol):
-    """What a hook gets, as far as it matters here."""
-
-    position: int
-    sampled_token: int
-    resample: bool
-    rewind: int
-    hold: int
-    temperature: float | None
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def text_after(self) -> str: ...
-    @property
-    def can_rewind(self) -> int: ...
-    @property
-    def is_forced(self) -> bool: ...
+if TYPE_CHECKING:
+    from ...filters.schema.check import Objection
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class CheckedCalls:
-    """The hook of one sequence: ``fitting`` has the tools to check.
+    """Holds the calls in an answer that is read like this to the ``schemas`` of their tools, and
+    those of ``strict`` ones so that no other call may stand."""
 
-    ``temperature`` is that of the draws: if they hardly vary, those of another try do.
-    """
+    reading: Reading
+    schemas: Mapping[str, Any]
+    strict: Set[str]
 
-    def __init__(
-        self, reading: Reading, fitting: Mapping[str, Fitting], temperature: float, tell: Tell
-    ) -> None:
-        self._reading = reading
-        self._fitting = fitting
-        self._temperature = temperature
-        self._tell = tell
-        self._splitter = Splitter(reading)
-        self._length = 0  # characters read
-        self._next = 0  # the position that is expected
-        self._since: int | None = None  # the position at which the call began
-        self._at = 0  # and that of its arguments
-        self._name: str | None = None  # of the call whose arguments are read
-        self._parts: list[str] = []
-        self._tries: dict[int, int] = {}  # by the position of the arguments
-        self._warm = False  # whether the arguments are drawn again
-        self._redrawn = -1  # the position of a draw that was made warmer
-        self._back = -1  # the position to which this hook has gone back last
+    @property
+    def by_bytes(self) -> bool:
+        """As in ``Specification``."""
+        return True
 
-    def fork(self) -> CheckedCalls:
-        """A hook for a copy of the sequence."""
-        return CheckedCalls(self._reading, self._fitting, self._temperature, self._tell)
+    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> CallsFilter:
+        """As ``Specification.bind``."""
+        return CallsFilter(self, Vocabulary.of(tokenizer))
 
-    def __call__(self, sampled: Sampled) -> None:
-        position = sampled.position
-        if position != self._next:
-            self._read_again(sampled.text, position)
-        if self._warm and not sampled.is_forced and position != self._redrawn:
-            self._redrawn, sampled.resample, sampled.temperature = position, True, _WARM
-            sampled.hold = max(sampled.hold, self._held(position))
-            return
-        self._next, self._redrawn = position + 1, -1
-        text = sampled.text_after
-        text, self._length = text[self._length :], len(text)
-        spans = self._splitter.push(text)
-        if self._since is None and self._splitter.is_in_call:
-            self._since = position
-        if self._name is None and self._splitter.calling is not None:
-            self._name, self._at = self._splitter.calling, position + 1
-        for span in spans:
-            self._follow(span, sampled)
-        if self._since is not None and not self._splitter.is_in_call:
-            self._since = None
-        sampled.hold = max(sampled.hold, self._held(position))
 
-    def _held(self, position: int) -> int:
-        """How many tokens to hold back: those of a call that may be taken back."""
-        if self._since is None or (self._name is not None and self._name not in self._fitting):
-            return 0
-        count = position + 1 - self._since
-        return count if count <= LONGEST else 0
+class CallsFilter:
+    """The running filter of ``CheckedCalls``."""
 
-    def _follow(self, span: Span, sampled: Sampled) -> None:
-        for call in span.calls:
-            if self._name is None:  # all of it came with this token
-                self._at = self._since if self._since is not None else sampled.position
-            self._name, self._parts = call.name, []
-        self._parts.append(span.more)
-        if span.ended:
-            self._end(sampled)
+    checks = True
 
-    def _end(self, sampled: Sampled) -> None:
-        """The arguments are complete."""
-        name, self._name, self._warm = self._name, None, False
-        fitting = self._fitting.get(name) if name is not None else None
-        if fitting is None or name is None:
-            return
-        try:
-            objection = fitting.objection("".join(self._parts))
-        except UncheckedError as error:
-            self._tell(name, str(error))
-            return
-        if objection is None:
-            return
-        self._at = min(self._at, sampled.position)
-        # A reader who went back has what comes before, and has to keep it.
-        self._at = max(self._at, sampled.position + 1 - sampled.can_rewind)
-        tries = self._tries.get(self._at, 0)
-        if tries < TRIES and self._held(sampled.position):
-            self._tries[self._at] = tries + 1
-            self._warm = self._temperature < _COLD
-            self._back = self._at
-            sampled.rewind = max(sampled.rewind, sampled.position + 1 - self._at)
-        else:
-            self._tell(name, objection)
+    def __init__(self, asked: CheckedCalls, vocabulary: Vocabulary) -> None:
+        self._asked = asked
+        self._vocabulary = vocabulary
+        self._fed: list[Token] = []
+        self.reset()
 
-    def _read_again(self, text: str, position: int) -> None:
-        """Tokens were taken back, or this is a copy: read the text from its beginning."""
-        self._splitter, self._parts = Splitter(self._reading), []
-        self._length, self._next = len(text), position
-        for span in self._splitter.push(text):
-            self._parts = [] if span.calls else self._parts
-            self._parts.append(span.more)
-        self._name = self._splitter.calling
-        if not self._splitter.is_in_call:
-            self._since = None
-        elif self._since is None or self._since > position:
-            self._since = position
-        self._at = min(self._at, position)
-        if position != self._back:  # somebody else went back: what was tried there is forgotten
-            self._tries = {at: tries for at, tries in self._tries.items() if at < position}
-            self._warm = self._warm and self._at in self._tries
-        self._back = -1
+    def reset(self) -> None:
+        self._fed.clear()
+        self._splitter = Splitter(self._asked.reading)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._name: str | None = None  # of the call that is being read
+        self._since = self._at = 0  # how many tokens come before it, and before its arguments
+        self._arguments = ""
+        self._complete: list[tuple[str, int, str]] = []  # with the newest token: name, at, text
+
+    def advance(self, token: Token) -> None:
+        before, splitter = len(self._fed), self._splitter
+        self._fed.append(token)
+        self._complete = []
+        if not splitter.is_in_call:
+            self._since = self._at = before
+            self._name = None
+        for span in splitter.push(self._decoder.decode(self._vocabulary.piece(token))):
+            for call in span.calls:
+                self._name, self._arguments = call.name, ""
+            self._arguments += span.more
+            if span.ended and self._name is not None:
+                if self._name in self._asked.schemas:
+                    self._complete.append((self._name, self._at, self._arguments))
+                self._name, self._since, self._at = None, before, before
+        if splitter.calling is not None and self._name is None:
+            self._name, self._at = splitter.calling, before + 1
+
+    @property
+    def unchecked(self) -> int:
+        """How many tokens there are of a call that is to be checked, or may be one."""
+        is_one = self._name is None or self._name in self._asked.schemas
+        return len(self._fed) - self._since if self._splitter.is_in_call and is_one else 0
+
+    @property
+    def due(self) -> bool:
+        """Whether such a call is complete with the newest token."""
+        return bool(self._complete)
+
+    def objection(self) -> Objection | None:
+        """What is wrong with its arguments."""
+        from ...filters.schema.check import Check, Objection  # jsonschema takes a while to import
+
+        for name, at, arguments in self._complete:
+            schema = json.dumps(self._asked.schemas[name])
+            reason = Check(schema, keywords=("all",)).objection(arguments)
+            if reason is not None:
+                reason = f"the arguments of {name} do not fit: {reason}"
+                return Objection(reason, len(self._fed) - at, name in self._asked.strict)
+        return None
+
+    # ---- the rest of a filter --------------------------------------------------------------
+
+    def fill(self, row: Int32Words) -> bool:
+        return False
+
+    def can_end(self) -> bool:
+        return True
+
+    def forced(self) -> Sequence[Token]:
+        return ()
+
+    def validate(self, tokens: Sequence[Token]) -> int:
+        return len(tokens)
+
+    def rewind(self, to: int) -> None:
+        if to < len(self._fed):
+            kept = self._fed[:to]
+            self.reset()
+            for token in kept:
+                self.advance(token)
+
+    def fork(self) -> CallsFilter:
+        twin = CallsFilter(self._asked, self._vocabulary)
+        for token in self._fed:
+            twin.advance(token)
+        return twin

@@ -52,6 +52,12 @@ class ToolUse:
     strict: frozenset[str] = frozenset()
     many: bool = True
 
+    @property
+    def schemas(self) -> Mapping[str, Any]:
+        """The schemas of the arguments of all tools, by their names."""
+        functions = [tool["function"] for tool in self.tools]
+        return {each["name"]: each.get("parameters") or {} for each in functions}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPlan:
@@ -145,13 +151,8 @@ def _grammar(
 
 def _checked(use: ToolUse, format: CallFormat, loose: Set[str]) -> frozenset[str]:
     """The strict tools whose schemas the grammar does not hold as a whole."""
-    return frozenset(
-        tool["function"]["name"]
-        for tool in use.tools
-        if (name := tool["function"]["name"]) in use.strict - loose
-        and name in use.names
-        and unheld(format, tool["function"].get("parameters") or {})
-    )
+    held = use.strict.intersection(use.names) - loose
+    return frozenset(name for name in held if unheld(format, use.schemas[name]))
 
 
 def _fails(make: Callable[[Sequence[str], Set[str]], Specification], name: str) -> bool:

@@ -157,6 +157,7 @@ def rewind(request: Request, target: int, seen: int | None = None) -> None:
     leave no trace.
     """
     drawn = request.position
+    request.tally.violates = ""
     request.rewind(request.base + target)
     request.outbox.forgive()
     if target < drawn:
@@ -221,7 +222,7 @@ def _offer(
         event = _ban_at_end(request, event) or event
     if isinstance(event, BanMatch):
         return _ban(request, event)
-    if reason is not None and constraint is not None and constraint.can_end():
+    if constraint is not None and (constraint.due or (reason and constraint.can_end())):
         verdict = _checked(request, constraint)
         if verdict is not None:
             return verdict
@@ -305,6 +306,7 @@ def _finish(request: Request, reason: FinishReason) -> Verdict:
 def _go_back(request: Request, target: int, drawn: int) -> None:
     """Keep the first ``target`` generated tokens; the positions up to ``drawn`` were drawn."""
     closing = request.closing
+    request.tally.violates = ""
     anew = closing is not None and closing.at <= target
     request.rewind(request.base + target)
     if closing is not None and anew:  # new exclusions there may change the way to the end
@@ -313,17 +315,18 @@ def _go_back(request: Request, target: int, drawn: int) -> None:
 
 
 def _checked(request: Request, constraint: Constraint) -> Verdict | None:
-    """Take a finished text back that the filters object to, a few times; None: it stands.
+    """Take a text, or a part, back that the filters object to, a few times; None: it stands.
 
     Raises ``DeadEndError`` if no other one was found and it must not stand.
     """
     position = request.position - 1
-    request.tally.violates = ""
     found = constraint.objection()
     if found is None:
+        request.retries.settle()
         return None
     reason, target, is_final = found
-    target = min(max(target, request.first), position)
+    target = max(target, position + 1 - request.outbox.reach(position, request.first))
+    target = min(target, position)  # what a reader who went back has kept stays
     first = request.history[request.base + target]
     if target >= request.outbox.floor and request.retries.take_back(target):
         _go_back(request, target, position + 1)
@@ -333,6 +336,7 @@ def _checked(request: Request, constraint: Constraint) -> Verdict | None:
         request.rewind(len(request.history) - 1)
         raise DeadEndError(f"no answer was found that fits the whole schema: {reason}")
     request.tally.violates = reason
+    request.retries.settle()
     return None
 
 

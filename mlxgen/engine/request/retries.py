@@ -93,6 +93,10 @@ class Retries:
             self.checks = times + 1, position
         return times < CHECKS
 
+    def settle(self) -> None:
+        """Note that what was checked stands: the draws after it are as usual."""
+        self.checks = 0, 0
+
     def warmth(self, position: int, temperature: float) -> float | None:
         """The temperature of the draw at ``position``; None: the usual one, which is given."""
         times, since = self.checks

@@ -65,49 +65,50 @@ def test_the_engine_panel_asks_only_while_it_is_open(chat: Chat) -> None:
     chat.until(panel.is_hidden)
 
 
-def serve_models(chat: Chat, **status: Mapping[str, Any]) -> None:
-    """Let the page believe that the server has these models."""
+def serve_models(chat: Chat, **first: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Let the page believe that the server has these models; what is changed in the dictionary that
+    this returns is what the page is told next. A route that is taken away and set again would let
+    a question through that the page asks in between."""
+    models = dict(first)
 
     def fulfil(route: Route) -> None:
-        data = [{"id": n, "status": s, "max_model_len": 4096} for n, s in status.items()]
+        data = [{"id": n, "status": s, "max_model_len": 4096} for n, s in models.items()]
         route.fulfill(json={"object": "list", "data": data})
 
-    # The latest route counts. Were the earlier one removed first, a request in between would reach
-    # the server, which has no other model.
     chat.page.route("**/v1/models", fulfil)
+    return models
 
 
 def test_a_model_is_chosen_for_a_conversation_and_its_load_is_shown(chat: Chat) -> None:
     loaded, unloaded = {"value": "loaded"}, {"value": "unloaded"}
     failed = {**unloaded, "failed": True, "reason": "no weights"}
-    serve_models(chat, demo=loaded, other=unloaded, bad=failed)
+    models = serve_models(chat, demo=loaded, other=unloaded, bad=failed)
     chat.page.route("**/v1/models/load", lambda route: None)  # it takes for ever
     chat.page.reload()
     opener = chat.page.get_by_role("button", name="Model: demo, loaded.")
     opener.click()
     menu = chat.page.get_by_role("dialog", name="Models")
     assert "no weights" in menu.inner_text()
-    serve_models(chat, demo=loaded, other={"value": "loading", "progress": 0.4}, bad=failed)
+    models["other"] = {"value": "loading", "progress": 0.4}
     menu.get_by_role("button", name="other").click()
     assert menu.is_hidden()
     chat.page.get_by_role("button", name="Model: other, loading").click()
     assert "Loading … 40 %" in menu.inner_text()
     assert menu.get_by_role("progressbar").get_attribute("value") == "0.4"
     chat.page.keyboard.press("Escape")
-    serve_models(chat, demo=loaded, other=loaded)
+    models["other"] = loaded
     chat.page.get_by_role("button", name="Model: other, loaded").wait_for()
     chat.answer_with([event("Hello."), event(finish="stop")])
     with chat.page.expect_request("**/v1/chat/completions") as sent:
         chat.ask("Hello!")
     assert json.loads(sent.value.post_data or "")["model"] == "other"
-    serve_models(chat, demo=loaded)
+    del models["other"], models["bad"]
     chat.page.reload()
     gone = chat.page.get_by_text("The model other is not on this server any more, so demo answers.")
     gone.wait_for()
     chat.press("Use demo from now on")
     chat.until(gone.is_hidden)
     assert chat.stored[0]["settings"]["model"] == "demo"
-    serve_models(chat, demo=loaded)
 
 
 def test_settings_say_what_is_changed_and_presets_change_it_with_a_click(chat: Chat) -> None:

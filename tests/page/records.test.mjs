@@ -1,9 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { alternativesOf, chosen, levelOf, recordsOf, textOf, visible } from "../../mlxgen/server/page/records.js";
-import { planOf, typedFrom } from "../../mlxgen/server/page/retyped.js";
+import { alternativesOf, levelOf, meantBy, planOf, putByHand, recordsOf, textOf, typedFrom, visible } from "../../mlxgen/server/page/records.js";
 import { columnsOf, heightOf, TokenLines } from "../../mlxgen/server/page/token-lines.js";
-import { meantBy } from "../../mlxgen/server/page/typed.js";
 import { told, words } from "./made.mjs";
 
 const entry = (token, start = 0, end = undefined) => ({ ...token, bytes: token.bytes.slice(start, end) });
@@ -30,7 +28,7 @@ test("a record has its alternatives, what is not allowed and what was rejected",
   assert.deepEqual(alternativesOf(record), [{ id: 1, piece: "a", logprob: -0.1 }, { id: 2, piece: "b", logprob: -3 }]);
   assert.deepEqual(record.x, [2]);
   assert.deepEqual(record.j, [[2, "b", "draft", "head"], [3, [226, 130], "hook"]]);
-  const other = chosen([record], 2);
+  const [other] = putByHand([], [{ id: 2, piece: "b" }], record, 1);
   assert.deepEqual([other.i, other.b, other.l, other.h, other.a], [2, "b", -3, 1, record.a]);
   assert.deepEqual(alternativesOf(recordsOf({ tokens: [told("a")] })[0]), []);
 });

@@ -1,10 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { ago, fullDate } from "../../mlxgen/server/page/dates.js";
-import { engineOf, inBytes } from "../../mlxgen/server/page/engine.js";
-import { statsOf, takeTimings, waitingOf } from "../../mlxgen/server/page/figures.js";
-import { contextText, usedBy, warningOf } from "../../mlxgen/server/page/meter.js";
-import { isInForce, presets, problemOf, removePreset, renamePreset, savePreset } from "../../mlxgen/server/page/presets.js";
+import { ago, contextText, engineOf, fullDate, inBytes, statsOf, takeTimings, usedBy, waitingOf, warningOf } from "../../mlxgen/server/page/figures.js";
+import { BUILT_IN, isInForce, problemOf, withPreset } from "../../mlxgen/server/page/kept.js";
 import { bodyOf, DEFAULTS, FieldError, fieldOfParam, problemsOf, summaryOf } from "../../mlxgen/server/page/settings.js";
 
 const ALWAYS = {
@@ -53,24 +50,20 @@ test("a summary has all that differs from the defaults, and what the server igno
   assert.equal(fieldOfParam("json_schema.properties", DEFAULTS), "schema");
 });
 
-test("a preset changes what it names and can be kept, renamed and deleted", () => {
-  const named = () => presets().map(({ name }) => name);
-  const preset = (name) => presets().find((one) => one.name === name);
-  const own = given({ temperature: "0.9", system: "Be brief.", model: "other" });
-  const precise = { ...own, ...preset("Precise").settings };
-  assert.deepEqual(precise, { ...own, temperature: "0" });
-  assert.ok(isInForce(preset("Precise"), precise));
-  const builtIn = named();
-  savePreset(" Mine ", own);
-  assert.deepEqual(named(), [...builtIn, "Mine"]);
-  assert.deepEqual({ ...given({ model: "a" }), ...preset("Mine").settings }, { ...own, model: "a" });
-  renamePreset("Mine", "Ours");
-  assert.equal(problemOf("Ours"), "");
-  assert.match(problemOf("Ours", "Mine"), /already/);
-  assert.match(problemOf("Precise"), /built in/);
-  assert.notEqual(problemOf("  "), "");
-  removePreset("Ours");
-  assert.deepEqual(named(), builtIn);
+test("a preset changes what it names, and one of the same name takes the place of another", () => {
+  const own = given({ temperature: "0.5", top_p: "0.9", system: "Be brief." });
+  const [precise] = BUILT_IN;
+  const settings = { ...own, ...precise.settings };
+  assert.deepEqual(settings, { ...own, temperature: "0", top_p: "" });
+  assert.ok(isInForce(precise, settings) && !isInForce(precise, own));
+  const [mine] = withPreset([], " Mine ", own);
+  assert.equal(mine.name, "Mine");
+  assert.deepEqual({ ...given({ model: "a" }), ...mine.settings }, { ...own, model: "a" });
+  assert.deepEqual(withPreset([mine], "Mine", settings).map((preset) => preset.settings.temperature), ["0"]);
+  assert.equal(problemOf([mine], "Mine"), "");
+  assert.match(problemOf([mine], "Mine", "Ours"), /already/);
+  assert.match(problemOf([mine], "Precise"), /built in/);
+  assert.notEqual(problemOf([mine], "  "), "");
 });
 
 test("the age of a conversation takes a few letters", () => {
@@ -119,5 +112,5 @@ mlxgen_accepted_draft_tokens_total{drafter="text"} 7.0
 `);
   assert.deepEqual([engine.device, engine.generating, engine.bytes.weights], ['M5 "Max"', 2, 2.5e9]);
   assert.deepEqual(engine.drafts, [{ drafter: "text", drafted: 10, accepted: 7 }]);
-  assert.deepEqual([0, 999, 1500, 12_345_678, 2.5e9, 4e11].map(inBytes), ["0 bytes", "999 bytes", "1.50 kB", "12.3 MB", "2.50 GB", "400 GB"]);
+  assert.deepEqual([0, 999, 1500, 12_345_678, 2.5e9, 4e11].map(inBytes), ["0 B", "999 B", "1.5 kB", "12.3 MB", "2.5 GB", "400 GB"]);
 });

@@ -1,11 +1,10 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { exported, ImportError, imported } from "../../mlxgen/server/page/exchange.js";
+import { exported, ImportError, imported, transcriptOf } from "../../mlxgen/server/page/exchange.js";
 import { DEFAULTS } from "../../mlxgen/server/page/settings.js";
 import { conversationOf, isHead, settingsOf } from "../../mlxgen/server/page/stored.js";
 import { treeOf } from "../../mlxgen/server/page/map-tree.js";
 import { messagesFor, pathOf, shownIn } from "../../mlxgen/server/page/conversation.js";
-import { transcriptOf } from "../../mlxgen/server/page/transcript.js";
 import { answer, chance, conversation } from "./made.mjs";
 
 const good = () => conversation(

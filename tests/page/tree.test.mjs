@@ -1,14 +1,13 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { ServerError } from "../../mlxgen/server/page/api.js";
-import { cutBack, messagesFor, pathOf, twinOf } from "../../mlxgen/server/page/conversation.js";
+import { cutBack, messagesFor, pathOf, prune, putBack, twinOf } from "../../mlxgen/server/page/conversation.js";
 import { findIn, patternOf } from "../../mlxgen/server/page/finding.js";
 import { layOut } from "../../mlxgen/server/page/map-layout.js";
 import { treeOf, widthOf } from "../../mlxgen/server/page/map-tree.js";
 import { inLogs } from "../../mlxgen/server/page/map-words.js";
-import { prune, putBack } from "../../mlxgen/server/page/pruning.js";
-import { editRefusal, isEnd, refusalOf } from "../../mlxgen/server/page/run.js";
-import { Beam, uncertainAt, waysAt } from "../../mlxgen/server/page/search.js";
+import { isEnd, refusalOf } from "../../mlxgen/server/page/run.js";
+import { bestOf, tokensAt, uncertainAt, waysOf } from "../../mlxgen/server/page/search.js";
 import { DEFAULTS } from "../../mlxgen/server/page/settings.js";
 import { answer, conversation, words } from "./made.mjs";
 
@@ -102,17 +101,21 @@ test("questions without an answer are asked together, and the oldest exchanges c
 test("a refusal of the server is told by its code and its place", () => {
   const refused = (code, index) => new ServerError("", { status: 400, code, param: `prefix_tokens[${index}]` });
   const fork = { ...answer("b", "six seven", { settings: { form: "schema" } }), from: { node: "a", at: 2 } };
-  assert.equal(refusalOf(refused("token_not_allowed", 2), fork), "The JSON schema does not allow “six” here.");
-  assert.equal(refusalOf(refused("token_not_allowed", 3), fork), "The JSON schema does not allow “seven” after “six”.");
-  assert.equal(refusalOf(refused("end_not_allowed", 2), fork), "The JSON schema does not let the answer end here.");
-  assert.equal(refusalOf(refused("text_banned", 3), fork), "A banned string would end with “seven”.");
-  assert.equal(refusalOf(refused("text_ended", 2), fork), "Nothing can follow “six”, which ends the answer.");
-  assert.equal(refusalOf(refused("text_ended", 3), fork), null); // it is the end
-  assert.equal(refusalOf(refused("invalid_value", 3), fork), null);
-  assert.equal(refusalOf(new ServerError("", { code: "token_not_allowed", param: "stop" }), fork), null);
-  assert.ok(isEnd(refused("text_ended", 3), { length: 4 }) && !isEnd(refused("text_ended", 2), { length: 4 }));
-  const edited = editRefusal(refused("token_not_allowed", 1), fork, words("one two"));
-  assert.deepEqual(edited, { at: 4, refused: "The JSON schema does not allow “two ” here." });
+  const path = words("one two six seven");
+  const said = (code, index) => refusalOf(refused(code, index), fork, path)?.refused ?? null;
+  assert.equal(said("token_not_allowed", 2), "The JSON schema does not allow “six” here.");
+  assert.equal(said("token_not_allowed", 3), "The JSON schema does not allow “seven” after “six”.");
+  assert.equal(said("end_not_allowed", 2), "The JSON schema does not let the answer end here.");
+  assert.equal(said("text_banned", 3), "A banned string would end with “seven”.");
+  assert.equal(said("text_ended", 2), "Nothing can follow “six”, which ends the answer.");
+  assert.equal(said("text_ended", 3), null); // it is the end
+  assert.equal(said("invalid_value", 3), null);
+  assert.equal(refusalOf(new ServerError("", { code: "token_not_allowed", param: "stop" }), fork, path), null);
+  assert.ok(isEnd(refused("text_ended", 3), path) && !isEnd(refused("text_ended", 2), path));
+  const edited = { ...fork, edited: true };
+  assert.deepEqual(refusalOf(refused("token_not_allowed", 1), edited, words("one two")), { at: 4, refused: "The JSON schema does not allow “two ” here." });
+  const cut = { ...fork, tokens: [] }; // nothing of it was typed
+  assert.match(refusalOf(refused("text_ended", 1), cut, words("one two")).refused, /would end at “two ”/);
 });
 
 test("a search finds words whatever the case and the white space", () => {
@@ -129,58 +132,46 @@ test("a search branches where the model was not sure and had a choice", () => {
   const path = [unsure, sure, forced, alone, unsure];
   assert.equal(uncertainAt(path, 1, 0.8), 4);
   assert.equal(uncertainAt(path.slice(0, 4), 1, 0.8), -1);
-  assert.deepEqual(waysAt(unsure), [{ id: 1, logprob: -1 }, { id: 2, logprob: -0.5 }]);
+  assert.deepEqual(tokensAt(unsure), [{ id: 1, logprob: -1 }, { id: 2, logprob: -0.5 }]);
 });
 
 /** What a search keeps, what growing everything would keep, and how many each has grown. */
-function searched(keep, depth, seed) {
+async function searched(keep, depth, seed) {
   const random = (key) => { // the same for the same key
     let hash = seed;
     for (const sign of key) hash = Math.imul(hash ^ sign.charCodeAt(0), 2654435761) >>> 0;
     return (hash % 9973) / 9973;
   };
-  const refused = (key) => random(`no${key}`) < 0.2;
-  const outcomeOf = (key, score) => {
-    const grown = score - random(`run${key}`);
-    const ways = [0, 1, 2, 3].map((k) => ({ way: key + k, score: grown - random(key + k) * 3 }));
-    return { key, score: grown, done: key.length > depth || random(`end${key}`) < 0.15, ways: ways.sort((one, other) => other.score - one.score) };
-  };
-  const beam = new Beam(keep, { way: "r", score: 0, parent: null });
   let grown = 0;
-  do {
-    const open = [];
-    for (let k = 0; !beam.isRoundOver; k += 1) {
-      const candidate = open.length < 3 ? beam.next() : null;
-      if (candidate) open.push(candidate);
-      else if (open.length) {
-        const [one] = open.splice(k % open.length, 1);
-        if (one.parent && refused(one.way)) beam.refused(one);
-        else {
-          grown += 1;
-          beam.grew(one, outcomeOf(one.way, one.score));
-        }
-      }
-    }
-    beam.turn();
-  } while (!beam.isOver);
-  let [kept, all] = [[outcomeOf("r", 0)], 1];
-  while (!kept.every(({ done }) => done)) {
-    const waysOf = ({ ways }) => ways.filter(({ way }) => !refused(way)).slice(0, keep);
-    const next = kept.filter(({ done }) => !done).flatMap(waysOf).map(({ way, score }) => outcomeOf(way, score));
-    all += next.length;
-    kept = [...kept.filter(({ done }) => done), ...next].sort((one, other) => other.score - one.score).slice(0, keep);
-  }
-  return { found: beam.kept.map(({ outcome }) => outcome.key), wanted: kept.map(({ key }) => key), grown, all };
+  const outcomeOf = ({ key, score }) => {
+    grown += 1;
+    if (key !== "r" && random(`no${key}`) < 0.2) return null;
+    const left = score - random(`run${key}`);
+    const ways = [0, 1, 2, 3].map((k) => ({ key: key + k, score: left - random(key + k) * 3 })).sort((one, other) => other.score - one.score);
+    return { key, score: left, done: key.length > depth || random(`end${key}`) < 0.15, ways };
+  };
+  const soon = async (way) => {
+    for (let k = Math.floor(random(`wait${way.key}`) * 9); k > 0; k -= 1) await null; // they end in another order
+    return outcomeOf(way);
+  };
+  const all = async (ways, ended) => [...ended, ...ways.map(outcomeOf).filter(Boolean)].sort((one, other) => other.score - one.score).slice(0, keep);
+  const run = async (round) => {
+    let kept = [];
+    grown = 0;
+    for (let ways = [{ key: "r", score: 0 }]; ways.length; ways = waysOf(kept, keep)) kept = await round(ways, kept.filter(({ done }) => done));
+    return { kept: kept.map(({ key }) => key), grown };
+  };
+  return [await run((ways, ended) => bestOf(ways, ended, keep, soon)), await run(all)];
 }
 
-test("a search keeps what growing everything would keep, and grows less", () => {
+test("a search keeps what growing everything would keep, and grows less", async () => {
   let less = 0;
   for (const keep of [1, 2, 3, 5]) {
     for (let seed = 0; seed < 12; seed += 1) {
-      const { found, wanted, grown, all } = searched(keep, 5, seed);
-      assert.deepEqual(found, wanted);
-      assert.ok(grown <= all);
-      less += all - grown;
+      const [found, wanted] = await searched(keep, 5, seed);
+      assert.deepEqual(found.kept, wanted.kept);
+      assert.ok(found.grown <= wanted.grown);
+      less += wanted.grown - found.grown;
     }
   }
   assert.ok(less > 0);

@@ -4,9 +4,10 @@
 
 import { useContext, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { branchAt, pathOf } from "./conversation.js";
-import { html, Icon, Page, useChanges } from "./html.js";
+import { html, Icon } from "./html.js";
 import { alternativesOf, DRAFTERS, percent, spoken, visible } from "./records.js";
 import { formName } from "./settings.js";
+import { Page, useChanges } from "./store.js";
 import { wordsOf } from "./token-lines.js";
 
 const GAP = 8; // pixels between the panel, its token and the edges of the window
@@ -14,7 +15,7 @@ const LEAST = 240; // pixels of height that it wants
 
 /** `token` is what was opened: {node, index, anchor}; `close({refocus})` closes it. */
 export function Alternatives({ token, close }) {
-  const { session, acts } = useContext(Page);
+  const { store, session, acts } = useContext(Page);
   const { node, index, anchor } = token;
   useChanges(session.current, node);
   const record = pathOf(session.current, node)[index];
@@ -26,8 +27,9 @@ export function Alternatives({ token, close }) {
 
   useLayoutEffect(() => {
     anchor.setAttribute("aria-expanded", "true");
-    makeRoom(panel.current, anchor);
-    const moved = ({ target }) => panel.current?.contains(target) || place(panel.current, anchor);
+    const isSheet = store.state.narrow; // then the style puts it at the bottom
+    makeRoom(panel.current, anchor, isSheet);
+    const moved = ({ target }) => isSheet || panel.current?.contains(target) || place(panel.current, anchor);
     addEventListener("resize", moved);
     document.addEventListener("scroll", moved, { capture: true, passive: true });
     const first = panel.current.querySelector('li button:enabled:not([aria-disabled="true"])');
@@ -40,16 +42,18 @@ export function Alternatives({ token, close }) {
     };
   }, [anchor]);
   useLayoutEffect(() => {
-    place(panel.current, anchor);
+    if (panel.current && !store.state.narrow) place(panel.current, anchor);
     if (note) panel.current.querySelector("[role=status]").scrollIntoView({ block: "nearest" });
   });
   if (!record) return null;
 
-  const ask = async (work, typed = false) => {
+  /** Put an alternative there, by its id, or what was typed. */
+  const ask = async (what) => {
+    const typed = typeof what === "string";
     if (waits) return;
     setNote("Asking the server …");
     setWaits(true);
-    const said = await acts.putInstead(index, work);
+    const said = await acts.putInstead(token, what);
     setWaits(false);
     setNote(said ?? "");
     setWrong(typed && Boolean(said));
@@ -71,8 +75,7 @@ export function Alternatives({ token, close }) {
   };
   const submit = (event) => {
     event.preventDefault();
-    const text = box.current.value;
-    ask(() => session.type(node, index, text), true);
+    ask(box.current.value);
   };
 
   return html`<div id="alternatives" class="popover" role="dialog" aria-labelledby="alternatives-title" tabindex="-1" ref=${panel}
@@ -81,7 +84,7 @@ export function Alternatives({ token, close }) {
     <p class="small">${about(record, index, node)}</p>
     <${Rejections} record=${record} />
     <ul class="choices">${rowsOf(record).map((row) => html`<${Row} key=${row.id} row=${row} record=${record}
-      hasBranch=${Boolean(branchAt(session.current, node, index, row.id))} choose=${() => ask(() => session.choose(node, index, row.id))} />`)}</ul>
+      hasBranch=${Boolean(branchAt(session.current, node, index, row.id))} choose=${() => ask(row.id)} />`)}</ul>
     <form class="typing" onSubmit=${submit}>
       <label for="other-token" class="small">Any other token or text</label>
       <input id="other-token" ref=${box} autocomplete="off" autocapitalize="off" spellcheck="false" aria-describedby="other-token-hint"
@@ -147,9 +150,6 @@ function about(record, index, node) {
 
 // ---- its place -------------------------------------------------------------------------------
 
-/** On a phone, the style puts it at the bottom. */
-const isSheet = () => matchMedia("(max-width: 46rem)").matches;
-
 /** Where the lines of the token begin and end, and its left edge. */
 function linesOf(anchor) {
   const boxes = anchor.getClientRects();
@@ -159,11 +159,11 @@ function linesOf(anchor) {
 }
 
 /** Scroll the token to where the panel has room next to it. */
-function makeRoom(panel, anchor) {
+function makeRoom(panel, anchor, isSheet) {
   const scroller = anchor.closest("#scroll");
   if (!scroller) return;
   const { top, bottom } = linesOf(anchor);
-  if (isSheet()) {
+  if (isSheet) {
     const { top: edge } = panel.getBoundingClientRect();
     scroller.style.setProperty("padding-bottom", `${innerHeight - edge}px`);
     const over = linesOf(anchor).bottom + GAP - edge;
@@ -175,7 +175,6 @@ function makeRoom(panel, anchor) {
 
 /** Below the token, or above if there is more room. */
 function place(panel, anchor) {
-  if (!panel || isSheet()) return;
   const { top, bottom, left } = linesOf(anchor);
   const [above, below] = [top - 2 * GAP, innerHeight - bottom - 2 * GAP];
   panel.style.removeProperty("max-height");

@@ -1,44 +1,16 @@
 // The server: requests, event streams, the API key, and errors as sentences.
-//
-// The key is kept for the tab, in its sessionStorage, and nowhere else.
+
+import { loadKey, saveKey } from "./kept.js";
 
 const STATUS = { invalid_request_error: 400, rate_limit_error: 429, overloaded_error: 503 };
 
-const KEY = "mlxgen/key";
+let key = loadKey();
+/** @type {(problem: string) => Promise<string | null>} */
+let askForKey = async () => null;
+let asking = null; // several requests may be refused at once, and one question is enough
 
-let key = keptKey();
-/** @type {(problem: string) => Promise<boolean>} */
-let askForKey = async () => false;
-
-function keptKey() {
-  try {
-    return sessionStorage.getItem(KEY) ?? "";
-  } catch {
-    return ""; // the browser keeps nothing
-  }
-}
-
-function keepKey(given) {
-  key = given;
-  try {
-    sessionStorage.setItem(KEY, given);
-  } catch {
-    // Then it lasts as long as the page.
-  }
-}
-
-/** Asks for a key: gets a sentence or nothing, and resolves to the key or to null. */
-export function onKeyNeeded(question) {
-  let asking = null; // several requests may be refused at once, and one question is enough
-  askForKey = (problem) => {
-    asking ??= question(problem).then((given) => {
-      asking = null;
-      if (given) keepKey(given);
-      return Boolean(given);
-    });
-    return asking;
-  };
-}
+/** Who asks for a key: gets a sentence or nothing, and resolves to the key or to null. */
+export const onKeyNeeded = (question) => (askForKey = question);
 
 /** What went wrong. `message` is a sentence for people, `code` a word for programs, `param` the field at
  *  fault, and `index` the place in it if it is a list. */
@@ -53,25 +25,9 @@ export class ServerError extends Error {
   }
 }
 
-/** The JSON of a GET. */
-export async function get(path) {
-  const answer = await ask(path, {});
-  return answer.json();
-}
-
-/** The text of a GET. */
-export async function getText(path) {
-  const answer = await ask(path, {});
-  return answer.text();
-}
-
-/** The JSON that answers a POST. */
-export async function post(path, body) {
-  const answer = await ask(path, {
-    method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body),
-  });
-  return answer.json();
-}
+export const get = async (path) => (await ask(path)).json();
+export const getText = async (path) => (await ask(path)).text();
+export const post = async (path, body) => (await ask(path, body)).json();
 
 /** How many tokens a text is, without what the chat template puts around it. */
 export const countTokens = async (text, model) =>
@@ -81,30 +37,33 @@ export const countTokens = async (text, model) =>
 export const continuing = async (text, model) =>
   (await post("/tokenize", { model: model || undefined, content: text, continues: true, with_pieces: true })).tokens;
 
+/** The tokens with these ids, as {id, piece}. */
+export const withIds = async (tokens, model) =>
+  (await post("/detokenize", { model: model || undefined, tokens, with_pieces: true })).tokens;
+
 /** The events of a streamed chat completion, and which fields of the request had no effect; throws
  *  before the first event if it was refused. */
 export async function openChat(body, signal) {
-  const answer = await ask("/v1/chat/completions", {
-    method: "POST",
-    headers: { "content-type": "application/json" },
-    body: JSON.stringify(body),
-    signal,
-  });
+  const answer = await ask("/v1/chat/completions", body, signal);
   return { events: events(answer.body), ignored: answer.headers.get("x-mlxgen-ignored") ?? "" };
 }
 
-async function ask(path, options) {
+/** The answer to a GET, or to a POST of `body`. */
+async function ask(path, body = undefined, signal = null) {
   for (;;) {
-    const headers = { ...options.headers };
-    if (key) headers.authorization = `Bearer ${key}`;
     const tried = key;
-    const answer = await reach(path, { ...options, headers });
+    const headers = { ...(body && { "content-type": "application/json" }), ...(key && { authorization: `Bearer ${key}` }) };
+    const answer = await reach(path, { headers, signal, ...(body && { method: "POST", body: JSON.stringify(body) }) });
     if (answer.ok) return answer;
-    const error = await refusal(answer);
-    if (error.status !== 401) throw error;
-    // The key may have been entered while this request was on its way.
-    if (key !== tried) continue;
-    if (!(await askForKey(tried ? "The server did not accept this key." : ""))) throw error;
+    // For example a proxy's error page is not JSON; of that only the status is known.
+    const said = await answer.json().catch(() => null);
+    const problem = describe(said?.error ?? {}, answer.status, answer.headers.get("retry-after"));
+    if (answer.status !== 401) throw problem;
+    if (key !== tried) continue; // the key was entered while this request was on its way
+    asking ??= askForKey(tried ? "The server did not accept this key." : "").finally(() => (asking = null));
+    const given = await asking;
+    if (!given) throw problem;
+    saveKey((key = given));
   }
 }
 
@@ -118,16 +77,6 @@ async function reach(path, options) {
   }
 }
 
-async function refusal(answer) {
-  let error = {};
-  try {
-    error = (await answer.json()).error ?? {};
-  } catch {
-    // For example a proxy's error page, of which only the status is known.
-  }
-  return describe(error, answer.status, answer.headers.get("retry-after"));
-}
-
 /** A `ServerError` for OpenAI's error object. */
 function describe(error, status, wait = null) {
   const said = String(error.message ?? "");
@@ -137,14 +86,9 @@ function describe(error, status, wait = null) {
     const when = wait ? ` in ${wait} ${wait === "1" ? "second" : "seconds"}` : " in a moment";
     return new ServerError(`The server is busy. Try again${when}.`, details);
   }
-  if (status === 503) return new ServerError(sentence("The server is not ready", said), details);
-  if (status >= 500) return new ServerError(sentence("The server failed", said), details);
-  return new ServerError(sentence("The server refused this", said || `status ${status}`), details);
-}
-
-function sentence(start, said) {
-  if (!said) return `${start}.`;
-  return `${start}: ${said}${/[.!?]$/.test(said) ? "" : "."}`;
+  const start = status === 503 ? "The server is not ready" : status >= 500 ? "The server failed" : "The server refused this";
+  const why = said || (status < 500 ? `status ${status}` : "");
+  return new ServerError(`${start}${why && `: ${why}`}${/[.!?]$/.test(why) ? "" : "."}`, details);
 }
 
 /** Server-sent events as JSON, up to `[DONE]`. */

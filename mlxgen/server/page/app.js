@@ -9,16 +9,17 @@ import { get, onKeyNeeded } from "./api.js";
 import { Chat } from "./chat.js";
 import { newConversation } from "./conversation.js";
 import { Database } from "./database.js";
-import { byId, html, Icon, Page, stopEscape, useNarrow, useStore } from "./html.js";
-import { loadLook, loadStart } from "./kept.js";
+import { byId, html, Icon, stopEscape } from "./html.js";
+import { loadLook, loadPresets, loadStart } from "./kept.js";
 import { MapPanel } from "./map.js";
 import { answering, isLoaded, Models } from "./models.js";
 import { Compare, EnginePanel, KeyDialog, KeysDialog, ModelPicker } from "./panels.js";
 import { Session } from "./session.js";
 import { SettingsPanel } from "./settings-form.js";
 import { Sidebar } from "./sidebar.js";
-import { Store } from "./store.js";
+import { Page, Store, useStore } from "./store.js";
 
+const narrow = matchMedia("(max-width: 46rem)"); // as in style.css
 const store = new Store({
   conversations: [], // without their nodes, the newest first
   current: newConversation(loadStart()), // the conversation that is shown
@@ -27,6 +28,8 @@ const store = new Store({
   params: null, // the defaults of the model that answers
   vision: false, // whether it takes images
   look: loadLook(),
+  presets: loadPresets(),
+  narrow: narrow.matches, // whether the window is as narrow as a phone
   problems: [], // {kind, text, action}
   notice: null, // what was done to a conversation: {text, action}
   done: null, // what was done in the conversation
@@ -67,7 +70,7 @@ function App() {
     <div class="columns">
       <${Sidebar} />
       <${Chat} />
-      ${mapOpen && html`<${MapPanel} key=${id} close=${acts.toggleMap} />`}
+      ${mapOpen && html`<${MapPanel} key=${id} close=${() => acts.toggle("map")} />`}
       ${settingsOpen && html`<${SettingsPanel} key=${id} />`}
     </div>
     ${token && html`<${Alternatives} key=${`${token.node.id} ${token.index}`} token=${token} close=${acts.closeToken} />`}
@@ -84,19 +87,19 @@ function Header() {
   const settingsOpen = useStore((state) => state.settingsOpen);
   const listOpen = useStore((state) => state.listOpen);
   const listShut = useStore((state) => state.listShut);
-  const narrow = useNarrow();
+  const isNarrow = useStore((state) => state.narrow);
   const inside = (icon, label) => html`<${Icon} name=${icon} /><span class="label">${label}</span>`;
   return html`<header class="bar">
-    <button type="button" id="show-list" class="icon" aria-expanded=${narrow ? listOpen : !listShut} aria-controls="list" title="Conversations"
+    <button type="button" id="show-list" class="icon" aria-expanded=${isNarrow ? listOpen : !listShut} aria-controls="list" title="Conversations"
       onClick=${acts.toggleList}><${Icon} name="menu" /><span class="unseen">Conversations</span></button>
     <h1><span class="brand">mlxgen</span> <${ModelPicker} /></h1>
     <div class="tools">
       <button type="button" id="show-tokens" aria-pressed=${tokens} title="Show the probability of each token; click a token to see its alternatives"
         onClick=${() => acts.setLook({ tokens: !tokens })}>${inside("tokens", "Tokens")}</button>
       <button type="button" id="show-map" aria-expanded=${mapOpen} title="Show the branches of the conversation as a map"
-        onClick=${acts.toggleMap}>${inside("map", "Map")}</button>
+        onClick=${() => acts.toggle("map")}>${inside("map", "Map")}</button>
       <button type="button" id="show-engine" popovertarget="engine" onKeyDown=${stopEscape}>${inside("engine", "Engine")}</button>
-      <button type="button" id="show-settings" aria-expanded=${settingsOpen} onClick=${acts.toggleSettings}>${inside("settings", "Settings")}</button>
+      <button type="button" id="show-settings" aria-expanded=${settingsOpen} onClick=${() => acts.toggle("settings")}>${inside("settings", "Settings")}</button>
     </div>
   </header>`;
 }
@@ -195,6 +198,7 @@ store.subscribe(writeAddress);
 writeAddress();
 addEventListener("popstate", followAddress);
 document.addEventListener("keydown", key);
+narrow.addEventListener("change", () => store.set({ narrow: narrow.matches }));
 addEventListener("beforeunload", () => void session.keepAll()); // what is written later may be lost
 addEventListener("pagehide", () => void session.keepAll());
 document.addEventListener("visibilitychange", () => void session.keepAll()); // a phone may end it without more ado

@@ -1,9 +1,49 @@
-// Files and images on the page: chips that unfold, and thumbnails, in a message or about to be sent.
+// Files and images that go with a message: read and checked, as chips that unfold, and as thumbnails.
+//
+// `files` of a message are {name, text}, and its `images` {name, url} with a `data:` address.
 
 import { useEffect, useState } from "preact/hooks";
 import { countTokens } from "./api.js";
-import { bytesIn, fenced, readAttachment, sizeOf, UnfitError } from "./attached.js";
+import { fenced } from "./conversation.js";
+import { counted, inBytes } from "./figures.js";
 import { html, Icon } from "./html.js";
+
+const MOST_TEXT = 2_000_000; // bytes
+const MOST_IMAGE = 10_000_000;
+const IMAGES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
+
+/** Why a file cannot be attached: `message` is a sentence. */
+class UnfitError extends Error {}
+
+/** Read a file: {name, text} or {name, url}; throws `UnfitError`. */
+async function readAttachment(file, { images }) {
+  const name = file.name || "pasted";
+  const isImage = IMAGES.includes(file.type);
+  const [what, most] = isImage ? ["images", MOST_IMAGE] : ["files", MOST_TEXT];
+  const refuse = (why) => {
+    throw new UnfitError(`“${name}” ${why}`);
+  };
+  if (isImage && !images) refuse("is an image, and this model takes no images.");
+  if (file.size > most) refuse(`is too large: ${what} may have up to ${inBytes(most)}, and it has ${inBytes(file.size)}.`);
+  if (file.type === "application/pdf" || /\.pdf$/i.test(name)) refuse("is a PDF. Copy its text into the message, or save it as text and attach that.");
+  const bytes = await file.arrayBuffer().catch(() => refuse("cannot be read. Attach files, not folders."));
+  if (isImage) return { name, url: await addressOf(file) };
+  try {
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    if (!text.includes("\0")) return { name, text };
+  } catch {
+    // It is not UTF-8.
+  }
+  return refuse("is not text in UTF-8. Attach text files, or convert it first.");
+}
+
+/** @returns {Promise<string>} */
+const addressOf = (file) => new Promise((done, fail) => {
+  const reader = new FileReader();
+  reader.onload = () => done(String(reader.result));
+  reader.onerror = () => fail(new UnfitError(`“${file.name}” cannot be read.`));
+  reader.readAsDataURL(file);
+});
 
 /** The `files` and `images` of a message; with `remove(one)`, each can be taken away. */
 export function Attachments({ files = [], images = [], remove = null }) {
@@ -28,9 +68,9 @@ function Chip({ file }) {
     counts.get(file).then((found) => gone || setCount(found), () => counts.delete(file));
     return () => (gone = true);
   }, [file]);
-  const tokens = count === null ? "" : ` · about ${count.toLocaleString("en")} ${count === 1 ? "token" : "tokens"}`;
+  const tokens = count === null ? "" : ` · about ${counted(count, "token")}`;
   return html`<details onToggle=${(event) => setOpen(event.target.open)}>
-    <summary><span class="name">${file.name}</span> <span class="quiet small">${sizeOf(bytesIn(file.text))}${tokens}</span></summary>
+    <summary><span class="name">${file.name}</span> <span class="quiet small">${inBytes(new TextEncoder().encode(file.text).length)}${tokens}</span></summary>
     <pre tabindex="0" aria-label=${`Text of ${file.name}`}>${open ? file.text : ""}</pre>
   </details>`;
 }

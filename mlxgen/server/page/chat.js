@@ -3,8 +3,9 @@
 import { useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Composer } from "./composer.js";
 import { pathOf, shownIn } from "./conversation.js";
-import { html, Icon, Notice, Page, useChanges, useStore } from "./html.js";
+import { html, Icon, Notice } from "./html.js";
 import { Message } from "./message.js";
+import { Page, useChanges, useStore } from "./store.js";
 import { Legend, useMarks } from "./tokens.js";
 import { EXAMPLES } from "./welcome.js";
 

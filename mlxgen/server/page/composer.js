@@ -6,11 +6,12 @@ import { useContext, useEffect, useLayoutEffect, useRef, useState } from "preact
 import { countTokens } from "./api.js";
 import { useTray } from "./attachments.js";
 import { shownIn } from "./conversation.js";
-import { html, Icon, Page, useChanges, useStore } from "./html.js";
+import { html, Icon } from "./html.js";
 import { loadDraft, NOTHING, saveDraft } from "./kept.js";
-import { contextText, usedBy, warningOf } from "./meter.js";
+import { contextText, usedBy, warningOf } from "./figures.js";
 import { answering, isGone, isLoaded } from "./models.js";
 import { summaryOf } from "./settings.js";
+import { Page, useChanges, useStore } from "./store.js";
 
 const PAUSE = 400; // milliseconds without a key after which a text is counted
 
@@ -171,7 +172,7 @@ function Meter({ text }) {
     let gone = false;
     const timer = setTimeout(async () => {
       try {
-        const adds = await (last ? countTokens(text, model || undefined) : session.countFirst(text));
+        const adds = await (last ? countTokens(text, model || undefined) : session.count(null, text));
         if (!gone) setAdding({ text, adds });
       } catch {
         // It is only an estimate; sending says what is wrong.

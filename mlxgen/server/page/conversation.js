@@ -4,8 +4,7 @@
 // shares the tokens before the fork: `from` says whose, and how many. `chosen` says for each node
 // which of its children is shown. Nothing here touches the page or the network.
 
-import { contentOf } from "./attached.js";
-import { chosen as chosenRecord, percent, textOf, typed as typedRecords, visible } from "./records.js";
+import { alternativesOf, percent, putByHand, textOf, visible } from "./records.js";
 
 const ROOT = "";
 
@@ -113,55 +112,30 @@ export function branchAt(conversation, node, at, id) {
   );
 }
 
-/** An answer that branches off at `at`; it is not part of the conversation until it is added. */
+/** An answer from a place on, before anything is generated: {node, at} are the first tokens of an answer, and
+ *  {parent} is a message. `put` are tokens that a person put there. It is not part of the conversation until it
+ *  is added. @param {Conversation} conversation @param {{parent?: Node | null, node?: Node, at?: number}} place
+ *  @param {Settings} settings @param {any[]} [put] */
+export function branch(conversation, { parent, node, at = 0 }, settings, put = []) {
+  const made = answerNode(node ? parentOf(conversation, node) : parent, settings);
+  if (!node) return made;
+  if (at || put.length) made.from = { node: ownerOf(conversation, node, at).id, at };
+  made.tokens = put;
+  takeLead(made, pathOf(conversation, made), node.calls.filter((call) => call.end <= at));
+  return made;
+}
+
+/** The branch that takes another token at `at`, one of the alternatives there. */
 export function forkAt(conversation, node, at, id) {
-  return forkWith(conversation, node, at, [chosenRecord(pathOf(conversation, node).slice(0, at + 1), id)]);
-}
-
-/** The same with tokens that were typed, [{id, piece}]. */
-export function forkTyped(conversation, node, at, pieces) {
   const path = pathOf(conversation, node);
-  return forkWith(conversation, node, at, typedRecords(path.slice(0, at), pieces, path[at]));
-}
-
-function forkWith(conversation, node, at, records) {
-  const owner = ownerOf(conversation, node, at);
-  const path = pathOf(conversation, node);
-  const fork = answerNode(parentOf(conversation, node), node.settings);
-  fork.from = { node: owner.id, at };
-  fork.tokens = records;
-  takeLead(fork, [...path.slice(0, at), ...fork.tokens], node.calls);
-  return fork;
-}
-
-/** An answer from a place on, before anything is generated: {node, at} are the first tokens of an
- *  answer, and {parent} is a message. It is not part of the conversation until it is added.
- *  @param {Conversation} conversation @param {{parent?: Node, node?: Node, at?: number}} place @param {Settings} settings */
-export function sproutAt(conversation, { parent, node, at = 0 }, settings) {
-  const sprout = answerNode(node ? parentOf(conversation, node) : parent, settings);
-  if (!at) return sprout;
-  sprout.from = { node: ownerOf(conversation, node, at).id, at };
-  takeLead(sprout, pathOf(conversation, node).slice(0, at), node.calls);
-  return sprout;
-}
-
-/** An answer with the first `at` tokens of another one, and then those that were typed. */
-export function retypedAt(conversation, node, at, typed, settings) {
-  const edited = sproutAt(conversation, { node, at }, settings);
-  const { calls } = edited;
-  if (typed.length) edited.edited = true;
-  edited.tokens = typed;
-  takeLead(edited, pathOf(conversation, edited), calls);
-  return edited;
+  const { piece } = alternativesOf(path[at]).find((other) => other.id === id);
+  return branch(conversation, { node, at }, node.settings, putByHand(path.slice(0, at), [{ id, piece }], path[at], 1));
 }
 
 /** The same fork again: from the tokens that were chosen by hand or typed, if some were. */
 export function forkAgain(conversation, node) {
-  const fork = answerNode(parentOf(conversation, node), node.settings);
-  fork.from = node.from && { ...node.from };
-  fork.tokens = node.tokens.slice(0, byHand(node));
+  const fork = branch(conversation, { node, at: node.from?.at ?? 0 }, node.settings, node.tokens.slice(0, byHand(node)));
   if (node.edited) fork.edited = true;
-  takeLead(fork, pathOf(conversation, fork), node.calls);
   return fork;
 }
 
@@ -225,7 +199,75 @@ export function twinOf(conversation, node) {
   });
 }
 
+// ---- pruning ---------------------------------------------------------------------------------
+
+/** Take nodes, and everything below them, out of a conversation; returns what `putBack` needs. An answer that
+ *  stays and shares tokens with one that goes gets them as its own. */
+export function prune(conversation, nodes) {
+  const gone = withBelow(conversation, nodes);
+  const kept = Object.values(conversation.nodes).filter((node) => !gone.has(node));
+  const heads = kept.filter((node) => node.from && gone.has(conversation.nodes[node.from.node]));
+  const pruned = {
+    nodes: [...gone], chosen: { ...conversation.chosen }, heads: heads.map(({ id, from }) => ({ id, from })),
+  };
+  for (const node of heads) Object.assign(node, { from: null, tokens: pathOf(conversation, node) });
+  for (const node of gone) {
+    delete conversation.nodes[node.id];
+    delete conversation.chosen[node.id];
+  }
+  for (const [parent, id] of Object.entries(conversation.chosen)) {
+    if (conversation.nodes[id]) continue;
+    const left = kept.filter((node) => node.parent === parent).at(-1);
+    if (left) conversation.chosen[parent] = left.id;
+    else delete conversation.chosen[parent];
+  }
+  return pruned;
+}
+
+/** Undo `prune`, even if the conversation has grown since then. */
+export function putBack(conversation, { nodes, chosen, heads }) {
+  for (const node of nodes) conversation.nodes[node.id] = node;
+  for (const { id, from } of heads) {
+    const node = conversation.nodes[id];
+    if (node) Object.assign(node, { from, tokens: pathOf(conversation, node).slice(from.at) });
+  }
+  for (const [parent, id] of Object.entries(chosen)) {
+    if (conversation.nodes[id]) conversation.chosen[parent] = id;
+  }
+}
+
+function withBelow(conversation, nodes) {
+  const gone = new Set(nodes);
+  const below = new Map();
+  for (const node of Object.values(conversation.nodes)) {
+    if (!below.has(node.parent)) below.set(node.parent, []);
+    below.get(node.parent).push(node);
+  }
+  for (const node of gone) {
+    for (const child of below.get(node.id) ?? []) gone.add(child);
+  }
+  return gone;
+}
+
 // ---- for the server --------------------------------------------------------------------------
+
+/** A text in a fence that nothing in it can end. */
+export function fence(text, language) {
+  const longest = Math.max(2, ...(text.match(/`+/g) ?? []).map((run) => run.length));
+  const marks = "`".repeat(longest + 1);
+  return `${marks}${language}\n${text}${text.endsWith("\n") ? "" : "\n"}${marks}`;
+}
+
+/** A file as the model sees it: its name and its text. */
+export const fenced = ({ name, text }) => `${name}:\n${fence(text, /\.(\w{1,12})$/.exec(name)?.[1] ?? "")}`;
+
+/** What a message says, for the server: a text, or parts if there are images. */
+function contentOf({ text, files = [], images = [] }) {
+  const whole = [...files.map(fenced), text].filter(Boolean).join("\n\n");
+  if (!images.length) return whole;
+  const parts = images.map(({ url }) => ({ type: "image_url", image_url: { url } }));
+  return whole ? [...parts, { type: "text", text: whole }] : parts;
+}
 
 /** The messages that an answer answers. */
 export function messagesFor(conversation, node) {

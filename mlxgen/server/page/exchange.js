@@ -1,7 +1,8 @@
-// Conversations as a file, and back: everything that the page keeps of them, as JSON.
+// Conversations as files: everything that the page keeps of them, as JSON and back, and what is shown as Markdown.
 //
 // `imported(exported(conversations))` equals `conversations`. Nothing here touches the page or the store.
 
+import { fence, fenced, shownIn } from "./conversation.js";
 import { conversationOf } from "./stored.js";
 
 const FORMAT = "mlxgen conversations";
@@ -51,4 +52,27 @@ function parsed(text, name) {
 export function fileName(title, kind) {
   const plain = title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-+|-+$/g, "").slice(0, 60).replace(/-+$/, "");
   return `${plain || "conversation"}.${kind}`;
+}
+
+// ---- conversations as Markdown -------------------------------------------------------------------
+
+/** The shown messages of a conversation as a Markdown text. */
+export function transcriptOf(conversation) {
+  const title = (conversation.title || "Conversation").replace(/\s+/g, " ").trim();
+  return `${[`# ${title}`, ...shownIn(conversation).flatMap(partsOf)].join("\n\n")}\n`;
+}
+
+function partsOf(node) {
+  const { text, files = [], images = [], reasoning, content, calls, problem } = node;
+  if (node.role === "user") {
+    return ["## User", ...files.map(fenced), ...images.map(({ name }) => `*Image: ${name}*`), text.trim()].filter(Boolean);
+  }
+  if (node.role === "tool") return ["## Tool", ...node.results.map((one) => `Result of ${one.name}:\n\n${fence(one.content, "")}`)];
+  return [
+    "## Assistant",
+    reasoning.trim() && `<details>\n<summary>Thoughts</summary>\n\n${reasoning.trim()}\n\n</details>`,
+    content.trim(),
+    ...calls.map(({ name, arguments: given }) => `Calls ${name}:\n\n${fence(given, "json")}`),
+    problem && `*${problem}*`,
+  ].filter(Boolean);
 }

@@ -1,21 +1,22 @@
 // The map: the conversation's branches as a picture, and what can be done with a node of it.
 
 import { useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { html, drawn, Icon, Page, useChanges, useNarrow, useStore } from "./html.js";
+import { html, Icon } from "./html.js";
 import { MapPicture } from "./map-picture.js";
 import { isFound, placeOf, treeOf, widthOf } from "./map-tree.js";
 import { inLogs, whatOf } from "./map-words.js";
-import { Search } from "./search-run.js";
+import { Search } from "./search.js";
+import { drawn, Page, useChanges, useStore } from "./store.js";
 
 const WAYS = [2, 3, 4, 6, 8];
 
 /** It begins anew with each conversation. */
 export function MapPanel({ close }) {
-  const { session, acts } = useContext(Page);
+  const { store, session, acts } = useContext(Page);
   const current = useStore((state) => state.current);
   const run = useStore(({ runs }) => runs.get(current.id) ?? null);
-  const grown = useStore((_, store) => run?.nodes.map((node) => store.revision(node)).join() ?? "");
-  const version = useStore((_, store) => store.revision(current));
+  const grown = useStore((_, all) => run?.nodes.map((node) => all.revision(node)).join() ?? "");
+  const version = useStore((_, all) => all.revision(current));
   const compared = useStore((state) => state.compared);
   useChanges(current.settings);
   const [folded, setFolded] = useState(new Set());
@@ -27,7 +28,6 @@ export function MapPanel({ close }) {
   const [ways, setWays] = useState("4");
   const [asks, setAsks] = useState(false); // for the options of a search
   const [search, setSearch] = useState(/** @type {any} */ (null));
-  const narrow = useNarrow();
   const view = useRef(/** @type {any} */ (null));
 
   const tree = useMemo(() => treeOf(current, { isGrowing: (node) => run?.nodes.includes(node) ?? false, folded }), [current, version, grown, folded, run]);
@@ -58,7 +58,7 @@ export function MapPanel({ close }) {
     try {
       await work();
     } catch (error) {
-      say(refusal(error));
+      say(error.message);
     }
   };
   /** Show a node in the conversation; where the map lies over it, the map stays until that is asked for. */
@@ -66,7 +66,7 @@ export function MapPanel({ close }) {
     if (one.kind === "start") return;
     if (read) close();
     const place = one.kind === "message" ? one.node : answerOf(one);
-    acts.goTo(place, one.kind === "message" ? null : one.at, { focus: read || !narrow });
+    acts.goTo(place, one.kind === "message" ? null : one.at, { focus: read || !store.state.narrow });
   };
   const fold = (one) => {
     const next = new Set(folded);
@@ -108,11 +108,12 @@ export function MapPanel({ close }) {
   const start = async (options) => {
     setAsks(false);
     say("Searching …");
-    const begun = await session.grow((conversation, changed) => new Search(conversation, placeFor(node), settingsOf(node), options, changed));
+    await session.halt();
+    const begun = new Search(current, placeFor(node), settingsOf(node), options, () => session.grew(current));
     setSearch({ job: begun, options });
-    await begun.ended;
+    await session.follow(current, begun);
     say(outcomeOf(begun, options));
-    const best = begun.kept[0]?.outcome.node;
+    const best = begun.kept[0]?.node;
     if (best && session.current === current) {
       session.show(best);
       select(best.id);
@@ -175,10 +176,6 @@ export function MapPanel({ close }) {
 
 const flat = (node) => [node, ...node.children.flatMap(flat)];
 
-/** Why the server does not go on from a place, as a sentence for the map. */
-const refusal = (error) => (error.code === "token_not_allowed" || error.code === "end_not_allowed"
-  ? "The answer format does not allow the text before this node. Try it from an earlier one." : error.message);
-
 const STEPS = [["100 %", 1], ["10 %", 0.1], ["1 %", 0.01], ["0.1 %", 0.001]];
 
 /** What the width of a line means. */
@@ -212,7 +209,7 @@ function outcomeOf(search, { budget }) {
   if (search.problem) return `The search failed: ${search.problem.message}`;
   const { length } = search.dropped;
   const why = search.isOver ? "The search is over" : search.spent >= budget ? `The ${budget} tokens are used` : "The search was stopped";
-  const what = search.kept[0]?.outcome.done ? "answer" : "beginning";
+  const what = search.kept[0]?.done ? "answer" : "beginning";
   const rest = length ? `${length} ${length === 1 ? "branch was" : "branches were"} dropped.` : "";
   return `${why}: the most likely ${what} is shown. ${rest}`.trim();
 }
@@ -221,12 +218,12 @@ function outcomeOf(search, { budget }) {
 function Ranks({ search, show, prune, close }) {
   const { session } = useContext(Page);
   const { nodes } = session.current;
-  const kept = search.kept.filter(({ outcome }) => nodes[outcome.node.id]);
+  const kept = search.kept.filter(({ node }) => nodes[node.id]);
   const dropped = search.dropped.filter(({ id }) => nodes[id]);
   if (!kept.length) return null;
   return html`<div class="map-result">
     <div class="map-title small">The most likely<button type="button" class="icon" title="Close the list" onClick=${close}><${Icon} name="close" /><span class="unseen">Close the list</span></button></div>
-    <ol class="map-ranks small">${kept.map(({ outcome: { node, score, tokens, done } }, k) => html`<li key=${node.id}>
+    <ol class="map-ranks small">${kept.map(({ node, score, tokens, done }, k) => html`<li key=${node.id}>
       <button type="button" class="map-chip" title=${node.content.trim()} onClick=${() => show(node)}><strong>${k + 1}</strong>
         <span>log p ${inLogs(score, 2)} · ${inLogs(score / Math.max(1, tokens), 3)} a token</span>
         <span>${tokens} ${tokens === 1 ? "token" : "tokens"}${done ? "" : " so far"}</span></button></li>`)}

@@ -5,7 +5,8 @@ import { Attachments, useTray } from "./attachments.js";
 import { Blocks, Code } from "./blocks.js";
 import { branchesOf, branchName, childrenOf, pathOf, siblingsOf } from "./conversation.js";
 import { isReading, progressOf, statsOf } from "./figures.js";
-import { CopyButton, html, IconButton, Page, useChanges, useStore } from "./html.js";
+import { CopyButton, html, IconButton } from "./html.js";
+import { Page, useChanges, useStore } from "./store.js";
 import { TokenView } from "./tokens.js";
 
 export function Message({ node }) {
@@ -158,7 +159,7 @@ function AnswerActions({ node, running, answered, edit }) {
     ${!running && html`
       ${content && html`<${IconButton} icon="edit" label="Edit" data-act="edit" onClick=${edit} />`}
       <${IconButton} icon="retry" label="Try again" title="A wholly new answer" data-act="retry" onClick=${() => acts.retry(node)} />
-      ${session.hasChoice(node) && html`<${IconButton} icon="branch" label="From here" title="Keep what was chosen by hand, and draw the rest anew"
+      ${acts.hasChoice(node) && html`<${IconButton} icon="branch" label="From here" title="Keep what was chosen by hand, and draw the rest anew"
         data-act="from-here" onClick=${() => acts.fromHere(node)} />`}
       ${canGoOn && html`<${IconButton} icon="go" label="Continue" data-act="go-on" onClick=${() => acts.goOn(node)} />`}
       ${finish === "error" && node.setting && html`<${IconButton} icon="settings" label="Show the setting" data-act="fix" onClick=${() => acts.pointAt(node.setting, node.problem)} />`}`}

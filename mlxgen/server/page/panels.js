@@ -3,11 +3,11 @@
 import { useContext, useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { getText } from "./api.js";
 import { branchName, childrenOf, commonLength, pathOf, siblingsOf } from "./conversation.js";
-import { engineOf, inBytes } from "./engine.js";
-import { grouped, statsOf } from "./figures.js";
-import { html, Icon, Page, stopEscape, useChanges, useStore } from "./html.js";
+import { engineOf, grouped, inBytes, statsOf } from "./figures.js";
+import { html, Icon, stopEscape } from "./html.js";
 import { find, isGone, stateOf } from "./models.js";
 import { DRAFTERS } from "./records.js";
+import { Page, useChanges, useStore } from "./store.js";
 import { plainTokens } from "./tokens.js";
 
 // ---- the models ------------------------------------------------------------------------------

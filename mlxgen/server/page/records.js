@@ -1,4 +1,4 @@
-// Tokens as the page stores them: what the server said about each, packed and unpacked.
+// Tokens as the page stores them: what the server said about each, packed and unpacked, and put by hand.
 //
 // A record has short names because thousands of them are stored:
 //   i  id                      b  bytes: a string, or a list if they are not text by themselves
@@ -15,6 +15,7 @@
 export const DRAFTERS = { text: "from earlier text", head: "by the model's own head", model: "by a draft model" };
 
 const encoder = new TextEncoder();
+const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
 const strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
 /** Bytes as they are stored: a string, if they are text. */
@@ -33,8 +34,8 @@ const rounded = (logprob) => (logprob === null ? null : Math.round(logprob * 1e5
 /** The records of the tokens in an event. */
 export function recordsOf(choice) {
   const tokens = choice.tokens ?? [];
-  const content = shares(choice.logprobs?.content, "content", tokens);
-  const thoughts = shares(choice.logprobs?.reasoning_content, "reasoning", tokens);
+  const content = sharesOf(choice.logprobs?.content, "content", tokens);
+  const thoughts = sharesOf(choice.logprobs?.reasoning_content, "reasoning", tokens);
   return tokens.map((token, k) => recordOf(token, content[k], thoughts[k]));
 }
 
@@ -62,7 +63,7 @@ function recordOf(token, content, reasoning) {
 
 /** For each token its bytes in one part of the answer, or null. The entries of a part are those of
  *  some of the tokens, in order; a token whose first bytes are elsewhere may still be among them. */
-function shares(entries, part, tokens) {
+function sharesOf(entries, part, tokens) {
   let spare = (entries?.length ?? 0) - tokens.filter((token) => token.part === part).length;
   let next = 0;
   return tokens.map((token) => {
@@ -84,27 +85,20 @@ export function alternativesOf({ a = [] }) {
 
 const within = (few, many) => `,${many},`.includes(`,${few},`);
 
-/** The records of pieces that were typed, [{id, piece}], instead of what follows `path`; `replaced` is
- *  the record that was there, of which they keep the alternatives. */
-export function typed(path, pieces, replaced) {
+/** The records of pieces that a person put after `path`, [{id, piece}], chosen (`how` is 1) or typed (2). The
+ *  first keeps the alternatives of the record that it replaces. */
+export function putByHand(path, pieces, replaced, how) {
   const whole = [...path];
   for (const { id, piece } of pieces) {
-    const known = whole.length === path.length && replaced ? alternativesOf(replaced).find((other) => other.id === id) : null;
-    const record = { i: id, b: piece, p: partOf(whole, piece), l: known ? known.logprob : null, h: 2 };
-    if (replaced?.a && whole.length === path.length) record.a = replaced.a;
-    if (replaced?.x && whole.length === path.length) record.x = replaced.x;
+    const record = { i: id, b: piece, p: partOf(whole, piece), l: null, h: how };
+    if (replaced?.a && whole.length === path.length) {
+      record.l = alternativesOf(replaced).find((other) => other.id === id)?.logprob ?? null;
+      record.a = replaced.a;
+      if (replaced.x) record.x = replaced.x;
+    }
     whole.push(record);
   }
   return whole.slice(path.length);
-}
-
-/** The record of an alternative that was chosen instead of the last of `path`. */
-export function chosen(path, id) {
-  const replaced = path.at(-1);
-  const { piece, logprob } = alternativesOf(replaced).find((other) => other.id === id);
-  const record = { i: id, b: piece, p: partOf(path, piece), l: logprob, a: replaced.a, h: 1 };
-  if (replaced.x) record.x = replaced.x;
-  return record;
 }
 
 /** Which part of the answer a piece will be in: the server does not say so for tokens that it was sent. */
@@ -124,14 +118,14 @@ function partOf(path, piece) {
 
 /** The text of a part of the answer, `content` or `reasoning`, without an incomplete character. */
 export function textOf(records, part) {
-  const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  const own = new TextDecoder("utf-8", { ignoreBOM: true });
   let text = "";
   let blank = []; // white space before a mark: text after all, if another token was chosen for the mark
   for (const record of records) {
     const bytes = Uint8Array.from(bytesIn(record, part));
     if (bytes.length) {
-      for (const held of record.h ? blank : []) text += decoder.decode(held, { stream: true });
-      text += decoder.decode(bytes, { stream: true });
+      for (const held of record.h ? blank : []) text += own.decode(held, { stream: true });
+      text += own.decode(bytes, { stream: true });
       blank = [];
     } else if (text && record.p === "mark" && typeof record.b === "string" && !record.b.trim()) {
       blank.push(unpacked(record.b));
@@ -213,4 +207,93 @@ export function percent(logprob) {
   if (value >= 10) return `${value.toFixed(1)} %`;
   if (value >= 0.01) return `${value.toFixed(2)} %`;
   return "< 0.01 %";
+}
+
+// ---- answers that a person changes -------------------------------------------------------------
+//
+// What is unchanged at the beginning of an edited text keeps its tokens, with all that is known about them. The
+// rest is tokenised, from the beginning of the word in which it starts, so that the model sees words as it would
+// write them. Tokens that come out as they were are kept, too.
+
+const SIGNS = { n: "\n", t: "\t", r: "\r", "\\": "\\", "#": "#" };
+
+/** What is meant by what is typed instead of a token: {ids} for "#12 #7", {text}, or null if nothing was typed. */
+export function meantBy(typed) {
+  if (/^\s*#\d+(?:[\s,]+#\d+)*\s*$/.test(typed)) return { ids: typed.match(/\d+/g).map(Number) };
+  const text = typed.replace(/\\([ntr\\#])/g, (_, sign) => SIGNS[sign]);
+  return text ? { text } : null;
+}
+
+const isSpace = (byte) => byte === 0x20 || (byte >= 0x09 && byte <= 0x0d);
+const continues = (byte) => (byte & 0xc0) === 0x80;
+
+/** What becomes of the records `path` if the content is to be `text`: the first `at` of them stay, and
+ *  the text `rest` follows, of which the first `lead` bytes are not content. */
+export function planOf(path, text) {
+  const shares = path.map((record) => bytesIn(record, "content"));
+  const ends = [];
+  for (const share of shares) ends.push((ends.at(-1) ?? 0) + share.length);
+  const wanted = encoder.encode(text);
+  const common = commonBytes(shares, wanted);
+  const own = [...shares.keys()].filter((k) => shares[k].length);
+  if (!own.length) return { at: endOf(path), rest: text, lead: 0 };
+  const [first] = own;
+  const last = own.at(-1);
+  const startOf = (k) => (k > last ? ends[last] : ends[k] - shares[k].length);
+  const changed = own.find((k) => ends[k] > common) ?? last + 1;
+  if (startOf(changed) === wanted.length) return { at: changed, rest: "", lead: 0 };
+  const begins = (k) => k === first || path[k - 1].p !== "content" || (isSpace(wanted[startOf(k)]) && !isSpace(wanted[startOf(k) - 1]));
+  let at = changed;
+  while (!begins(at)) at -= 1;
+  while (at > first && continues(wanted[startOf(at)])) at -= 1;
+  const lead = leadOf(path[at], shares[at]);
+  return { at, rest: decoder.decode(lead) + decoder.decode(wanted.subarray(startOf(at))), lead: lead.length };
+}
+
+/** Where the answer ends: before the tokens that are no part of it, and before a stop string. */
+export function endOf(path) {
+  let end = path.length;
+  while (end && !isWhole(path[end - 1])) end -= 1;
+  return end;
+}
+
+const isWhole = (record) => {
+  if (record.p === null) return false;
+  const told = (record.c?.length ?? 0) + (record.r?.length ?? 0);
+  return !told || told >= unpacked(record.b).length || record.p === "mark";
+};
+
+function commonBytes(shares, wanted) {
+  let count = 0;
+  for (const share of shares) {
+    for (const byte of share) {
+      if (byte !== wanted[count]) return count;
+      count += 1;
+    }
+  }
+  return count;
+}
+
+/** The bytes of a token before those that are content, such as the end of the thinking. */
+function leadOf(record, share) {
+  if (!record || !share?.length) return new Uint8Array();
+  const whole = unpacked(record.b);
+  const before = whole.length - share.length;
+  return share.every((byte, k) => byte === whole[before + k]) ? whole.subarray(0, before) : new Uint8Array();
+}
+
+/** How many of the first tokens stay after all, and the records of the others; `pieces` are
+ *  {id, piece}, the tokens of the rest of the plan. */
+export function typedFrom(path, { at, lead }, pieces) {
+  let same = 0;
+  while (same < pieces.length && path[at + same]?.i === pieces[same].id && isWhole(path[at + same])) same += 1;
+  let left = lead;
+  const records = pieces.map(({ id, piece }) => {
+    const bytes = unpacked(piece);
+    const record = { i: id, b: packed(bytes), p: left >= bytes.length ? "mark" : "content", l: null, h: 2 };
+    if (left && left < bytes.length) record.c = [...bytes.subarray(left)];
+    left = Math.max(0, left - bytes.length);
+    return record;
+  });
+  return { at: at + same, typed: records.slice(same) };
 }

@@ -8,8 +8,7 @@
 import { openChat, ServerError } from "./api.js";
 import { cutBack, messagesFor, pathOf } from "./conversation.js";
 import { takeProgress, takeTimings } from "./figures.js";
-import { recordsOf, spoken, textOf } from "./records.js";
-import { endOf } from "./retyped.js";
+import { endOf, recordsOf, spoken, textOf } from "./records.js";
 import { bodyOf, formName } from "./settings.js";
 
 export class Run {
@@ -20,11 +19,11 @@ export class Run {
   #changed;
   #growths = [];
 
-  /** `nodes` is one answer, or several that go on from the same tokens with the same settings.
+  /** `nodes` are one answer, or several that go on from the same tokens with the same settings.
    *  `changed(node)` is called whenever one has grown. */
   constructor(conversation, nodes, changed) {
     this.#conversation = conversation;
-    this.nodes = Array.isArray(nodes) ? nodes : [nodes];
+    this.nodes = nodes;
     this.node = this.nodes[0];
     this.#changed = changed;
   }
@@ -142,34 +141,26 @@ function pastEnd(node, path, end) {
 
 const isPrefix = (error) => error instanceof ServerError && error.param === "prefix_tokens" && error.index !== null;
 
-/** Why the tokens that a fork begins with cannot be used, as a sentence; null if the error is about
- *  something else. */
-export function refusalOf(error, fork) {
+/** Why the server does not go on from the tokens that a fork or an edited answer begins with: {refused: a
+ *  sentence, at: the place in the text}; null if the error is about something else. `path` are the tokens that it
+ *  was sent. */
+export function refusalOf(error, node, path) {
   if (!isPrefix(error)) return null;
-  const place = error.index - fork.from.at;
-  const piece = spoken((fork.tokens[place] ?? fork.tokens[0]).b);
-  const form = formName(fork.settings) || "answer format";
-  switch (error.code) {
-    case "text_banned": return `A banned string would end with ${piece}.`;
-    case "text_ended": return place < fork.tokens.length - 1 ? `Nothing can follow ${piece}, which ends the answer.` : null;
-    case "end_not_allowed": return `The ${form} does not let the answer end here.`;
-    case "token_not_allowed":
-      return `The ${form} does not allow ${piece} ${place > 0 ? `after ${spoken(fork.tokens[place - 1].b)}` : "here"}.`;
-    default: return null;
-  }
-}
-
-/** Why the server does not go on from an edited text: {refused: a sentence, at: the place in the text};
- *  null if the error is about something else. `path` are the tokens that it was sent. */
-export function editRefusal(error, node, path) {
-  if (!isPrefix(error)) return null;
+  const { tokens, settings } = node;
+  const place = Math.max(0, error.index - (path.length - tokens.length));
   const at = textOf(path.slice(0, error.index), "content").length;
-  const piece = short(textOf(path, "content").slice(at));
+  const isText = node.edited || !tokens.length; // a person sees the text, and not its tokens
+  const piece = isText ? `“${short(textOf(path, "content").slice(at))}”` : spoken((tokens[place] ?? tokens[0]).b);
+  const after = place && !isText ? `after ${spoken(tokens[place - 1].b)}` : "here";
+  const form = formName(settings) || "answer format";
+  if (isText && ["text_banned", "text_ended"].includes(error.code)) {
+    return { at, refused: `The answer would end at ${piece}: a stop string or a banned string.` };
+  }
   switch (error.code) {
-    case "text_banned":
-    case "text_ended": return { at, refused: `The answer would end at “${piece}”: a stop string or a banned string.` };
-    case "end_not_allowed":
-    case "token_not_allowed": return { at, refused: `The ${formName(node.settings) || "answer format"} does not allow “${piece}” here.` };
+    case "text_banned": return { at, refused: `A banned string would end with ${piece}.` };
+    case "text_ended": return place < tokens.length - 1 ? { at, refused: `Nothing can follow ${piece}, which ends the answer.` } : null;
+    case "end_not_allowed": return { at, refused: `The ${form} does not let the answer end here.` };
+    case "token_not_allowed": return { at, refused: `The ${form} does not allow ${piece} ${after}.` };
     default: return null;
   }
 }

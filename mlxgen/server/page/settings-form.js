@@ -1,10 +1,10 @@
 // The settings of a conversation: a form, with presets, and what new conversations begin with.
 
 import { useContext, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { byId, html, Icon, Page, useChanges, useStore } from "./html.js";
-import { saveStart } from "./kept.js";
-import { isInForce, presets, problemOf, removePreset, renamePreset, savePreset } from "./presets.js";
+import { byId, html, Icon } from "./html.js";
+import { BUILT_IN, isInForce, problemOf, savePresets, saveStart, withPreset } from "./kept.js";
 import { changesOf, defaultText, DEFAULTS, GROUPS, problemsOf, reset } from "./settings.js";
+import { Page, useChanges, useStore } from "./store.js";
 
 export function SettingsPanel() {
   const { store, session, acts } = useContext(Page);
@@ -30,13 +30,13 @@ export function SettingsPanel() {
   const key = (event) => {
     if (event.key !== "Escape") return;
     event.stopPropagation();
-    acts.toggleSettings();
+    acts.toggle("settings");
   };
   const problems = problemsOf(settings);
   if (complaint) problems[complaint.field] ??= complaint.message;
   const changes = changesOf(settings);
   return html`<aside id="settings" aria-labelledby="settings-title" onKeyDown=${key}>
-    <div class="row"><h2 id="settings-title" tabindex="-1" ref=${title}>Settings</h2><button type="button" onClick=${acts.toggleSettings}>Close</button></div>
+    <div class="row"><h2 id="settings-title" tabindex="-1" ref=${title}>Settings</h2><button type="button" onClick=${() => acts.toggle("settings")}>Close</button></div>
     <p class="quiet small">For the next answers of this conversation. Empty fields use the server's defaults, shown in gray.</p>
     ${changes.length > 0 && html`<ul class="chips" aria-label="Changed settings"><li class="quiet small">Changed:</li>
       ${changes.map(({ name, label, value }) => html`<li key=${name}><button type="button" class="chip" onClick=${() => byId(`set-${name}`).focus()}>${value ? `${label}: ${value}` : label}</button></li>`)}</ul>`}
@@ -89,47 +89,41 @@ function Field({ field, settings, problem, params, change }) {
 
 /** Presets, chosen with one click, and one's own: kept, renamed and deleted. */
 function Presets({ settings, apply }) {
-  const [, again] = useState(0);
+  const { store } = useContext(Page);
+  const own = useStore((state) => state.presets);
   const [problem, setProblem] = useState("");
   const name = useRef(/** @type {any} */ (null));
-  const all = presets();
+  const keep = (presets) => {
+    savePresets(presets);
+    store.set({ presets });
+    name.current.focus();
+  };
   /** Do what a form asks for, unless its name cannot be used. */
-  const submit = (before, act) => (event) => {
+  const submit = (before, make) => (event) => {
     event.preventDefault();
     const input = event.target.querySelector("input");
-    const wrong = problemOf(input.value, before);
+    const wrong = problemOf(own, input.value, before);
     setProblem(wrong);
     input.setAttribute("aria-invalid", String(Boolean(wrong)));
-    if (wrong) {
-      input.focus();
-      return;
-    }
-    act(input);
-    again((count) => count + 1);
-    name.current.focus();
+    if (wrong) return input.focus();
+    keep(make(input.value.trim()));
+    if (!before) input.value = "";
   };
-  const save = submit("", (input) => {
-    savePreset(input.value, settings);
-    input.value = "";
-  });
-  const remove = (one) => {
-    removePreset(one);
-    again((count) => count + 1);
-    name.current.focus();
-  };
+  const save = submit("", (to) => withPreset(own, to, settings));
+  const rename = (preset) => submit(preset.name, (to) => own.map((one) => (one === preset ? { ...one, name: to } : one)));
   return html`<fieldset class="presets"><legend>Presets</legend>
-    <div class="chips">${all.map((preset) => html`<button type="button" key=${preset.name} class="chip" title=${preset.hint || null}
+    <div class="chips">${[...BUILT_IN, ...own].map((preset) => html`<button type="button" key=${preset.name} class="chip" title=${preset.hint}
       aria-pressed=${isInForce(preset, settings)} onClick=${() => apply(preset)}>${preset.name}</button>`)}</div>
     <details><summary class="small">Your own presets</summary>
       <form class="row" onSubmit=${save}><label for="preset-name" class="unseen">Name of the preset</label>
         <input id="preset-name" ref=${name} autocomplete="off" aria-describedby="preset-problem" maxlength="60" placeholder="Name" /><button type="submit">Save</button></form>
       <p class="quiet small">Saves all of these settings under a name. The same name replaces it.</p>
       <p id="preset-problem" class="problem small" role="alert">${problem}</p>
-      <ul class="own">${all.filter(({ builtIn }) => !builtIn).map(({ name: one }) => html`<li key=${one}>
-        <form class="row" onSubmit=${submit(one, (input) => renamePreset(one, input.value))}>
-          <input defaultValue=${one} autocomplete="off" aria-label=${`Name of the preset ${one}`} maxlength="60" aria-describedby="preset-problem" />
+      <ul class="own">${own.map((preset) => html`<li key=${preset.name}>
+        <form class="row" onSubmit=${rename(preset)}>
+          <input defaultValue=${preset.name} autocomplete="off" aria-label=${`Name of the preset ${preset.name}`} maxlength="60" aria-describedby="preset-problem" />
           <button type="submit">Rename</button>
-          <button type="button" class="icon" aria-label=${`Delete the preset ${one}`} title="Delete" onClick=${() => remove(one)}><${Icon} name="remove" /></button>
+          <button type="button" class="icon" aria-label=${`Delete the preset ${preset.name}`} title="Delete" onClick=${() => keep(own.filter((one) => one !== preset))}><${Icon} name="remove" /></button>
         </form></li>`)}</ul>
     </details>
   </fieldset>`;

@@ -245,9 +245,11 @@ function shortOf(settings, name, kind, options) {
  *  what is set now, and a seed is another one. */
 export function anew(then, now) {
   const sampling = Object.fromEntries(PLAIN.map((name) => [name, now[name]]));
-  if (sampling.seed) sampling.seed = String(Math.floor(Math.random() * 2 ** 31));
+  if (sampling.seed) sampling.seed = anySeed();
   return { ...then, ...sampling };
 }
+
+export const anySeed = () => String(Math.floor(Math.random() * 2 ** 31));
 
 /** What differs from the defaults, in a few words; `ignored` are the fields of the last request, in a
  *  list, that the server says had no effect. */

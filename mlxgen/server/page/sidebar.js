@@ -1,10 +1,11 @@
 // The list of conversations: opening, renaming, deleting, downloading and searching them.
 
 import { useContext, useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { ago, fullDate } from "./dates.js";
+import { ago, fullDate } from "./figures.js";
 import { partsOf, patternOf } from "./finding.js";
-import { byId, drawn, html, Icon, MenuButton, Notice, Page, useNarrow, useStore } from "./html.js";
+import { byId, html, Icon, MenuButton, Notice } from "./html.js";
 import { THEMES } from "./kept.js";
+import { drawn, Page, useStore } from "./store.js";
 
 const MOST = 50; // conversations that a search shows
 const MINUTE = 60_000;
@@ -17,7 +18,6 @@ export function Sidebar() {
   const [query, setQuery] = useState("");
   const [found, setFound] = useState(/** @type {any} */ (null));
   const pattern = patternOf(query);
-  const narrow = useNarrow();
   const files = useRef(/** @type {any} */ (null));
   useEveryMinute();
 
@@ -31,7 +31,7 @@ export function Sidebar() {
   const all = result ? conversations.filter(({ id }) => result.hits.has(id)) : conversations;
   const isNew = !conversations.some(({ id }) => id === current.id);
   const key = (event) => {
-    if (event.key !== "Escape" || !narrow || !store.state.listOpen) return;
+    if (event.key !== "Escape" || !store.state.narrow || !store.state.listOpen) return;
     event.stopPropagation();
     acts.toggleList();
     byId("show-list").focus();

@@ -4,6 +4,9 @@
 // changed in place; whoever does that says so with `touch`, or with `grew` while an answer grows. Views
 // select what they show of the state or of these revisions, and are drawn again if that has changed.
 
+import { createContext } from "preact";
+import { useContext, useLayoutEffect, useReducer, useRef } from "preact/hooks";
+
 const PATIENCE = 3; // times as long as the last drawing took, the next one of an answer that grows waits
 
 /**
@@ -69,4 +72,29 @@ export class Store {
   #tell() {
     for (const listener of [...this.#listeners]) listener();
   }
+}
+
+/** {store, session, acts} of the page. */
+export const Page = createContext(/** @type {any} */ (null));
+
+/** What `select` takes of the store; the view is drawn again whenever that changes.
+ *  @template T @param {(state: any, store: Store<any>) => T} select @returns {T} */
+export function useStore(select) {
+  const { store } = useContext(Page);
+  const [, again] = useReducer((count) => count + 1, 0);
+  const last = useRef(/** @type {any} */ (null));
+  const value = select(store.state, store);
+  last.current = { select, value };
+  useLayoutEffect(() => store.subscribe(() => {
+    if (!Object.is(last.current.select(store.state, store), last.current.value)) again(null);
+  }), [store]);
+  return value;
+}
+
+/** Draw the view again whenever one of these things is changed in place. @param {object[]} things */
+export const useChanges = (...things) => useStore((_, store) => things.map((thing) => store.revision(thing)).join());
+
+/** Resolves after what was changed is drawn: preact does that in a microtask, and so do its effects. */
+export async function drawn() {
+  for (let k = 0; k < 3; k += 1) await null;
 }

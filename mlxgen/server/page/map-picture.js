@@ -3,12 +3,9 @@
 // Pan, zoom and pinch are d3-zoom's, which is loaded when a map is first opened. `acts` has select(id),
 // choose(node), fold(node), prune(node) and undo(); what they do is not known here.
 
-import { Component } from "preact";
-import { useEffect, useImperativeHandle, useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import { useImperativeHandle, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { html } from "./html.js";
-import { boundsOf, cut, layOut } from "./map-layout.js";
-import { endOf, labelOf, sum } from "./map-words.js";
-import { widthOf } from "./map-tree.js";
+import { boundsOf, cut, endOf, labelOf, layOut, sum, widthOf } from "./map-tree.js";
 import { percent, visible } from "./records.js";
 
 const LEAST = 0.06;
@@ -21,111 +18,89 @@ const BELOW = 34; // with room for the legend
 const PAD = 10; // between a box and its words
 const FILES = ["color", "dispatch", "ease", "interpolate", "selection", "timer", "drag", "transition", "zoom"];
 
-let loading = null;
-
-/** d3-zoom, and what it builds on, in the order in which they need one another. */
-const loadZoom = () => (loading ??= (async () => {
+/** d3-zoom, after what it builds on, in the order in which they need one another. */
+export async function loadZoom() {
   for (const name of FILES) await import(`./vendor/d3/${name}/d3-${name}.min.js`);
   return /** @type {any} */ (globalThis).d3;
-})());
+}
 
 /** `view` gets fit(), overview(), zoom(by), focus() and parentOf(id). `growing` keeps what is shown in sight. */
-export function MapPicture({ tree, selected, growing, found, acts, view }) {
+export function MapPicture({ d3, tree, selected, growing, found, acts, view }) {
   const picture = useRef(/** @type {any} */ (null));
   const moved = useRef(/** @type {any} */ (null));
-  const camera = useRef(/** @type {any} */ ({ follows: true, looks: false, d3: null, zoom: null }));
+  const follows = useRef(true); // whether it is fitted to what grows, until a person moves it
   const places = useMemo(() => layOut(tree), [tree]);
   const byId = useMemo(() => new Map(places.map((place) => [place.node.id, place])), [places]);
-  const last = useRef(/** @type {any} */ (null));
-  last.current = { places, byId, selected, growing };
+  const zoom = useMemo(() => d3.zoom().scaleExtent([LEAST, MOST]).filter((event) => !event.button && !(event.type === "wheel" && isPan(event))), []);
 
-  const size = () => [picture.current?.clientWidth ?? 0, picture.current?.clientHeight ?? 0];
   const look = (x, y, scale) => {
-    const { d3, zoom } = camera.current;
-    if (!zoom) return;
-    camera.current.looks = true; // it may be called while a pointer is down
+    const before = follows.current; // a pointer may be down, and d3 takes this for a part of its gesture
     zoom.transform(d3.select(picture.current), d3.zoomIdentity.translate(x, y).scale(scale));
-    camera.current.looks = false;
+    follows.current = before;
   };
-  /** Show a rectangle in the middle, or its beginning if it is larger. */
-  const lookAt = (box, width, height, scale) => look(
-    EDGE + Math.max(0, width - 2 * EDGE - box.width * scale) / 2 - box.left * scale,
-    ABOVE + Math.max(0, height - ABOVE - BELOW - box.height * scale) / 2 - box.top * scale, scale);
-  /** Show all of it, or as much as can be read, beginning with what is selected. */
+  /** Show all of it at a scale, in the middle, or its beginning if there is less room. */
+  const lookAt = (scaleOf) => {
+    const { clientWidth: width, clientHeight: height } = picture.current;
+    if (!width) return;
+    const box = boundsOf(places);
+    const scale = scaleOf(Math.min((width - 2 * EDGE) / box.width, (height - ABOVE - BELOW) / box.height));
+    look(EDGE + Math.max(0, width - 2 * EDGE - box.width * scale) / 2 - box.left * scale,
+      ABOVE + Math.max(0, height - ABOVE - BELOW - box.height * scale) / 2 - box.top * scale, scale);
+  };
+  /** Show as much of it as can be read, with what is selected. */
   const fit = () => {
-    const [width, height] = size();
-    if (!width || !camera.current.zoom) return;
-    const box = boundsOf(last.current.places);
-    const whole = wholeScale(box, width, height);
-    const scale = Math.min(1, Math.max(whole, READABLE));
-    camera.current.follows = true;
-    lookAt(box, width, height, scale);
-    if (whole < scale) reveal(last.current.growing ? shownEnd(last.current.places) : last.current.selected, box.height * scale > height);
+    follows.current = true;
+    lookAt((whole) => Math.min(1, Math.max(whole, READABLE)));
+    reveal(growing ? (places.filter(({ node }) => node.shown).at(-1) ?? places[0]).node.id : selected);
   };
   const overview = () => {
-    const [width, height] = size();
-    if (!width) return;
-    const box = boundsOf(last.current.places);
-    camera.current.follows = false;
-    lookAt(box, width, height, Math.max(LEAST, Math.min(1, wholeScale(box, width, height))));
+    follows.current = false;
+    lookAt((whole) => Math.max(LEAST, Math.min(1, whole)));
   };
   const zoomBy = (by) => {
-    const { d3, zoom } = camera.current;
-    camera.current.follows = false;
-    zoom?.scaleBy(d3.select(picture.current), by);
+    follows.current = false;
+    zoom.scaleBy(d3.select(picture.current), by);
   };
-  /** Bring a node into sight; or to the middle, from above to below. */
-  const reveal = (id, centred = false) => {
-    const place = last.current.byId.get(id);
-    const [width, height] = size();
-    if (!place || !width || !camera.current.zoom) return;
-    const { x, y, k: scale } = camera.current.d3.zoomTransform(picture.current);
+  /** Bring a node into sight, if it is not: in the middle between above and below. */
+  const reveal = (id) => {
+    const place = byId.get(id);
+    const { clientWidth: width, clientHeight: height } = picture.current;
+    if (!place || !width) return;
+    const { x, y, k: scale } = d3.zoomTransform(picture.current);
     const [left, middle] = [place.x * scale + x, place.y * scale + y];
     const right = left + place.width * scale;
     const half = (place.height / 2 + 16) * scale;
-    let [dx, dy] = [0, 0];
-    if (right > width - EDGE) dx = width - EDGE - right;
-    if (left + dx < EDGE) dx = EDGE - left;
-    if (middle + half > height - 8) dy = height - 8 - half - middle;
-    if (middle - half + dy < 8) dy = 8 + half - middle;
-    if (centred) dy = height / 2 - middle;
+    const dx = left < EDGE ? EDGE - left : Math.min(0, Math.max(width - EDGE - right, EDGE - left));
+    const dy = middle - half < 8 || middle + half > height - 8 ? height / 2 - middle : 0;
     if (dx || dy) look(x + dx, y + dy, scale);
   };
   const focus = () => picture.current.querySelector('[aria-selected="true"]')?.focus({ preventScroll: true });
-  useImperativeHandle(view, () => ({ fit, overview, zoom: zoomBy, focus, parentOf: (id) => last.current.byId.get(id)?.parent ?? null }));
+  useImperativeHandle(view, () => ({ fit, overview, zoom: zoomBy, focus, parentOf: (id) => byId.get(id)?.parent ?? null }));
 
-  useEffect(() => {
-    let gone = false;
-    const sized = new ResizeObserver(() => camera.current.follows && fit());
-    loadZoom().then((d3) => {
-      if (gone) return;
-      const zoom = d3.zoom().scaleExtent([LEAST, MOST])
-        .filter((event) => !event.button && !(event.type === "wheel" && isPan(event)))
-        .on("zoom", ({ transform, sourceEvent }) => {
-          if (sourceEvent && !camera.current.looks) camera.current.follows = false; // a person has moved it
-          moved.current.setAttribute("transform", transform);
-          picture.current.classList.toggle("plain", transform.k < PLAIN);
-        });
-      d3.select(picture.current).call(zoom).on("dblclick.zoom", null);
-      Object.assign(camera.current, { d3, zoom });
-      fit();
-      sized.observe(picture.current);
+  const last = useRef(fit);
+  last.current = fit;
+  useLayoutEffect(() => {
+    zoom.on("zoom", ({ transform, sourceEvent }) => {
+      if (sourceEvent) follows.current = false; // a person has moved it
+      moved.current.setAttribute("transform", transform);
+      picture.current.classList.toggle("plain", transform.k < PLAIN);
     });
-    return () => {
-      gone = true;
-      sized.disconnect();
-    };
+    d3.select(picture.current).call(zoom).on("dblclick.zoom", null);
+    const sized = new ResizeObserver(() => follows.current && last.current());
+    sized.observe(picture.current);
+    fit();
+    focus();
+    return () => sized.disconnect();
   }, []);
   useLayoutEffect(() => {
-    if (camera.current.follows) fit();
+    if (follows.current) fit();
   }, [tree]);
   useLayoutEffect(() => reveal(selected), [selected]);
 
   const wheel = (event) => {
-    const { d3, zoom } = camera.current;
-    if (!zoom || !isPan(event)) return;
+    if (!isPan(event)) return;
     event.preventDefault();
-    camera.current.follows = false;
+    follows.current = false;
     zoom.translateBy(d3.select(picture.current), -(event.deltaX || event.deltaY) / d3.zoomTransform(picture.current).k, 0);
   };
   const nodeAt = (event) => byId.get(event.target.closest?.(".map-node")?.dataset.id)?.node;
@@ -172,12 +147,6 @@ export function MapPicture({ tree, selected, growing, found, acts, view }) {
 
 const isPan = (event) => event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY);
 
-/** The scale at which all of a rectangle is seen. */
-const wholeScale = (box, width, height) => Math.min((width - 2 * EDGE) / box.width, (height - ABOVE - BELOW) / box.height);
-
-/** The end of what the conversation shows. */
-const shownEnd = (places) => (places.filter(({ node }) => node.shown).at(-1) ?? places[0])?.node.id ?? null;
-
 /** The id of the node that a key leads to; null for other keys. */
 function neighbour(places, here, key, acts) {
   switch (key) {
@@ -204,54 +173,21 @@ function beside(places, here, sign) {
 
 // ---- nodes and edges -------------------------------------------------------------------------
 
-/** What is drawn of a node; two that give the same are drawn the same. */
-const signOf = ({ node, x, y, width, height, depth, place, siblings }) => JSON.stringify([
-  x, y, width, height, depth, place, siblings, node.kind, node.text, node.shown, node.dropped, node.growing, node.finish, node.settings,
-  node.hidden, node.ways, node.logprob, node.at, node.edge?.count, node.edge?.text, node.children.length,
-]);
-
-/** Something that is drawn again only if its sign is another one. */
-class Signed extends Component {
-  #sign = "";
-
-  /** @type {(props: any) => string} */
-  signOf;
-  /** @type {(props: any) => any} */
-  draw;
-
-  shouldComponentUpdate(next) {
-    return this.signOf(next) !== this.#sign;
-  }
-
-  render() {
-    this.#sign = this.signOf(this.props);
-    return this.draw(this.props);
-  }
+function Node({ place, selected, found }) {
+  const { node, x, y, depth, siblings } = place;
+  const classes = ["map-node", node.kind, node.shown && "shown", node.dropped && "dropped", node.growing && "growing", found && "found"];
+  return html`<g role="treeitem" data-id=${node.id} class=${classes.filter(Boolean).join(" ")} transform=${`translate(${x},${y})`}
+    aria-label=${labelOf(node)} aria-level=${depth + 1} aria-posinset=${place.place} aria-setsize=${siblings} aria-selected=${selected}
+    tabindex=${selected ? 0 : -1} aria-expanded=${node.hidden ? "false" : node.children.length ? "true" : null}>${insideOf(place)}</g>`;
 }
 
-class Node extends Signed {
-  signOf = ({ place, selected, found }) => `${selected} ${found} ${signOf(place)}`;
-
-  draw = ({ place, selected, found }) => {
-    const { node, x, y, depth, siblings } = place;
-    const classes = ["map-node", node.kind, node.shown && "shown", node.dropped && "dropped", node.growing && "growing", found && "found"];
-    return html`<g role="treeitem" data-id=${node.id} class=${classes.filter(Boolean).join(" ")} transform=${`translate(${x},${y})`}
-      aria-label=${labelOf(node)} aria-level=${depth + 1} aria-posinset=${place.place} aria-setsize=${siblings} aria-selected=${selected}
-      tabindex=${selected ? 0 : -1} aria-expanded=${node.hidden ? "false" : node.children.length ? "true" : null}>${insideOf(place)}</g>`;
-  };
-}
-
-class Edge extends Signed {
-  signOf = ({ from, to }) => `${from.x} ${from.y} ${from.width} ${signOf(to)}`;
-
-  draw = ({ from, to: place }) => {
-    const { node, x, y } = place;
-    const start = from.x + from.width;
-    const bend = Math.min(40, (x - start) * 0.8);
-    const path = `M${start},${from.y} C${start + bend * 0.6},${from.y} ${start + bend * 0.4},${y} ${start + bend},${y} L${x},${y}`;
-    return html`<g class=${["map-edge", node.shown && "shown", node.dropped && "dropped"].filter(Boolean).join(" ")}>
-      <path d=${path} stroke-width=${node.edge ? widthOf(node.edge.record.l) : 1.5} />${wordsOfEdge(from, place, start + bend + 2)}</g>`;
-  };
+function Edge({ from, to }) {
+  const { node, x, y } = to;
+  const start = from.x + from.width;
+  const bend = Math.min(40, (x - start) * 0.8);
+  const path = `M${start},${from.y} C${start + bend * 0.6},${from.y} ${start + bend * 0.4},${y} ${start + bend},${y} L${x},${y}`;
+  return html`<g class=${["map-edge", node.shown && "shown", node.dropped && "dropped"].filter(Boolean).join(" ")}>
+    <path d=${path} stroke-width=${node.edge ? widthOf(node.edge.record.l) : 1.5} />${wordsOfEdge(from, to, start + bend + 2)}</g>`;
 }
 
 /** A shape and its words. The middle of its left edge is at 0, 0. */

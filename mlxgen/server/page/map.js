@@ -2,9 +2,9 @@
 
 import { useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { html, Icon } from "./html.js";
-import { MapPicture } from "./map-picture.js";
-import { isFound, placeOf, treeOf, widthOf } from "./map-tree.js";
-import { inLogs, whatOf } from "./map-words.js";
+import { counted } from "./figures.js";
+import { loadZoom, MapPicture } from "./map-picture.js";
+import { inLogs, isFound, placeOf, treeOf, whatOf, widthOf } from "./map-tree.js";
 import { Search } from "./search.js";
 import { drawn, Page, useChanges, useStore } from "./store.js";
 
@@ -28,9 +28,10 @@ export function MapPanel({ close }) {
   const [ways, setWays] = useState("4");
   const [asks, setAsks] = useState(false); // for the options of a search
   const [search, setSearch] = useState(/** @type {any} */ (null));
+  const [d3, setD3] = useState(/** @type {any} */ (null));
   const view = useRef(/** @type {any} */ (null));
 
-  const tree = useMemo(() => treeOf(current, { isGrowing: (node) => run?.nodes.includes(node) ?? false, folded }), [current, version, grown, folded, run]);
+  const tree = useMemo(() => treeOf(current, run?.nodes, folded), [current, version, grown, folded, run]);
   const nodes = useMemo(() => flat(tree), [tree]);
   const asked = nodes.filter(({ kind, role }) => kind === "message" && role === "user").length;
   useLayoutEffect(() => setSelected(null), [asked]); // what was said last is selected
@@ -38,9 +39,7 @@ export function MapPanel({ close }) {
   const id = isThere ? selected : (nodes.filter((node) => node.shown).at(-1) ?? nodes[0]).id;
   const node = nodes.find((one) => one.id === id);
   const found = query.trim() ? nodes.filter((one) => isFound(one, query)).map((one) => one.id) : [];
-  useEffect(() => {
-    drawn().then(() => view.current?.focus());
-  }, []);
+  useEffect(() => void loadZoom().then(setD3), []);
 
   // ---- doing -----------------------------------------------------------------------------------
 
@@ -52,7 +51,7 @@ export function MapPanel({ close }) {
   /** The answer that stands for a node: the shown one, if it leads through it. */
   const answerOf = ({ answers }) => answers?.find((answer) => current.chosen[answer.parent] === answer.id) ?? answers?.[0];
   const settingsOf = (one) => answerOf(one)?.settings ?? current.settings;
-  const placeFor = (one) => placeOf({ ...one, answers: one.answers && [answerOf(one)] });
+  const placeFor = (one) => placeOf(one, answerOf(one));
   const attempt = async (work) => {
     say("Asking the server …");
     try {
@@ -143,8 +142,8 @@ export function MapPanel({ close }) {
       <button type="button" class="icon" title="Close the map" onClick=${close}><${Icon} name="close" /><span class="unseen">Close the map</span></button>
     </div>
     <div class="map-canvas">
-      <${MapPicture} tree=${tree} selected=${id} growing=${run !== null} found=${new Set(found)} view=${view}
-        acts=${{ select, choose, fold, prune, undo }} />
+      ${d3 && html`<${MapPicture} d3=${d3} tree=${tree} selected=${id} growing=${run !== null} found=${new Set(found)} view=${view}
+        acts=${{ select, choose, fold, prune, undo }} />`}
       <${Odds} />
       ${search && html`<${Ranks} search=${search.job} close=${() => setSearch(null)} prune=${take} show=${(one) => {
         session.show(one);
@@ -226,7 +225,7 @@ function Ranks({ search, show, prune, close }) {
     <ol class="map-ranks small">${kept.map(({ node, score, tokens, done }, k) => html`<li key=${node.id}>
       <button type="button" class="map-chip" title=${node.content.trim()} onClick=${() => show(node)}><strong>${k + 1}</strong>
         <span>log p ${inLogs(score, 2)} · ${inLogs(score / Math.max(1, tokens), 3)} a token</span>
-        <span>${tokens} ${tokens === 1 ? "token" : "tokens"}${done ? "" : " so far"}</span></button></li>`)}
+        <span>${counted(tokens, "token")}${done ? "" : " so far"}</span></button></li>`)}
       ${dropped.length > 0 && !session.runOf(session.current) && html`<li><button type="button" onClick=${() => prune(dropped)}>${dropped.length === 1
         ? "Remove the dropped one" : `Remove the ${dropped.length} dropped`}</button></li>`}</ol>
   </div>`;

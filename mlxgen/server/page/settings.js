@@ -227,19 +227,28 @@ export function defaultText({ name, kind }, params) {
   return { seed: "another one each time", max_tokens: "as many as fit" }[name] ?? "0";
 }
 
-/** The settings that differ from their defaults: {name, label, value}, the value in a few words. */
-export function changesOf(settings) {
-  const changed = FIELDS.filter(({ name, when }) => !when && (settings[name] ?? "").trim() !== DEFAULTS[name]);
+/** The settings that differ from others: {name, label, value}, the value in a few words. */
+export function changesOf(settings, base = DEFAULTS) {
+  const changed = FIELDS.filter(({ name, when }) => !when && (settings[name] ?? "").trim() !== (base[name] ?? "").trim());
   return changed.map(({ name, label, kind, options }) => ({ name, label, value: shortOf(settings, name, kind, options) }));
 }
 
 function shortOf(settings, name, kind, options) {
   const text = settings[name].trim();
-  if (name === "form") return formName(settings);
+  if (name === "form") return formName(settings) || "any text";
   if (kind === "choice") return options.find(([value]) => value === text)?.[1].toLowerCase() ?? text;
   if (kind === "lines") return String(linesOf(text)?.length ?? 0);
-  return kind === "number" ? text : "";
+  if (kind === "number") return text || "as usual";
+  return text ? "" : "none";
 }
+
+/** Changes as phrases. */
+export const wordsOf = (changes) => changes.map(({ name, label, value }) => {
+  if (name === "form") return value;
+  if (name === "tools") return value ? "no tools" : "tools";
+  if (name === "stop" || name === "banned_strings") return `${value} ${label.slice(0, -1).toLowerCase()}${value === "1" ? "" : "s"}`;
+  return value ? `${label.toLowerCase()} ${value}` : label.toLowerCase();
+});
 
 /** The settings to draw a place of an answer anew: what it must be is what it was, how it is sampled is
  *  what is set now, and a seed is another one. */
@@ -254,14 +263,7 @@ export const anySeed = () => String(Math.floor(Math.random() * 2 ** 31));
 /** What differs from the defaults, in a few words; `ignored` are the fields of the last request, in a
  *  list, that the server says had no effect. */
 export function summaryOf(settings, ignored = "") {
-  const parts = changesOf(settings).map(({ name, label, value }) => {
-    if (name === "form") return value;
-    if (name === "tools") return "tools";
-    if (name === "stop" || name === "banned_strings") {
-      return `${value} ${label.slice(0, -1).toLowerCase()}${value === "1" ? "" : "s"}`;
-    }
-    return value ? `${label.toLowerCase()} ${value}` : label.toLowerCase();
-  });
+  const parts = wordsOf(changesOf(settings));
   const names = ignored.split(", ").filter(Boolean).map((param) => labelOf(fieldOfParam(param, settings) ?? param).toLowerCase());
   const without = names.length ? ` The server ignored: ${names.join(", ")}.` : "";
   return `${parts.length ? `In force: ${parts.join(", ")}.` : ""}${without}`.trim();

@@ -17,9 +17,10 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import reciting
+from . import reciting, trials
 from .alternate import Spread
-from .serving import Server
+from .figures import Figure, at_most, guarded
+from .process import Server
 from .sessions import Ask, Message, Seen, Session, side_by_side
 
 if TYPE_CHECKING:
@@ -43,6 +44,27 @@ MODELS = (
     Model("windows", "gemma3_text", {"sliding_window": WINDOW}, 1.15),
     Model("recurrent", "qwen3_next", {}, 1.15),
 )
+
+
+def figures(scale: float) -> Iterator[Figure]:
+    for model in MODELS:
+        yield from guarded(model.name, _of(model, scale))
+    yield from trials.figures()
+
+
+def _of(model: Model, scale: float) -> Iterator[Figure]:
+    memory, folder, peer = found = replay(model, scale)
+    what = f"{model.name}: prompt tokens run over new ones"
+    text = f"{memory.account}; mlx_lm.server: {peer.account}"
+    yield at_most(what, memory.over_new, model.most, text)
+    what = f"{model.name}: the same with --cache-dir, where a restart makes nothing new"
+    yield at_most(what, folder.over_new, model.most, folder.account)
+    text = f"{memory.lost:,}; mlx_lm.server: {peer.lost:,}"
+    yield Figure(f"{model.name}: tokens that the restart makes new without it", text)
+    what = f"{model.name}: sum of the times to the first token over mlx_lm.server's"
+    ratio = memory.waited / peer.waited
+    yield at_most(what, ratio, 1.0, f"{ratio:.2f}; request by request {found.waits()}")
+    yield at_most(f"{what}, with --cache-dir", folder.waited / peer.waited, 1.0)
 
 
 class Reply(NamedTuple):
@@ -127,16 +149,6 @@ class Replay(NamedTuple):
     memory: Contender
     disk: Contender
     peer: Contender
-
-    def each(self) -> Iterator[tuple[str, str]]:
-        """Each request, and what was run of its prompt by each server."""
-        for ours, disk, peer in zip(*(each.rows for each in self), strict=True):
-            runs = f"run {ours.run:,} of {ours.new:,} new, {disk.run:,} of {disk.new:,}"
-            firsts = ", ".join(f"{row.first * 1e3:.0f}" for row in (ours, disk, peer))
-            yield (
-                f"{ours.name}, {ours.prompt:,} tokens",
-                f"{runs}; mlx_lm.server {peer.run:,} of {peer.new:,}; first token {firsts} ms",
-            )
 
     def waits(self) -> Spread:
         """Seconds to the first token over mlx-lm's, request by request."""

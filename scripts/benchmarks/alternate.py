@@ -1,9 +1,7 @@
 """Comparing two ways of doing the same work, on a machine that others use too.
 
-Owns the alternation of measurements and their summary. Must never know what is measured.
-Invariant: both sides run in the same process, turn by turn, so that what disturbs one
-disturbs the other; a ratio is taken within a turn, and the median over turns is reported
-with its quartiles.
+Both sides run in the same process, turn by turn, so that what disturbs one disturbs the other. A
+ratio is taken within a turn, and the median over turns is reported with its quartiles.
 """
 
 from __future__ import annotations
@@ -11,11 +9,8 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
-
-traced: Callable[[Callable[[], object]], None] | None = None
-"""Runs our work of each comparison once more, before it is measured, if there is a ``--trace``."""
 
 
 class Spread(NamedTuple):
@@ -50,17 +45,11 @@ def compare(
     A work may return its own measure of seconds, when not all of it is to be counted.
     """
     measure(ours), measure(theirs)
-    if traced is not None:
-        traced(ours)
     own: list[float] = []
     other: list[float] = []
     for turn in range(turns):
-        if turn % 2:
-            other.append(measure(theirs))
-            own.append(measure(ours))
-        else:
-            own.append(measure(ours))
-            other.append(measure(theirs))
+        for work, found in [(ours, own), (theirs, other)][:: -1 if turn % 2 else 1]:
+            found.append(measure(work))
     ratios = [b / a for a, b in zip(own, other, strict=True)]
     return Comparison(Spread.of(ratios), Spread.of(own), Spread.of(other))
 
@@ -77,12 +66,11 @@ def measure(work: Callable[[], float | None]) -> float:
         gc.enable()
 
 
-def percentiles(work: Callable[[], object], count: int) -> tuple[float, float]:
-    """Median and 99th percentile in microseconds of ``count`` runs of a short work."""
-    times = []
-    for _ in range(count):
-        start = time.perf_counter()
-        work()
-        times.append((time.perf_counter() - start) * 1e6)
-    times.sort()
-    return times[len(times) // 2], times[min(len(times) - 1, len(times) * 99 // 100)]
+def timed(stream: Iterator[object], tokens: int) -> float:
+    """Seconds from the first to the last of ``tokens`` items."""
+    next(stream)
+    start = time.perf_counter()
+    count = 1 + sum(1 for _ in stream)
+    seconds = time.perf_counter() - start
+    assert count == tokens, (count, tokens)
+    return seconds

@@ -1,30 +1,27 @@
-"""Many sequences: mlxgen's scheduler against mlx-lm's ``BatchGenerator``.
+"""Many sequences: ``lm.batch`` against mlx-lm's ``BatchGenerator``.
 
-Owns the measurements of batches: speed, the prefix cache, evenness and memory. Must never
-know how rows are scheduled. Invariant: both sides get the same model, prompts and settings,
-and generate as many tokens; mlx-lm's side makes no text of them, ours does.
+Both sides get the same model, prompts and settings, and generate as many tokens; ours makes text of
+them, too.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import statistics
 import time
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from importlib import resources
+from typing import Any
 
-import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
-from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
 from mlx_lm.sample_utils import make_sampler
 
 import mlxgen
-from mlxgen.engine.limits import Limits
-from mlxgen.engine.options import Options
-from mlxgen.engine.scheduling.scheduler import Scheduler
 
 from .alternate import Comparison, Spread, compare
-from .steering import RECORDS
+from .figures import Figure, at_least, at_most
+from .models import WIDE, demo, random_llama
 
 MIXED = [
     {
@@ -36,8 +33,58 @@ MIXED = [
     for i in range(16)
 ]
 ALIKE = [{"temperature": 0.7}]
-WARM_STEPS = 8
-ASKED = 3  # times the usual gap
+WARM = 8  # tokens of each row before it is timed under a schema
+
+_TEXT: dict[str, Any] = {"type": "string", "maxLength": 30}
+_PROPERTIES: dict[str, dict[str, Any]] = {
+    "person": {
+        "name": _TEXT,
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "city": _TEXT,
+    },
+    "order": {
+        "item": {"enum": ["book", "lamp", "chair", "kettle", "umbrella"]},
+        "count": {"type": "integer", "minimum": 1, "maximum": 99},
+        "paid": {"type": "boolean"},
+        "notes": {"type": "array", "items": {"type": "string", "maxLength": 20}, "maxItems": 3},
+    },
+    "address": {
+        "street": {"type": "string", "maxLength": 40},
+        "number": {"type": "string", "pattern": "^[0-9]{1,4}[a-z]?$"},
+        "postcode": {"type": "string", "pattern": "^[0-9]{4} [A-Z]{2}$"},
+        "country": {"enum": ["Netherlands", "Belgium", "Germany", "France"]},
+    },
+}
+RECORDS: dict[str, dict[str, Any]] = {
+    name: {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    for name, properties in _PROPERTIES.items()
+}
+
+
+def figures(turns: int) -> Iterator[Figure]:
+    models: tuple[tuple[str, Callable[[], mlxgen.LanguageModel], int, int], ...] = (
+        ("demo", demo, 40, turns),
+        ("150k vocabulary", lambda: random_llama(WIDE, 64, 2), 12, max(2, turns // 2)),
+        ("long forward", lambda: random_llama(8_000, 512, 8), 12, max(2, turns // 2)),
+    )
+    peer = "tokens per second over mlx_lm.BatchGenerator's"
+    for name, make, tokens, times in models:
+        lm = make()
+        for rows in (1, 4, 16, 32):
+            ratio = speed(lm, rows, tokens, times).ratio
+            yield at_least(f"{name}, {rows} rows: {peer}", ratio.median, 1.0, ratio)
+        ratio = speed(lm, 16, tokens, times, MIXED).ratio
+        what = f"{name}, 16 rows with 16 different samplers: {peer}"
+        yield at_least(what, ratio.median, 1.5, ratio)
+        by_token, share = constrained(lm, 16, 4 * tokens, times)
+        what = f"{name}, 16 rows with a JSON schema each: tokens per second over unconstrained"
+        yield at_least(what, by_token.median, 0.85, f"{by_token}, {share:.2f} passes a token")
+    yield at_most("demo: forward passes a token of its records", passes_per_token(demo()), 0.7)
 
 
 def prompt_of(length: int, seed: int, vocab_size: int = 256) -> list[int]:
@@ -55,9 +102,6 @@ def speed(
 ) -> Comparison:
     """Seconds in which both sides generate ``tokens`` for each of ``rows`` short prompts."""
     prompts = [prompt_of(8, i) for i in range(rows)]
-
-    def ours() -> float:
-        return run_ours(lm, prompts, tokens, settings)
 
     def theirs() -> float:
         samplers = [
@@ -80,7 +124,7 @@ def speed(
         generator.close()
         return seconds
 
-    return compare(ours, theirs, turns)
+    return compare(lambda: run_ours(lm, prompts, tokens, settings), theirs, turns)
 
 
 def run_ours(
@@ -88,233 +132,78 @@ def run_ours(
     prompts: Sequence[list[int]],
     tokens: int,
     settings: Sequence[dict[str, Any]] = ALIKE,
-    **options: Any,
 ) -> float:
     """Seconds for all rows on our side."""
-    scheduler = Scheduler(lm, Limits(keep_prefixes=False))
-    made = [
-        lm.prepare(
-            prompt,
-            Options.of(
-                {"max_tokens": tokens, "ignore_eos": True, "seed": i, **settings[i % len(settings)]}
-                | options
-            ),
-        )
-        for i, prompt in enumerate(prompts)
-    ]
+    each: Any = [{"seed": i, **settings[i % len(settings)]} for i in range(len(prompts))]
+    limits = mlxgen.Limits(keep_prefixes=False)
     start = time.perf_counter()
-    for row in made:
-        scheduler.submit(row)
-    while scheduler.busy:
-        scheduler.step()
+    with lm.batch(
+        prompts, each=each, limits=limits, max_tokens=tokens, ignore_eos=True, draft="off"
+    ) as chunks:
+        count = sum(1 for _ in chunks)
+    assert count == tokens * len(prompts), count
     return time.perf_counter() - start
 
 
 def constrained(
-    lm: mlxgen.LanguageModel, rows: int, steps: int, turns: int
-) -> tuple[Spread, Spread, float]:
-    """Rows with a schema each over rows without: speed a pass, tokens a second, passes a token.
+    lm: mlxgen.LanguageModel, rows: int, tokens: int, turns: int
+) -> tuple[Spread, float]:
+    """Rows with a schema each over rows without: tokens a second, and passes for each token.
 
     All rows run all the time: those with a schema would be done sooner with as many tokens.
     """
     prompts = [prompt_of(8, i) for i in range(rows)]
     schemas = list(RECORDS.values())
-    filters = [
-        mlxgen.JsonSchema(
-            {"type": "array", "items": schemas[i % len(schemas)], "minItems": 200},
-            whitespace=None,
-            separators=(", ", ": "),
-        )
+    filters: Any = [
+        {
+            "filters": [
+                mlxgen.JsonSchema(
+                    {"type": "array", "items": schemas[i % len(schemas)], "minItems": 200},
+                    whitespace=None,
+                    separators=(", ", ": "),
+                )
+            ]
+        }
         for i in range(rows)
     ]
 
-    def run(steered: bool) -> tuple[float, int, int]:
-        scheduler = Scheduler(lm, Limits(keep_prefixes=False))
-        for i, prompt in enumerate(prompts):
-            given: dict[str, Any] = {
-                "max_tokens": None,
-                "ignore_eos": True,
-                "seed": i,
-                "temperature": 0.7,
-            }
-            if steered:
-                given["filters"] = filters[i]
-            scheduler.submit(lm.prepare(prompt, Options.of(given)))
-        for _ in range(WARM_STEPS):
-            scheduler.step()
-        before = scheduler.stats()
-        assert before.running == rows
-        start = time.perf_counter()
-        for _ in range(steps):
-            scheduler.step()
-        seconds = time.perf_counter() - start
-        after = scheduler.stats()
-        assert after.running == rows
-        scheduler.close()
-        passes = after.forward_passes - before.forward_passes
-        return seconds, passes, after.completion_tokens - before.completion_tokens
+    def run(steered: bool) -> tuple[float, float]:
+        """Tokens a second of all rows after their first ones, and passes for each token."""
+        limits = mlxgen.Limits(keep_prefixes=False)
+        each = filters if steered else None
+        with lm.batch(
+            prompts, each=each, limits=limits, max_tokens=None, temperature=0.7, seed=1
+        ) as chunks:
+            for _ in range(WARM * rows):
+                next(chunks)
+            before, start = chunks.stats, time.perf_counter()
+            while chunks.stats.completion_tokens < before.completion_tokens + tokens * rows:
+                next(chunks)
+            seconds, after = time.perf_counter() - start, chunks.stats
+        made = after.completion_tokens - before.completion_tokens
+        return made / seconds, (after.forward_passes - before.forward_passes) / made
 
     run(True), run(False)
-    by_pass, by_token, share = [], [], []
+    ratios, shares = [], []
     for turn in range(turns):
-        first, second = run(turn % 2 == 0), run(turn % 2 == 1)
-        with_schema, without = (first, second) if turn % 2 == 0 else (second, first)
-        by_pass.append((with_schema[1] / with_schema[0]) / (without[1] / without[0]))
-        by_token.append((with_schema[2] / with_schema[0]) / (without[2] / without[0]))
-        share.append(with_schema[1] / with_schema[2])
-    return Spread.of(by_pass), Spread.of(by_token), statistics.median(share)
+        found = {steered: run(steered) for steered in ((True, False), (False, True))[turn % 2]}
+        ratios.append(found[True][0] / found[False][0])
+        shares.append(found[True][1])
+    return Spread.of(ratios), statistics.median(shares)
 
 
-def first_token(lm: mlxgen.LanguageModel, length: int, turns: int) -> tuple[Comparison, Comparison]:
-    """Seconds to the first token behind a prefix of ``length`` tokens that is in the cache.
-
-    Against the same without a cache, and against mlx-lm's cache.
-    """
-    prefix = prompt_of(length, 99)
-    scheduler = Scheduler(lm)
-
-    def serve(prompt: list[int], engine: Scheduler) -> float:
-        row = lm.prepare(prompt, Options.of({"max_tokens": 1, "temperature": 0}))
-        start = time.perf_counter()
-        engine.submit(row)
-        while not any(event.chunks for event in engine.step()):
-            pass
-        seconds = time.perf_counter() - start
-        while engine.busy:
-            engine.step()
-        return seconds
-
-    serve([*prefix, 5], scheduler)
-    cold = Scheduler(lm, Limits(keep_prefixes=False))
-    turn = iter(range(1 << 30))
-
-    def cached() -> float:
-        return serve([*prefix, *prompt_of(4, next(turn))], scheduler)
-
-    theirs = LRUPromptCache()
-    caches = make_prompt_cache(lm.model)
-    lm.model(mx.array([prefix]), cache=caches)
-    mx.eval([c.state for c in caches])
-    theirs.insert_cache("model", prefix, caches)
-
-    def peer() -> float:
-        prompt = [*prefix, *prompt_of(4, next(turn))]
-        start = time.perf_counter()
-        cache, rest = theirs.fetch_nearest_cache("model", prompt)
-        generator = BatchGenerator(lm.model, stop_tokens=None)
-        generator.insert([rest], max_tokens=[1], caches=[cache])
-        while not generator.next_generated():
-            pass
-        seconds = time.perf_counter() - start
-        generator.close()
-        return seconds
-
-    return (
-        compare(cached, lambda: serve([*prefix, *prompt_of(4, next(turn))], cold), turns),
-        compare(cached, peer, turns),
-    )
-
-
-class Gaps(NamedTuple):
-    """Gaps between two tokens of a row while a prompt arrives, over the usual ones there.
-
-    ``noise`` is the longest one without a prompt, over the same.
-    """
-
-    longest: float
-    nearly_longest: float
-    noise: float
-
-
-def longest_gap(lm: mlxgen.LanguageModel, rows: int, length: int) -> Gaps:
-    """What is usual is the median of 41 gaps around the same token without the prompt; at most
-    ``ASKED`` times as long a gap is asked for."""
-    gap = ASKED * statistics.median(_gaps(lm, rows, None, 100))
-    found = _gaps(lm, rows, length, None, gap)
-    plain = _gaps(lm, rows, None, len(found))
-    usual = [statistics.median(plain[max(0, i - 20) : i + 21]) for i in range(len(plain))]
-    over = sorted(gap / at for gap, at in zip(found, usual, strict=True))
-    noise = max(gap / at for gap, at in zip(plain, usual, strict=True))
-    return Gaps(over[-1], over[int(0.99 * len(over))], noise)
-
-
-def _gaps(
-    lm: mlxgen.LanguageModel,
-    rows: int,
-    length: int | None,
-    steps: int | None,
-    gap: float | None = None,
-) -> list[float]:
-    """Seconds between the tokens of one of the rows, until the late prompt's first token."""
-    scheduler = Scheduler(lm, Limits(keep_prefixes=False, longest_gap=gap))
-    options = {"max_tokens": None, "ignore_eos": True, "temperature": 0.7}
-    running = [
-        scheduler.submit(lm.prepare(prompt_of(8, i), Options.of({**options, "seed": i})))
-        for i in range(rows)
-    ]
-    for _ in range(60):
-        scheduler.step()
-    if length is not None:
-        scheduler.submit(lm.prepare(prompt_of(length, 77), Options.of(options)))
-    gaps: list[float] = []
-    last, arrived = time.perf_counter(), False
-    while not arrived and len(gaps) != steps:
-        for event in scheduler.step():
-            if event.handle is running[0] and event.chunks:
-                now = time.perf_counter()
-                gaps.append(now - last)
-                last = now
-            arrived = arrived or event.handle not in running
-    scheduler.close()
-    return gaps
-
-
-def kv_bytes(lm: mlxgen.LanguageModel, rows: int, length: int) -> tuple[int, int, int, int]:
-    """KV bytes of ``rows`` requests behind a common prompt: ours while all of them run and then
-    kept, and the same of mlx-lm's."""
-    prefix = prompt_of(length, 5)
-    prompts = [[*prefix, *prompt_of(8, i)] for i in range(rows)]
-    lm.prefix_cache.clear()
-    scheduler = Scheduler(lm)
-    options = {"max_tokens": 24, "ignore_eos": True}
-    for prompt in prompts:
-        scheduler.submit(lm.prepare(prompt, Options.of(options)))
-    running = 0
-    while scheduler.busy:
-        scheduler.step()
-        stats = scheduler.stats()
-        if stats.running == rows:
-            running = stats.kv_bytes + stats.cache_bytes
-    kept = scheduler.stats().cache_bytes
-    generator = BatchGenerator(lm.model, stop_tokens=None)
-    lru = LRUPromptCache(max_size=rows)
-    generator.insert(prompts, max_tokens=[24] * rows)
-    theirs = 0
-    left = rows
-    while left:
-        for response in generator.next_generated():
-            if response.finish_reason is not None:
-                left -= 1
-                lru.insert_cache("model", response.all_tokens, response.prompt_cache)
-        theirs = max(theirs, generator.prompt_cache_nbytes + lru.nbytes)
-    generator.close()
-    return running, kept, theirs, lru.nbytes
-
-
-def growth(lm: mlxgen.LanguageModel, requests: int) -> tuple[int, int]:
-    """Bytes held by MLX after the first ten requests and after all, the prefix cache full."""
-    lm.prefix_cache.clear()
-    lm.prefix_cache.max_bytes = 1 << 22
-    scheduler = Scheduler(lm, Limits(max_bytes=1 << 26))
-    held: list[int] = []
-    for number in range(requests):
-        row = lm.prepare(prompt_of(20, number), Options.of({"max_tokens": 4, "ignore_eos": True}))
-        scheduler.submit(row)
-        while scheduler.busy and scheduler.stats().queued + scheduler.stats().running > 4:
-            scheduler.step()
-        if number == 9 or number == requests - 1:
-            while scheduler.busy:
-                scheduler.step()
-            mx.clear_cache()
-            held.append(mx.get_active_memory() - lm.prefix_cache.nbytes)
-    return held[0], held[1]
+def passes_per_token(lm: mlxgen.LanguageModel, most: int = 160) -> float:
+    """Forward passes for each generated token of the records that the demo model knows."""
+    text = (resources.files("mlxgen") / "demo" / "schemas.json").read_text(encoding="utf-8")
+    passes = tokens = 0
+    for each in json.loads(text).values():
+        prompt = mlxgen.Chat(
+            [{"role": "user", "content": each["prompt"]}], template={"enable_thinking": False}
+        )
+        # The spaces that json.dumps and most models write, and no others: these are forced.
+        spec = mlxgen.JsonSchema(each["schema"], whitespace=None, separators=(", ", ": "))
+        result = lm.generate(prompt, filters=[spec], max_tokens=most, seed=3)
+        assert result.finish_reason != "filter" or json.loads(result.text)
+        passes += result.usage.forward_passes
+        tokens += result.usage.completion_tokens
+    return passes / tokens

@@ -21,9 +21,9 @@ from mlx_lm.generate import BatchGenerator
 
 import mlxgen
 
-from .batch import prompt_of
+from .batch import RECORDS, prompt_of
+from .figures import Figure, at_most
 from .models import tiny
-from .steering import RECORDS
 
 WARM = 12  # tokens of each row before the count begins
 TOKENS = 40  # of each row that are counted
@@ -50,6 +50,13 @@ class Count(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.calls:.0f} calls of {self.functions} functions"
+
+
+def figures() -> Iterator[Figure]:
+    for name, ours, theirs, aim in cases():
+        found = count(ours)
+        text = f"{found}; mlx-lm {count(theirs)}" if theirs is not None else str(found)
+        yield at_most(f"{name}: Python calls of mlxgen's a token", found.calls, aim, text)
 
 
 def count(case: Case) -> Count:

@@ -25,6 +25,7 @@ from mlx_lm.utils import save_model
 
 from .alternate import Comparison, Spread, compare
 from .architectures import configuration, random_model
+from .figures import Figure, at_least, at_most
 
 RANKS = 2
 TOKENS = 40  # of each row in a run
@@ -39,10 +40,27 @@ WHOLE: dict[str, Any] = {
 }
 DEEP = {**WHOLE, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 32}
 DEEP |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
-DRAFT = {**WHOLE, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4}
-"""Llamas in float32: one whose passes take as long as a Mac's, one with the graph of an 8B, and a
-small one."""
+"""Llamas in float32: one whose passes take as long as a Mac's, and one with the graph of an 8B."""
 CUT = ("intermediate_size", "num_attention_heads", "num_key_value_heads")
+
+
+def figures(turns: int) -> Iterator[Figure]:
+    turns = max(2, turns // 2)
+    with bench(WHOLE, turns) as both:
+        for rows in (1, 4, 16):
+            ratio = both.speed(rows).ratio
+            what = f"two ranks, {rows} rows: steps a second over mlx-lm's two ranks"
+            yield at_least(what, ratio.median, 1.0, ratio)
+        for rows in (1, 16):
+            cost = both.cost(rows)
+            what = f"two ranks, {rows} rows: bytes that rank 0 tells the other a step"
+            yield Figure(what, f"{cost.told:.0f} in {cost.messages:.1f} messages", value=cost.told)
+    with bench(DEEP, turns) as both:
+        for rows in (1, 16):
+            work = both.cost(rows).work
+            what = f"32 layers, {rows} rows: host time of rank 0 over that of its part alone, less "
+            what += "what mlx-lm's takes for the graph of the sums"
+            yield at_most(what, work.median, 1.1, work)
 
 
 def cut(shape: dict[str, Any]) -> dict[str, Any]:
@@ -147,23 +165,12 @@ class Pair(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """``steps``: seconds of a step of so many rows, of two ranks of ours, of a process alone, and
-    of two ranks and a process with mlx-lm. ``sums``: of its sums by themselves, with so many bytes
-    (``summed``).
+    """What the host's thread that steps works on rank 0, over what it works in a process alone,
+    without what mlx-lm's rank 0 works more than alone; and what rank 0 tells the other a step."""
 
-    ``work`` is that of the host's thread which steps, on rank 0 over alone; ``beside``: the same
-    without what mlx-lm's rank 0 works more than alone, which is the graph of the sums.
-    ``messages`` with so many bytes (``told``) go to the other rank.
-    """
-
-    steps: list[Spread]
-    sums: Spread
     work: Spread
-    beside: Spread
-    host: float
     messages: float
     told: float
-    summed: int
 
 
 class Bench:
@@ -189,18 +196,11 @@ class Bench:
             turns.append(answers if turn % 2 else answers[::-1])
         warm = turns[1:]
         work = [[turn[i]["work"] / tokens for turn in warm] for i in range(4)]
-        sums = self._theirs.ranks.ask("sums", rows=rows)["sums"]
-        bare = [self._theirs.ranks.ask("bare", sums=sums, times=20)["seconds"] for _ in warm]
         last = warm[-1][0]
         return Cost(
-            steps=[Spread.of([turn[i]["seconds"] / tokens for turn in warm]) for i in range(4)],
-            sums=Spread.of([each / 20 for each in bare]),
-            work=Spread.of([a / b for a, b, _, _ in zip(*work, strict=True)]),
-            beside=Spread.of([(a - (c - d)) / b for a, b, c, d in zip(*work, strict=True)]),
-            host=Spread.of(work[0]).median,
-            messages=last["messages"] / tokens,
-            told=last["bytes"] / tokens,
-            summed=sum(sums),
+            Spread.of([(a - (c - d)) / b for a, b, c, d in zip(*work, strict=True)]),
+            last["messages"] / tokens,
+            last["bytes"] / tokens,
         )
 
 
@@ -217,14 +217,6 @@ def bench(shape: dict[str, Any], turns: int) -> Iterator[Bench]:
             for library in ("mlxgen", "mlx_lm")
         )
         yield Bench(ours, theirs, turns)
-
-
-def drafts(turns: int, tokens: int = 40) -> Comparison:
-    """Of a small model that drafts: whole in one process, against cut over two ranks."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        folder = saved(DRAFT, Path(name, "draft"))
-        with holding("mlx_lm", folder, 1) as whole, holding("mlx_lm", folder) as ranks:
-            return compare(lambda: _step(whole, 1, tokens), lambda: _step(ranks, 1, tokens), turns)
 
 
 def _step(ranks: Ranks, rows: int, tokens: int) -> float:

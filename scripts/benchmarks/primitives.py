@@ -29,6 +29,8 @@ from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
 
 from .batch import prompt_of
+from .figures import Figure, at_most
+from .models import TINY, tiny
 
 WARM = 12  # steps until all rows run, and the look-ahead with them
 LENGTH = 70  # tokens of the shortest prompt
@@ -38,6 +40,34 @@ VIEWS |= {"Reshape", "Slice", "Split", "Squeeze", "StopGradient", "Transpose", "
 UPDATES = {"SliceUpdate", "DynamicSliceUpdate", "Scatter", "ScatterAxis"}
 READS = {"Matmul", "AddMM", "QuantizedMatmul", "ScaledDotProductAttention"}
 _LABEL = re.compile(r'label ="([^"]*)"')
+
+
+def figures() -> Iterator[Figure]:
+    """Nothing is timed here."""
+    for name in TINY:
+        lm = tiny(name)
+        cases = {**ALONE, **TOGETHER, **RAGGED}
+        if name != "qwen3_next":  # mlx-lm has no drafts there
+            cases["single, a draft model"] = DRAFTED
+        for what, case in cases.items():
+            if what not in RAGGED:
+                ours, theirs = counts(lm, case)
+                more = 4 if what in ALONE else 0.1 * theirs.primitives
+                text = f"{ours.primitives} and {ours.kernels} kernels; mlx-lm {theirs.primitives}"
+                text += f" and {theirs.kernels}"
+                most = int(theirs.primitives + more)
+                yield at_most(f"{name}, {what}: primitives", ours.primitives, most, text)
+            share, peer = (share_copied(lm, side) for side in case[:2])
+            found = f"{100 * share:.0f} %, mlx-lm's {100 * peer:.0f} %"
+            what = f"{name}, {what}: KV copied, of that read"
+            yield Figure(what, found, "at most mlx-lm's", share <= peer, share)
+    lm, rows, length = tiny("llama"), 4, 2_900
+    layer = rows * length * 2 * 4 * 64  # keys and values of 64 numbers of 4 bytes
+    share, peer = (
+        memory_beyond(lm, made, rows, length) / layer for made in (ours_together, theirs_together)
+    )
+    what = "llama, 4 rows of 2,900 tokens: memory of steps beyond what is held, over a layer's KV"
+    yield at_most(what, share, 0.25, f"{share:.2f}, mlx-lm's {peer:.2f}")
 
 
 class Count(NamedTuple):

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import mlx.core as mx
 from mlx_lm import stream_generate
@@ -102,30 +101,6 @@ class Theirs:
                 left -= sum(r.finish_reason is not None for r in generator.next_generated())
             generator.close()
         return {"seconds": time.perf_counter() - start, "work": self.work.seconds - work}
-
-    def sums(self, rows: int) -> Answer:
-        """The bytes of each sum of a pass of a token for each of ``rows``."""
-        found: list[int] = []
-        add = mx.distributed.all_sum
-
-        def all_sum(x: mx.array, **options: Any) -> mx.array:
-            found.append(x.nbytes)
-            return add(x, **options)
-
-        with mock.patch.object(mx.distributed, "all_sum", all_sum):
-            mx.eval(self.model(mx.zeros((rows, 1), mx.int32)))
-        return {"sums": found}
-
-    def bare(self, sums: list[int], times: int) -> Answer:
-        """Seconds of the sums of a pass by themselves, so many times."""
-        start = time.perf_counter()
-        for _ in range(times):
-            told = [mx.zeros((nbytes // 4,)) for nbytes in sums]
-            last = told[0]
-            for each in told:  # one after the other, as in a pass
-                last = mx.distributed.all_sum(mx.depends(each, last), group=self.group)
-            mx.eval(last)
-        return {"seconds": time.perf_counter() - start}
 
 
 def main() -> None:

@@ -1,144 +1,92 @@
 """The server against ``mlx_lm.server``: requests a second, first tokens, and bad requests.
 
-Owns the two server processes and their clients. Must never know either server's inside.
-Invariant: both serve the same model files, get the same requests in turn, and answer as many
-tokens; a server that died is started again and counted.
+Both serve the same model files, get the same requests in turn, and answer as many tokens. A server
+that died is started again, and the row says so.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import socket
 import statistics
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException
+from collections.abc import Iterator
+from http.client import HTTPException
 from importlib import resources
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeAlias
 
 import mlxgen
 
 from .alternate import Comparison, Spread, compare
+from .figures import Figure, at_least, guarded
+from .process import Server
 
-START, ANSWER = 90.0, 12.0  # seconds that a server may take to be ready, and to answer
 TOKENS = 32
 LONG = 256  # tokens of an answer whose single ones are measured
 RESETS = 1000
-
 MIXED: list[dict[str, Any]] = [
     {"temperature": 0.5 + 0.05 * i, "top_p": 0.8 + 0.01 * i, "top_k": 20 + 5 * i} for i in range(16)
 ]
-
+_XTC = {"xtc_threshold": 0.9, "xtc_probability": 1.0, "temperature": 1}
 BAD: dict[str, bytes | dict[str, Any]] = {
     "prompt: a list of strings": {"prompt": ["a", "b"], "max_tokens": 2},
     "stop: a number": {"prompt": "a", "stop": 5, "max_tokens": 2},
     "top_k over the vocabulary": {"prompt": "a", "top_k": 10**7, "temperature": 1, "max_tokens": 2},
     "logit_bias out of range": {"prompt": "a", "logit_bias": {"999999999": 1}, "max_tokens": 2},
-    "xtc_threshold 0.9": {
-        "prompt": "a",
-        "xtc_threshold": 0.9,
-        "xtc_probability": 1.0,
-        "temperature": 1,
-        "max_tokens": 2,
-    },
+    "xtc_threshold 0.9": {"prompt": "a", "max_tokens": 2, **_XTC},
     "a negative seed": {"prompt": "a", "seed": -1, "temperature": 1, "max_tokens": 2},
     "a huge seed": {"prompt": "a", "seed": 10**30, "temperature": 1, "max_tokens": 2},
     "an empty prompt": {"prompt": "", "max_tokens": 2},
     "an unknown field": {"prompt": "a", "max_tokens": 2, "no_such_field": 1},
-    "stream_options without fields": {
-        "prompt": "a",
-        "max_tokens": 2,
-        "stream": True,
-        "stream_options": {},
-    },
     "not JSON": b"{",
     "a body of 10 MB": b'{"prompt": "' + b"a" * 10_000_000 + b'", "max_tokens": 2}',
     "deeply nested JSON": b'{"prompt": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
     "a lone surrogate": b'{"prompt": "\\ud800", "max_tokens": 2}',
 }
 
+LOADS = ((1, 1.0, False), (4, 2.3, False), (16, 3.7, False), (16, 1.3, True))
+"""Clients, the requests a second over mlx-lm's that are wanted, and whether samplers differ."""
 
-@dataclass
-class Server:
-    """One server process on a free port, started with these arguments."""
+Servers: TypeAlias = tuple[Server, Server]
 
-    name: Literal["mlxgen", "mlx_lm"]
-    arguments: Sequence[str] = ()
-    port: int = 0
-    resets: int = 0  # connections of good requests that it did not take
-    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
-    def start(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        level = "error" if self.name == "mlxgen" else "ERROR"
-        command = [sys.executable, "-m", f"{self.name}.server", "--port", str(self.port)]
-        command += ["--log-level", level, *self.arguments]
-        with Path(tempfile.gettempdir(), f"bench-{self.name}.log").open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        end = time.monotonic() + START
-        while not self.answers():
-            if self.process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"{self.name}.server does not start")
-            time.sleep(0.2)
+def figures(turns: int) -> Iterator[Figure]:
+    turns = max(2, turns // 2)
+    with both() as servers:
+        for clients, target, mixed in LOADS:
+            kind = "16 different samplers" if mixed else "the same sampler"
+            what = f"{clients} clients, {kind}: requests per second over mlx_lm.server's"
+            yield from guarded(what, _served(what, servers, clients, turns, target, mixed))
+        what = "1 client: cost of the HTTP layer a streamed token, in µs"
+        yield from guarded(what, _cost(what, servers[0], turns))
+        ours, theirs = (str(server.resets) for server in servers)
+        yield Figure("connections of good requests that were reset", f"{ours}; mlx_lm's: {theirs}")
+        for name, body in BAD.items():
+            ours, theirs = (bad_request(server, body) for server in servers)
+            good = ours[0] in "24" and "died" not in ours
+            yield Figure(name, f"{ours}; mlx_lm.server: {theirs}", "answered, and lives", good)
 
-    def answers(self) -> bool:
-        """Whether a small request is answered in time."""
-        with contextlib.suppress(OSError, HTTPException):
-            status, _, _ = self.ask({"prompt": "Hello", "max_tokens": 1})
-            return status == 200
-        return False
 
-    def ask(self, body: bytes | dict[str, Any]) -> tuple[int, float, int]:
-        """The status of an answer, the seconds to its first event, and its number of events."""
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=ANSWER)
-        try:
-            start = time.perf_counter()
-            connection.request(
-                "POST", "/v1/completions", data, {"Content-Type": "application/json"}
-            )
-            response = connection.getresponse()
-            first, events = 0.0, 0
-            while line := response.readline():
-                if line.startswith(b"data: {"):
-                    events += 1
-                    first = first or time.perf_counter() - start
-            return response.status, first or time.perf_counter() - start, events
-        finally:
-            connection.close()
+def _served(
+    what: str, servers: Servers, clients: int, turns: int, target: float, mixed: bool
+) -> Iterator[Figure]:
+    found, first = throughput(servers, clients, turns, mixed=mixed)
+    yield at_least(what, found.ratio.median, target, found.ratio)
+    yield Figure(f"{what}: their time to first token over ours", str(first), value=first.median)
 
-    def stop(self) -> None:
-        if self.process is not None:
-            self.process.terminate()
-            try:
-                self.process.wait(15)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+
+def _cost(what: str, server: Server, turns: int) -> Iterator[Figure]:
+    cost = cost_of_http(server, turns)
+    yield Figure(what, f"{cost.median:.0f} ({cost.low:.0f} to {cost.high:.0f})", value=cost.median)
 
 
 @contextlib.contextmanager
-def both() -> Iterator[tuple[Server, Server]]:
+def both() -> Iterator[Servers]:
     """Both servers, running."""
     model = resources.files("mlxgen") / "demo" / "model"
     theirs = ("--model", str(model), "--max-tokens", str(TOKENS))
-    servers = Server("mlxgen"), Server("mlx_lm", theirs)
-    try:
-        for server in servers:
-            server.start()
-        yield servers
-    finally:
-        for server in servers:
-            server.stop()
+    with Server("mlxgen") as ours, Server("mlx_lm", theirs) as other:
+        yield ours, other
 
 
 def load(server: Server, clients: int, requests: int, *, mixed: bool) -> tuple[float, list[float]]:
@@ -148,7 +96,7 @@ def load(server: Server, clients: int, requests: int, *, mixed: bool) -> tuple[f
     failures: list[BaseException] = []
 
     def client() -> None:
-        while True:
+        while not failures:
             try:
                 number = waiting.pop()
             except IndexError:
@@ -169,12 +117,10 @@ def load(server: Server, clients: int, requests: int, *, mixed: bool) -> tuple[f
                 server.resets += 1
                 if server.resets > RESETS:
                     failures.append(error)
-                    return
                 waiting.append(number)
                 time.sleep(0.01)
             except (OSError, HTTPException, AssertionError) as error:
                 failures.append(error)
-                return
 
     threads = [threading.Thread(target=client) for _ in range(clients)]
     start = time.perf_counter()
@@ -184,12 +130,15 @@ def load(server: Server, clients: int, requests: int, *, mixed: bool) -> tuple[f
         thread.join()
     seconds = time.perf_counter() - start
     if failures:
-        raise RuntimeError(f"{server.name} failed a good request") from failures[0]
+        if not server.answers():
+            server.stop()
+            server.start()
+        raise RuntimeError(f"{server.name} failed a good request: {failures[0]!r}")
     return seconds, firsts
 
 
 def throughput(
-    servers: tuple[Server, Server], clients: int, turns: int, *, mixed: bool
+    servers: Servers, clients: int, turns: int, *, mixed: bool
 ) -> tuple[Comparison, Spread]:
     """Seconds for the same requests, and how many times sooner our first events come."""
     requests = 4 * clients if clients > 1 else 6
@@ -227,26 +176,17 @@ def cost_of_http(server: Server, turns: int) -> Spread:
     return Spread.of([(served() - within()) / LONG * 1e6 for _ in range(turns)])
 
 
-def bad_requests(servers: tuple[Server, Server]) -> dict[str, tuple[str, str]]:
-    """What each server does with each bad request: its status, ``hung``, ``died`` or ``mute``.
-
-    A server that no longer answers a good request afterwards has died, and is started again.
-    """
-    table = {}
-    for name, body in BAD.items():
-        found = []
-        for server in servers:
-            try:
-                status, _, _ = server.ask(body)
-                word = str(status)
-            except TimeoutError:
-                word = "hung"
-            except (OSError, HTTPException):
-                word = "mute"
-            if not server.answers():
-                word += ", died"
-                server.stop()
-                server.start()
-            found.append(word)
-        table[name] = (found[0], found[1])
-    return table
+def bad_request(server: Server, body: bytes | dict[str, Any]) -> str:
+    """What a server does with a bad request: its status, ``hung`` or ``mute``, and ``died`` if it
+    does not answer a good request afterwards; then it is started again."""
+    try:
+        word = str(server.ask(body)[0])
+    except TimeoutError:
+        word = "hung"
+    except (OSError, HTTPException):
+        word = "mute"
+    if not server.answers():
+        word += ", died"
+        server.stop()
+        server.start()
+    return word

@@ -6,8 +6,9 @@ policies pay the same for a pass.
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -16,18 +17,20 @@ from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
 
-from .batch import prompt_of
+from .batch import RECORDS, prompt_of
+from .figures import Figure, at_least, at_most
 from .simulated import (
+    DEVICES,
     DRAWING,
     HOST_LAYER,
     HOST_ROW,
     HOST_TOKEN,
+    SHAPES,
     Device,
     Shape,
     SimulatedModel,
     Timeline,
 )
-from .steering import RECORDS
 
 # mlx_lm.generate.BatchGenerator: tokens between two steps, of so many prompts; rows that generate
 PREFILL, PROMPTS, ROWS = 2048, 8, 32
@@ -65,6 +68,20 @@ FREE = Workload("16 rows", [Asked(64, 200, {"temperature": 0.7})] * 16)
 DRAFTS = Workload("4 rows with n-gram drafts", [Asked(64, 200, {"draft": "ngram"})] * 4)
 MANY = Workload("64 short requests at once", [], [Asked(64 + i, 64) for i in range(64)])
 WORKLOADS = (ONE, EIGHT, FORCED, DRAFTS, MANY)
+
+
+def figures() -> Iterator[Figure]:
+    for device, shape in itertools.product(DEVICES, SHAPES):
+        where = f"{device.name}, {shape.name}"
+        beside = ours(device, shape, ONE).first[0] / alone(device, shape, ONE.arriving[0].prompt)
+        yield at_most(f"{where}: {ONE.name}: time over that alone", beside, 1.5)
+        forced, free = (ours(device, shape, load).rate for load in (FORCED, FREE))
+        what = f"{where}: {FORCED.name}: tokens/s over unconstrained"
+        yield at_least(what, forced / free, 1.0)
+        for load in WORKLOADS:
+            found, peer = ours(device, shape, load), theirs(device, shape, load)
+            text = f"{found}; mlx-lm's policy: {peer}"
+            yield Figure(f"{where}: {load.name}", text, value=found.rate)
 
 
 @dataclass(slots=True)

@@ -23,7 +23,6 @@ from mlxgen.engine.kv.commands import Command, Copy, Join, Keep, Leave, Run, Tak
 from mlxgen.engine.speculation.predictor import Predictor
 from mlxgen.engine.step.runner import Runner
 
-from .links import Link
 from .models import fake_tokenizer
 
 LAUNCHES = 16  # kernels of a layer of a Llama: see the count of primitives
@@ -36,13 +35,12 @@ DRAWING = 20  # kernels of a draw; a guess
 @dataclass(frozen=True, slots=True)
 class Device:
     """``bandwidth`` in bytes a second, ``throughput`` in flops a second, as they are reached, and
-    ``overhead`` in seconds a kernel launch; the ``link`` is that to others of its kind."""
+    ``overhead`` in seconds a kernel launch."""
 
     name: str
     bandwidth: float
     throughput: float
     overhead: float
-    link: Link | None = None
 
 
 # Apple's figures of bandwidth are 400, 546 and 153 GB/s. What is reached of them, and the
@@ -88,22 +86,14 @@ class Shape:
         """Kernels of a pass."""
         return LAUNCHES * self.layers + 10
 
-    def read(self, tokens: int) -> float:
-        """Bytes of weights that a pass of so many tokens reads."""
-        return self.nbytes
-
-    def waiting(self, device: Device, tokens: int) -> float:
-        """Seconds in which a pass of so many tokens waits for other machines."""
-        return 0.0
-
     def seconds(self, device: Device, rows: int, tokens: int, places: int) -> float:
         """A pass of so many tokens for each of ``rows``, which look at ``places`` of KV each."""
         count = rows * tokens
-        nbytes = self.read(count) + rows * places * self.kv_bytes
+        nbytes = self.nbytes + rows * places * self.kv_bytes
         attention = 4 * self.layers * self.heads * self.width * places
         flops = count * (2 * self.weights + attention)
         busy = max(nbytes / device.bandwidth, flops / device.throughput)
-        return busy + self.launches * device.overhead + self.waiting(device, count)
+        return busy + self.launches * device.overhead
 
     def drafting(self, device: Device, tokens: int) -> float:
         """A pass of so many tokens through what predicts further ones: a layer, and the matrix that

@@ -1,26 +1,62 @@
-"""One sequence: mlxgen's stream against mlx-lm's, and where the time on the host goes.
+"""One sequence: mlxgen's stream against mlx-lm's, and the memory's bandwidth that it reaches.
 
-Owns the measurements of the step loop without filters or hooks. Must never know filters.
-Invariant: both sides get the same model, prompt and settings, and generate as many tokens.
+Both sides get the same model, prompt and settings, and generate as many tokens.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_reduce
 from mlx_lm import stream_generate
+from mlx_lm.models import llama
 from mlx_lm.sample_utils import make_sampler
 
 import mlxgen
-from mlxgen.engine.request.accept import accept, take
-from mlxgen.engine.request.leads import next_draw, warm
-from mlxgen.sampling import ForcedView
+from mlxgen.loading.memory import memory_limit
 
-from .alternate import Comparison, compare
+from .alternate import Comparison, Spread, compare, measure, timed
+from .figures import Figure, at_least
+from .models import WIDE, demo, fake_tokenizer, random_llama
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
+_EIGHT_BILLION: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "intermediate_size": 14_336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 128_256,
+    "max_position_embeddings": 8192,
+    "rope_theta": 500_000.0,
+    "tie_word_embeddings": False,
+}
+
+
+def figures(turns: int) -> Iterator[Figure]:
+    models: tuple[tuple[str, Callable[[], mlxgen.LanguageModel], int, float], ...] = (
+        ("demo", demo, 60, 1.0),
+        ("150k vocabulary", lambda: random_llama(WIDE, 64, 2), 20, 1.2),
+    )
+    settings = (("greedy", 0.0, 1.0), ("temperature 0.7, top-p 0.9", 0.7, 0.9))
+    for name, make, tokens, target in models:
+        lm = make()
+        for label, temperature, top_p in settings:
+            ratio = streams(lm, tokens, turns, temperature, top_p).ratio
+            what = f"{name}, {label}: tokens per second over mlx_lm.stream_generate's"
+            yield at_least(what, ratio.median, target, ratio)
+    if mx.default_device() == mx.Device(mx.cpu):
+        return  # there, reading the weights is not what takes the time
+    for label, bits in (("bfloat16", None), ("4 bits", 4)):
+        lm = large_llama(bits)
+        what = f"Llama of 8B shape, {label}, {lm.name}: percent of the memory bandwidth"
+        yield at_least(what, share_of_bandwidth(lm, 60, turns), 70)
 
 
 def streams(
@@ -59,29 +95,47 @@ def streams(
     return compare(ours, theirs, turns)
 
 
-def timed(stream: Iterator[object], tokens: int) -> float:
-    """Seconds from the first to the last of ``tokens`` items."""
-    next(stream)
-    start = time.perf_counter()
-    count = 1 + sum(1 for _ in stream)
-    seconds = time.perf_counter() - start
-    assert count == tokens, (count, tokens)
-    return seconds
+def share_of_bandwidth(lm: mlxgen.LanguageModel, tokens: int, turns: int) -> float:
+    """Bytes a second of weights that generating one row reads, in percent of what a copy does."""
+
+    def generate() -> float:
+        return timed(iter(lm.stream(PROMPT, max_tokens=tokens, ignore_eos=True)), tokens)
+
+    def copy() -> None:
+        mx.eval(mx.bitwise_invert(source))
+
+    source = mx.zeros((1 << 28,), mx.uint32)
+    mx.eval(source)
+    measure(generate), measure(copy)
+    seconds = Spread.of([measure(generate) for _ in range(turns)]).median / (tokens - 1)
+    given = 2 * source.nbytes / min(measure(copy) for _ in range(turns))
+    return 100 * bytes_of_a_token(lm.model) / seconds / given
 
 
-def host_work(lm: mlxgen.LanguageModel, tokens: int = 20_000) -> float:
-    """Microseconds a token on the host outside MLX: a request that accepts known tokens."""
-    stream = lm.stream(PROMPT, max_tokens=tokens + 1, ignore_eos=True)
-    request = stream._handle.request
-    request.budget = tokens + 1  # whatever the context holds: no model runs here
-    ordinary = [t for t in range(lm.vocabulary.size) if lm.vocabulary.is_ordinary(t)][:256]
-    view = ForcedView(0)
-    start = time.thread_time()  # of this thread alone: nothing else counts here
-    for i in range(tokens):
-        next_draw(request)
-        accept(request, ordinary[i % len(ordinary)], view)
-        warm(request)
-        take(request)
-    seconds = time.thread_time() - start
-    mx.clear_cache()
-    return seconds / tokens * 1e6
+def bytes_of_a_token(model: nn.Module) -> int:
+    """The bytes of weights that a token reads: all but the rows of other tokens in the table."""
+    table = getattr(model.model, "embed_tokens", None)
+    if table is None or not hasattr(model, "lm_head"):
+        return nbytes_of(model)
+    return nbytes_of(model) - nbytes_of(table)
+
+
+def large_llama(bits: int | None, **changes: int) -> mlxgen.LanguageModel:
+    """The shape of a Llama of 8 billion parameters, in bfloat16 or with so many bits; with fewer
+    layers where all of them would take more than half of the memory."""
+    model = llama.Model(llama.ModelArgs.from_dict({**_EIGHT_BILLION, **changes}))
+    model.set_dtype(mx.bfloat16)
+    if bits is not None:
+        nn.quantize(model, 64, bits)
+    layers = model.model.layers
+    each, whole = nbytes_of(layers[0]), nbytes_of(model)
+    room = memory_limit()[0] / 2 - mx.get_active_memory() - (whole - len(layers) * each)
+    del layers[max(1, int(room / each)) :]
+    mx.eval(model.parameters())
+    tokenizer = fake_tokenizer(model.args.vocab_size)
+    return mlxgen.LanguageModel(model, tokenizer, name=f"{len(layers)} layers", draft="off")
+
+
+def nbytes_of(module: nn.Module) -> int:
+    size: int = tree_reduce(lambda total, array: total + array.nbytes, module.parameters(), 0)
+    return size

@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from .process import Process
+from . import hostile
+from .figures import Figure, at_most
+from .process import DRAFT, Server
 from .traffic import Request, any_request, probes
 
 CLIENTS = 12
@@ -26,6 +28,30 @@ WARM = 1000  # requests after which nothing may grow
 EVERY = 50  # requests between two looks at the memory
 ANSWER = 120.0  # seconds
 PROBES = 0.3  # of the requests
+
+
+def figures(requests: int) -> Iterator[Figure]:
+    """A server with a draft model under mixed requests, and what it holds afterwards; then one
+    under clients that do their worst."""
+    with Server("mlxgen", ("--draft", DRAFT, "--cache-bytes", "32MiB")) as server:
+        found = soak(server, requests)
+        for sample in found.course():
+            text = f"{sample.resident / 1e6:.0f} MB, {sample.kv / 1e6:.0f} MB of it KV"
+            yield Figure(f"memory after {sample.requests} requests", text)
+        rate = found.requests / found.seconds
+        what = f"growth after the first {min(WARM, requests // 2)} of {requests} requests"
+        growth = (found.growth - 1) * 100
+        yield at_most(what, growth, 5, f"{growth:+.1f} %, {rate:.0f} requests a second", " %")
+        answers = ", ".join(f"{count} {kind}" for kind, count in sorted(found.answers.items()))
+        for what, texts in (
+            (f"answers with another status than theirs ({answers})", found.unexpected),
+            (f"of {found.probes.total()} probes: other answers than alone", found.differing),
+        ):
+            text = "none" if not texts else f"{len(texts)}, the first: {texts[0]}"
+            yield Figure(what, text, "none", not texts)
+        alive = server.answers()
+        yield Figure("a good request afterwards", "answered" if alive else "not", "answered", alive)
+    yield from hostile.figures()
 
 
 class Sample(NamedTuple):
@@ -44,7 +70,6 @@ class Findings:
         self.probes: Counter[str] = Counter()  # by kind
         self.differing: list[str] = []
         self.unexpected: list[str] = []
-        self.busy = 0  # refused as too many new grammars came at once, and asked again
         self.samples: list[Sample] = []
         self.seconds = 0.0
 
@@ -68,12 +93,12 @@ class Findings:
         yield from self.samples[::step]
 
 
-def soak(server: Process, requests: int, *, clients: int = CLIENTS, seed: int = 0) -> Findings:
+def soak(server: Server, requests: int, *, clients: int = CLIENTS, seed: int = 0) -> Findings:
     """Send so many requests from so many clients at a time."""
     return asyncio.run(_soak(server, requests, clients, seed))
 
 
-async def _soak(server: Process, requests: int, clients: int, seed: int) -> Findings:
+async def _soak(server: Server, requests: int, clients: int, seed: int) -> Findings:
     found = Findings()
     limits = httpx.Limits(max_connections=2 * clients)
     async with httpx.AsyncClient(base_url=server.url, timeout=ANSWER, limits=limits) as http:
@@ -98,7 +123,7 @@ async def _soak(server: Process, requests: int, clients: int, seed: int) -> Find
     return found
 
 
-def _look(server: Process, found: Findings) -> None:
+def _look(server: Server, found: Findings) -> None:
     kv = server.figures()
     held = kv.get("mlxgen_kv_bytes", 0) + kv.get("mlxgen_prefix_cache_bytes", 0)
     found.samples.append(Sample(found.requests, server.memory(), int(held)))
@@ -119,10 +144,6 @@ async def _one(
         request = any_request(dice)
     try:
         status, text = await _ask(http, request)
-        while status == 503 and '"compiler_busy"' in text:
-            found.busy += 1
-            await asyncio.sleep(0.2)
-            status, text = await _ask(http, request)
     except httpx.HTTPError as error:
         status, text = 0, repr(error)
     found.answers[f"{request.kind} {status}"] += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
@@ -27,10 +27,48 @@ from mlxgen.engine.speculation.drafts import Drafts
 from mlxgen.engine.speculation.guess import Guess
 
 from . import recited, simulate
-from .alternate import Comparison, compare
+from .alternate import Comparison, compare, timed
+from .figures import Figure, at_least, at_most
+from .models import WIDE, demo, random_llama
 from .recited import Recital, Reciting
-from .simulated import Device, Shape, SimulatedModel
-from .single import PROMPT, timed
+from .simulated import DEVICES, SHAPES, SMALL, Device, Shape, SimulatedModel
+from .single import PROMPT
+
+
+def figures(turns: int) -> Iterator[Figure]:
+    long = random_llama(recited.VOCAB, 256, 4).model
+    over = "tokens per second over mlx-lm's plain decode"
+    for load in workloads(long):
+        found = drafted(load)
+        yield Figure(f"{load.name}: passes, and what stood", str(found), value=found.passes_a_token)
+        ratio = against_plain(load, max(3, turns // 3)).ratio
+        yield Figure(f"{load.name}: {over}", str(ratio), value=ratio.median)
+    shape = SHAPES[1]
+    for load, device in itertools.product(workloads(), DEVICES):
+        times, found = simulated(load, device, shape)
+        what, text = f"{load.name}, {device.name}, {shape.name}: {over}", f"{times:.2f}: {found}"
+        if device.name == "M4 Max" and load.target is not None:
+            yield at_least(what, times, load.target, text)
+        else:
+            yield Figure(what, text, value=times)
+    lm, draft = demo_pair()
+    found = drafted(workloads()[2], draft=draft)
+    what = "demo's JSON records, schema, fast-forward and draft model: passes"
+    yield at_most(what, found.passes_a_token, 0.4, found)
+    ratio = against_mlx_lm(lm, draft, STORY, 80, turns).ratio
+    what = "a story, draft model: tokens per second over mlx_lm's speculative decoding"
+    yield at_least(what, ratio.median, 1.05, ratio)
+    for device in DEVICES:
+        what = f"a recited text, {device.name}, {shape.name} with a draft of {SMALL.name}: the same"
+        yield at_least(what, against_mlx_lm_on(device, shape, SMALL), 1.0)
+    wide = random_llama(WIDE, 64, 2)
+    for name, model, tokens in (("demo", demo(), 240), ("150k vocabulary", wide, 120)):
+        cost = (1 / in_vain(model, tokens, turns).ratio.median - 1) * 100
+        yield at_most(f"{name}: the cost of drafts that are never accepted", cost, 2, unit=" %")
+    for device in DEVICES:
+        cost = 100 * (in_vain_on(device, shape, 240) - 1)
+        what = f"{device.name}, {shape.name}: the same of 240 tokens"
+        yield at_most(what, cost, 2, unit=" %")
 
 
 def demo_pair() -> tuple[mlxgen.LanguageModel, mlxgen.LanguageModel]:

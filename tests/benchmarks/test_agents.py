@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import agents, reciting, serving, sessions
+from benchmarks import agents, reciting, sessions
+from benchmarks.process import Server
 
 import mlxgen
 from mlxgen.chat.template.format import Chat
@@ -114,7 +115,7 @@ def test_random_models_recite(model: agents.Model, tmp_path: Path) -> None:
 def test_what_a_restart_makes_new_is_counted_for_servers_that_forget() -> None:
     found = {}
     for remembers in (False, True):
-        server = serving.Server("mlxgen")
+        server = Server("mlxgen")
         contender = agents.Contender(server, remembers, [])
         row = agents.Row("a", prompt=100, new=30 if remembers else 90, unseen=30, run=45, first=0.5)
         contender.rows += [row, row]

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from agent_trials.agents import AGENTS, DONE, TASK
-from agent_trials.scripted import scripted
+from benchmarks.trials import AGENTS, DONE, TASK, Agent, save_model
+
+import mlxgen
 
 
-@pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.name)
-def test_each_agent_gets_its_call_and_then_the_end(
-    agent: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert isinstance(agent, type(AGENTS[0]))
+@pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: str(agent.name))
+def test_each_agent_gets_its_call_and_then_the_end(agent: Agent, tmp_path: Path) -> None:
     script = agent.script(tmp_path)
-    path = tmp_path / "script.json"
-    path.write_text(json.dumps(script), encoding="utf-8")
-    monkeypatch.setenv("MLXGEN_SCRIPT", str(path))
-    lm = scripted()
+    lm = mlxgen.load(save_model(tmp_path / "model", script), draft="off", trust_remote_code=True)
     begun = [{"role": "system", "content": "Be brief. " * 300}, {"role": "user", "content": TASK}]
     first = lm.generate(begun, max_tokens=500)
     assert first.text.strip() == script[-1][1].strip() and first.finish_reason == "stop"

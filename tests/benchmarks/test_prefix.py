@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks import disk
+from benchmarks import prefix
 
 
 @pytest.mark.slow
 def test_what_is_restored_is_compared_with_what_is_run(tmp_path: Path) -> None:
-    found = disk.measured(disk.MODELS["tiny"], tmp_path, 2, 600)
+    found = prefix.on_disk(prefix.SHAPES["tiny"], tmp_path, 2, 600)
     assert found.nbytes == 600 * 2 * 2 * 2 * 32 * 4  # layers, keys and values, heads, floats
-    rates = (found.read, found.written, found.beside, found.stalled)
+    rates = (found.read, found.written, found.beside)
     assert all(rate.low > 0 for rate in rates) and found.first.ours.median > 0
 
 
 def test_files_are_there_after_the_system_has_forgotten_them(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "file").write_bytes(b"abc")
-    disk.forget(tmp_path)
+    prefix.forget(tmp_path)
     assert (tmp_path / "inner" / "file").read_bytes() == b"abc"

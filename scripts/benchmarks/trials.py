@@ -1,7 +1,8 @@
-"""The agents: how each is installed, told of a server, and given a task; and what its model says.
+"""Real coding agents against ``mlxgen.server``: whether each of them writes a file.
 
-The task is to write a file, which takes a call of a tool. What a model says is in the demo model's
-format. An agent that is not on this machine is installed by its package manager.
+The task takes a call of a tool, and the model says what a script has it say, in the demo model's
+format. An agent that is not on this machine is installed by its package manager, once; one whose
+package manager is missing is skipped, and its row says so.
 """
 
 from __future__ import annotations
@@ -11,25 +12,98 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+import mlx.core as mx
+
+import mlxgen
 from mlxgen.server.clients import Served, configuration
+
+from .figures import Figure, guarded
+from .process import Server
 
 TASK = "Write the word hello into the file greeting.txt"
 FILE, WORD = "greeting.txt", "hello"
 DONE = "The file is written."
 MODEL = "scripted"
+CONTEXT = 200_000
+PATIENCE = 300  # seconds for one task
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mlxgen-agents"
 
 Script: TypeAlias = Sequence[tuple[str, str]]
 _CALLED = r"<tool_response>"
 
 
-def _call(name: str, **arguments: Any) -> str:
-    call = json.dumps({"name": name, "arguments": arguments})
-    return f"<think>\nA file.\n</think>\n\nI write it.\n<tool_call>\n{call}\n</tool_call>"
+def figures() -> Iterator[Figure]:
+    for agent in AGENTS:
+        what = f"{agent.name} writes a file"
+        if agent.needs != "pip" and shutil.which(agent.needs) is None:
+            yield Figure(what, f"skipped, as {agent.needs} is missing")
+            continue
+        yield from guarded(what, _tried(what, agent))
+
+
+def _tried(what: str, agent: Agent) -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory() as folder:
+        wrong = trial(agent, Path(folder).resolve())
+    yield Figure(what, wrong or "done", "done", wrong is None)
+
+
+def trial(agent: Agent, folder: Path) -> str | None:
+    """Let an agent do the task in an empty folder; returns what went wrong, if anything did."""
+    cache = CACHE / agent.name
+    cache.mkdir(parents=True, exist_ok=True)
+    program = agent.install(cache)
+    home, work = folder / "home", folder / "work"
+    home.mkdir()
+    work.mkdir()
+    model = save_model(folder / MODEL, agent.script(work))
+    options = ("--model", str(model), "--trust-remote-code", "--draft", "off")
+    with Server("mlxgen", options) as server:
+        try:
+            ran = subprocess.run(
+                [program, *agent.arguments],
+                cwd=work,
+                env=_environment(home, agent.configure(home, server.url)),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+            )
+        except subprocess.TimeoutExpired:
+            return f"it did not end within {PATIENCE} s\n{server.logged()}"
+        written = work / FILE
+        if ran.returncode == 0 and written.exists() and written.read_text().strip() == WORD:
+            return None
+        return f"exit status {ran.returncode}\n{ran.stdout}\n{ran.stderr}\n{server.logged()}"
+
+
+def save_model(folder: Path, script: Script) -> Path:
+    """A model that follows a script, with the demo model's tokenizer and chat template."""
+    demo = Path(str(resources.files("mlxgen"))) / "demo" / "model"
+    shutil.copytree(demo, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
+    shutil.copy(Path(__file__).with_name("scripted_model.py"), folder / "model.py")
+    (folder / "script.json").write_text(json.dumps(script), encoding="utf-8")
+    vocabulary = mlxgen.load().vocabulary
+    config = {
+        "model_type": "scripted",
+        "model_file": "model.py",
+        "folder": str(folder),
+        "vocab_size": vocabulary.size,
+        "eos_token_id": min(vocabulary.eos),
+        "max_position_embeddings": CONTEXT,
+    }
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    mx.save_safetensors(str(folder / "model.safetensors"), {"layers.0.weight": mx.ones((1, 1))})
+    return folder
+
+
+# ---- the agents --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +123,20 @@ class Agent:
     script: Callable[[Path], Script]
 
 
+def _call(name: str, **arguments: str) -> str:
+    call = json.dumps({"name": name, "arguments": arguments})
+    return f"<think>\nA file.\n</think>\n\nI write it.\n<tool_call>\n{call}\n</tool_call>"
+
+
 def _bare() -> dict[str, str]:
     """The environment without what is meant for our own processes."""
     return {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "PYTHONPATH")}
+
+
+def _environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of an agent: a home of its own, and nothing that leads elsewhere."""
+    kept = {k: v for k, v in _bare().items() if not k.startswith(("ANTHROPIC", "OPENAI"))}
+    return {**kept, "HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config"), **more}
 
 
 def _npm(package: str, program: str) -> Callable[[Path], Path]:
@@ -112,6 +197,9 @@ def _aider(home: Path, url: str) -> Mapping[str, str]:
 
 
 _BLOCK = f"{FILE}\n```\n<<<<<<< SEARCH\n=======\n{WORD}\n>>>>>>> REPLACE\n```\n"
+_AIDER = f"--model openai/{MODEL} --edit-format=diff --no-git --no-check-update --yes-always"
+_AIDER += " --no-show-model-warnings --no-analytics --message"
+_CODEX = "exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox"
 
 AGENTS = (
     Agent(
@@ -130,12 +218,7 @@ AGENTS = (
         needs="npm",
         install=_npm("@openai/codex", "codex"),
         configure=_codex,
-        arguments=[
-            "exec",
-            "--skip-git-repo-check",
-            "--dangerously-bypass-approvals-and-sandbox",
-            TASK,
-        ],
+        arguments=[*_CODEX.split(), TASK],
         script=lambda work: [
             (_CALLED, DONE),
             ("", _call("exec_command", cmd=f"printf {WORD} > {FILE}")),
@@ -158,29 +241,7 @@ AGENTS = (
         needs="pip",
         install=_pip("aider-chat", "aider"),
         configure=_aider,
-        arguments=[
-            "--model",
-            f"openai/{MODEL}",
-            "--edit-format=diff",
-            "--no-git",
-            "--no-check-update",
-            "--no-show-model-warnings",
-            "--no-analytics",
-            "--yes-always",
-            "--message",
-            TASK,
-        ],
+        arguments=[*_AIDER.split(), TASK],
         script=lambda work: [("", f"I write it.\n\n{_BLOCK}")],
     ),
 )
-
-
-def is_there(needed: str) -> bool:
-    """Whether a package manager is at hand."""
-    return needed == "pip" or shutil.which(needed) is not None
-
-
-def environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
-    """The environment of an agent: a home of its own, and nothing that leads elsewhere."""
-    kept = {k: v for k, v in _bare().items() if not k.startswith(("ANTHROPIC", "OPENAI"))}
-    return {**kept, "HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config"), **more}

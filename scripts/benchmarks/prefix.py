@@ -1,0 +1,231 @@
+"""Kept prefixes, in memory and on disk: what they save, what they hold, what writing them costs.
+
+What is restored from disk is read by a ``LanguageModel`` that has never seen it, after the system
+was told to forget what it has read (Linux).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+from mlx_lm.generate import BatchGenerator
+from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
+
+import mlxgen
+
+from .alternate import Comparison, Spread, compare
+from .architectures import random_model
+from .batch import prompt_of
+from .figures import Figure, at_least, at_most
+from .models import fake_tokenizer, random_llama
+
+VOCABULARY = 2_000
+TOKENS = 20_000
+REST = 16  # tokens after those that are restored
+SHAPES: dict[str, dict[str, Any]] = {
+    "tiny": {"hidden_size": 64, "num_hidden_layers": 2},
+    "4 layers of 8 heads": {
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    },
+}
+"""Shapes of a Llama; the KV of the second takes 32 KiB a token."""
+
+
+def figures(turns: int) -> Iterator[Figure]:
+    lm = random_llama(8_000, 256, 4)
+    cold, peer = first_token(lm, 2_000, max(2, turns // 2))
+    what = "time to first token, prefix of 2,000 tokens: without the prefix cache over with"
+    text = f"{cold.ratio}: {cold.ours.median * 1e3:.1f} ms"
+    yield at_least(what, cold.ratio.median, 100, text)
+    text = f"{peer.ratio}: {peer.theirs.median * 1e3:.1f} ms"
+    yield at_least("the same: mlx_lm.LRUPromptCache's over ours", peer.ratio.median, 1.3, text)
+    ours, theirs = kept_bytes(lm, 16, 2_000)
+    what = "kept of 16 requests with a common prompt of 2,000 tokens: bytes over mlx-lm's"
+    text = f"{ours / theirs:.2f}: {ours / 1e6:.1f} MB over {theirs / 1e6:.1f} MB"
+    yield at_most(what, ours / theirs, 1, text)
+
+
+def disk_figures(turns: int) -> Iterator[Figure]:
+    for name, shape in SHAPES.items():
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+            found = on_disk(shape, Path(folder), max(2, turns // 5))
+        first = found.first
+        ratio = first.ours.median / first.theirs.median
+        size = f"{found.nbytes / 1e6:.0f} MB"
+        what = f"{name}: first token after {TOKENS:,} tokens from disk ({size}) over running them"
+        text = f"{ratio:.3f}: {first.ours.median:.2f} s over {first.theirs.median:.2f} s"
+        yield at_most(what, ratio, 0.1, text)
+        for verb, rate in (("read and checked", found.read), ("written", found.written)):
+            yield Figure(f"{name}: {verb}", f"{rate.median / 1e6:.0f} MB/s", value=rate.median)
+        what = f"{name}: tokens a second of a row meanwhile, over those without"
+        yield at_least(what, found.beside.median, 0.8, found.beside)
+
+
+def first_token(lm: mlxgen.LanguageModel, length: int, turns: int) -> tuple[Comparison, Comparison]:
+    """Seconds to the first token after a prefix of ``length`` tokens that is in the cache: against
+    the same without a cache, and against mlx-lm's cache."""
+    prefix, numbers = prompt_of(length, 99), iter(range(1 << 30))
+
+    def prompt() -> list[int]:
+        return [*prefix, *prompt_of(4, next(numbers))]
+
+    def first(given: list[int], **options: Any) -> float:
+        start = time.perf_counter()
+        with lm.batch([given], max_tokens=1, temperature=0, **options) as chunks:
+            next(chunks)
+            return time.perf_counter() - start
+
+    def cold() -> float:
+        return first(prompt(), limits=mlxgen.Limits(keep_prefixes=False))
+
+    first([*prefix, 5])
+    theirs = LRUPromptCache()
+    caches = make_prompt_cache(lm.model)
+    lm.model(mx.array([prefix]), cache=caches)
+    mx.eval([each.state for each in caches])
+    theirs.insert_cache("model", prefix, caches)
+
+    def peer() -> float:
+        given = prompt()
+        start = time.perf_counter()
+        cache, rest = theirs.fetch_nearest_cache("model", given)
+        generator = BatchGenerator(lm.model, stop_tokens=None)
+        generator.insert([rest], max_tokens=[1], caches=[cache])
+        while not generator.next_generated():
+            pass
+        seconds = time.perf_counter() - start
+        generator.close()
+        return seconds
+
+    return (
+        compare(lambda: first(prompt()), cold, turns),
+        compare(lambda: first(prompt()), peer, turns),
+    )
+
+
+def kept_bytes(lm: mlxgen.LanguageModel, rows: int, length: int) -> tuple[int, int]:
+    """Bytes that are kept after ``rows`` requests with a common beginning, ours and mlx-lm's."""
+    prefix = prompt_of(length, 5)
+    prompts = [[*prefix, *prompt_of(8, i)] for i in range(rows)]
+    lm.prefix_cache.clear()
+    with lm.batch(prompts, max_tokens=24, ignore_eos=True) as chunks:
+        for _ in chunks:
+            pass
+    generator, lru = BatchGenerator(lm.model, stop_tokens=None), LRUPromptCache(max_size=rows)
+    generator.insert(prompts, max_tokens=[24] * rows)
+    left = rows
+    while left:
+        for response in generator.next_generated():
+            if response.finish_reason is not None:
+                left -= 1
+                lru.insert_cache("model", response.all_tokens, response.prompt_cache)
+    generator.close()
+    return lm.prefix_cache.nbytes, lru.nbytes
+
+
+# ---- on disk -----------------------------------------------------------------------------------
+
+
+class Found(NamedTuple):
+    """``first``: seconds to the first token, restored against run. ``read`` and ``written``: bytes
+    a second. ``beside``: tokens a second of a row while KV is written, over those without."""
+
+    nbytes: int
+    first: Comparison
+    read: Spread
+    written: Spread
+    beside: Spread
+
+
+def on_disk(shape: dict[str, Any], folder: Path, turns: int, tokens: int = TOKENS) -> Found:
+    """The figures of a model, in an empty folder."""
+    model = random_model("llama", vocab_size=VOCABULARY, max_position_embeddings=1 << 17, **shape)
+    tokenizer = fake_tokenizer(VOCABULARY)
+
+    def fresh(place: str | None) -> mlxgen.LanguageModel:
+        where = None if place is None else folder / place
+        return mlxgen.LanguageModel(model, tokenizer, cache_dir=where, draft="off")
+
+    def keep(lm: mlxgen.LanguageModel) -> None:
+        with lm.stream(prompt[:tokens], max_tokens=1, temperature=0) as stream:
+            next(stream)
+            stream.keep()
+
+    def first(place: str | None, cached: int) -> float:
+        cold = fresh(place)
+        _ = cold.prefix_cache  # its folder is read when a server starts
+        forget(folder)
+        start = time.perf_counter()
+        with cold.stream(prompt, max_tokens=1, temperature=0) as stream:
+            next(stream)
+        assert stream.usage.cached_tokens >= cached, stream.usage
+        return time.perf_counter() - start
+
+    def read() -> float:
+        cache = fresh("kept").prefix_cache
+        forget(folder)
+        start = time.perf_counter()
+        cache.restore(prompt)
+        return cache.nbytes / (time.perf_counter() - start)
+
+    def written(place: str) -> tuple[float, float]:
+        lm = fresh(place)
+        keep(lm)
+        row = iter(lm.stream(prompt[:REST], max_tokens=None, ignore_eos=True, temperature=0))
+        alone = _rate(row, lambda: time.sleep(1))[0]
+        during, seconds = _rate(row, lm.prefix_cache.flush)
+        return lm.prefix_cache.nbytes / seconds, during / alone
+
+    chance = random.Random(0)
+    prompt = [chance.randrange(VOCABULARY - 1) for _ in range(tokens + REST)]
+    holder = fresh("kept")
+    keep(holder)
+    holder.prefix_cache.flush()
+    compared = compare(lambda: first("kept", tokens - 1), lambda: first(None, 0), turns)
+    rates = [written(f"turn {turn}") for turn in range(turns)]
+    return Found(
+        holder.prefix_cache.nbytes,
+        compared,
+        Spread.of([read() for _ in range(turns)]),
+        Spread.of([rate for rate, _ in rates]),
+        Spread.of([beside for _, beside in rates]),
+    )
+
+
+def _rate(row: Iterator[object], work: Callable[[], object]) -> tuple[float, float]:
+    """Tokens a second of a row while a thread works, and the seconds that it took."""
+    worker, start, count = threading.Thread(target=work), time.perf_counter(), 0
+    worker.start()
+    while not count or worker.is_alive():
+        next(row)
+        count += 1
+    seconds = time.perf_counter() - start
+    worker.join()
+    return count / seconds, seconds
+
+
+def forget(folder: Path) -> None:
+    """Have the system drop what it holds of the files in a folder, where it can be told."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    for file in folder.rglob("*"):
+        if file.is_file():
+            descriptor = os.open(file, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)

@@ -18,8 +18,8 @@ from .errors import RequestError
 from .http.gate import Gate
 from .http.plain_form import PlainForm
 from .http.responses import JsonResponse, error_response
+from .llama import in_force
 from .logs import log_failure
-from .openai.props import in_force
 from .openapi import answers, describe
 from .routes import make_router
 from .service import Service

@@ -28,7 +28,7 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from ..engine import Request
-from .call import Sent
+from .bodies import header_of
 from .engine.mailbox import Mailbox
 from .errors import RequestError, error_body
 from .fleet.catalogue import Entry
@@ -38,10 +38,10 @@ from .http.body import ClientGone, check_headers, read_body
 from .http.connection import link_of
 from .http.gate import owner_of
 from .http.responses import DONE, STREAM, Header, JsonResponse, encode_events, error_response
-from .ignored import HEADER, header_of
 from .jobs import Prepared
 from .logs import log, log_failure
 from .programs.running import Running
+from .reply import Sent
 from .service import Service
 from .time_limits import TimeLimits
 
@@ -128,7 +128,7 @@ class Exchange:
 
     def control(self, prepared: Prepared) -> Mailbox:
         """Let what a call is steered by write its text, likewise."""
-        steered, (job,), (request,) = prepared.call.steered, prepared.call.jobs, prepared.sequences
+        steered, (job,), (request,) = prepared.ask.steered, prepared.ask.jobs, prepared.sequences
         assert steered is not None and self._serving is not None
         self.fields["program"] = steered.name
         box = self._mailbox = Mailbox(1, on_overflow=self._hang_up, grows=True)
@@ -263,7 +263,7 @@ class Exchange:
     def _headers(self) -> list[Header]:
         headers = [(b"x-request-id", _given_id(self._scope["headers"]) or self.id.encode())]
         if self.ignored:
-            headers.append((HEADER, header_of(self.ignored).encode()))
+            headers.append((b"x-mlxgen-ignored", header_of(self.ignored).encode()))
         if self._status in (429, 503):
             wait = self.service.admission.retry_after()
             headers.append((b"retry-after", str(wait).encode()))

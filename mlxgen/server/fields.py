@@ -1,14 +1,12 @@
-"""The types of fields in request bodies, and the checks of a body before those of its fields.
+"""The types of fields in request bodies, and how messages show their places and values.
 
-Numbers are never strings or booleans. Invariant: what passes can be walked recursively, encoded and
-printed safely.
+Numbers are never strings or booleans.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
@@ -22,7 +20,6 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from ..options.table import OPTIONS
-from .errors import RequestError
 
 MAX_DEPTH = 64
 """How deep a body may be nested."""
@@ -31,7 +28,13 @@ MAX_CHOICES = 128
 MAX_NAME = 256
 """How long the name of a model or a tool may be."""
 
-_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+@dataclass(frozen=True, slots=True)
+class _NoEffect:
+    """In the type of a field that is accepted and changes nothing."""
+
+
+NO_EFFECT = _NoEffect()
 
 
 class Body(BaseModel):
@@ -133,47 +136,6 @@ def option(name: str, *, low: float | None = None, also: str = "") -> Any:
     found = OPTIONS[name]
     within = _range(name, low) if found.type is float else {}
     return Field(default=None, description=found.brief + also, **within)
-
-
-def check_body(body: Mapping[str, Any]) -> None:
-    """Raise ``RequestError`` for a body that cannot be handled: too deep, or with other than text.
-
-    JSON can spell two things that are no text: half a character, and NUL, which no model reads.
-    """
-    level: list[tuple[Path, Any]] = [((), body)]
-    for _ in range(MAX_DEPTH + 1):
-        below: list[tuple[Path, Any]] = []
-        for path, value in level:
-            if isinstance(value, str):
-                _check_text(value, path)
-                continue
-            if isinstance(value, Mapping):
-                for key in value:
-                    _check_text(key, path)
-            inside = value.items() if isinstance(value, Mapping) else enumerate(value)
-            below += [((*path, step), v) for step, v in inside if isinstance(v, (str, dict, list))]
-        if not below:
-            return
-        level = below
-    field = place_of(level[0][0][:1])
-    raise RequestError.at(field, f"nested more than {MAX_DEPTH} levels deep; make it flatter")
-
-
-def _check_text(text: str, path: Path) -> None:
-    """Raise ``RequestError`` for what is no text, at this place or as a name in it."""
-    if text.isascii() and "\0" not in text:
-        return
-    found = _NO_TEXT.search(text)
-    if found is None:
-        return
-    wrong = "a NUL character" if found[0] == "\0" else "a lone surrogate"
-    place = place_of(path)
-    raise RequestError(
-        f"{place}{': ' if place else ''}expected text, got {wrong} at {found.start()} of "
-        f"{shown(text)}; leave it out",
-        param=place or None,
-        code="invalid_value",
-    )
 
 
 def place_of(path: Path) -> str:

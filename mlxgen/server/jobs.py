@@ -24,9 +24,8 @@ from ..engine import Request
 from ..errors import DeadEndError, FilterError, GrammarError
 from ..filters import Constraint, Specification
 from ..model import LanguageModel
-from .call import Call
+from .ask import Ask
 from .errors import RequestError
-from .openai.constraints import constraining
 from .remote_images import RemoteImages
 from .served_model import ServedModel
 
@@ -41,13 +40,13 @@ STUCK = 60.0  # seconds that one piece of work may keep a thread before it is re
 
 T = TypeVar("T")
 Body: TypeAlias = dict[str, Any]
-Parse: TypeAlias = Callable[[Mapping[str, Any], ServedModel], Call]
+Parse: TypeAlias = Callable[[Mapping[str, Any], ServedModel], Ask]
 
 
 class Prepared(NamedTuple):
     """A parsed request, and its sequences in the order of its jobs."""
 
-    call: Call
+    ask: Ask
     sequences: Sequence[Request]
 
 
@@ -140,29 +139,31 @@ class Preparation:
         return 0 if self._remote is None else await self._remote.put_into(body)
 
     def _prepared(self, body: Body, parse: Parse) -> Prepared:
-        call = parse(body, self._model)
-        self._check(call)
-        if not call.specs:
-            return Prepared(call, self._lm.prepare_all(call.jobs))
+        ask = parse(body, self._model)
+        self._check(ask)
+        if ask.spec is None:
+            return Prepared(ask, self._lm.prepare_all(ask.jobs))
         try:
-            call = self._compiled(call)
-            return Prepared(call, self._lm.prepare_all(call.jobs))
+            ask = self._compiled(ask)
+            return Prepared(ask, self._lm.prepare_all(ask.jobs))
         except FilterError as error:
-            raise _blamed(error, body, call) from error
+            field = ask.names["filters"]
+            raise RequestError(
+                f"{field}: {error}", status=error.status, param=field, code="invalid_grammar"
+            ) from error
 
-    def _compiled(self, call: Call) -> Call:
-        """The call with specifications that compile: if those of calls do not, with looser ones."""
+    def _compiled(self, ask: Ask) -> Ask:
+        """What is asked for, with a specification that compiles: if that of calls does not, with a
+        looser one."""
         try:
-            for spec in call.specs:
-                self._try(spec)
-            return call
+            self._try(ask.spec)
+            return ask
         except GrammarError:
-            if call.held is None:
+            if ask.held is None:
                 raise
-        call = call.loosened(self._loose(call.held))
-        for spec in call.specs:
-            self._try(spec)
-        return call
+        ask = ask.loosened(self._loose(ask.held))
+        self._try(ask.spec)
+        return ask
 
     def _loose(self, held: HeldCalls) -> Set[str]:
         """The tools whose schemas cannot be compiled; all, if each of them can."""
@@ -172,17 +173,18 @@ class Preparation:
 
     def _compiles(self, spec: Specification | None) -> bool:
         try:
-            if spec is not None:
-                self._try(spec)
+            self._try(spec)
         except GrammarError:
             return False
         return True
 
-    def _try(self, spec: Specification) -> None:
+    def _try(self, spec: Specification | None) -> None:
         """Compile one, and follow what it forces at the beginning to an end or to a choice.
 
         Raises ``GrammarError`` if that is not possible.
         """
+        if spec is None:
+            return
         try:
             constraint = Constraint([spec], self._lm.vocabulary, self._lm.vocab_size)
             while len(constraint) < FORCED and not constraint.ended():
@@ -200,29 +202,19 @@ class Preparation:
         except BaseException as panic:  # of the grammar engine
             raise GrammarError(f"it cannot be compiled ({type(panic).__name__})") from panic
 
-    def _check(self, call: Call) -> None:
-        if len(call.jobs) > self._max_sequences:
+    def _check(self, ask: Ask) -> None:
+        if len(ask.asked) > self._max_sequences:
             raise RequestError.at(
                 "n",
                 f"expected at most {self._max_sequences} answers, as no more may wait here, got "
-                f"{len(call.jobs)}; ask for fewer at a time",
+                f"{len(ask.asked)}; ask for fewer at a time",
             )
         images = self._model.dialect.images
         if images is not None and images.nbytes > IMAGES:
-            shown = [token < 0 for job in call.jobs for token in job.prompt.tokens]
+            shown = [token < 0 for one in ask.questions for token in one.prompt.tokens]
             if any(shown):
                 raise RequestError(
                     "too many images wait here; send this one again later",
                     status=503,
                     code="images_busy",
                 )
-
-
-def _blamed(error: FilterError, body: Body, call: Call) -> RequestError:
-    """A compilation error, with the field that holds the grammar."""
-    fields, at = constraining(body), call.params.get("filters", "")
-    if at.partition(".")[0] in body and at not in fields:
-        fields = [at]
-    named = fields[0] if len(fields) == 1 else None
-    where = f"{' or '.join(fields)}: " if fields else ""
-    return RequestError(f"{where}{error}", status=error.status, param=named, code="invalid_grammar")

@@ -14,10 +14,12 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from .anthropic.schemas import CountRequest, MessagesRequest
+from .chat import ChatRequest
+from .completions import CompletionRequest
 from .fields import ModelRequest
-from .openai.schemas import ChatRequest, CompletionRequest, InfillRequest, LlamaRequest
-from .openai_responses.schemas import ResponsesRequest
+from .llama import InfillRequest, LlamaRequest
+from .messages import CountRequest, MessagesRequest
+from .responses import ResponsesRequest
 from .token_work import DetokenizeRequest, TokenizeRequest
 
 _REF = "#/components/schemas/{model}"

@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 from ..engine import Chunk, Progress
 from ..errors import MlxgenError
-from .call import Aside, BranchedReply, Event, QueuedReply, Reply, Sent
 from .engine.mailbox import Delivery, Mailbox
 from .errors import RequestError, as_request_error, error_body
 from .exchange import Exchange
 from .fleet.serving import Serving
-from .http.body import parse_body
 from .http.responses import DONE, to_json, to_large_json
 from .jobs import Body, Parse, Prepared
+from .reply import Aside, Event, Reply, Sent
+from .validation import parse_body
 
 MOST = 1 << 20  # tokens and alternatives in a whole answer
 SILENCE = 5.0  # seconds after which a stream gives a sign of life; clients give up on silent ones
@@ -50,18 +50,18 @@ async def reply_to(exchange: Exchange, api: Api) -> None:
     serving = await _loaded(exchange, body)
     prepared = await serving.preparation.sequences(size, body, api.parse)
     exchange.understood()
-    call = prepared.call
-    exchange.ignored = [*call.ignored, *_left_out(prepared)]
-    reply = call.reply(id=id, created=int(time.time()))
-    if call.steered is None:
-        mailbox = exchange.submit(prepared.sequences, watched=call.watched)
+    ask = prepared.ask
+    exchange.ignored = [*ask.ignored, *_left_out(prepared)]
+    reply = ask.reply(id=id, created=int(time.time()))
+    if ask.steered is None:
+        mailbox = exchange.submit(prepared.sequences, watched=ask.watched)
     else:
         mailbox = exchange.control(prepared)
-    send = _stream if call.stream else _whole
+    send = _stream if ask.stream else _whole
     try:
         await send(exchange, reply, mailbox)
     except MlxgenError as error:
-        known = as_request_error(error, call.params)
+        known = as_request_error(error, ask.names)
         if known is error or known.status >= 500:
             raise
         raise known from error
@@ -70,11 +70,15 @@ async def reply_to(exchange: Exchange, api: Api) -> None:
 
 def _left_out(prepared: Prepared) -> Sequence[str]:
     """What of the schemas is not enforced, after the field that has them."""
-    call = prepared.call
-    field = call.params.get("filters", "filters")
+    ask = prepared.ask
     bound = [request.constraint for request in prepared.sequences[:1]]
-    notes = [f"{field}:{note}" for each in bound if each is not None for note in each.left_out]
-    return notes if call.held is None else [*notes, *call.held.left_out]
+    notes = [
+        f"{ask.names['filters']}:{note}"
+        for each in bound
+        if each is not None
+        for note in each.left_out
+    ]
+    return notes if ask.held is None else [*notes, *ask.held.left_out]
 
 
 async def read_body(exchange: Exchange) -> tuple[int, Body]:
@@ -97,6 +101,31 @@ async def _loaded(exchange: Exchange, body: Body) -> Serving:
         waiting.cancel()
 
 
+class Telling:
+    """The events of a reply in their order: its first ones before all others, but not before it is
+    known how much of the prompt is left to run."""
+
+    def __init__(self, exchange: Exchange, reply: Reply) -> None:
+        self._exchange = exchange
+        self._reply = reply
+        self._begun = False
+
+    def opening(self) -> Sequence[Sent]:
+        begun, self._begun = self._begun, True
+        return [] if begun else self._reply.start()
+
+    def events(self, items: Sequence[Delivery]) -> list[Sent]:
+        events: list[Sent] = []
+        for item in items:
+            _heard(self._exchange, item.chunks, item.progress)
+            new = self._reply.take(item)
+            runs = item.progress is not None and not item.progress.prefilled
+            if new or not (runs or item.ahead is not None):
+                events += self.opening()
+            events += new
+        return events
+
+
 async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
     """Send the headers once the engine has accepted the request, and then events as chunks come.
 
@@ -104,33 +133,9 @@ async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
     an event as well. While the client keeps up, events are sent from where the chunks arrive, and
     this is not woken.
     """
-    begun = False
+    telling = Telling(exchange, reply)
     now = asyncio.get_running_loop().time
     spoke = now()
-
-    def opening() -> Sequence[Sent]:
-        nonlocal begun
-        begun, before = True, begun
-        return [] if before else reply.start()
-
-    def events_of(items: Sequence[Delivery]) -> list[Sent]:
-        events: list[Sent] = []
-        for item in items:
-            place, chunks, usage, progress = item[:4]
-            _heard(exchange, chunks, progress)
-            new = _learned(reply, item)
-            if chunks:
-                new += [e for c in chunks for e in reply.push(place, c, progress, usage)]
-            elif progress is not None:
-                new += reply.prefilled(place, progress)
-            elif item.ahead is not None:
-                new += reply.queued(place, item.ahead) if isinstance(reply, QueuedReply) else ()
-                if not new:
-                    continue
-            if new or progress is None or progress.prefilled:
-                events += opening()
-            events += new
-        return events
 
     def spoken(events: list[Sent]) -> list[Sent]:
         nonlocal spoke
@@ -140,13 +145,13 @@ async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
     def send(items: list[Delivery]) -> bool:
         if not exchange.flows:
             return False
-        exchange.push(spoken(events_of(items)))
+        exchange.push(spoken(telling.events(items)))
         return True
 
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(SILENCE):
             await mailbox.accepted()
-    exchange.describe_failure = lambda error: [*opening(), reply.fail(error)]
+    exchange.describe_failure = lambda error: [*telling.opening(), reply.fail(error)]
     await exchange.write([])
     spoke = now()
     while True:
@@ -157,9 +162,9 @@ async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
             if now() >= spoke + SILENCE:  # nothing was sent meanwhile from where it arrived
                 sign = reply.alive()
                 aside = all(isinstance(each, Aside) for each in sign)
-                await exchange.write(spoken([*([] if aside else opening()), *sign]))
+                await exchange.write(spoken([*([] if aside else telling.opening()), *sign]))
             continue
-        events = spoken(events_of(items))
+        events = spoken(telling.events(items))
         if mailbox.finished:
             break
         await exchange.write(events)
@@ -167,17 +172,19 @@ async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
 
 
 async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
-    size = 0
+    """Send what the events of a stream come to."""
+    telling, size = Telling(exchange, reply), 0
+
+    def fold(events: Sequence[Sent]) -> None:
+        for event in events:
+            if isinstance(event, dict):
+                reply.fold(event)
 
     def read(items: Sequence[Delivery]) -> bool:
         nonlocal size
-        for item in items:
-            _learned(reply, item)
-            place, chunks, usage, progress = item[:4]
-            _heard(exchange, chunks, progress)
-            for chunk in chunks:
-                reply.push(place, chunk, progress, usage)
-                size += 1 + len(chunk.top) + sum(1 + len(score.top) for score in chunk.prompt)
+        fold(telling.events(items))
+        for chunk in [chunk for item in items for chunk in item.chunks]:
+            size += 1 + len(chunk.top) + sum(1 + len(score.top) for score in chunk.prompt)
         if size > MOST:
             raise RequestError(
                 f"the answer has more than {MOST} tokens and alternatives; stream it, or ask for "
@@ -189,25 +196,12 @@ async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
 
     while items := await mailbox.take(read):
         read(items)
-    usages = mailbox.usages
+    fold(reply.finish(mailbox.usages))
     if size <= SMALL:
-        body = to_json(reply.complete(usages))
+        body = to_json(reply.whole())
     else:
-        body = await exchange.service.lanes.run(size, lambda: to_large_json(reply.complete(usages)))
+        body = await exchange.service.lanes.run(size, lambda: to_large_json(reply.whole()))
     await exchange.answer(body)
-
-
-def _learned(reply: Reply, item: Delivery) -> list[Sent]:
-    """Tell the reply about a branch; returns the events of one that is new."""
-    if item.branch is None and item.facts is None:
-        return []
-    assert isinstance(reply, BranchedReply)
-    events: list[Sent] = []
-    if item.branch is not None:
-        events += reply.opened(item.place, item.branch)
-    if item.facts is not None:
-        reply.learned(item.place, item.facts)
-    return events
 
 
 def _heard(exchange: Exchange, chunks: Sequence[Chunk], progress: Progress | None) -> None:
@@ -230,7 +224,7 @@ def _account(exchange: Exchange, prepared: Prepared, mailbox: Mailbox) -> None:
         "cached": sum(usage.cached_tokens for usage in usages),
         "completion": completion,
         "sequences": len(usages),
-        "stream": prepared.call.stream,
+        "stream": prepared.ask.stream,
     }
     if violated := [usage.violates for usage in usages if usage.violates]:
         exchange.fields["violates"] = violated[0]

@@ -14,29 +14,25 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
-from .anthropic.messages import count_tokens, parse_messages
-from .anthropic.schemas import CountRequest, MessagesRequest
+from .chat import ChatRequest, apply_template, parse_chat
+from .completions import CompletionRequest, parse_completion
 from .errors import RequestError, as_messages_error, error_body
 from .exchange import Exchange, Work
 from .fields import ModelRequest
 from .fleet.catalogue import Entry
 from .fleet.member import Status
 from .http.responses import JsonResponse, to_json
+from .llama import InfillRequest, LlamaRequest, parse_infill, parse_llama, props_of, slots_of
+from .messages import CountRequest, MessagesRequest, count_tokens, parse_messages
 from .metrics import CONTENT_TYPE
-from .openai.chat import apply_template, parse_chat
-from .openai.completion import parse_completion
-from .openai.llama import parse_infill, parse_llama
-from .openai.props import props_of, slots_of
-from .openai.schemas import ChatRequest, CompletionRequest, InfillRequest, LlamaRequest
-from .openai_responses.reply import failed as response_failed
-from .openai_responses.request import parse_responses
-from .openai_responses.schemas import ResponsesRequest
 from .openapi import answers, body_of
 from .page import INDEX, read_page, unless_kept
-from .reading import read
 from .replying import Api, read_body, reply_to
+from .responses import ResponsesRequest, parse_responses
+from .responses_reply import failed as response_failed
 from .service import Service
 from .token_work import DetokenizeRequest, TokenizeRequest, detokenize, tokenize, work_on_tokens
+from .validation import validated
 
 Answers: TypeAlias = dict[int | str, dict[str, Any]]
 
@@ -156,7 +152,7 @@ async def unload_model(exchange: Exchange) -> None:
 async def _named(exchange: Exchange) -> Entry:
     """The model that a ``ModelRequest`` names, strictly."""
     _, body = await read_body(exchange)
-    return exchange.service.fleet.catalogue.named(read(body, ModelRequest).model)
+    return exchange.service.fleet.catalogue.named(validated(body, ModelRequest).model)
 
 
 _WORK: tuple[tuple[str, Work, type[BaseModel], Answers], ...] = (

@@ -1,4 +1,5 @@
-"""What every request for text may say, whichever API it comes by: the model's name, and sampling.
+"""What every request for text may say, whichever API it comes by: the model's name, sampling, and
+the form of the text.
 
 Invariant: the fields are called as the engine's options are, and so mean the same in all APIs.
 """
@@ -6,10 +7,12 @@ Invariant: the fields are called as the engine's options are, and so mean the sa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from ..chat.calls.use import Form
+from ..filters import JsonObject, JsonSchema
 from ..options.table import OPTIONS, understood
 from .errors import RequestError
 from .fields import (
@@ -18,6 +21,7 @@ from .fields import (
     Count,
     DryLength,
     Int,
+    Json,
     Limit,
     ModelName,
     TopK,
@@ -26,6 +30,12 @@ from .fields import (
     option,
 )
 
+MAX_STOPS = 64
+MAX_STOP_LENGTH = 1024
+Schema: TypeAlias = Annotated[
+    Json | bool, WithJsonSchema({"type": ["object", "boolean"], "description": "a JSON schema"})
+]
+ShortText: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 _NEVER = -100.0  # a bias that leaves no chance
 
 
@@ -89,3 +99,55 @@ def _biases(given: Mapping[str, float]) -> dict[int, float]:
             raise RequestError.at("logit_bias", f"expected token ids as keys, got {text[:40]!r}")
         biases[int(text)] = bias
     return biases
+
+
+def limit_of(max_tokens: int | None, default: int | None = None) -> int | None:
+    """The most tokens to generate; ``None`` is as many as the context holds."""
+    if max_tokens is None:
+        return default
+    return None if max_tokens < 0 else max_tokens
+
+
+# ---- the form of the text ------------------------------------------------------------------------
+
+
+class TextFormat(Body):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+class ObjectFormat(Body):
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+def standard_format(given: Any, *, nested: bool = True) -> Any:
+    """A format as OpenAI's chat completions have it, ``nested``, or their Responses; peers put the
+    schema beside the type, or in the other API's place, or name the type otherwise."""
+    if not isinstance(given, dict) or given.get("type") not in (
+        "json_object",
+        "json_schema",
+        "json",
+    ):
+        return given
+    inner = given.get("json_schema")
+    named = dict(inner) if isinstance(inner, dict) else {}
+    beside = {key: value for key, value in given.items() if key not in ("type", "json_schema")}
+    if "value" in beside:
+        beside["schema"] = beside.pop("value")
+    if given["type"] != "json_schema" and named.get("schema", beside.get("schema")) is None:
+        return {"type": "json_object"} if set(beside) <= {"schema"} else given
+    if any(named.get(key, value) != value for key, value in beside.items()):
+        return given  # it says two things
+    whole = {**named, **{key: value for key, value in beside.items() if value is not None}}
+    return {"type": "json_schema", **({"json_schema": whole} if nested else whole)}
+
+
+def json_form(field: str, schema: Any) -> Form:
+    """JSON that matches a schema; any object without one. Objects are closed, unless the schema
+    opens them."""
+    if schema is None:
+        return Form(field, JsonObject(), is_json=True)
+    return Form(field, JsonSchema(schema, closed=True), is_json=True)

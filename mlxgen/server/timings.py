@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..engine import Progress, Usage, all_drafts
+from .engine.mailbox import Delivery
 
 
 def timings(usages: Sequence[Usage], *, given: int = 0) -> dict[str, Any]:
@@ -50,9 +51,13 @@ def prompt_progress(progress: Progress) -> dict[str, Any]:
     }
 
 
-def queue_progress(prompt_tokens: int, ahead: int) -> dict[str, Any]:
-    """The same while so many others begin before it."""
-    return {"total": prompt_tokens, "cache": 0, "processed": 0, "time_ms": 0.0, "queue": ahead}
+def progress_of(news: Delivery, prompt_tokens: int) -> Iterator[dict[str, Any]]:
+    """What news without chunks say of a prompt, also while others begin before it."""
+    if news.progress is not None:
+        yield {"prompt_progress": prompt_progress(news.progress)}
+    elif news.ahead is not None:
+        none = {"total": prompt_tokens, "cache": 0, "processed": 0, "time_ms": 0.0}
+        yield {"prompt_progress": {**none, "queue": news.ahead}}
 
 
 def _rates(name: str, tokens: int, seconds: float) -> dict[str, float]:

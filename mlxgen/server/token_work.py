@@ -19,17 +19,16 @@ from ..chat.turn import Effort, Turn, prompt_of
 from ..errors import MlxgenError
 from ..images import plain
 from ..tokens import Vocabulary
+from .chat import NAMES, Message, Tool, functions_of, rendered
 from .errors import RequestError, as_request_error
 from .exchange import Exchange
 from .fields import Body, Int, Json, ModelName, named
 from .history import chat_history
 from .http.responses import to_large_json
-from .openai.messages import CHAT_FIELDS, Message, rendered
-from .openai.schemas import Tool
-from .reading import read
 from .replying import read_body
 from .served_model import ServedModel
 from .tool_use import Choice, tool_use
+from .validation import validated
 
 MAX_TOKENS = 1 << 20
 
@@ -88,7 +87,7 @@ async def work_on_tokens(exchange: Exchange, answer: Answer) -> None:
 
 def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
     """The answer to a ``TokenizeRequest``, for ``to_large_json``."""
-    request = read(chat_history(body).body, TokenizeRequest)
+    request = validated(chat_history(body).body, TokenizeRequest)
     model = model.called(request.model)
     given = [
         name for name in ("prompt", "content", "messages") if getattr(request, name) is not None
@@ -138,9 +137,6 @@ def _going_on(text: str, vocabulary: Vocabulary) -> list[int]:
 
 def _chat(request: TokenizeRequest, model: ServedModel) -> list[int]:
     """The prompt that a chat with these messages would have."""
-    functions = {
-        f"tools[{i}].function": tool.function for i, tool in enumerate(request.tools or ())
-    }
     chat = Chat(
         rendered(request.messages or []),
         template=request.chat_template_kwargs or {},
@@ -149,18 +145,18 @@ def _chat(request: TokenizeRequest, model: ServedModel) -> list[int]:
     )
     turn = Turn(
         chat=chat,
-        tools=tool_use(functions, Choice(), many=True),
+        tools=tool_use(functions_of(request.tools), Choice(), many=True),
         effort=request.reasoning_effort,
     )
     try:
         return plain(prompt_of(turn, model.dialect, RenderLimits()).tokens)
     except MlxgenError as error:
-        raise as_request_error(error, CHAT_FIELDS) from error
+        raise as_request_error(error, NAMES) from error
 
 
 def detokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
     """The answer to a ``DetokenizeRequest``."""
-    request = read(body, DetokenizeRequest)
+    request = validated(body, DetokenizeRequest)
     model = model.called(request.model)
     size = model.vocabulary.size
     for place, token in enumerate(request.tokens):

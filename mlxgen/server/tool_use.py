@@ -5,26 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field
 
 from ..chat.calls.use import ToolUse
 from .errors import RequestError
+from .fields import MAX_NAME, Json, Piece
 from .logs import log
 
+MAX_TOOLS = 2048
 _EMPTY = {"type": "object", "properties": {}}
 
 
-class Function(Protocol):
+class Function(Piece):
     """A function that the model may call."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def description(self) -> str | None: ...
-    @property
-    def parameters(self) -> dict[str, Any] | None: ...
-    @property
-    def strict(self) -> bool | None: ...
+    name: Annotated[str, Field(pattern=rf"^[a-zA-Z0-9_.-]{{1,{MAX_NAME}}}$")]
+    description: str | None = None
+    parameters: Json | None = None
+    strict: bool | None = None
 
 
 F = TypeVar("F", bound=Function)
@@ -53,7 +53,7 @@ def left_out(tools: Sequence[Any] | None, kind: type[Function]) -> list[str]:
     return [f"tools[{i}]" for i in others]
 
 
-def tool_use(functions: Mapping[str, Function], choice: Choice, *, many: bool) -> ToolUse | None:
+def tool_use(functions: Mapping[str, F], choice: Choice, *, many: bool) -> ToolUse | None:
     """How tools may be used; ``None`` if there are none, or none may be called.
 
     ``functions`` are the tools by the place of each in the request. Raises ``RequestError``.

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 from mlxgen.engine import Chunk, Usage
 from mlxgen.engine.chunk import FinishReason
-from mlxgen.server.anthropic.messages import parse_messages
-from mlxgen.server.call import Call, Event
-from mlxgen.server.openai.chat import parse_chat
-from mlxgen.server.openai_responses.request import parse_responses
+from mlxgen.server.ask import Ask
+from mlxgen.server.chat import parse_chat
+from mlxgen.server.messages import parse_messages
+from mlxgen.server.reply import Event, Sent
+from mlxgen.server.responses import parse_responses
 from mlxgen.server.served_model import ServedModel
 
-from .openai.kit import chunks_of, demo, read_again, usage
+from .openai.kit import chunks_of, demo, news, read_again, usage, whole_of
 
 READ_CALL = '<tool_call>\n{"name": "Read", "arguments": {"path": "/a"}}\n</tool_call>'
 ANSWERS = {
@@ -53,7 +54,7 @@ class Api:
 
     name: str
     path: str
-    parse: Callable[[Mapping[str, Any], ServedModel], Call]
+    parse: Callable[[Mapping[str, Any], ServedModel], Ask]
     prompt: str
     limit: str
     usage: Mapping[str, Any]
@@ -74,7 +75,7 @@ class Api:
         talk = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
         return {self.prompt: talk, **fields}
 
-    def call(self, served: ServedModel | None = None, /, **fields: Any) -> Call:
+    def call(self, served: ServedModel | None = None, /, **fields: Any) -> Ask:
         return self.parse(self.body(**fields), served or demo())
 
 
@@ -312,7 +313,7 @@ def spoken(text: str, delays: Sequence[int] = (), finish: FinishReason = "stop")
     return chunks_of([*tokens, *end], vocabulary, delays=delays, finish=finish)
 
 
-def both(api: Api, **fields: Any) -> tuple[Call, Call]:
+def both(api: Api, **fields: Any) -> tuple[Ask, Ask]:
     """The same request, streamed and whole, with one tool unless other fields are given."""
     given = {"tools": [api.tool()], **fields}
     return api.call(**given, stream=True, **api.usage), api.call(**given)
@@ -334,10 +335,12 @@ def answers(
     used = used or usage(7, 5, 2)
     calls = both(api, **fields) if fields else usual(api)
     stream, whole = (call.reply(id="id_1", created=1) for call in calls)
-    events: list[Event] = []
+    streamed: list[Sent] = []
+    folded: list[Sent] = []
     chunks = spoken(text, delays, finish)
     for chunk in chunks:
         last = used if chunk is chunks[-1] else None
-        events += read_again(stream.push(0, chunk, usage=last))
-        assert not whole.push(0, chunk, usage=last)
-    return read_again([*stream.start(), *events, *stream.finish([used])]), whole.complete([used])
+        streamed += stream.take(news(chunk, 0, last))
+        folded += whole.take(news(chunk, 0, last))
+    events = read_again([*stream.start(), *streamed, *stream.finish([used])])
+    return events, whole_of(whole, [*whole.start(), *folded, *whole.finish([used])])

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from mlxgen.server import replying
-from mlxgen.server.anthropic.reply import MessagesReply
 from mlxgen.server.engine import pulse
 from mlxgen.server.engine.boot import booting
-from mlxgen.server.openai.reply import OpenAIReply
-from mlxgen.server.openai_responses.reply import ResponsesReply
+from mlxgen.server.messages_reply import MessagesReply
+from mlxgen.server.openai_reply import OpenAIReply
 from mlxgen.server.process import serve
+from mlxgen.server.responses_reply import ResponsesReply
 from mlxgen.server.settings import read_settings
 
 POISON = 77

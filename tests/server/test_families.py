@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from mlxgen.server.anthropic.messages import parse_messages
-from mlxgen.server.openai.chat import parse_chat
-from mlxgen.server.openai_responses.request import parse_responses
+from mlxgen.server.chat import parse_chat
+from mlxgen.server.messages import parse_messages
+from mlxgen.server.responses import parse_responses
 from mlxgen.server.served_model import ServedModel
 
 from ..chat.kit import tokens_of
 from ..chat.makers import MAKERS, vocabulary_of
-from .openai.kit import chunks_of, served, usage
+from .openai.kit import chunks_of, news, served, usage, whole_of
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 TEXT = MAKERS["gpt-oss"].written(("get", {"city": "Oslo"}), thought="Hm.", text="I look.")
@@ -32,11 +32,10 @@ def answer(parse: Any, body: Any) -> Any:
     reply = parse(body, model()).reply(id="x_1", created=1)
     vocabulary = model().vocabulary
     tokens = [*tokens_of(TEXT, vocabulary), *sorted(vocabulary.eos)[:1]]
-    reply.start()
+    events = [*reply.start()]
     for chunk in chunks_of(tokens, vocabulary):
-        assert not reply.push(0, chunk, usage=usage() if chunk.finish_reason else None)
-    reply.finish([usage()])
-    return reply.complete([usage()])
+        events += reply.take(news(chunk, 0, usage() if chunk.finish_reason else None))
+    return whole_of(reply, [*events, *reply.finish([usage()])])
 
 
 def test_chat_completions_have_its_parts() -> None:
@@ -79,4 +78,4 @@ def test_responses_have_its_parts() -> None:
     ],
 )
 def test_a_form_can_be_asked_for(parse: Any, body: Any) -> None:
-    assert parse(body, model()).specs
+    assert parse(body, model()).spec

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mlxgen.server.anthropic.messages import parse_messages
+from mlxgen.server.chat import parse_chat
 from mlxgen.server.errors import RequestError
-from mlxgen.server.openai.chat import parse_chat
-from mlxgen.server.openai_responses.request import parse_responses
+from mlxgen.server.messages import parse_messages
+from mlxgen.server.responses import parse_responses
 
 from .openai.kit import demo
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxgen.server.ignored import cache_marks, header_of
+from mlxgen.server.bodies import cache_marks, header_of
 
 
 @given(st.lists(st.text(max_size=300), max_size=30))

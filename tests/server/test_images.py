@@ -15,14 +15,14 @@ import pytest
 from mlxgen import LanguageModel
 from mlxgen.images import plain
 from mlxgen.server import jobs
-from mlxgen.server.anthropic.messages import count_tokens, parse_messages
-from mlxgen.server.call import Call
+from mlxgen.server.ask import Ask
+from mlxgen.server.chat import parse_chat
 from mlxgen.server.errors import RequestError
 from mlxgen.server.http.fetch import FetchError
 from mlxgen.server.jobs import Lanes, Preparation
-from mlxgen.server.openai.chat import parse_chat
-from mlxgen.server.openai_responses.request import parse_responses
+from mlxgen.server.messages import count_tokens, parse_messages
 from mlxgen.server.remote_images import MOST_IMAGES, RemoteImages
+from mlxgen.server.responses import parse_responses
 from mlxgen.server.served_model import ServedModel
 from mlxgen.server.token_work import tokenize
 from tests.fakes import byte_level_tokenizer
@@ -30,7 +30,7 @@ from tests.fakes.checkpoints import tiny_config, tiny_model
 from tests.fakes.seeing import asking, png, seeing
 
 Body = dict[str, Any]
-Parse = Callable[[Mapping[str, Any], ServedModel], Call]
+Parse = Callable[[Mapping[str, Any], ServedModel], Ask]
 
 TEXT = "what is it?"
 
@@ -78,7 +78,7 @@ def model(lm: LanguageModel) -> ServedModel:
     return ServedModel.of(lm)
 
 
-def prompt_of(call: Call) -> list[int]:
+def prompt_of(call: Ask) -> list[int]:
     return list(call.jobs[0].prompt.tokens)
 
 

@@ -13,19 +13,20 @@ import pytest
 from mlxgen.engine import Progress, Usage
 from mlxgen.errors import CapacityError, QueueFullError
 from mlxgen.server import replying
-from mlxgen.server.anthropic.messages import parse_messages
-from mlxgen.server.call import Call, Sent
+from mlxgen.server.ask import Ask
+from mlxgen.server.chat import parse_chat
 from mlxgen.server.engine.mailbox import Delivery, Mailbox
 from mlxgen.server.exchange import Exchange
 from mlxgen.server.http.responses import encode_events
-from mlxgen.server.openai.chat import parse_chat
-from mlxgen.server.openai_responses.request import parse_responses
+from mlxgen.server.messages import parse_messages
+from mlxgen.server.reply import Sent
+from mlxgen.server.responses import parse_responses
 from mlxgen.server.served_model import ServedModel
 
 from .openai.kit import chunks_of, demo, usage
 
 HELLO = [{"role": "user", "content": "Hello"}]
-SIGNS: list[tuple[Callable[[Any, ServedModel], Call], Mapping[str, Any], str, str]] = [
+SIGNS: list[tuple[Callable[[Any, ServedModel], Ask], Mapping[str, Any], str, str]] = [
     (parse_chat, {"messages": HELLO}, ": keepalive 0/", '"role":"assistant"'),
     (
         parse_messages,
@@ -66,7 +67,7 @@ class Line:
 
 @pytest.mark.parametrize(("parse", "body", "sign", "start"), SIGNS)
 def test_silence_is_broken_before_the_first_token_and_between_tokens(
-    parse: Callable[[Any, ServedModel], Call],
+    parse: Callable[[Any, ServedModel], Ask],
     body: Mapping[str, Any],
     sign: str,
     start: str,

@@ -8,11 +8,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from mlxgen.server.anthropic.messages import parse_messages
+from mlxgen.server.chat import apply_template, parse_chat
+from mlxgen.server.completions import parse_completion
 from mlxgen.server.errors import RequestError, as_messages_error
-from mlxgen.server.openai.chat import apply_template, parse_chat
-from mlxgen.server.openai.completion import parse_completion
-from mlxgen.server.openai_responses.request import parse_responses
+from mlxgen.server.messages import parse_messages
+from mlxgen.server.responses import parse_responses
 from mlxgen.server.token_work import tokenize
 from mlxgen.tokens import Vocabulary
 from tests.fakes import byte_level_tokenizer

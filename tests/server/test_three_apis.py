@@ -163,11 +163,11 @@ def test_clients_recognise_a_prompt_that_is_too_long(api: Api) -> None:
 def test_calls_are_free_or_must_come(api: Api) -> None:
     tools = {"tools": [api.tool()]}
     for choice in ("auto", "none"):
-        assert not api.call(**tools, tool_choice=api.choice(choice)).specs
+        assert not api.call(**tools, tool_choice=api.choice(choice)).spec
     for choice in ("required", "Read"):
-        assert api.call(**tools, tool_choice=api.choice(choice)).specs
-    assert api.call(tools=[api.tool(strict=True)]).specs
-    assert api.call(**api.form(SCHEMA)).specs
+        assert api.call(**tools, tool_choice=api.choice(choice)).spec
+    assert api.call(tools=[api.tool(strict=True)]).spec
+    assert api.call(**api.form(SCHEMA)).spec
 
 
 @EACH
@@ -193,7 +193,7 @@ def test_many_tools_and_long_names_are_taken(api: Api) -> None:
     tools = [api.tool(name, description="d") for name in names]
     model = replace(demo(), max_context=1 << 20)
     assert all(name in prompt(api, model, tools=tools) for name in (names[0], names[-1]))
-    assert api.call(model, tools=tools, tool_choice=api.choice(names[0])).specs
+    assert api.call(model, tools=tools, tool_choice=api.choice(names[0])).spec
     assert refusal(api, model, tools=[api.tool("f" * 257)]).param
 
 
@@ -254,7 +254,7 @@ def test_tools_for_a_model_without_a_parser_are_only_shown_to_it(api: Api) -> No
     assert model.dialect.tools is None
     for more in ({}, {"tool_choice": api.choice("auto")}, api.form(SCHEMA)):
         assert prompt(api, model, tools=[api.tool()], **more).endswith("Read")
-    assert bool(api.call(model, tools=[api.tool()], **api.form(SCHEMA)).specs)
+    assert bool(api.call(model, tools=[api.tool()], **api.form(SCHEMA)).spec)
     reply = api.call(model, tools=[api.tool()]).reply(id="id_1", created=1)
     assert reply is not None
     unseen = api.call(plain(), tools=[api.tool()])

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 from fastapi import Response
 
-from ..call import Aside, Sent
 from ..errors import as_messages_error, error_body
+from ..reply import Aside, Sent
 
 Header: TypeAlias = tuple[bytes, bytes]
 

@@ -17,7 +17,7 @@ from pydantic.errors import PydanticUserError
 
 from ...errors import OptionError
 from ..errors import RequestError
-from ..reading import validated
+from ..validation import validated
 
 MODEL = "lm"
 """The parameter that gets the language model."""

@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from ...errors import OptionError
 from ...programs import Program
-from ..call import Steered
 from ..errors import RequestError
 from ..fields import shown
 from ..settings import Settings
@@ -33,6 +32,16 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["program", "controller", "hook"]
 
 _FIRST: Mapping[Kind, str] = {"program": "guide", "hook": "sampled token"}
+
+
+class Steered(NamedTuple):
+    """What decides on the text: a program or a controller of the operator's, by name.
+
+    ``make`` makes it for one generation. It is the operator's code, and may do anything.
+    """
+
+    name: str
+    make: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)

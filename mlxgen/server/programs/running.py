@@ -30,10 +30,10 @@ from ...engine import (
     bound_controller,
 )
 from ...errors import CapacityError, MlxgenError, ModelError, QueueFullError
-from ..call import Steered
 from ..engine.mailbox import Delivery, Mailbox
 from ..errors import RequestError
 from ..logs import log
+from .registry import Steered
 from .slow import SlowCalls
 
 _NOT_ITS_FAULT = (ModelError, CapacityError, QueueFullError, RequestError)

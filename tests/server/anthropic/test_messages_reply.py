@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ..apis import ANSWERS, MESSAGES, READ_CALL, answers
-from ..openai.kit import chunks_of, demo, usage, without
+from ..openai.kit import chunks_of, demo, news, usage, whole_of, without
 
 
 def whole(text: str, finish: Any = "stop", **fields: Any) -> Any:
@@ -53,10 +53,11 @@ def test_thoughts_that_were_switched_off_are_not_shown() -> None:
 def test_a_stop_sequence_is_the_reason_of_the_end() -> None:
     reply = MESSAGES.call(stop_sequences=["END"]).reply(id="msg_1", created=0)
     *chunks, last = chunks_of([104, 105], demo().vocabulary, finish="stop")
+    events = [*reply.start()]
     for chunk in chunks:
-        reply.push(0, chunk)
-    reply.push(0, replace(last, stop="END"), usage=usage(7, 2, 4))
-    message = reply.complete([])
+        events += reply.take(news(chunk))
+    events += reply.take(news(replace(last, stop="END"), 0, usage(7, 2, 4)))
+    message = whole_of(reply, events)
     assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
     assert without(message["usage"], "timings") == {
         "input_tokens": 3,

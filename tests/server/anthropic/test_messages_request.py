@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from anthropic.types.beta import message_create_params
 
-from mlxgen.server.anthropic.elsewhere import ELSEWHERE
-from mlxgen.server.anthropic.messages import count_tokens, parse_messages
-from mlxgen.server.anthropic.schemas import MessagesRequest
-from mlxgen.server.call import Call
+from mlxgen.server.ask import Ask
 from mlxgen.server.errors import RequestError
+from mlxgen.server.messages import MessagesRequest, count_tokens, parse_messages
+from mlxgen.server.peers import MESSAGES as ELSEWHERE
 from mlxgen.server.served_model import ServedModel
 
 from ..openai.kit import demo, plain, refused, without
@@ -32,7 +31,7 @@ READ = {
 }
 
 
-def call(model: ServedModel | None = None, **fields: Any) -> Call:
+def call(model: ServedModel | None = None, **fields: Any) -> Ask:
     return parse_messages(BODY | fields, model or demo())
 
 

@@ -14,10 +14,10 @@ import mlxgen
 from mlxgen.engine import Limits, Scheduler, control_options
 from mlxgen.engine.options import Options
 from mlxgen.errors import ModelError, QueueFullError
-from mlxgen.server.call import Steered
 from mlxgen.server.engine.mailbox import Delivery, Mailbox
 from mlxgen.server.engine.thread import State
 from mlxgen.server.errors import RequestError
+from mlxgen.server.programs.registry import Steered
 from mlxgen.server.programs.running import Running
 from mlxgen.server.programs.slow import SLOW, SlowCalls
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -18,9 +18,11 @@ import mlxgen
 from mlxgen.chat.calls.formats import FORMATS
 from mlxgen.chat.splitter import Marks
 from mlxgen.engine.chunk import Alternative, Chunk, FinishReason, Usage
-from mlxgen.server.call import Call, Event, Sent
+from mlxgen.server.ask import Ask
+from mlxgen.server.engine.mailbox import Delivery
 from mlxgen.server.errors import RequestError
 from mlxgen.server.http.responses import to_text
+from mlxgen.server.reply import Event, Reply, Sent
 from mlxgen.server.served_model import ServedModel
 from mlxgen.text import TextDecoder
 from mlxgen.tokens import Token, Vocabulary
@@ -62,7 +64,7 @@ def with_dialect(model: ServedModel, **changes: Any) -> ServedModel:
     return replace(model, dialect=replace(model.dialect, **changes))
 
 
-def refused(parse: Callable[[Any, ServedModel], Call], body: Any, model: ServedModel) -> Any:
+def refused(parse: Callable[[Any, ServedModel], Ask], body: Any, model: ServedModel) -> Any:
     """The error that a body gives; it is one that a client can use."""
     with pytest.raises(RequestError) as info:
         parse(body, model)
@@ -121,6 +123,19 @@ def chunks_of(
         )
         sent = upto
     return chunks
+
+
+def news(chunk: Chunk, index: int = 0, used: Usage | None = None) -> Delivery:
+    """A chunk of a sequence, as the engine delivers it."""
+    return Delivery(index, [chunk], used)
+
+
+def whole_of(reply: Reply, events: Iterable[Sent]) -> Any:
+    """The whole answer, of the events of a stream."""
+    for event in events:
+        assert isinstance(event, dict)
+        reply.fold(event)
+    return reply.whole()
 
 
 def read_again(sent: Sequence[Sent]) -> list[Event]:

@@ -9,11 +9,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen.server.call import Call
+from mlxgen.server.ask import Ask
+from mlxgen.server.chat import ChatRequest, parse_chat
+from mlxgen.server.completions import CompletionRequest, parse_completion
 from mlxgen.server.errors import RequestError
-from mlxgen.server.openai.chat import parse_chat
-from mlxgen.server.openai.completion import parse_completion
-from mlxgen.server.openai.schemas import ChatRequest, CompletionRequest
 from tests.chat.kit import tool
 
 from ...effort import tries
@@ -75,7 +74,7 @@ def check(outcome: Any) -> None:
         error.message.encode()
         assert len(error.message) < 1000 and len(error.param or "") < 300
     else:
-        assert isinstance(call, Call) and call.jobs
+        assert isinstance(call, Ask) and call.jobs
         json.dumps(call.reply(id="1", created=1).fail(ValueError())).encode()
 
 
@@ -124,4 +123,4 @@ def test_any_body_is_answered(body: dict[str, Any]) -> None:
 
 def test_the_body_that_is_spoiled_is_good_but_for_its_many_wishes() -> None:
     body = {k: v for k, v in FULL.items() if k != "response_format"}
-    assert parse_chat(body, demo()).specs
+    assert parse_chat(body, demo()).spec

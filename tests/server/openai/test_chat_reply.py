@@ -11,15 +11,14 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from mlxgen.engine.chunk import Alternative, Chunk, DraftCount, FinishReason, Rejected, Usage
 from mlxgen.errors import DeadEndError, GrammarError
-from mlxgen.server.openai.chat import parse_chat
-from mlxgen.server.openai.reply import OpenAIReply
-from mlxgen.server.openai.usage import usage_json
+from mlxgen.server.chat import parse_chat
+from mlxgen.server.openai_reply import OpenAIReply, usage_json
 from mlxgen.tokens import Token
 from tests.chat import kit
 from tests.chat.kit import tool
 
 from ...effort import tries
-from .kit import HELLO, chunks_of, demo, read_again, usage, without
+from .kit import HELLO, chunks_of, demo, news, read_again, usage, whole_of, without
 
 CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Oslo"}}</tool_call>'
 TOOLS = {"tools": [tool()]}
@@ -35,16 +34,14 @@ def answers(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The events of a stream, and the whole answer, of the same chunks."""
     streamed, whole = reply({**body, "stream": True}), reply(body)
-    events = streamed.start()
-    assert whole.start() == []
+    events, folded = streamed.start(), [*whole.start()]
     for index, row in enumerate(rows):
         for chunk in row:
-            events += read_again(streamed.push(index, chunk))
-            assert whole.push(index, chunk) == []
+            events += read_again(streamed.take(news(chunk, index)))
+            folded += cast(Any, whole.take(news(chunk, index)))
     usages = [usage(7, len(row), 2) for row in rows]
-    assert whole.finish(usages) == []
     events += streamed.finish(usages)
-    answer = whole.complete(usages)
+    answer = whole_of(whole, [*folded, *whole.finish(usages)])
     for event in events:
         ChatCompletionChunk.model_validate(json.loads(json.dumps(event, allow_nan=False)))
     ChatCompletion.model_validate(json.loads(json.dumps(answer, allow_nan=False)))

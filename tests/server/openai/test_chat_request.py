@@ -12,8 +12,8 @@ from mlxgen.chat.calls.checked import CheckedCalls
 from mlxgen.filters import After, Choice, JsonObject, JsonSchema, Lark, Regex
 from mlxgen.filters.any_of import AnyOf, FirstToken
 from mlxgen.sampling import derive_seed
-from mlxgen.server.asked import UNBOUNDED
-from mlxgen.server.openai.chat import parse_chat
+from mlxgen.server.ask import UNBOUNDED
+from mlxgen.server.chat import parse_chat
 from mlxgen.server.token_work import tokenize
 from tests.chat.kit import tool
 from tests.fakes import byte_level_tokenizer
@@ -346,7 +346,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
 def test_a_constraint_becomes_its_specification(fields: dict[str, Any], spec: Any) -> None:
     assert spec_of({**fields, **OFF}) == spec
     call = parse_chat({"messages": HELLO, **fields, **OFF}, demo())
-    assert call.specs == (() if spec is None else (spec,))
+    assert call.spec == spec
 
 
 def test_a_text_can_be_held_to_one_constraint_only() -> None:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from openai.types import Completion
 
 from mlxgen.engine.chunk import Alternative, Chunk, FinishReason
-from mlxgen.server.openai.completion import parse_completion
+from mlxgen.server.completions import parse_completion
 from tests.chat.kit import tokens_of
 
 from ...effort import tries
-from .kit import chunks_of, demo, plain, read_again, usage
+from .kit import chunks_of, demo, news, plain, read_again, usage, whole_of
 
 
 def answers(
@@ -24,15 +24,15 @@ def answers(
     model = model or demo()
     streamed = parse_completion({**body, "stream": True}, model).reply(id="cmpl-1", created=5)
     whole = parse_completion(body, model).reply(id="cmpl-1", created=5)
-    events = streamed.start()
-    assert whole.start() == []
+    events = read_again(streamed.start())
+    folded = [*whole.start()]
     for index, row in enumerate(rows):
         for chunk in row:
-            events += read_again(streamed.push(index, chunk))
-            assert whole.push(index, chunk) == []
+            events += read_again(streamed.take(news(chunk, index)))
+            folded += whole.take(news(chunk, index))
     usages = [usage(7, len(row)) for row in rows]
-    events += streamed.finish(usages)
-    answer = whole.complete(usages)
+    events += read_again(streamed.finish(usages))
+    answer = whole_of(whole, [*folded, *whole.finish(usages)])
     for event in json.loads(json.dumps(events, allow_nan=False)):
         for choice in event["choices"]:  # the client's type knows no choice without it
             choice["finish_reason"] = choice["finish_reason"] or "stop"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlxgen.engine import Prompt
 from mlxgen.filters import Regex
 from mlxgen.sampling import derive_seed
-from mlxgen.server.openai.completion import DEFAULT_TOKENS, parse_completion
+from mlxgen.server.completions import DEFAULT_TOKENS, parse_completion
 
 from .kit import demo, refused
 
@@ -32,7 +32,7 @@ def test_too_many_rows_are_refused() -> None:
 
 def test_a_constraint_holds_from_the_first_character() -> None:
     call = parse_completion({"prompt": "a", "regex": "b+"}, demo())
-    assert call.jobs[0].options.filters == call.specs == (Regex("b+"),)
+    assert call.jobs[0].options.filters == (call.spec,) == (Regex("b+"),)
 
 
 def test_an_echo_with_log_probabilities_has_the_prompt_scored() -> None:

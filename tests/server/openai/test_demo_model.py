@@ -15,11 +15,12 @@ from openai.types.chat import ChatCompletion
 import mlxgen
 from mlxgen import LanguageModel, OptionError
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.server.openai.chat import parse_chat
-from mlxgen.server.openai.completion import parse_completion
+from mlxgen.server.chat import parse_chat
+from mlxgen.server.completions import parse_completion
 from mlxgen.server.served_model import ServedModel
 from tests.chat.kit import tool
 
+from .kit import news, whole_of
 from .test_chat_reply import comparable, folded
 
 QUESTION = [{"role": "user", "content": "What is the weather in Oslo?"}]
@@ -51,16 +52,17 @@ class Desk:
     def events(self, body: dict[str, Any], parse: Any = parse_chat) -> Any:
         call = parse(body, self.model)
         reply = call.reply(id="id-1", created=1)
-        events = reply.start()
+        events = [*reply.start()]
         rows = [self.lm.prepare(job.prompt, job.options) for job in call.jobs]
         handles = [self.scheduler.submit(row) for row in rows]
         while self.scheduler.busy:
             for event in self.scheduler.step():
                 assert event.error is None, event.error
                 for chunk in event.chunks:
-                    events += reply.push(handles.index(event.handle), chunk)
+                    events += reply.take(news(chunk, handles.index(event.handle)))
         usages = [handle.usage for handle in handles]
-        return events + reply.finish(usages) if call.stream else reply.complete(usages)
+        events += reply.finish(usages)
+        return events if call.stream else whole_of(reply, events)
 
     def chat(self, messages: Any, **fields: Any) -> dict[str, Any]:
         """The first choice of a whole answer."""

@@ -11,10 +11,9 @@ import jsonschema
 import pytest
 from pydantic import BaseModel
 
+from mlxgen.server.chat import ChatRequest, parse_chat
+from mlxgen.server.completions import CompletionRequest, parse_completion
 from mlxgen.server.errors import RequestError
-from mlxgen.server.openai.chat import parse_chat
-from mlxgen.server.openai.completion import parse_completion
-from mlxgen.server.openai.schemas import ChatRequest, CompletionRequest
 
 from .kit import HELLO, demo, refused
 

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from mlxgen.engine import Progress
-from mlxgen.server.call import Call
-from mlxgen.server.openai.chat import parse_chat
-from mlxgen.server.openai.completion import parse_completion
-from mlxgen.server.openai.llama import parse_infill, parse_llama
+from mlxgen.server.ask import Ask
+from mlxgen.server.chat import parse_chat
+from mlxgen.server.completions import parse_completion
+from mlxgen.server.engine.mailbox import Delivery
+from mlxgen.server.llama import parse_infill, parse_llama
 from mlxgen.server.served_model import ServedModel
 from mlxgen.tokens import Infill
 from tests.fakes import byte_level_tokenizer
 
-from .kit import HELLO, chunks_of, demo, refused, served, usage
+from .kit import HELLO, chunks_of, demo, refused, served, usage, whole_of
 
 MARKS = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"]
 PROGRESS = Progress(usage(), 3)
@@ -35,7 +36,7 @@ def infill() -> Infill:
     return Infill.of(coder().vocabulary)
 
 
-def prompts(call: Call) -> list[list[int]]:
+def prompts(call: Ask) -> list[list[int]]:
     return [list(job.prompt.tokens) for job in call.jobs]
 
 
@@ -129,15 +130,17 @@ def test_what_an_editor_sends_is_taken() -> None:
     reply = call.reply(id="x", created=0)
     vocabulary = coder().vocabulary
     chunks = chunks_of(vocabulary.continue_with(b"pass"), vocabulary, opens_text=False)
-    for chunk in chunks:
-        reply.push(0, chunk, PROGRESS)
-    assert reply.complete([PROGRESS.usage]) == {
+    events = [
+        event for chunk in chunks for event in reply.take(Delivery(0, [chunk], None, PROGRESS))
+    ]
+    assert whole_of(reply, events) == {
         "content": "pass",
         "timings/prompt_n": 3,
         "truncated": False,
     }
     warming = parse_infill({**editor, "n_predict": 0, "response_fields": [""]}, coder())
     reply = warming.reply(id="x", created=0)
-    for chunk in chunks:
-        reply.push(0, chunk, PROGRESS)
-    assert reply.complete([PROGRESS.usage]) == {}
+    events = [
+        event for chunk in chunks for event in reply.take(Delivery(0, [chunk], None, PROGRESS))
+    ]
+    assert whole_of(reply, events) == {}

@@ -22,31 +22,32 @@ from openai.types.shared_params import FunctionDefinition as FunctionParam
 from openai.types.shared_params.response_format_json_schema import JSONSchema
 from pydantic import BaseModel
 
-from mlxgen.server.openai import messages, schemas
-from mlxgen.server.openai.peers import PEERS
+from mlxgen.server import chat as messages
+from mlxgen.server import completions, generation
+from mlxgen.server.peers import OPENAI as PEERS
 
 
 @pytest.mark.parametrize(
     ("sent", "known"),
     [
-        (chat.CompletionCreateParamsStreaming, schemas.ChatRequest),
-        (completion.CompletionCreateParamsStreaming, schemas.CompletionRequest),
-        (ChatCompletionStreamOptionsParam, schemas.StreamOptions),
-        (ChatCompletionFunctionToolParam, schemas.Tool),
-        (FunctionParam, schemas.FunctionDefinition),
-        (JSONSchema, schemas.NamedSchema),
+        (chat.CompletionCreateParamsStreaming, messages.ChatRequest),
+        (completion.CompletionCreateParamsStreaming, completions.CompletionRequest),
+        (ChatCompletionStreamOptionsParam, generation.StreamOptions),
+        (ChatCompletionFunctionToolParam, messages.Tool),
+        (FunctionParam, messages.FunctionDefinition),
+        (JSONSchema, generation.NamedSchema),
         (ChatCompletionSystemMessageParam, messages.PlainMessage),
         (ChatCompletionDeveloperMessageParam, messages.PlainMessage),
         (ChatCompletionUserMessageParam, messages.PlainMessage),
         (ChatCompletionAssistantMessageParam, messages.AssistantMessage),
         (ChatCompletionToolMessageParam, messages.ToolMessage),
         (ChatCompletionMessageFunctionToolCallParam, messages.ToolCallOfMessage),
-        (ChatCompletionContentPartTextParam, messages.TextPart),
+        (ChatCompletionContentPartTextParam, generation.TextPart),
     ],
     ids=lambda kind: kind.__name__,
 )
 def test_every_field_of_the_client_is_known(sent: Any, known: type[BaseModel]) -> None:
     names = {field.alias or name for name, field in known.model_fields.items()}
-    if issubclass(known, schemas.GenerationRequest):
+    if issubclass(known, generation.GenerationRequest):
         names |= PEERS.keys()
     assert set(sent.__annotations__) <= names

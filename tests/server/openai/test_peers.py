@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from mlxgen.server.call import Call
-from mlxgen.server.openai.chat import parse_chat
-from mlxgen.server.openai.completion import parse_completion
-from mlxgen.server.openai.constraints import constraining
-from mlxgen.server.openai.peers import PEERS, Neutral, Rule, SameAs
-from mlxgen.server.openai.schemas import ChatRequest, CompletionRequest
+from mlxgen.server.ask import Ask
+from mlxgen.server.chat import ChatRequest, parse_chat
+from mlxgen.server.completions import CompletionRequest, parse_completion
+from mlxgen.server.peers import OPENAI as PEERS
+from mlxgen.server.peers import Neutral, Rule, SameAs
 
 from .kit import HELLO, demo, refused
 
@@ -48,7 +47,7 @@ def base_of(path: str) -> tuple[Any, dict[str, Any]]:
 @pytest.mark.parametrize(("path", "rule"), LEAVES, ids=[path for path, _ in LEAVES])
 def test_every_name_of_the_table_does_what_it_says(path: str, rule: Rule) -> None:
     parse, base = base_of(path)
-    plain: Call = parse(base, demo())
+    plain: Ask = parse(base, demo())
     assert parse({**base, **body_of(path, None)}, demo()).jobs == plain.jobs  # null means default
     if isinstance(rule, Neutral) and rule.values is None:
         anything: tuple[Any, ...] = (True, 5, "x", {"a": []})
@@ -216,7 +215,7 @@ def test_what_clients_leave_in_messages_is_ignored() -> None:
 
 def test_a_schema_needs_no_name() -> None:
     form = {"type": "json_schema", "json_schema": {"schema": {"type": "string"}}}
-    assert parse_chat({**CHAT, "response_format": form}, demo()).specs
+    assert parse_chat({**CHAT, "response_format": form}, demo()).spec
 
 
 def test_the_generation_prompt_is_left_out_only_where_an_answer_goes_on() -> None:
@@ -231,14 +230,19 @@ def test_the_generation_prompt_is_left_out_only_where_an_answer_goes_on() -> Non
         assert refused(parse_chat, body, demo()).param == "add_generation_prompt"
 
 
-def test_a_grammar_is_blamed_on_the_field_that_the_client_sent() -> None:
-    names = ["response_format", "json_schema", "grammar", "regex", "choice", "tools", "ebnf"]
-    names += [
-        "structured_outputs",
-        "format",
-        "response_schema",
-        *(name for name in PEERS if name.startswith("guided_")),
-    ]
-    unused = {"guided_decoding_backend", "guided_whitespace_pattern"}
-    assert set(constraining(dict.fromkeys([*PEERS, *FIELDS], 1))) == {*names} - unused
-    assert constraining({"regex": "a", "prompt": "b", "choice": None}) == ["regex"]
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"regex": "a+"}, "regex"),
+        ({"guided_regex": "a+"}, "guided_regex"),
+        ({"guided_json": '{"type": "object"}'}, "guided_json"),
+        ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs.choice"),
+        ({"format": {"type": "object"}}, "format"),
+        ({"response_schema": {"type": "object"}}, "response_schema"),
+        ({"ebnf": 'root ::= "a"'}, "ebnf"),
+    ],
+)
+def test_a_grammar_is_blamed_on_the_field_that_the_client_sent(
+    fields: dict[str, Any], named: str
+) -> None:
+    assert parse_chat({**CHAT, **fields}, demo()).names["filters"] == named

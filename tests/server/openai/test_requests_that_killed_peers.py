@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mlxgen.server.openai.chat import parse_chat
-from mlxgen.server.openai.completion import parse_completion
+from mlxgen.server.chat import parse_chat
+from mlxgen.server.completions import parse_completion
 
 from .kit import HELLO, demo, refused
 

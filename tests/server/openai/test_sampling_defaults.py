@@ -11,16 +11,16 @@ import pytest
 
 from mlxgen.engine.options import Options
 from mlxgen.loading.sampling_defaults import CHOICES, GREEDY, SamplingChoice, sampling_defaults
-from mlxgen.server.call import Call
-from mlxgen.server.openai.chat import parse_chat
-from mlxgen.server.openai.completion import parse_completion
-from mlxgen.server.openai.props import in_force, props_of, slots_of
+from mlxgen.server.ask import Ask
+from mlxgen.server.chat import parse_chat
+from mlxgen.server.completions import parse_completion
+from mlxgen.server.llama import in_force, props_of, slots_of
 from mlxgen.server.served_model import ServedModel
 
 from .kit import HELLO, demo
 
 RECOMMENDED = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "repetition_penalty": 1.05}
-PARSERS: list[tuple[Callable[[Any, ServedModel], Call], dict[str, Any]]] = [
+PARSERS: list[tuple[Callable[[Any, ServedModel], Ask], dict[str, Any]]] = [
     (parse_chat, {"messages": HELLO}),
     (parse_completion, {"prompt": "Once upon a time"}),
 ]
@@ -47,7 +47,7 @@ def test_every_choice_is_offered() -> None:
 )
 @pytest.mark.parametrize(("parse", "body"), PARSERS)
 def test_a_request_that_says_nothing_or_null_gets_the_defaults(
-    parse: Callable[[Any, ServedModel], Call],
+    parse: Callable[[Any, ServedModel], Ask],
     body: dict[str, Any],
     choice: SamplingChoice,
     recommended: dict[str, Any],

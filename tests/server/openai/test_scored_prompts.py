@@ -12,8 +12,8 @@ import pytest
 import mlxgen
 from mlxgen import LanguageModel
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.server.openai.chat import parse_chat
-from mlxgen.server.openai.completion import parse_completion
+from mlxgen.server.chat import parse_chat
+from mlxgen.server.completions import parse_completion
 
 from .kit import refused
 from .test_demo_model import Desk

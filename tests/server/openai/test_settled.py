@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlxgen
 from mlxgen.engine import Usage
 from mlxgen.engine.chunk import fold
-from mlxgen.server.openai.settled import settled
+from mlxgen.server.openai_reply import settled
 from mlxgen.text import TextDecoder
 
 

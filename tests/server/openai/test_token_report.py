@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mlxgen.chat.splitter import Kind, Span
 from mlxgen.engine.chunk import Chunk
-from mlxgen.server.openai.token_report import Reported, TokenReport
+from mlxgen.server.told_tokens import Reported, TokenReport
 from mlxgen.text import TextDecoder
 from mlxgen.tokens import Vocabulary
 from tests.fakes import byte_level_tokenizer, sentencepiece_tokenizer

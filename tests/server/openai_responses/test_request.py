@@ -16,12 +16,10 @@ from openai.types.responses.response_reasoning_item_param import ResponseReasoni
 from pydantic import TypeAdapter
 
 from mlxgen.engine import Options
-from mlxgen.server.call import Call
-from mlxgen.server.openai.chat import parse_chat
-from mlxgen.server.openai_responses.elsewhere import ELSEWHERE
-from mlxgen.server.openai_responses.items import Input, rendered
-from mlxgen.server.openai_responses.request import parse_responses
-from mlxgen.server.openai_responses.schemas import ResponsesRequest
+from mlxgen.server.ask import Ask
+from mlxgen.server.chat import parse_chat
+from mlxgen.server.peers import RESPONSES as ELSEWHERE
+from mlxgen.server.responses import Input, ResponsesRequest, parse_responses, rendered
 
 from ..openai.kit import demo, refused
 
@@ -33,7 +31,7 @@ SCHEMA: dict[str, Any] = {
 WEATHER: dict[str, Any] = {"type": "function", "name": "get_weather", "parameters": SCHEMA}
 
 
-def call_of(**fields: Any) -> Call:
+def call_of(**fields: Any) -> Ask:
     return parse_responses({"input": "Hello", **fields}, demo())
 
 
@@ -111,9 +109,9 @@ def test_a_response_has_the_prompt_of_the_same_chat_completion() -> None:
 
 
 def test_one_call_or_any_object_can_be_asked_for() -> None:
-    assert call_of(tools=[WEATHER], parallel_tool_calls=False).specs
-    assert call_of(text={"format": {"type": "json_object"}}).specs
-    assert not call_of(text={"format": {"type": "text"}}).specs
+    assert call_of(tools=[WEATHER], parallel_tool_calls=False).spec
+    assert call_of(text={"format": {"type": "json_object"}}).spec
+    assert not call_of(text={"format": {"type": "text"}}).spec
     [job] = call_of(max_tokens=7).jobs
     assert job.options.max_tokens == 7
 
@@ -152,7 +150,7 @@ def test_what_changes_nothing_is_accepted() -> None:
         stream=True,
         stream_options={"include_obfuscation": False},
     )
-    assert call.jobs == (plain,)
+    assert call.jobs == [plain]
     assert call.stream
 
 

@@ -1,17 +1,14 @@
-"""The reply to a request of the Messages API, streamed or whole.
-
-Invariant: a whole message is what its stream's events, put together, say.
-"""
+"""The reply to a request of Anthropic's Messages API."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from ...chat.answer import AnswerReader
-from ...chat.events import (
+from ..chat.answer import AnswerReader
+from ..chat.events import (
     CallArguments,
     CallEnded,
     CallStarted,
@@ -20,52 +17,37 @@ from ...chat.events import (
     Reasoning,
     Text,
 )
-from ...chat.splitter import Reading
-from ...engine import Chunk, Progress, Usage
-from ..call import Aside, Event, Sent
-from ..errors import as_messages_error, error_body
-from ..http.responses import to_text
-from ..timings import prompt_progress, timings
+from ..engine import Usage
+from .ask import Ask
+from .engine.mailbox import Delivery
+from .errors import as_messages_error, error_body
+from .http.responses import to_text
+from .reply import Aside, Event, Sent
+from .timings import prompt_progress, timings
 
 _REASONS = {"length": "max_tokens", "calls": "tool_use"}
 
 
 class MessagesReply:
-    """A ``Reply`` as Anthropic's.
-
-    ``stops`` are the client's own; ``thinks``: thoughts are shown; ``progress``: pings say how far
-    the prompt is.
-    """
+    """A ``Reply``. ``stops`` are the client's own; ``thinks``: thoughts are shown."""
 
     def __init__(
-        self,
-        reading: Reading,
-        id: str,
-        *,
-        model: str,
-        prompt_tokens: int,
-        stream: bool,
-        stops: Collection[str],
-        thinks: bool,
-        progress: bool = False,
-        params: Mapping[str, str],
+        self, ask: Ask, id: str, created: int, *, stops: Collection[str], thinks: bool
     ) -> None:
-        self._stream = stream
-        self._model = model
-        self._stops = stops
+        [question] = ask.questions
+        self._ask = ask
+        self._stops = frozenset(stops)
         self._thinks = thinks
-        self._reports = progress
         self._begun = False
-        self._params = params
         self._id = id
-        self._reader = AnswerReader(reading, self._name_call)
+        self._reader = AnswerReader(question.reading, self._name_call)
         self._index = -1  # of the newest block
         self._open: str | None = None  # the type of the block that is not over
         self._thoughts = hashlib.blake2b(digest_size=24)
-        self._usage = Usage(prompt_tokens=prompt_tokens)
-        self._whole: Event = {"content": []}  # what the events said, if nobody streams them
-        self._texts: list[str] = []  # of its last block
+        self._usage = Usage(prompt_tokens=len(question.prompt.tokens))
         self._held: list[Event] = []  # until it is known what the prefix cache has of the prompt
+        self._whole: Event = {}
+        self._texts: list[str] = []  # of its last block
 
     def _name_call(self, number: int) -> str:
         """A name for a call, unique among all replies."""
@@ -79,7 +61,7 @@ class MessagesReply:
             "id": self._id,
             "type": "message",
             "role": "assistant",
-            "model": self._model,
+            "model": self._ask.model.name,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
@@ -87,66 +69,56 @@ class MessagesReply:
         }
         return [{"type": "message_start", "message": message}]
 
-    def prefilled(self, index: int, progress: Progress) -> list[Sent]:
-        self._usage = progress.usage
-        pings = [_ping(prompt_progress=prompt_progress(progress))] if self._reports else []
-        return [*pings, *self._released()]
+    def take(self, news: Delivery) -> Sequence[Sent]:
+        progress, sent = news.progress, list[Sent]()
+        if progress is not None:
+            self._usage = progress.usage
+        if news.usage is not None:
+            self._usage = news.usage
+        for chunk in news.chunks:
+            events, _ = self._reader.push(chunk, self._usage)
+            self._held += [new for event in events for new in self._shown(event)]
+        if not news.chunks and progress is not None and self._ask.watched:
+            sent.append(_ping(prompt_progress=prompt_progress(progress)))
+        if not news.chunks or progress is None or progress.prefilled or news.usage is not None:
+            sent += self._held
+            self._held = []
+        return sent
 
     def alive(self) -> list[Aside]:
         # Readers expect ``message_start`` before any other event
         return [_ping() if self._begun else Aside(": the prompt is being run")]
 
-    def push(
-        self, index: int, chunk: Chunk, progress: Progress | None = None, usage: Usage | None = None
-    ) -> Sequence[Event]:
-        if progress is not None:
-            self._usage = progress.usage
-        if usage is not None:
-            self._usage = usage
-        events, _ = self._reader.push(chunk, self._usage)
-        shown = [new for event in events for new in self._shown(event)]
-        if self._stream:
-            self._held += shown
-            known = progress is None or progress.prefilled or usage is not None
-            return self._released() if known else ()
-        for each in shown:
-            self._fold(each)
-        return ()
-
-    def _released(self) -> list[Event]:
-        held, self._held = self._held, []
-        return held
-
     def fail(self, error: BaseException) -> Event:
-        return as_messages_error(*error_body(error, self._params))
+        return as_messages_error(*error_body(error, self._ask.names))
 
     def finish(self, usages: Sequence[Usage]) -> list[Event]:
         return [{"type": "message_stop"}]
 
-    def complete(self, usages: Sequence[Usage]) -> Event:
-        [start] = self.start()
-        whole: Event = start["message"] | self._whole
-        return whole
+    # ---- the whole message
 
-    def _fold(self, event: Event) -> None:
-        content = self._whole["content"]
+    def fold(self, event: Event) -> None:
         match event["type"]:
+            case "message_start":
+                self._whole = event["message"]
             case "content_block_start":
-                content.append(event["content_block"])
+                self._whole["content"].append(event["content_block"])
             case "content_block_delta":
                 for name, value in event["delta"].items():
                     if name == "signature":
-                        content[-1][name] = value
+                        self._whole["content"][-1][name] = value
                     elif name != "type":
                         self._texts.append(value)
             case "content_block_stop":
                 text, self._texts = "".join(self._texts), []
-                kind = content[-1]["type"]
-                content[-1]["input" if kind == "tool_use" else kind] = (
-                    _arguments(text) if kind == "tool_use" else text
-                )
+                block = self._whole["content"][-1]
+                is_call = block["type"] == "tool_use"
+                block["input" if is_call else block["type"]] = _arguments(text) if is_call else text
             case "message_delta":
                 self._whole |= {**event["delta"], "usage": event["usage"]}
+
+    def whole(self) -> Event:
+        return self._whole
 
     # ---- events
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from ..errors import RequestError
-from ..fields import got
+from .errors import RequestError
+from .fields import got
 
 Fields: TypeAlias = Mapping[str, Any]
 
@@ -226,7 +226,7 @@ _SAMPLER = (
     "this sampler is not available; leave it out, or use top_p, top_k, min_p or xtc_probability"
 )
 _CHATS = "belongs to POST /v1/chat/completions; leave it out"
-_RESPONSES = "belongs to POST /v1/responses; send messages"
+_TO_RESPONSES = "belongs to POST /v1/responses; send messages"
 _NO_TRIM = Neutral((False,), "stops are never part of the text; leave it out")
 _NO_BEAMS = "there is no beam search here; leave it out"
 _SYSTEM = 'send a message {"role": "system", "content": ...}'
@@ -247,7 +247,7 @@ THINKING: Mapping[str, Rule] = {
 }
 """The names under which clients of every API say whether to think."""
 
-PEERS: Mapping[str, Rule] = {
+OPENAI: Mapping[str, Rule] = {
     # llama.cpp's server
     "n_predict": SameAs("max_tokens"),
     "repeat_penalty": SameAs("repetition_penalty"),
@@ -326,7 +326,7 @@ PEERS: Mapping[str, Rule] = {
     "num_ctx": "the context is chosen with --max-context; leave it out",
     "stop_sequences": SameAs("stop"),
     **dict.fromkeys(("system", "instructions"), _SYSTEM),
-    **dict.fromkeys(("input", "previous_response_id", "text"), _RESPONSES),
+    **dict.fromkeys(("input", "previous_response_id", "text"), _TO_RESPONSES),
     # only matters of speed
     **dict.fromkeys(("cache_prompt", "id_slot", "slot_id", "n_cache_reuse"), _TAKEN),
     **dict.fromkeys(("ttl", "keep_alive"), _TAKEN),
@@ -356,4 +356,50 @@ PEERS: Mapping[str, Rule] = {
     **dict.fromkeys(("tools", "tool_choice"), _CHATS),
     **dict.fromkeys(("chat_template_kwargs", "reasoning_effort"), _CHATS),
 }
-"""Fields that an endpoint does not have, by name."""
+"""Fields that chat completions and completions do not have, by name."""
+
+INFILL: Mapping[str, Rule] = {
+    **OPENAI,  # what editors send to cut a suggestion short has no effect
+    **dict.fromkeys(("t_max_prompt_ms", "t_max_predict_ms", "n_indent", "samplers"), _TAKEN),
+}
+
+MESSAGES: Mapping[str, Rule] = {
+    "compaction": "this server makes no summaries of its own; leave it out",
+    "thread": Refused(
+        "this server is stateless and keeps no messages; send the whole conversation",
+        "thread_unsupported_request",
+    ),
+    # who pays, where it runs and how fast
+    **dict.fromkeys(("billing_policy", "fallback_credit_token", "fallbacks"), _TAKEN),
+    **dict.fromkeys(("inference_geo", "speed", "workspace_id", "user_profile_id"), _TAKEN),
+    **dict.fromkeys(("betas", "diagnostics"), _TAKEN),
+    **THINKING,
+    "cache_salt": _TAKEN,
+    # of tools that are left out
+    **dict.fromkeys(("container", "mcp_servers"), _TAKEN),
+}
+
+_STATELESS = "this server is stateless and keeps no responses; send the whole conversation in input"
+_LOGPROBS = "log-probabilities are reported by POST /v1/chat/completions; leave it out"
+
+RESPONSES: Mapping[str, Rule] = {
+    "previous_response_id": _STATELESS,
+    "conversation": _STATELESS,
+    "background": Neutral((False,), "a response ends with its request; leave it out"),
+    "prompt": "there are no stored prompts here; send instructions and input",
+    "moderation": "there is no moderation here; leave it out",
+    "top_logprobs": Neutral((0,), _LOGPROBS),
+    # nothing is kept
+    **dict.fromkeys(("access_programs", "background_options", "context_management"), _TAKEN),
+    **dict.fromkeys(("prompt_cache_options", "prompt_cache_retention"), _TAKEN),
+    **THINKING,
+    **dict.fromkeys(("cache_control", "cache_salt"), _TAKEN),
+    # of tools that are left out
+    **dict.fromkeys(("max_tool_calls", "image"), _TAKEN),
+    # the names of chat completions
+    **dict.fromkeys(("max_tokens", "max_completion_tokens"), SameAs("max_output_tokens")),
+    "reasoning_effort": SameAs("reasoning.effort"),
+    "verbosity": _TAKEN,
+    "messages": "belongs to POST /v1/chat/completions; send input",
+    "response_format": "belongs to POST /v1/chat/completions; send text: {format: ...}",
+}

@@ -1,1 +1,0 @@
-"""Anthropic's Messages API: bodies -> what they mean, the events of a chat -> JSON."""

@@ -1,0 +1,215 @@
+"""What a request asks for, whichever API it came by: one value.
+
+Invariant: an ``Ask`` is frozen and may be used in any thread. An option that the engine would
+refuse is refused here, by the name that it has in the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
+
+from ..chat.calls.held import HeldCalls
+from ..chat.calls.use import Form
+from ..chat.splitter import Reading
+from ..chat.template.sandbox import RenderLimits
+from ..chat.turn import Plan, Turn, plan_turn
+from ..engine import Options, Prompt, control_options
+from ..errors import MlxgenError
+from ..filters import Specification
+from ..sampling import derive_seed
+from ..text import heal_plan
+from .bodies import Read
+from .errors import RequestError, as_request_error
+from .programs.registry import Steered
+from .reply import Reply
+from .served_model import ServedModel
+from .text_request import TextRequest, options_of
+
+R = TypeVar("R", bound=TextRequest)
+
+UNBOUNDED = 16_384
+"""``max_tokens`` if neither the request nor the model's context limits it."""
+
+
+class Job(NamedTuple):
+    """One sequence: ``lm.prepare(job.prompt, job.options)``."""
+
+    prompt: Prompt
+    options: Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A prompt, and how to read the text of each answer to it.
+
+    - ``at``: the field that it came from.
+    - ``echo``: its text, if that is to come before each answer.
+    - ``reading``: that of the answer's events.
+    - ``skip``: bytes of the prompt that the text spells again.
+    """
+
+    at: str
+    prompt: Prompt
+    echo: str = ""
+    reading: Reading = field(default_factory=Reading)
+    skip: int = 0
+
+    @classmethod
+    def of_chat(cls, at: str, plan: Plan) -> Question:
+        """The one prompt of a chat."""
+        return cls(
+            at=at,
+            prompt=Prompt(plan.ids, plan.opens_text, plan.thinking),
+            reading=plan.reading,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What is to be generated, and for whom.
+
+    - ``model``: by the name that the request has for it.
+    - ``questions``: each has so many ``answers``; ``options`` are those of the first one.
+    - ``spec``: what the text is held to; ``held``: the calls that it holds to schemas.
+    - ``steered``: what decides on the only answer, whose branches are the answers then.
+    - ``stream``: whether the client wants events; ``watched``: whether chunks come with progress.
+    - ``names``: which fields the engine's ``prompt`` and ``filters`` come from, and which exclude
+      tokens, for ``error_body(error, ask.names)``.
+    - ``ignored``: accepted fields that have no effect.
+    """
+
+    model: ServedModel
+    questions: Sequence[Question]
+    options: Options
+    make_reply: Callable[[Ask, str, int], Reply] = field(repr=False)
+    answers: int = 1
+    spec: Specification | None = None
+    held: HeldCalls | None = None
+    steered: Steered | None = None
+    stream: bool = False
+    watched: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
+    ignored: Sequence[str] = ()
+
+    @property
+    def jobs(self) -> Sequence[Job]:
+        """The sequences to run, in the order of ``asked``. Of an answer's choices the first has the
+        given seed, and the others have seeds that are made from it."""
+        seed, n = self.options.seed, self.answers
+        seeds = [seed, *(None if seed is None else derive_seed(seed, i) for i in range(1, n))]
+        each = [replace(self.options, seed=seed) for seed in seeds]
+        return [Job(one.prompt, own.fork()) for one in self.questions for own in each]
+
+    @property
+    def asked(self) -> Sequence[Question]:
+        """The question of each answer."""
+        return [one for one in self.questions for _ in range(self.answers)]
+
+    def loosened(self, loose: Set[str]) -> Ask:
+        """The same, with these tools held to the outline of their schemas alone."""
+        assert self.held is not None
+        spec = self.held.spec_of(loose)
+        filters = () if spec is None else (spec,)
+        return replace(self, options=replace(self.options, filters=filters), spec=spec)
+
+    def reply(self, *, id: str, created: int) -> Reply:
+        """A new reply. ``id`` as in ``chatcmpl-...``; ``created`` in seconds since 1970."""
+        return self.make_reply(self, id, created)
+
+
+def planned(turn: Turn, model: ServedModel, names: Mapping[str, str]) -> Plan:
+    """The plan of a chat's answer; ``names`` as in ``Ask``. Raises ``RequestError``."""
+    try:
+        return plan_turn(turn, model.dialect, RenderLimits())
+    except MlxgenError as error:
+        raise as_request_error(error, names) from error
+
+
+def ask_of(
+    known: Read[R],
+    model: ServedModel,
+    questions: Sequence[Question],
+    own: Mapping[str, Any],
+    make_reply: Callable[[Ask, str, int], Reply],
+    *,
+    names: Mapping[str, str],
+    plan: Plan | None = None,
+    form: Form | None = None,
+    left_out: Sequence[str] = (),
+    answers: int = 1,
+    watched: bool = False,
+    steered: Steered | None = None,
+) -> Ask:
+    """What a request asks for; raises ``RequestError``.
+
+    ``own`` are the options that it spells in its API's way, besides those that are called as ours;
+    None means the default. ``names`` are those of the API for ours. The text is held to the
+    ``plan`` of a chat, or to a ``form``.
+    """
+    for one in questions:
+        _check_context(one, model, own.get("prefix") or ())
+    request = known.request
+    if plan is not None:
+        field, spec, ends = plan.field, plan.spec, () if plan.stop is None else (plan.stop,)
+        own = {"thinking_budget": plan.thinking_budget, **own}
+    else:
+        field, spec = ("prompt", None) if form is None else (form.field, form.spec)
+        ends = ()
+    names = {**known.names, **names}
+    field = names.get(field, field)
+    names |= {"filters": field}
+    narrowing = [field] if spec is not None else []
+    narrowing += [name for name in ("banned", "heal") if getattr(request, name, None)]
+    if narrowing:  # only the request's own fields can exclude everything
+        names["dead_end"] = ", ".join(narrowing)
+    given = {**options_of(request), **own}
+    given = {name: value for name, value in given.items() if value is not None}
+    given = {**model.sampling, **given, "stop": [*given.get("stop", ()), *ends]}
+    given["filters"] = [] if spec is None else [spec]
+    if "max_tokens" not in given:
+        given["max_tokens"] = None if model.max_context is not None else UNBOUNDED
+    try:
+        options = Options.of(given) if steered is None else control_options(given)
+        options.check_vocabulary(model.vocab_size)
+    except MlxgenError as error:
+        raise as_request_error(error, names) from error
+    if options.heal:
+        words = model.vocabulary
+        questions = [
+            replace(one, skip=len(heal_plan(words, one.prompt.tokens)[1])) for one in questions
+        ]
+    return Ask(
+        model=model,
+        questions=questions,
+        options=options,
+        make_reply=make_reply,
+        answers=answers,
+        spec=spec,
+        held=None if plan is None else plan.held,
+        steered=steered,
+        stream=bool(request.stream),
+        watched=watched or bool(request.return_progress),
+        names=names,
+        ignored=[*known.ignored(() if plan is None else plan.ignored, names), *left_out],
+    )
+
+
+def _check_context(question: Question, model: ServedModel, prefix: Sequence[Any]) -> None:
+    """Raise ``RequestError`` for a prompt that leaves no room for an answer.
+
+    ``prefix`` is taken as generated already. Clients know the error by its words, or by its code,
+    and make their prompts shorter.
+    """
+    whole = len(question.prompt.tokens) + len(prefix)
+    if model.max_context is None or whole < model.max_context:
+        return
+    part = f", {len(prefix)} of them in prefix_tokens" if prefix else ""
+    raise RequestError.at(
+        question.at,
+        f"the prompt is too long: this model's maximum context length is {model.max_context} "
+        f"tokens. However, your request resulted in {whole} tokens{part}, and at least one is to "
+        "be generated; shorten it",
+        "context_length_exceeded",
+    )

@@ -1,0 +1,483 @@
+"""OpenAI's chat completions: their bodies, what they ask for, and a choice of their answer.
+
+Every message gets to the template as plain JSON with its content as one string, or, if there are
+images in it, as parts; parts of other kinds that are asked for are refused, and in the history they
+are mended before (``history``). Other fields in messages are ignored. Every field of a request that
+was accepted has had its effect, or has none on the answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field
+
+from ..chat import Chat
+from ..chat.calls.returned import returned
+from ..chat.events import CallArguments, CallStarted, Reasoning, Text, joined
+from ..chat.template.sandbox import RenderLimits
+from ..chat.turn import Effort, Turn, prompt_of
+from ..errors import MlxgenError
+from ..images import plain
+from .ask import Ask, Question, planned
+from .bodies import read
+from .errors import RequestError, as_request_error
+from .fields import Alternatives, Body, Budget, Int, Json, Piece, about, option
+from .generation import GenerationRequest, TextPart, ask_of_generation, form_of, keep_of
+from .history import chat_history
+from .openai_reply import ChoiceText, Delta, Finish, Kind, OpenAIReply
+from .parts import Content as Shown
+from .parts import content_of, image_part
+from .peers import OPENAI
+from .reply import Event
+from .served_model import ServedModel
+from .text_request import limit_of
+from .tool_use import MAX_TOOLS, Choice, Function, tool_use
+
+# ---- bodies --------------------------------------------------------------------------------------
+
+
+class RefusalPart(Piece):
+    """A refusal that an earlier answer consisted of."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+class ImageAddress(Piece):
+    """Where an image is: an address that begins with data:, or one to fetch."""
+
+    url: str
+
+
+class ImagePart(Piece):
+    """An image."""
+
+    type: Literal["image_url"]
+    image_url: ImageAddress
+
+
+Part: TypeAlias = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
+Content: TypeAlias = (
+    str | list[Annotated[TextPart | RefusalPart | ImagePart, Field(discriminator="type")]]
+)
+
+
+class FunctionOfCall(Piece):
+    """The called function; some clients send its arguments as an object, not as JSON text."""
+
+    name: str
+    arguments: str | Json
+
+
+class ToolCallOfMessage(Piece):
+    """A call that an earlier answer made."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionOfCall
+    index: Int | None = None  # clients that gather streams leave it in
+
+
+class PlainMessage(Piece):
+    """Instructions, or what the user says."""
+
+    role: Literal["system", "developer", "user"]
+    content: Content
+    name: str | None = None
+
+
+class AssistantMessage(Piece):
+    """An earlier answer, or the beginning of one."""
+
+    role: Literal["assistant"]
+    content: str | Sequence[Part] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: Any = None  # the same, if it is text
+    tool_calls: list[ToolCallOfMessage] | None = None
+    prefix: bool | None = None  # whether the answer goes on with it, if it is the last message
+    annotations: list[Any] | None = None  # of clients that send an answer back as it came
+    audio: Any = None
+    function_call: Any = None  # the old name of calls, which are these by now
+
+
+class ToolMessage(Piece):
+    """What a tool answered."""
+
+    role: Literal["tool"]
+    content: Content
+    tool_call_id: str
+    name: str | None = None
+
+
+Message: TypeAlias = Annotated[
+    PlainMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
+]
+
+
+class FunctionDefinition(Function, extra="forbid"):
+    """The function of a tool."""
+
+    cache_control: Json | None = None  # accepted; prefixes are always cached
+
+
+class Tool(Body):
+    """A tool; functions are the only kind."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+    cache_control: Json | None = None
+
+
+class FunctionName(Body):
+    """The name of a function."""
+
+    name: str
+
+
+class NamedTool(Body):
+    """The one function that must be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class AllowedTools(Body):
+    """Some of the tools, and whether one must be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedToolChoice(Body):
+    """Some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+ToolChoice: TypeAlias = (
+    Literal["none", "auto", "required"]
+    | Annotated[NamedTool | AllowedToolChoice, Field(discriminator="type")]
+)
+
+
+class ChatRequest(GenerationRequest):
+    """A body of ``POST /v1/chat/completions``."""
+
+    messages: Annotated[list[Message], Field(min_length=1, description="the conversation so far")]
+    max_completion_tokens: Budget | None = about("the new name of max_tokens")
+    logprobs: bool | None = about("report log-probabilities")
+    top_logprobs: Alternatives | None = option("top_logprobs")
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = about(
+        "functions that the model may call"
+    )
+    tool_choice: ToolChoice | None = about("none, auto, required, or the function to call")
+    parallel_tool_calls: bool | None = about(
+        "whether one answer may make several calls (default: true)"
+    )
+    chat_template_kwargs: Json | None = about("variables for the chat template")
+    continue_final_message: bool | None = about("continue the last message instead of adding one")
+    add_generation_prompt: bool | None = about("may be false only with continue_final_message")
+    include_reasoning: bool | None = about("include the model's thoughts (default: true)")
+    reasoning_effort: Effort | None = about(
+        "how long to think: in the model's own grades, or else as a thinking budget"
+    )
+    reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] | None = about(
+        "none leaves the thoughts in the text, with their marks"
+    )
+    modalities: list[Literal["text"]] | None = about("text is the only modality")
+
+
+# ---- what they ask for ---------------------------------------------------------------------------
+
+NAMES = {"prompt": "messages", "template": "chat_template_kwargs"}
+"""The fields that a chat comes from, for ``as_request_error``."""
+
+
+def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Ask:
+    """What a body asks for; raises ``RequestError``, which names the field at fault."""
+    known = read(body, ChatRequest, OPENAI, served=model, mend=chat_history)
+    request = known.request
+    model = model.called(request.model)
+    plan = planned(turn_of(request, model), model, NAMES)
+    return ask_of_generation(
+        known,
+        model,
+        [Question.of_chat("messages", plan)],
+        {
+            "max_tokens": _max_tokens(request),
+            "top_logprobs": _top_logprobs(request),
+            "prompt_logprobs": request.prompt_logprobs,
+        },
+        partial(OpenAIReply, _KIND, request),
+        names=NAMES,
+        plan=plan,
+    )
+
+
+def turn_of(request: ChatRequest, model: ServedModel) -> Turn:
+    """What a request means."""
+    _check_continuation(request)
+    return Turn(
+        chat=Chat(
+            rendered(request.messages),
+            template=request.chat_template_kwargs or {},
+            continue_final_message=_goes_on(request),
+        ),
+        tools=tool_use(
+            functions_of(request.tools),
+            _choice(request.tool_choice),
+            many=request.parallel_tool_calls is not False,
+        ),
+        form=form_of(request),
+        effort=request.reasoning_effort,
+        thinking_budget=request.thinking_budget,
+        usual_budget=model.thinking_budget,
+        keep=keep_of(request, model),
+        raw_thoughts=request.reasoning_format == "none",
+    )
+
+
+def functions_of(tools: Sequence[Tool] | None) -> dict[str, Function]:
+    """The functions of tools, by their places in a request."""
+    return {f"tools[{i}].function": tool.function for i, tool in enumerate(tools or ())}
+
+
+def _choice(choice: ToolChoice | None) -> Choice:
+    if choice is None or isinstance(choice, str):
+        return Choice(choice or "auto")
+    if isinstance(choice, NamedTool):
+        return Choice("named", {"tool_choice.function.name": choice.function.name})
+    allowed = choice.allowed_tools
+    at = "tool_choice.allowed_tools.tools"
+    named = {f"{at}[{i}].function.name": tool.function.name for i, tool in enumerate(allowed.tools)}
+    return Choice(allowed.mode, named)
+
+
+def apply_template(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
+    """The text of the prompt that a chat would have; ``add_generation_prompt: false`` begins no
+    answer."""
+    begins = body.get("add_generation_prompt") is not False
+    given = body if begins else {**body, "add_generation_prompt": None}
+    request = read(given, ChatRequest, OPENAI, served=model, mend=chat_history).request
+    model = model.called(request.model)
+    turn = turn_of(request, model)
+    turn = replace(turn, chat=replace(turn.chat, add_generation_prompt=begins))
+    try:
+        tokens = prompt_of(turn, model.dialect, RenderLimits()).tokens
+    except MlxgenError as error:
+        raise as_request_error(error, NAMES) from error
+    return {"prompt": model.vocabulary.decode(plain(tokens))}
+
+
+def _goes_on(request: ChatRequest) -> bool:
+    """Whether the answer is the rest of the last message, in either way to say so."""
+    last = request.messages[-1]
+    begun = isinstance(last, AssistantMessage) and bool(last.prefix)
+    return begun if request.continue_final_message is None else request.continue_final_message
+
+
+def _check_continuation(request: ChatRequest) -> None:
+    """Raise ``RequestError`` unless a new message is asked for, or the rest of one."""
+    going_on = _goes_on(request)
+    if request.add_generation_prompt is going_on:
+        value, other = ("true", "leave out") if going_on else ("false", "send")
+        raise RequestError.at(
+            "add_generation_prompt",
+            f"{value} means that the answer is {'a new message' if going_on else 'the rest of one'}"
+            f"; {other} continue_final_message: true",
+        )
+    last = request.messages[-1]
+    if going_on and (not isinstance(last, AssistantMessage) or last.tool_calls):
+        raise RequestError.at(
+            "continue_final_message",
+            "expected a last message with the role assistant and some text, to be continued",
+        )
+
+
+def _max_tokens(request: ChatRequest) -> int | None:
+    old, new = request.max_tokens, request.max_completion_tokens
+    if old is not None and new is not None and old != new:
+        raise RequestError.at(
+            "max_tokens", f"{old} contradicts max_completion_tokens={new}; send one of them"
+        )
+    return limit_of(new if new is not None else old)
+
+
+def _top_logprobs(request: ChatRequest) -> int | None:
+    if request.logprobs:
+        return request.top_logprobs or 0
+    if request.top_logprobs:
+        raise RequestError.at("top_logprobs", "needs logprobs: true")
+    return None
+
+
+# ---- messages for a chat template ----------------------------------------------------------------
+
+
+def rendered(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The messages for a chat template."""
+    return [_rendered(message, f"messages[{i}]") for i, message in enumerate(messages)]
+
+
+def _rendered(message: Message, at: str) -> dict[str, Any]:
+    content = _content(message.content, f"{at}.content")
+    plain: dict[str, Any] = {"role": role_of(message.role), "content": content}
+    if message.name is not None:
+        plain["name"] = message.name
+    if isinstance(message, ToolMessage):
+        plain["tool_call_id"] = message.tool_call_id
+    if not isinstance(message, AssistantMessage):
+        return plain
+    if not message.content and message.refusal is not None:
+        plain["content"] = message.refusal
+    thoughts = _thoughts(message)
+    if thoughts is not None:
+        plain["reasoning_content"] = thoughts
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            called(call.id, call.function.name, call.function.arguments)
+            for call in message.tool_calls
+        ]
+    plain["content"] = plain["content"] or ""
+    return plain
+
+
+def role_of(role: str) -> str:
+    """Templates are written for "system"; only OpenAI's own models know "developer"."""
+    return "system" if role == "developer" else role
+
+
+def _thoughts(message: AssistantMessage) -> str | None:
+    if message.reasoning_content is None and isinstance(message.reasoning, str):
+        return message.reasoning
+    return message.reasoning_content
+
+
+def _content(
+    content: str | Sequence[TextPart | RefusalPart | ImagePart] | None, at: str
+) -> Shown | None:
+    if content is None or isinstance(content, str):
+        return content
+    return content_of(
+        image_part(part.image_url.url, f"{at}[{i}].image_url.url")
+        if isinstance(part, ImagePart)
+        else part.text
+        if isinstance(part, TextPart)
+        else part.refusal
+        for i, part in enumerate(content)
+    )
+
+
+def called(id: str, name: str, arguments: str | Json) -> dict[str, Any]:
+    """A call for a chat template."""
+    given = returned(arguments) if isinstance(arguments, str) else arguments
+    function = {"name": name, "arguments": given}
+    return {"id": id, "type": "function", "function": function}
+
+
+# ---- a choice of an answer -----------------------------------------------------------------------
+
+
+class ChatChoice:
+    """A ``ReplyChoice`` of a chat."""
+
+    def __init__(self, request: GenerationRequest, ask: Ask, index: int, id: str) -> None:
+        assert isinstance(request, ChatRequest)
+        self._index = index
+        self._id = id
+        self.text = ChoiceText(request, ask, index, self._name_call)
+        self._called = 0
+        self._thinks = request.include_reasoning is not False
+        self._shown = (Text, CallStarted, CallArguments, *((Reasoning,) if self._thinks else ()))
+
+    def _name_call(self, number: int) -> str:
+        """A name for a call, unique among all replies."""
+        seed = f"{self._id}/{self._index}/{number}".encode()
+        return f"call_{hashlib.blake2b(seed, digest_size=12).hexdigest()}"
+
+    def opening(self) -> Event:
+        """As ``ReplyChoice.opening``: who speaks."""
+        return self._choice({"role": "assistant", "content": "", "refusal": None})
+
+    def nothing(self) -> Event:
+        return self._choice({})
+
+    def events(self, delta: Delta) -> list[Event]:
+        extra = self.text.marks(delta)
+        if self.text.logprobs:
+            logprobs = self._logprobs(delta)
+            if logprobs["content"] or "reasoning_content" in logprobs:
+                extra["logprobs"] = {**logprobs, "content": logprobs["content"] or None}
+        parts = self._deltas(delta)
+        if extra and not parts and delta.finish is None:
+            parts = [{}]
+        choices = [self._choice(part) for part in parts]
+        if delta.finish is not None:
+            choices.append(self._choice({}, delta.finish))
+        if extra:
+            choices[0].update(extra)
+        return choices
+
+    def whole(self, folded: Event) -> Event:
+        delta = folded.pop("delta")
+        content, calls = delta.get("content") or "", delta.get("tool_calls")
+        message: Event = {"role": "assistant", "content": content, "refusal": None}
+        if calls:
+            for call in calls:
+                del call["index"]
+            message |= {"content": content or None, "tool_calls": calls}
+        if delta.get("reasoning"):
+            message |= _told(delta["reasoning"])
+        if self.text.logprobs:
+            told = folded["logprobs"] or {"refusal": None}
+            folded["logprobs"] = {**told, "content": told.get("content") or []}
+        return {**folded, "message": message}
+
+    def _choice(self, delta: dict[str, Any], finish: Finish | None = None) -> Event:
+        return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": finish}
+
+    def _deltas(self, delta: Delta) -> list[dict[str, Any]]:
+        """The messages' deltas, in the order of their events; neighbours of a kind are one."""
+        deltas: list[dict[str, Any]] = []
+        for event in joined([e for e in delta.events if isinstance(e, self._shown)]):
+            if isinstance(event, Text):
+                deltas.append({"content": event.text})
+            elif isinstance(event, Reasoning):
+                deltas.append(_told(event.text))
+            elif isinstance(event, CallStarted):
+                call = {"index": self._called, "id": event.id, "type": "function"}
+                function = {"name": event.name, "arguments": ""}
+                deltas.append({"tool_calls": [{**call, "function": function}]})
+                self._called += 1
+            elif isinstance(event, CallArguments) and deltas and "tool_calls" in deltas[-1]:
+                deltas[-1]["tool_calls"][0]["function"]["arguments"] = event.text
+            elif isinstance(event, CallArguments):
+                more = {"index": self._called - 1, "function": {"arguments": event.text}}
+                deltas.append({"tool_calls": [more]})
+        return deltas
+
+    def _logprobs(self, delta: Delta) -> dict[str, Any]:
+        """The entries of the tokens in each part that is returned."""
+        entry = self.text.writer.chat_entry
+        content = [entry(t, "content") for t in delta.tokens if "content" in t.parts]
+        logprobs: dict[str, Any] = {"content": content, "refusal": None}
+        if self._thinks:
+            thoughts = [entry(t, "reasoning") for t in delta.tokens if "reasoning" in t.parts]
+            logprobs |= {"reasoning_content": thoughts} if thoughts else {}
+        return logprobs
+
+
+def _told(text: str) -> Event:
+    """Thoughts under both names by which clients look for them."""
+    return {"reasoning_content": text, "reasoning": text}
+
+
+_KIND = Kind("chat.completion.chunk", "chat.completion", ChatChoice, shares_prompt=True)

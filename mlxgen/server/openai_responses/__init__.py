@@ -1,1 +1,0 @@
-"""OpenAI's Responses API: bodies -> what they mean, the events of a chat -> JSON."""

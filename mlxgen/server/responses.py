@@ -1,0 +1,505 @@
+"""OpenAI's Responses API: its bodies, from which the description is made, and what they ask for.
+
+``null`` means the default for every field that is not required. The order of what was said is kept,
+so that a conversation that grows begins with the tokens that it began with before; what the model
+said between two inputs is one message, with its thoughts and its calls: that is how it was
+generated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+
+from ..chat import Chat
+from ..chat.calls.use import Form
+from ..chat.turn import Effort, Turn
+from ..filters import JsonObject
+from .ask import Ask, Question, ask_of, planned
+from .bodies import read
+from .chat import called, role_of
+from .errors import RequestError
+from .fields import NO_EFFECT, Body, Budget, Json, Piece, about
+from .generation import StreamOptions
+from .history import responses_history
+from .parts import Content as Shown
+from .parts import content_of, image_part
+from .peers import RESPONSES
+from .reply import Event
+from .responses_reply import SUMMARY, THOUGHTS, ResponsesReply
+from .served_model import ServedModel
+from .text_request import (
+    ObjectFormat,
+    Schema,
+    TextFormat,
+    TextRequest,
+    json_form,
+    limit_of,
+    standard_format,
+)
+from .tool_use import MAX_TOOLS, Choice, Function, functions_in, left_out, tool_use
+
+# ---- items -------------------------------------------------------------------------------------
+
+
+class TextPart(Piece):
+    """A piece of text, of whichever side."""
+
+    type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
+    text: str
+
+
+class RefusalPart(Piece):
+    """A refusal that an earlier answer consisted of."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+class ImagePart(Piece):
+    """An image: an address that begins with data:, or one to fetch."""
+
+    type: Literal["input_image"]
+    image_url: str | None = None
+    file_id: str | None = None
+
+
+class OtherPart(Piece):
+    """What is neither text nor an image: a file or a sound."""
+
+    type: str
+
+
+def _kind_of_part(given: Any) -> str:
+    kind = given.get("type") if isinstance(given, dict) else None
+    if kind in ("input_text", "output_text", "text", "summary_text", "reasoning_text"):
+        return "text"
+    return "refusal" if kind == "refusal" else "image" if kind == "input_image" else "other"
+
+
+Part: TypeAlias = Annotated[
+    Annotated[TextPart, Tag("text")]
+    | Annotated[RefusalPart, Tag("refusal")]
+    | Annotated[ImagePart, Tag("image")]
+    | Annotated[OtherPart, Tag("other")],
+    Discriminator(_kind_of_part),
+]
+Content: TypeAlias = str | list[Part]
+
+
+class MessageItem(Piece):
+    """What somebody says, or the text of an earlier answer."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content
+    status: str | None = None
+
+
+class ReasoningItem(Piece):
+    """What an earlier answer thought; encrypted thoughts of other services are left out."""
+
+    type: Literal["reasoning"]
+    summary: list[Part] | None = None
+    content: list[Part] | None = None
+
+
+class CallItem(Piece):
+    """A call that an earlier answer made."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class ResultItem(Piece):
+    """What a function returned."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Content
+
+
+class OtherItem(Piece):
+    """What only a service can read that keeps conversations or has tools of its own."""
+
+    type: str
+
+
+_ITEMS = ("message", "reasoning", "function_call", "function_call_output")
+
+
+def _kind_of_item(given: Any) -> str:
+    kind = given.get("type") if isinstance(given, dict) else None
+    return "message" if kind is None else kind if kind in _ITEMS else "other"
+
+
+Item: TypeAlias = Annotated[
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[ReasoningItem, Tag("reasoning")]
+    | Annotated[CallItem, Tag("function_call")]
+    | Annotated[ResultItem, Tag("function_call_output")]
+    | Annotated[OtherItem, Tag("other")],
+    Discriminator(_kind_of_item),
+]
+Input: TypeAlias = Annotated[str, Field(min_length=1)] | Annotated[list[Item], Field(min_length=1)]
+
+# ---- tools -------------------------------------------------------------------------------------
+
+
+class FunctionTool(Function):
+    """A function that the client runs."""
+
+    type: Literal["function"]
+
+
+class OtherTool(Piece):
+    """A tool that OpenAI would run, or that is not called with JSON; it is left out."""
+
+    type: str
+
+
+def _kind_of_tool(given: Any) -> str:
+    is_function = isinstance(given, dict) and given.get("type") == "function"
+    return "function" if is_function else "other"
+
+
+Tool: TypeAlias = Annotated[
+    Annotated[FunctionTool, Tag("function")] | Annotated[OtherTool, Tag("other")],
+    Discriminator(_kind_of_tool),
+]
+
+
+class NamedFunction(Body):
+    """The one function that must be called."""
+
+    type: Literal["function"]
+    name: str
+
+
+class AllowedTool(Piece):
+    """A tool that may be called."""
+
+    type: str
+    name: str | None = None
+
+
+class AllowedTools(Body):
+    """Some of the tools, and whether one must be called."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[AllowedTool], Field(min_length=1)]
+
+
+ToolChoice: TypeAlias = (
+    Literal["none", "auto", "required"]
+    | Annotated[NamedFunction | AllowedTools, Field(discriminator="type")]
+)
+
+# ---- the rest of a request ---------------------------------------------------------------------
+
+
+class SchemaFormat(Body):
+    """JSON that matches a schema."""
+
+    type: Literal["json_schema"]
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] | None = None
+    description: str | None = None
+    schema_: Annotated[Schema, Field(alias="schema")]
+    strict: bool | None = None
+
+
+Format: TypeAlias = Annotated[
+    Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")],
+    BeforeValidator(partial(standard_format, nested=False)),
+]
+
+
+class TextConfig(Body):
+    """How the text is to be."""
+
+    format: Format | None = about("text, json_object or json_schema")
+    verbosity: Annotated[Literal["low", "medium", "high"] | None, NO_EFFECT] = about("no effect")
+
+
+class ReasoningConfig(Piece):
+    """How to think before the answer."""
+
+    effort: Effort | None = about(
+        "how long to think: in the model's own grades, or else as a thinking budget"
+    )
+    summary: Literal["auto", "concise", "detailed", "none"] | None = about(
+        "return the thoughts, which are never shortened, as a summary; otherwise they are content"
+    )
+    generate_summary: Literal["auto", "concise", "detailed"] | None = about(
+        "the old name of summary"
+    )
+
+
+class ResponsesRequest(TextRequest):
+    """A body of ``POST /v1/responses``."""
+
+    input: Input = Field(description="what the user says, or the conversation so far")
+    instructions: str | None = about("instructions before the conversation")
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = about(
+        "functions that the model may call; other kinds of tools are left out"
+    )
+    tool_choice: ToolChoice | None = about("none, auto, required, or the function to call")
+    parallel_tool_calls: bool | None = about(
+        "whether one answer may make several calls (default: true)"
+    )
+    text: TextConfig | None = about("the form of the text")
+    reasoning: ReasoningConfig | None = about("how to think before the answer")
+    chat_template_kwargs: Json | None = about("variables for the chat template")
+    max_output_tokens: Budget | None = about(
+        "maximum number of tokens to generate, thoughts included"
+    )
+    stream_options: Annotated[StreamOptions | None, NO_EFFECT] = about(
+        "no effect; a stream always ends with the usage"
+    )
+    truncation: Annotated[Literal["auto", "disabled"] | None, NO_EFFECT] = about(
+        "no effect; a conversation that is too long is refused"
+    )
+    include: Annotated[list[str] | None, NO_EFFECT] = about(
+        "no effect, except that log-probabilities are refused"
+    )
+    store: Annotated[bool | None, NO_EFFECT] = about("no effect; nothing is kept")
+    service_tier: Annotated[str | None, NO_EFFECT] = about("no effect")
+    client_metadata: Annotated[Json | None, NO_EFFECT] = about("no effect")
+    metadata: Json | None = about("returned as it is")
+    prompt_cache_key: str | None = about("returned as it is; prefixes are always cached")
+    safety_identifier: str | None = about("returned as it is")
+    user: str | None = about("returned as it is")
+
+
+# ---- what it asks for --------------------------------------------------------------------------
+
+_FORMAT = "text.format"
+_NAMES = {
+    "filters": _FORMAT,
+    "prompt": "input",
+    "messages": "input",
+    "template": "chat_template_kwargs",
+    "reasoning_effort": "reasoning.effort",
+    "max_tokens": "max_output_tokens",
+}
+
+
+def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Ask:
+    """What a body asks for; raises ``RequestError``, which names the field at fault."""
+    known = read(body, ResponsesRequest, RESPONSES, served=model, mend=responses_history)
+    request = known.request
+    model = model.called(request.model)
+    if "message.output_text.logprobs" in (request.include or ()):
+        raise RequestError.at(
+            "include",
+            "log-probabilities are reported by POST /v1/chat/completions; leave them out",
+            "unsupported_value",
+        )
+    functions = functions_in(request.tools, FunctionTool)
+    thinking = request.reasoning
+    turn = Turn(
+        chat=Chat(
+            rendered(request.instructions, request.input),
+            template=request.chat_template_kwargs or {},
+            continue_final_message=goes_on(request.input),
+        ),
+        tools=tool_use(functions, _choice(request), many=request.parallel_tool_calls is not False),
+        form=_form(request),
+        effort=None if thinking is None else thinking.effort,
+        thinking_budget=request.thinking_budget,
+        usual_budget=model.thinking_budget,
+    )
+    plan = planned(turn, model, _NAMES)
+    wanted = thinking and (thinking.summary or thinking.generate_summary)
+    thoughts = THOUGHTS if wanted in (None, "none") else SUMMARY
+    return ask_of(
+        known,
+        model,
+        [Question.of_chat("input", plan)],
+        {"max_tokens": limit_of(request.max_output_tokens)},
+        partial(ResponsesReply, about=_about(request, functions), thoughts=thoughts),
+        names=_NAMES,
+        plan=plan,
+        left_out=left_out(request.tools, FunctionTool),
+    )
+
+
+def _choice(request: ResponsesRequest) -> Choice:
+    choice = request.tool_choice
+    if choice is None:
+        return Choice()
+    if isinstance(choice, str):
+        return Choice(choice)
+    if isinstance(choice, NamedFunction):
+        return Choice("named", {"tool_choice.name": choice.name})
+    named = {
+        f"tool_choice.tools[{i}].name": tool.name or ""
+        for i, tool in enumerate(choice.tools)
+        if tool.type == "function"
+    }
+    if not named and choice.mode == "auto":  # nothing but tools that are left out
+        return Choice("none")
+    if not named:
+        raise RequestError.at("tool_choice.tools", "there is no function among them; add one")
+    return Choice(choice.mode, named)
+
+
+def _form(request: ResponsesRequest) -> Form | None:
+    format = None if request.text is None else request.text.format
+    if format is None or isinstance(format, TextFormat):
+        return None
+    if isinstance(format, SchemaFormat):
+        return json_form(_FORMAT, format.schema_)
+    return Form(_FORMAT, JsonObject(), is_json=True)
+
+
+def _about(request: ResponsesRequest, functions: Mapping[str, FunctionTool]) -> Event:
+    """What every response says of its request."""
+    tools = [tool.model_dump() for tool in functions.values()]
+    choice, text, thinking = request.tool_choice, request.text, request.reasoning
+    format = None if text is None or text.format is None else text.format
+    shown = {"type": "text"} if format is None else format.model_dump(by_alias=True)
+    return {
+        "background": False,
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "max_tool_calls": None,
+        "metadata": request.metadata or {},
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "prompt_cache_key": request.prompt_cache_key,
+        "reasoning": {
+            "effort": None if thinking is None else thinking.effort,
+            "summary": None if thinking is None else thinking.summary,
+        },
+        "safety_identifier": request.safety_identifier,
+        "service_tier": "default",
+        "store": False,
+        "text": {"format": shown, "verbosity": None if text is None else text.verbosity},
+        "tool_choice": "auto"
+        if choice is None
+        else choice
+        if isinstance(choice, str)
+        else choice.model_dump(),
+        "tools": tools,
+        "top_logprobs": 0,
+        "truncation": "disabled",
+        "user": request.user,
+    }
+
+
+# ---- messages for a chat template ---------------------------------------------------------------
+
+
+def goes_on(given: Input) -> bool:
+    """Whether the answer is the rest of the last item: one of the model that is in progress."""
+    last = given[-1] if isinstance(given, list) else None
+    return (
+        isinstance(last, MessageItem)
+        and (last.role, last.status) == ("assistant", "in_progress")
+        and bool(last.content)
+    )
+
+
+def rendered(instructions: str | None, given: Input) -> list[dict[str, Any]]:
+    """The messages for a chat template, instructions first; raises ``RequestError``."""
+    messages: list[dict[str, Any]] = []
+    answer: dict[str, Any] | None = None  # that of the model, if it is not over
+    if instructions:
+        messages.append({"role": "system", "content": instructions})
+    if isinstance(given, str):
+        return [*messages, {"role": "user", "content": given}]
+    for i, item in enumerate(given):
+        at = f"input[{i}]"
+        if isinstance(item, ResultItem):
+            result = {"role": "tool", "tool_call_id": item.call_id}
+            answer = None
+            messages.append({**result, "content": _content(item.output, f"{at}.output")})
+        elif isinstance(item, MessageItem) and item.role != "assistant":
+            answer = None
+            content = _content(item.content, f"{at}.content")
+            messages.append({"role": role_of(item.role), "content": content})
+        elif isinstance(item, OtherItem):
+            raise _foreign(item, f"{at}.type")
+        else:
+            thoughts = _thoughts(item, at) if isinstance(item, ReasoningItem) else None
+            if thoughts == "":
+                continue
+            if answer is None:
+                answer = {"role": "assistant", "content": ""}
+                messages.append(answer)
+            if isinstance(item, CallItem):
+                call = called(item.call_id, item.name, item.arguments)
+                answer.setdefault("tool_calls", []).append(call)
+            elif isinstance(item, MessageItem):
+                _add(answer, "content", _text(item.content, f"{at}.content"))
+            elif thoughts is not None:
+                _add(answer, "reasoning_content", thoughts)
+    return messages
+
+
+def _add(answer: dict[str, Any], name: str, text: str) -> None:
+    before = answer.get(name)
+    answer[name] = f"{before}\n{text}" if before else text
+
+
+def _thoughts(item: ReasoningItem, at: str) -> str:
+    """All that is known of them: the summary only if there are no others."""
+    for name, parts in (("content", item.content), ("summary", item.summary)):
+        if parts:
+            return "\n".join([_part(part, f"{at}.{name}[{i}]") for i, part in enumerate(parts)])
+    return ""
+
+
+def _text(content: Content, at: str) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join([_part(part, f"{at}[{i}]") for i, part in enumerate(content)])
+
+
+def _content(content: Content, at: str) -> Shown:
+    if isinstance(content, str):
+        return content
+    return content_of(
+        _image(part, f"{at}[{i}]") if isinstance(part, ImagePart) else _part(part, f"{at}[{i}]")
+        for i, part in enumerate(content)
+    )
+
+
+def _image(part: ImagePart, at: str) -> dict[str, Any]:
+    if part.image_url is None:
+        raise RequestError.at(
+            f"{at}.file_id" if part.file_id is not None else f"{at}.image_url",
+            "this server keeps no files; send the image as image_url",
+            "unsupported_value",
+        )
+    return image_part(part.image_url, f"{at}.image_url")
+
+
+def _part(part: TextPart | RefusalPart | ImagePart | OtherPart, at: str) -> str:
+    if isinstance(part, TextPart):
+        return part.text
+    if isinstance(part, RefusalPart):
+        return part.refusal
+    raise RequestError.at(
+        f"{at}.type",
+        f"expected input_text or output_text, got {part.type[:64]!a}; this server reads only text "
+        "there",
+        "unsupported_value",
+    )
+
+
+def _foreign(item: OtherItem, at: str) -> RequestError:
+    if item.type == "item_reference":
+        reason = "this server is stateless and keeps no items; send the item itself"
+    else:
+        *others, last = _ITEMS
+        known = f"{', '.join(others)} or {last}"
+        reason = f"expected {known}, got {item.type[:64]!a}; leave it out"
+    return RequestError.at(at, reason, "unsupported_value")

@@ -1,0 +1,283 @@
+"""The reply to a request of OpenAI's Responses API.
+
+Every item and every part that begins is done once, before the next one begins, with the text that
+its deltas add up to. Events are numbered from 0, without a gap. The whole response is the one in
+the last event.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..chat.answer import AnswerReader
+from ..chat.events import (
+    CallArguments,
+    CallEnded,
+    CallStarted,
+    ChatEvent,
+    Ended,
+    Reasoning,
+    Text,
+)
+from ..engine import Usage
+from .ask import Ask
+from .engine.mailbox import Delivery
+from .errors import error_body
+from .reply import Event
+from .timings import prompt_progress, timings
+
+_FAILURES = {429: "rate_limit_exceeded"}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of item.
+
+    - ``letters``: how its ids begin; ``empty``: it without its text.
+    - ``text``: what the events of its text are called; ``extra`` is in all of them.
+    - ``field``: where the text is, in the item or in its one ``part``.
+    - ``place``: where the part is, and ``parts`` what its events are called.
+    """
+
+    letters: str
+    empty: Event
+    text: str
+    extra: Event = field(default_factory=dict)
+    field: str = "text"
+    part: Event | None = None
+    place: Literal["content", "summary"] = "content"
+    parts: str = "response.content_part"
+
+
+MESSAGE = Kind(
+    "msg",
+    {"type": "message", "role": "assistant", "content": []},
+    "response.output_text",
+    {"logprobs": []},
+    part={"type": "output_text", "text": "", "annotations": [], "logprobs": []},
+)
+THOUGHTS = Kind(
+    "rs",
+    {"type": "reasoning", "summary": [], "content": []},
+    "response.reasoning_text",
+    part={"type": "reasoning_text", "text": ""},
+)
+SUMMARY = Kind(
+    "rs",
+    {"type": "reasoning", "summary": []},
+    "response.reasoning_summary_text",
+    part={"type": "summary_text", "text": ""},
+    place="summary",
+    parts="response.reasoning_summary_part",
+)
+CALL = Kind(
+    "fc",
+    {"type": "function_call", "arguments": ""},
+    "response.function_call_arguments",
+    field="arguments",
+)
+
+
+class OpenItem:
+    """An item that is being written; ``more`` may come until it is done."""
+
+    def __init__(self, kind: Kind, id: str, index: int, **known: Any) -> None:
+        self._kind = kind
+        self._item: Event = {"id": id, **kind.empty, **known, "status": "in_progress"}
+        self._texts: list[str] = []
+        self._place: Event = {"item_id": id, "output_index": index}
+        if kind.part is not None:
+            self._place[f"{kind.place}_index"] = 0
+        self._text: Event = self._place | kind.extra
+
+    def begin(self) -> Iterator[Event]:
+        kind = self._kind
+        yield self._whole("added", self._item)
+        if kind.part is not None:
+            yield {"type": f"{kind.parts}.added", **self._place, "part": kind.part}
+
+    def more(self, text: str) -> Event:
+        self._texts.append(text)
+        return {"type": f"{self._kind.text}.delta", **self._text, "delta": text}
+
+    def end(self, status: str) -> Iterator[Event]:
+        """The last events; the item is in the last one of them."""
+        kind, text = self._kind, "".join(self._texts)
+        yield {"type": f"{kind.text}.done", **self._text, kind.field: text}
+        whole: Event = {**self._item, "status": status}
+        if kind.part is None:
+            whole[kind.field] = text
+        else:
+            part = {**kind.part, kind.field: text}
+            yield {"type": f"{kind.parts}.done", **self._place, "part": part}
+            whole[kind.place] = [part]
+        yield self._whole("done", whole)
+
+    def _whole(self, what: str, item: Event) -> Event:
+        index = self._place["output_index"]
+        return {"type": f"response.output_item.{what}", "output_index": index, "item": item}
+
+
+class ResponsesReply:
+    """A ``Reply``. ``about`` is what each of its responses says of the request, and ``thoughts``
+    the kind of item that thoughts become."""
+
+    def __init__(self, ask: Ask, id: str, created: int, *, about: Event, thoughts: Kind) -> None:
+        chosen = ask.options.sampling
+        self._ask = ask
+        self._thoughts = thoughts
+        self._head: Event = {
+            "id": id,
+            "object": "response",
+            "created_at": created,
+            **about,
+            "model": ask.model.name,
+            "temperature": chosen.temperature,
+            "top_p": chosen.top_p,
+        }
+        self._reader = AnswerReader(
+            ask.questions[0].reading, lambda number: self._id_of("call", number)
+        )
+        self._begun = 0  # items
+        self._item: OpenItem | None = None
+        self._kind: Kind | None = None
+        self._items: list[Event] = []  # that are done
+        self._ended: Ended | None = None
+        self._whole: Event = {}
+        self._numbered = 2  # the first two are those of ``start``, whenever it is called
+
+    def _id_of(self, letters: str, number: int) -> str:
+        """An id that is unique among all replies."""
+        seed = f"{self._head['id']}/{letters}/{number}".encode()
+        return f"{letters}_{hashlib.blake2b(seed, digest_size=12).hexdigest()}"
+
+    def start(self) -> list[Event]:
+        begun = self._response("in_progress")
+        return [
+            {"type": f"response.{name}", "sequence_number": number, "response": begun}
+            for number, name in enumerate(("created", "in_progress"))
+        ]
+
+    def alive(self) -> list[Event]:
+        return self._numbers([_about("in_progress", self._response("in_progress"))])
+
+    def take(self, news: Delivery) -> Sequence[Event]:
+        """As ``Reply.take``: no progress unless asked for, as each event repeats all the tools."""
+        if not news.chunks:
+            if news.progress is None or not self._ask.watched:
+                return []
+            told = prompt_progress(news.progress)
+            return [{**event, "prompt_progress": told} for event in self.alive()]
+        events: list[Event] = []
+        for chunk in news.chunks:
+            for event in self._reader.push(chunk, news.usage)[0]:
+                events += self._shown(event)
+        return self._numbers(events)
+
+    def fail(self, error: BaseException) -> Event:
+        failure = _failure(error, self._ask.names)
+        [event] = self._numbers([_about("failed", self._response("failed", error=failure))])
+        return event
+
+    def finish(self, usages: Sequence[Usage]) -> list[Event]:
+        assert self._ended is not None
+        cut = self._ended.reason == "length"
+        status = "incomplete" if cut else "completed"
+        response = self._response(
+            status,
+            incomplete_details={"reason": "max_output_tokens"} if cut else None,
+            usage=_usage(usages[0], self._ended.reasoning_tokens),
+        )
+        return self._numbers([_about(status, response)])
+
+    def fold(self, event: Event) -> None:
+        """As ``Reply.fold``: the last event has it all."""
+        self._whole = event.get("response", self._whole)
+
+    def whole(self) -> Event:
+        return self._whole
+
+    # ---- events
+
+    def _shown(self, event: ChatEvent) -> Iterator[Event]:
+        """What an event of the chat adds."""
+        if isinstance(event, Text):
+            yield from self._more(MESSAGE, event.text)
+        elif isinstance(event, Reasoning):
+            yield from self._more(self._thoughts, event.text)
+        elif isinstance(event, CallStarted):
+            yield from self._begin(CALL, call_id=event.id, name=event.name)
+        elif isinstance(event, CallArguments):
+            yield from self._more(CALL, event.text)
+        elif isinstance(event, CallEnded):
+            yield from self._end()
+        elif isinstance(event, Ended):
+            self._ended = event
+            yield from self._end("incomplete" if event.reason == "length" else "completed")
+
+    def _more(self, kind: Kind, text: str) -> Iterator[Event]:
+        if self._kind is not kind:
+            yield from self._begin(kind)
+        assert self._item is not None
+        yield self._item.more(text)
+
+    def _begin(self, kind: Kind, **known: Any) -> Iterator[Event]:
+        yield from self._end()
+        id = self._id_of(kind.letters, self._begun)
+        self._item, self._kind = OpenItem(kind, id, self._begun, **known), kind
+        self._begun += 1
+        yield from self._item.begin()
+
+    def _end(self, status: str = "completed") -> Iterator[Event]:
+        if self._item is None:
+            return
+        events = list(self._item.end(status))
+        self._item = self._kind = None
+        self._items.append(events[-1]["item"])
+        yield from events
+
+    def _response(self, status: str, **known: Any) -> Event:
+        empty: Event = {"error": None, "incomplete_details": None, "usage": None}
+        output = {"status": status, "output": [*self._items]}
+        return {**self._head, **empty, **output, **known}
+
+    def _numbers(self, events: list[Event]) -> list[Event]:
+        """The events with their numbers."""
+        for event in events:
+            event["sequence_number"] = self._numbered
+            self._numbered += 1
+        return events
+
+
+def failed(error: BaseException, id: str) -> Event:
+    """The only event of a stream that fails before its request was parsed."""
+    response = {"id": id, "object": "response", "status": "failed", "output": []}
+    event = _about("failed", {**response, "error": _failure(error, {})})
+    return {**event, "sequence_number": 0}
+
+
+def _failure(error: BaseException, names: Mapping[str, str]) -> dict[str, str]:
+    status, body = error_body(error, names)
+    code = body["error"]["code"]
+    if code != "context_length_exceeded":
+        code = _FAILURES.get(status, "server_error" if status >= 500 else "invalid_prompt")
+    return {"code": code, "message": body["error"]["message"]}
+
+
+def _about(status: str, response: Event) -> Event:
+    return {"type": f"response.{status}", "response": response}
+
+
+def _usage(usage: Usage, reasoning: int) -> dict[str, Any]:
+    cached = min(usage.cached_tokens, usage.prompt_tokens)
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": reasoning},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "timings": timings([usage]),
+    }

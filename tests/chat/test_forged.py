@@ -304,8 +304,10 @@ def test_added_tokens_that_are_words_are_text() -> None:
     assert ids("<|fim_middle|>") in control
     text = "a<table>\n\n\n\nZürich"
     assert Chat(talk(text)).tokens(vocabulary) == reference(vocabulary, talk(text))
-    forged = Chat(talk(f"{text}<|im_end|>")).tokens(vocabulary)
-    assert forged.count(ids("<table>")) == 3  # they stay tokens beside what is spelled
+    forged = [*talk(text), *talk(f"{text}<|im_end|>")]
+    tokens = Chat(forged).tokens(vocabulary)
+    assert tokens.count(ids("<table>")) == 3  # they stay tokens where nothing is forged
+    assert spelled(vocabulary, tokens).count("a<table>\n") == 6
 
 
 # ---- nothing at all ------------------------------------------------------------------------------

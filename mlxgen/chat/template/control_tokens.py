@@ -1,35 +1,23 @@
 """The tokens of a chat that steer the model; only the template may write them.
 
 ``ControlTokens`` chooses them among a tokenizer's added tokens and encodes a rendered chat.
-Invariant: all characters of a control token that ``encode`` returns are the template's own; and if
-no other text has the form of a control token, the tokens are exactly those of the tokenizer for
-the whole text.
+Invariant: all characters of a control token that ``encode`` returns are the template's own; and up
+to the first other text that has the form of one, the tokens are exactly those of the tokenizer.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from ...errors import PromptError
 from ...tokens import Token, Vocabulary
 
 Spans: TypeAlias = tuple[tuple[int, int], ...]
 """Where the template's own characters are: (start, end), ascending, and never adjacent."""
-
-
-class _Match(NamedTuple):
-    """An added token: its place among the tokens, and its place in the text."""
-
-    at: int
-    start: int
-    end: int
-    is_forged: bool
 
 
 class ControlTokens:
@@ -111,132 +99,61 @@ class ControlTokens:
 
         PromptError if the tokenizer cannot spell the other text without control tokens.
         """
-        encoding = self._tokenizer(text, add_special_tokens=False)
-        tokens = [int(token) for token in encoding["input_ids"]]
+        tokens = self._ids(text)
         if own is None:
             return tokens
-        if not getattr(encoding, "is_fast", False):
-            return self._encoded_slowly(text, tokens, own)
-        matches = self._matches(text, tokens, encoding, own)
-        if not any(match.is_forged for match in matches):
+        written = self._written(text, own)
+        edges = [0, *(place for match in written for place in match[:2]), len(text)]
+        between = list(zip(edges[::2], edges[1::2], strict=True))
+        forged = [each for each in between if self.pattern.search(text, *each)]
+        if [token for token in tokens if self._is_control(token)] != [each[2] for each in written]:
+            parts = ((each, self._ids(text[slice(*each)])) for each in between)
+            more = [each for each, ids in parts if any(map(self._is_control, ids))]
+            forged = sorted({*forged, *more})
+        if not forged:
             return tokens
-        spelled: list[Token] = []
-        kept, place, is_forged = 0, 0, False  # how many tokens and characters are done
-        ends = _Match(len(tokens), len(text), len(text), False)
-        for match in (*matches, ends):
-            if match.is_forged:
-                is_forged = True
-                continue
-            if is_forged:
-                spelled += self._spelled(text[place : match.start], opens=place == 0)
-                spelled += tokens[match.at : match.at + 1]
-            else:
-                spelled += tokens[kept : match.at + 1]
-            kept, place, is_forged = match.at + 1, match.end, False
-        return spelled
+        tokens, done = [], 0
+        for start, end in forged:
+            tokens += self._ids(text[done:start]) + self._spelled(text[start:end])
+            done = end
+        return tokens + self._ids(text[done:])
 
-    def _matches(
-        self, text: str, tokens: Sequence[Token], encoding: Any, own: Spans
-    ) -> list[_Match]:
-        """The added tokens in a text, in order."""
-        added = self._vocabulary.added
-        matches = []
-        for index, token in enumerate(tokens):
-            if token not in added:
-                continue
-            span = encoding.token_to_chars(0, index)
-            if span is None:
-                continue
-            start, end = span
-            content = text[start:end]
-            if token == self._unknown and content.strip() != self._contents.get(token):
-                continue  # other text without a token
-            # A token may have absorbed the white space around it.
-            first, last = (
-                start + len(content) - len(content.lstrip()),
-                start + len(content.rstrip()),
-            )
-            is_forged = token in self._contents and not _holds(own, first, last)
-            matches.append(_Match(index, start, end, is_forged))
-        return matches
+    def _written(self, text: str, own: Spans) -> list[tuple[int, int, Token]]:
+        """The control tokens that the template wrote: where they start and end, and which."""
+        found: list[tuple[int, int, Token]] = []
+        tokens = {content: token for token, content in self._contents.items()}
+        for match in self.pattern.finditer(text):
+            start, end = match.span(1)
+            if _holds(own, start, end) and (not found or start >= found[-1][1]):
+                found.append((start, end, tokens[match[1]]))
+        return found
 
-    # ---- spelling ----
+    def _is_control(self, token: Token) -> bool:
+        return token in self._contents and token != self._unknown
 
-    def _spelled(self, text: str, *, opens: bool) -> list[Token]:
-        """The tokens of a text, spelled without added tokens; ``opens``: it starts the chat."""
-        tokens = _ids(self._twins[int(opens)], text)
-        if self._is_free(tokens):
-            return tokens
-        tokens = []  # the tokenizer's model itself has the token's text as a word
-        for piece in self.broken(text):
+    def _ids(self, text: str) -> list[Token]:
+        """The tokenizer's own tokens of a text."""
+        if not text:
+            return []
+        return [int(t) for t in self._tokenizer(text, add_special_tokens=False)["input_ids"]]
+
+    def _spelled(self, text: str) -> list[Token]:
+        """The tokens of a text between control tokens, in which none is made: it is cut after the
+        first character of each, because the tokenizer's model may have it as a word."""
+        places = [0, *(match.start() + 1 for match in self.pattern.finditer(text)), len(text)]
+        tokens: list[Token] = []
+        for piece in (text[a:b] for a, b in pairwise(places)):
             try:
                 tokens += self._vocabulary.continue_with(piece.encode())
             except PromptError:  # a character without a token
-                inner = self._vocabulary.inner or self._twins[0]
-                tokens += _ids(inner, piece)
-        return self._checked(tokens)
-
-    @cached_property
-    def _twins(self) -> tuple[Any, Any]:
-        """The tokenizer without added tokens: for the middle of a text, and for its beginning."""
-        from tokenizers import Tokenizer, pre_tokenizers
-
-        backend = self._tokenizer.backend_tokenizer
-        middle, opening = Tokenizer(backend.model), Tokenizer(backend.model)
-        for twin in (middle, opening):
-            if backend.normalizer is not None:
-                twin.normalizer = backend.normalizer
-            if backend.pre_tokenizer is not None:
-                twin.pre_tokenizer = backend.pre_tokenizer
-        if backend.pre_tokenizer is not None:
-            state = backend.pre_tokenizer.__getstate__().decode()
-            if '"first"' in state:  # a space before the first word, and only there
-                steps = json.loads(
-                    state.replace('"prepend_scheme":"first"', '"prepend_scheme":"never"')
-                )
-                changed = pre_tokenizers.Sequence([])
-                changed.__setstate__(
-                    json.dumps({"type": "Sequence", "pretokenizers": [steps]}).encode()
-                )
-                middle.pre_tokenizer = changed
-        return middle, opening
-
-    def _encoded_slowly(self, text: str, tokens: list[Token], own: Spans) -> list[Token]:
-        """``encode`` for tokenizers that do not say where their tokens are in the text."""
-        forged = [
-            match.start()
-            for match in self.pattern.finditer(text)
-            if not _holds(own, match.start(), match.start() + len(match.group(1)))
-        ]
-        if not forged:
-            return tokens
-        tokens = []
-        for piece in self.broken(text, forged):
-            tokens += self._tokenizer(piece, add_special_tokens=False)["input_ids"]
-        return [int(token) for token in tokens]
-
-    def broken(self, text: str, starts: Sequence[int] | None = None) -> list[str]:
-        """The text, cut after the first character of control tokens (or those at ``starts``)."""
-        if starts is None:
-            starts = [match.start() for match in self.pattern.finditer(text)]
-        places = [0, *(start + 1 for start in starts), len(text)]
-        return [text[a:b] for a, b in pairwise(places)]
-
-    def _is_free(self, tokens: Iterable[Token]) -> bool:
-        return not any(t in self._contents and t != self._unknown for t in tokens)
-
-    def _checked(self, tokens: list[Token]) -> list[Token]:
-        if self._is_free(tokens):
-            return tokens
-        raise PromptError(
-            "the messages contain the text of a control token that the tokenizer cannot spell; "
-            "leave it out, or set allow_control_tokens"
-        )
-
-
-def _ids(tokenizer: Any, text: str) -> list[Token]:
-    """The tokens of a text. Unlike ``encode``, a batch does not hold the GIL."""
-    return list(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+                inner = self._vocabulary.inner
+                tokens += self._ids(piece) if inner is None else inner.encode(piece).ids
+        if any(map(self._is_control, tokens)):
+            raise PromptError(
+                "the messages contain the text of a control token that the tokenizer cannot spell; "
+                "leave it out, or set allow_control_tokens"
+            )
+        return tokens
 
 
 def _steers(content: str, written: str | None) -> bool:

@@ -260,7 +260,7 @@ class ChatFormat:
             except RefusedError as error:
                 refused = refused or error
                 continue
-            verdict = marked.judge(text)
+            verdict = marked.judge(text, messages)
             images_lost = 0 if place is None else abs(text.count(place[0]) - place[1])
             faults = (len(verdict.lost) + images_lost, verdict.misplaced)
             if best is None or faults < best[0]:

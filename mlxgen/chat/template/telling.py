@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise, product
 from typing import Any, NamedTuple, TypeAlias
@@ -34,21 +34,9 @@ _RESULTS = ("tool", "function")
 # ---- marks -----------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Mark:
-    """A character put into a text, and what it stands for: ``part`` of a message, in the ``order``
-    of the conversation."""
-
-    char: str
-    at: str
-    part: str  # instructions, text, name, arguments, result or tool
-    order: tuple[int, int]
-    name: str = ""  # of a result: the mark of the name of its call
-
-
 class Verdict(NamedTuple):
-    """What a rendering lacks: the places ``lost``, how many texts or results are ``misplaced``, and
-    whether the ``tools`` are shown."""
+    """What a rendering lacks: the places ``lost``, how many texts are ``misplaced``, and whether
+    the ``tools`` are shown."""
 
     lost: tuple[str, ...]
     misplaced: int
@@ -57,48 +45,33 @@ class Verdict(NamedTuple):
 
 @dataclass(slots=True)
 class Marked:
-    """Messages and tools with a mark in every text, by which ``judge`` finds them again."""
+    """Messages and tools with a letter of its own in every text, by which ``judge`` finds them
+    again; ``places`` says where it was put."""
 
     messages: list[Any]
     tools: list[Any] | None
-    _marks: list[_Mark] = field(default_factory=list)
+    places: dict[str, str]
 
     @classmethod
     def of(cls, messages: Messages, tools: Sequence[Any] | None, free: Iterator[str]) -> Marked:
         """``free`` are letters that occur nowhere."""
-        made = cls([], None)
-        names: dict[Any, str] = {}  # the mark of the name that belongs to the id of a call
-        waiting: list[Any] = []
-        for i, message in enumerate(messages):
-            at = f"messages[{i}]"
-            role = message.get("role")
-            result = role in _RESULTS
-            part = "instructions" if role in _INSTRUCTIONS else "result" if result else "text"
-            id = message.get("tool_call_id")
-            if result and id not in names and waiting:
-                id = waiting[0]
-            if id in waiting:
-                waiting.remove(id)
-            name = names.get(id, "") if result else ""
+        places: dict[str, str] = {}
 
-            def put(
-                text: Any,
-                place: str,
-                part: str = part,
-                call: int = -1,
-                i: int = i,
-                name: str = name,
-            ) -> Any:
-                if not isinstance(text, str) or not text.strip():
-                    return text
-                char = next(free, None)
-                if char is None:
-                    return text
-                made._marks.append(_Mark(char, place, part, (i, call), name))
+        def put(text: Any, place: str) -> Any:
+            if not isinstance(text, str) or not text.strip():
+                return text
+            for char in free:
+                places[char] = place
                 return _with_mark(text, char)
+            return text
 
-            copy = dict(message)
-            content = copy.get("content")
+        def named(function: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+            return {**function, "name": put(function.get("name"), place)}
+
+        told = []
+        for i, message in enumerate(messages):
+            copy, at = dict(message), f"messages[{i}]"
+            content = copy.pop("content", None)
             if isinstance(content, list):
                 copy["content"] = [
                     {**each, "text": put(each["text"], f"{at}.content[{j}]")}
@@ -106,83 +79,71 @@ class Marked:
                     else each
                     for j, each in enumerate(content)
                 ]
-            else:
+            elif content is not None:
                 copy["content"] = put(content, f"{at}.content")
-            if content is None:
-                del copy["content"]
             calls = []
             for j, call in enumerate(calls_of(message)):
                 place = f"{at}.tool_calls[{j}]"
-                function = dict(call.get("function", call))
-                function["name"] = put(function.get("name"), place, "name", j)
-                names[call.get("id", (i, j))] = made._marks[-1].char if made._marks else ""
-                waiting.append(call.get("id", (i, j)))
-                arguments = partial(put, place=place, part="arguments", call=j)
+                function = dict(named(call.get("function", call), place))
+                arguments = partial(put, place=place)
                 function["arguments"] = _first_marked(function.get("arguments"), arguments)
                 calls.append({**call, "function": function} if "function" in call else function)
             if calls:
                 copy["tool_calls"] = calls
-            made.messages.append(copy)
-        if tools is not None:
-            made.tools = [made._tool(tool, next(free, None)) for tool in tools]
-        return made
+            told.append(copy)
+        described = [
+            {**tool, "function": named(tool["function"], "tools")}
+            if isinstance(tool, Mapping) and isinstance(tool.get("function"), Mapping)
+            else tool
+            for tool in tools or ()
+        ]
+        return cls(told, None if tools is None else described, places)
 
-    def _tool(self, tool: Any, char: str | None) -> Any:
-        function = tool.get("function") if isinstance(tool, Mapping) else None
-        if not isinstance(function, Mapping) or not function.get("name") or char is None:
-            return tool
-        self._marks.append(_Mark(char, "tools", "tool", (-1, -1)))
-        named = {**function, "name": _with_mark(str(function["name"]), char)}
-        return {**tool, "function": named}
-
-    def judge(self, text: str) -> Verdict:
-        """What a rendering of these messages lacks."""
+    def judge(self, text: str, told: Messages) -> Verdict:
+        """What a rendering of these messages lacks, told in some way."""
         if "\\u" in text or "\\U" in text:  # as JSON or Python spell them
             text = _ESCAPED.sub(_unescaped, text)
-        found: dict[str, list[int]] = {mark.char: [] for mark in self._marks}
-        for place in _LETTER.finditer(text):
-            if place[0] in found:
-                found[place[0]].append(place.start())
-        lost: list[str] = []
-        tools = True
-        placed: list[tuple[int, _Mark]] = []
-        for mark in self._marks:
-            if mark.part == "tool":
-                tools &= bool(found[mark.char])
-            elif not found[mark.char]:
-                lost.append(mark.at)
-            elif mark.part != "instructions":
-                placed.append((found[mark.char][0], mark))
-        # Calls and texts are in order, so are results, each of them after its call, and texts after
-        # earlier results.
-        said = [(at, mark.order) for at, mark in placed if mark.part != "result"]
-        misplaced = 0
-        for (a, one), (b, other) in pairwise(said):
-            misplaced += a > b and not (one[0] == other[0] and -1 in (one[1], other[1]))
-        results = [at for at, mark in placed if mark.part == "result"]
-        misplaced += sum(a > b for a, b in pairwise(results))
-        behind = -1
-        for at, mark in placed:
-            if mark.part == "result":
-                behind = max(behind, at)
-                misplaced += bool(mark.name) and at < (found[mark.name] or [-1])[0]
-            elif mark.part == "text":
-                misplaced += at < behind
-        # A name that is told again belongs to the result after it.
-        starts = sorted(at for at, _ in placed)
-        again = sorted(
-            (at, mark.char)
-            for mark in self._marks
-            if mark.part == "name"
-            for at in found[mark.char][1:]
-        )
-        for at, mark in placed:
-            if mark.part != "result" or not again:
+        found: dict[str, list[int]] = {}
+        for letter in _LETTER.finditer(text):
+            found.setdefault(letter[0], []).append(letter.start())
+        lost = dict.fromkeys(at for char, at in self.places.items() if char not in found)
+        tools = lost.pop("tools", 0) is not None
+        misplaced, last = 0, -1
+        names: dict[Any, str] = {}  # the mark of the name that belongs to the id of a call
+        results: list[tuple[int, str]] = []  # where one is, and the mark of the name of its call
+        starts = []
+        for message in told:
+            calls = calls_of(message)
+            called = [_marks(call.get("function", call).get("name")) for call in calls]
+            names |= {call.get("id"): name for call, name in zip(calls, called, strict=True)}
+            said = _marks(message.get("content"))
+            parts = [
+                [found[char][0] for char in chars if char in found]
+                for chars in (said, "".join(called))
+            ]
+            if not any(parts) or message.get("role") in _INSTRUCTIONS:
                 continue
-            before = max((start for start in starts if start < at), default=-1)
-            names = [char for place, char in again if before < place < at]
-            misplaced += bool(names) and bool(mark.name) and mark.name not in names
-        return Verdict(tuple(dict.fromkeys(lost)), misplaced, tools)
+            starts += parts[0] + parts[1]
+            misplaced += sum(a > b for part in parts for a, b in pairwise(part))
+            first = min(parts[0] + parts[1])
+            misplaced += first < last
+            last = first
+            if message.get("role") in _RESULTS:
+                results.append((first, names.get(message.get("tool_call_id"), "")))
+        # A name that is told again belongs to the result after it.
+        again = [(at, name) for name in names.values() for at in found.get(name, ())[1:]]
+        for place, name in results if again else ():
+            before = max((start for start in starts if start < place), default=-1)
+            nearest = [other for at, other in again if before < at < place]
+            misplaced += bool(nearest and name) and name not in nearest
+        return Verdict(tuple(lost), misplaced, tools)
+
+
+def _marks(content: Any) -> str:
+    """The marks in a text or in the texts of parts."""
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = (part.get("text") for part in parts if isinstance(part, Mapping))
+    return "".join(c for each in texts if isinstance(each, str) for c in _LETTER.findall(each))
 
 
 _WORD = re.compile(r"(?<![<|\[/\w])[^\W\d_]{2}")
@@ -220,41 +181,48 @@ def _unescaped(found: re.Match[str]) -> str:
 # ---- ways ------------------------------------------------------------------------------------
 
 
+def _grouped(
+    messages: Messages,
+) -> Iterator[tuple[Mapping[str, Any], list[list[Mapping[str, Any]]], list[Mapping[str, Any]]]]:
+    """Each message with the results of each of its calls, and what came before the next answer
+    besides them. A result without the id of a call belongs to the first that has none."""
+    answer: Mapping[str, Any] | None = None
+    results: dict[Any, list[Mapping[str, Any]]] = {}
+    others: list[Mapping[str, Any]] = []
+    for message in messages:
+        id = message.get("tool_call_id")
+        if (
+            message.get("role") in _RESULTS
+            and results
+            and (id in results or not all(results.values()))
+        ):
+            waiting = [each for each, known in results.items() if not known]
+            if id not in results:
+                id = waiting[0]
+            elif results[id]:  # there may be another call with this id
+                id = next((each for each in waiting if isinstance(each, int)), id)
+                message = {**message, "tool_call_id": id} if isinstance(id, str) else message
+            results[id].append(message)
+        elif message.get("role") != "assistant" and results:
+            others.append(message)
+        else:
+            if answer is not None:
+                yield answer, list(results.values()), others
+            answer, others = message, []
+            results = {}
+            for i, call in enumerate(calls_of(message)):
+                id = call.get("id", i)
+                results[i if id in results else id] = []
+    if answer is not None:
+        yield answer, list(results.values()), others
+
+
 def in_order(messages: Messages) -> Messages:
     """The same with the results of each answer's calls in the order of the calls, right after them:
     where a template shows no ids, only that tells which is which."""
     told: list[Mapping[str, Any]] = []
-    places: dict[Any, int] = {}
-    results: list[tuple[int, Mapping[str, Any]]] = []
-    others: list[Mapping[str, Any]] = []
-
-    def close() -> None:
-        told.extend(result for _, result in sorted(results, key=lambda each: each[0]))
-        told.extend(others)
-        results.clear()
-        others.clear()
-
-    for message in messages:
-        role = message.get("role")
-        if role in _RESULTS and places:
-            taken = [place for place, _ in results]
-            free = next((p for p in range(len(places)) if p not in taken), len(places))
-            id = message.get("tool_call_id")
-            if id not in places and free < len(places):  # one without a name of its own
-                id = next(each for each, place in places.items() if place == free)
-                if isinstance(id, str):
-                    message = {**message, "tool_call_id": id}
-            results.append((places.get(id, len(places)), message))
-        elif role == "assistant":
-            close()
-            told.append(message)
-            calls = calls_of(message)
-            places = {call.get("id", i): i for i, call in enumerate(calls)}
-        elif places:
-            others.append(message)
-        else:
-            told.append(message)
-    close()
+    for message, results, others in _grouped(messages):
+        told += [message, *chain.from_iterable(results), *others]
     return told
 
 
@@ -385,23 +353,13 @@ def _apart(messages: Messages) -> Messages:
 def _singly(messages: Messages) -> Messages:
     """Each call in a message of its own, and its results after it."""
     told: list[Mapping[str, Any]] = []
-    waiting: dict[Any, list[Mapping[str, Any]]] = {}  # by its id, a call and its results so far
-    for message in messages:
-        if message.get("role") in _RESULTS and message.get("tool_call_id") in waiting:
-            waiting[message["tool_call_id"]].append(message)
-            continue
-        told += chain.from_iterable(waiting.values())
-        waiting = {}
-        calls = calls_of(message)
-        if not calls:
-            told.append(message)
-            continue
-        said = _as_thoughts(message)
-        for i, call in enumerate(calls):
-            id = call.get("id")
-            waiting[i if id is None or id in waiting else id] = [{**said, "tool_calls": [call]}]
+    for message, results, others in _grouped(messages):
+        said = _as_thoughts(message) if results else message
+        for call, returned in zip(calls_of(message), results, strict=False):
+            told += [{**said, "tool_calls": [call]}, *returned]
             said = {"role": message.get("role"), "content": ""}
-    return [*told, *chain.from_iterable(waiting.values())]
+        told += others if results else [message, *others]
+    return told
 
 
 def _thoughtful(messages: Messages) -> Messages:

@@ -2,8 +2,7 @@
 
 Ways are searched for over bytes (see ``Hunt``), in a copy of the constraint's filters that is
 bound to a vocabulary of bytes and kept in step; if that is impossible, over the tokens of one
-byte. A way that was found is spelled as the tokenizer would spell it. Later its last part is
-often still a way, so that is tried first.
+byte. A way that was found is spelled as the tokenizer would spell it.
 
 Invariant: the constraint takes a returned run, and the text may end after it.
 """
@@ -19,15 +18,11 @@ from ..forks import forked
 from ..tokens import Token
 from .bytewise import ByteVocabulary, bound_to_bytes
 from .constraint import Constraint
-from .hunt import Alphabet, Hunt, Outline, Path, Walk
+from .hunt import Hunt, Outline, Path
 
 WORK = 2500
 """Steps of one search. A step takes some 4 µs, and its share of Python as much again."""
 
-_HUNTS = (  # share of the work, with blanks or not, with alike symbols or not
-    ((0.85, False, False), (0.15, True, False)),
-    ((1.0, True, True),),  # if the others found nothing
-)
 _LONGEST = 16  # bytes of a first token that the tokenizer would not have chosen
 
 
@@ -37,7 +32,6 @@ class EndSearch:
     def __init__(self, constraint: Constraint) -> None:
         self._constraint = constraint
         self._bytes = bound_to_bytes(constraint)
-        self._alphabet = Alphabet.of(self._place.vocabulary)
         with suppress(PromptError):  # makes tables now that a search would have to make
             constraint.vocabulary.longest(b" ")
             constraint.vocabulary.continue_with(b" ")
@@ -46,7 +40,7 @@ class EndSearch:
 
     def fork(self, constraint: Constraint) -> EndSearch:
         """The same search for a copy of the constraint."""
-        return forked(self, shared=("_alphabet",), _constraint=constraint)
+        return forked(self, _constraint=constraint)
 
     @property
     def _place(self) -> Constraint:
@@ -60,8 +54,7 @@ class EndSearch:
         del self._outlines[kept + 1 :]
         for fed in new:
             data = b"".join(pieces[token] for token in fed)
-            signs = (data[at : at + 1] for at in range(len(data)))
-            self._outlines.append(self._outlines[-1].then(signs, []))
+            self._outlines.append(self._outlines[-1].then(data, []))
         if self._bytes is None:
             return
         vocabulary = ByteVocabulary.beside(self._constraint.vocabulary)
@@ -71,7 +64,6 @@ class EndSearch:
                 self._bytes.advance_as(vocabulary.spelled(fed))
         except FilterError:  # a limit of the engine
             self._bytes = None
-            self._alphabet = Alphabet.of(self._constraint.vocabulary)
 
     def find(
         self,
@@ -83,7 +75,8 @@ class EndSearch:
         """A run of at most ``limit`` tokens after which the text may end; None if none was found.
 
         It is the first one that was found, of those that do not begin with a token of ``without``;
-        short ones are tried first. ``work`` bounds the search. The constraint does not change.
+        short ones are tried first. ``work`` bounds the search, and every other one that follows a
+        miss is thorough. The constraint does not change.
         """
         if limit < 0:
             raise OptionError("limit", f"expected 0 or more, got {limit}")
@@ -96,10 +89,15 @@ class EndSearch:
         if self._bytes is None:
             with suppress(StateError):  # if it cannot be copied, it is walked there and back
                 at = at.fork()
-        walk = Walk(at, self._alphabet)
+        start = tuple(at.hint())  # what has to come first, such as a trigger
+        pieces, token_of = at.vocabulary.pieces, at.vocabulary.token_of
+        outline = self._outlines[-1].then(b"".join(pieces[token] for token in start), [])
+        spelled = map(self._constraint.vocabulary.piece, without)
+        avoided = {token for piece in spelled if (token := token_of(piece)) is not None}
+        hunt = Hunt(at, outline, start, avoided, thorough=self._misses % 2 == 1)
         try:
-            for way in self._ways(at, walk, work, without):
-                walk.to(())
+            for way in hunt.ways(work * min(1 + self._misses // 2, 2)):
+                hunt.to(())
                 run = self._spelled(way, without)
                 if run is not None and len(run) <= limit:
                     self._misses = 0
@@ -107,23 +105,9 @@ class EndSearch:
         except FilterError:  # the engine gave up
             pass
         finally:
-            walk.to(())
+            hunt.to(())
         self._misses += 1
         return None
-
-    def _ways(self, at: Constraint, walk: Walk, work: int, without: Set[Token]) -> Iterator[Path]:
-        alphabet = self._alphabet
-        start = tuple(at.hint())  # what has to come first, such as a trigger
-        walk.to(start)
-        if start and walk.can_end():
-            yield start
-        outline = self._outlines[-1].then((alphabet.pieces[token] for token in start), [])
-        token_of = self._constraint.vocabulary.token_of
-        avoided = frozenset(s for s in alphabet.symbols if token_of(alphabet.pieces[s]) in without)
-        work *= min(1 + self._misses // 2, 2)
-        for share, blanks, alike in _HUNTS[self._misses % 2]:
-            hunt = Hunt(walk, alphabet, outline, start, blanks, alike, avoided)
-            yield from hunt.ways(int(share * work))
 
     # ---- from bytes to tokens --------------------------------------------------------------
 

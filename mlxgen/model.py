@@ -32,6 +32,12 @@ from .engine.batch import Batch
 from .engine.branches import C, Plan
 from .engine.chunk import Result, fold
 from .engine.control import Control, bound_controller, control_options
+from .engine.drafts.drafts import Drafter, Drafts
+from .engine.drafts.head import Bound, HeadDrafter
+from .engine.drafts.lookup import Earlier
+from .engine.drafts.model import LENGTH, ModelDrafter, check_same_tokens
+from .engine.drafts.policy import Policy
+from .engine.drafts.predictor import Predictor
 from .engine.history import History
 from .engine.kv import KV, Activations, Footprint, LayerCache, Slots, batch_equals_alone
 from .engine.kv.activations import ImageActivations
@@ -53,15 +59,6 @@ from .engine.request.request import Request
 from .engine.scheduling.memory import check_pieces
 from .engine.scheduling.prefill import places_ahead, take_prefix
 from .engine.scheduling.scheduler import Scheduler
-from .engine.speculation.acceptance import Experience
-from .engine.speculation.drafter import Drafter
-from .engine.speculation.drafts import Drafts
-from .engine.speculation.head import Bound, HeadDrafter
-from .engine.speculation.lookup import Earlier
-from .engine.speculation.modelled import ModelDrafter
-from .engine.speculation.predictor import Predictor
-from .engine.speculation.same_tokens import check_same_tokens
-from .engine.step.cost import PassCost
 from .engine.step.handle import Handle
 from .engine.step.pace import Pace
 from .engine.step.runner import Runner
@@ -202,11 +199,6 @@ class LanguageModel:
     def pace(self) -> Pace:
         """What steps take here, and prompts beside them; all of its generations share it."""
         return Pace()
-
-    @cached_property
-    def cost(self) -> PassCost:
-        """What a forward pass takes, as far as the generations of this model have learned it."""
-        return PassCost()
 
     @property
     def footprint(self) -> Footprint:
@@ -530,15 +522,13 @@ class LanguageModel:
         runner = Runner(bound, predictor.make_cache)
         if self.images is not None:
             runner.feed = Unseen(self.vocab_size)
-        # A head of the size of a layer, and the output head
-        experience = Experience(2 * predictor.nbytes / max(1, self.footprint.weights))
         return HeadDrafter(
             runner,
             bound,
             self.sampler,
             width=self.vocab_size,
             footprint=footprint,
-            experience=self._experiences.setdefault(id(predictor), experience),
+            policy=self._policies.setdefault(id(predictor), Policy(LENGTH)),
         )
 
     @cached_property
@@ -550,16 +540,12 @@ class LanguageModel:
         runner = draft.runner()
         if self.images is not None or draft.vocab_size < self.vocab_size:
             runner.feed = Unseen(draft.vocab_size)
-        share = draft.footprint.weights / max(1, self.footprint.weights)
-        experience = Experience(share)
-        if learned:
-            experience = self._experiences.setdefault(id(draft), experience)
         return ModelDrafter(
             runner,
             self.sampler,
             width=self.vocab_size,
             footprint=draft.footprint,
-            experience=experience,
+            policy=self._policies.setdefault(id(draft), Policy(LENGTH)) if learned else None,
             piece=partial(draft.activations.most, self.memory.activations),
             cache=draft.prefix_cache,
         )
@@ -570,7 +556,7 @@ class LanguageModel:
         return Earlier()
 
     @cached_property
-    def _experiences(self) -> dict[int, Experience]:
+    def _policies(self) -> dict[int, Policy]:
         """What drafts of other models were worth."""
         return {}
 
@@ -592,9 +578,9 @@ class LanguageModel:
     def loop(self, runner: Runner, *, longest_run: int | None = None) -> Loop:
         """A step loop for this model, which tells ``watch`` what it does, if that is set."""
         if self.watch is None:
-            return Loop(runner, self.sampler, self.cost, self.pace, longest_run=longest_run)
+            return Loop(runner, self.sampler, self.pace, longest_run=longest_run)
         return WatchedLoop(
-            runner, self.sampler, self.cost, self.pace, longest_run=longest_run, watch=self.watch
+            runner, self.sampler, self.pace, longest_run=longest_run, watch=self.watch
         )
 
     def _draft_of(self, options: Options) -> tuple[str, LanguageModel | None]:

@@ -8,11 +8,10 @@ from typing import Protocol
 from ..loading.memory import MemoryPlan
 from ..sampling import Sampler
 from ..tokens import Token
+from .drafts.drafts import Drafts
 from .kv import Activations, Footprint, LayerCache, Slots
 from .options import Options
 from .prefix.store import BlockStore
-from .speculation.drafts import Drafts
-from .step.cost import PassCost
 from .step.pace import Pace
 from .step.runner import Runner
 from .step.step import Loop
@@ -23,8 +22,6 @@ class Runtime(Protocol):
 
     @property
     def sampler(self) -> Sampler: ...
-    @property
-    def cost(self) -> PassCost: ...
     @property
     def pace(self) -> Pace: ...
     @property

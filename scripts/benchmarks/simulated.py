@@ -18,9 +18,9 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 
 import mlxgen
+from mlxgen.engine.drafts.predictor import Predictor
 from mlxgen.engine.kv import Footprint, LayerCache, Slots
 from mlxgen.engine.kv.commands import Command, Copy, Join, Keep, Leave, Run, Take, Wait
-from mlxgen.engine.speculation.predictor import Predictor
 from mlxgen.engine.step.runner import Runner
 
 from .models import fake_tokenizer

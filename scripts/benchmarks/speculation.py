@@ -21,10 +21,10 @@ from mlx_lm import stream_generate
 
 import mlxgen
 from mlxgen.engine import DraftCount, all_drafts
+from mlxgen.engine.drafts.drafts import Drafter, Drafts
+from mlxgen.engine.drafts.guess import Guess
+from mlxgen.engine.drafts.policy import Policy
 from mlxgen.engine.request.request import Request
-from mlxgen.engine.speculation.drafter import Drafter
-from mlxgen.engine.speculation.drafts import Drafts
-from mlxgen.engine.speculation.guess import Guess
 
 from . import recited, simulate
 from .alternate import Comparison, compare, timed
@@ -273,18 +273,15 @@ def against_mlx_lm(
 
 
 class Wrong(Drafter):
-    """A drafter whose tokens never stand, and who is sure of them: what drafting costs in vain."""
+    """A drafter whose tokens never stand: what drafting costs in vain."""
 
     name = "wrong"
     most = 8
 
     def __init__(self, vocab_size: int) -> None:
-        super().__init__()
+        super().__init__(Policy(self.most))
         self._chance = random.Random(0)
         self._size = vocab_size
-
-    def chances(self, request: Request, count: int) -> list[float]:
-        return [1.0] * count
 
     def propose(self, request: Request, count: int) -> Guess | None:
         return Guess([self._chance.randrange(self._size) for _ in range(count)])

@@ -11,16 +11,16 @@ from benchmarks.models import TINY, tiny
 from benchmarks.primitives import ALONE, DRAFTED, RAGGED, TOGETHER
 
 import mlxgen
-from tests.fakes.costs import COSTS
+from tests.fakes.paces import Still
 
 MORE = 4  # primitives of a single step beyond mlx-lm's
 
 
 @cache
-def loaded(name: str, costs: str = "every pass alike") -> mlxgen.LanguageModel:
-    """A tiny model whose steps do not depend on what passes take here."""
+def loaded(name: str) -> mlxgen.LanguageModel:
+    """A tiny model whose steps do not depend on what they take here."""
     lm = tiny(name)
-    lm.cost = COSTS[costs]()
+    lm.pace = Still()
     return lm
 
 
@@ -58,12 +58,9 @@ def test_no_step_copies_keys_and_values(name: str, case: primitives.Case) -> Non
 
 
 @pytest.mark.parametrize("name", TINY)
-@pytest.mark.parametrize("costs", COSTS)
 @pytest.mark.parametrize("case", RAGGED.values(), ids=RAGGED)
-def test_rows_that_run_more_than_others_copy_none_either(
-    name: str, costs: str, case: primitives.Case
-) -> None:
-    assert primitives.share_copied(loaded(name, costs), case.ours) == 0
+def test_rows_that_run_more_than_others_copy_none_either(name: str, case: primitives.Case) -> None:
+    assert primitives.share_copied(loaded(name), case.ours) == 0
 
 
 def test_drafts_copy_no_more_than_mlx_lms_do() -> None:

@@ -12,11 +12,11 @@ import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
 from mlxgen import LanguageModel, OptionError
+from mlxgen.engine.drafts.lookup import Earlier
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.prompt import Prompt
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.engine.speculation.lookup import Earlier
 from mlxgen.errors import CapacityError
 from mlxgen.images import Patch, plain
 from tests.fakes import byte_level_tokenizer

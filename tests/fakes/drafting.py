@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from mlxgen.engine.request.leads import plain_draw
+from mlxgen.engine.drafts.drafts import Drafter
+from mlxgen.engine.drafts.guess import Guess
+from mlxgen.engine.drafts.policy import Policy
+from mlxgen.engine.request.leads import free_draws
 from mlxgen.engine.request.request import Request
-from mlxgen.engine.speculation.drafter import Drafter
-from mlxgen.engine.speculation.guess import Guess
 from mlxgen.tokens import Token
 
 Goes = Callable[[list[Token]], Token]  # what comes after these tokens
 
 
 class Told(Drafter):
-    """Says what ``goes`` gives after the history, and is as sure of it as ``sure`` says."""
+    """Says what ``goes`` gives after the history, if ``has`` says that it has something there."""
 
     name = "told"
     most = 6
 
-    def __init__(self, goes: Goes, sure: Callable[[int], float] = lambda length: 0.9) -> None:
-        super().__init__()
-        self._goes, self._sure = goes, sure
+    def __init__(self, goes: Goes, has: Callable[[int], bool] = lambda length: True) -> None:
+        super().__init__(Policy(6))
+        self._goes, self._has = goes, has
 
-    def chances(self, request: Request, count: int) -> Sequence[float]:
-        return [self._sure(len(request.history))] * count
+    def expects(self, request: Request) -> bool:
+        return self._has(len(request.history) + 1)
 
     def propose(self, request: Request, count: int) -> Guess | None:
         tokens = list(request.history)
+        if not self._has(len(tokens)):
+            return None
         for _ in range(count):
             tokens.append(self._goes(tokens))
-        free = request.is_free(count + 1)
-        draws = [plain_draw(request, request.position + i) for i in range(count + 1)]
-        return Guess(tokens[len(request.history) :], draws if free else ())
+        return Guess(tokens[len(request.history) :], free_draws(request, count + 1))
 
     def fork(self) -> Told:
-        return type(self)(self._goes, self._sure)
+        return type(self)(self._goes, self._has)
 
 
 class ToldOther(Told):
@@ -44,13 +45,12 @@ class ToldOther(Told):
 
 
 class Absurd(Told):
-    """Promises what it does not keep: its chances are none, and fewer or more tokens come."""
+    """Does not keep what it promises: it has something or nothing, and too few or too many."""
 
     name = "absurd"
 
-    def chances(self, request: Request, count: int) -> Sequence[float]:
-        kinds: list[Sequence[float]] = [[7.0] * count, [0.9] * 99, [0.9, -1.0, 0.9], [1.0] * count]
-        return kinds[len(request.history) % 4]
+    def expects(self, request: Request) -> bool:
+        return len(request.history) % 4 < 3
 
     def propose(self, request: Request, count: int) -> Guess | None:
         kind = len(request.history) % 5

@@ -10,8 +10,8 @@ from mlx_lm.models.cache import KVCache
 
 from mlxgen import LanguageModel
 from mlxgen.engine.options import Options
-from mlxgen.engine.speculation.drafts import Drafts
-from mlxgen.engine.speculation.head import HeadDrafter
+from mlxgen.engine.drafts.drafts import Drafts
+from mlxgen.engine.drafts.head import HeadDrafter
 from mlxgen.loading.predictors.head import inner_of
 
 

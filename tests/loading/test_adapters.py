@@ -133,14 +133,14 @@ def test_a_variant_has_all_of_the_models_settings_and_caches_of_its_own(tmp_path
         draft="ngram",
         recommended={"temperature": 0.5},
     )
-    _ = lm.prefix_cache, lm.cost, lm.memory, lm.sampler, lm._earlier
+    _ = lm.prefix_cache, lm.pace, lm.memory, lm.sampler, lm._earlier
     variant = lm.with_adapter(poet)
     assert variant.tokenizer is lm.tokenizer and variant.vocabulary is lm.vocabulary
     assert variant.config is lm.config and variant.recommended is lm.recommended
     assert (variant.max_context, variant.draft) == (500, "ngram")
     assert variant.memory.caches == 1 << 28
     assert [type(cache).__name__ for cache in variant.make_cache()] == ["QuantisedKeys"] * 2
-    assert variant.prefix_cache is not lm.prefix_cache and variant.cost is not lm.cost
+    assert variant.prefix_cache is not lm.prefix_cache and variant.pace is not lm.pace
     assert variant._earlier is not lm._earlier
     assert variant.footprint.weights > lm.footprint.weights
     assert (variant.name, lm.with_adapter(poet, name="bard").name) == ("base:poet", "bard")

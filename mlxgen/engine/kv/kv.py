@@ -74,23 +74,18 @@ class KV:
         """How many leading tokens of the history it holds."""
         return self._held.common(history, (self._store or self.store).length)
 
-    def align(
-        self, history: History, most: int | None = None, came: Sequence[Token] = ()
-    ) -> list[Token]:
+    def align(self, history: History, most: int | None = None) -> list[Token]:
         """Go back to the longest common prefix with the history; returns the pending tokens.
 
         ``most``: how many tokens may be held; by default all but the last one, which has to run
-        for its logits. ``came``: tokens that are about to come to the history, and count as there.
+        for its logits.
         """
-        end = len(history)
-        to, store = self.common(history), self.store
-        if came and to == end:
-            to += self._held.continued(end, came)
-        to = min(to, end + len(came) - 1 if most is None else most)
+        store = self.store
+        to = min(self.common(history), len(history) - 1 if most is None else most)
         if to < store.length:
             self.device.do(Trim(self.number, to))
             self._held.cut(store.length)
-        return history[store.length :] + list(came[max(0, store.length - end) :])
+        return history[store.length :]
 
     # ---- passes ----------------------------------------------------------------------------
 

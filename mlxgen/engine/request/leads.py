@@ -60,6 +60,13 @@ def is_led(request: Request) -> bool:
     return request.thinking is not None and bool(out_of_thinking(request))
 
 
+def is_foreseeable(request: Request) -> bool:
+    """Whether the next token is drawn as those after it will be, so that a draft may foresee it."""
+    if request.steering is not None or is_led(request):
+        return False
+    return not (request.retries.differs or request.retries.excluded(request.position))
+
+
 def has_choice(request: Request, token: Token) -> bool:
     """Whether another token could have been drawn instead of this one."""
     if request.thinking is not None and out_of_thinking(request)[:1] == (token,):
@@ -233,24 +240,22 @@ def next_draw(request: Request) -> DrawRow:
     )
 
 
-def plain_draw(request: Request, position: int) -> DrawRow:
-    """The draw of a later position, if it depends on the position alone."""
-    attempt = request.retries.attempts.get(position, 0)
-    return DrawRow(request.options.sampling, request.seed, position, attempt)
-
-
-def blind_draw(request: Request) -> DrawRow | None:
-    """The draw after the next one, if it does not depend on the next token."""
-    position = request.position + 1
+def free_draws(request: Request, count: int, after: int = 0) -> list[DrawRow]:
+    """The draws of ``count`` positions, ``after`` so many others that are not drawn yet; none if
+    one of them depends on more than its position."""
     if request.constraint is not None or request.steering is not None or request.looks_back:
-        return None
-    if request.healer is not None and not request.healer.done:
-        return None
-    if request.may_decline or position < request.options.min_tokens:
-        return None
-    if request.thinking is not None and not request.thinking.allows(request.transcript, 2):
-        return None
-    return plain_draw(request, position)
+        return []
+    first, retries = request.position + after, request.retries
+    if request.is_healing or first < request.options.min_tokens:
+        return []
+    thinking = request.thinking
+    if thinking is not None and not thinking.allows(request.transcript, after + count):
+        return []
+    positions = range(first, first + count)
+    if retries.exclude or (retries.banned and any(map(retries.excluded, positions))):
+        return []
+    sampling, seed, attempts = request.options.sampling, request.seed, retries.attempts
+    return [DrawRow(sampling, seed, place, attempts.get(place, 0)) for place in positions]
 
 
 def warm(request: Request) -> None:

@@ -239,18 +239,6 @@ class Request:
             return True
         return self.forcing > LIKELY
 
-    def is_free(self, count: int) -> bool:
-        """Whether the next ``count`` draws depend only on their positions."""
-        start, retries = self.position, self.retries
-        return (
-            self.constraint is None
-            and not self.looks_back
-            and not self.is_healing
-            and (self.thinking is None or self.thinking.allows(self.transcript, count))
-            and start >= self.options.min_tokens
-            and not any(retries.excluded(position) for position in range(start, start + count))
-        )
-
     def target_of(self, tokens: int | None, to: int | None, have: int) -> int:
         """The number of tokens that a rewind keeps, for a caller who has seen ``have`` tokens.
 

@@ -144,7 +144,7 @@ class Prefill:
         full = self._uncleared >= PREFILL_STEP
         if last is not None and (full or last.is_scored) and not self._loop.handles:
             last.kv.wait()  # beside others, their steps wait often enough
-            self._loop.meter.read()
+            self._loop.clock.wait()
         if full:
             self._uncleared = 0
             mx.clear_cache()  # of the buffers of shorter KV, which are of no use again

@@ -452,7 +452,6 @@ class Scheduler:
         for handle in self._prefill.step(min(self._chunk(), fits)):
             self._loop.join(handle)
             self._prefill.keep(handle, self._room_for_cache())
-        self._loop.meter.leave()
 
     def _chunk(self) -> int:
         """How many tokens of prompts to run before the next step."""

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from ...tokens import Token
 from ..chunk import Chunk, Rejected
+from ..drafts.guess import Guess
 from ..request.accept import Verdict, accept
-from ..speculation.guess import Guess
 from .drawn import Drawn, DrawnView
 from .handle import Handle
 
@@ -83,11 +83,11 @@ def _accept_guess(
         view = DrawnView(drawn, place + at)
         verdict = _accept_one(handle, token, view, drafter=drafter, missed=missed)
         at = len(history) - start
-        if verdict is not Verdict.NEXT or at >= len(guess.requests):
+        if verdict is not Verdict.NEXT or at >= len(guess.draws):
             break
         if history[start:] != drafted[:at] or handle.request.strayed:
             break
         chunks += handle.take()
     skipped = max(0, at - draws)  # tokens that filters forced: they were appended without a draw
     proposed = max(accepted, len(guess.tokens) - skipped)
-    handle.drafts.saw(guess.drafter, handle.request.position, proposed, accepted)
+    handle.drafts.saw(proposed, accepted)

@@ -21,6 +21,7 @@ from ...sampling import CANDIDATES, DrawRow, Sampler, Want
 from ...tokens import Token
 from ..kv import Fed, Later, Unread
 from ..kv.here import HERE, Here
+from .pace import NOTHING, Submitted
 
 
 class Reported(NamedTuple):
@@ -35,11 +36,8 @@ class Reported(NamedTuple):
 
 
 class Drawn:
-    """A submitted draw from ``logits`` [batch, vocab], one row for each request.
-
-    ``after``: how many passes had been submitted before it, and ``prompts``: how many tokens of
-    prompts.
-    """
+    """A submitted draw from ``logits`` [batch, vocab], one row for each request; ``after`` what
+    had been submitted before it."""
 
     __slots__ = (
         "_draw",
@@ -50,7 +48,6 @@ class Drawn:
         "_tokens",
         "after",
         "logits",
-        "prompts",
         "redrawn",
         "requests",
         "want",
@@ -65,11 +62,10 @@ class Drawn:
         *,
         exact: bool = False,
         here: Here = HERE,
-        after: int = 0,
-        prompts: int = 0,
+        after: Submitted = NOTHING,
     ) -> None:
         self._sampler = sampler
-        self.after, self.prompts = after, prompts
+        self.after = after
         self._here = here
         self.logits = logits
         self.requests = requests

@@ -16,12 +16,12 @@ import mlx.core as mx
 from ...images import plain
 from ...tokens import Token
 from ..chunk import Chunk, Progress, Usage
+from ..drafts.drafts import Drafts
+from ..drafts.guess import Guess
 from ..history import History
 from ..kv import KV
 from ..request.accept import end, start, take
 from ..request.request import Request
-from ..speculation.drafts import Drafts
-from ..speculation.guess import Guess
 from .scores import PromptScores
 
 
@@ -89,7 +89,7 @@ class Handle:
     @property
     def draws(self) -> int:
         """How many draws are due at once: one, and one after each drafted token."""
-        return 1 if self.guess is None else len(self.guess.requests)
+        return 1 if self.guess is None else len(self.guess.draws)
 
     @property
     def missing(self) -> int:

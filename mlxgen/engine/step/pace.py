@@ -2,10 +2,13 @@
 
 Prompts are run in chunks between the steps of the rows that generate. How large these may be, and
 whether drafts pay, follows from the two means of ``Pace``, which all requests of a model share. A
-``Clock`` feeds them with the seconds between two reads of drawn tokens.
+``Clock`` feeds them with the seconds between two reads of drawn tokens: nothing else in the engine
+measures time.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from ..kv import PREFILL_STEP
 from ..kv.here import Here
@@ -36,6 +39,8 @@ class Pace:
         """The seconds of a plain step of so many rows, or of the most similar number that was seen;
         0 if nothing is known."""
         at = min(rows.bit_length(), _SIZES) - 1
+        if known := self._steps[at]:
+            return known
         near = sorted(range(_SIZES), key=lambda other: abs(other - at))
         return next((self._steps[other] for other in near if self._steps[other]), 0.0)
 
@@ -66,33 +71,56 @@ class Pace:
         return int(min(PREFILL_STEP, max(LEAST, (MARGIN * gap - step) / self.token)))
 
 
+class Submitted(NamedTuple):
+    """How many ``passes`` had been submitted at some time, and in them tokens of ``prompts``."""
+
+    passes: int
+    prompts: int
+
+
+NOTHING = Submitted(0, 0)
+
+
 class Clock:
     """Feeds a ``pace`` with what passes between two reads from a ``device``.
 
-    A draw knows how many tokens of prompts had been submitted before it (``prompts`` then), as the
-    read of an earlier one does not wait for them.
+    ``submitted`` is what was submitted so far. A draw remembers it, as the read of a draw does not
+    wait for what was submitted after it.
     """
 
-    __slots__ = ("_device", "_rows", "_since", "_waited", "pace", "prompts")
+    __slots__ = ("_device", "_rows", "_since", "_waited", "pace", "submitted")
 
     def __init__(self, pace: Pace, device: Here) -> None:
         self.pace = pace
-        self.prompts = 0
+        self.submitted = NOTHING
         self._device = device
         self._waited = 0  # tokens of prompts that were waited for
         self._rows = 0  # in the step before; 0: nothing is known of the time since it
         self._since = 0.0
 
+    def run(self, tokens: int, *, of_prompt: bool = False) -> None:
+        """Note that a pass of so many tokens is about to be submitted."""
+        passes, prompts = self.submitted
+        self.submitted = Submitted(passes + 1, prompts + tokens if of_prompt else prompts)
+
     def skip(self) -> None:
         """Note that more than a step happens before the next read."""
         self._rows = 0
 
-    def read(self, rows: int, prompts: int, *, plain: bool) -> float:
-        """Note that a step of so many rows has waited for its draw, before which so many
-        ``prompts`` had been submitted. Returns the seconds since the last read, or 0 if these
-        are not those of a step alone; ``plain``: it is one that the pace may learn from."""
+    def wait(self) -> None:
+        """Note that all that was submitted has been waited for outside of a step."""
+        self._rows = 0
+
+    def forget(self) -> None:
+        """Note that what was submitted is lost."""
+        self._rows = 0
+
+    def read(self, rows: int, submitted: Submitted, *, plain: bool) -> float:
+        """Note that a step of so many rows has waited for its draw, before which so much had been
+        ``submitted``. Returns the seconds since the last read, or 0 if these are not those of a
+        step alone; ``plain``: nothing was drafted for it."""
         now = self._device.now()
-        waited = prompts if self._device.queues else self.prompts
+        waited = submitted.prompts if self._device.queues else self.submitted.prompts
         tokens, self._waited = waited - self._waited, waited
         seconds, self._since = now - self._since, now
         known, self._rows = self._rows == rows, rows

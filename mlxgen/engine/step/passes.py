@@ -17,7 +17,6 @@ import mlx.core as mx
 from ..kv import Fed
 from ..kv.commands import Run
 from ..kv.padded import longest_padded
-from .cost import Meter
 from .fault import Fault
 from .handle import Handle, Logits
 from .pace import Clock
@@ -60,14 +59,12 @@ class Work(NamedTuple):
 
 
 class Passes:
-    """See the module. ``runner`` is told what to run, and ``meter`` and ``clock`` how much that
-    is."""
+    """See the module. ``runner`` is told what to run, and ``clock`` how much that is."""
 
-    __slots__ = ("clock", "longest_padded", "meter", "runner")
+    __slots__ = ("clock", "longest_padded", "runner")
 
-    def __init__(self, runner: Runner, meter: Meter, clock: Clock) -> None:
+    def __init__(self, runner: Runner, clock: Clock) -> None:
         self.runner = runner
-        self.meter = meter
         self.clock = clock
         self.longest_padded = longest_padded(runner.make) if runner.slots is not None else 0
 
@@ -88,8 +85,7 @@ class Passes:
         pending, held = kv.align(handle.history), kv.length
         piece = pending[: count if scores is None else min(count, PIECE)]
         wanted = int(len(piece) == len(pending)) if scores is None else len(piece)
-        self.meter.run(len(piece), after=held)
-        self.clock.prompts += len(piece)
+        self.clock.run(len(piece), of_prompt=True)
         self._look(piece)
         try:
             logits = self._do([Work(handle, piece, wanted)])
@@ -106,8 +102,7 @@ class Passes:
 
     def follow(self, handle: Handle, count: int) -> None:
         """Have the model that drafts for a handle run ``count`` tokens of what it is behind."""
-        self.meter.skip()
-        self.clock.prompts += count
+        self.clock.run(count, of_prompt=True)
         handle.drafts.follow(handle.history, count)
 
     def prefill_to(self, handle: Handle, tokens: int) -> None:
@@ -116,7 +111,7 @@ class Passes:
             most = self.runner.piece(handle.kv.length)
             self.prefill(handle, min(most, tokens - handle.kv.length))
             handle.kv.wait()
-            self.meter.read()
+            self.clock.wait()
             mx.clear_cache()
 
     def prefill_together(self, handles: Sequence[Handle]) -> None:
@@ -129,8 +124,7 @@ class Passes:
         pairs = zip(handles, dues, strict=True)
         work = [Work(handle, handle.pending[:due], 0) for handle, due in pairs]
         size = len(work) * max(len(tokens) for _, tokens, _ in work)
-        self.meter.run(size, after=0)
-        self.clock.prompts += size
+        self.clock.run(size, of_prompt=True)
         for _, tokens, _ in work:
             self._look(tokens)
         try:
@@ -151,7 +145,7 @@ class Passes:
         if self.runner.feed is not None and any(
             isinstance(token, int) and token < 0 for token in tokens
         ):
-            self.meter.skip()
+            self.clock.skip()
 
     # ---- steps -----------------------------------------------------------------------------
 
@@ -174,7 +168,7 @@ class Passes:
             tokens = tokens[kv.length - held :]
         if count > 1:
             kv.snapshot(before=count - 1)
-        self.meter.run(len(tokens))
+        self.clock.run(len(tokens))
         self._look(handle.pending)
         try:
             logits = self._do([Work(handle, tokens, count)])
@@ -231,7 +225,7 @@ class Passes:
 
     def _run_group(self, group: list[Work]) -> mx.array:
         """Run what is next for several slots, in their order, side by side in one pass."""
-        self.meter.run(_size(group))
+        self.clock.run(_size(group))
         logits = self._do(group)
         _done(group, logits)
         return logits

@@ -45,7 +45,7 @@ from ..kv.layers import PREFILL_STEP, CacheFactory, Model
 from ..kv.padded import run_padded
 from ..kv.slots import Slot, Slots
 from ..prefix.store import BlockStore
-from ..speculation.predictor import Predictor, Told
+from ..drafts.predictor import Predictor, Told
 
 SHORT = 32  # tokens of a pass of which the head takes all, though fewer are wanted
 

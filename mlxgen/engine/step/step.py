@@ -16,18 +16,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Sequence
-from functools import partial
 
 import mlx.core as mx
 
 from ...filters import fill_masks
 from ...sampling import DrawRow, Sampler, Want
-from ...tokens import Token
 from ..kv.commands import Clear
-from ..request.leads import blind_draw, next_draw, warm
-from ..speculation.worth import Choice, Offer, asked, choose
+from ..request.leads import free_draws, next_draw, warm
 from .accepting import Event, accept_draws
-from .cost import Meter, PassCost
 from .drawn import Drawn
 from .fault import Fault
 from .handle import Handle, logits_of
@@ -46,16 +42,14 @@ class Loop:
         self,
         runner: Runner,
         sampler: Sampler,
-        cost: PassCost | None = None,
         pace: Pace | None = None,
         *,
         longest_run: int | None = None,
     ) -> None:
         self.handles: list[Handle] = []  # those in slots first, in the order of these
         self.runner = runner
-        self.meter = Meter(cost or PassCost(), runner)
         self.clock = Clock(pace or Pace(), runner)
-        self.passes = Passes(runner, self.meter, self.clock)
+        self.passes = Passes(runner, self.clock)
         self._sampler = sampler
         self._blind: Drawn | None = None  # submitted already
         # Pending tokens up to which a request is run here, and not left for a scheduler to prefill
@@ -64,7 +58,7 @@ class Loop:
 
     def alike(self) -> Loop:
         """An empty loop for the same model."""
-        return Loop(self.runner, self._sampler, self.meter.cost, self.clock.pace)
+        return Loop(self.runner, self._sampler, self.clock.pace)
 
     def join(self, handle: Handle) -> None:
         """Let a handle take part from the next step on."""
@@ -92,7 +86,6 @@ class Loop:
         fault that may be anybody's leaves nothing on the device.
         """
         handles = [handle for handle in self.handles if not handle.has_ended]
-        self.meter.enter()
         try:
             self._start(handles, events)
             if not events:
@@ -106,7 +99,6 @@ class Loop:
         except BaseException:
             self._halt(events)
             raise
-        self.meter.leave()
         self._steps += 1
         if self._steps % CLEAR_EVERY == 0:
             mx.clear_cache()
@@ -118,8 +110,7 @@ class Loop:
         for handle in self.handles:
             handle.distrust()
         self._blind = None
-        self.meter.forget()
-        self.clock.skip()
+        self.clock.forget()
 
     def check_integrity(self) -> None:
         """Assert the invariant; for tests."""
@@ -175,12 +166,12 @@ class Loop:
             return
         blind = self._look_ahead(places, drawn, beside) if plan.looks else None
         tokens = drawn.tokens()  # the one time that the host waits
-        self.meter.read(drawn.after)
-        self.clock.read(len(self.handles), drawn.prompts, plain=plan.looks)
-        if not plan.looks:
-            self._draft_on(places, tokens)
+        plain = all(handle.drafts.turn is None for handle in places)
+        seconds = self.clock.read(len(self.handles), drawn.after, plain=plain)
         for handle, place in places.items():
             events.append(accept_draws(handle, tokens, drawn, place))
+            if handle.drafts.turn is not None:
+                handle.drafts.took(seconds, self.clock.pace.step(len(self.handles)))
         arrived = [handle.arrive() for handle in (*places, *beside)]
         if plan.looks and all(arrived):
             self._blind = blind
@@ -220,7 +211,7 @@ class Loop:
             try:
                 if handle.guess is not None:
                     handle.guess.look(handle.request)
-                    own = handle.guess.requests
+                    own = handle.guess.draws
                 else:
                     own = [next_draw(handle.request)]
             except Exception as error:
@@ -244,8 +235,7 @@ class Loop:
             want,
             exact=exact,
             here=self.runner,
-            after=self.meter.ran,
-            prompts=self.clock.prompts,
+            after=self.clock.submitted,
         )
 
     def _warm(self, handles: Sequence[Handle]) -> None:
@@ -294,10 +284,12 @@ class Loop:
         """The draws after the next ones; none if one of them depends on what that gives."""
         requests = []
         for handle in ready:
-            draw = blind_draw(handle.request) if not handle.flat and handle.ahead else None
-            if draw is None:
+            if handle.flat or handle.ahead is None or handle.request.may_decline:
                 return []
-            requests.append(draw)
+            draws = free_draws(handle.request, 1, after=1)
+            if not draws:
+                return []
+            requests += draws
         return requests
 
     def _forward(self, handles: Sequence[Handle]) -> None:
@@ -305,10 +297,11 @@ class Loop:
         them if these depend on nothing else."""
         handles = [handle for handle in handles if not self.is_behind(handle)]
         self._align(handles)
-        for handle, choice in self._choices(handles).items():
-            self._propose(handle, choice)
         if not handles:
             return
+        for handle in handles:
+            if handle.drafts:
+                self._propose(handle)
         arrays = self.passes.run([Work.pending(handle) for handle in handles])
         arrived = [handle.arrive() for handle in handles]
         requests = _free_draws(handles) if all(arrived) and len(arrays) == 1 else []
@@ -323,48 +316,21 @@ class Loop:
         """Those for whom something is drafted after the next token, as far as can be told now; if
         drafts are on their way, it is not known where these end."""
         on_their_way = [handle for handle in handles if handle.guess is not None]
-        return on_their_way or self._choices(handles, early=True)
+        if on_their_way:
+            return on_their_way
+        rows = len(self.handles)
+        step = self.clock.pace.step(rows)
+        return [
+            handle
+            for handle in handles
+            if handle.drafts and handle.drafts.expects(handle.request, rows, step)
+        ]
 
-    def _choices(self, handles: Sequence[Handle], *, early: bool = False) -> dict[Handle, Choice]:
-        """What is worth drafting for whom in the next pass, or, if ``early``, in the one after the
-        next tokens, which are not known yet."""
-        cost, count = self.meter.cost, len(handles)
-        pending = 1 if early else max([len(handle.pending) for handle in handles], default=1)
-        plain, pays = cost.of(count * pending), _may_pay(cost, count, pending)
-        offers: list[list[Offer]] = []
-        for handle in handles:
-            asks = handle.drafts and (pays or handle.drafts.wanted)
-            own = handle.drafts.offers(handle.request, plain, early=early) if asks else []
-            offers.append(own)
-        if not any(offers):
-            return {}
-        chosen: list[Choice | None] = [None] * count
-        if not all(handle.drafts.wanted for handle in handles):
-            host = self.meter.host if cost.is_known else 0.0
-            chosen = choose(offers, cost.of, host=host, pending=pending)
-        found = {}
-        for handle, own, choice in zip(handles, offers, chosen, strict=True):
-            if handle.drafts.wanted:
-                choice = asked(own, handle.drafts.most)
-            if choice is not None:
-                found[handle] = choice
-        return found
-
-    def _draft_on(self, places: dict[Handle, int], tokens: list[Token]) -> None:
-        """Have the next drafts begin where nothing but these draws decides what comes."""
-        for handle, place in places.items():
-            guess = handle.guess
-            if guess is not None and guess.free and handle.drafts.goes_on(guess):
-                drawn = tokens[place : place + handle.draws]
-                self.meter.resume()
-                handle.drafts.go_on(handle.request, guess, drawn)
-
-    def _propose(self, handle: Handle, choice: Choice) -> None:
+    def _propose(self, handle: Handle) -> None:
         """Have tokens drafted after what a handle has pending."""
-        drafter = handle.drafts.drafter(choice)
-        if drafter.nbytes:  # its own passes take time as well
-            self.meter.drafts(partial(drafter.took, choice.tokens))
-        handle.guess = handle.drafts.propose(handle.request, choice)
+        rows = len(self.handles)
+        step = self.clock.pace.step(rows)
+        handle.guess = handle.drafts.propose(handle.request, rows, step)
 
     # who is where
 
@@ -420,14 +386,6 @@ class Loop:
         )
 
 
-def _may_pay(cost: PassCost, rows: int, pending: int) -> bool:
-    """Whether any draft could pay, if all of its tokens stood."""
-    if rows == 1:
-        return True
-    plain = cost.of(rows * pending)
-    return any((1 + width) * plain > cost.of(rows * (pending + width)) for width in (1, 4, 16))
-
-
 def _in_vain(handle: Handle) -> bool:
     """Whether a pass after the next token would be lost, or could not be undone exactly."""
     request = handle.request
@@ -446,7 +404,7 @@ def _free_draws(handles: Sequence[Handle]) -> list[DrawRow]:
     for handle in handles:
         if handle.guess is None or not handle.guess.free:
             return []
-        requests += handle.guess.requests
+        requests += handle.guess.draws
     return requests
 
 

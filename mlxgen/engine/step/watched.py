@@ -21,14 +21,12 @@ from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from ...sampling import DrawRow
-from ...tokens import Token
 from ..chunk import Chunk
 from ..kv.here import Here
-from ..speculation.worth import Choice
 from .accepting import Event
-from .cost import Meter, PassCost
 from .drawn import Drawn
 from .handle import Handle
+from .pace import Clock, Pace, Submitted
 from .step import Loop
 
 HOST, DEVICE = "host", "device"
@@ -50,54 +48,55 @@ class Moment(NamedTuple):
 Watch: TypeAlias = Callable[[Moment], None]
 
 
-class WatchedMeter(Meter):
-    """A meter that also tells which passes the device works on, and from when to when."""
+class WatchedClock(Clock):
+    """A clock that also tells which passes the device works on, and from when to when."""
 
-    __slots__ = ("_done", "_paused", "_waiting", "_watch", "device", "kind", "on_read")
+    __slots__ = ("_done", "_waiting", "_watch", "device", "kind", "on_read", "paused")
 
-    def __init__(self, cost: PassCost, device: Here, watch: Watch) -> None:
-        super().__init__(cost, device)
+    def __init__(self, pace: Pace, device: Here, watch: Watch) -> None:
+        super().__init__(pace, device)
         self.device = device
         self.kind = "pass"  # what the next passes are, if they are not pieces of a prompt
         self.on_read: Callable[[float], None] = lambda now: None
+        self.paused = False  # since the last read
         self._watch = watch
         self._waiting: deque[tuple[float, str, int]] = deque()  # start, kind, tokens
         self._done: float | None = None
-        self._paused = False
 
-    def enter(self) -> None:
-        self._paused = self._paused or self.device.now() - self._left > PAUSE
-        super().enter()
-
-    def run(self, tokens: int, *, after: int | None = None) -> None:
-        super().run(tokens, after=after)
-        kind = self.kind if after is None else "prefill"
+    def run(self, tokens: int, *, of_prompt: bool = False) -> None:
+        super().run(tokens, of_prompt=of_prompt)
+        kind = "prefill" if of_prompt else self.kind
         self._waiting.append((self.device.now(), kind, tokens))
 
-    def read(self, after: int | None = None) -> None:
-        before = len(self._passes)
-        super().read(after)
-        now = self.device.now()
-        self._tell([self._waiting.popleft() for _ in range(before - len(self._passes))], now)
-        self.on_read(now)
+    def wait(self) -> None:
+        super().wait()
+        self._tell(0)
 
     def forget(self) -> None:
         super().forget()
         self._waiting.clear()
 
-    def _tell(self, passes: Sequence[tuple[float, str, int]], end: float) -> None:
-        if not passes:
-            return
-        start = passes[0][0]
-        if self._done is not None and start <= self._done:
-            start = self._done
-        elif self._done is not None and not self._paused:
-            self._watch(Moment(DEVICE, "host", self._done, start - self._done, {}))
-        each = (end - start) / sum(tokens for _, _, tokens in passes)
-        for _, kind, tokens in passes:
-            self._watch(Moment(DEVICE, kind, start, tokens * each, {"tokens": tokens}))
-            start += tokens * each
-        self._done, self._paused = end, False
+    def read(self, rows: int, submitted: Submitted, *, plain: bool) -> float:
+        seconds = super().read(rows, submitted, plain=plain)
+        self._tell(self.submitted.passes - submitted.passes if self.device.queues else 0)
+        return seconds
+
+    def _tell(self, left: int) -> None:
+        """The host has waited for all passes but the last ``left``."""
+        now = self.device.now()
+        passes = [self._waiting.popleft() for _ in range(len(self._waiting) - left)]
+        if passes:
+            start = passes[0][0]
+            if self._done is not None and start <= self._done:
+                start = self._done
+            elif self._done is not None and not self.paused:
+                self._watch(Moment(DEVICE, "host", self._done, start - self._done, {}))
+            each = (now - start) / sum(tokens for _, _, tokens in passes)
+            for _, kind, tokens in passes:
+                self._watch(Moment(DEVICE, kind, start, tokens * each, {"tokens": tokens}))
+                start += tokens * each
+            self._done, self.paused = now, False
+        self.on_read(now)
 
 
 class _Seen(NamedTuple):
@@ -120,17 +119,16 @@ class WatchedLoop(Loop):
     def __init__(self, *parts: Any, watch: Watch, **kind: Any) -> None:
         super().__init__(*parts, **kind)
         self._watch = watch
-        self._meter = WatchedMeter(self.meter.cost, self.runner, watch)
-        self._meter.on_read = self._read
-        self.meter = self.passes.meter = self._meter
+        self._watched = WatchedClock(self.clock.pace, self.runner, watch)
+        self._watched.on_read = self._read
+        self.clock = self.passes.clock = self._watched
         self._seen: WeakKeyDictionary[Handle, _Seen] = WeakKeyDictionary()
         self._depth = 0  # of spans that are open
         self._since = 0.0  # when the last verb of the step ended
         self._accepts = False
 
     def alike(self) -> Loop:
-        pace = self.clock.pace
-        return WatchedLoop(self.runner, self._sampler, self.meter.cost, pace, watch=self._watch)
+        return WatchedLoop(self.runner, self._sampler, self.clock.pace, watch=self._watch)
 
     def join(self, handle: Handle) -> None:
         super().join(handle)
@@ -145,6 +143,7 @@ class WatchedLoop(Loop):
     def step(self, events: list[Event]) -> None:
         for handle in self.handles:
             self._compare(handle, "caller")
+        self._watched.paused |= self.runner.now() - self._since > PAUSE
         facts: dict[str, Any] = {"requests": len(self.handles)}
         with self._span("step", facts):
             try:
@@ -172,15 +171,12 @@ class WatchedLoop(Loop):
         with self._span("plan"):
             return super()._drafting(handles)
 
-    def _propose(self, handle: Handle, choice: Choice) -> None:
-        facts: dict[str, Any] = {"drafter": handle.drafts.drafter(choice).name}
+    def _propose(self, handle: Handle) -> None:
+        facts: dict[str, Any] = {}
         with self._span("draft", facts):
-            super()._propose(handle, choice)
-            facts["tokens"] = 0 if handle.guess is None else len(handle.guess.fed)
-
-    def _draft_on(self, places: dict[Handle, int], tokens: list[Token]) -> None:
-        with self._span("draft on"):
-            super()._draft_on(places, tokens)
+            super()._propose(handle)
+            if handle.guess is not None:
+                facts |= {"drafter": handle.guess.drafter, "tokens": len(handle.guess.fed)}
 
     def _draw(
         self, ready: list[Handle], events: list[Event]
@@ -202,10 +198,10 @@ class WatchedLoop(Loop):
         if not handles:
             return super()._forward(handles)
         new = all(handle.kv.length < handle.request.base for handle in handles)
-        self._meter.kind = "prefill" if new else "pass"
+        self._watched.kind = "prefill" if new else "pass"
         with self._span("run", {"requests": len(handles)}):
             super()._forward(handles)
-        self._meter.kind = "pass"
+        self._watched.kind = "pass"
         return None
 
     def _warm(self, handles: Sequence[Handle]) -> None:

@@ -53,7 +53,7 @@ def shapes(hall: Hall) -> list[tuple[int, int]]:
 
 
 def test_short_prompts_share_a_pass_and_long_ones_do_not() -> None:
-    hall = Hall(endless(costs="by both"), keep_prefixes=False)
+    hall = Hall(endless(), keep_prefixes=False)
     for length in (6, 7, 8, 300):
         hall.submit([63] * length, max_tokens=3)
     assert hall.finish() == [letters(3, n - 1) for n in (6, 7, 8, 300)]
@@ -61,7 +61,7 @@ def test_short_prompts_share_a_pass_and_long_ones_do_not() -> None:
 
 
 def test_short_prompts_that_come_while_others_run_share_a_pass() -> None:
-    hall = Hall(endless(costs="by both"), keep_prefixes=False, prefill_chunk=64)
+    hall = Hall(endless(), keep_prefixes=False, prefill_chunk=64)
     hall.submit(max_tokens=40)
     hall.steps(8)
     for length in (4, 5, 5):

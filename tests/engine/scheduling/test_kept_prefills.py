@@ -14,7 +14,7 @@ from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.handle import Handle
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds
-from tests.fakes.costs import Still
+from tests.fakes.paces import Still
 from tests.fakes.speaking import Hall, endless, letters
 
 PIECE = 20

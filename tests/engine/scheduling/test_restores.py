@@ -23,7 +23,7 @@ from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.step import Loop
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds
-from tests.fakes.costs import Still
+from tests.fakes.paces import Still
 from tests.fakes.speaking import Hall, Speaker, endless, letters
 
 PLENTY = 1 << 40

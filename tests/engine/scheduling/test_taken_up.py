@@ -19,7 +19,7 @@ from mlxgen.tokens import in_common
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import SIDE_BY_SIDE, cache_kinds
 from tests.fakes.chatting import Chatter
-from tests.fakes.costs import Still
+from tests.fakes.paces import Still
 from tests.fakes.prefix_integrity import check_integrity
 
 from ...effort import tries

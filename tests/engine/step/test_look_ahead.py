@@ -50,7 +50,7 @@ def test_what_leaves_a_choice_everywhere_is_looked_ahead_of_from_the_second_toke
 def test_where_runs_are_forced_all_the_time_token_and_run_go_through_together(
     aheads: Aheads,
 ) -> None:
-    lm = reciter(list("abcefdghcij"), costs="every pass alike").lm
+    lm = reciter(list("abcefdghcij"), draft="auto").lm
     result = lm.generate(
         PROMPT, filters=Regex("ab(c|d)ef(c|d)gh(c|d)ij"), max_tokens=20, draft="off"
     )
@@ -59,7 +59,7 @@ def test_where_runs_are_forced_all_the_time_token_and_run_go_through_together(
 
 
 def test_the_first_forced_run_says_that_others_follow(aheads: Aheads) -> None:
-    lm = reciter(list("dcefdghcij"), costs="every pass alike").lm
+    lm = reciter(list("dcefdghcij"), draft="auto").lm
     result = lm.generate(
         PROMPT, filters=Regex("(c|d)(c|d)ef(c|d)gh(c|d)ij"), max_tokens=20, draft="off"
     )
@@ -84,7 +84,7 @@ def test_after_drafts_every_row_goes_on_from_its_own_token(monkeypatch: pytest.M
     """A look-ahead beside drafts, which no plan asks for yet."""
     opens = staticmethod(lambda handles: [each for each in handles if each.passes == 2])
     monkeypatch.setattr(step.Loop, "_drafting", opens)
-    speaker = endless(costs="every pass alike", prompt_length=24)
+    speaker = endless(draft="auto", prompt_length=24)
     hall = Hall(speaker, keep_prefixes=False)
     drafting = hall.submit(list(b"mnopqrstuvabcdmnopqrstuv"), max_tokens=12, draft="ngram")
     plain = [hall.submit(list(range(40, 64)), max_tokens=12) for _ in range(2)]

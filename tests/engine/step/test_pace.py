@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mlxgen.engine.kv import PREFILL_STEP
 from mlxgen.engine.kv.here import Here
-from mlxgen.engine.step.pace import FIRST, GAP, LEAST, UNNOTICED, Clock, Pace
+from mlxgen.engine.step.pace import FIRST, GAP, LEAST, UNNOTICED, Clock, Pace, Submitted
 
 STEP, TOKEN = 0.03, 0.002  # seconds
 
@@ -34,7 +34,7 @@ def line(queues: bool = False) -> tuple[Clock, Device]:
 
 def step(clock: Clock, device: Device, seconds: float, prompts: int | None = None) -> float:
     device.time += seconds
-    waited = clock.prompts if prompts is None else prompts
+    waited = clock.submitted if prompts is None else Submitted(0, prompts)
     return clock.read(1, waited, plain=True)
 
 
@@ -45,7 +45,7 @@ def taught(gap_steps: int = 60) -> Pace:
         step(clock, device, STEP)
     for _ in range(gap_steps):
         chunk = clock.pace.chunk(1)
-        clock.prompts += chunk
+        clock.run(chunk, of_prompt=True)
         step(clock, device, STEP + chunk * TOKEN)
     return clock.pace
 
@@ -109,7 +109,7 @@ def test_time_in_which_more_than_a_step_happened_tells_nothing() -> None:
     clock.skip()
     assert step(clock, device, 7.0) == 0.0
     device.time += 3.0
-    assert clock.read(2, 0, plain=True) == 0.0  # another row has come
+    assert clock.read(2, clock.submitted, plain=True) == 0.0  # another row has come
     assert clock.pace.step(1) == pytest.approx(STEP)
 
 
@@ -118,7 +118,7 @@ def test_a_chunk_counts_in_the_step_that_waited_for_it(queues: bool) -> None:
     clock, device = line(queues)
     for _ in range(3):
         step(clock, device, STEP)
-    clock.prompts += 10
+    clock.run(10, of_prompt=True)
     if queues:  # the draw that is read was submitted before the chunk
         assert step(clock, device, STEP, prompts=0) == pytest.approx(STEP)
     assert step(clock, device, STEP + 10 * TOKEN, prompts=10) == 0.0

@@ -17,7 +17,6 @@ from mlxgen.engine.options import Options
 from mlxgen.engine.request.assembly import assemble
 from mlxgen.engine.request.prompt import Prompt
 from mlxgen.engine.step import passes as module
-from mlxgen.engine.step.cost import Meter, PassCost
 from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.pace import Clock, Pace
 from mlxgen.engine.step.passes import PADDING, WIDEST, Passes, Work
@@ -44,7 +43,7 @@ def passes_of(kind: str) -> Passes:
     model, make = loaded(kind)
     slots = Slots(make) if kind in BATCHED else None
     runner = Runner(model, make, slots)
-    return Passes(runner, Meter(PassCost(), runner), Clock(Pace(), runner))
+    return Passes(runner, Clock(Pace(), runner))
 
 
 def handle_of(passes: Passes, tokens: list[int]) -> Handle:

@@ -10,10 +10,10 @@ import pytest
 
 import mlxgen
 from mlxgen import LanguageModel
+from mlxgen.engine.drafts.head import BEHIND, HeadDrafter
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.engine.speculation.head import BEHIND, HeadDrafter
 from mlxgen.sampling import PostSamplingResult
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds
@@ -123,7 +123,7 @@ def test_what_runs_without_drafts_is_read_now_and_then(monkeypatch: pytest.Monke
     model, _ = cache_kinds()["plain"]()
     lm = LanguageModel(model, alphabet_tokenizer(), predictor=Mirror(64, VOCAB, model))
     draft_with_head(lm)
-    monkeypatch.setattr(HeadDrafter, "chances", lambda *_: ())
+    monkeypatch.setattr(HeadDrafter, "propose", lambda *_: None)
     stream = lm.stream(PROMPT * 3, max_tokens=2 * BEHIND, temperature=0, ignore_eos=True)
     for length, _ in enumerate(stream, len(PROMPT * 3)):
         drafts = stream._handle.drafts

@@ -18,8 +18,9 @@ from ...sampling import Sampler
 from ..history import History
 from ..kv import KV, Device, Fed, Footprint, Later, LayerCache
 from ..request.request import Request
-from .acceptance import Acceptance, Experience
-from .modelled import ModelledDrafter
+from .guess import Guess
+from .model import ModelledDrafter
+from .policy import Policy
 from .predictor import Predictor
 
 BEHIND = 64  # tokens that ran without a draft, after which the predictor reads their states
@@ -80,9 +81,9 @@ class HeadDrafter(ModelledDrafter):
         *,
         width: int,
         footprint: Footprint,
-        experience: Experience | None = None,
+        policy: Policy | None = None,
     ) -> None:
-        super().__init__(device, sampler, width, Acceptance(experience))
+        super().__init__(device, sampler, width, policy)
         self._bound, self._footprint = bound, footprint
         self._kv = KV(device)
         self._base = 0  # the first token that has an entry
@@ -91,9 +92,9 @@ class HeadDrafter(ModelledDrafter):
         self._states: list[States] = []  # without gaps
         self._moment = 0
 
-    def chances(self, request: Request, count: int) -> Sequence[float]:
+    def propose(self, request: Request, count: int) -> Guess | None:
         known = self._states[-1].end if self._states else 0
-        return super().chances(request, count) if known >= len(request.history) - 1 else ()
+        return super().propose(request, count) if known >= len(request.history) - 1 else None
 
     def ran(self, history: History, start: int, tokens: Sequence[Fed], states: mx.array) -> None:
         self._follow(history)
@@ -118,11 +119,14 @@ class HeadDrafter(ModelledDrafter):
         return self._footprint.alone(length)
 
     def fork(self) -> HeadDrafter:
-        twin = HeadDrafter.__new__(HeadDrafter)
-        ModelledDrafter.__init__(
-            twin, self._device, self._sampler, self._width, self.acceptance.fork()
+        twin = HeadDrafter(
+            self._device,
+            self._bound,
+            self._sampler,
+            width=self._width,
+            footprint=self._footprint,
+            policy=self.policy,
         )
-        twin._bound, twin._footprint = self._bound, self._footprint
         twin._kv, twin._own, twin._states = self._kv.fork(), self._own.fork(), list(self._states)
         twin._base, twin._exact, twin._moment = self._base, self._exact, self._moment
         return twin

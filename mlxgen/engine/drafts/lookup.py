@@ -1,8 +1,8 @@
 """Drafts from text: what followed the last three tokens at their latest earlier place.
 
 While the text goes on as it did there, that place is followed. It is in the request itself, else
-in earlier texts of the same owner. Owns these texts. Must never know what a draft is worth.
-Invariant: nothing of one owner's is ever shown to another.
+in earlier texts of the same owner. Owns these texts. Invariant: nothing of one owner's is ever
+shown to another.
 """
 
 from __future__ import annotations
@@ -10,19 +10,21 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Sequence
-from itertools import takewhile
 
 from ...filters.matcher import GrammarFilter
 from ...tokens import Token
 from ..history import History
-from ..request.leads import plain_draw
+from ..request.leads import free_draws
 from ..request.request import Request
-from .drafter import Drafter
+from .drafts import Drafter
 from .guess import Guess
 from .places import FEW, NOTHING, RUN, Places, as_ids
+from .policy import Policy
 
 MOST = 1 << 18  # tokens of an owner's texts that are remembered: 6 MiB at most
 OWNERS = 16  # whose texts are remembered, the latest ones
+LENGTH = 6.0  # tokens that are thought to stand at first
+SURE = 8  # tokens that came as they did at the place that is followed, after which it is sure
 
 
 class Texts:
@@ -71,7 +73,7 @@ class Lookup(Drafter):
     most = 16  # they cost nothing until they are verified
 
     def __init__(self, texts: Texts) -> None:
-        super().__init__()
+        super().__init__(Policy(LENGTH))
         self._texts = texts
         self._own = Places()
         self._moment = -1  # of the history when it was last seen
@@ -79,51 +81,42 @@ class Lookup(Drafter):
         self._copied: tuple[Places, int] | None = None  # what is followed, and from where on
         self._stood = 0  # tokens that have come as it had them
 
-    def chances(self, request: Request, count: int) -> Sequence[float]:
-        stood = self._stood + 1  # the longer a copy goes on, the surer it is to go on
-        means = self.acceptance.chances(len(self._run(request, count)))
-        return [max(mean, stood / (stood + 1)) for mean in means] if stood > 1 else means
+    @property
+    def is_sure(self) -> bool:
+        return self._stood >= SURE
 
-    def early(self, request: Request, count: int) -> Sequence[float]:
-        self.acceptance.hope()
-        return super().early(request, count)
+    def expects(self, request: Request) -> bool:
+        return len(self._run(request)) > 1
 
     def propose(self, request: Request, count: int) -> Guess | None:
-        run = self._run(request, count)
-        if not run:
-            return None
-        free = request.is_free(len(run) + 1)
-        start = request.position
-        draws = [plain_draw(request, start + i) for i in range(len(run) + 1)] if free else ()
-        return Guess(run, draws)
+        run = self._run(request)[:count]
+        return Guess(run, free_draws(request, len(run) + 1)) if run else None
 
     def learn(self, history: History) -> None:
         self._texts.add(history)
 
     def fork(self) -> Lookup:
         twin = Lookup(self._texts)
-        twin.acceptance = self.acceptance.fork()
+        twin.policy = self.policy.fork()
         twin._own, twin._moment = self._own.fork(), self._moment
         return twin
 
-    def _run(self, request: Request, count: int) -> Sequence[Token]:
-        """Up to ``count`` tokens that may come next, as far as a grammar allows them; what other
-        filters do not allow ends the walk that verifies it."""
+    def _run(self, request: Request) -> Sequence[Token]:
+        """The tokens that may come next, as far as a grammar allows them; what other filters do not
+        allow ends the walk that verifies it."""
         history, constraint = request.history, request.constraint
-        if request.steering is not None or request.retries.excluded(request.position):
-            return ()  # the next draw is unlike others
         if constraint is not None and not constraint.rewinds:
             return ()  # they would be fed the whole text to verify it
         self._follow(history)
         length, run = self._found
         if length != len(history):
-            run = list(
-                takewhile(lambda token: token not in request.vocabulary.eos, self._look_up())
-            )
-            if constraint is not None and isinstance(constraint.filter, GrammarFilter):
+            run, eos = self._look_up(), request.vocabulary.eos
+            if not eos.isdisjoint(run):
+                run = run[: min(run.index(end) for end in eos if end in run)]
+            if run and constraint is not None and isinstance(constraint.filter, GrammarFilter):
                 run = run[: constraint.validate(run)]
             self._found = len(history), run
-        return run[: min(count, max(0, request.budget - request.position - 1))]
+        return run
 
     def _follow(self, history: History) -> None:
         """Note what was taken back of the history since the last time, and what has come."""

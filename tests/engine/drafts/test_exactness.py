@@ -19,9 +19,8 @@ from mlx_lm.models.cache import ArraysCache, KVCache
 
 import mlxgen
 from mlxgen import LanguageModel
+from mlxgen.engine.drafts.drafts import Drafter, Drafts
 from mlxgen.engine.options import Options
-from mlxgen.engine.speculation.drafter import Drafter
-from mlxgen.engine.speculation.drafts import Drafts
 from mlxgen.engine.step.handle import Handle
 from mlxgen.sampling import PostSamplingResult
 from mlxgen.tokens import Token
@@ -37,7 +36,7 @@ CACHES = {"keys": lambda: [KVCache()], "states": lambda: [ArraysCache(1)]}
 # ---- who drafts ----------------------------------------------------------------------------------
 
 GIVEN: dict[str, Any] = {"off": "off", "auto": "auto", "text": "ngram", "model": None}
-FAILING = ("chances", "early", "propose", "saw", "learn")
+FAILING = ("expects", "propose", "learn")
 OWN = ("right", "half right", "nonsense", "absurd", "in turn", *FAILING)
 DRAFTS = (*GIVEN, *OWN)
 
@@ -51,8 +50,8 @@ def own(name: str, right: Goes, letters: Sequence[Token] = LETTERS) -> list[Draf
     def nonsense(tokens: list[Token]) -> Token:
         return (-1, 10**12, 3, 255, -(2**40), letters[0])[len(tokens) * 7 % 6]
 
-    def sure(length: int, *, turn: int) -> float:
-        return 0.9 if length % 2 == turn else 0.2
+    def has(length: int, *, turn: int) -> bool:
+        return length % 2 == turn
 
     match name:
         case "right":
@@ -64,7 +63,7 @@ def own(name: str, right: Goes, letters: Sequence[Token] = LETTERS) -> list[Draf
         case "absurd":
             return [Absurd(half)]
         case "in turn":
-            first, second = partial(sure, turn=0), partial(sure, turn=1)
+            first, second = partial(has, turn=0), partial(has, turn=1)
             return [Told(half, first), ToldOther(right, second), Absurd(half)]
         case _:
             return [Broken(half, name), ToldOther(half)]
@@ -76,7 +75,9 @@ def use(lm: LanguageModel, right: Goes, letters: Sequence[Token] = LETTERS) -> N
 
     def drafts_for(options: Options, owner: str = "") -> Drafts:
         number = options.num_draft_tokens
-        return Drafts(own(OWN[number - 1], right, letters)) if number else given(options, owner)
+        if not number:
+            return given(options, owner)
+        return Drafts(own(OWN[number - 1], right, letters), wanted=True)
 
     lm.drafts_for = drafts_for  # type: ignore[method-assign]
 
@@ -118,7 +119,7 @@ def babbler(noise: int = 0, **options: Any) -> Speaker:
         a, b = [0, *tokens][-2:]
         return weights(b, a) if noise and len(tokens) % noise == 0 else weights(a, b)
 
-    return Speaker([], say, prompt_length=0, costs="every pass alike", **options)
+    return Speaker([], say, prompt_length=0, draft="auto", **options)
 
 
 def likeliest(tokens: list[Token]) -> Token:
@@ -344,7 +345,7 @@ def gambler(temper: float = 1.0) -> Speaker:
     def say(self: Speaker, tokens: list[Token]) -> dict[Token, float]:
         return {t: math.log(p) * temper for t, p in after(tokens[-1]).items()}
 
-    return Speaker([], say, prompt_length=0, costs="every pass alike")
+    return Speaker([], say, prompt_length=0, draft="auto")
 
 
 def again(result: PostSamplingResult) -> None:

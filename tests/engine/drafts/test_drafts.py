@@ -15,17 +15,14 @@ from hypothesis import strategies as st
 
 import mlxgen
 from mlxgen import LanguageModel, OptionError
+from mlxgen.engine.drafts.drafts import Drafts
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.engine.speculation.acceptance import LONGEST_REST, Acceptance
-from mlxgen.engine.speculation.drafts import Drafts
-from mlxgen.engine.step import step
-from mlxgen.engine.step.accepting import Event, accept_draws
 from mlxgen.sampling import PostSamplingResult
 from tests.fakes import alphabet_tokenizer, byte_level_tokenizer
 from tests.fakes.architectures import cache_kinds
-from tests.fakes.costs import COSTS
+from tests.fakes.paces import Still
 from tests.fakes.speaking import Hall, endless, letters
 
 from ...effort import tries
@@ -261,20 +258,19 @@ def test_rows_with_and_without_drafts_run_side_by_side(
     each: list[Any] = [{}, {"draft": "ngram"}, {"draft": other}, {"draft": lm}, {"draft": "off"}]
     given: dict[str, Any] = {"max_tokens": 30, "temperature": 0, "ignore_eos": True}
     plain = [lm.generate(PROMPT[i:], **given).tokens for i in range(5)]
-    for costs in COSTS.values():
-        scheduler = Scheduler(lm, Limits(keep_prefixes=False))
-        scheduler._loop.meter.cost = costs()
-        handles = [
-            scheduler.submit(lm.prepare(PROMPT[i:], Options.of({**given, **own})))
-            for i, own in enumerate(each)
-        ]
-        tokens: dict[Any, list[int | None]] = {handle: [] for handle in handles}
-        while scheduler.busy:
-            for event in scheduler.step():
-                assert event.error is None
-                tokens[event.handle] += [chunk.token for chunk in event.chunks]
-            scheduler.check_integrity()
-        assert [tuple(tokens[handle]) for handle in handles] == plain
+    scheduler = Scheduler(lm, Limits(keep_prefixes=False))
+    scheduler._loop.clock.pace = Still()
+    handles = [
+        scheduler.submit(lm.prepare(PROMPT[i:], Options.of({**given, **own})))
+        for i, own in enumerate(each)
+    ]
+    tokens: dict[Any, list[int | None]] = {handle: [] for handle in handles}
+    while scheduler.busy:
+        for event in scheduler.step():
+            assert event.error is None
+            tokens[event.handle] += [chunk.token for chunk in event.chunks]
+        scheduler.check_integrity()
+    assert [tuple(tokens[handle]) for handle in handles] == plain
 
 
 def sampled(seed: int, *drafts: Any) -> tuple[mlxgen.Chat, dict[str, Any]]:
@@ -460,53 +456,6 @@ def test_a_model_may_be_loaded_with_its_draft() -> None:
     assert not any(chunk.from_draft for chunk in plain.chunks)
     assert plain.text == drafted.text
     assert mlxgen.load(draft="ngram").draft == "ngram"
-
-
-def test_what_never_stands_is_hardly_ever_drafted() -> None:
-    acceptance = Acceptance()
-    drafted = 0
-    for position in range(2000):
-        if not acceptance.rests(position):
-            drafted += 1
-            acceptance.saw(position + 1, 1, 0)
-    assert drafted < 20
-    assert all(acceptance.rests(p) for p in range(1900, 1900 + LONGEST_REST // 4))
-
-
-def test_a_draft_that_is_right_more_often_than_not_does_not_rest() -> None:
-    acceptance = Acceptance()
-    for position in range(0, 600, 3):
-        assert not acceptance.rests(position)
-        acceptance.saw(position + 1, 2, 0 if position % 9 == 3 else 2)
-
-
-def test_the_next_draft_begins_before_the_last_one_is_accepted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    speaker, draft = endless(), endless()
-    begun: list[list[int]] = []
-
-    def accepting(*given: Any) -> Event:
-        begun.extend(draft.model.fed)
-        return accept_draws(*given)
-
-    monkeypatch.setattr(step, "accept_draws", accepting)
-    with speaker.lm.stream([63], max_tokens=64, draft=draft.lm, num_draft_tokens=3) as stream:
-        for _ in stream:
-            draft.model.forget()  # what began after it was accepted
-    assert stream.text == letters(64)
-    assert sum(len(row) == 2 for row in begun) > 8  # the last token that stood, and the one after
-
-
-@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}])
-def test_drafts_that_begin_early_change_nothing(
-    pair: tuple[LanguageModel, LanguageModel], options: dict[str, Any]
-) -> None:
-    lm, draft = pair
-    given: dict[str, Any] = {"max_tokens": 24, "seed": 5, "ignore_eos": True, **options}
-    plain = lm.generate(PROMPT, draft="off", **given)
-    assert lm.generate(PROMPT, draft=draft, **given).tokens == plain.tokens
-    assert lm.generate(PROMPT, draft=lm, **given).tokens == plain.tokens
 
 
 def test_a_draft_runs_a_long_prompt_in_pieces_that_go_between_two_steps_of_others() -> None:

@@ -1,0 +1,282 @@
+"""Who drafts for one request, and what came of it.
+
+Owns who is asked next, how many tokens of whom were proposed and stood, and whose the time of a
+step is. Invariant: a drafter that raises is dropped, and nothing else is lost; what it proposes may
+be nonsense, but never a token that does not exist. Whatever is drafted, the text stays the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import ClassVar
+
+import mlx.core as mx
+
+from ...errors import MlxgenError
+from ..chunk import DraftCount
+from ..history import History
+from ..kv import Fed
+from ..prefix.store import BlockStore
+from ..request.leads import is_foreseeable
+from ..request.request import Request
+from .guess import Guess
+from .policy import MOST_ROWS, Policy
+
+WIDEST = 32  # tokens that all rows together run at most, with what is drafted for them
+
+logger = logging.getLogger(__name__)
+
+
+class Drafter(ABC):
+    """Proposes tokens for one request.
+
+    It looks at the history of the request that it is asked for, and notices by itself what was
+    taken back there since the last time. ``name`` is what usage and chunks call it, and ``most``
+    how many tokens it proposes at a time unless a request says otherwise. With ``wants_states``, it
+    is told what runs (``ran``).
+    """
+
+    name: ClassVar[str]
+    most: int
+    wants_states = False
+    cache: BlockStore | None = None
+    """Where it keeps what it has run, beside the model's own."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is to be asked before all others."""
+        return False
+
+    def expects(self, request: Request) -> bool:
+        """Whether it will probably have something to propose after the next token, which is not
+        known yet. It takes microseconds."""
+        return True
+
+    @abstractmethod
+    def propose(self, request: Request, count: int) -> Guess | None:
+        """Up to ``count`` tokens after the request's history; ``None`` if it has none."""
+
+    def learn(self, history: History) -> None:
+        """Remember what is worth it of a history that has ended."""
+
+    def ran(self, history: History, start: int, tokens: Sequence[Fed], states: mx.array) -> None:
+        """Note that these tokens have run, from this place in the history on, and gave the trunk's
+        ``states`` [n, width]. The last ones may be drafted, or not known yet."""
+
+    def missing(self, history: History) -> int:
+        """How many tokens of a history a model has to run before it can propose any."""
+        return 0
+
+    def follow(self, history: History, count: int) -> None:
+        """Run ``count`` of them at most, but not the last one; they are submitted."""
+
+    def keep(self, history: History, room: int) -> None:
+        """Put what it holds of a history into ``cache``, which may use ``room`` bytes."""
+
+    def restart(self) -> None:
+        """Drop the arrays that it holds: the history will run again."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the arrays that it holds."""
+        return 0
+
+    def nbytes_at(self, length: int) -> int:
+        """The most bytes that it needs for a history of ``length`` tokens."""
+        return 0
+
+    @abstractmethod
+    def fork(self) -> Drafter:
+        """An independent copy."""
+
+
+class Drafts:
+    """See the module. ``most``: tokens at a time, if the request says how many. ``wanted``: drafts
+    were asked for, whatever they take. ``turn``: who the time of the next step counts for."""
+
+    __slots__ = (
+        "_accepted",
+        "_counts",
+        "_drafters",
+        "_expected",
+        "_proposed",
+        "most",
+        "turn",
+        "wanted",
+    )
+
+    def __init__(
+        self, drafters: Iterable[Drafter] = (), most: int | None = None, *, wanted: bool = False
+    ) -> None:
+        self._drafters = tuple(drafters)
+        self._counts: dict[str, list[int]] = {}  # proposed and accepted
+        self._expected: Drafter | None = None  # the next step waits for its tokens to be known
+        self._proposed = self._accepted = 0  # in the step whose turn it is
+        self.most = most
+        self.turn: Drafter | None = None
+        self.wanted = wanted
+
+    def __bool__(self) -> bool:
+        return bool(self._drafters)
+
+    @property
+    def counts(self) -> Mapping[str, DraftCount]:
+        """How many tokens each proposed that were verified, and how many of these stood."""
+        return {name: DraftCount(*counts) for name, counts in self._counts.items()}
+
+    @property
+    def wants_states(self) -> bool:
+        """Whether one of them wants to be told the states of what runs."""
+        return any(drafter.wants_states for drafter in self._drafters)
+
+    # ---- proposals -------------------------------------------------------------------------
+
+    def expects(self, request: Request, rows: int, step: float) -> bool:
+        """Whether something is probably drafted after the next token, which is not known yet, if so
+        many ``rows`` run together, whose plain ``step`` takes so many seconds."""
+        self._expected = None
+        if request.position + 2 < request.budget and self._may(rows, step):
+            for drafter in self._in_order():
+                drafter.policy.step()
+                if self._expected is None and self._is_asked(drafter):
+                    try:
+                        if drafter.expects(request):
+                            self._expected = drafter
+                    except Exception as error:
+                        self._failed(drafter, error)
+        return self._expected is not None
+
+    def propose(self, request: Request, rows: int, step: float) -> Guess | None:
+        """What is drafted after the history; ``None``: nothing."""
+        self.turn, self._expected = self._expected, None
+        left = request.budget - request.position - 1
+        if left <= 0 or not self._may(rows, step) or not is_foreseeable(request):
+            return None
+        for drafter in self._in_order():
+            if not self._is_asked(drafter):
+                continue
+            count = drafter.policy.tokens(self.most or drafter.most)
+            if not self.wanted:
+                count = min(count, WIDEST // rows - 1)
+            elif self.most is not None:
+                count = self.most
+            try:
+                guess = drafter.propose(request, min(count, left))
+                guess = guess and guess.cut(min(count, left), request.vocab_size)
+            except Exception as error:
+                self._failed(drafter, error)
+                continue
+            if guess is not None:
+                guess.drafter = drafter.name
+                self.turn = drafter
+                return guess
+        return None
+
+    def _may(self, rows: int, step: float) -> bool:
+        """Whether anything may be drafted; not before it is known what it has to be worth."""
+        return self.wanted or (step > 0.0 and rows <= MOST_ROWS)
+
+    def _is_asked(self, drafter: Drafter) -> bool:
+        return self.wanted or not drafter.policy.rests
+
+    def _in_order(self) -> Sequence[Drafter]:
+        """Those that win the most first, and before them the one that is sure."""
+        if len(self._drafters) < 2:
+            return self._drafters
+        return sorted(self._drafters, key=_order)
+
+    def saw(self, proposed: int, accepted: int) -> None:
+        """Note how many tokens of the proposal stood, which was verified."""
+        if self.turn is not None:
+            counts = self._counts.setdefault(self.turn.name, [0, 0])
+            counts[0] += proposed
+            counts[1] += accepted
+            self._proposed, self._accepted = proposed, accepted
+
+    def took(self, seconds: float, step: float) -> None:
+        """Note the seconds of a step, and of a plain ``step`` of as many rows; 0: nobody knows."""
+        drafter, self.turn = self.turn, None
+        proposed, accepted = self._proposed, self._accepted
+        self._proposed = self._accepted = 0
+        if drafter is not None:
+            drafter.policy.saw(proposed, accepted, seconds / step if step else 0.0)
+
+    def _failed(self, drafter: Drafter, error: Exception) -> None:
+        """Go on without a drafter, but for what the request's filters raise: its draw raises it
+        again."""
+        if isinstance(error, MlxgenError):
+            return
+        name = drafter.name
+        logger.warning("the drafter %r failed and is not asked again", name, exc_info=error)
+        self._drafters = tuple([each for each in self._drafters if each is not drafter])
+
+    # ---- all of them -----------------------------------------------------------------------
+
+    def learn(self, history: History) -> None:
+        """Have them remember what is worth it of a history that has ended."""
+        for drafter in self._drafters:
+            self._try(drafter, partial(drafter.learn, history))
+
+    def ran(self, history: History, start: int, tokens: Sequence[Fed], states: mx.array) -> None:
+        """Note that these tokens have run, from this place on, and gave these states."""
+        for drafter in self._drafters:
+            if drafter.wants_states:
+                self._try(drafter, partial(drafter.ran, history, start, tokens, states))
+
+    def missing(self, history: History) -> int:
+        """How many tokens of a history they have to run before all can propose any."""
+        return max([drafter.missing(history) for drafter in self._drafters], default=0)
+
+    def follow(self, history: History, count: int) -> None:
+        """Have them run ``count`` of these at most, but not the last one."""
+        for drafter in self._drafters:
+            self._try(drafter, partial(drafter.follow, history, count))
+
+    def _try(self, drafter: Drafter, ask: Callable[[], None]) -> None:
+        try:
+            ask()
+        except Exception as error:
+            self._failed(drafter, error)
+
+    @property
+    def caches(self) -> list[BlockStore]:
+        """The prefix caches of the models among them."""
+        return [drafter.cache for drafter in self._drafters if drafter.cache is not None]
+
+    def keep(self, history: History, room: int) -> None:
+        """Have them put what they hold into their prefix caches, which may use ``room`` bytes."""
+        for drafter in self._drafters:
+            self._try(drafter, partial(drafter.keep, history, room))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the arrays that they hold."""
+        return sum([drafter.nbytes for drafter in self._drafters])
+
+    def nbytes_at(self, length: int) -> int:
+        """The most bytes that they need for a history of ``length`` tokens."""
+        return sum([drafter.nbytes_at(length) for drafter in self._drafters])
+
+    def fork(self) -> Drafts:
+        """An independent copy, which has proposed nothing yet."""
+        return Drafts([drafter.fork() for drafter in self._drafters], self.most, wanted=self.wanted)
+
+    def restart(self) -> None:
+        """Have them hold nothing on the device."""
+        for drafter in self._drafters:
+            self._try(drafter, drafter.restart)
+
+    def distrust(self) -> None:
+        """Go on without those that have anything on the device: a pass failed, maybe one of
+        theirs."""
+        self._drafters = tuple([each for each in self._drafters if not each.nbytes])
+
+
+def _order(drafter: Drafter) -> tuple[bool, float]:
+    return not drafter.is_sure, -drafter.policy.gain

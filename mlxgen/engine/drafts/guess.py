@@ -1,0 +1,109 @@
+"""Drafted tokens of one request on their way through the model, and the draws that verify them.
+
+A drafted token is accepted if it is what the request draws at its position. So a draft never
+changes the text, sampled or not, whatever was drafted and when. Invariant: the draws of positions
+that may never come are found without changing the request, as all of its parts are advanced and
+rewound together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from ...sampling import DrawRow
+from ...tokens import Token
+from ..kv import Fed, Later
+from ..kv.held import known
+from ..request.ending import ends
+from ..request.leads import fed, next_draw
+from ..request.request import Request
+
+Next: TypeAlias = Callable[[DrawRow], Token | None]
+"""Gives the token to continue with, from the draw of its position; ``None`` to end the walk."""
+
+
+class Guess:
+    """See the module. ``fed`` are the drafted tokens, possibly not known yet. ``draws`` are those
+    of their positions and of the next one, as far as they are known; if none depends on what comes
+    before it, the guess is ``free``. ``drafter``: the name of who proposed the tokens."""
+
+    __slots__ = ("_tokens", "drafter", "draws", "fed", "free")
+
+    def __init__(self, fed: Sequence[Fed], draws: Sequence[DrawRow] = ()) -> None:
+        self.fed = fed
+        self._tokens: list[Token] | None = None
+        self.draws = list(draws)
+        self.free = bool(draws)
+        self.drafter = ""
+
+    def cut(self, count: int, vocab_size: int) -> Guess | None:
+        """Its first ``count`` tokens, up to one that does not exist; ``None`` if none are left."""
+        good = 0
+        for token in self.fed[:count]:
+            if not isinstance(token, Later) and not 0 <= token < vocab_size:
+                break
+            good += 1
+        if good == len(self.fed):
+            return self if good else None
+        return Guess(self.fed[:good], self.draws[: good + 1]) if good else None
+
+    @property
+    def tokens(self) -> list[Token]:
+        """The drafted tokens; this waits for the draft, once."""
+        if self._tokens is None:
+            self._tokens = known(self.fed)
+        return self._tokens
+
+    def look(self, request: Request) -> None:
+        """Find the draws of all positions, while the model runs."""
+        if not self.draws:
+            following = iter(self.tokens)
+            self.draws = walk(request, lambda draw: next(following, None))
+
+
+def walk(request: Request, choose: Next) -> list[DrawRow]:
+    """The draws at the end of the history and after each token that ``choose`` gives.
+
+    The walk ends if ``choose`` gives None, at the budget, and at a token that would end the text
+    or is not allowed. Raises what ``next_draw`` raises for the first position.
+    """
+    draw = _kept(next_draw(request))
+    draws = [draw]
+    with _returning(request):
+        while request.position + 1 < request.budget:
+            token = choose(draw)
+            if token is None:
+                break
+            try:
+                if request.advance(token, fed(request, token)) is not None or ends(request, token):
+                    break
+                draw = _kept(next_draw(request))
+            except Exception:  # it may never come to this; if it does, the draw raises it again
+                break
+            draws.append(draw)
+    return draws
+
+
+@contextmanager
+def _returning(request: Request) -> Iterator[None]:
+    """Lets a request be advanced, and has it back where it was after that; what is known of its
+    next token stays known."""
+    start, constraint = len(request.history), request.constraint
+    outlook = constraint.outlook if constraint is not None else None
+    try:
+        yield
+    finally:
+        try:
+            request.rewind(start)
+        except BaseException:
+            request.drop(start)
+            raise
+        if constraint is not None:
+            constraint.outlook = outlook
+
+
+def _kept(draw: DrawRow) -> DrawRow:
+    """A draw that does not change when the request goes on."""
+    return draw if draw.counts is None else draw._replace(counts=draw.counts.fork())

@@ -1,0 +1,208 @@
+"""Drafts from a model: a smaller one here, a head of the same one in ``head``.
+
+Owns the draws from their logits. The masks of a request's filters, its penalties and biases apply
+to the draft as well, so nothing is drafted that it could not draw. A position is drawn with the
+request's own random numbers: if both agree on it, the same token comes out.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+
+from ...errors import OptionError
+from ...sampling import DrawRow, Sampler
+from ...tokens import Token, Vocabulary
+from ..history import History
+from ..kv import KV, PREFILL_STEP, Device, Fed, Footprint, Later, Unread
+from ..prefix.ends import LEAST
+from ..prefix.store import BlockStore
+from ..request.leads import free_draws
+from ..request.request import Request
+from .drafts import Drafter
+from .guess import Guess, walk
+from .policy import Policy
+
+LENGTH = 2.0  # tokens that are thought to stand at first
+MOST_MORE = 128  # tokens that one model may have more than the other, as in llama.cpp
+
+
+class ModelledDrafter(Drafter):
+    """What drafts with logits. ``width`` is that of the main model's."""
+
+    most = 4  # each takes a pass, and later ones are accepted less often
+
+    def __init__(
+        self, device: Device, sampler: Sampler, width: int, policy: Policy | None = None
+    ) -> None:
+        super().__init__(policy or Policy(LENGTH))
+        self._device = device
+        self._sampler = sampler
+        self._width = width
+
+    @abstractmethod
+    def _catch_up(self, request: Request) -> mx.array | None:
+        """Come to the end of the history; returns logits [1, vocab] there, submitted or not, or
+        None if it cannot."""
+
+    @abstractmethod
+    def _run(self, token: Fed) -> mx.array:
+        """Go on with a drafted token; returns logits [1, vocab] after it."""
+
+    def propose(self, request: Request, count: int) -> Guess | None:
+        logits = self._catch_up(request)
+        if logits is None:
+            return None
+        draws = free_draws(request, count + 1)
+        if not draws:
+            return self._draw_in_steps(request, logits, count)
+        tokens: list[Fed] = []  # submitted all at once: each depends only on the one before
+        for draw in draws[:-1]:
+            token = self._draw(self._run(tokens[-1]) if tokens else logits, draw)
+            self._device.submit([token])
+            tokens.append(Later(Unread(token, self._device), 0))
+        return Guess(tokens, draws)
+
+    def _draw_in_steps(self, request: Request, logits: mx.array, count: int) -> Guess | None:
+        """Draw one token after another, each under the mask that the ones before it leave."""
+        drawn: list[Token] = []
+        at = logits
+
+        def choose(draw: DrawRow) -> Token | None:
+            nonlocal at
+            if len(drawn) == count:
+                return None
+            if drawn:
+                at = self._run(drawn[-1])
+            token = self._device.read(self._draw(at, draw))[0]
+            if token < 0:
+                return None
+            drawn.append(token)
+            return token
+
+        walk(request, choose)
+        return Guess(drawn) if drawn else None
+
+    def _draw(self, logits: mx.array, draw: DrawRow) -> mx.array:
+        """A token [1], drawn as the request draws it, but only from the likeliest candidates.
+
+        Models with the same tokenizer pad it differently: logits that are missing are none.
+        """
+        short = self._width - logits.shape[-1]
+        if short > 0:
+            logits = mx.pad(logits, [(0, 0), (0, short)], constant_values=-mx.inf)
+        return self._sampler.sketch(logits[:, : self._width], draw)
+
+
+class ModelDrafter(ModelledDrafter):
+    """Drafts with a smaller model of the same tokenizer; ``cache`` may be that of its prefixes."""
+
+    name = "model"
+
+    def __init__(
+        self,
+        device: Device,
+        sampler: Sampler,
+        *,
+        width: int,
+        footprint: Footprint,
+        policy: Policy | None = None,
+        piece: Callable[[int], int] = lambda held: PREFILL_STEP,
+        cache: BlockStore | None = None,
+    ) -> None:
+        super().__init__(device, sampler, width, policy)
+        self.cache = cache
+        self._footprint = footprint
+        self._piece = piece  # how many tokens it has the memory to run after so many others
+        self._kv = KV(device)
+
+    def missing(self, history: History) -> int:
+        return len(history) - self._kv.common(history)
+
+    def follow(self, history: History, count: int) -> None:
+        self._begin(history)
+        piece = self._kv.align(history)[:-1][: min(count, self._piece(self._kv.length))]
+        if piece:
+            self._kv.run(piece, wanted=0)
+            self._kv.submit()
+            self._kv.snapshot()
+
+    def keep(self, history: History, room: int) -> None:
+        if self.cache is not None and self._kv.common(history) >= LEAST:
+            self._kv.keep(history, room)
+
+    def restart(self) -> None:
+        self._kv.restart()
+
+    @property
+    def nbytes(self) -> int:
+        return self._kv.nbytes
+
+    def nbytes_at(self, length: int) -> int:
+        return self._footprint.alone(length)
+
+    def fork(self) -> ModelDrafter:
+        twin = ModelDrafter(
+            self._device,
+            self._sampler,
+            width=self._width,
+            footprint=self._footprint,
+            policy=self.policy,
+            piece=self._piece,
+            cache=self.cache,
+        )
+        twin._kv = self._kv.fork()
+        return twin
+
+    def _catch_up(self, request: Request) -> mx.array:
+        history = request.history
+        self._begin(history)
+        while len(pending := self._kv.align(history)) > (piece := self._piece(self._kv.length)):
+            self.follow(history, piece)
+            self._kv.wait()
+        logits = self._run_all(pending)
+        self._kv.expect_rewinds()
+        return logits
+
+    def _begin(self, history: History) -> None:
+        """Take what is kept of a history of which nothing is held."""
+        if self.cache is not None and not self._kv.length and self.cache.match(history) >= LEAST:
+            self._kv.take(history)
+
+    def _run(self, token: Fed) -> mx.array:
+        return self._run_all([token])
+
+    def _run_all(self, tokens: Sequence[Fed]) -> mx.array:
+        logits = self._kv.run(tokens)
+        self._kv.snapshot()
+        return logits
+
+
+def check_same_tokens(mine: Vocabulary, theirs: Vocabulary, name: str) -> None:
+    """Raise ``OptionError`` unless every token that both models have is the same for both.
+
+    A draft in other tokens would be nonsense. Models of one family may differ in a few added tokens
+    at the end, and in those that end a text: what a draft does not know it never proposes, and the
+    end of a text is the main model's affair.
+    """
+    if mine is theirs:
+        return
+    difference = mine.derived(("differs from", theirs), lambda: _difference(mine, theirs))
+    if difference is not None:
+        wanted, got = difference
+        raise OptionError(
+            "draft",
+            f"expected {wanted}, got {got} of {name}; take a draft of the same model family",
+        )
+
+
+def _difference(mine: Vocabulary, theirs: Vocabulary) -> tuple[str, object] | None:
+    if abs(mine.size - theirs.size) > MOST_MORE:
+        return f"a tokenizer of {mine.size} tokens", theirs.size
+    for token in range(min(mine.size, theirs.size)):
+        one, other = mine.pieces[token], theirs.pieces[token]
+        if one != other:
+            return f"token {token} to be {one!r}", repr(other)
+    return None

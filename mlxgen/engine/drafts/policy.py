@@ -1,0 +1,62 @@
+"""How many tokens to draft, and whether that pays: two running means."""
+
+from __future__ import annotations
+
+import math
+
+MOST_ROWS = 8  # that run together, if anything is to be drafted: a pass of more is bound by tokens
+HOPE = 1.0  # plain steps that a draft is thought to save before one was seen
+LENGTH_WEIGHT, GAIN_WEIGHT = 1 / 2, 1 / 4  # of the newest in the means
+REST, LONGEST_REST = 16, 256  # steps without a draft, after drafts did not pay
+
+
+class Policy:
+    """See the module. ``length``: how many tokens of a draft stood; one that stood whole counts
+    twice, as more could have. ``gain``: how many plain steps a drafted one saved."""
+
+    __slots__ = ("_left", "_rest", "gain", "length")
+
+    def __init__(self, length: float) -> None:
+        self.length = length
+        self.gain = HOPE
+        self._rest, self._left = REST, 0  # how long it would rest next, and how long it still does
+
+    def tokens(self, most: int) -> int:
+        """How many of ``most`` tokens to draft; at least one."""
+        return min(most, max(1, math.ceil(self.length)))
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is to be drafted now."""
+        return self._left > 0
+
+    def step(self) -> None:
+        """Note a step without a draft."""
+        if self._left:
+            self._left -= 1
+
+    def saw(self, proposed: int, accepted: int, steps: float) -> None:
+        """Note what became of a draft, or that there was none although it was waited for, and how
+        many plain ``steps`` that took; 0: nobody knows.
+
+        If drafts do not pay, they rest, and are tried again with one; if that does not pay either,
+        they rest for twice as long.
+        """
+        if proposed:
+            stood = 2 * accepted if accepted == proposed else accepted
+            self.length += LENGTH_WEIGHT * (stood - self.length)
+        if not steps:
+            return
+        gained = 1 + accepted - steps
+        self.gain += GAIN_WEIGHT * (gained - self.gain)
+        if self.gain < 0.0:
+            self._left, self._rest = self._rest, min(LONGEST_REST, 2 * self._rest)
+            self.gain = 0.0
+        elif gained > 0.0:
+            self._rest = REST
+
+    def fork(self) -> Policy:
+        """An independent copy."""
+        twin = Policy(self.length)
+        twin.gain, twin._rest, twin._left = self.gain, self._rest, self._left
+        return twin

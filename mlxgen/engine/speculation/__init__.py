@@ -1,1 +1,0 @@
-"""What drafts tokens, how many, and how drafts are verified."""

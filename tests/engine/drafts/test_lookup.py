@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import mlxgen
+from mlxgen.engine.drafts.drafts import Drafts
 from mlxgen.engine.drafts.lookup import OWNERS, Earlier, Lookup, Texts
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.accept import Verdict, fast_forward, push, start
@@ -78,7 +79,7 @@ def desk(mute: Speaker) -> Desk:
 
 
 def proposed(drafter: Lookup, request: Request, count: int = 16) -> str:
-    guess = drafter.propose(request, count)
+    guess = Drafts([drafter], count, wanted=True).propose(request, 1, 0.0)
     return "" if guess is None else bytes(guess.tokens).decode()
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from mlx_lm.models.cache import KVCache
 
 from mlxgen import LanguageModel
-from mlxgen.engine.options import Options
 from mlxgen.engine.drafts.drafts import Drafts
 from mlxgen.engine.drafts.head import HeadDrafter
+from mlxgen.engine.options import Options
 from mlxgen.loading.predictors.head import inner_of
 
 

@@ -8,18 +8,20 @@ MOST_ROWS = 8  # that run together, if anything is to be drafted: a pass of more
 HOPE = 1.0  # plain steps that a draft is thought to save before one was seen
 LENGTH_WEIGHT, GAIN_WEIGHT = 1 / 2, 1 / 4  # of the newest in the means
 REST, LONGEST_REST = 16, 256  # steps without a draft, after drafts did not pay
+OFTEN, PAUSE = 128, 3  # drafts, after which a few steps without show what plain ones take by now
 
 
 class Policy:
     """See the module. ``length``: how many tokens of a draft stood; one that stood whole counts
     twice, as more could have. ``gain``: how many plain steps a drafted one saved."""
 
-    __slots__ = ("_left", "_rest", "gain", "length")
+    __slots__ = ("_drafts", "_left", "_rest", "gain", "length")
 
     def __init__(self, length: float) -> None:
         self.length = length
         self.gain = HOPE
         self._rest, self._left = REST, 0  # how long it would rest next, and how long it still does
+        self._drafts = 0  # since the last rest
 
     def tokens(self, most: int) -> int:
         """How many of ``most`` tokens to draft; at least one."""
@@ -49,9 +51,12 @@ class Policy:
             return
         gained = 1 + accepted - steps
         self.gain += GAIN_WEIGHT * (gained - self.gain)
+        self._drafts += 1
         if self.gain < 0.0:
             self._left, self._rest = self._rest, min(LONGEST_REST, 2 * self._rest)
-            self.gain = 0.0
+            self.gain, self._drafts = 0.0, 0
+        elif self._drafts == OFTEN:
+            self._left, self._drafts = PAUSE, 0
         elif gained > 0.0:
             self._rest = REST
 
@@ -59,4 +64,5 @@ class Policy:
         """An independent copy."""
         twin = Policy(self.length)
         twin.gain, twin._rest, twin._left = self.gain, self._rest, self._left
+        twin._drafts = self._drafts
         return twin

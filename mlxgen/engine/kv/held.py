@@ -102,10 +102,6 @@ class Held:
         self._same, self._moment = same, history.moment
         return same
 
-    def continued(self, start: int, came: Sequence[Token]) -> int:
-        """How many of the tokens that ``came`` are those from ``start`` on."""
-        return alike(known(self._tokens[start : start + len(came)]), came)
-
     def fork(self) -> Held:
         """An independent copy."""
         twin = Held(self._tokens)

@@ -118,7 +118,7 @@ class Clock:
     def read(self, rows: int, submitted: Submitted, *, plain: bool) -> float:
         """Note that a step of so many rows has waited for its draw, before which so much had been
         ``submitted``. Returns the seconds since the last read, or 0 if these are not those of a
-        step alone; ``plain``: nothing was drafted for it."""
+        step alone; ``plain``: a pass like this one, without drafts, came between them."""
         now = self._device.now()
         waited = submitted.prompts if self._device.queues else self.submitted.prompts
         tokens, self._waited = waited - self._waited, waited

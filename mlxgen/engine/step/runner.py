@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import mlx.core as mx
 
 from ...errors import MlxgenError
+from ..drafts.predictor import Predictor, Told
 from ..kv.alone import Alone
 from ..kv.commands import (
     Changed,
@@ -45,7 +46,6 @@ from ..kv.layers import PREFILL_STEP, CacheFactory, Model
 from ..kv.padded import run_padded
 from ..kv.slots import Slot, Slots
 from ..prefix.store import BlockStore
-from ..drafts.predictor import Predictor, Told
 
 SHORT = 32  # tokens of a pass of which the head takes all, though fewer are wanted
 

@@ -55,6 +55,7 @@ class Loop:
         # Pending tokens up to which a request is run here, and not left for a scheduler to prefill
         self.longest_run = longest_run
         self._steps = 0
+        self._looked = False  # whether the last step did
 
     def alike(self) -> Loop:
         """An empty loop for the same model."""
@@ -166,7 +167,9 @@ class Loop:
             return
         blind = self._look_ahead(places, drawn, beside) if plan.looks else None
         tokens = drawn.tokens()  # the one time that the host waits
-        plain = all(handle.drafts.turn is None for handle in places)
+        # After a step of the other kind, a pass was submitted earlier or later than it is here
+        plain = plan.looks == self._looked and all(h.drafts.turn is None for h in places)
+        self._looked = plan.looks
         seconds = self.clock.read(len(self.handles), drawn.after, plain=plain)
         for handle, place in places.items():
             events.append(accept_draws(handle, tokens, drawn, place))

@@ -40,7 +40,8 @@ def test_what_never_pays_is_hardly_ever_drafted() -> None:
 
 
 def test_what_costs_nothing_is_drafted_whatever_stands() -> None:
-    assert drafted(Policy(4.0), 500, lambda _: 0, 1.0) == 500
+    count = drafted(Policy(4.0), 1000, lambda _: 0, 1.0)
+    assert 0.95 * 1000 < count < 1000  # a few steps show what plain ones take
 
 
 @pytest.mark.parametrize(("cost", "pays"), [(1.5, True), (3.0, False)])

@@ -172,11 +172,11 @@ class WatchedLoop(Loop):
             return super()._drafting(handles)
 
     def _propose(self, handle: Handle) -> None:
-        facts: dict[str, Any] = {}
-        with self._span("draft", facts):
-            super()._propose(handle)
-            if handle.guess is not None:
-                facts |= {"drafter": handle.guess.drafter, "tokens": len(handle.guess.fed)}
+        start = self.runner.now()
+        super()._propose(handle)
+        if handle.guess is not None:
+            facts = {"drafter": handle.guess.drafter, "tokens": len(handle.guess.fed)}
+            self._watch(Moment(HOST, "draft", start, self.runner.now() - start, facts))
 
     def _draw(
         self, ready: list[Handle], events: list[Event]

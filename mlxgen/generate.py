@@ -90,6 +90,8 @@ NUMBERS = (
     "top_p",
     "top_k",
     "min_p",
+    "top_n_sigma",
+    "min_k",
     "xtc_probability",
     "xtc_threshold",
     "repetition_penalty",

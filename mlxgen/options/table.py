@@ -92,6 +92,15 @@ class SamplingOptions(Recommended, total=False):
     ]
     """Strings at which a repetition ends for DRY. Only the tokens after the last one of them are
     compared. A list of strings; default ('\\n', ':', '"', '*')."""
+    top_n_sigma: Annotated[float, number(-1, -1, 100)]
+    """Keep tokens whose logit is at most this many standard deviations of all logits below the
+    highest one (top-nσ), which does not depend on the temperature; 0 or less keeps all. A number
+    from -1 to 100; default -1."""
+    min_k: Annotated[float, number(-1, -1, 1e6)]
+    """Keep the tokens before the steepest relative drop of the sorted logits (min-k), which does
+    not depend on the temperature, and no fewer than this number divided by the range of the logits:
+    3 is usual. A negative number keeps all. It sorts the whole vocabulary for each draw. A number
+    from -1 to 1,000,000; default -1."""
     xtc_probability: Annotated[float, number(0, 0, 1)]
     """Probability that XTC leaves out the top choices of a draw, all but the least likely. A number
     from 0 to 1; default 0."""

@@ -18,8 +18,10 @@ from .draws import chance
 from .processors import (
     adjust,
     apply_mask,
+    floors,
     stack_biases,
     stack_counts,
+    stack_floors,
     stack_limits,
     stack_masks,
     stack_penalties,
@@ -37,8 +39,9 @@ def final_distribution(
 ) -> mx.array:
     """The probabilities [batch, vocab] with which each row of ``logits`` [batch, vocab] is drawn.
 
-    The order is logit bias, penalties, DRY and mask; then top-p, min-p, XTC and top-k, each
-    on what the ones before it left of the untempered distribution; then the temperature.
+    The order is logit bias, penalties, DRY and mask; then top-p, min-p, top-nσ and min-k, XTC and
+    top-k, each on what the ones before it left of the untempered distribution; then the
+    temperature. What top-nσ and min-k allow follows from the logits before the mask.
     A greedy row's probabilities are those at temperature 1 without truncation. A row from
     which nothing can be drawn is NaN.
     """
@@ -48,6 +51,8 @@ def final_distribution(
     counts = stack_counts(settings, rows) if penalties else ()
     repeating = stack_repeating(rows)
     logits = adjust(logits, stack_biases(settings), counts, penalties, repeating)
+    shaped = stack_floors(settings)
+    floor = floors(logits, *shaped) if shaped else None
     if any(row.words is not None for row in rows):
         logits = apply_mask(logits, stack_masks(rows, vocab_size))
     limits = stack_limits(settings, vocab_size)
@@ -55,6 +60,8 @@ def final_distribution(
         logits = apply_top_p(logits, limits.top_p)
     if any(each.min_p > 0 for each in settings):
         logits = apply_min_p(logits, limits.log_min_p)
+    if floor is not None:
+        logits = apply_min_p(logits, floor)
     if any(each.xtc_probability > 0 for each in settings):
         chances = [chance(row.seed, row.position, row.attempt) for row in rows]
         spared = mx.zeros((vocab_size,), mx.bool_)

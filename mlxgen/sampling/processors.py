@@ -94,6 +94,33 @@ def apply_penalties(
     return mx.put_along_axis(logits, ids, chosen, axis=-1)
 
 
+def floors(logits: mx.array, sigmas: mx.array, least: mx.array) -> mx.array:
+    """How far below the highest of the logits [batch, vocab] a token may lie, [batch, 1].
+
+    Top-nσ (Tang et al. 2024) allows ``sigmas`` [batch, 1] standard deviations of all finite logits.
+    Min-k (Ding et al. 2026) keeps the tokens before the steepest drop from one sorted logit to the
+    next, relative to the range of the logits and divided by its place, and no fewer than ``least``
+    [batch, 1] over that range. The narrower of both counts; -inf where neither is on.
+    """
+    logits = logits.astype(mx.float32)
+    finite = mx.isfinite(logits)
+    lowest = mx.min(mx.where(finite, logits, mx.inf), axis=-1, keepdims=True)
+    logits = mx.where(finite, logits, lowest)
+    count = mx.sum(finite, axis=-1, keepdims=True)
+    mean = mx.sum(mx.where(finite, logits, 0.0), axis=-1, keepdims=True) / count
+    squares = mx.sum(mx.where(finite, (logits - mean) ** 2, 0.0), axis=-1, keepdims=True)
+    floor = mx.where(sigmas > 0, -sigmas * mx.sqrt(squares / count), -mx.inf)
+
+    ordered = -mx.sort(-logits, axis=-1)
+    span = ordered[:, :1] - ordered[:, -1:] + 1e-8
+    drops = (ordered[:, :-1] - ordered[:, 1:]) / mx.arange(1, ordered.shape[-1])
+    kept = mx.argmax(drops, axis=-1, keepdims=True) + 1
+    kept = mx.maximum(kept, mx.floor(mx.maximum(least, 0.0) / span).astype(mx.uint32))
+    last = mx.minimum(kept, ordered.shape[-1]) - 1
+    cliff = mx.take_along_axis(ordered, last, axis=-1) - ordered[:, :1]
+    return mx.maximum(floor, mx.where(least >= 0, cliff, -mx.inf))
+
+
 def apply_mask(logits: mx.array, words: mx.array) -> mx.array:
     """Sets the logits [batch, vocab] of tokens that ``words`` [batch, words, 1] forbid to -inf.
 
@@ -143,6 +170,16 @@ def stack_thresholds(settings: Sequence[SamplingSettings], chances: Sequence[Cha
         if each.temperature > 0 and chance.xtc < each.xtc_probability
         else math.inf
         for each, chance in zip(settings, chances, strict=True)
+    )
+
+
+def stack_floors(settings: Sequence[SamplingSettings]) -> tuple[mx.array, ...]:
+    """The arrays of ``floors``; empty if no row has any."""
+    if not any(each.has_floor for each in settings):
+        return ()
+    return (
+        column(each.top_n_sigma for each in settings),
+        column(each.min_k for each in settings),
     )
 
 

@@ -73,7 +73,8 @@ class Method(NamedTuple):
             return cls(Kind.GREEDY, False)
         if settings.top_p == 1 and top_k == 0:
             return cls(Kind.PLAIN, excludes)
-        if settings.top_p == 1 and settings.min_p == 0 and top_k >= CANDIDATES:
+        bounded = settings.min_p > 0 or settings.has_floor
+        if settings.top_p == 1 and not bounded and top_k >= CANDIDATES:
             return cls(Kind.WIDE, excludes)
         return cls(Kind.NUCLEUS if settings.top_p < 1 or excludes else Kind.RANKED, excludes)
 

@@ -20,9 +20,11 @@ from .distribution import final_distribution
 from .draws import chance
 from .processors import (
     adjust,
+    floors,
     padded_size,
     stack_biases,
     stack_counts,
+    stack_floors,
     stack_limits,
     stack_masks,
     stack_penalties,
@@ -128,7 +130,7 @@ class Sampler:
         if masked:
             inputs.append(stack_masks(rows, self.vocab_size))
         if group.limits:
-            inputs.extend(group.limits)
+            inputs.extend(self._bounded(inputs[0], group))
             chances = [chance(row.seed, row.position, row.attempt) for row in rows]
             inputs.append(mx.array([each.key for each in chances], mx.uint32))
             if variant.excludes:
@@ -136,6 +138,16 @@ class Sampler:
         key = (variant, len(rows), inputs[0].dtype)
         program = self._programs.get(key, lambda: mx.compile(make_draw(variant, self._spared)))
         return only(program(*inputs), want)
+
+    def _bounded(self, logits: mx.array, group: Group) -> tuple[mx.array, ...]:
+        """The limits, with what the shape of the logits allows as min-p's."""
+        if not group.floors:
+            return group.limits
+        inverse_temperature, top_p, log_min_p, top_k = group.limits
+        key = (floors, len(logits), logits.dtype)
+        program = self._programs.get(key, lambda: mx.compile(partial(floors)))
+        floor = mx.maximum(log_min_p, program(logits, *group.floors))
+        return inverse_temperature, top_p, floor, top_k
 
     def _adjusted(
         self,
@@ -173,9 +185,9 @@ class Group:
     ``places`` are their indexes in the batch. Unless the group is the whole of a small batch,
     the last one is repeated up to one of a few sizes, because each size needs a program of its
     own. ``at`` is the same as an array, or ``None`` if that is the batch as it is. ``settings``,
-    ``limits`` (the arrays of ``Truncation``; empty for greedy rows), ``biases`` and ``penalties``
-    (see ``processors``) are those of these places. ``avoids_repetitions``: one of them may have
-    ``DrawRow.repeating``.
+    ``limits`` (the arrays of ``Truncation``; empty for greedy rows), ``floors``, ``biases`` and
+    ``penalties`` (see ``processors``) are those of these places. ``avoids_repetitions``: one of
+    them may have ``DrawRow.repeating``.
     """
 
     method: Method
@@ -183,6 +195,7 @@ class Group:
     at: mx.array | None
     settings: tuple[SamplingSettings, ...]
     limits: tuple[mx.array, ...]
+    floors: tuple[mx.array, ...]
     biases: tuple[mx.array, ...]
     penalties: tuple[mx.array, ...]
     avoids_repetitions: bool
@@ -246,6 +259,7 @@ def _group(
         at=None if len(places) == len(settings) == len(set(places)) else mx.array(places),
         settings=chosen,
         limits=() if method.kind == Kind.GREEDY else stack_limits(chosen, vocab_size),
+        floors=stack_floors(chosen),
         biases=stack_biases(chosen),
         penalties=stack_penalties(chosen),
         avoids_repetitions=any(each.avoids_repetitions for each in chosen),

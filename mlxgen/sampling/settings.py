@@ -31,6 +31,8 @@ class SamplingSettings:
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
     top_p: float = 1.0
     min_p: float = 0.0
+    top_n_sigma: float = -1.0
+    min_k: float = -1.0
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
     top_k: int = 0
@@ -44,6 +46,11 @@ class SamplingSettings:
             or self.presence_penalty != 0
             or self.frequency_penalty != 0
         )
+
+    @property
+    def has_floor(self) -> bool:
+        """Whether the shape of the logits says how far below the highest a token may lie."""
+        return self.temperature > 0 and (self.top_n_sigma > 0 or self.min_k >= 0)
 
     @property
     def avoids_repetitions(self) -> bool:

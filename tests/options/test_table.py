@@ -35,6 +35,8 @@ WRONG: dict[str, list[Any]] = {
     "top_p": [0, 0.0, -0.5, 1.01],
     "top_k": [-1, 1.0, 0.5],
     "min_p": [-0.01, 1.01],
+    "top_n_sigma": [-1.1, 101, "a"],
+    "min_k": [-1.1, 1e7, "a"],
     "repetition_penalty": [0, -1.0, 1e7],
     "presence_penalty": [-2.01, 2.01],
     "frequency_penalty": [-2.01, 2.01],

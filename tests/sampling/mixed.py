@@ -17,10 +17,10 @@ SPECIAL = [2, 9]
 MIXED: list[dict[str, Any]] = [
     {},
     {"temperature": 1.0},
-    {"temperature": 0.7},
+    {"temperature": 0.7, "top_n_sigma": 1.0},
     {"temperature": 0.8, "top_k": 20},
     {"temperature": 0.8, "min_p": 0.1},
-    {"temperature": 0.9, "top_p": 0.7},
+    {"temperature": 0.9, "top_p": 0.7, "min_k": 30.0},
     {"temperature": 1.2, "top_p": 0.9, "top_k": 5, "min_p": 0.01},
     {"temperature": 1.0, "min_p": 0.01, "xtc_probability": 0.5, "xtc_threshold": 0.05},
     {"temperature": 1.0, "xtc_probability": 1.0},

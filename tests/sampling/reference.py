@@ -42,6 +42,7 @@ def reference(
         x[token] = x[token] * penalty if x[token] < 0 else x[token] / penalty
     for token, count in Counter(generated).items():
         x[token] -= settings.presence_penalty + count * settings.frequency_penalty
+    floor, _ = floor_of(x, settings)
     if allowed is not None:
         x[~allowed] = -np.inf
     if settings.temperature == 0:
@@ -50,6 +51,7 @@ def reference(
         x = keep_top_p(x, settings.top_p)
     if settings.min_p > 0:
         x = np.where(x >= x.max() + math.log(settings.min_p), x, -np.inf)
+    x = np.where(x >= x.max() + floor, x, -np.inf)
     if xtc:
         probs = softmax(x)
         over = np.flatnonzero(probs > settings.xtc_threshold)
@@ -72,7 +74,8 @@ def reference_and_whether_sure(
     """
     expected = reference(logits, settings, **options)
     nearby = [reference(logits, _moved(settings, by), **options) for by in (-5e-6, 5e-6)]
-    return expected, all(np.array_equal(each > 0, expected > 0) for each in nearby)
+    sure = floor_of(np.array(logits, dtype=np.float64), settings)[1]
+    return expected, sure and all(np.array_equal(each > 0, expected > 0) for each in nearby)
 
 
 def _moved(settings: SamplingSettings, by: float) -> SamplingSettings:
@@ -80,8 +83,28 @@ def _moved(settings: SamplingSettings, by: float) -> SamplingSettings:
         settings,
         top_p=min(settings.top_p + by, 1.0) if settings.top_p < 1 else 1.0,
         min_p=min(settings.min_p * (1 + by), 1.0),
+        top_n_sigma=settings.top_n_sigma * (1 + by),
         xtc_threshold=min(settings.xtc_threshold * (1 + by), 0.5),
     )
+
+
+def floor_of(x: Floats, settings: SamplingSettings) -> tuple[float, bool]:
+    """How far below the highest a token may lie by top-nσ and min-k, and whether the steepest drop
+    is steeper than any other by more than rounding."""
+    finite, floor, sure = x[np.isfinite(x)], -math.inf, True
+    if settings.top_n_sigma > 0:
+        floor = -settings.top_n_sigma * float(finite.std())
+    if settings.min_k >= 0:
+        ordered = np.sort(np.concatenate([finite, np.full(len(x) - len(finite), finite.min())]))
+        ordered = ordered[::-1]
+        drops = -np.diff(ordered) / np.arange(1, len(ordered))
+        steepest = np.sort(drops)[::-1]
+        sure = bool(steepest[0] > steepest[1] * (1 + 1e-4))
+        least = settings.min_k / (ordered[0] - ordered[-1] + 1e-8)
+        sure = sure and abs(least - round(least)) > 1e-3
+        kept = min(max(int(drops.argmax()) + 1, int(least)), len(ordered))
+        floor = max(floor, float(ordered[kept - 1] - ordered[0]) - 1e-6)
+    return floor, sure
 
 
 def keep_top_p(x: Floats, top_p: float) -> Floats:

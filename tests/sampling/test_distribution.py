@@ -177,3 +177,35 @@ def test_a_temperature_for_one_draw_takes_the_place_of_the_settings() -> None:
 
 def test_a_row_without_a_possible_token_is_nan() -> None:
     assert mx.all(mx.isnan(final_distribution(mx.full((1, 9), -mx.inf), [row_of({"top_p": 0.5})])))
+
+
+def test_top_n_sigma_and_min_k_keep_the_same_at_any_temperature() -> None:
+    logits = spread(300, 4)
+    options: list[dict[str, Any]] = [{"top_n_sigma": 1.5}, {"min_k": 3.0}]
+    for option in options:
+        kept = [
+            np.flatnonzero(
+                np.array(
+                    final_distribution(
+                        mx.array(logits * scale)[None],
+                        [DrawRow(SamplingSettings(temperature=temperature, **option), 1, 0)],
+                    )
+                )
+            ).tolist()
+            for temperature, scale in ((0.5, 1.0), (4.0, 1.0))
+        ]
+        assert kept[0] == kept[1] and 0 < len(kept[0]) < 300
+
+
+def test_min_k_ends_at_the_steepest_drop_and_keeps_at_least_its_share() -> None:
+    logits = mx.array([[9.0, 8.9, 8.8, 2.0, 1.9, -1.0, -mx.inf]])
+
+    def kept(min_k: float) -> int:
+        settings = SamplingSettings(temperature=1.0, min_k=min_k)
+        found = final_distribution(logits, [DrawRow(settings, 1, 0)])
+        return int(np.count_nonzero(np.array(found) > 0))
+
+    assert kept(0.0) == 3
+    assert kept(45.0) == 4  # 45 over a range of 10
+    assert kept(1e6) == 6
+    assert kept(-1.0) == 6

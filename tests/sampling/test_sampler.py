@@ -222,6 +222,8 @@ SETTINGS = st.builds(
     top_p=st.sampled_from([1.0, 1.0, 0.2, 0.9, 0.999]),
     top_k=st.sampled_from([0, 0, 3, 100, 127, 128, 129, 400]),
     min_p=st.sampled_from([0.0, 0.0, 0.001, 0.1]),
+    top_n_sigma=st.sampled_from([-1.0, -1.0, 0.5, 2.0]),
+    min_k=st.sampled_from([-1.0, -1.0, -1.0, 0.0, 40.0]),
     xtc_probability=st.sampled_from([0.0, 0.5, 1.0]),
     xtc_threshold=st.sampled_from([0.0, 0.001, 0.004, 0.008, 0.1, 0.5]),
 )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import resource
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TypeAlias
 
 SetLimit: TypeAlias = Callable[[int, tuple[int, int]], None]
@@ -34,11 +33,6 @@ def raise_limit(wanted: int, set_limit: SetLimit | None = None) -> int:
         else:
             return highest
     return soft
-
-
-def count_open() -> int:
-    """How many files are open now."""
-    return sum(1 for _ in Path("/dev/fd").iterdir()) - 1  # minus the one that lists them
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .. import __version__
 from .errors import RequestError
 from .http.gate import Gate
-from .http.plain_form import PlainForm
 from .http.responses import JsonResponse, error_response
 from .llama import in_force
 from .logs import log_failure
@@ -53,8 +52,9 @@ def make_app(service: Service) -> ASGIApp:
         api_keys=settings.api_keys,
         origins=settings.cors_origins,
         allow_hosts=settings.allow_hosts,
+        root=settings.root_path,
     )
-    return _never_raising(PlainForm(gate, root=settings.root_path))
+    return _never_raising(gate)
 
 
 def _add_docs(app: FastAPI, service: Service) -> None:

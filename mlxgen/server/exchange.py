@@ -33,17 +33,14 @@ from .engine.mailbox import Mailbox
 from .errors import RequestError, error_body
 from .fleet.catalogue import Entry
 from .fleet.serving import Serving
-from .http.admission import Visit
 from .http.body import ClientGone, check_headers, read_body
-from .http.connection import link_of
 from .http.gate import owner_of
 from .http.responses import DONE, STREAM, Header, JsonResponse, encode_events, error_response
 from .jobs import Prepared
 from .logs import log, log_failure
 from .programs.running import Running
 from .reply import Sent
-from .service import Service
-from .time_limits import TimeLimits
+from .service import Service, queue_timeout
 
 LAST_WORDS = 1.0
 _TIMEOUTS = ("queue_timeout", "timeout")
@@ -72,7 +69,6 @@ class Exchange:
         """Accepted fields without effect, which a header names."""
         self._endpoint = endpoint
         self._scope = scope
-        self._link = link_of(scope)
         self._receive = receive
         self._send = send
         self._streams = False
@@ -84,8 +80,8 @@ class Exchange:
         self._watcher: asyncio.Task[None] | None = None
         self._task: asyncio.Task[Any] | None = None
         self._interruption: BaseException | None = None
-        self._visit: Visit | None = None
-        self._time: TimeLimits | None = None
+        self._stage = 0  # 0 until a prompt is run, 1 while one is, 2 from then on
+        self._timer: asyncio.TimerHandle | None = None  # of this stage
         self._began = time.perf_counter()
 
     # ---- for the work ------------------------------------------------------------------------
@@ -97,18 +93,12 @@ class Exchange:
 
     async def body(self) -> bytes:
         """The request's body; after this, a client that hangs up interrupts the work."""
-        assert self._visit is not None
         limit = self.service.body_limit
         check_headers(self._scope["headers"], limit)
-        data = await read_body(self._receive, limit, self._visit.hold)
-        self._visit.arrived()
+        data = await read_body(self._receive, limit)
+        self.service.admit(self)
         self._watcher = asyncio.create_task(self._watch_client())
         return data
-
-    def understood(self) -> None:
-        """The bytes of the body are no longer needed."""
-        assert self._visit is not None
-        self._visit.understood()
 
     async def use(self, name: object) -> Serving:
         """The model of this name, loaded, until the exchange ends."""
@@ -139,24 +129,17 @@ class Exchange:
         return box
 
     def heard(self, *, all_run: bool) -> None:
-        """Note that a prompt is being run, or that all of it was."""
-        if self._time is not None:
-            self._time.heard(all_run=all_run)
+        """Note that a prompt is being run, or that all of it was; a stage never comes again."""
+        stage = 2 if all_run else 1
+        if stage > self._stage:
+            self._stage = stage
+            seconds = self.service.settings.request_timeout if all_run else 0.0
+            self._limit(seconds, _timeout(seconds))
 
     async def answer(self, body: bytes) -> None:
         """Send the whole answer, as JSON."""
         self._answered = True
         await self._respond(JsonResponse(body))
-
-    @property
-    def flows(self) -> bool:
-        """Whether a stream has begun, and its client is not behind."""
-        return self._streams and self._link.flows
-
-    def push(self, events: Sequence[Sent]) -> None:
-        """Send more events of a stream that flows, in one piece."""
-        if events:
-            self._link.push(encode_events(events))
 
     async def write(self, events: Sequence[Sent]) -> None:
         """Send events of a stream in one piece; waits while the client does not read."""
@@ -184,9 +167,7 @@ class Exchange:
 
     def interrupt(self, error: BaseException) -> None:
         """End the work with an error if it has not ended."""
-        if self._answered:  # the last send waits for a client that does not read
-            self._link.abort()
-        elif self._task is not None and self._interruption is None:
+        if self._task is not None and self._interruption is None:
             self._interruption = error
             self._task.cancel()
 
@@ -194,7 +175,14 @@ class Exchange:
         self.interrupt(
             RequestError("the client does not read its answer", status=408, code="slow_reader")
         )
-        self._link.abort()
+
+    def _limit(self, seconds: float, error: BaseException) -> None:
+        """Interrupt the work with an error after so many seconds from now, and no longer after
+        those that were said before; 0 is never."""
+        if self._timer is not None:
+            self._timer.cancel()
+        later = asyncio.get_running_loop().call_later
+        self._timer = later(seconds, self.interrupt, error) if seconds else None
 
     # ---- its life ----------------------------------------------------------------------------
 
@@ -206,11 +194,8 @@ class Exchange:
         with contextlib.ExitStack() as stack:
             stack.callback(self._release)
             try:
-                service.check_open()
-                self._visit = stack.enter_context(service.admission.enter(self.interrupt))
-                later = asyncio.get_running_loop().call_later
-                self._time = TimeLimits(service.settings, self.interrupt, later)
-                stack.callback(self._time.close)
+                stack.enter_context(service.visited(self))
+                self._limit(service.settings.queue_timeout, queue_timeout(service.settings))
                 await work(self)
             except asyncio.CancelledError:
                 if self._interruption is None:
@@ -230,6 +215,8 @@ class Exchange:
     def _release(self) -> None:
         if self._watcher is not None:
             self._watcher.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         serving, self._serving = self._serving, None
         if serving is None or self._entry is None:
             return
@@ -245,11 +232,9 @@ class Exchange:
         self._status, _ = error_body(error)
         if self._status == 500:
             log_failure("a request failed", error, id=self.id)
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS):
                 await self._say(error)
-        except TimeoutError:
-            self._link.abort()
         return _outcome(error, self._status)
 
     async def _say(self, error: BaseException) -> None:
@@ -265,7 +250,7 @@ class Exchange:
         if self.ignored:
             headers.append((b"x-mlxgen-ignored", header_of(self.ignored).encode()))
         if self._status in (429, 503):
-            wait = self.service.admission.retry_after()
+            wait = self.service.retry_after()
             headers.append((b"retry-after", str(wait).encode()))
         if self.service.is_stopping:
             headers.append((b"connection", b"close"))
@@ -279,7 +264,7 @@ class Exchange:
             metrics.model_requests.labels(self.fields["model"]).inc()
         if outcome == "completed":
             metrics.request_seconds.labels(self._endpoint).observe(seconds)
-            self.service.admission.took(seconds)
+            self.service.took(seconds)
         log(
             logging.INFO,
             f"{self._scope['method']} {self._endpoint} {self._status}",
@@ -288,6 +273,14 @@ class Exchange:
             id=self.id,
             **self.fields,
         )
+
+
+def _timeout(seconds: float) -> RequestError:
+    return RequestError(
+        f"the answer took more than {seconds:g} seconds; ask for fewer tokens",
+        status=504,
+        code="timeout",
+    )
 
 
 def _given_id(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:

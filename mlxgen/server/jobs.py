@@ -1,8 +1,7 @@
 """From the bytes of a body to sequences that are ready to run, in threads of their own.
 
 Owns the threads in which requests are parsed, chats rendered, prompts tokenized and grammars
-compiled. Must never know HTTP or the engine's thread. There are two lanes, so that a short
-request never waits for a megabyte of prompt or a large schema.
+compiled. Must never know HTTP or the engine's thread.
 
 Grammars compile here, with llguidance's own limits: what exceeds them is refused. llguidance
 releases the interpreter's lock while it compiles, and needs a large stack for deep grammars.
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -29,14 +27,11 @@ from .errors import RequestError
 from .remote_images import RemoteImages
 from .served_model import ServedModel
 
-SHORT = 16 << 10  # bytes of a body
-QUICK_THREADS = 3
-SLOW_THREADS = 2
+THREADS = 8
 STACK = 512 << 20  # bytes of address space for a thread's stack: 20,000 rules may be nested
+_PATIENCE = 2.0  # seconds
 FORCED = 256  # forced tokens at the beginning of a text that are tried
-_PATIENCE = 20  # tenths of a second
 IMAGES = 2 << 30  # bytes of the pixels of all requests
-STUCK = 60.0  # seconds that one piece of work may keep a thread before it is reported
 
 T = TypeVar("T")
 Body: TypeAlias = dict[str, Any]
@@ -50,65 +45,39 @@ class Prepared(NamedTuple):
     sequences: Sequence[Request]
 
 
-class Lanes:
+class Workers:
     """The threads, for all models."""
 
     def __init__(self) -> None:
-        self._quick = _threads(QUICK_THREADS, "prepare")
-        self._slow = _threads(SLOW_THREADS, "prepare-slow")
-        self._running: dict[Callable[[], Any], tuple[ThreadPoolExecutor, float]] = {}
-        """Where work is done, and since when."""
-
-    async def close(self) -> bool:
-        """Start nothing new, and wait a little for what runs; returns whether all of it ended."""
-        for lane in (self._quick, self._slow):
-            lane.shutdown(wait=False, cancel_futures=True)
-        for _ in range(_PATIENCE):
-            if not self._running:
-                return True
-            await asyncio.sleep(0.1)
-        return False
-
-    async def run(self, size: int, work: Callable[[], T]) -> T:
-        """Run work in a thread; ``size`` is the bytes of its input, which decide on the lane."""
-        lane = self._quick if size <= SHORT else self._slow
-        return await asyncio.get_running_loop().run_in_executor(lane, self._do, lane, work)
-
-    @property
-    def stuck(self) -> str | None:
-        """Which lane takes no more work because all of its threads have been busy for too long."""
-        latest = time.monotonic() - STUCK
-        begun = tuple(self._running.values())
-        for lane, threads, name in (
-            (self._quick, QUICK_THREADS, "short"),
-            (self._slow, SLOW_THREADS, "long"),
-        ):
-            if sum(where is lane and at < latest for where, at in begun) >= threads:
-                return f"{name} requests wait for others that do not end"
-        return None
-
-    def _do(self, lane: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-        self._running[work] = lane, time.monotonic()
+        self._pool = ThreadPoolExecutor(THREADS, "prepare")
+        all_there = threading.Barrier(THREADS)  # they exist from now on, with large stacks
+        before = threading.stack_size(STACK)
         try:
-            return work()
-        except Exception:
-            raise
-        except BaseException as error:  # a panic of a library in Rust is not an Exception
-            raise RuntimeError(f"a library panicked: {type(error).__name__}") from error
+            for _ in range(THREADS):
+                self._pool.submit(all_there.wait)
         finally:
-            self._running.pop(work, None)
+            threading.stack_size(before)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run work in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, _run, work)
+
+    def close(self) -> bool:
+        """Start nothing new, and wait a little for what runs; returns whether all of it ended."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        ending = threading.Thread(target=self._pool.shutdown, daemon=True)
+        ending.start()
+        ending.join(_PATIENCE)
+        return not ending.is_alive()
 
 
-def _threads(count: int, name: str) -> ThreadPoolExecutor:
-    """Threads with large stacks, which exist already: the size holds for those started next."""
-    pool, all_there = ThreadPoolExecutor(count, name), threading.Barrier(count)
-    before = threading.stack_size(STACK)
+def _run(work: Callable[[], T]) -> T:
     try:
-        for _ in range(count):
-            pool.submit(all_there.wait)
-    finally:
-        threading.stack_size(before)
-    return pool
+        return work()
+    except Exception:
+        raise
+    except BaseException as error:  # a panic of a library in Rust is not an Exception
+        raise RuntimeError(f"a library panicked: {type(error).__name__}") from error
 
 
 class Preparation:
@@ -116,27 +85,28 @@ class Preparation:
 
     def __init__(
         self,
-        lanes: Lanes,
+        workers: Workers,
         lm: LanguageModel,
         model: ServedModel,
         *,
         max_sequences: int,
         remote: RemoteImages | None = None,
     ) -> None:
-        self._run = lanes.run
+        self._workers = workers
         self._lm = lm
         self._model = model
         self._max_sequences = max_sequences
         self._remote = remote
 
-    async def sequences(self, size: int, body: Body, parse: Parse) -> Prepared:
-        """Make the sequences of a body of this size; raises for what is wrong with it."""
-        size += await self.fetched(body)
-        return await self._run(size, lambda: self._prepared(body, parse))
+    async def sequences(self, body: Body, parse: Parse) -> Prepared:
+        """Make the sequences of a body; raises for what is wrong with it."""
+        await self.fetch(body)
+        return await self._workers.run(lambda: self._prepared(body, parse))
 
-    async def fetched(self, body: Body) -> int:
-        """Put the images that a body names into it; returns their bytes."""
-        return 0 if self._remote is None else await self._remote.put_into(body)
+    async def fetch(self, body: Body) -> None:
+        """Put the images that a body names into it."""
+        if self._remote is not None:
+            await self._remote.put_into(body)
 
     def _prepared(self, body: Body, parse: Parse) -> Prepared:
         ask = parse(body, self._model)

@@ -45,12 +45,12 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logs(format: Literal["text", "json"], level: str) -> None:
-    """Send the server's log, and uvicorn's warnings, to standard error."""
+    """Send the server's log to standard error, and what uvicorn says at the level debug."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     logger.setLevel(level.upper())
     others = logging.getLogger("uvicorn")
-    others.setLevel(logging.DEBUG if level == "debug" else logging.ERROR)
+    others.setLevel(logging.DEBUG if level == "debug" else logging.CRITICAL)  # we log ourselves
     library = logging.getLogger("mlxgen")  # messages about loading a model
     for source in (logger, library, others, logging.getLogger("asyncio")):
         source.handlers = [handler]

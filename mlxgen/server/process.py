@@ -2,8 +2,7 @@
 
 Owns the event loop of the main thread and uvicorn in it. Must never know a request. The port is
 taken before the model is loaded, so that a wrong one is reported at once and ``/health`` answers
-meanwhile. Some of the files that may be open are reserved for what is not a connection: the model's
-files.
+meanwhile.
 
 Invariant: the exit status says what happened (see ``service``), and the process ends even if
 something hangs.
@@ -27,15 +26,13 @@ import uvicorn
 from ..errors import MachineError, OptionError
 from ..loading.cache_dir import CacheDir
 from ..loading.sampling_defaults import in_words
-from ..open_files import FILES, count_open, raise_limit
+from ..open_files import FILES, raise_limit
 from . import stop_signals
 from .app import make_app
 from .engine.boot import EngineBoot
 from .fleet.catalogue import Catalogue
-from .http.connection import Connection, Patience
+from .http.connection import Connection
 from .http.gate import is_loopback
-from .http.listener import Listener
-from .http.room import Room
 from .logs import log, set_up_logs
 from .programs.registry import Registry
 from .service import REFUSED, Service
@@ -44,27 +41,15 @@ from .settings import NAME, Settings, explained, is_named
 if TYPE_CHECKING:
     from ..machines.machines import Machines
 
-CONNECTIONS = 1024  # open at a time, or twice the number of requests if that is more
-RESERVE = 64  # files for what is not a connection
-_LEAST = 8  # connections below which the server does not start
-_BACKLOG = 512
+_LEAST_FILES = 64  # that may be open, below which the server does not start
+_BACKLOG = 128
 _SEND_BUFFER = 1 << 18  # bytes that the system buffers for a client that does not read
 _SWITCH = 0.001  # seconds after which a computing thread yields to the engine's or the loop's
 _FAREWELL = 3  # seconds for connections to close at the end
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server without its handling of signals and its sockets."""
-
-    def connection(self, room: Room, patience: Patience) -> Connection:
-        """The protocol for an accepted connection."""
-        return Connection(
-            room=room,
-            patience=patience,
-            config=self.config,
-            server_state=self.server_state,
-            app_state={},
-        )
+    """uvicorn's server without its handling of signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -94,10 +79,8 @@ def serve(
         CacheDir.of(settings.cache_dir, settings.cache_dir_bytes)
     except OptionError as error:
         return refuse(explained(error))
-    wanted = max(CONNECTIONS, 2 * (settings.max_batch + settings.max_queue))
-    files = raise_limit(max(FILES, wanted + 2 * RESERVE))
-    most = connections_of(files - count_open(), wanted)
-    if most < _LEAST:
+    files = raise_limit(max(FILES, 2 * (settings.max_batch + settings.max_queue)))
+    if files < _LEAST_FILES:
         return refuse(
             f"only {files} files may be open, which is too few; raise the limit with ulimit -n"
         )
@@ -115,16 +98,10 @@ def serve(
             logging.WARNING,
             f"anyone who can reach {settings.host} can use this server; set --api-key",
         )
-    if most < wanted:
-        log(
-            logging.WARNING,
-            f"only {files} files may be open, so at most {most} connections are accepted at a "
-            "time; raise ulimit -n for more",
-        )
     sys.setswitchinterval(_SWITCH)
     device = None if machines is None else machines.device
-    service = partial(Service, settings, boot, catalogue=catalogue, most=most // 2, device=device)
-    status, ended = asyncio.run(_serve(service, machines, listening, Room(most)))
+    service = partial(Service, settings, boot, catalogue=catalogue, device=device)
+    status, ended = asyncio.run(_serve(service, machines, listening))
     if machines is not None:
         machines.close()
     if not ended:
@@ -138,11 +115,6 @@ def refuse(reason: str) -> int:
     """Say in one line why the server does not start; returns the exit status."""
     print(f"{NAME}: error: {reason}", file=sys.stderr, flush=True)
     return REFUSED
-
-
-def connections_of(files: int, wanted: int) -> int:
-    """How many connections to accept if ``files`` more files may be open."""
-    return min(wanted, files - min(RESERVE, files // 2))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -165,7 +137,7 @@ def _bound(listening: socket.socket, address: Any) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         listening.bind(address)
-        listening.listen(_BACKLOG)
+        listening.listen(_BACKLOG)  # a client may come before the event loop
     except OSError:
         listening.close()
         raise
@@ -187,7 +159,6 @@ async def _serve(
     serving: Callable[[], Service],
     machines: Machines | None,
     listening: socket.socket,
-    room: Room,
 ) -> tuple[int, bool]:
     """The exit status, and whether all threads have ended."""
     service = serving()
@@ -203,16 +174,16 @@ async def _serve(
         machines.says_losses = False
         machines.on_loss(lost)
     try:
-        return await _serve_until_ended(service, listening, room)
+        return await _serve_until_ended(service, listening)
     finally:
         stop_signals.ignore()
 
 
-async def _serve_until_ended(
-    service: Service, listening: socket.socket, room: Room
-) -> tuple[int, bool]:
+async def _serve_until_ended(service: Service, listening: socket.socket) -> tuple[int, bool]:
     config = uvicorn.Config(
         make_app(service),
+        http=Connection,
+        backlog=_BACKLOG,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -221,23 +192,19 @@ async def _serve_until_ended(
         proxy_headers=False,
         timeout_graceful_shutdown=_FAREWELL,
     )
-    config.load()
     server = Server(config)
-    listener = Listener(listening, room, partial(server.connection, room, Patience()))
     uds = service.settings.uds
     address = f"unix:{uds}"
     if uds is None:
         address = _address(service.settings.host, listening.getsockname()[1])
     service.became_ready.add_done_callback(lambda _: _announce(service, address))
     service.start()
-    listener.open()
-    serving = asyncio.create_task(server.serve(sockets=[]))
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         waited: set[asyncio.Future[Any]] = {service.ended, serving}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         status = service.ended.result() if service.ended.done() else 1
     finally:
-        listener.close()
         if uds is not None:
             with contextlib.suppress(OSError):
                 Path(uds).unlink()

@@ -46,8 +46,8 @@ class RemoteImages:
     def __init__(self, get: Callable[[str], bytes] = fetch) -> None:
         self._get = get
 
-    async def put_into(self, body: dict[str, Any]) -> int:
-        """Put the images into a body; returns their bytes. Raises ``RequestError``."""
+    async def put_into(self, body: dict[str, Any]) -> None:
+        """Put the images into a body; raises ``RequestError``."""
         named = list(addresses_in(body))
         if len(named) > MOST_IMAGES:
             raise RequestError.at(
@@ -55,7 +55,7 @@ class RemoteImages:
                 f"expected at most {MOST_IMAGES} images to fetch, got {len(named)}",
             )
         if not named:
-            return 0
+            return
         urls = dict.fromkeys(each.url for each in named)
         found = dict(zip(urls, await self._fetched(list(urls)), strict=True))
         total = 0
@@ -77,7 +77,6 @@ class RemoteImages:
                     f"with this one, the images have more than {MOST_BYTES} bytes; send fewer",
                 )
             each.put(data)
-        return total
 
     async def _fetched(self, urls: Sequence[str]) -> list[bytes | BaseException]:
         """What is at these addresses, or why it is not known."""

@@ -19,7 +19,7 @@ from .engine.mailbox import Delivery, Mailbox
 from .errors import RequestError, as_request_error, error_body
 from .exchange import Exchange
 from .fleet.serving import Serving
-from .http.responses import DONE, to_json, to_large_json
+from .http.responses import DONE, to_json
 from .jobs import Body, Parse, Prepared
 from .reply import Aside, Event, Reply, Sent
 from .validation import parse_body
@@ -46,10 +46,9 @@ async def reply_to(exchange: Exchange, api: Api) -> None:
     id = api.prefix + exchange.id
     exchange.end = api.end
     exchange.describe_failure = lambda error: [api.fail(error, id)]
-    size, body = await read_body(exchange)
+    body = await read_body(exchange)
     serving = await _loaded(exchange, body)
-    prepared = await serving.preparation.sequences(size, body, api.parse)
-    exchange.understood()
+    prepared = await serving.preparation.sequences(body, api.parse)
     ask = prepared.ask
     exchange.ignored = [*ask.ignored, *_left_out(prepared)]
     reply = ask.reply(id=id, created=int(time.time()))
@@ -81,10 +80,10 @@ def _left_out(prepared: Prepared) -> Sequence[str]:
     return notes if ask.held is None else [*notes, *ask.held.left_out]
 
 
-async def read_body(exchange: Exchange) -> tuple[int, Body]:
-    """The object in a body, and its size in bytes."""
+async def read_body(exchange: Exchange) -> Body:
+    """The object in a body."""
     data = await exchange.body()
-    return len(data), await exchange.service.lanes.run(len(data), lambda: parse_body(data))
+    return await exchange.service.workers.run(lambda: parse_body(data))
 
 
 async def _loaded(exchange: Exchange, body: Body) -> Serving:
@@ -130,23 +129,16 @@ async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
     """Send the headers once the engine has accepted the request, and then events as chunks come.
 
     Never silent for longer than ``SILENCE``: if the engine has not said a word by then, an error is
-    an event as well. While the client keeps up, events are sent from where the chunks arrive, and
-    this is not woken.
+    an event as well.
     """
     telling = Telling(exchange, reply)
     now = asyncio.get_running_loop().time
     spoke = now()
 
-    def spoken(events: list[Sent]) -> list[Sent]:
+    async def say(events: list[Sent]) -> None:
         nonlocal spoke
         spoke = now() if events else spoke
-        return events
-
-    def send(items: list[Delivery]) -> bool:
-        if not exchange.flows:
-            return False
-        exchange.push(spoken(telling.events(items)))
-        return True
+        await exchange.write(events)
 
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(SILENCE):
@@ -157,17 +149,16 @@ async def _stream(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
     while True:
         try:
             async with asyncio.timeout_at(spoke + SILENCE):
-                items = await mailbox.take(send)
+                items = await mailbox.take()
         except TimeoutError:
-            if now() >= spoke + SILENCE:  # nothing was sent meanwhile from where it arrived
-                sign = reply.alive()
-                aside = all(isinstance(each, Aside) for each in sign)
-                await exchange.write(spoken([*([] if aside else telling.opening()), *sign]))
+            sign = reply.alive()
+            aside = all(isinstance(each, Aside) for each in sign)
+            await say([*([] if aside else telling.opening()), *sign])
             continue
-        events = spoken(telling.events(items))
+        events = telling.events(items)
         if mailbox.finished:
             break
-        await exchange.write(events)
+        await say(events)
     await exchange.finish([*events, *reply.finish(mailbox.usages)])
 
 
@@ -180,8 +171,7 @@ async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
             if isinstance(event, dict):
                 reply.fold(event)
 
-    def read(items: Sequence[Delivery]) -> bool:
-        nonlocal size
+    while items := await mailbox.take():
         fold(telling.events(items))
         for chunk in [chunk for item in items for chunk in item.chunks]:
             size += 1 + len(chunk.top) + sum(1 + len(score.top) for score in chunk.prompt)
@@ -192,15 +182,11 @@ async def _whole(exchange: Exchange, reply: Reply, mailbox: Mailbox) -> None:
                 status=413,
                 code="answer_too_large",
             )
-        return True
-
-    while items := await mailbox.take(read):
-        read(items)
     fold(reply.finish(mailbox.usages))
     if size <= SMALL:
         body = to_json(reply.whole())
     else:
-        body = await exchange.service.lanes.run(size, lambda: to_large_json(reply.whole()))
+        body = await asyncio.to_thread(lambda: to_json(reply.whole()))
     await exchange.answer(body)
 
 

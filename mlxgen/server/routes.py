@@ -151,7 +151,7 @@ async def unload_model(exchange: Exchange) -> None:
 
 async def _named(exchange: Exchange) -> Entry:
     """The model that a ``ModelRequest`` names, strictly."""
-    _, body = await read_body(exchange)
+    body = await read_body(exchange)
     return exchange.service.fleet.catalogue.named(validated(body, ModelRequest).model)
 
 

@@ -1,7 +1,7 @@
 """The server's state: what it serves, which requests it is answering, and whether it is open.
 
-Owns the models, the lanes of preparation and the door. Must never know HTTP beyond the errors that
-it raises. It belongs to the event loop.
+Owns the models, the threads of preparation, and the requests that are being answered. Must never
+know HTTP beyond the errors that it raises. It belongs to the event loop.
 
 Invariant: ``ended`` is set exactly once, with the exit status, when nothing is left to do; once the
 server is stopping or its engine has failed, no request is admitted.
@@ -14,8 +14,9 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from typing import Protocol
 
 from ..errors import MachineError
 from .engine.boot import EngineBoot, booting
@@ -24,14 +25,12 @@ from .errors import RequestError, as_request_error
 from .fleet.catalogue import Catalogue
 from .fleet.fleet import Boots, Fleet
 from .fleet.serving import Serving
-from .http.admission import Admission
-from .jobs import Lanes
+from .jobs import Workers
 from .logs import log, log_failure
 from .metrics import Metrics
 from .programs.registry import Registry
 from .served_model import ServedModel
 from .settings import Settings
-from .time_limits import queue_timeout
 
 STOPPED, FAILED, REFUSED = 0, 1, 2  # exit statuses
 LEAST_FLUSH = 2.0  # seconds to write prefixes to disk at the end, whatever is left of the grace
@@ -39,14 +38,21 @@ FAREWELL = 2.0  # seconds for which a failure is reported before the process end
 BRIEFLY = 0.5  # seconds for a thread to end that may wait for a lost machine for ever
 _LEAST_BODY, _MOST_BODY = 1 << 20, 16 << 20
 _WITH_IMAGES = 32 << 20  # bytes of a body that may have images in it
+_LONGEST_WAIT = 60  # seconds after which to try again, as clients are told
 _PER_TOKEN = 64  # bytes of a body for each token of the context; few tokens take more, even escaped
+
+
+class Visit(Protocol):
+    """A request that is being answered."""
+
+    def interrupt(self, error: BaseException) -> None:
+        """End it early, with an error."""
 
 
 class Service:
     """Everything that requests share; ``boot`` loads the only model in its engine's thread.
 
-    ``most`` limits the requests answered at a time, in addition to the settings. ``device``: the
-    bytes of the device, if not what MLX says.
+    ``device``: the bytes of the device, if not what MLX says.
     """
 
     def __init__(
@@ -55,23 +61,22 @@ class Service:
         boot: EngineBoot | None = None,
         *,
         catalogue: Catalogue | None = None,
-        most: int | None = None,
         device: int | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.settings = settings
-        self.lanes = Lanes()
+        self.workers = Workers()
         self.registry = Registry.of(settings)
-        places = settings.max_batch + settings.max_queue
-        self.admission = Admission(
-            max_batch=settings.max_batch, most=places if most is None else min(places, most)
-        )
+        self.visits: set[Visit] = set()
+        """The requests being answered."""
+        self._arrived: set[Visit] = set()  # with their bodies, so that slow senders keep nobody out
+        self._typical = 1.0  # seconds that recent requests took
         own = partial(booting, settings, slow=self.registry.slow)
         boots: Boots = own if boot is None else lambda entry, ask: boot
         self.fleet = Fleet(
             catalogue or Catalogue.of(settings),
             settings,
-            self.lanes,
+            self.workers,
             boots=boots,
             failed=self.fail,
             device=device,
@@ -82,7 +87,7 @@ class Service:
             loaded=self.fleet.loaded,
             slow=self.registry.slow.counts,
         )
-        self.metrics.in_progress.set_function(lambda: len(self.admission.visits))
+        self.metrics.in_progress.set_function(lambda: len(self.visits))
         self.state = State.LOADING
         self.is_stopping = False
         self.body_limit = _WITH_IMAGES if settings.has_several else _LEAST_BODY
@@ -106,7 +111,7 @@ class Service:
     def is_alive(self) -> bool:
         """Whether no engine has failed or hangs."""
         failed = self.state in (State.FAILED, State.REFUSED)
-        return not failed and not any(each.pulse.is_missing for each in self.fleet.serving)
+        return not failed and not any(each.engine.is_stuck for each in self.fleet.serving)
 
     @property
     def status(self) -> str:
@@ -120,9 +125,9 @@ class Service:
         if self._lost is not None:
             return str(self._lost)
         for each in self.fleet.serving:
-            if each.pulse.is_missing:
-                return f"the engine has taken no step for {each.pulse.seconds:.0f} s"
-        return self.lanes.stuck
+            if each.engine.is_stuck:
+                return f"the engine has taken no step for {each.engine.stalled:.0f} s"
+        return None
 
     @property
     def loaded(self) -> ServedModel | None:
@@ -134,6 +139,40 @@ class Service:
         """Raise ``RequestError`` (503) unless requests are answered."""
         if not self.is_ready:
             raise self._unavailable()
+
+    @contextlib.contextmanager
+    def visited(self, visit: Visit) -> Iterator[None]:
+        """The time in which a request is answered; raises ``RequestError`` if it cannot be."""
+        self.check_open()
+        self._check_full()
+        self.visits.add(visit)
+        try:
+            yield
+        finally:
+            self.visits.discard(visit)
+            self._arrived.discard(visit)
+
+    def admit(self, visit: Visit) -> None:
+        """Count a request, whose body is complete; raises ``RequestError`` (429)."""
+        self._check_full()
+        self._arrived.add(visit)
+
+    def _check_full(self) -> None:
+        if len(self._arrived) >= self.settings.max_batch + self.settings.max_queue:
+            raise RequestError(
+                f"the server is busy with {len(self._arrived)} requests; try again later",
+                status=429,
+                code="queue_full",
+            )
+
+    def retry_after(self) -> int:
+        """Seconds after which a place may be free."""
+        wait = self._typical * len(self._arrived) / self.settings.max_batch
+        return max(1, min(_LONGEST_WAIT, math.ceil(wait)))
+
+    def took(self, seconds: float) -> None:
+        """Learn how long an answered request took."""
+        self._typical += 0.1 * (seconds - self._typical)
 
     @contextlib.asynccontextmanager
     async def using(self, name: str | None) -> AsyncIterator[Serving]:
@@ -215,7 +254,7 @@ class Service:
             return
         self.is_stopping = True
         self._stops_by = time.monotonic() + self.settings.shutdown_grace
-        waiting = len(self.admission.visits)
+        waiting = len(self.visits)
         log(logging.INFO, "stopping", requests=waiting, grace=self.settings.shutdown_grace)
         self._stopping = asyncio.create_task(self._wind_down())
 
@@ -231,12 +270,12 @@ class Service:
             self._end(STOPPED)
 
     async def _all_gone(self) -> None:
-        while self.admission.visits:
+        while self.visits:
             await asyncio.sleep(0.02)
 
     def _interrupt_all(self) -> None:
         error = self._unavailable()
-        for visit in list(self.admission.visits):
+        for visit in list(self.visits):
             visit.interrupt(error)
 
     def _end(self, status: int) -> None:
@@ -244,7 +283,7 @@ class Service:
             self.ended.set_result(status)
 
     async def close(self) -> bool:
-        """Stop the engines' threads and the lanes; returns whether all ended."""
+        """Stop all threads; returns whether they ended."""
         if self._starting is not None:
             self._starting.cancel()
         if self._lost is None:
@@ -252,4 +291,13 @@ class Service:
             ended = await self.fleet.close(flush)
         else:
             ended = await self.fleet.close(0.0, patience=BRIEFLY)
-        return await self.lanes.close() and ended
+        return self.workers.close() and ended
+
+
+def queue_timeout(settings: Settings) -> RequestError:
+    """The error of a request that has waited for too long."""
+    return RequestError(
+        f"the request has waited for more than {settings.queue_timeout:g} seconds; try again later",
+        status=503,
+        code="queue_timeout",
+    )

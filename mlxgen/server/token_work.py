@@ -8,7 +8,7 @@ without special tokens gives the text again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field
@@ -24,7 +24,7 @@ from .errors import RequestError, as_request_error
 from .exchange import Exchange
 from .fields import Body, Int, Json, ModelName, named
 from .history import chat_history
-from .http.responses import to_large_json
+from .http.responses import to_json
 from .replying import read_body
 from .served_model import ServedModel
 from .tool_use import Choice, tool_use
@@ -75,18 +75,16 @@ Answer: TypeAlias = Callable[[Mapping[str, Any], ServedModel], dict[str, Any]]
 
 async def work_on_tokens(exchange: Exchange, answer: Answer) -> None:
     """The work of an endpoint that does not need the engine."""
-    size, body = await read_body(exchange)
+    body = await read_body(exchange)
     serving = await exchange.use(body.get("model"))
-    size += await serving.preparation.fetched(body)
-    answered = await exchange.service.lanes.run(
-        size, lambda: to_large_json(answer(body, serving.model), depth=2)
-    )
-    exchange.understood()
+    await serving.preparation.fetch(body)
+    workers = exchange.service.workers
+    answered = await workers.run(lambda: to_json(answer(body, serving.model)))
     await exchange.answer(answered)
 
 
 def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
-    """The answer to a ``TokenizeRequest``, for ``to_large_json``."""
+    """The answer to a ``TokenizeRequest``."""
     request = validated(chat_history(body).body, TokenizeRequest)
     model = model.called(request.model)
     given = [
@@ -107,15 +105,14 @@ def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
         "tokens": tokens,
     }
     if request.return_token_strs:
-        answer["token_strs"] = (_piece(vocabulary.piece(token)) for token in tokens)
+        answer["token_strs"] = [_piece(vocabulary.piece(token)) for token in tokens]
     if request.with_pieces:
         answer["tokens"] = _with_pieces(tokens, vocabulary)
     return answer
 
 
-def _with_pieces(tokens: Sequence[int], vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
-    for token in tokens:
-        yield {"id": token, "piece": _piece_or_bytes(vocabulary.piece(token))}
+def _with_pieces(tokens: Sequence[int], vocabulary: Vocabulary) -> list[dict[str, Any]]:
+    return [{"id": each, "piece": _piece_or_bytes(vocabulary.piece(each))} for each in tokens]
 
 
 def _text(request: TokenizeRequest, name: str, model: ServedModel) -> list[int]:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from mlxgen.server import replying
-from mlxgen.server.engine import pulse
+from mlxgen.server.engine import thread
 from mlxgen.server.engine.boot import booting
 from mlxgen.server.messages_reply import MessagesReply
 from mlxgen.server.openai_reply import OpenAIReply
@@ -87,7 +87,7 @@ def main() -> int:
     settings = read_settings()
     boot = booting(settings)
     breaks = os.environ.get("BREAKS", "engine")
-    pulse.STALL = float(os.environ.get("STALL", pulse.STALL))
+    thread.STALL = float(os.environ.get("STALL", thread.STALL))
     if "SILENCE" in os.environ:
         replying.SILENCE = float(os.environ["SILENCE"])
         for kind in (OpenAIReply, MessagesReply, ResponsesReply):

@@ -50,7 +50,6 @@ class Line:
         self.text = ""
         self.begun = False
         self.describe_failure: Any = None
-        self.flows = False
         self.fields: dict[str, Any] = {}
         self.seconds = 0.0
         self.metrics = SimpleNamespace(first_token_seconds=SimpleNamespace(observe=lambda _: None))
@@ -86,7 +85,6 @@ def test_silence_is_broken_before_the_first_token_and_between_tokens(
             while len(re.findall(sign, line.text)) < seen + 2:
                 await asyncio.sleep(0.001)
             box.put(Delivery(0, [chunk], usage() if i else None))
-            box.tell()
             seen = len(re.findall(sign, line.text))
         await streaming
         return line.text
@@ -148,14 +146,11 @@ def test_what_the_prefix_cache_had_is_known_when_a_message_starts(
         while line.text.count(": the prompt is being run") < 2:
             await asyncio.sleep(0.001)
         box.put(Delivery(0, chunks[:1], progress=Progress(Usage(prompt_tokens=20), 0)))  # forced
-        box.tell()
         run = Usage(prompt_tokens=20, cached_tokens=15)
         box.put(Delivery(0, (), progress=Progress(run, 18)))
-        box.tell()
         while "message_start" not in line.text:
             await asyncio.sleep(0.001)
         box.put(Delivery(0, chunks[1:], usage()))
-        box.tell()
         await streaming
         return line.text
 

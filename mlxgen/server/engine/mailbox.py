@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from ...engine import Chunk, Path, Progress, Usage
 from ..errors import RequestError
@@ -44,19 +44,10 @@ class Delivery(NamedTuple):
     ahead: int | None = None
 
     @property
-    def is_turn(self) -> bool:
-        """Whether a sequence begins or ends with it."""
-        return self.branch is not None or self.usage is not None or self.closes
-
-    @property
     def says_something(self) -> bool:
         """Whether the reply has to know."""
         known = self.progress, self.branch, self.facts, self.ahead
         return bool(self.chunks) or any(each is not None for each in known)
-
-
-Use: TypeAlias = Callable[[list[Delivery]], bool]
-"""Uses deliveries at once, if that can be done without waiting; returns whether it did."""
 
 
 class Mailbox:
@@ -85,7 +76,6 @@ class Mailbox:
         self._error: BaseException | None = None
         self._accepted = False
         self._waiter: asyncio.Future[None] | None = None
-        self._use: Use | None = None  # while somebody waits
 
     @property
     def finished(self) -> bool:
@@ -103,11 +93,12 @@ class Mailbox:
         self._wake()
 
     def put(self, delivery: Delivery) -> None:
-        """Add news of a sequence; ``tell`` once all that is known has been added."""
+        """Add news of a sequence, for whoever waits for it."""
         if self._error is not None:
             return
         if delivery.closes:
             self._grows = False
+            self._wake()
             return
         self._usages += [None] * (delivery.place + 1 - len(self._usages))
         if delivery.says_something:
@@ -123,16 +114,6 @@ class Mailbox:
                 )
             )
             self._on_overflow()
-
-    def tell(self) -> None:
-        """Hand over what was put: to be used at once, or to whoever waits for it."""
-        if self._use is not None and self._waiting and not self.finished:
-            try:
-                if self._use(self._waiting):
-                    self._emptied()
-                    return
-            except Exception as error:
-                self.fail(error)
         self._wake()
 
     def fail(self, error: BaseException) -> None:
@@ -149,18 +130,10 @@ class Mailbox:
         if self._error is not None:
             raise self._error
 
-    async def take(self, use: Use | None = None) -> list[Delivery]:
-        """Everything that waits, once there is something; an empty list at the end.
-
-        Until then ``use`` is offered what comes, so that nobody has to be woken for it. It is not
-        offered what comes with the end, and what it raises is raised here.
-        """
+    async def take(self) -> list[Delivery]:
+        """Everything that waits, once there is something; an empty list at the end."""
         while not self._waiting and self._error is None and not self.finished:
-            self._use = use
-            try:
-                await self._news()
-            finally:
-                self._use = None
+            await self._news()
         if self._error is not None:
             raise self._error
         taken = self._waiting

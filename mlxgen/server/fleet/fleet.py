@@ -39,7 +39,7 @@ from ...loading.memory import held_bytes, in_words, memory_limit, needed_by, res
 from ...model import LanguageModel
 from ..engine.boot import Ask, Engine, EngineBoot
 from ..engine.thread import FLUSH, EngineThread, State
-from ..jobs import Lanes
+from ..jobs import Workers
 from ..logs import log
 from ..metrics import added, finished
 from ..settings import Settings
@@ -65,7 +65,7 @@ class Fleet:
         self,
         catalogue: Catalogue,
         settings: Settings,
-        lanes: Lanes,
+        workers: Workers,
         *,
         boots: Boots,
         failed: Callable[[BaseException], None],
@@ -76,7 +76,7 @@ class Fleet:
         for entry in catalogue.entries:  # bases come before what shares their weights
             self.members[entry.name] = Member(entry, self.members.get(entry.base or ""))
         self._settings = settings
-        self._lanes = lanes
+        self._workers = workers
         self._boots = boots
         self._failed = failed
         self._device = device
@@ -199,7 +199,7 @@ class Fleet:
                     engine = await loaded
             else:
                 engine = await loaded
-            serving = Serving(thread, engine, self._lanes, self._settings)
+            serving = Serving(thread, engine, self._workers, self._settings)
             member.coming, member.serving = None, serving
             if base is None:
                 member.weights = serving.weights
@@ -351,7 +351,6 @@ class Fleet:
     async def _unload(self, member: Member) -> None:
         serving, member.serving = member.serving, None
         assert serving is not None
-        await serving.close()
         thread = serving.engine
         del serving
         thread.stop()
@@ -380,8 +379,6 @@ class Fleet:
         threads = list(self._threads)
         for thread in threads:
             thread.stop(flush)
-        for serving in self.serving:
-            await serving.close()
         if unloads := list(self._unloads):
             await asyncio.wait(unloads, timeout=patience)
         ends = [await asyncio.to_thread(thread.join, patience + flush) for thread in threads]

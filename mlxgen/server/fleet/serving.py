@@ -1,6 +1,6 @@
 """A loaded model, and everything through which requests use it.
 
-Owns its engine's thread and pulse, and what its requests are prepared with. Must never
+Owns its engine's thread, and what its requests are prepared with. Must never
 know other models, or for whom it is loaded. It belongs to the event loop.
 """
 
@@ -12,9 +12,8 @@ from ...engine import Scheduler
 from ...loading.memory import MemoryPlan
 from ...model import LanguageModel
 from ..engine.boot import Engine
-from ..engine.pulse import Pulse
 from ..engine.thread import EngineThread
-from ..jobs import Lanes, Preparation
+from ..jobs import Preparation, Workers
 from ..remote_images import RemoteImages
 from ..settings import Settings
 
@@ -26,7 +25,7 @@ class Serving:
         self,
         thread: EngineThread,
         engine: Engine,
-        lanes: Lanes,
+        workers: Workers,
         settings: Settings,
     ) -> None:
         self.engine = thread
@@ -34,14 +33,12 @@ class Serving:
         self.lm: LanguageModel = engine.lm
         fetches = settings.allow_remote_images and engine.model.dialect.images is not None
         self.preparation = Preparation(
-            lanes,
+            workers,
             engine.lm,
             engine.model,
             max_sequences=settings.max_queue,
             remote=RemoteImages() if fetches else None,
         )
-        self.pulse = Pulse(lambda: thread.beats)
-        self.pulse.start()
 
     @property
     def memory(self) -> MemoryPlan:
@@ -56,10 +53,6 @@ class Serving:
     async def share(self, weights: int, sharers: int) -> None:
         """Go by a plan for so many models, all of whose weights are given."""
         await self.engine.do(partial(_share, self.lm, weights, sharers))
-
-    async def close(self) -> None:
-        """End all but the engine's thread."""
-        self.pulse.close()
 
 
 def _share(lm: LanguageModel, weights: int, sharers: int, scheduler: Scheduler) -> None:

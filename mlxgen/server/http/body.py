@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from starlette.types import Receive
 
@@ -48,11 +48,8 @@ def too_large(limit: int) -> RequestError:
     )
 
 
-async def read_body(receive: Receive, limit: int, took: Callable[[int], None]) -> bytes:
-    """The body. ``took`` is called with the length of each part, and may raise to stop reading.
-
-    Raises ``RequestError`` if it is too long or takes too long, and ``ClientGone``.
-    """
+async def read_body(receive: Receive, limit: int) -> bytes:
+    """The body. Raises ``RequestError`` if it is too long or takes too long, and ``ClientGone``."""
     parts: list[bytes] = []
     total = 0
     try:
@@ -65,7 +62,6 @@ async def read_body(receive: Receive, limit: int, took: Callable[[int], None]) -
                 total += len(part)
                 if total > limit:
                     raise too_large(limit)
-                took(len(part))
                 parts.append(part)
                 if not message.get("more_body", False):
                     return b"".join(parts)

@@ -1,9 +1,11 @@
 """Who may call the server: API keys, pages of other origins, and names of other hosts.
 
-Owns what the headers of a request alone decide. Must never know routes, except which paths are
-open. Invariant: a request that a page of another, not allowed origin makes a browser send never
-passes the gate, with or without a key.
+Owns what the head of a request alone decides. Must never know routes, except which paths are open.
+Invariant: a request that a page of another, not allowed origin makes a browser send never passes
+the gate, with or without a key.
 
+- A body with two lengths is refused, because a proxy could disagree on where the next request
+  begins. h11 refuses two values of ``Content-Length``, but not one beside ``Transfer-Encoding``.
 - With keys, everything but the ``OPEN`` paths needs one of them. The comparison takes constant
   time. Which one it was goes on in the scope, as ``owner_of`` reads it.
 - ``Origin`` must be the server's own or an allowed one. Requests without it that a browser marks
@@ -11,6 +13,9 @@ passes the gate, with or without a key.
 - Without a key, ``Host`` must be an IP address, a name of the loopback, the one that the server
   listens on, or an allowed one. Otherwise a page could reach the server by a name of its own that
   resolves to this machine (DNS rebinding). An address cannot be made to resolve elsewhere.
+
+What passes is a path of the routes: without the prefix of a proxy, and with ``/v1`` before the
+API's. HEAD is GET from here on; uvicorn leaves out the body of its answer.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from typing import TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -32,11 +37,12 @@ Headers: TypeAlias = dict[bytes, bytes]
 
 OPEN = frozenset({"/", "/health", "/health/live", "/health/ready"})
 """Paths that need no key: they reveal nothing, and the page at / asks for the key itself."""
+PAGE = "/page/"  # likewise: the files of the page
+METHODS = b"GET, POST, OPTIONS"
 _HOST = re.compile(r"(?:\[(?P<inner>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]:@/?#\\]*?)\.?)(?::[0-9]*)?")
 """A name or an address, with or without a port. Nothing may follow: readers of addresses would take
 what comes after an @ for the host."""
-PAGE = "/page/"  # likewise: the files of the page
-METHODS = b"GET, POST, OPTIONS"
+_SHORT = frozenset({"/chat/completions", "/completions", "/models"})  # without /v1
 _OWNER = "mlxgen.owner"
 
 
@@ -51,8 +57,10 @@ class Gate:
         api_keys: Iterable[str] = (),
         origins: Iterable[str] = (),
         allow_hosts: Iterable[str] = (),
+        root: str = "",
     ) -> None:
         self._app = app
+        self._root = root.rstrip("/")
         keys = [key.encode() for key in api_keys]
         self._owners = {hashlib.sha256(key).hexdigest(): key for key in keys}
         self._origins = frozenset(origin.lower().encode() for origin in origins)
@@ -66,21 +74,41 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: Headers = dict(scope["headers"])
         origin = headers.get(b"origin")
+        more = [] if origin is None or not self._is_allowed(origin) else _cors(origin)
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *more]}
+            await send(message)
+
         try:
+            _check_length(scope, headers)
             self._check_host(headers)
-            allowed = self._check_origin(scope, headers)
+            self._check_origin(scope, headers)
             if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
-                await _preflight(send, headers, origin)
+                more += _preflight(headers)
+                await sending({"type": "http.response.start", "status": 204})
+                await sending({"type": "http.response.body", "body": b""})
                 return
+            scope = self._plain(scope)
             scope[_OWNER] = self._owner(scope, headers)
         except RequestError as error:
-            cors = _cors(origin) if origin is not None and self._is_allowed(origin) else []
-            headers_of = [*_challenge(error), *cors]
-            await error_response(error, headers_of, scope["path"])(scope, receive, send)
+            if error.status == 401:
+                more.append((b"www-authenticate", b"Bearer"))
+            if error.status == 400:
+                more.append((b"connection", b"close"))
+            await error_response(error, path=scope["path"])(scope, receive, sending)
             return
-        if allowed is not None:
-            send = _with_headers(send, _cors(allowed))
-        await self._app(scope, receive, send)
+        await self._app(scope, receive, sending if more else send)
+
+    def _plain(self, scope: Scope) -> Scope:
+        path = scope["path"]
+        if self._root and path.startswith(f"{self._root}/"):
+            path = path[len(self._root) :]
+        if path in _SHORT or path.startswith("/models/"):
+            path = f"/v1{path}"
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        return {**scope, "method": method, "path": path, "raw_path": quote(path).encode("ascii")}
 
     def _check_host(self, headers: Headers) -> None:
         if self._hosts is None:
@@ -95,8 +123,7 @@ class Gate:
                 code="host_not_allowed",
             )
 
-    def _check_origin(self, scope: Scope, headers: Headers) -> bytes | None:
-        """The allowed origin that the answer must name, if any."""
+    def _check_origin(self, scope: Scope, headers: Headers) -> None:
         origin = headers.get(b"origin")
         if origin is None:
             crossing = headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin")
@@ -105,13 +132,11 @@ class Gate:
             )
             if crossing and not follows_link and not self._any_origin:
                 raise _other_origin("another site")
-            return None
-        if self._is_allowed(origin):
-            return origin
+            return
         own = headers.get(b"host", b"").lower()
-        if own and origin.lower() in (b"http://" + own, b"https://" + own):
-            return None
-        raise _other_origin(origin.decode("latin-1")[:100])
+        is_own = bool(own) and origin.lower() in (b"http://" + own, b"https://" + own)
+        if not is_own and not self._is_allowed(origin):
+            raise _other_origin(origin.decode("latin-1")[:100])
 
     def _is_allowed(self, origin: bytes) -> bool:
         return self._any_origin or origin.lower() in self._origins
@@ -153,6 +178,17 @@ def is_loopback(host: str) -> bool:
     return address.is_loopback
 
 
+def _check_length(scope: Scope, headers: Headers) -> None:
+    if b"transfer-encoding" not in headers:
+        return
+    if b"content-length" in headers or scope["http_version"] == "1.0":
+        raise RequestError(
+            "the length of the body is not clear; send Content-Length, or Transfer-Encoding with "
+            "HTTP/1.1, and not both",
+            code="invalid_http",
+        )
+
+
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(host)
@@ -175,10 +211,6 @@ def _other_origin(name: str) -> RequestError:
     )
 
 
-def _challenge(error: RequestError) -> list[tuple[bytes, bytes]]:
-    return [(b"www-authenticate", b"Bearer")] if error.status == 401 else []
-
-
 def _cors(origin: bytes) -> list[tuple[bytes, bytes]]:
     return [
         (b"access-control-allow-origin", origin),
@@ -187,24 +219,13 @@ def _cors(origin: bytes) -> list[tuple[bytes, bytes]]:
     ]
 
 
-def _with_headers(send: Send, more: list[tuple[bytes, bytes]]) -> Send:
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), *more]}
-        await send(message)
-
-    return sending
-
-
-async def _preflight(send: Send, headers: Headers, origin: bytes | None) -> None:
+def _preflight(headers: Headers) -> list[tuple[bytes, bytes]]:
     wanted = headers.get(b"access-control-request-headers", b"authorization, content-type")
-    answer = [
-        *(_cors(origin) if origin is not None else []),
+    allowed = [
         (b"access-control-allow-methods", METHODS),
         (b"access-control-allow-headers", wanted),
         (b"access-control-max-age", b"600"),
     ]
     if headers.get(b"access-control-request-private-network") == b"true":
-        answer.append((b"access-control-allow-private-network", b"true"))
-    await send({"type": "http.response.start", "status": 204, "headers": answer})
-    await send({"type": "http.response.body", "body": b""})
+        allowed.append((b"access-control-allow-private-network", b"true"))
+    return allowed

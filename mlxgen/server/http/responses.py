@@ -7,9 +7,8 @@ name before it, as the APIs with such events have.
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from fastapi import Response
@@ -21,7 +20,6 @@ Header: TypeAlias = tuple[bytes, bytes]
 
 MESSAGES = "/v1/messages"
 DONE = b"data: [DONE]\n\n"
-_SLICE = 1024  # items of a list that are written at once
 STREAM: tuple[Header, ...] = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -39,49 +37,12 @@ def to_text(value: Any) -> str:
 
 def to_json(value: Any) -> bytes:
     """The same as UTF-8."""
-    return _utf8(to_text(value))
-
-
-def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", "replace")  # a model's text may contain lone surrogates
-
-
-def to_large_json(value: Any, depth: int = 6) -> bytes:
-    """The same, part by part, so that other threads run while a large value is written.
-
-    An iterator is written as a list without being held as one: a million small objects at once
-    would stop every thread while Python's collector walks through them.
-    """
-    return b"".join(_parts(value, depth))
-
-
-def _parts(value: Any, depth: int) -> Iterator[bytes]:
-    if not depth or not value or not isinstance(value, dict | list | Iterator):
-        yield to_json(value)
-        return
-    if isinstance(value, Iterator) or (isinstance(value, list) and depth == 1):
-        items = iter(value)
-        before = b"["
-        while some := list(itertools.islice(items, _SLICE)):
-            yield before + to_json(some)[1:-1]
-            before = b","
-        yield b"[]" if before == b"[" else b"]"
-        return
-    before = b"{" if isinstance(value, dict) else b"["
-    for item in value:
-        yield before
-        before = b","
-        if isinstance(value, dict):
-            yield to_json(item) + b":"
-            yield from _parts(value[item], depth - 1)
-        else:
-            yield from _parts(item, depth - 1)
-    yield b"}" if isinstance(value, dict) else b"]"
+    return to_text(value).encode("utf-8", "replace")  # a model may write lone surrogates
 
 
 def encode_events(events: Iterable[Sent]) -> bytes:
     """Events as bytes of the stream."""
-    return _utf8("".join([_framed(event) for event in events]))
+    return "".join([_framed(event) for event in events]).encode("utf-8", "replace")
 
 
 def _framed(event: Sent) -> str:

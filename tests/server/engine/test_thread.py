@@ -12,9 +12,8 @@ import pytest
 
 from mlxgen.engine import Usage
 from mlxgen.errors import QueueFullError
-from mlxgen.server.engine import thread as engine_thread
 from mlxgen.server.engine.mailbox import Mailbox
-from mlxgen.server.engine.thread import STEPS_AHEAD, State
+from mlxgen.server.engine.thread import State
 from mlxgen.server.errors import RequestError
 
 from ..fakes import WAIT, FakeEvent, FakeScheduler, Watched
@@ -133,62 +132,6 @@ def test_a_cancelled_row_is_gone_at_the_next_step_and_others_go_on() -> None:
     run(test)
 
 
-def test_a_loop_is_seldom_woken_while_steps_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler = FakeScheduler(lambda _: time.sleep(0.0002))
-
-    async def test() -> None:
-        loop = asyncio.get_running_loop()
-        engine = Watched(lambda: (scheduler, None))
-        await engine.until(State.READY)
-        wake, woken = loop.call_soon_threadsafe, list[Any]()
-
-        def counting(*args: Any, **kwargs: Any) -> Any:
-            woken.append(args)
-            return wake(*args, **kwargs)
-
-        monkeypatch.setattr(loop, "call_soon_threadsafe", counting)
-        box = mailbox()
-        engine.thread.submit([1000], box)
-        assert len(await everything(box)) == 1000
-        assert len(woken) < 300
-        await engine.end()
-
-    run(test)
-
-
-def test_beginnings_ends_and_errors_of_quick_rows_come_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(engine_thread, "GLANCE", 10 * WAIT)
-    scheduler = FakeScheduler(lambda _: time.sleep(0.001))
-    step = scheduler.step
-
-    def stepping() -> Any:
-        failed = [handle for handle in scheduler.handles if handle.row == 77 and handle.done == 3]
-        for handle in failed:
-            scheduler.handles.remove(handle)
-        return [*(FakeEvent(handle, [], ValueError("of this row")) for handle in failed), *step()]
-
-    scheduler.step = stepping  # type: ignore[method-assign]
-
-    async def test() -> None:
-        engine = Watched(lambda: (scheduler, None))
-        await engine.until(State.READY)
-        endless, short, bad = mailbox(), mailbox(), mailbox()
-        engine.thread.submit([1 << 40], endless)
-        await endless.take()
-        engine.thread.submit([9], short)
-        assert len(await short.take()) >= 1  # the first
-        assert len(await short.take()) >= 1  # the others
-        assert short.finished
-        engine.thread.submit([77], bad)
-        with pytest.raises(ValueError, match="of this row"):
-            await everything(bad)
-        await engine.end()
-
-    run(test)
-
-
 def test_an_error_of_one_row_ends_its_request_only() -> None:
     scheduler = FakeScheduler()
 
@@ -245,22 +188,27 @@ def test_a_failed_step_is_a_failed_engine_and_a_failed_load_is_a_refusal() -> No
     run(test)
 
 
-def test_a_loop_that_is_held_up_holds_a_bounded_number_of_chunks() -> None:
-    scheduler = FakeScheduler()
+def test_an_engine_that_takes_no_step_says_for_how_long_until_it_takes_one() -> None:
+    going = threading.Event()
+
+    def wait(_: FakeScheduler) -> None:
+        going.wait(WAIT)
+
+    scheduler = FakeScheduler(wait)
 
     async def test() -> None:
         engine = Watched(lambda: (scheduler, None))
+        assert engine.thread.stalled == 0  # it loads
         await engine.until(State.READY)
-        box = mailbox(limit=1 << 40)
-        count = STEPS_AHEAD + 5000
-        engine.thread.submit([count], box)
-        end = time.monotonic() + WAIT
-        while scheduler.steps < STEPS_AHEAD:  # the loop does nothing but wait, blocking
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        time.sleep(0.1)
-        assert STEPS_AHEAD <= scheduler.steps <= STEPS_AHEAD + 2
-        assert len(await everything(box)) == count
+        box = mailbox()
+        engine.thread.submit([3], box)
+        while engine.thread.stalled < 0.05:
+            await asyncio.sleep(0.01)
+        assert not engine.thread.is_stuck  # it is as long as a step may take
+        going.set()
+        await everything(box)
+        while engine.thread.stalled:
+            await asyncio.sleep(0.01)
         await engine.end()
 
     run(test)

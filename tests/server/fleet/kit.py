@@ -18,7 +18,7 @@ from mlxgen.server.errors import RequestError
 from mlxgen.server.fleet import fleet as module
 from mlxgen.server.fleet.catalogue import Catalogue, Entry
 from mlxgen.server.fleet.fleet import Fleet
-from mlxgen.server.jobs import Lanes
+from mlxgen.server.jobs import Workers
 from mlxgen.server.settings import Settings
 from tests.fakes.checkpoints import write_checkpoint
 from tests.fakes.tokenizers import byte_level_tokenizer
@@ -85,7 +85,7 @@ class Yard:
         self.fleet = Fleet(
             self.catalogue,
             Settings(models=tuple(self.sizes), **settings),
-            Lanes(),
+            Workers(),
             boots=self._boots,
             failed=self.failures.append,
             device=device,

@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from mlxgen.server.http.connection import Patience
-from mlxgen.server.http.listener import Listener
-from mlxgen.server.http.room import Room
+from mlxgen.server.http.connection import Connection
 from mlxgen.server.process import Server, listen
 
 WAIT = 30.0  # seconds after which a test fails instead of hanging
 HOST = b"Host: 127.0.0.1\r\n"
 GET = b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"
-SOON = Patience(idle=0.2, head=0.2, body=0.2, taking=0.2)
-NEVER = Patience(idle=900, head=900, body=900, taking=900)
+
+
+class Hasty(Connection):
+    """A connection with little patience."""
+
+    patience = 0.2
 
 
 async def whole_body(scope: Any, receive: Any, send: Any) -> None:
@@ -82,10 +83,14 @@ class Link:
 class Network:
     """A server; ``port`` is its port."""
 
-    def __init__(self, port: int, room: Room, links: contextlib.AsyncExitStack) -> None:
+    def __init__(self, port: int, server: uvicorn.Server, links: contextlib.AsyncExitStack) -> None:
         self.port = port
-        self.room = room
+        self._server = server
         self._links = links
+
+    def __len__(self) -> int:
+        """How many connections it has."""
+        return len(self._server.server_state.connections)
 
     async def link(self) -> Link:
         link = Link(*await asyncio.open_connection("127.0.0.1", self.port))
@@ -95,23 +100,20 @@ class Network:
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: ASGIApp = whole_body, *, most: int = 100, patience: Patience = NEVER
+    app: ASGIApp = whole_body, http: type[Connection] = Connection
 ) -> AsyncIterator[Network]:
     """The server's own network side, in this event loop."""
-    config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None, access_log=False)
-    config.load()
+    config = uvicorn.Config(
+        app, http=http, ws="none", lifespan="off", log_config=None, access_log=False
+    )
     server = Server(config)
-    room = Room(most)
     listening = listen("127.0.0.1", 0)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
     port = listening.getsockname()[1]
-    listener = Listener(listening, room, partial(server.connection, room, patience))
-    listener.open()
-    serving = asyncio.create_task(server.serve(sockets=[]))
     try:
         async with contextlib.AsyncExitStack() as links:
-            yield Network(port, room, links)
+            yield Network(port, server, links)
     finally:
-        listener.close()
         for connection in list(server.server_state.connections):
             connection.transport.abort()
         server.should_exit = True

@@ -11,11 +11,13 @@ import pytest
 
 from mlxgen.server.http.gate import Gate, owner_of
 
+from ..running import Running
+
 HOST = {"host": "127.0.0.1:8080"}
 
 
 async def inner(scope: Any, receive: Any, send: Any) -> None:
-    headers = [(b"owner", owner_of(scope).encode())]
+    headers = [(b"owner", owner_of(scope).encode()), (b"path", scope["path"].encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"{}"})
 
@@ -29,6 +31,8 @@ def ask(
     key: str | None = None,
     origins: tuple[str, ...] = (),
     names: tuple[str, ...] = (),
+    root: str = "",
+    version: str = "1.1",
 ) -> tuple[int, dict[str, str], Any]:
     """The status, headers and JSON of the answer."""
     sent: list[MutableMapping[str, Any]] = []
@@ -42,6 +46,7 @@ def ask(
     scope = {
         "type": "http",
         "method": method,
+        "http_version": version,
         "path": path,
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
     }
@@ -51,6 +56,7 @@ def ask(
         api_keys=() if key is None else key.split(),
         origins=origins,
         allow_hosts=names,
+        root=root,
     )
     asyncio.run(gate(scope, receive, send))
     start, body = sent
@@ -183,3 +189,54 @@ def test_a_preflight_needs_no_key_and_is_answered_for_allowed_origins_only() -> 
     assert got["access-control-allow-headers"] == headers["access-control-request-headers"]
     assert "POST" in got["access-control-allow-methods"]
     assert ask(headers, method="OPTIONS", key="secret")[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("given", "version"),
+    [
+        ({"content-length": "4", "transfer-encoding": "chunked"}, "1.1"),
+        ({"transfer-encoding": "chunked"}, "1.0"),
+    ],
+)
+def test_a_body_with_two_lengths_is_refused_and_the_connection_closed(
+    given: dict[str, str], version: str
+) -> None:
+    status, got, body = ask(HOST | given, version=version)
+    assert (status, got["connection"]) == (400, "close")
+    assert body["error"]["code"] == "invalid_http"
+
+
+@pytest.mark.parametrize(
+    ("asked", "path"),
+    [
+        ("/v1/models", "/v1/models"),
+        ("/models/a", "/v1/models/a"),
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/llm/completions", "/v1/completions"),
+        ("/llmx", "/llmx"),
+        ("/llm/", "/"),
+    ],
+)
+def test_paths_without_v1_and_behind_a_proxy_are_the_same(asked: str, path: str) -> None:
+    assert ask(HOST, path=asked, root="/llm/")[1]["path"] == path
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/openapi.json"])
+def test_head_is_answered_like_get_but_without_the_body(server: Running, path: str) -> None:
+    import httpx
+
+    with httpx.Client() as client:
+        whole, head = client.get(server.url + path), client.head(server.url + path)
+        again = client.get(server.url + path)  # on the same connection
+    assert (head.status_code, again.status_code) == (200, 200)
+    assert head.content == b""
+    for name in ("content-type", "content-length"):
+        assert head.headers[name] == whole.headers[name]
+
+
+def test_what_has_no_get_has_no_head(server: Running) -> None:
+    import httpx
+
+    answer = httpx.head(f"{server.url}/v1/completions")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    assert httpx.post(f"{server.url}/health").headers["allow"] == "GET, HEAD"

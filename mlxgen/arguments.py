@@ -74,11 +74,6 @@ class ModelSettings:
     """On Apple silicon, keep what the model needs from being paged out (default: on)."""
     kv_bits: int | None = setting(None, KV_BITS, type=int, metavar="N")
     """Quantise the KV cache to 8 or 4 bits, or 2, 3, 5 or 6 (default: not quantised)."""
-    kv_group_size: int | None = setting(None, KV_GROUP_SIZE, type=int, metavar="N")
-    """Group size of KV quantisation: 32, 64 or 128 (default: 64 if it divides the model's head
-    dimension, else 32)."""
-    kv_quant_start: int = setting(0, KV_QUANT_START, type=int, metavar="N")
-    """Number of tokens at the start of each sequence whose KV is not quantised."""
     cache_dir: str | None = setting(None, metavar="FOLDER")
     """A folder that keeps the KV of prompts for later runs; processes and models may share it."""
     cache_dir_bytes: int | None = setting(None, type=size, metavar="SIZE")
@@ -97,6 +92,11 @@ class OneModel(ModelSettings):
     """A folder or a hub id (default: the bundled demo model)."""
     adapter: str | None = setting(None, metavar="FOLDER")
     """An adapter that mlx-lm trained for this model."""
+    kv_group_size: int | None = setting(None, KV_GROUP_SIZE, type=int, metavar="N")
+    """Group size of KV quantisation: 32, 64 or 128 (default: 64 if it divides the model's head
+    dimension, else 32)."""
+    kv_quant_start: int = setting(0, KV_QUANT_START, type=int, metavar="N")
+    """Number of tokens at the start of each sequence whose KV is not quantised."""
 
 
 def load_model(
@@ -106,6 +106,8 @@ def load_model(
     adapter: str | None,
     cache_bytes: int | None = None,
     max_context: int | None = None,
+    kv_group_size: int | None = None,
+    kv_quant_start: int = 0,
 ) -> LanguageModel:
     """Load a model as the options of a command say."""
     from .load import load
@@ -123,8 +125,8 @@ def load_model(
         trust_remote_code=settings.trust_remote_code,
         max_context=max_context,
         kv_bits=settings.kv_bits,
-        kv_group_size=settings.kv_group_size,
-        kv_quant_start=settings.kv_quant_start,
+        kv_group_size=kv_group_size,
+        kv_quant_start=kv_quant_start,
     )
 
 

@@ -305,6 +305,8 @@ def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], 
         arguments,
         adapter=arguments.adapter,
         max_context=arguments.max_context,
+        kv_group_size=arguments.kv_group_size,
+        kv_quant_start=arguments.kv_quant_start,
     )
     if arguments.verbose:
         say(f"loaded {lm.name} in {time.perf_counter() - started:.2f} s")

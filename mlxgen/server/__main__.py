@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from ..errors import MachineError, OptionError
 from ..load import join
 from .clients import Served, print_configuration
+from .logs import log, set_up_logs
 from .settings import NAME, Settings, explained, make_parser, read_settings
 from .stop_signals import leave_at_once
 
@@ -33,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             make_parser().error(explained(error))
         print_configuration(settings.print_config, served)
         return 0
+    set_up_logs(settings.log_format, settings.log_level)
+    if settings.loads_at_once:
+        log(logging.INFO, f"loading {next(iter(settings.models), 'the demo model')} ...")
     from .process import serve  # slow imports come after the arguments are checked
 
     return serve(settings, machines=machines)

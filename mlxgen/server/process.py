@@ -236,4 +236,4 @@ def _announce(service: Service, address: str) -> None:
     if loaded is not None:
         about |= {"model": name, "sampling": in_words(loaded.sampling)}
     choice = service.settings.sampling_defaults
-    log(logging.INFO, "ready", address=address, **about, sampling_defaults=choice)
+    log(logging.DEBUG, "ready", address=address, **about, sampling_defaults=choice)

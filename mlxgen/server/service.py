@@ -202,7 +202,7 @@ class Service:
 
     def start(self) -> None:
         """Load the default model, unless there are only such that requests have to name."""
-        if self.settings.models or not self.settings.has_several:
+        if self.settings.loads_at_once:
             self._starting = asyncio.create_task(self._begin())
         else:
             self._open()

@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 from ..arguments import ModelSettings, Parser, add_settings, setting, size, texts_of
 from ..errors import OptionError
 from ..loading.checkpoint import path_of
-from ..options.kv import check_kv
 from ..options.rule import ABOVE_ZERO, DRAFTS, integer, number
 from .clients import CLIENTS
 from .clients import KEY_VARIABLE as KEY_VARIABLE
@@ -115,9 +114,6 @@ class Settings(ModelSettings):
     longest_gap: float | None = setting(None, number(0, ABOVE_ZERO, 1e6), type=float, metavar="S")
     """Seconds between two tokens of a sequence while the prompts of others are run (default: three
     times what a step takes, and at least 0.05)."""
-    prefill_chunk: int | None = _count(None, 1, 1 << 20)
-    """Prompt tokens to run between two steps of the others, however long that takes; not with
-    --longest-gap."""
     thinking_budget: int | None = _count(None, 0, 1 << 31)
     """Maximum number of tokens to think before an answer in a chat, if a request does not say;
     a request's effort means no more than this (default: no limit)."""
@@ -153,13 +149,6 @@ class Settings(ModelSettings):
             value, allowed = getattr(self, each.name), each.metadata["allowed"]
             if allowed is not None and value is not None:
                 allowed.check(each.name, value)
-        check_kv(self.kv_bits, self.kv_group_size, self.kv_quant_start)
-        if self.longest_gap is not None and self.prefill_chunk is not None:
-            raise OptionError(
-                "prefill_chunk",
-                "cannot be used with --longest-gap, as it is run however long that takes; leave "
-                "out one of them",
-            )
         if not self.host:
             raise OptionError("host", "is empty; pass an address such as 127.0.0.1")
         for key in self.api_keys:
@@ -200,6 +189,11 @@ class Settings(ModelSettings):
     def has_several(self) -> bool:
         """Whether there is more than one model, or may be."""
         return len(self.models) > 1 or bool(self.model_dirs)
+
+    @property
+    def loads_at_once(self) -> bool:
+        """Whether the default model is loaded before anybody asks for it."""
+        return bool(self.models) or not self.has_several
 
     @property
     def own_adapter(self) -> str | None:

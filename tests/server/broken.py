@@ -15,12 +15,15 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mlxgen.engine import Limits
 from mlxgen.server import replying
+from mlxgen.server.engine import boot as loading
 from mlxgen.server.engine import thread
 from mlxgen.server.engine.boot import booting
 from mlxgen.server.messages_reply import MessagesReply
@@ -85,8 +88,10 @@ def go_on_after_signs(kind: Any) -> None:
 
 def main() -> int:
     settings = read_settings()
-    boot = booting(settings)
     breaks = os.environ.get("BREAKS", "engine")
+    if breaks == "prefill":  # after the first of several pieces
+        vars(loading)["Limits"] = partial(Limits, prefill_chunk=16)
+    boot = booting(settings)
     thread.STALL = float(os.environ.get("STALL", thread.STALL))
     if "SILENCE" in os.environ:
         replying.SILENCE = float(os.environ["SILENCE"])

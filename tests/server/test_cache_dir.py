@@ -34,7 +34,6 @@ def test_a_restart_costs_nothing_but_reading(end: signal.Signals, tmp_path: Path
     with running("--cache-dir", folder, "--cache-dir-bytes", "1GiB") as server:
         text, count, cached = told(server, LONG)
         assert count > 900 and cached == 0
-        assert any(f"prefixes on disk: {folder} holds 0.00 GB" in line for line in server.log)
         if end == signal.SIGKILL:  # it is written while the server has nothing else to do
             pieces = 1 + (count + 7) // 256
             files = partial(Path(folder).glob, "*.safetensors")

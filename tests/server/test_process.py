@@ -80,10 +80,18 @@ def test_what_cannot_be_served_is_said(tmp_path: Path, capsys: pytest.CaptureFix
     assert "cannot listen on 203.0.113.1 port 0" in refusal(capsys, host="203.0.113.1")
 
 
-def test_a_server_says_how_it_shares_the_memory(server: Running) -> None:
-    (line,) = (line for line in server.log if "memory: " in line)
-    assert "for KV caches and prefixes" in line
-    assert "wired" in line
+@pytest.mark.slow
+def test_a_server_says_what_it_does_in_two_lines_unless_all_is_asked_for() -> None:
+    for level, said in (("info", []), ("debug", ["memory: ", "ready address="])):
+        with running("--log-level", level) as server:
+            assert server.greeting.endswith(", serving demo")
+            first, *others = server.log
+            assert first.endswith("info: loading the demo model ...")
+            assert all(any(text in line for line in others) for text in said)
+            assert bool(others) == bool(said)
+
+
+def test_a_server_has_figures_of_how_it_shares_the_memory(server: Running) -> None:
     shares = ("weights_bytes", "cache_limit_bytes", "activations_limit_bytes", "reserve_bytes")
     assert all(server.figure(f"mlxgen_{name}") > 0 for name in shares)
     used = sum(server.figure(f"mlxgen_{name}") for name in shares)

@@ -18,7 +18,7 @@ def recommending(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = write_checkpoint(tmp_path_factory.mktemp("models") / "tiny")
     file = json.dumps({**RECOMMENDED, "do_sample": True, "min_p": 7})
     (folder / "generation_config.json").write_text(file)
-    with running("--model", str(folder), "--log-format", "json") as server:
+    with running("--model", str(folder), "--log-format", "json", "--log-level", "debug") as server:
         yield server
 
 

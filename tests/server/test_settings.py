@@ -73,10 +73,6 @@ def test_options_become_settings() -> None:
         ("--cache-bytes lots", "expected a size such as 1000000, 512MB or 2GiB, got 'lots'"),
         ("--cache-bytes 1", "an integer from 1,048,576 to 1,125,899,906,842,624, got 1"),
         (
-            "--prefill-chunk 64 --longest-gap 1",
-            "--prefill-chunk: cannot be used with --longest-gap",
-        ),
-        (
             "--request-timeout nan",
             "--request-timeout: expected a number from 0 to 10,000,000, got nan",
         ),
@@ -89,7 +85,6 @@ def test_options_become_settings() -> None:
         ("--log-format xml", "invalid choice"),
         ("--alias=", "--alias: expected a name of 1 to 256 characters, got ''"),
         ("--kv-bits 7", "--kv-bits: expected 2, 3, 4, 5, 6 or 8, got 7"),
-        ("--kv-quant-start 64", "--kv-quant-start: has no effect without kv_bits"),
         ("--nonsense", "unrecognized arguments"),
         ("--prot=1", "--prot=1; did you mean --port?"),
     ],

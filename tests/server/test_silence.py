@@ -61,7 +61,6 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
 @pytest.fixture(scope="module")
 def server(gate: Gate) -> Iterator[Running]:
     with running(
-        *("--prefill-chunk", "16"),
         module="tests.server.broken",
         BREAKS="prefill",
         WHILE=str(gate._path),

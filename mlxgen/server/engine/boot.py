@@ -75,11 +75,10 @@ def booting(
             max_batch=settings.max_batch,
             max_queue=settings.max_queue,
             longest_gap=settings.longest_gap,
-            prefill_chunk=settings.prefill_chunk,
         )
         _try_out(lm, Scheduler(lm, limits))
         if (folder := lm.prefix_cache.folder) is not None:
-            log(logging.INFO, f"prefixes on disk: {folder}")
+            log(logging.DEBUG, f"prefixes on disk: {folder}")
         return Scheduler(lm, limits), engine_of(lm, settings, slow)
 
     return boot
@@ -96,7 +95,7 @@ def engine_of(lm: LanguageModel, settings: Settings, slow: SlowCalls | None = No
         strict_fields=settings.strict_fields,
     )
     if model.dialect.tools is None:
-        log(logging.INFO, "calls of tools in this model's text cannot be read, and stay text")
+        log(logging.DEBUG, "calls of tools in this model's text cannot be read, and stay text")
     return Engine(lm, model)
 
 

@@ -213,7 +213,7 @@ class Fleet:
             return
         member.max_context = serving.model.max_context
         member.status, member.used_at = Status.LOADED, loop.time()
-        log(logging.INFO, f"memory: {serving.memory}")
+        log(logging.DEBUG, f"memory: {serving.memory}")
         if several:
             log(logging.INFO, "a model was loaded", model=name, seconds=member.used_at - began)
         member.admit()

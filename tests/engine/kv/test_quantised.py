@@ -197,8 +197,8 @@ def test_a_model_that_a_command_loads_and_its_draft_are_quantised_alike(
     demo: LanguageModel,
 ) -> None:
     draft = Path(mlxgen.__file__).parent / "demo" / "draft"
-    settings = OneModel(draft=str(draft), kv_bits=4, kv_quant_start=8)
-    lm = load_model(None, settings, adapter=None)
+    settings = OneModel(draft=str(draft), kv_bits=4)
+    lm = load_model(None, settings, adapter=None, kv_quant_start=8)
     for each in (lm, lm.draft):
         assert each.make_cache()[0].how == Quantisation(4, 32, 8)
     assert lm.footprint.growing < 0.4 * demo.footprint.growing

@@ -32,7 +32,7 @@ from .bodies import header_of
 from .engine.mailbox import Mailbox
 from .errors import RequestError, error_body
 from .fleet.catalogue import Entry
-from .fleet.serving import Serving
+from .fleet.member import Serving
 from .http.body import ClientGone, check_headers, read_body
 from .http.gate import owner_of
 from .http.responses import DONE, STREAM, Header, JsonResponse, encode_events, error_response

@@ -18,7 +18,7 @@ from ..errors import MlxgenError
 from .engine.mailbox import Delivery, Mailbox
 from .errors import RequestError, as_request_error, error_body
 from .exchange import Exchange
-from .fleet.serving import Serving
+from .fleet.member import Serving
 from .http.responses import DONE, to_json
 from .jobs import Body, Parse, Prepared
 from .reply import Aside, Event, Reply, Sent

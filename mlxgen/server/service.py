@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import logging
 import math
 import time
@@ -20,11 +21,10 @@ from typing import Protocol
 
 from ..errors import MachineError
 from .engine.boot import EngineBoot, booting
-from .engine.thread import State
 from .errors import RequestError, as_request_error
 from .fleet.catalogue import Catalogue
 from .fleet.fleet import Boots, Fleet
-from .fleet.serving import Serving
+from .fleet.member import Serving
 from .jobs import Workers
 from .logs import log, log_failure
 from .metrics import Metrics
@@ -40,6 +40,15 @@ _LEAST_BODY, _MOST_BODY = 1 << 20, 16 << 20
 _WITH_IMAGES = 32 << 20  # bytes of a body that may have images in it
 _LONGEST_WAIT = 60  # seconds after which to try again, as clients are told
 _PER_TOKEN = 64  # bytes of a body for each token of the context; few tokens take more, even escaped
+
+
+class State(enum.Enum):
+    """The state of the server."""
+
+    LOADING = "loading"
+    READY = "ready"
+    REFUSED = "refused"  # the model could not be loaded
+    FAILED = "failed"  # after it was ready
 
 
 class Visit(Protocol):

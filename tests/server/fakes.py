@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from mlxgen.engine import Chunk, Progress, Usage
-from mlxgen.server.engine.thread import EngineThread, State
+from mlxgen.server.engine.thread import EngineThread
 
 WAIT = 30.0  # seconds after which a test fails instead of hanging
 
@@ -90,27 +90,21 @@ class FakeScheduler:
 
 
 class Watched:
-    """An engine's thread around a scheduler, and the states that it told."""
+    """An engine's thread around a scheduler, and the errors with which it failed."""
 
     def __init__(self, boot: Callable[[], tuple[Any, Any]]) -> None:
-        self.states: list[tuple[State, Any]] = []
-        self._told = asyncio.Event()
-        self.thread: Any = EngineThread(boot, self._tell, loop=asyncio.get_running_loop())
+        self.failures: list[BaseException] = []
+        loop = asyncio.get_running_loop()
+        self.thread: Any = EngineThread(boot, self.failures.append, loop=loop)
         self.thread.start()
 
-    def _tell(self, state: State, news: Any) -> None:
-        self.states.append((state, news))
-        self._told.set()
-
-    async def until(self, state: State) -> Any:
-        """Wait for a state; returns what was told with it."""
+    async def ready(self) -> Any:
+        """What was loaded; raises why it could not be."""
         async with asyncio.timeout(WAIT):
-            while all(state is not known for known, _ in self.states):
-                self._told.clear()
-                await self._told.wait()
-        return next(news for known, news in self.states if known is state)
+            return await self.thread.ready
 
     async def end(self) -> None:
         self.thread.stop()
-        await self.until(State.STOPPED)
-        assert self.thread.join(WAIT)
+        async with asyncio.timeout(WAIT):
+            await self.thread.gone
+        assert self.thread.join(WAIT) and not self.failures

@@ -18,11 +18,10 @@ from mlxgen.engine import Chunk, DraftCount, Stats, Usage
 from mlxgen.engine.chunk import Alternative
 from mlxgen.server.app import make_app
 from mlxgen.server.engine.mailbox import Delivery, Mailbox
-from mlxgen.server.engine.thread import State
 from mlxgen.server.errors import RequestError
 from mlxgen.server.metrics import Metrics
 from mlxgen.server.page import read_page, unless_kept
-from mlxgen.server.service import Service
+from mlxgen.server.service import Service, State
 from mlxgen.server.settings import Settings
 
 

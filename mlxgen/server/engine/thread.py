@@ -10,15 +10,14 @@ requests, JSON or HTTP.
 Programs of the operator's decide here how their sequences go on, between two steps. Commands are
 obeyed between two steps, so a cancelled sequence is gone before the next one.
 
-Invariant: only this thread ever calls the scheduler, and whatever ends the thread is reported to
-``listener``, on the event loop's thread, as the last thing that comes from it.
+Invariant: only this thread ever calls the scheduler, and whatever ends the thread is reported on
+the event loop's thread, as the last thing that comes from it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import queue
 import time
 from collections import deque
@@ -26,6 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ...engine import Event, Handle, Request, Scheduler, Stats
+from ...errors import MlxgenError
 from ...workers import Work, workers
 from ..programs.running import Running
 from .boot import Engine, EngineBoot
@@ -36,36 +36,29 @@ STALL = 300.0  # seconds without a step: longer than any piece of a prompt takes
 STATS_EVERY = 0.05  # seconds between two snapshots of the scheduler's figures, while it is busy
 
 
-class State(enum.Enum):
-    """The state of the engine."""
-
-    LOADING = "loading"
-    READY = "ready"
-    REFUSED = "refused"  # it could not be loaded
-    FAILED = "failed"  # after it was ready
-    STOPPED = "stopped"  # on request
-
-
 News: TypeAlias = tuple[Mailbox, Delivery | BaseException]
 
 
 class EngineThread:
     """The thread; call ``start`` once. All methods are for the event loop's thread.
 
-    ``boot`` is called in the thread. ``listener`` is called in the loop's thread with each new
-    state, and with what was loaded or the error.
+    ``boot`` is called in the thread. ``failed`` is called in the loop's thread with an error that
+    ends it after it was ready.
     """
 
     def __init__(
         self,
         boot: EngineBoot,
-        listener: Callable[[State, Engine | BaseException | None], None],
+        failed: Callable[[BaseException], None],
         *,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._boot = boot
-        self._listener = listener
+        self._failed = failed
         self._loop = loop
+        self.ready: asyncio.Future[Engine] = loop.create_future()
+        """What was loaded, or why it could not be."""
+        self.gone: asyncio.Future[None] = loop.create_future()
         self._inbox: queue.SimpleQueue[Callable[[Scheduler], object]] = queue.SimpleQueue()
         self._news: deque[News] = deque()
         self._called = False  # the loop will look there
@@ -119,7 +112,7 @@ class EngineThread:
 
         def doing(scheduler: Scheduler) -> None:
             work(scheduler)
-            self._call(_settle, done)
+            self._call(_settle, done, None)
 
         self._inbox.put(doing)
         return done
@@ -142,25 +135,24 @@ class EngineThread:
     # ---- in the thread -----------------------------------------------------------------------
 
     def _run(self) -> None:
-        state = State.STOPPED
-        news: BaseException | None = None
+        ended_by: BaseException | None = None
         try:
             self._live()
         except BaseException as error:
-            state, news = (State.REFUSED if self.stats is None else State.FAILED), error
+            ended_by = error
         self._rests = True
         self._rows.clear()
         self._reading.clear()
         self._ahead.clear()
         self._programs.clear()
         self._call(self._deliver)
-        self._call(self._listener, state, news)
+        self._call(self._end, ended_by)
 
     def _live(self) -> None:
         scheduler, loaded = self._boot()
         try:
             self.stats = scheduler.stats()
-            self._call(self._listener, State.READY, loaded)
+            self._call(_settle, self.ready, loaded)
             del loaded
             while self._obey(scheduler):
                 self._step(scheduler)
@@ -305,7 +297,16 @@ class EngineThread:
             else:
                 mailbox.fail(news)
 
+    def _end(self, error: BaseException | None) -> None:
+        if not self.ready.done():
+            self.ready.set_exception(error or MlxgenError("the server is stopping"))
+            self.ready.exception()  # nobody may be left to ask for it
+        elif error is not None:
+            self._failed(error)
+        self.ready = self._loop.create_future()  # the old one holds what was loaded
+        self.gone.set_result(None)
 
-def _settle(done: asyncio.Future[None]) -> None:
+
+def _settle(done: asyncio.Future[Any], value: Any) -> None:
     if not done.done():
-        done.set_result(None)
+        done.set_result(value)

@@ -4,18 +4,17 @@ Owns every load and unload. Must never know what a request asks for. It belongs 
 
 Each loaded model has a thread of its own, which loads it, runs it and frees it: MLX's lazy arrays
 and streams belong to the thread that made them, and a load of half a minute in the thread of
-another model would stop everything that this one generates. Two threads may run two models at the
-same time, and what is evaluated may be freed by any thread.
+another model would stop everything that this one generates.
 
     request ---- use ---->  member: loaded?  --yes-->  used at once
                               | no: waits
                               v
     engine's thread:  how large?  --ask-->  room?  --go-->  reads the weights  --ready-->  used
 
-Loads get room one at a time, in the order in which they asked for it. The models that have to go
-are those that nobody uses, the one that was used longest ago first, and then those in use. The
-latter take no new requests, end those that they have, and go; whoever asks for them meanwhile waits
-until they are loaded again. So a model never goes while it generates, and no load waits for ever.
+Loads get room one at a time, in the order in which they asked for it. What was idle longest has to
+go first, and then what is in use: that takes no new requests, ends those that it has, and goes;
+whoever asks for it meanwhile waits until it is loaded again. So a model never goes while it
+generates, and no load waits for ever.
 
 Invariant: the models that have room fit into the device together, each with a little KV; the limit
 for KV is shared out equally whenever one comes or goes.
@@ -28,24 +27,23 @@ import concurrent.futures
 import contextlib
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-from ...engine import Stats
+from ...engine import Scheduler, Stats
 from ...errors import MachineError, MemoryLimitError, MlxgenError
 from ...load import join
 from ...loading.memory import held_bytes, in_words, memory_limit, needed_by, reserve_of
 from ...model import LanguageModel
-from ..engine.boot import Ask, Engine, EngineBoot
-from ..engine.thread import FLUSH, EngineThread, State
+from ..engine.boot import Ask, EngineBoot
+from ..engine.thread import FLUSH, EngineThread
 from ..jobs import Workers
 from ..logs import log
 from ..metrics import added, finished
 from ..settings import Settings
 from .catalogue import Catalogue, Entry
-from .member import Member, Status
-from .serving import Serving
+from .member import Member, Serving, Status
 
 PAUSE = 5.0  # seconds after a load failed in which it is not tried again
 _PATIENCE = 10.0  # seconds for a thread to end
@@ -82,11 +80,11 @@ class Fleet:
         self._device = device
         self._room = asyncio.Lock()  # one load at a time gets some; its order is that of asking
         self._news = asyncio.Event()
-        self._loads: set[asyncio.Task[None]] = set()
-        self._unloads: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._threads: set[EngineThread] = set()
         self._past: Stats | None = None  # of models that are no longer loaded
         self._closing = False
+        self._is_told = not settings.loads_at_once  # the first load was said before
 
     # ---- what requests ask -------------------------------------------------------------------
 
@@ -106,12 +104,13 @@ class Fleet:
         member = self.members[entry.name]
         if member.status is Status.LOADED:
             return member.take()
-        now = asyncio.get_running_loop().time()
-        if member.reason is not None and now - member.failed_at < PAUSE:
+        loop = asyncio.get_running_loop()
+        if member.reason is not None and loop.time() - member.failed_at < PAUSE:
             raise member.failure
-        waiter = member.join()
+        waiter: asyncio.Future[Serving] = loop.create_future()
+        member.waiters.append(waiter)
         if member.status is Status.UNLOADED:
-            self._load(member)
+            self._begin(member)
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -119,7 +118,8 @@ class Fleet:
                 self.release(entry)
             raise
         finally:
-            member.leave(waiter)
+            if waiter in member.waiters:
+                member.waiters.remove(waiter)
             self._news.set()
 
     def release(self, entry: Entry) -> None:
@@ -131,7 +131,7 @@ class Fleet:
         if member.users:
             return
         if member.status is Status.UNLOADING:
-            _start(self._unload(member), self._unloads)
+            self._start(self._unload(member))
         elif wait and not self._closing:
             loop.call_later(wait, self._look, member)
 
@@ -148,7 +148,7 @@ class Fleet:
             for each in member.sharers:
                 self.dismiss(each)
             if not member.users:
-                _start(self._unload(member), self._unloads)
+                self._start(self._unload(member))
 
     def stats(self) -> Stats | None:
         """The figures of all, those of the past included; ``None`` while there are none."""
@@ -160,63 +160,74 @@ class Fleet:
 
     # ---- loading -----------------------------------------------------------------------------
 
-    def _load(self, member: Member) -> None:
-        member.status, member.reason = Status.LOADING, None
-        _start(self._bring(member), self._loads)
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _bring(self, member: Member) -> None:
+    def _begin(self, member: Member) -> None:
+        if self._closing:
+            return
+        if self._is_told:
+            log(logging.INFO, f"loading {member.entry.name} ...")
+        self._is_told = True
+        member.status, member.reason = Status.LOADING, None
+        self._start(self._load(member))
+
+    async def _load(self, member: Member) -> None:
         """Load a model, and let those use it who wait for it."""
-        loop, name = asyncio.get_running_loop(), member.entry.name
+        loop, name, several = asyncio.get_running_loop(), member.entry.name, len(self.members) > 1
         began = loop.time()
         asked: asyncio.Future[int] = loop.create_future()
-        loaded = member.coming = loop.create_future()
         go: concurrent.futures.Future[LanguageModel | None] = concurrent.futures.Future()
 
         def ask(weights: int) -> LanguageModel | None:  # in the engine's thread
-            loop.call_soon_threadsafe(_tell, asked, weights)
+            loop.call_soon_threadsafe(asked.set_result, weights)
             return go.result()
 
-        several = len(self.members) > 1
         boot = self._boots(member.entry, ask if several else None)
-        member.gone = loop.create_future()
-        thread = EngineThread(boot, partial(self._on_engine, member), loop=loop)
-        member.gone.add_done_callback(lambda _: self._over(thread))
+        thread = EngineThread(boot, partial(self._fail, name), loop=loop)
+        thread.gone.add_done_callback(lambda _: self._over(thread))
         self._threads.add(thread)
         thread.start()
-        base: Serving | None = None
+        ready = thread.ready
         try:
-            first: set[asyncio.Future[Any]] = {asked, loaded}
+            first: set[asyncio.Future[Any]] = {asked, ready}
             await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
             if asked.done():
-                async with contextlib.AsyncExitStack() as turn:
-                    try:
-                        base = await turn.enter_async_context(self._turn(member))
-                        await self._make_room(member, asked.result())
-                    except MlxgenError as error:
-                        go.set_exception(error)
-                    else:
-                        go.set_result(None if base is None else base.lm)
-                    engine = await loaded
+                async with self._turn(member) as base:
+                    await self._make_room(member, asked.result())
+                    go.set_result(None if base is None else base.lm)
+                    engine = await ready
             else:
-                engine = await loaded
-            serving = Serving(thread, engine, self._workers, self._settings)
-            member.coming, member.serving = None, serving
-            if base is None:
-                member.weights = serving.weights
-            if several:
-                await self._divide()
+                engine = await ready
+            serving = Serving.of(thread, engine, self._workers, self._settings)
         except asyncio.CancelledError:
             go.cancel()
             raise
         except Exception as error:
-            await self._give_up(member, thread, error)
+            go.cancel()
+            if not isinstance(error, _UnwantedError):
+                member.reason, member.failed_at = why(error), loop.time()
+                if several:
+                    told = {"model": name, "reason": member.reason}
+                    log(logging.ERROR, "a model cannot be loaded", **told)
+            error.__traceback__ = error.__cause__ = error.__context__ = (
+                None  # they hold the weights
+            )
+            await self._bury(member, thread)
             return
+        member.serving = serving
+        if member.base is None:
+            member.weights = serving.lm.weight_bytes
+        if several:
+            await self._divide()
         member.max_context = serving.model.max_context
         member.status, member.used_at = Status.LOADED, loop.time()
-        log(logging.DEBUG, f"memory: {serving.memory}")
+        log(logging.DEBUG, f"memory: {serving.lm.memory}")
         if several:
             log(logging.INFO, "a model was loaded", model=name, seconds=member.used_at - began)
-        member.admit()
+        member.answer()
         self._news.set()
         member.users += 1  # and is idle from now on, if nobody wants it
         self.release(member.entry)
@@ -239,48 +250,36 @@ class Fleet:
         async with self._room:
             yield None
 
-    def _leave_base(self, member: Member) -> None:
-        """Note that a model is gone, if it shared the weights of another one."""
-        base = member.base
-        if base is not None and member in base.sharers:
-            base.sharers.remove(member)
-            self.release(base.entry)
-
-    def _on_engine(self, member: Member, state: State, news: Engine | BaseException | None) -> None:
-        if isinstance(news, Engine):
-            if member.coming is not None:
-                _tell(member.coming, news)
-        elif news is not None and state is State.FAILED:
-            if len(self.members) > 1:
-                log(logging.ERROR, "the engine of a model failed", model=member.entry.name)
-            self._failed(news)
-        elif news is not None and member.coming is not None and not member.coming.done():
-            member.coming.set_exception(news)
-            member.coming.exception()  # at the end nobody may be left to ask for it
-        if state is not State.READY:
-            _tell(member.gone, None)
+    def _fail(self, name: str, error: BaseException) -> None:
+        if len(self.members) > 1:
+            log(logging.ERROR, "the engine of a model failed", model=name)
+        self._failed(error)
 
     def _over(self, thread: EngineThread) -> None:
         """Keep the figures of a thread that has ended."""
         self._threads.discard(thread)
         self._past = added([self._past, finished(thread.stats)])
 
-    async def _give_up(self, member: Member, thread: EngineThread, error: Exception) -> None:
-        """Tell those who wait for a model that it cannot be loaded; keep nothing of the attempt."""
-        if not isinstance(error, _UnwantedError):
-            member.reason, member.failed_at = why(error), asyncio.get_running_loop().time()
-            if len(self.members) > 1:
-                name = member.entry.name
-                log(logging.ERROR, "a model cannot be loaded", model=name, reason=member.reason)
-        error.__traceback__ = error.__cause__ = error.__context__ = None  # they hold the weights
-        member.coming = None
-        await asyncio.to_thread(_bury, thread)
+    async def _unload(self, member: Member) -> None:
+        assert member.serving is not None
+        thread, member.serving = member.serving.engine, None
+        thread.stop()
+        await self._bury(member, thread)
+        log(logging.INFO, "a model was unloaded", model=member.entry.name)
+
+    async def _bury(self, member: Member, thread: EngineThread) -> None:
+        """Keep nothing of a model whose thread ends; it may be loaded again."""
+        await thread.gone
+        await asyncio.to_thread(_free_memory_after, thread)
         member.weights, member.status = 0, Status.UNLOADED
-        self._leave_base(member)
+        base = member.base
+        if base is not None and member in base.sharers:
+            base.sharers.remove(member)
+            self.release(base.entry)
         if member.reason is not None:
-            member.refuse()
-        elif member.is_wanted:  # again
-            self._load(member)
+            member.answer()
+        elif member.waiters:
+            self._begin(member)
         self._news.set()
         await self._divide()
 
@@ -301,14 +300,18 @@ class Fleet:
                 f"this device {in_words(room)} are for models; use a smaller or more quantised one"
             )
         leaving: list[Member] = []
-        while (held := self._held_beside(member)) and (over := held + needed - room) > 0:
-            if not member.is_wanted:
+        while (held := self._held_beside(member)) and held + needed > room:
+            if not member.waiters:
                 for each in leaving:
                     self._keep(each)
                 raise _UnwantedError("nobody waits for it any more")
-            for each in self._who_goes(over, base):
-                leaving.append(each)
-                self.dismiss(each)
+            if not any(each.status is Status.UNLOADING for each in self.members.values()):
+                staying = [e for e in self.members.values() if e.status is Status.LOADED]
+                others = [each for each in staying if each is not base]
+                order = sorted(others, key=lambda one: (one.generates, one.last_used))
+                for goes in order[:1]:
+                    leaving.append(goes)
+                    self.dismiss(goes)
             self._news.clear()
             await self._news.wait()
         member.weights, member.held_before = weights, held_bytes()
@@ -319,68 +322,37 @@ class Fleet:
         others = [each for each in self.members.values() if each.weights and each != member.base]
         return sum(needed_by(each.weights) for each in others)
 
-    def _who_goes(self, over: int, base: Member | None) -> Iterable[Member]:
-        """Who but ``base`` has to go so that this many bytes become free; a model goes with those
-        that share its weights."""
-        going = [each for each in self.members.values() if each.status is Status.UNLOADING]
-        over -= sum(needed_by(each.weights) for each in going)
-        staying = [each for each in self.members.values() if each.status is Status.LOADED]
-        for each in sorted(staying, key=lambda one: (one.generates, one.last_used)):
-            if over <= 0:
-                return
-            if each is base or each.status is not Status.LOADED:
-                continue
-            over -= sum(needed_by(one.weights) for one in (each, *each.sharers))
-            yield each
-
     def _keep(self, member: Member) -> None:
         """Let a model stay after all, if it has not begun to go."""
         if member.status is Status.UNLOADING and member.users:
             member.status = Status.LOADED
             for each in member.sharers:
                 self._keep(each)
-            member.admit()
+            member.answer()
 
     async def _divide(self) -> None:
         """Share out the memory among those that have room."""
         sharers = [each for each in self.members.values() if each.weights]
         weights = sum(each.weights for each in sharers)
         served = [each.serving for each in sharers if each.serving is not None]
-        await asyncio.gather(*(each.share(weights, len(sharers)) for each in served))
-
-    async def _unload(self, member: Member) -> None:
-        serving, member.serving = member.serving, None
-        assert serving is not None
-        thread = serving.engine
-        del serving
-        thread.stop()
-        await member.gone
-        await asyncio.to_thread(_bury, thread)
-        member.weights, member.status = 0, Status.UNLOADED
-        self._leave_base(member)
-        log(logging.INFO, "a model was unloaded", model=member.entry.name)
-        self._news.set()
-        await self._divide()
-        if member.is_wanted and member.status is Status.UNLOADED:
-            self._load(member)
+        work = [partial(_share, each.lm, weights, len(sharers)) for each in served]
+        await asyncio.gather(*(s.engine.do(w) for s, w in zip(served, work, strict=True)))
 
     # ---- the end -----------------------------------------------------------------------------
 
     async def close(self, flush: float = FLUSH, *, patience: float = _PATIENCE) -> bool:
-        """Stop all threads, guards and loads; returns whether all of them ended.
+        """Stop all threads and loads; returns whether all of them ended.
 
         For ``flush`` seconds prefixes that are only in memory are written to disk. After that,
         each thread has ``patience`` seconds to end.
         """
         self._closing = True
-        for load in (loads := list(self._loads)):
-            load.cancel()
-        await asyncio.gather(*loads, return_exceptions=True)
         threads = list(self._threads)
         for thread in threads:
             thread.stop(flush)
-        if unloads := list(self._unloads):
-            await asyncio.wait(unloads, timeout=patience)
+        for task in (tasks := list(self._tasks)):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         ends = [await asyncio.to_thread(thread.join, patience + flush) for thread in threads]
         return all(ends)
 
@@ -392,21 +364,15 @@ def why(error: BaseException) -> str:
     return f"the model cannot be loaded: {type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _bury(thread: EngineThread) -> None:
+def _share(lm: LanguageModel, weights: int, sharers: int, scheduler: Scheduler) -> None:
+    lm.share_memory(weights, sharers)
+    scheduler.follow(lm.memory)
+
+
+def _free_memory_after(thread: EngineThread) -> None:
     """Free what a thread has held that is about to end."""
     thread.join(_PATIENCE)
     _free_memory()
-
-
-def _start(work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
-    task = asyncio.create_task(work)
-    among.add(task)
-    task.add_done_callback(among.discard)
-
-
-def _tell(future: asyncio.Future[Any], value: Any) -> None:
-    with contextlib.suppress(asyncio.InvalidStateError):
-        future.set_result(value)
 
 
 def _free_memory() -> None:

@@ -1,19 +1,25 @@
 """What is known of one model of the fleet: whether it is loaded, who uses it and who waits for it.
 
-Must never know other models. It belongs to the event loop.
+Must never know other models but its base. It belongs to the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
+from dataclasses import dataclass
 from typing import Any
 
 from ...loading.memory import held_bytes
+from ...model import LanguageModel
 from ..engine.boot import Engine
+from ..engine.thread import EngineThread
 from ..errors import RequestError
+from ..jobs import Preparation, Workers
+from ..remote_images import RemoteImages
+from ..served_model import ServedModel
+from ..settings import Settings
 from .catalogue import Entry
-from .serving import Serving
 
 
 class Status(enum.Enum):
@@ -23,6 +29,27 @@ class Status(enum.Enum):
     LOADING = "loading"
     LOADED = "loaded"
     UNLOADING = "unloading"  # as soon as nobody uses it
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Serving:
+    """A loaded model, and everything through which requests use it."""
+
+    engine: EngineThread
+    model: ServedModel
+    lm: LanguageModel
+    preparation: Preparation
+
+    @classmethod
+    def of(
+        cls, thread: EngineThread, engine: Engine, workers: Workers, settings: Settings
+    ) -> Serving:
+        """What was loaded in a thread."""
+        lm, model = engine
+        fetches = settings.allow_remote_images and model.dialect.images is not None
+        remote = RemoteImages() if fetches else None
+        ready = Preparation(workers, lm, model, max_sequences=settings.max_queue, remote=remote)
+        return cls(thread, model, lm, ready)
 
 
 class Member:
@@ -37,8 +64,6 @@ class Member:
         self.reason: str | None = None
         """Why it could not be loaded the last time."""
         self.failed_at = 0.0  # by the loop's clock
-        self.coming: asyncio.Future[Engine] | None = None  # while it is loaded
-        self.gone: asyncio.Future[None]  # when its thread has ended
         self.serving: Serving | None = None
         self.weights = 0
         """The bytes of memory that are for its weights; 0 unless it has been given room."""
@@ -48,12 +73,8 @@ class Member:
         self.users = 0
         """How many requests it is used by."""
         self.used_at = 0.0  # by the loop's clock, the last time that it was
-        self._waiters: list[asyncio.Future[Serving]] = []
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether somebody waits for it."""
-        return bool(self._waiters)
+        self.waiters: list[asyncio.Future[Serving]] = []
+        """Those who wait until it is loaded."""
 
     @property
     def is_idle(self) -> bool:
@@ -85,30 +106,16 @@ class Member:
         self.users += 1
         return self.serving
 
-    def join(self) -> asyncio.Future[Serving]:
-        """Wait for it; whoever gets it uses it from then on."""
-        waiter: asyncio.Future[Serving] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        return waiter
-
-    def leave(self, waiter: asyncio.Future[Serving]) -> None:
-        """Wait no longer."""
-        if waiter in self._waiters:
-            self._waiters.remove(waiter)
-
-    def admit(self) -> None:
-        """Let all that wait use it. They do from now on, and not from when they hear of it: it must
-        not look idle in between."""
-        waiters, self._waiters = self._waiters, []
+    def answer(self) -> None:
+        """Let all that wait use it, or tell them why it is not loaded. They use it from now on, and
+        not from when they hear of it: it must not look idle in between."""
+        waiters, self.waiters = self.waiters, []
         for waiter in waiters:
-            if not waiter.done():
+            if waiter.done():
+                continue
+            if self.status is Status.LOADED:
                 waiter.set_result(self.take())
-
-    def refuse(self) -> None:
-        """Tell all that wait why it is not loaded."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
+            else:
                 waiter.set_exception(self.failure)
                 waiter.exception()  # whoever waited may have left meanwhile
 

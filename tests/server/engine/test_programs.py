@@ -15,7 +15,6 @@ from mlxgen.engine import Limits, Scheduler, control_options
 from mlxgen.engine.options import Options
 from mlxgen.errors import ModelError, QueueFullError
 from mlxgen.server.engine.mailbox import Delivery, Mailbox
-from mlxgen.server.engine.thread import State
 from mlxgen.server.errors import RequestError
 from mlxgen.server.programs.registry import Steered
 from mlxgen.server.programs.running import Running
@@ -62,7 +61,7 @@ def office(
     async def main() -> None:
         async with asyncio.timeout(3 * WAIT):
             made = Office(speaker, **limits)
-            await made.engine.until(State.READY)
+            await made.engine.ready()
             await test(made)
             await made.engine.end()
 

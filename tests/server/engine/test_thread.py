@@ -13,7 +13,6 @@ import pytest
 from mlxgen.engine import Usage
 from mlxgen.errors import QueueFullError
 from mlxgen.server.engine.mailbox import Mailbox
-from mlxgen.server.engine.thread import State
 from mlxgen.server.errors import RequestError
 
 from ..fakes import WAIT, FakeEvent, FakeScheduler, Watched
@@ -41,7 +40,7 @@ async def everything(box: Mailbox) -> list[tuple[int, str | None]]:
 def test_rows_of_a_request_arrive_by_their_place_and_with_their_usage() -> None:
     async def test() -> None:
         engine = Watched(lambda: (FakeScheduler(), "loaded"))
-        assert await engine.until(State.READY) == "loaded"
+        assert await engine.ready() == "loaded"
         box = mailbox(2)
         engine.thread.submit([3, 1], box)
         found = await everything(box)
@@ -68,7 +67,7 @@ def test_the_scheduler_is_only_called_in_its_thread_and_closed_there() -> None:
 
     async def test() -> None:
         engine = Watched(lambda: (Noting(), None))
-        await engine.until(State.READY)
+        await engine.ready()
         box = mailbox()
         engine.thread.submit([5], box)
         await everything(box)
@@ -83,7 +82,7 @@ def test_a_request_that_does_not_fit_as_a_whole_leaves_nothing_behind() -> None:
 
     async def test() -> None:
         engine = Watched(lambda: (scheduler, None))
-        await engine.until(State.READY)
+        await engine.ready()
         box = mailbox(3)
         engine.thread.submit([1 << 40, 1 << 40, QueueFullError("full")], box)
         with pytest.raises(QueueFullError):
@@ -100,7 +99,7 @@ def test_a_request_that_does_not_fit_as_a_whole_leaves_nothing_behind() -> None:
 def test_a_row_that_cannot_be_submitted_for_whatever_reason_ends_its_request_only() -> None:
     async def test() -> None:
         engine = Watched(lambda: (FakeScheduler(), None))
-        await engine.until(State.READY)
+        await engine.ready()
         box, other = mailbox(), mailbox()
         engine.thread.submit([ZeroDivisionError("oops")], box)
         engine.thread.submit([2], other)
@@ -117,7 +116,7 @@ def test_a_cancelled_row_is_gone_at_the_next_step_and_others_go_on() -> None:
 
     async def test() -> None:
         engine = Watched(lambda: (scheduler, None))
-        await engine.until(State.READY)
+        await engine.ready()
         endless, short = mailbox(), mailbox()
         engine.thread.submit([1 << 40], endless)
         await endless.take()
@@ -154,7 +153,7 @@ def test_an_error_of_one_row_ends_its_request_only() -> None:
 
     async def test() -> None:
         engine = Watched(lambda: (scheduler, None))
-        await engine.until(State.READY)
+        await engine.ready()
         bad, good = mailbox(), mailbox()
         engine.thread.submit([30], good)
         engine.thread.submit([77], bad)
@@ -172,18 +171,20 @@ def test_a_failed_step_is_a_failed_engine_and_a_failed_load_is_a_refusal() -> No
 
     async def test() -> None:
         engine = Watched(lambda: (FakeScheduler(explode), None))
-        await engine.until(State.READY)
+        await engine.ready()
         engine.thread.submit([1], mailbox())
-        error = await engine.until(State.FAILED)
-        assert isinstance(error, RuntimeError)
+        await engine.thread.gone
+        assert [str(error) for error in engine.failures] == ["out of memory"]
         assert engine.thread.join(WAIT)
 
         def refuse() -> Any:
             raise ValueError("no model")
 
         other = Watched(refuse)
-        assert isinstance(await other.until(State.REFUSED), ValueError)
-        assert [state for state, _ in other.states] == [State.REFUSED]
+        with pytest.raises(ValueError, match="no model"):
+            await other.ready()
+        await other.thread.gone
+        assert not other.failures
 
     run(test)
 
@@ -199,7 +200,7 @@ def test_an_engine_that_takes_no_step_says_for_how_long_until_it_takes_one() -> 
     async def test() -> None:
         engine = Watched(lambda: (scheduler, None))
         assert engine.thread.stalled == 0  # it loads
-        await engine.until(State.READY)
+        await engine.ready()
         box = mailbox()
         engine.thread.submit([3], box)
         while engine.thread.stalled < 0.05:
@@ -229,7 +230,7 @@ def test_prompts_are_reported_while_they_are_run_and_tokens_to_those_who_watch()
 
     async def test() -> None:
         engine = Watched(lambda: (Reading(), None))
-        await engine.until(State.READY)
+        await engine.ready()
         watched = Mailbox(1, on_overflow=lambda: None, watched=True)
         engine.thread.submit([2], watched)
         seen = []
@@ -252,7 +253,7 @@ def test_a_reader_that_falls_behind_is_cut_off_and_its_chunks_are_dropped() -> N
     async def test() -> None:
         overflows = []
         engine = Watched(lambda: (FakeScheduler(), None))
-        await engine.until(State.READY)
+        await engine.ready()
         box = Mailbox(1, on_overflow=lambda: overflows.append(True), limit=50)
         engine.thread.submit([10_000], box)
         while not overflows:

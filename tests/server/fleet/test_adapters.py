@@ -136,7 +136,7 @@ def test_everybody_gets_the_model_that_they_ask_for_and_its_base_is_there() -> N
 
         await asyncio.gather(*(client() for _ in range(16)))
         for member in yard.fleet.members.values():
-            assert member.users == len(member.sharers) and not member.is_wanted
+            assert member.users == len(member.sharers) and not member.waiters
 
     for _ in range(tries(12)):
         with_yard(test, sizes=(1, 1, 1, 1, 1), room=5, most=3, bases=BASES)

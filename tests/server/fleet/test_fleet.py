@@ -289,7 +289,7 @@ def test_whoever_asks_for_a_model_gets_it_however_many_ask_for_others() -> None:
 
         await asyncio.gather(*(client(i) for i in range(16)))
         assert most <= 2
-        assert all(not each.users and not each.is_wanted for each in yard.fleet.members.values())
+        assert all(not each.users and not each.waiters for each in yard.fleet.members.values())
 
     for _ in range(tries(40)):
         with_yard(test, sizes=(1, 1, 1, 1), room=4)

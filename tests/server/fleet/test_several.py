@@ -155,9 +155,9 @@ def test_the_limit_for_kv_is_for_all_loaded_models_together(shelf: Path) -> None
         for count, name in enumerate(LETTERS, 1):
             assert await server.said(name) == LETTERS[name] * 3
             each = 64 * MIB // count
-            assert [one.memory.caches for one in fleet.serving] == [each] * count
+            assert [one.lm.memory.caches for one in fleet.serving] == [each] * count
             await server.until(lambda all=count * each: figure("byte_limit") == all)  # type: ignore[misc]
-        assert figure("weight_bytes") == sum(one.weights for one in fleet.serving)
+        assert figure("weight_bytes") == sum(one.lm.weight_bytes for one in fleet.serving)
 
     run(test, model_dirs=(str(shelf),), cache_bytes=64 * MIB)
 
@@ -210,7 +210,7 @@ def test_models_are_loaded_and_unloaded_on_demand(
         assert await server.said("one") == "aaa"
         async with server.service.fleet._room:
             loading = asyncio.create_task(server.said("two"))
-            await server.until(lambda: server.service.fleet.members["two"].is_wanted)
+            await server.until(lambda: bool(server.service.fleet.members["two"].waiters))
             answer = await server.http.post("/models/unload", json={"model": "two"})
             assert answer.status_code == 409
         assert await loading == "bbb"
@@ -328,7 +328,7 @@ def test_a_client_that_hangs_up_while_it_waits_keeps_nothing_and_ends_nothing(
         async with server.service.fleet._room:
             leaves = asyncio.create_task(server.said("one"))
             stays = asyncio.create_task(server.said("one"))
-            await server.until(lambda: len(server.service.fleet.members["one"]._waiters) == 2)
+            await server.until(lambda: len(server.service.fleet.members["one"].waiters) == 2)
             leaves.cancel()
             await asyncio.gather(leaves, return_exceptions=True)
         assert await stays == "aaa"

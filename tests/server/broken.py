@@ -6,7 +6,7 @@
 - ``prefill``: the same, as soon as it has run a piece of a prompt.
 
 ``STALL`` are the seconds after which an engine without a step is stuck, and ``SILENCE`` those after
-which a stream gives a sign of life. After three of these the file in ``WHILE`` is removed.
+which a stream gives a sign of life. After twelve of these the file in ``WHILE`` is removed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def go_on_after_signs(kind: Any) -> None:
 
     def counted(reply: Any) -> Any:
         reply.signs = getattr(reply, "signs", 0) + 1
-        if reply.signs > 3:
+        if reply.signs > 12:
             Path(os.environ["WHILE"]).unlink(missing_ok=True)
         return alive(reply)
 

@@ -38,7 +38,7 @@ ENDS = {
 class Gate:
     """Shut, the server gets stuck as soon as it has run a piece of a prompt.
 
-    It opens it after three signs of life of one stream.
+    It opens it after twelve signs of life of one stream.
     """
 
     def __init__(self, path: Path) -> None:

@@ -331,7 +331,7 @@ def responses_history(body: Mapping[str, Any]) -> History:
         changed["instructions"] = _without_billing(_as_text(body["instructions"]))
     given = _as_text(body.get("input"))
     if given in ("", []):
-        given = [{"role": "user", "content": ""}]
+        given = [{"type": "message", "role": "user", "content": ""}]
     if not isinstance(given, list):
         return History({**changed, "input": given} if "input" in body else changed, left_out)
     newest, told = _newest(given), []
@@ -348,7 +348,7 @@ def responses_history(body: Mapping[str, Any]) -> History:
                 content = _without_billing(content)
             elif item.get("role") == "user":
                 content = _without_bills(content)
-            told.append({**item, "content": content})
+            told.append({**item, "type": "message", "content": content})
         elif kind in _ITEMS:
             told.append(_item(item, kind, at, left_out))
         else:
@@ -357,7 +357,7 @@ def responses_history(body: Mapping[str, Any]) -> History:
                 left_out.append(at)
             told += [_item(other, other["type"], at, left_out) for other in others]
     if not told:
-        told = [{"role": "user", "content": ""}]
+        told = [{"type": "message", "role": "user", "content": ""}]
     return History({**changed, "input": told}, left_out)
 
 

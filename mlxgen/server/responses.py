@@ -67,33 +67,14 @@ class ImagePart(Piece):
     file_id: str | None = None
 
 
-class OtherPart(Piece):
-    """What is neither text nor an image: a file or a sound."""
-
-    type: str
-
-
-def _kind_of_part(given: Any) -> str:
-    kind = given.get("type") if isinstance(given, dict) else None
-    if kind in ("input_text", "output_text", "text", "summary_text", "reasoning_text"):
-        return "text"
-    return "refusal" if kind == "refusal" else "image" if kind == "input_image" else "other"
-
-
-Part: TypeAlias = Annotated[
-    Annotated[TextPart, Tag("text")]
-    | Annotated[RefusalPart, Tag("refusal")]
-    | Annotated[ImagePart, Tag("image")]
-    | Annotated[OtherPart, Tag("other")],
-    Discriminator(_kind_of_part),
-]
+Part: TypeAlias = Annotated[TextPart | RefusalPart | ImagePart, Field(discriminator="type")]
 Content: TypeAlias = str | list[Part]
 
 
 class MessageItem(Piece):
     """What somebody says, or the text of an earlier answer."""
 
-    type: Literal["message"] = "message"
+    type: Literal["message"]
     role: Literal["system", "developer", "user", "assistant"]
     content: Content
     status: str | None = None
@@ -124,27 +105,8 @@ class ResultItem(Piece):
     output: Content
 
 
-class OtherItem(Piece):
-    """What only a service can read that keeps conversations or has tools of its own."""
-
-    type: str
-
-
-_ITEMS = ("message", "reasoning", "function_call", "function_call_output")
-
-
-def _kind_of_item(given: Any) -> str:
-    kind = given.get("type") if isinstance(given, dict) else None
-    return "message" if kind is None else kind if kind in _ITEMS else "other"
-
-
 Item: TypeAlias = Annotated[
-    Annotated[MessageItem, Tag("message")]
-    | Annotated[ReasoningItem, Tag("reasoning")]
-    | Annotated[CallItem, Tag("function_call")]
-    | Annotated[ResultItem, Tag("function_call_output")]
-    | Annotated[OtherItem, Tag("other")],
-    Discriminator(_kind_of_item),
+    MessageItem | ReasoningItem | CallItem | ResultItem, Field(discriminator="type")
 ]
 Input: TypeAlias = Annotated[str, Field(min_length=1)] | Annotated[list[Item], Field(min_length=1)]
 
@@ -425,10 +387,8 @@ def rendered(instructions: str | None, given: Input) -> list[dict[str, Any]]:
             answer = None
             content = _content(item.content, f"{at}.content")
             messages.append({"role": role_of(item.role), "content": content})
-        elif isinstance(item, OtherItem):
-            raise _foreign(item, f"{at}.type")
         else:
-            thoughts = _thoughts(item, at) if isinstance(item, ReasoningItem) else None
+            thoughts = _thoughts(item) if isinstance(item, ReasoningItem) else None
             if thoughts == "":
                 continue
             if answer is None:
@@ -438,7 +398,7 @@ def rendered(instructions: str | None, given: Input) -> list[dict[str, Any]]:
                 call = called(item.call_id, item.name, item.arguments)
                 answer.setdefault("tool_calls", []).append(call)
             elif isinstance(item, MessageItem):
-                _add(answer, "content", _text(item.content, f"{at}.content"))
+                _add(answer, "content", _text(item.content))
             elif thoughts is not None:
                 _add(answer, "reasoning_content", thoughts)
     return messages
@@ -449,25 +409,20 @@ def _add(answer: dict[str, Any], name: str, text: str) -> None:
     answer[name] = f"{before}\n{text}" if before else text
 
 
-def _thoughts(item: ReasoningItem, at: str) -> str:
+def _thoughts(item: ReasoningItem) -> str:
     """All that is known of them: the summary only if there are no others."""
-    for name, parts in (("content", item.content), ("summary", item.summary)):
-        if parts:
-            return "\n".join([_part(part, f"{at}.{name}[{i}]") for i, part in enumerate(parts)])
-    return ""
+    return "\n".join(map(_said, item.content or item.summary or ()))
 
 
-def _text(content: Content, at: str) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join([_part(part, f"{at}[{i}]") for i, part in enumerate(content)])
+def _text(content: Content) -> str:
+    return content if isinstance(content, str) else "".join(map(_said, content))
 
 
 def _content(content: Content, at: str) -> Shown:
     if isinstance(content, str):
         return content
     return content_of(
-        _image(part, f"{at}[{i}]") if isinstance(part, ImagePart) else _part(part, f"{at}[{i}]")
+        _image(part, f"{at}[{i}]") if isinstance(part, ImagePart) else _said(part)
         for i, part in enumerate(content)
     )
 
@@ -482,24 +437,8 @@ def _image(part: ImagePart, at: str) -> dict[str, Any]:
     return image_part(part.image_url, f"{at}.image_url")
 
 
-def _part(part: TextPart | RefusalPart | ImagePart | OtherPart, at: str) -> str:
+def _said(part: Part) -> str:
+    """The text of a part; where no image can be shown, a note."""
     if isinstance(part, TextPart):
         return part.text
-    if isinstance(part, RefusalPart):
-        return part.refusal
-    raise RequestError.at(
-        f"{at}.type",
-        f"expected input_text or output_text, got {part.type[:64]!a}; this server reads only text "
-        "there",
-        "unsupported_value",
-    )
-
-
-def _foreign(item: OtherItem, at: str) -> RequestError:
-    if item.type == "item_reference":
-        reason = "this server is stateless and keeps no items; send the item itself"
-    else:
-        *others, last = _ITEMS
-        known = f"{', '.join(others)} or {last}"
-        reason = f"expected {known}, got {item.type[:64]!a}; leave it out"
-    return RequestError.at(at, reason, "unsupported_value")
+    return part.refusal if isinstance(part, RefusalPart) else "[image]"

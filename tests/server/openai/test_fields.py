@@ -230,9 +230,9 @@ def test_a_message_says_what_was_given_and_what_is_wanted() -> None:
     error = refused(parse_chat, {**CHAT, "n": True}, demo())
     assert error.message == "n: expected an integer, got true"
     error = refused(parse_chat, {**CHAT, "top_p": 2}, demo())
-    assert error.message == "top_p: expected at most 1, got 2"
+    assert error.message == "top_p: should be less than or equal to 1, got 2"
     robot = {"messages": [{"role": "robot", "content": ""}]}
-    assert "'assistant' or 'tool', got 'robot'" in refused(parse_chat, robot, demo()).message
+    assert "'assistant', 'tool', got 'robot'" in refused(parse_chat, robot, demo()).message
 
 
 def test_a_huge_value_makes_no_huge_message() -> None:

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from mlxgen.engine import Options
 from mlxgen.server.ask import Ask
 from mlxgen.server.chat import parse_chat
+from mlxgen.server.history import responses_history
 from mlxgen.server.peers import RESPONSES as ELSEWHERE
 from mlxgen.server.responses import Input, ResponsesRequest, parse_responses, rendered
 
@@ -41,7 +42,8 @@ def options_of(**fields: Any) -> Options:
 
 
 def shown(given: Any, instructions: str | None = None) -> list[dict[str, Any]]:
-    return rendered(instructions, TypeAdapter(Input).validate_python(given))
+    mended = responses_history({"input": given}).body["input"]
+    return rendered(instructions, TypeAdapter(Input).validate_python(mended))
 
 
 def said(role: str, text: str, kind: str = "input_text") -> dict[str, Any]:
@@ -165,7 +167,7 @@ def test_what_changes_nothing_is_accepted() -> None:
         ({"include": ["message.output_text.logprobs"]}, "include", "/v1/chat/completions"),
         ({"messages": []}, "messages", "send input"),
         ({"input": None}, "input", "expected"),
-        ({"input": [{"type": "item_reference", "id": "i"}]}, "input[0].type", "stateless"),
+        ({"input": [{"type": "item_reference", "id": "i"}]}, "input[0].type", "function_call"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
             "input[0].content[0].image_url",
@@ -174,7 +176,7 @@ def test_what_changes_nothing_is_accepted() -> None:
         (
             {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
             "input[0].content[0].type",
-            "only text",
+            "input_text",
         ),
         ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice", "no tools"),
         ({"tools": [WEATHER], "tool_choice": {"type": "mcp"}}, "tool_choice.type", "allowed_tools"),

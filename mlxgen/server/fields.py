@@ -147,18 +147,10 @@ def place_of(path: Path) -> str:
     return place[:200]
 
 
-def name_of(value: Any) -> str:
-    """The JSON type of a value, in words."""
-    for kind, name in _NAMES:
-        if isinstance(value, kind):
-            return name
-    return f"a {type(value).__name__}"
-
-
 def shown(value: Any) -> str:
     """A value for a message: short, in ASCII, on one line."""
     if isinstance(value, (dict, list)):
-        return f"{name_of(value)} of {len(value)}"
+        return f"{got(value)} of {len(value)}"
     if isinstance(value, int) and abs(value) >= 10**40:
         return "a number of more than 40 digits"
     if isinstance(value, str):
@@ -168,15 +160,6 @@ def shown(value: Any) -> str:
 
 def got(value: Any) -> str:
     """What was sent in place of something else: the type of a list or an object, or the value."""
-    return name_of(value) if isinstance(value, (dict, list)) else shown(value)
-
-
-_NAMES: tuple[tuple[type, str], ...] = (
-    (bool, "a boolean"),
-    (int, "an integer"),
-    (float, "a number"),
-    (str, "a string"),
-    (list, "a list"),
-    (dict, "an object"),
-    (type(None), "null"),
-)
+    if isinstance(value, (dict, list)):
+        return "an object" if isinstance(value, dict) else "a list"
+    return shown(value)

@@ -81,46 +81,6 @@ CALL = Kind(
 )
 
 
-class OpenItem:
-    """An item that is being written; ``more`` may come until it is done."""
-
-    def __init__(self, kind: Kind, id: str, index: int, **known: Any) -> None:
-        self._kind = kind
-        self._item: Event = {"id": id, **kind.empty, **known, "status": "in_progress"}
-        self._texts: list[str] = []
-        self._place: Event = {"item_id": id, "output_index": index}
-        if kind.part is not None:
-            self._place[f"{kind.place}_index"] = 0
-        self._text: Event = self._place | kind.extra
-
-    def begin(self) -> Iterator[Event]:
-        kind = self._kind
-        yield self._whole("added", self._item)
-        if kind.part is not None:
-            yield {"type": f"{kind.parts}.added", **self._place, "part": kind.part}
-
-    def more(self, text: str) -> Event:
-        self._texts.append(text)
-        return {"type": f"{self._kind.text}.delta", **self._text, "delta": text}
-
-    def end(self, status: str) -> Iterator[Event]:
-        """The last events; the item is in the last one of them."""
-        kind, text = self._kind, "".join(self._texts)
-        yield {"type": f"{kind.text}.done", **self._text, kind.field: text}
-        whole: Event = {**self._item, "status": status}
-        if kind.part is None:
-            whole[kind.field] = text
-        else:
-            part = {**kind.part, kind.field: text}
-            yield {"type": f"{kind.parts}.done", **self._place, "part": part}
-            whole[kind.place] = [part]
-        yield self._whole("done", whole)
-
-    def _whole(self, what: str, item: Event) -> Event:
-        index = self._place["output_index"]
-        return {"type": f"response.output_item.{what}", "output_index": index, "item": item}
-
-
 class ResponsesReply:
     """A ``Reply``. ``about`` is what each of its responses says of the request, and ``thoughts``
     the kind of item that thoughts become."""
@@ -141,10 +101,11 @@ class ResponsesReply:
         self._reader = AnswerReader(
             ask.questions[0].reading, lambda number: self._id_of("call", number)
         )
-        self._begun = 0  # items
-        self._item: OpenItem | None = None
-        self._kind: Kind | None = None
         self._items: list[Event] = []  # that are done
+        self._kind: Kind | None = None  # of the one that is being written, if any
+        self._item: Event = {}
+        self._texts: list[str] = []
+        self._place: Event = {}  # of its text
         self._ended: Ended | None = None
         self._whole: Event = {}
         self._numbered = 2  # the first two are those of ``start``, whenever it is called
@@ -218,26 +179,38 @@ class ResponsesReply:
             self._ended = event
             yield from self._end("incomplete" if event.reason == "length" else "completed")
 
+    def _begin(self, kind: Kind, **known: Any) -> Iterator[Event]:
+        yield from self._end()
+        id, index = self._id_of(kind.letters, len(self._items)), len(self._items)
+        self._kind, self._texts = kind, []
+        self._item = {"id": id, **kind.empty, **known, "status": "in_progress"}
+        self._place = {"item_id": id, "output_index": index}
+        yield _of_item("added", index, self._item)
+        if kind.part is not None:
+            self._place[f"{kind.place}_index"] = 0
+            yield {"type": f"{kind.parts}.added", **self._place, "part": kind.part}
+
     def _more(self, kind: Kind, text: str) -> Iterator[Event]:
         if self._kind is not kind:
             yield from self._begin(kind)
-        assert self._item is not None
-        yield self._item.more(text)
-
-    def _begin(self, kind: Kind, **known: Any) -> Iterator[Event]:
-        yield from self._end()
-        id = self._id_of(kind.letters, self._begun)
-        self._item, self._kind = OpenItem(kind, id, self._begun, **known), kind
-        self._begun += 1
-        yield from self._item.begin()
+        self._texts.append(text)
+        yield {"type": f"{kind.text}.delta", **self._place, **kind.extra, "delta": text}
 
     def _end(self, status: str = "completed") -> Iterator[Event]:
-        if self._item is None:
+        kind, text = self._kind, "".join(self._texts)
+        if kind is None:
             return
-        events = list(self._item.end(status))
-        self._item = self._kind = None
-        self._items.append(events[-1]["item"])
-        yield from events
+        yield {"type": f"{kind.text}.done", **self._place, **kind.extra, kind.field: text}
+        item: Event = {**self._item, "status": status}
+        if kind.part is None:
+            item[kind.field] = text
+        else:
+            part = {**kind.part, kind.field: text}
+            yield {"type": f"{kind.parts}.done", **self._place, "part": part}
+            item[kind.place] = [part]
+        yield _of_item("done", len(self._items), item)
+        self._kind = None
+        self._items.append(item)
 
     def _response(self, status: str, **known: Any) -> Event:
         empty: Event = {"error": None, "incomplete_details": None, "usage": None}
@@ -265,6 +238,10 @@ def _failure(error: BaseException, names: Mapping[str, str]) -> dict[str, str]:
     if code != "context_length_exceeded":
         code = _FAILURES.get(status, "server_error" if status >= 500 else "invalid_prompt")
     return {"code": code, "message": body["error"]["message"]}
+
+
+def _of_item(what: str, index: int, item: Event) -> Event:
+    return {"type": f"response.output_item.{what}", "output_index": index, "item": item}
 
 
 def _about(status: str, response: Event) -> Event:

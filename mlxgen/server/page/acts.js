@@ -8,7 +8,7 @@ import {
 import { exported, fileName, imported, transcriptOf } from "./exchange.js";
 import { byId } from "./html.js";
 import { saveLook } from "./kept.js";
-import { answering, waitFor } from "./models.js";
+import { answering, loadModel, waitFor } from "./models.js";
 import { meantBy, planOf, putByHand, typedFrom } from "./records.js";
 import { prepareToGoOn } from "./run.js";
 import { anew, anySeed, FieldError, formName, reset } from "./settings.js";
@@ -20,8 +20,8 @@ const SAME = "It came out the same, so there is no other version. With a higher 
 
 /** @typedef {import("./conversation.js").Node} Node */
 
-/** @param {{store: import("./store.js").Store<any>, session: import("./session.js").Session, models: import("./models.js").Models}} page */
-export function makeActs({ store, session, models }) {
+/** @param {{store: import("./store.js").Store<any>, session: import("./session.js").Session}} page */
+export function makeActs({ store, session }) {
   const dismiss = (kind) => store.set({ problems: store.state.problems.filter((one) => one.kind !== kind) });
   /** Say what went wrong. A later problem takes the place of one of its kind; the others stay. */
   const tell = (kind, text, action = null) =>
@@ -326,7 +326,7 @@ export function makeActs({ store, session, models }) {
     chooseModel(name) {
       session.current.settings.model = name;
       session.settingsChanged();
-      return attempt(() => models.load(name));
+      return attempt(() => loadModel(store, name));
     },
     setLook(change) {
       store.set({ look: { ...store.state.look, ...change } });

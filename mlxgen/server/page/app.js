@@ -12,7 +12,7 @@ import { Database } from "./database.js";
 import { byId, html, Icon, stopEscape } from "./html.js";
 import { loadLook, loadPresets, loadStart } from "./kept.js";
 import { MapPanel } from "./map.js";
-import { answering, isLoaded, Models } from "./models.js";
+import { answering, askModels, isLoaded, watchModels } from "./models.js";
 import { Compare, EnginePanel, KeyDialog, KeysDialog, ModelPicker } from "./panels.js";
 import { Session } from "./session.js";
 import { SettingsPanel } from "./settings-form.js";
@@ -25,6 +25,8 @@ const store = new Store({
   current: newConversation(loadStart()), // the conversation that is shown
   runs: new Map(), // the answers in progress, by conversation
   models: [],
+  loading: 0, // how many of them a person has asked for, which are not there yet
+  modelsOpen: false, // whether somebody looks at their list
   params: null, // the defaults of the model that answers
   vision: false, // whether it takes images
   look: loadLook(),
@@ -47,8 +49,7 @@ const store = new Store({
 });
 const database = await Database.opened();
 export const session = new Session(store, database, (...said) => acts.tell(...said));
-const models = new Models((list) => store.set({ models: list }));
-const acts = makeActs({ store, session, models });
+const acts = makeActs({ store, session });
 
 // ---- the frame -------------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ function Header() {
 /** Find out the models; this is also the first to find out that a key is needed. */
 async function greet() {
   try {
-    await models.ask();
+    await askModels(store);
   } catch (error) {
     acts.tell("server", error.message, ["Try again", greet]);
   }
@@ -130,13 +131,6 @@ async function learn() {
     learned = "";
     acts.tell("server", error.message, ["Try again", learn]);
   }
-}
-
-/** Follow the load of a model that an answer waits for. */
-function watchLoad() {
-  const { current, runs, models: list } = store.state;
-  const node = runs.get(current.id)?.node;
-  models.watch("answer", Boolean(node) && !node.tokens.length && !isLoaded(list, node.settings.model));
 }
 
 onKeyNeeded((problem) => new Promise((resolve) => {
@@ -190,7 +184,7 @@ function key(event) {
 // ---- the start -------------------------------------------------------------------------------
 
 store.subscribe(learn);
-store.subscribe(watchLoad);
+watchModels(store);
 announceAnswers(store, byId("announcer"));
 await session.begin(idIn(location.hash), { anew: location.hash === "#/" }).catch((error) =>
   acts.tell("stored", `The stored conversations cannot be opened: ${error.message} Reload the page; if that does not help, clear the data of this site in the browser.`));
@@ -202,7 +196,7 @@ narrow.addEventListener("change", () => store.set({ narrow: narrow.matches }));
 addEventListener("beforeunload", () => void session.keepAll()); // what is written later may be lost
 addEventListener("pagehide", () => void session.keepAll());
 document.addEventListener("visibilitychange", () => void session.keepAll()); // a phone may end it without more ado
-render(html`<${Page.Provider} value=${{ store, session, acts, models }}><${App} /><//>`, byId("page"));
+render(html`<${Page.Provider} value=${{ store, session, acts }}><${App} /><//>`, byId("page"));
 session.tellOfSetAside();
 greet();
 // On a phone the focus would open the keyboard over half of the page.

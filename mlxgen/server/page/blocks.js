@@ -1,7 +1,8 @@
 // Markdown on the page: blocks of elements, code in its colours, and formulas.
 //
 // Only the end of a text that grows is parsed again, and blocks that are the same are not drawn again, so
-// what is selected in them stays. highlight.js and KaTeX are loaded when an answer first needs them.
+// what is selected in them stays. highlight.js and KaTeX are loaded when an answer first needs them, and each piece of
+// code and each formula is a task of its own: a long answer opens at once without them.
 
 import { Component, h } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
@@ -11,7 +12,6 @@ import { grownBlocks } from "./markdown-tree.js";
 const LONGEST_CODE = 100_000; // characters; code that is longer has no colours
 const LONGEST_MATH = 5_000; // a formula that is longer is shown as it was written
 const REST = 10; // times what the colours took is waited until they are drawn again
-const SLICE = 8; // milliseconds of a frame for colours and formulas: a long answer opens at once without them
 
 /** A text as Markdown; `places` gets where each block begins in it. */
 export function Blocks({ text, growing = false, places = null, ...props }) {
@@ -60,7 +60,7 @@ export function Code({ text, language }) {
   useEffect(() => {
     if (!language || text.length > LONGEST_CODE || (coloured.text === text && coloured.language === language)) return undefined;
     let gone = false;
-    const colour = (library) => !gone && library.getLanguage(language) && soon(() => {
+    const colour = (library) => !gone && library.getLanguage(language) && setTimeout(() => {
       if (gone) return;
       const start = performance.now();
       setColoured({ text, language, runs: runsOf(library, text, language) });
@@ -127,7 +127,7 @@ function Formula({ math, source, display, open }) {
       element.textContent = source;
       return undefined;
     }
-    const set = (library) => soon(() => {
+    const set = (library) => setTimeout(() => {
       if (gone) return;
       try {
         const tree = library.__renderToDomTree(math, { ...OPTIONS, displayMode: display });
@@ -159,26 +159,4 @@ function carryStyles(node) {
     };
   }
   for (const child of node.children ?? []) carryStyles(child);
-}
-
-// ---- in time -----------------------------------------------------------------------------------
-
-const waiting = [];
-let used = 0;
-let frame = 0;
-
-/** Do it now, or, after enough of its kind in this frame, in one of the next, in order. */
-function soon(work) {
-  waiting.push(work);
-  if (!frame) goOn();
-}
-
-function goOn() {
-  used = frame = 0;
-  while (waiting.length && used <= SLICE) {
-    const start = performance.now();
-    waiting.shift()();
-    used += performance.now() - start;
-  }
-  if (waiting.length || used) frame = requestAnimationFrame(goOn);
 }

@@ -7,7 +7,6 @@ import { html, Icon, Notice } from "./html.js";
 import { Message } from "./message.js";
 import { Page, useChanges, useStore } from "./store.js";
 import { Legend, useMarks } from "./tokens.js";
-import { EXAMPLES } from "./welcome.js";
 
 const NEAR = 80; // pixels from the end within which the page follows an answer that grows
 
@@ -108,6 +107,8 @@ function useEnd(box, current) {
   return /** @type {const} */ ([away, toEnd]);
 }
 
+// ---- an empty conversation -------------------------------------------------------------------
+
 /** What an empty conversation shows: things to try. */
 function Welcome() {
   const { acts } = useContext(Page);
@@ -118,3 +119,38 @@ function Welcome() {
       <${Icon} name=${example.icon} /><span><strong>${example.label}</strong>${" "}<span class="small">${example.text}</span></span></button></li>`)}</ul>
   </div>`;
 }
+
+const PERSON = {
+  type: "object",
+  properties: { name: { type: "string" }, age: { type: "integer" }, city: { type: "string" } },
+  required: ["name", "age", "city"],
+  additionalProperties: false,
+};
+
+const WEATHER = {
+  name: "get_weather",
+  description: "The weather of a city",
+  parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
+};
+
+/** Things to say, with settings for that conversation alone; with `tokens`, the answer is shown as tokens, and with `ways` there are so
+ *  many answers at once, on the map. */
+const EXAMPLES = [
+  {
+    icon: "tokens", label: "See the odds of every token", text: "Tell me a story about a fox.", tokens: true,
+    settings: { temperature: "0.9", thinking: "off" },
+  },
+  {
+    icon: "map", label: "Watch four stories branch", text: "Tell me a story about a rabbit.", ways: 4,
+    settings: { temperature: "0.9", thinking: "off" },
+  },
+  {
+    icon: "code", label: "Get JSON that matches a schema",
+    text: "Extract the person record as JSON: Maria is 34 years old and lives in Lisbon.",
+    settings: { form: "schema", schema: JSON.stringify(PERSON, null, 2), thinking: "off" },
+  },
+  {
+    icon: "tool", label: "Let it call a tool", text: "What is the weather in Oslo?",
+    settings: { tools: JSON.stringify(WEATHER, null, 2), thinking: "off" },
+  },
+];

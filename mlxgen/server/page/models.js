@@ -1,7 +1,7 @@
 // The models of the server: which there are, and how far each is loaded.
 //
 // A list is what /v1/models says: {id, status: {value, progress, failed, reason}, parent, max_model_len} of
-// each; empty at first. The server is asked again while something is on its way or somebody watches.
+// each; empty at first.
 
 import { get, post } from "./api.js";
 
@@ -33,57 +33,29 @@ export function stateOf({ value, progress, failed }) {
   return failed ? "Failed" : "Not loaded";
 }
 
-export class Models {
-  #list = [];
-  #wanted = new Set(); // by whom it is watched
-  #timer = 0;
-  #asking = null;
-  #changed;
+/** Ask the server which models there are; throws what goes wrong. */
+export async function askModels(store) {
+  const { data } = await get("/v1/models");
+  if (JSON.stringify(data) !== JSON.stringify(store.state.models)) store.set({ models: data });
+}
 
-  /** `changed(list)` is called whenever the list differs from the last one. */
-  constructor(changed) {
-    this.#changed = changed;
-  }
-
-  /** Ask the server; throws what goes wrong. */
-  async ask() {
-    this.#asking ??= get("/v1/models").finally(() => (this.#asking = null));
-    const { data } = await this.#asking;
-    const before = JSON.stringify(this.#list);
-    this.#list = data;
-    const moves = data.some(({ status }) => status.value === "loading" || status.value === "unloading");
-    if (moves || this.#wanted.size) this.#timer ||= setTimeout(() => this.#again(), SOON);
-    if (JSON.stringify(data) !== before) this.#changed(data);
-  }
-
-  /** Ask again and again as long as `who` wants it. */
-  watch(who, wanted) {
-    if (wanted === this.#wanted.has(who)) return;
-    if (wanted) this.#wanted.add(who);
-    else this.#wanted.delete(who);
-    if (wanted) this.#again();
-  }
-
-  /** Have a model loaded, if it is not; throws what goes wrong. */
-  async load(name) {
-    if (isLoaded(this.#list, name)) return;
-    this.watch(name, true);
-    try {
-      await post("/v1/models/load", { model: name });
-    } finally {
-      this.watch(name, false);
-      await this.ask();
-    }
-  }
-
-  async #again() {
-    clearTimeout(this.#timer);
-    this.#timer = 0;
-    try {
-      await this.ask();
-    } catch {
-      // Whoever asks for something else says what is wrong.
-      if (this.#wanted.size) this.#timer ||= setTimeout(() => this.#again(), SOON);
-    }
+/** Have a model loaded, if it is not; throws what goes wrong. */
+export async function loadModel(store, name) {
+  if (isLoaded(store.state.models, name)) return;
+  store.set({ loading: store.state.loading + 1 });
+  try {
+    await post("/v1/models/load", { model: name });
+  } finally {
+    store.set({ loading: store.state.loading - 1 });
+    await askModels(store);
   }
 }
+
+/** Ask again and again as long as something is on its way, or somebody looks at the list or waits for a model. */
+export const watchModels = (store) => setInterval(() => {
+  const { models, current, runs, loading, modelsOpen } = store.state;
+  const node = runs.get(current.id)?.node;
+  const waits = node && !node.tokens.length && !isLoaded(models, node.settings.model);
+  const moves = models.some(({ status }) => status.value === "loading" || status.value === "unloading");
+  if (loading || modelsOpen || waits || moves) askModels(store).catch(() => {}); // whoever asks for something else says what is wrong
+}, SOON);

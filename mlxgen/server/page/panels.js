@@ -5,7 +5,7 @@ import { getText } from "./api.js";
 import { branchName, childrenOf, commonLength, pathOf, siblingsOf } from "./conversation.js";
 import { engineOf, grouped, inBytes, statsOf } from "./figures.js";
 import { html, Icon, stopEscape } from "./html.js";
-import { find, isGone, stateOf } from "./models.js";
+import { askModels, find, isGone, stateOf } from "./models.js";
 import { DRAFTERS } from "./records.js";
 import { Page, useChanges, useStore } from "./store.js";
 import { plainTokens } from "./tokens.js";
@@ -16,7 +16,7 @@ const shortOf = (name) => name.split("/").at(-1);
 
 /** The model of the conversation: its name, or a choice if the server has several. */
 export function ModelPicker() {
-  const { acts, models } = useContext(Page);
+  const { store, acts } = useContext(Page);
   const list = useStore((state) => state.models);
   const { settings } = useStore((state) => state.current);
   useChanges(settings);
@@ -38,7 +38,10 @@ export function ModelPicker() {
       <span class="mark" aria-hidden="true" data-state=${model.status.failed ? "failed" : model.status.value}></span>
       <span class="name">${shortOf(model.id)}</span><${Icon} name="down" /></button></span>
     <div id="models" class="popover menu" popover="auto" role="dialog" aria-label="Models" ref=${menu} onKeyDown=${stopEscape}
-      onToggle=${({ newState }) => models.watch("menu", newState === "open")}>
+      onToggle=${({ newState }) => {
+        store.set({ modelsOpen: newState === "open" });
+        askModels(store).catch(() => {}); // the list is as it was
+      }}>
       <h2>Models</h2>
       <ul>${list.map(({ id, status, parent }) => html`<li key=${id}>
         <button type="button" class="entry" aria-current=${id === model.id ? "true" : null} onClick=${() => choose(id)}>

@@ -82,7 +82,7 @@ class Lines extends Component {
   }
 
   render({ box }) {
-    return h("div", { class: "lines", "data-start": box.start, "data-end": box.end }, box.items.map(itemOf));
+    return h("div", { class: "lines" }, box.items.map(itemOf));
   }
 }
 
@@ -223,20 +223,14 @@ function useWindow(root, tell) {
   }, []);
 }
 
+/** The first and the last token that can be seen; folded thoughts come first, and are above. */
 function seenIn(root) {
   const view = (root.closest("#scroll") ?? document.documentElement).getBoundingClientRect();
   const top = Math.max(view.top, root.querySelector(".strip").getBoundingClientRect().bottom);
-  const seen = [];
-  for (const box of root.querySelectorAll(".lines")) {
-    const { top: above, bottom: below, height } = box.getBoundingClientRect();
-    if (!height || below <= top || above >= view.bottom) continue;
-    const tokens = box.querySelectorAll(".token");
-    const [start, end] = [Number(box.dataset.start), Number(box.dataset.end)];
-    const first = above >= top ? start : start + firstWhere(tokens, (place) => place.bottom > top);
-    const last = below <= view.bottom ? end : start + firstWhere(tokens, (place) => place.top >= view.bottom);
-    if (last > first) seen.push(first, last - 1);
-  }
-  return [seen[0] ?? null, seen.at(-1) ?? null];
+  const tokens = root.querySelectorAll(".token[data-index]");
+  const first = firstWhere(tokens, ({ bottom }) => bottom > top);
+  const end = firstWhere(tokens, (place) => place.top >= view.bottom);
+  return first < end ? [first, end - 1] : [null, null];
 }
 
 /** The place of the first token for which `isThere` is true; they follow each other downwards. */

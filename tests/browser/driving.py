@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Locator, Page, Request, Route
 
-WAIT = 10_000  # milliseconds after which a test fails instead of hanging
+WAIT = 30_000  # milliseconds after which a test fails instead of hanging; a busy machine takes its time
 FACT = "What is the capital of France?"
 RECORD = "Extract the person record as JSON: Maria is 34 years old and lives in Lisbon."
 PERSON = {

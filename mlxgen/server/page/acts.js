@@ -18,14 +18,16 @@ const TYPES = { json: "application/json", md: "text/markdown" };
 const FULL = 0.75; // of the context that a conversation may have once its oldest exchanges are left out
 const SAME = "It came out the same, so there is no other version. With a higher temperature, it can differ.";
 
-/** @typedef {import("./conversation.js").Node} Node */
+/** A button beside a sentence: its label, and what it does. @typedef {[string, () => void] | null} Action */
 
 /** @param {{store: import("./store.js").Store<any>, session: import("./session.js").Session}} page */
 export function makeActs({ store, session }) {
   const dismiss = (kind) => store.set({ problems: store.state.problems.filter((one) => one.kind !== kind) });
-  /** Say what went wrong. A later problem takes the place of one of its kind; the others stay. */
+  /** Say what went wrong. A later problem takes the place of one of its kind; the others stay.
+   *  @param {string} kind @param {string} text @param {Action} action */
   const tell = (kind, text, action = null) =>
     store.set({ problems: [...store.state.problems.filter((one) => one.kind !== kind), { kind, text, action }] });
+  /** @param {string} text @param {Action} action */
   const say = (text, action = null) => store.set({ done: { text, action } });
   const pointAt = (field, message) => store.set({ settingsOpen: true, complaint: { field, message } });
 

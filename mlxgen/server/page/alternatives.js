@@ -2,9 +2,9 @@
 //
 // It never covers the line of its token. Where it has little room, only the list of the likely ones scrolls.
 
-import { useContext, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useContext, useLayoutEffect, useState } from "preact/hooks";
 import { branchAt, pathOf } from "./conversation.js";
-import { html, Icon } from "./html.js";
+import { html, Icon, useElement } from "./html.js";
 import { alternativesOf, DRAFTERS, percent, spoken, visible } from "./records.js";
 import { formName } from "./settings.js";
 import { Page, useChanges } from "./store.js";
@@ -19,8 +19,8 @@ export function Alternatives({ token, close }) {
   const { node, index, anchor } = token;
   useChanges(session.current, node);
   const record = pathOf(session.current, node)[index];
-  const panel = useRef(/** @type {any} */ (null));
-  const box = useRef(/** @type {any} */ (null));
+  const panel = useElement();
+  const box = useElement();
   const [note, setNote] = useState(record?.a ? "" : "The server was not asked for alternatives, or there was no room to keep them.");
   const [waits, setWaits] = useState(false); // for the server's word on an alternative
   const [wrong, setWrong] = useState(false); // what was typed

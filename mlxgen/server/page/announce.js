@@ -44,7 +44,7 @@ export function announceAnswers(store, box) {
     box.append(said);
     while (box.childElementCount > MOST) box.firstElementChild.remove();
   });
-  let growing = null;
+  let growing = /** @type {any} */ (null);
   store.subscribe(() => {
     const { current, runs } = store.state;
     const node = runs.get(current?.id)?.node ?? null;

@@ -7,6 +7,7 @@ const STATUS = { invalid_request_error: 400, rate_limit_error: 429, overloaded_e
 let key = loadKey();
 /** @type {(problem: string) => Promise<string | null>} */
 let askForKey = async () => null;
+/** @type {Promise<string | null> | null} */
 let asking = null; // several requests may be refused at once, and one question is enough
 
 /** Who asks for a key: gets a sentence or nothing, and resolves to the key or to null. */
@@ -48,8 +49,8 @@ export async function openChat(body, signal) {
   return { events: events(answer.body), ignored: answer.headers.get("x-mlxgen-ignored") ?? "" };
 }
 
-/** The answer to a GET, or to a POST of `body`. */
-async function ask(path, body = undefined, signal = null) {
+/** The answer to a GET, or to a POST of `body`. @param {string} path @param {any} [body] @param {AbortSignal | null} [signal] */
+async function ask(path, body, signal = null) {
   for (;;) {
     const tried = key;
     const headers = { ...(body && { "content-type": "application/json" }), ...(key && { authorization: `Bearer ${key}` }) };
@@ -57,7 +58,7 @@ async function ask(path, body = undefined, signal = null) {
     if (answer.ok) return answer;
     // For example a proxy's error page is not JSON; of that only the status is known.
     const said = await answer.json().catch(() => null);
-    const problem = describe(said?.error ?? {}, answer.status, answer.headers.get("retry-after"));
+    const problem = describe(said?.error ?? {}, answer.status, answer.headers.get("retry-after") ?? "");
     if (answer.status !== 401) throw problem;
     if (key !== tried) continue; // the key was entered while this request was on its way
     asking ??= askForKey(tried ? "The server did not accept this key." : "").finally(() => (asking = null));
@@ -78,7 +79,7 @@ async function reach(path, options) {
 }
 
 /** A `ServerError` for OpenAI's error object. */
-function describe(error, status, wait = null) {
+function describe(error, status, wait = "") {
   const said = String(error.message ?? "");
   const details = { status, code: error.code ?? null, param: error.param ?? null };
   if (status === 401) return new ServerError("The server needs an API key for this.", details);
@@ -100,7 +101,7 @@ async function* events(stream) {
       const { value, done } = await reader.read();
       if (done) break;
       const lines = (rest + value).split("\n");
-      rest = lines.pop();
+      rest = lines.pop() ?? "";
       for (const line of lines) {
         if (!line.startsWith("data: ")) continue;
         if (line === "data: [DONE]") return;

@@ -39,7 +39,7 @@ const store = new Store({
   token: null, // the token whose alternatives are shown
   compared: null, // {node, other}
   complaint: null, // what is wrong with a setting: {field, message}
-  keyAsked: null, // {problem, answer}
+  keyAsked: /** @type {any} */ (null), // {problem, answer}
   keysOpen: false,
   listOpen: false, // over the conversation
   listShut: false, // beside it
@@ -48,7 +48,7 @@ const store = new Store({
   toEnd: 0, // how often the end of the conversation was asked for
 });
 const database = await Database.opened();
-export const session = new Session(store, database, (...said) => acts.tell(...said));
+export const session = new Session(store, database, (kind, text, action) => acts.tell(kind, text, action));
 const acts = makeActs({ store, session });
 
 // ---- the frame -------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ const addressOf = (file) => new Promise((done, fail) => {
 });
 
 /** The `files` and `images` of a message; with `remove(one)`, each can be taken away. */
-export function Attachments({ files = [], images = [], remove = null }) {
+export function Attachments({ files = [], images = [], remove = /** @type {((one: any) => void) | null} */ (null) }) {
   if (!files.length && !images.length) return null;
   const away = (one) => remove && html`<button type="button" class="icon" aria-label=${`Remove ${one.name}`} title="Remove"
     onClick=${() => remove(one)}><${Icon} name="close" /></button>`;

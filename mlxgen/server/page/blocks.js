@@ -6,7 +6,7 @@
 
 import { Component, h } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { CopyButton, html } from "./html.js";
+import { CopyButton, html, useElement } from "./html.js";
 import { grownBlocks } from "./markdown-tree.js";
 
 const LONGEST_CODE = 100_000; // characters; code that is longer has no colours
@@ -14,7 +14,7 @@ const LONGEST_MATH = 5_000; // a formula that is longer is shown as it was writt
 const REST = 10; // times what the colours took is waited until they are drawn again
 
 /** A text as Markdown; `places` gets where each block begins in it. */
-export function Blocks({ text, growing = false, places = null, ...props }) {
+export function Blocks({ text, growing = false, places = /** @type {any} */ (null), ...props }) {
   const before = useRef(/** @type {any} */ (null));
   before.current = grownBlocks(before.current, text, growing);
   if (places) places.current = before.current.blocks;
@@ -41,6 +41,7 @@ function elementOf(node) {
 
 // ---- code ------------------------------------------------------------------------------------
 
+/** @type {Promise<any> | null} */
 let highlighter = null;
 const loadHighlighter = () =>
   (highlighter ??= import("./vendor/highlight.js/highlight.min.js").then((module) => module.default));
@@ -55,7 +56,7 @@ function CodeBlock({ code, language }) {
 
 /** Code in its colours. While it grows, what is new has none until the colours are drawn again. */
 export function Code({ text, language }) {
-  const [coloured, setColoured] = useState({ text: "", language: "", runs: [] });
+  const [coloured, setColoured] = useState({ text: "", language: "", runs: /** @type {any[]} */ ([]) });
   const due = useRef(0);
   useEffect(() => {
     if (!language || text.length > LONGEST_CODE || (coloured.text === text && coloured.language === language)) return undefined;
@@ -95,6 +96,7 @@ function runsOf(library, text, language) {
 
 // ---- formulas --------------------------------------------------------------------------------
 
+/** @type {Promise<any> | null} */
 let katex = null;
 const loadKatex = () =>
   (katex ??= Promise.all([import("./vendor/katex/katex.mjs"), loadStyle()]).then(([module]) => module.default));
@@ -118,7 +120,7 @@ const OPTIONS = {
 
 /** A formula; until KaTeX is there, and if it does not understand it, its LaTeX as it was written. */
 function Formula({ math, source, display, open }) {
-  const place = useRef(/** @type {any} */ (null));
+  const place = useElement();
   useLayoutEffect(() => {
     let gone = false;
     const element = place.current;

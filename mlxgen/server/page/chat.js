@@ -3,7 +3,7 @@
 import { useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Composer } from "./composer.js";
 import { pathOf, shownIn } from "./conversation.js";
-import { html, Icon, Notice } from "./html.js";
+import { html, Icon, Notice, useElement } from "./html.js";
 import { Message } from "./message.js";
 import { Page, useChanges, useStore } from "./store.js";
 import { Legend, useMarks } from "./tokens.js";
@@ -49,7 +49,7 @@ function Messages() {
   const running = useStore(({ runs }) => runs.has(current.id));
   useChanges(current);
   const nodes = shownIn(current);
-  const box = useRef(/** @type {any} */ (null));
+  const box = useElement();
   const [away, toEnd] = useEnd(box, current);
   const leftOut = nodes.findIndex(({ id }) => id === current.after);
   const items = useMemo(() => new Map(), [current]); // a message that stays is not drawn again for its neighbours

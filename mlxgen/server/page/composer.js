@@ -6,7 +6,7 @@ import { useContext, useEffect, useLayoutEffect, useRef, useState } from "preact
 import { countTokens } from "./api.js";
 import { useTray } from "./attachments.js";
 import { shownIn } from "./conversation.js";
-import { html, Icon } from "./html.js";
+import { html, Icon, useElement } from "./html.js";
 import { loadDraft, NOTHING, saveDraft } from "./kept.js";
 import { contextText, usedBy, warningOf } from "./figures.js";
 import { answering, isGone, isLoaded } from "./models.js";
@@ -26,9 +26,9 @@ export function Composer() {
   const [text, setText] = useState(() => loadDraft(draft).text);
   const [kept, add, setTray, tray] = useTray(loadDraft(draft), (next) => saveDraft(draft, { text, ...next }));
   const [dropping, setDropping] = useState(false);
-  const box = useRef(/** @type {any} */ (null));
-  const form = useRef(/** @type {any} */ (null));
-  const picker = useRef(/** @type {any} */ (null));
+  const box = useElement();
+  const form = useElement();
+  const picker = useElement();
   const shown = useRef(current.id);
 
   const show = (message) => {

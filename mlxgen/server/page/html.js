@@ -11,6 +11,9 @@ export const html = htm.bind(h);
 /** @param {string} id @returns {any} */
 export const byId = (id) => document.getElementById(id);
 
+/** A reference to an element that is drawn. @returns {{current: any}} */
+export const useElement = () => useRef(null);
+
 /** Icons say nothing to a screen reader; whatever shows one has a name of its own. */
 export const Icon = ({ name }) => html`<svg viewBox="0 0 24 24" aria-hidden="true" class="drawn"><path d=${LINES[name]} /></svg>`;
 
@@ -51,8 +54,8 @@ async function copyText(text) {
 /** A button that opens a short list of things to do: `items` are {icon, label, act}. */
 export function MenuButton({ label, items, ...props }) {
   const [open, setOpen] = useState(false);
-  const opener = useRef(/** @type {any} */ (null));
-  const menu = useRef(/** @type {any} */ (null));
+  const opener = useElement();
+  const menu = useElement();
   useLayoutEffect(() => {
     if (!open) return;
     menu.current.showPopover();
@@ -91,7 +94,7 @@ const STAYS = 12_000; // milliseconds
 /** A sentence about something that was done, with a button to undo it: {text, action: [label, function]}.
  *  It goes away by itself, but not under the mouse or with the focus in it. */
 export function Notice({ id, notice, close }) {
-  const place = useRef(/** @type {any} */ (null));
+  const place = useElement();
   useEffect(() => {
     if (!notice) return undefined;
     place.current.querySelector("button").focus();

@@ -58,7 +58,7 @@ export function saveDraft(id, { text, files, images }) {
 // "Precise" ends what "Creative" began; one's own names all but the model.
 
 const emptied = (title) =>
-  Object.fromEntries(GROUPS.find((group) => group.title === title).fields.map(({ name }) => [name, DEFAULTS[name]]));
+  Object.fromEntries(GROUPS.filter((group) => group.title === title).flatMap(({ fields }) => fields).map(({ name }) => [name, DEFAULTS[name]]));
 
 /** @typedef {{name: string, hint?: string, settings: Record<string, string>}} Preset */
 

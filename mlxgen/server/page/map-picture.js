@@ -4,7 +4,7 @@
 // choose(node), fold(node), prune(node) and undo(); what they do is not known here.
 
 import { useImperativeHandle, useLayoutEffect, useMemo, useRef } from "preact/hooks";
-import { html } from "./html.js";
+import { html, useElement } from "./html.js";
 import { boundsOf, cut, endOf, labelOf, layOut, sum, widthOf } from "./map-tree.js";
 import { percent, visible } from "./records.js";
 
@@ -26,8 +26,8 @@ export async function loadZoom() {
 
 /** `view` gets fit(), overview(), zoom(by), focus() and parentOf(id). `growing` keeps what is shown in sight. */
 export function MapPicture({ d3, tree, selected, growing, found, acts, view }) {
-  const picture = useRef(/** @type {any} */ (null));
-  const moved = useRef(/** @type {any} */ (null));
+  const picture = useElement();
+  const moved = useElement();
   const follows = useRef(true); // whether it is fitted to what grows, until a person moves it
   const places = useMemo(() => layOut(tree), [tree]);
   const byId = useMemo(() => new Map(places.map((place) => [place.node.id, place])), [places]);

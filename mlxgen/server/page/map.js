@@ -1,7 +1,7 @@
 // The map: the conversation's branches as a picture, and what can be done with a node of it.
 
 import { useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { html, Icon } from "./html.js";
+import { html, Icon, useElement } from "./html.js";
 import { counted } from "./figures.js";
 import { loadZoom, MapPicture } from "./map-picture.js";
 import { inLogs, isFound, placeOf, treeOf, whatOf, widthOf } from "./map-tree.js";
@@ -185,7 +185,7 @@ const Odds = () => html`<div class="map-legend" title="The odds of the first tok
 // ---- the search for the most likely ----------------------------------------------------------
 
 function SearchForm({ start, close }) {
-  const first = useRef(/** @type {any} */ (null));
+  const first = useElement();
   useLayoutEffect(() => first.current.focus(), []);
   const submit = (event) => {
     event.preventDefault();

@@ -122,7 +122,7 @@ const TAGS = {
 const DIRECTED = new Set(["p", "li", "th", "td", "h3", "h4", "h5", "h6"]);
 
 function treeOf(tokens) {
-  const stack = [{ children: [] }];
+  const stack = /** @type {any[]} */ ([{ children: [] }]);
   for (const token of tokens) {
     if (token.nesting > 0) {
       stack.push({ ...opened(token), hidden: token.hidden, children: [] });

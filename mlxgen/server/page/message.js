@@ -5,7 +5,7 @@ import { Attachments, useTray } from "./attachments.js";
 import { Blocks, Code } from "./blocks.js";
 import { branchesOf, branchName, childrenOf, pathOf, siblingsOf } from "./conversation.js";
 import { isReading, progressOf, statsOf } from "./figures.js";
-import { CopyButton, html, IconButton } from "./html.js";
+import { CopyButton, html, IconButton, useElement } from "./html.js";
 import { Page, useChanges, useStore } from "./store.js";
 import { TokenView } from "./tokens.js";
 
@@ -52,7 +52,7 @@ function Question({ node }) {
 /** Edit a message in its place; sending it makes another version. */
 function QuestionEditor({ node }) {
   const { acts } = useContext(Page);
-  const box = useRef(/** @type {any} */ (null));
+  const box = useElement();
   const [kept, , , tray] = useTray(node);
   useLayoutEffect(() => box.current.focus(), []);
   const close = () => acts.editMessage(null, node);
@@ -96,7 +96,7 @@ function Answer({ node }) {
   const [unfolded, setUnfolded] = useState(false);
   const [editing, setEditing] = useState(null); // where the cursor is at first
   const places = useRef(/** @type {any} */ ([]));
-  const article = useRef(/** @type {any} */ (null));
+  const article = useElement();
   const answered = childrenOf(current, node).length > 0;
   const edit = () => setEditing(startOf(article.current, places.current) ?? node.content.length);
   const close = () => {
@@ -122,7 +122,7 @@ function Answer({ node }) {
 
 /** Where the paragraph that was clicked last begins in the text. */
 function startOf(article, places) {
-  const { anchorNode } = getSelection();
+  const anchorNode = getSelection()?.anchorNode ?? null;
   const block = [...(article.querySelector(".content")?.children ?? [])].findIndex((child) => child.contains(anchorNode));
   return places[block]?.start ?? null;
 }
@@ -184,7 +184,7 @@ function Branches({ node }) {
 /** The calls of an answer; where it is `open`, with a form in which a person answers for the tools. */
 function Calls({ node, open }) {
   const { acts } = useContext(Page);
-  const form = useRef(/** @type {any} */ (null));
+  const form = useElement();
   const results = useRef(/** @type {any[]} */ ([]));
   const { calls } = node;
   const card = ({ name, arguments: given }) => html`<div class="call"><span class="small">Calls <code>${name}</code></span>
@@ -233,7 +233,7 @@ function kindOf(text) {
 function AnswerEditor({ node, start, close }) {
   const { acts } = useContext(Page);
   const { content, calls, settings: { form } } = node;
-  const box = useRef(/** @type {any} */ (null));
+  const box = useElement();
   const [problem, setProblem] = useState("");
   const [waits, setWaits] = useState(false);
   /** Select a part, and bring that into view, which browsers do only for what has no focus yet. */

@@ -1,10 +1,10 @@
 // What opens above the page: the models, the engine, two versions side by side, the API key, the keys.
 
-import { useContext, useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useContext, useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { getText } from "./api.js";
 import { branchName, childrenOf, commonLength, pathOf, siblingsOf } from "./conversation.js";
 import { engineOf, grouped, inBytes, statsOf } from "./figures.js";
-import { html, Icon, stopEscape } from "./html.js";
+import { html, Icon, stopEscape, useElement } from "./html.js";
 import { askModels, find, isGone, stateOf } from "./models.js";
 import { DRAFTERS } from "./records.js";
 import { Page, useChanges, useStore } from "./store.js";
@@ -20,7 +20,7 @@ export function ModelPicker() {
   const list = useStore((state) => state.models);
   const { settings } = useStore((state) => state.current);
   useChanges(settings);
-  const menu = useRef(/** @type {any} */ (null));
+  const menu = useElement();
   const gone = isGone(list, settings.model);
   const model = gone ? { id: settings.model, status: { value: "gone", failed: true } } : find(list, settings.model);
   useEffect(() => {
@@ -69,8 +69,8 @@ export function EnginePanel() {
   const [found, setFound] = useState(/** @type {any} */ (null)); // {engine, speed} or {problem}
   useEffect(() => {
     if (!open) return undefined;
-    let timer = 0;
-    let before = null;
+    let timer = /** @type {number | null} */ (0); // null when it is closed
+    let before = /** @type {any} */ (null);
     const ask = async () => {
       try {
         const [engine, at] = [engineOf(await getText("/metrics")), performance.now()];
@@ -84,7 +84,7 @@ export function EnginePanel() {
     };
     ask();
     return () => {
-      clearTimeout(timer);
+      clearTimeout(timer ?? 0);
       timer = null;
     };
   }, [open]);
@@ -122,7 +122,7 @@ function Engine({ engine, speed }) {
 
 /** A dialog that is open as long as it is drawn; `close()` is called when a person closes it. */
 function Dialog({ id, close, children, ...props }) {
-  const dialog = useRef(/** @type {any} */ (null));
+  const dialog = useElement();
   useLayoutEffect(() => {
     const element = dialog.current;
     element.showModal();
@@ -169,7 +169,7 @@ export function Compare({ node, other }) {
 
 /** The question for the API key; `answer(key)` gets it, or null. */
 export function KeyDialog({ problem, answer }) {
-  const input = useRef(/** @type {any} */ (null));
+  const input = useElement();
   useLayoutEffect(() => input.current.focus(), [problem]);
   const submit = (event) => {
     event.preventDefault();

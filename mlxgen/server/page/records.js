@@ -177,7 +177,7 @@ const UNSEEN = /[\p{Z}\p{Cc}]|\p{Cf}(?!\p{Extended_Pictographic})/gu;
 export function visible(piece) {
   if (typeof piece !== "string") return hex(piece);
   if (piece === "") return "(nothing)";
-  return piece.replace(UNSEEN, (one) => BLANKS[one] ?? `‹${one.codePointAt(0).toString(16).padStart(4, "0")}›`);
+  return piece.replace(UNSEEN, (one) => BLANKS[one] ?? `‹${Number(one.codePointAt(0)).toString(16).padStart(4, "0")}›`);
 }
 
 /** A piece as a screen reader should say it. */

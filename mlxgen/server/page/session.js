@@ -269,7 +269,8 @@ export class Session {
     this.runOf(this.current)?.stop();
   }
 
-  /** End what is in progress; before that, throw `FieldError` if the settings are invalid. */
+  /** End what is in progress; before that, throw `FieldError` if the settings are invalid.
+   *  @param {import("./conversation.js").Settings | null} settings */
   async halt(settings = null) {
     if (settings) bodyOf(settings);
     const run = this.runOf(this.current);

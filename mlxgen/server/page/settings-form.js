@@ -1,7 +1,7 @@
 // The settings of a conversation: a form, with presets, and what new conversations begin with.
 
-import { useContext, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { byId, html, Icon } from "./html.js";
+import { useContext, useLayoutEffect, useState } from "preact/hooks";
+import { byId, html, Icon, useElement } from "./html.js";
 import { BUILT_IN, isInForce, problemOf, savePresets, saveStart, withPreset } from "./kept.js";
 import { changesOf, defaultText, DEFAULTS, GROUPS, problemsOf, reset } from "./settings.js";
 import { Page, useChanges, useStore } from "./store.js";
@@ -12,7 +12,7 @@ export function SettingsPanel() {
   const complaint = useStore((state) => state.complaint);
   const params = useStore((state) => state.params);
   useChanges(settings);
-  const title = useRef(/** @type {any} */ (null));
+  const title = useElement();
   const [said, say] = useState("");
   useLayoutEffect(() => {
     if (!complaint) title.current.focus();
@@ -92,7 +92,7 @@ function Presets({ settings, apply }) {
   const { store } = useContext(Page);
   const own = useStore((state) => state.presets);
   const [problem, setProblem] = useState("");
-  const name = useRef(/** @type {any} */ (null));
+  const name = useElement();
   const keep = (presets) => {
     savePresets(presets);
     store.set({ presets });

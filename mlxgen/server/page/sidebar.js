@@ -3,7 +3,7 @@
 import { useContext, useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { ago, fullDate } from "./figures.js";
 import { partsOf, patternOf } from "./finding.js";
-import { byId, html, Icon, MenuButton, Notice } from "./html.js";
+import { byId, html, Icon, MenuButton, Notice, useElement } from "./html.js";
 import { THEMES } from "./kept.js";
 import { drawn, Page, useStore } from "./store.js";
 
@@ -18,7 +18,7 @@ export function Sidebar() {
   const [query, setQuery] = useState("");
   const [found, setFound] = useState(/** @type {any} */ (null));
   const pattern = patternOf(query);
-  const files = useRef(/** @type {any} */ (null));
+  const files = useElement();
   useEveryMinute();
 
   const search = async (text) => {
@@ -119,7 +119,7 @@ function Entry({ head: { id, title: given, changed }, current, pattern, result }
 
 /** A title that is renamed in its place: Enter keeps what is typed, Escape what was there. */
 function TitleBox({ title, end }) {
-  const box = useRef(/** @type {any} */ (null));
+  const box = useElement();
   const over = useRef(false);
   const finish = (text) => {
     if (over.current) return;

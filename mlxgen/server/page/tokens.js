@@ -5,7 +5,7 @@
 
 import { Component, h } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { html } from "./html.js";
+import { html, useElement } from "./html.js";
 import { LEVELS, levelOf, percent, Speller } from "./records.js";
 import { classOf, columnsOf, hexOf, labelOf, MARKS, TokenLines } from "./token-lines.js";
 
@@ -14,7 +14,7 @@ const LEAST = 8; // percent of the height of the strip that a column has at leas
 /** `open(index, element)` is called for the token that was clicked; `unfolded` says whether thoughts are
  *  shown, and `fold(unfolded)` is called when that changes. */
 export function TokenView({ path, open, unfolded, fold }) {
-  const root = useRef(/** @type {any} */ (null));
+  const root = useElement();
   const lines = useRef(/** @type {any} */ (null));
   lines.current ??= new TokenLines();
   const { groups } = lines.current.update(path);
@@ -121,12 +121,12 @@ function neighbour(tokens, { start, end }, index, key) {
 /** The token of the next line that is most directly above or below. */
 function inLine(tokens, index, sign, end) {
   const from = placeOf(tokens[index]);
-  let best = null;
-  let line = null;
+  let best = /** @type {{away: number, other: number} | null} */ (null);
+  let line = NaN; // where the next one is
   for (let other = index + sign; other !== end; other += sign) {
     const box = placeOf(tokens[other]);
     if (!box || (box.top - from.top) * sign < from.height / 2) continue;
-    line ??= box.top;
+    if (isNaN(line)) line = box.top;
     if (Math.abs(box.top - line) > from.height / 2) break;
     const away = Math.abs(box.left - from.left);
     if (!best || away < best.away) best = { away, other };

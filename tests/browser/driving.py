@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Locator, Page, Request, Route
 
-WAIT = 30_000  # milliseconds after which a test fails instead of hanging; a busy machine takes its time
+# Milliseconds after which a test fails instead of hanging; a busy machine takes its time.
+WAIT = 30_000
 FACT = "What is the capital of France?"
 RECORD = "Extract the person record as JSON: Maria is 34 years old and lives in Lisbon."
 PERSON = {

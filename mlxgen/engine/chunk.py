@@ -36,12 +36,13 @@ class Rejected(NamedTuple):
 
     ``reason``: ``"hook"`` (a hook declined or replaced it), ``"ban"`` (a banned text began with
     it), ``"length"`` (no valid end would have fitted after it, with ``close_json``), ``"check"``
-    (the text that began with it violated its schema) or ``"draft"`` (it was drafted, and the model
-    drew another one). ``by``: the banned string or expression, the violation, or the drafter.
+    (the text that began with it violated its schema), ``"loop"`` (the text repeated itself from it
+    on) or ``"draft"`` (it was drafted, and the model drew another one). ``by``: the banned string
+    or expression, the violation, what was repeated, or the drafter.
     """
 
     token: Token
-    reason: Literal["hook", "ban", "length", "check", "draft"]
+    reason: Literal["hook", "ban", "length", "check", "loop", "draft"]
     by: str = ""
 
 
@@ -154,6 +155,8 @@ class Usage:
     - ``incomplete``: why the text does not end validly in spite of ``close_json``; empty if it
       does.
     - ``violates``: what is wrong with a finished text that violates its schema, if it stands.
+    - ``loops``: how often a loop was taken back, or the thinking ended because of one. ``looped``:
+      what the text repeated, if it ended because of that.
     - ``left_out``: what of the schemas of the filters is not enforced, as ``JsonSchema.left_out``.
     - ``prompt_seconds``, ``generation_seconds``: wall-clock time until the first token was known,
       and since then.
@@ -173,6 +176,8 @@ class Usage:
     redraws: int = 0
     incomplete: str = ""
     violates: str = ""
+    loops: int = 0
+    looped: str = ""
     left_out: tuple[str, ...] = ()
     prompt_seconds: float = 0.0
     generation_seconds: float = 0.0

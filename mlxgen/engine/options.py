@@ -44,6 +44,7 @@ class Options:
     hold_tokens: int
     allow_retract: bool
     close_json: bool
+    loops: str
     prefix: tuple[Token, ...]
     top_logprobs: int | None
     top_candidates: int

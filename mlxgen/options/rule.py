@@ -18,6 +18,8 @@ from ..errors import OptionError
 
 ABOVE_ZERO = math.ulp(0.0)
 """The low end of a range that leaves zero out."""
+LOOPS = ("off", "stop", "take back")
+"""What may be done about loops."""
 DRAFTS = ("auto", "off", "ngram")
 """What may propose tokens, apart from a model."""
 MAX_BIAS = 1e9
@@ -178,6 +180,13 @@ def callables(value: Any) -> tuple[Any, ...]:
     if not isinstance(items, (list, tuple)) or not all(map(callable, items)):
         raise ValueError(_shown(value))
     return tuple(items)
+
+
+def loops(value: Any) -> str:
+    """What is done about loops."""
+    if value in LOOPS:
+        return str(value)
+    raise ValueError(_shown(value))
 
 
 def draft(value: Any) -> Any:

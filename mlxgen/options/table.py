@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from textwrap import fill
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
 
 from ..errors import OptionError
 from . import rule
@@ -178,6 +178,14 @@ class GenerationOptions(SamplingOptions, total=False):
     close_json: Annotated[bool, _FLAG]
     """End filtered text validly before the maximum number of tokens cuts it off. True or False;
     default False."""
+    loops: Annotated[
+        Literal["off", "stop", "take back"],
+        Rule("off", '"off", "stop" or "take back"', rule.loops),
+    ]
+    """What to do if the text repeats itself again and again. ``"take back"`` goes back and writes
+    something else, a few times; then it ends the thinking of a chat, and at last the text, as
+    ``"stop"`` does at once: ``Usage.looped``. What stands in the prompt may be repeated, and so may
+    patterns such as those of tables. "off", "stop" or "take back"; default "off"."""
     prefix: Annotated["Sequence[Token]", Rule((), "a list of token ids", rule.tokens)]
     """Tokens taken as already generated. A list of token ids; default none."""
     top_logprobs: Annotated[int | None, integer(None, 0, 20)]

@@ -50,10 +50,10 @@ which the thinking began, or -1."""
 class Thoughts(Steps[_Step]):
     """The part of the text that is thinking; see the module."""
 
-    __slots__ = ("_firsts", "_marks")
+    __slots__ = ("_firsts", "marks")
 
     def __init__(self, marks: ThinkingMarks) -> None:
-        self._marks = marks
+        self.marks = marks
         self._firsts = frozenset([mark[:1] for mark in marks.edges.get(THINKING, {})])
         super().__init__((marks.state, "", 0 if marks.state == THINKING else -1))
 
@@ -82,7 +82,7 @@ class Thoughts(Steps[_Step]):
         """The part at the end of some text, and what is not decided of it."""
         while True:
             if state == OPENING:
-                begun, start = held.lstrip(), self._marks.start
+                begun, start = held.lstrip(), self.marks.start
                 if start and begun.startswith(start):
                     state, held = THINKING, begun[len(start) :]
                 elif start.startswith(begun):
@@ -93,7 +93,7 @@ class Thoughts(Steps[_Step]):
                 held = held.lstrip()
                 return _ANSWER if held else _SPACE, held
             else:
-                edges = self._marks.edges.get(state, {})
+                edges = self.marks.edges.get(state, {})
                 place, mark = first_mark(held, edges)
                 if not mark:
                     return state, held[place:]

@@ -20,9 +20,11 @@ from ...tokens import Token
 from ..chunk import Alternative, Candidate, Chunk, FinishReason, Rejected
 from . import ending
 from .hooks import hear
-from .leads import fed, forced_run, has_choice, leaves_any
+from .leads import fed, forced_run, has_choice, is_led, leaves_any
+from .loops import Repeat
 from .outbox import Accepted
 from .request import RECENT, Request
+from .thinking import ThinkingLimit
 
 LONGEST_CHECKED = 4096
 """Tokens of a text that is not delivered before it is checked; a longer one is, as it comes."""
@@ -232,6 +234,13 @@ def _offer(
         request.rewind(request.base + position)
         retries.reject(position, Rejected(token, "length"))
         return _declined(request)  # from now on only the way to the end is allowed
+    if options.loops != "off" and reason is None:
+        repeat = request.repeats()
+        if repeat.is_loop and not forced and not is_led(request):
+            verdict = _loop(request, repeat)
+            if verdict is not None:
+                return verdict
+        hold = max(hold, repeat.held)
     if options.hooks:
         retries.accepted()
     request.tally.forced += forced
@@ -373,3 +382,52 @@ def _ban(request: Request, match: BanMatch) -> Verdict:
     retries.ban(target, token)
     retries.reject(target, Rejected(token, "ban", match.pattern))
     return _declined(request, drawn - 1 - target)
+
+
+def _loop(request: Request, repeat: Repeat) -> Verdict | None:
+    """Go back to the second turn of a loop, or the next time at one place to an earlier one, and
+    exclude the token that began it; if that is of no use, end the thinking or the text.
+
+    What was delivered stays. ``None``: the text must be as long as it gets.
+    """
+    options, retries, drawn = request.options, request.retries, request.position
+    start, period, turn = drawn - repeat.run, repeat.period, request.history[-repeat.period :]
+    target, floor = start + repeat.kept, max(request.first, request.outbox.settled)
+    if request.constraint is not None:  # what filters force is no choice: this token was one
+        target += (drawn - 1 - target) % period
+    times = retries.loop(start, drawn)
+    target = max(target - times * period, floor)
+    while target > floor and request.transcript.is_open(target):
+        target -= 1
+    thoughts = request.transcript.thoughts
+    leaves = times > 0 and thoughts is not None and thoughts.is_open
+    if options.loops == "stop" or not retries.may_loop(target, drawn):
+        if options.ignore_eos or drawn < options.min_tokens:
+            return None
+        _go_back(request, target, drawn)
+        _declined(request, drawn - 1 - target)
+        request.tally.looped = request.vocabulary.decode(turn)
+        may_end = request.constraint is None or request.constraint.can_end()
+        return _finish(request, "stop" if may_end else "length")
+    token = request.history[request.base + target]
+    _go_back(request, target, drawn)
+    request.tally.loops += 1
+    if leaves and _leave_thinking(request):
+        return _declined(request, drawn - 1 - target)
+    if leaves_any(request, {token}):
+        retries.ban(target, token)
+    retries.reject(target, Rejected(token, "loop", request.vocabulary.decode(turn)))
+    return _declined(request, drawn - 1 - target)
+
+
+def _leave_thinking(request: Request) -> bool:
+    """Append the mark that ends the thinking, if there is one that is allowed."""
+    thoughts, constraint = request.transcript.thoughts, request.constraint
+    assert thoughts is not None
+    limit = request.thinking or ThinkingLimit.of(0, thoughts.marks, request.vocabulary)
+    if limit is None or (
+        constraint is not None and constraint.validate(limit.mark) < len(limit.mark)
+    ):
+        return False
+    append(request, limit.mark)
+    return True

@@ -26,6 +26,7 @@ from ..options import Options
 from .closing import Closing
 from .ending import ends
 from .leads import fed
+from .loops import UNKNOWN
 from .outbox import Outbox
 from .prompt import Prompt
 from .request import Request, Tally
@@ -64,9 +65,10 @@ def assemble(
         stops = StopMatcher(options.stop, options.stop_tokens)
     marks = prompt.thinking if options.thinking_budget is None else prompt.marks(vocabulary)
     thinking = thoughts = None
+    taken_back = options.loops == "take back"
     if marks is not None and options.thinking_budget is not None:
         thinking = ThinkingLimit.of(options.thinking_budget, marks, vocabulary)
-    if marks is not None and (options.stop or thinking is not None):
+    if marks is not None and (options.stop or thinking is not None or taken_back):
         thoughts = Thoughts(marks)
     constraint = None
     if options.filters:
@@ -122,6 +124,7 @@ def assemble(
         ),
         forcing=0.0,
         strayed=False,
+        repeat=UNKNOWN,
     )
     _take_prefix(request)
     request.outbox = Outbox.for_options(

@@ -79,7 +79,13 @@ class Outbox:
         mode: Mode = "at once"
         if options.allow_retract:
             mode = "retracting"
-        elif options.hooks or options.banned or options.hold_tokens or checked:
+        elif (
+            options.hooks
+            or options.banned
+            or options.hold_tokens
+            or options.loops != "off"
+            or checked
+        ):
             mode = "when settled" if queued else "pushed"
         return cls(transcript, mode, options.hold_tokens, len(options.prefix))
 
@@ -94,10 +100,14 @@ class Outbox:
         caller is told what to delete."""
         return self.released if self._mode == "when settled" else 0
 
+    @property
+    def settled(self) -> int:
+        """The smallest length that anything may rewind to."""
+        return self._settled if self._mode == "pushed" else self.floor
+
     def reach(self, position: int, first: int) -> int:
         """How many tokens a hook may take back at ``position``, after a prefix of ``first``."""
-        floor = self._settled if self._mode == "pushed" else self.floor
-        return position + 1 - max(first, floor)
+        return position + 1 - max(first, self.settled)
 
     def check_reach(self, back: int, position: int, first: int) -> None:
         """Raise ``RewindError`` if a hook wants back what was delivered, or given as prefix.

@@ -24,6 +24,7 @@ from ..chunk import FinishReason, Usage
 from ..history import History, rewind_all
 from ..options import Options
 from .closing import Closing
+from .loops import UNKNOWN, Repeat, goes_on, repeated
 from .outbox import Outbox
 from .retries import Retries
 from .steering import Steering
@@ -39,6 +40,7 @@ class Tally:
 
     ``forked``: those that it has from the one that it is a fork of. ``incomplete``: why the text
     does not end validly, if ``close_json`` asked for that. ``violates``: what is wrong with it.
+    ``loops``: how often one was taken back. ``looped``: the turn of the one that the text ends in.
     """
 
     forced: int = 0
@@ -47,6 +49,8 @@ class Tally:
     forked: int = 0
     incomplete: str = ""
     violates: str = ""
+    loops: int = 0
+    looped: str = ""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -68,6 +72,7 @@ class Request:
       caller does not push the tokens, and none of them is to have its log-probability.
     - ``forcing``: the share of the tokens sampled lately that were followed by a forced run.
     - ``strayed``: whether the last token was withheld from the filters.
+    - ``repeat``: how the text repeated itself at the last look.
     """
 
     options: Options
@@ -97,6 +102,7 @@ class Request:
     appends_forced: bool
     forcing: float
     strayed: bool
+    repeat: Repeat
 
     # ---- the history and its parts ---------------------------------------------------------
 
@@ -146,6 +152,7 @@ class Request:
         if to < len(self.history):
             self.history.cut(to)
             self.finish_reason = self.match = None
+            self.repeat = UNKNOWN
             self.base, self.first = min(self.base, to), min(self.first, count)
             self.position = count
             self.tally.forked = min(self.tally.forked, count)
@@ -196,6 +203,8 @@ class Request:
             redraws=tally.redraws,
             incomplete=tally.incomplete,
             violates=tally.violates,
+            loops=tally.loops,
+            looped=tally.looped,
             left_out=self.constraint.left_out if self.constraint is not None else (),
         )
 
@@ -238,6 +247,13 @@ class Request:
         if self.thinking is not None and not self.thinking.allows(self.transcript, 2):
             return True
         return self.forcing > LIKELY
+
+    def repeats(self) -> Repeat:
+        """How the text repeats itself at its end."""
+        known = self.repeat = repeated(
+            self.repeat, self.history, self.base, self.transcript, self.vocabulary
+        )
+        return goes_on(known, self.history, self.base)
 
     def target_of(self, tokens: int | None, to: int | None, have: int) -> int:
         """The number of tokens that a rewind keeps, for a caller who has seen ``have`` tokens.

@@ -13,6 +13,8 @@ from ...tokens import Token
 from ..chunk import Rejected
 
 CHECKS = 10  # times that a finished text which does not fit is taken back
+LOOPS = 3  # times that loops are taken back at one place
+LOOPED = 256  # tokens that they may take back of a short text
 DRAWS_FOR_BANS = 32  # draws that bans may take back for each token, and 32 times as many at first
 _WARM, _WARMER, _WARMEST = 0.7, 0.1, 1.5  # temperatures of another try: ever warmer
 
@@ -31,6 +33,8 @@ class Retries:
     - ``spent``: how many draws bans have taken back.
     - ``checks``: how often a finished text was taken back, and from which position on: its draws
       vary then, also at a temperature at which they hardly would.
+    - ``loops``: how often loops were taken back before the text had more tokens than the number
+      that comes second. ``looped``: how many tokens that took back in all.
     - ``exclude``, ``temperature``: what a hook wants of the next draw. ``unmet``: it excluded
       every token that could be drawn.
     """
@@ -42,6 +46,8 @@ class Retries:
     rejected: dict[int, tuple[Rejected, ...]] = field(default_factory=dict)
     spent: int = 0
     checks: tuple[int, int] = (0, 0)
+    loops: tuple[int, int] = (0, 0)
+    looped: int = 0
     exclude: frozenset[Token] = frozenset()
     temperature: float | None = None
     unmet: bool = False
@@ -97,6 +103,22 @@ class Retries:
         """Note that what was checked stands: the draws after it are as usual."""
         self.checks = 0, 0
 
+    def loop(self, start: int, drawn: int) -> int:
+        """Note a loop from ``start`` on in a text of ``drawn`` tokens; returns how often one was
+        found there before."""
+        times, until = self.loops
+        times = times if start <= until else 0
+        self.loops = times + 1, max(drawn, until)
+        return times
+
+    def may_loop(self, target: int, drawn: int) -> bool:
+        """Note that a loop is taken back to ``target``; false if it may not be.
+
+        Loops take back at most a quarter of the tokens that there are, and ``LOOPED`` more.
+        """
+        self.looped += drawn - target
+        return self.loops[0] <= LOOPS and self.looped <= drawn // 4 + LOOPED
+
     def warmth(self, position: int, temperature: float) -> float | None:
         """The temperature of the draw at ``position``; None: the usual one, which is given."""
         times, since = self.checks
@@ -143,7 +165,7 @@ class Retries:
         how far the draws had run ahead.
         """
         self.back(target, seen)
-        self.spent, self.checks = 0, (0, 0)
+        self.spent, self.checks, self.loops, self.looped = 0, (0, 0), (0, 0), 0
         self.agreed.update((p, self.attempts[p]) for p in range(target, seen))
         for table in (self.asked, self.banned, self.rejected):
             for later in [p for p in table if p >= seen]:

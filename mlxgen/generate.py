@@ -28,6 +28,7 @@ from .errors import MachineError, MlxgenError, OptionError, PromptError
 from .load import join
 from .loading.sampling_defaults import SamplingChoice, in_words, sampling_defaults
 from .open_files import FILES, raise_limit
+from .options.rule import LOOPS
 from .options.table import OPTIONS, Recommended, SamplingOptions, check_together, checked
 from .terminal.files import parse_json, read_form
 from .terminal.interrupt import end_as_interrupted, leaving_at_once
@@ -172,6 +173,11 @@ def make_parser() -> argparse.ArgumentParser:
         add(_flag(name), type=kind, metavar="X" if kind is float else "N", help=_help(name))
     for name in FLAGS:
         add(_flag(name), action="store_true", default=None, help=OPTIONS[name].brief)
+    add(
+        "--loops",
+        choices=LOOPS,
+        help=f"{OPTIONS['loops'].brief} (default: take back; with --raw off)",
+    )
     add("--stop", action="append", metavar="TEXT", help="end before this text; repeatable")
     add(
         "--dry-sequence-breaker",
@@ -296,7 +302,7 @@ def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], 
     text = read_first(arguments) if arguments.chat else read_prompt(arguments)
     options = engine_options(arguments)
     if not arguments.raw:  # a model may think for hundreds of tokens before it answers
-        options = {"max_tokens": None} | options
+        options = {"max_tokens": None, "loops": "take back"} | options
 
     check_together(checked(options))
     started = time.perf_counter()
@@ -493,7 +499,7 @@ def template_variables(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options for ``LanguageModel.stream``, without those that were not given."""
-    names = (*NUMBERS, *FLAGS, "dry_sequence_breakers", "stop", "banned")
+    names = (*NUMBERS, *FLAGS, "dry_sequence_breakers", "loops", "stop", "banned")
     options = {name: getattr(arguments, name) for name in names}
     forms = _forms(arguments)
     if forms:

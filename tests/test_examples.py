@@ -275,3 +275,10 @@ def test_an_example_runs_as_a_program() -> None:
     path = EXAMPLES / "best_of_forks.py"
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("common: ")
+
+
+def test_what_repeats_itself_is_taken_back_and_shown(example: Example) -> None:
+    text, deleted, usage = example("loops")["main"]()
+    assert usage.loops + bool(usage.looped) == len(deleted)
+    assert deleted, "the demo model repeats itself after this prompt"
+    assert all(piece not in text for piece in deleted)

@@ -153,7 +153,7 @@ def test_a_chat_may_fill_the_context_and_raw_text_may_not(
     outcome = cli("--ignore-eos", "so")
     assert outcome.err == "mlxgen.generate: stopped because the context of 600 tokens is full\n"
     messages = [{"role": "user", "content": "so"}]
-    whole = lm.generate(messages, ignore_eos=True, max_tokens=None)
+    whole = lm.generate(messages, ignore_eos=True, max_tokens=None, loops="take back")
     assert outcome.out == ended(whole.text) and whole.usage.completion_tokens > 256
     assert cli("--ignore-eos", "--min-tokens", "300", "so").status == 0
     assert cli("--raw", "--min-tokens", "300", "so").is_refusal("--min-tokens: 300 is more than")

@@ -35,6 +35,7 @@ _REFUSED: Mapping[str, str] = {
     "banned": "a ban takes back tokens that the controller counts on; use its masks",
     "heal": "let the controller's first branch backtrack into the prompt",
     "thinking_budget": "the end of the thinking would be forced; let the controller force it",
+    "loops": "what repeats is taken back by the controller, if by anybody; leave it out",
     "close_json": "its way to an end and the controller's masks exclude each other; leave it out",
     "prefix": "pass these tokens with the prompt, or as ff_tokens of the first branch",
     "prompt_logprobs": "its branches may begin anywhere; score the prompt with lm.generate",

@@ -153,7 +153,8 @@ def ask_of(
     request = known.request
     if plan is not None:
         field, spec, ends = plan.field, plan.spec, () if plan.stop is None else (plan.stop,)
-        own = {"thinking_budget": plan.thinking_budget, **own}
+        usual = {"loops": "take back"} if steered is None and request.loops is None else {}
+        own = {"thinking_budget": plan.thinking_budget, **usual, **own}
     else:
         field, spec = ("prompt", None) if form is None else (form.field, form.spec)
         ends = ()

@@ -79,6 +79,9 @@ class TextRequest(Body):
     dry_sequence_breakers: Breakers | None = option("dry_sequence_breakers")
     logit_bias: Annotated[dict[str, float], BeforeValidator(_pairs)] | None = option("logit_bias")
     ignore_eos: bool | None = option("ignore_eos")
+    loops: Literal["off", "stop", "take back"] | None = option(
+        "loops", also=" (default: take back in chats, else off)"
+    )
     stop_in_reasoning: bool | None = option("stop_in_reasoning")
     thinking_budget: Count | None = option("thinking_budget")
 

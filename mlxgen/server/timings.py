@@ -15,7 +15,8 @@ def timings(usages: Sequence[Usage], *, given: int = 0) -> dict[str, Any]:
     The prompt's time ends with the first generated token, and the rest is the time of those after
     it. So ``predicted_per_second`` counts one token less than ``predicted_n``. No rate includes
     tokens from the prefix cache, nor the time before anything was run. What a branch has from
-    another one is counted there.
+    another one is counted there. ``loops``, if there were any, are those that were taken back, and
+    ``looped`` is what one of them repeated when it ended because of that.
     """
     cached = sum(usage.cached_tokens for usage in usages)
     prompt = sum(usage.prompt_tokens + given for usage in usages) - cached
@@ -37,6 +38,10 @@ def timings(usages: Sequence[Usage], *, given: int = 0) -> dict[str, Any]:
             name: {"draft_n": count.proposed, "draft_n_accepted": count.accepted}
             for name, count in all_drafts(usage.drafts for usage in usages).items()
         }
+    loops, looped = sum(usage.loops for usage in usages), [usage.looped for usage in usages]
+    if loops or any(looped):
+        found["loops"] = loops
+        found["looped"] = next(filter(None, looped), None)
     return found
 
 

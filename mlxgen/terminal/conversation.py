@@ -195,7 +195,7 @@ class Conversation:
     @property
     def options(self) -> dict[str, Any]:
         """The options for ``LanguageModel.stream``, without ``filters``."""
-        return {"max_tokens": None, **self.defaults, **self.settings}
+        return {"max_tokens": None, "loops": "take back", **self.defaults, **self.settings}
 
     def set(self, name: str, value: Any) -> None:
         """Set an option; ``None`` is its default. Raises ``OptionError`` for an invalid one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..words import counted
+from ..words import counted, shortened
 
 if TYPE_CHECKING:
     from ..engine import Chunk, Usage
@@ -31,11 +31,13 @@ def report(usage: Usage, last: Chunk | None) -> Iterable[str]:
 
 
 def unheld(usage: Usage) -> Iterable[str]:
-    """What of a schema was not enforced, or is violated."""
+    """What of a schema was not enforced, or is violated, and why a text ended without saying so."""
     if usage.left_out:
         yield f"not enforced, because it is only a note: {', '.join(usage.left_out)}"
     if usage.violates:
         yield f"the text does not fit its schema: {usage.violates}"
+    if usage.looped:
+        yield f"ended because the text repeated itself: {shortened(usage.looped)!r}"
 
 
 def _drafts(usage: Usage) -> str:

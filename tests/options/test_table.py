@@ -65,6 +65,7 @@ WRONG: dict[str, list[Any]] = {
     "close_json": [None.__class__],
     "stop_in_reasoning": ["no"],
     "thinking_budget": [-1, 1.5],
+    "loops": ["back", True, 5],
     "prefix": [5, "abc", [1.5], [True]],
     "top_logprobs": [-1, 21],
     "top_candidates": [-1, 129],

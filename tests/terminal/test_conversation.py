@@ -42,7 +42,12 @@ def test_defaults_hold_for_what_was_not_set_and_are_not_saved() -> None:
     made = conversation(("a", "b"), defaults={"temperature": 0.5, "top_k": 7})
     made.set("top_k", 3)
     for one in (made, made.fork()):
-        assert one.options == {"max_tokens": None, "temperature": 0.5, "top_k": 3}
+        assert one.options == {
+            "max_tokens": None,
+            "loops": "take back",
+            "temperature": 0.5,
+            "top_k": 3,
+        }
         assert (one.values()["temperature"], one.settings) == (0.5, {"top_k": 3})
     made.set("top_k", None)
     assert made.options["top_k"] == 7
@@ -156,22 +161,22 @@ def test_clear_keeps_how_answers_are_made() -> None:
 
 
 def test_settings_are_checked_by_the_engine_and_given_to_it() -> None:
-    made = Conversation()
-    assert made.options == {"max_tokens": None}
+    made, chat = Conversation(), {"max_tokens": None, "loops": "take back"}
+    assert made.options == chat
     made.set("temperature", 0.5)
     made.set("top-k", 7)
     made.set("max_tokens", 9)
-    assert made.options == {"max_tokens": 9, "temperature": 0.5, "top_k": 7}
+    assert made.options == {**chat, "max_tokens": 9, "temperature": 0.5, "top_k": 7}
     with pytest.raises(OptionError, match="temperature: expected a number from 0 to 100, got -1"):
         made.set("temperature", -1)
     with pytest.raises(OptionError, match="did you mean temperature"):
         made.set("temprature", 1)
     with pytest.raises(OptionError, match="min_tokens: 10 is more than max_tokens=9"):
         made.set("min_tokens", 10)
-    assert made.options == {"max_tokens": 9, "temperature": 0.5, "top_k": 7}
+    assert made.options == {**chat, "max_tokens": 9, "temperature": 0.5, "top_k": 7}
     made.set("max_tokens", None)
     made.set("top_k", None)
-    assert made.options == {"max_tokens": None, "temperature": 0.5}
+    assert made.options == {**chat, "temperature": 0.5}
     with pytest.raises(OptionError, match="no such option"):
         made.set("nonsense", None)
 

@@ -21,8 +21,9 @@ EVERY = 4  # tokens between two looks
 LONGEST = 1024  # tokens of a turn
 TURNS = 3
 LEAST = 16  # tokens of a loop in prose
-PATIENT = 256  # in code, or if a turn has few letters: it may be a table, a matrix or a line
-LETTERS = 6  # different ones, which a turn of prose has
+WORD = 64  # if a turn has fewer than ``LETTERS`` different letters, as a single word
+PATIENT = 256  # in code, or if a turn has none: it may be a table, a matrix or a line
+LETTERS = 6
 HELD = 8  # tokens of a loop that wait, if a turn has not more
 FENCE = "```"
 
@@ -90,8 +91,10 @@ def _look(
         turn, patience = history[end - period : end], LEAST
         letters = {letter for letter in vocabulary.decode(turn).lower() if letter.isalpha()}
         text = transcript.decoder.slice(0, transcript.decoder.end(at))
-        if len(letters) < LETTERS or text.count(FENCE) % 2:
+        if not letters or text.count(FENCE) % 2:
             patience = PATIENT
+        elif len(letters) < LETTERS:
+            patience = WORD
         least = max(TURNS * period, patience)
         kept = period
         if end - start >= least:

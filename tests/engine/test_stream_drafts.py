@@ -55,6 +55,7 @@ OPTIONS = st.fixed_dictionaries(
         "stop": st.sampled_from([["."], [" and", "so"]]),
         "repetition_penalty": st.just(1.1),
         "close_json": st.just(True),
+        "loops": st.just("take back"),
         "filters": st.just([mlxgen.Regex(r"[a-zA-Z ,.!?\n0-9\[\]{}\"]*")]),
     },
 )

@@ -378,3 +378,13 @@ def test_an_error_has_the_shape_of_the_api_also_for_a_stream(api: Api, server: R
         error = body.pop("error")
         assert not body and error["type"] == "invalid_request_error"
         assert error["param"] == "temperature" and error["message"].startswith("temperature: ")
+
+
+# ---- loops ---------------------------------------------------------------------------------------
+
+
+@EACH
+def test_loops_are_taken_back_unless_a_request_says_otherwise(api: Api) -> None:
+    assert api.call().jobs[0].options.loops == "take back"
+    assert api.call(loops="stop").jobs[0].options.loops == "stop"
+    assert refusal(api, loops="yes").param == "loops"

@@ -51,6 +51,15 @@ def test_rates_count_what_was_run_and_no_time_in_the_queue() -> None:
     assert drafted["prompt_per_second"] == drafted["predicted_per_second"] == 0.0
 
 
+def test_loops_are_told_if_there_were_any() -> None:
+    looped = replace(USED, loops=4, looped="again and ")
+    assert timings([looped, replace(USED, loops=1)]).items() >= {
+        ("loops", 5),
+        ("looped", "again and "),
+    }
+    assert timings([USED]) == NAMES
+
+
 def test_tokens_before_a_fork_are_counted_once() -> None:
     branch = replace(USED, cached_tokens=110, completion_tokens=26, forked_tokens=15)
     both = timings([USED, branch], given=1)

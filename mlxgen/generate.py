@@ -93,6 +93,8 @@ NUMBERS = (
     "min_p",
     "top_n_sigma",
     "min_k",
+    "adaptive_target",
+    "adaptive_decay",
     "xtc_probability",
     "xtc_threshold",
     "repetition_penalty",

@@ -107,6 +107,14 @@ class SamplingOptions(Recommended, total=False):
     xtc_threshold: Annotated[float, number(0.1, 0, 0.5)]
     """Probability above which a token is a top choice for XTC. A number from 0 to 0.5; default
     0.1."""
+    adaptive_target: Annotated[float, number(-1, -1, 1)]
+    """Prefer tokens near this probability (adaptive-p), and aim the further beyond it the further
+    the average of the latest tokens is on the other side; a negative number turns it off. Use
+    ``min_p`` with it, which keeps out the unlikely ones. A request that uses it is not drafted. A
+    number from -1 to 1; default -1."""
+    adaptive_decay: Annotated[float, number(0.9, 0, 0.99)]
+    """How much of adaptive-p's average stays with each token: it is that of some ``1 / (1 -
+    adaptive_decay)`` tokens. A number from 0 to 0.99; default 0.9."""
     logit_bias: Annotated["Mapping[Token, float]", Rule({}, _BIASES, rule.biases)]
     """Added to the logits of these token ids. A mapping from token ids to numbers from
     -1,000,000,000 to 1,000,000,000; default none."""

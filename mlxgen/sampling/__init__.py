@@ -4,6 +4,7 @@
 that it draws from. Nothing here knows text, models or the engine.
 """
 
+from .aim import Aim
 from .candidates import CANDIDATES
 from .counts import TokenCounts
 from .distribution import final_distribution
@@ -17,6 +18,7 @@ from .settings import MAX_TEMPERATURE, SamplingSettings
 __all__ = [
     "CANDIDATES",
     "MAX_TEMPERATURE",
+    "Aim",
     "Draw",
     "DrawRow",
     "DrawView",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
+from .aim import preferred
 from .candidates import best
 from .draws import chance
 from .processors import (
@@ -41,7 +42,8 @@ def final_distribution(
 
     The order is logit bias, penalties, DRY and mask; then top-p, min-p, top-nσ and min-k, XTC and
     top-k, each on what the ones before it left of the untempered distribution; then the
-    temperature. What top-nσ and min-k allow follows from the logits before the mask.
+    temperature, and what adaptive-p prefers. What top-nσ and min-k allow follows from the logits
+    before the mask.
     A greedy row's probabilities are those at temperature 1 without truncation. A row from
     which nothing can be drawn is NaN.
     """
@@ -71,7 +73,14 @@ def final_distribution(
     if any(each.top_k > 0 for each in settings):
         logits = apply_top_k(logits, limits.top_k)
     logits = logits - mx.max(logits, axis=-1, keepdims=True)
-    return mx.softmax(logits * limits.inverse_temperature, axis=-1)
+    shares = mx.softmax(logits * limits.inverse_temperature, axis=-1)
+    aiming = [each.aims for each in settings]
+    if not any(aiming):
+        return shares
+    targets = mx.array([[row.target or 0.0] for row in rows])
+    weights = preferred(shares, targets)
+    weights = weights / mx.sum(weights, axis=-1, keepdims=True)
+    return mx.where(mx.array(aiming)[:, None], weights, shares)
 
 
 def apply_top_p(logits: mx.array, top_p: mx.array) -> mx.array:

@@ -39,6 +39,10 @@ class DrawView(Protocol):
 
     def probability(self, token: Token) -> float: ...
 
+    def share(self, token: Token) -> float | None:
+        """For settings that aim: the probability of the token, if it was drawn, before tokens near
+        a probability were preferred."""
+
     def best(self, count: int) -> tuple[Ids, Floats]:
         """At most the first ``count`` candidates, for which the draw was asked beforehand."""
 
@@ -63,6 +67,9 @@ class ForcedView:
 
     def probability(self, token: Token) -> float:
         return 1.0 if token == self._token else 0.0
+
+    def share(self, token: Token) -> float | None:
+        return None
 
     def best(self, count: int) -> tuple[Ids, Floats]:
         return self.candidates

@@ -183,6 +183,12 @@ def stack_floors(settings: Sequence[SamplingSettings]) -> tuple[mx.array, ...]:
     )
 
 
+def stack_targets(rows: Sequence[DrawRow]) -> mx.array:
+    """The probabilities at which rows aim [rows, 1]."""
+    assert all(row.target is not None for row in rows), "settings that aim need targets"
+    return column(row.target or 0.0 for row in rows)
+
+
 def stack_biases(settings: Sequence[SamplingSettings]) -> tuple[mx.array, ...]:
     """Ids and biases [rows, n], n a power of two; empty if no row has any."""
     if not any(each.logit_bias for each in settings):

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import mlx.core as mx
 
+from .aim import preferred
 from .candidates import (
     CANDIDATES,
     Exclusion,
@@ -43,6 +44,7 @@ class Variant(NamedTuple):
 
     kind: Kind
     excludes: bool
+    aims: bool
     complete: bool
     masked: bool
     changed: bool
@@ -51,13 +53,13 @@ class Variant(NamedTuple):
 
     @classmethod
     def of(cls, method: Method, want: Want, complete: bool, masked: bool, changed: bool) -> Variant:
-        kind, excludes = method
+        kind, excludes, aims = method
         complete = kind.truncates and (complete or kind == Kind.WIDE)
         if kind == Kind.WIDE:  # a nucleus of all tokens is the same
             kind = Kind.NUCLEUS
         final = want.candidates > 0 or (want.prob and kind == Kind.GREEDY)
         own = want.logprob or want.top > 0
-        return cls(kind, excludes, complete, masked, changed and own, final, own)
+        return cls(kind, excludes, aims, complete, masked, changed and own, final, own)
 
 
 def make_draw(variant: Variant, spared: mx.array | None) -> Program:
@@ -69,7 +71,7 @@ def make_draw(variant: Variant, spared: mx.array | None) -> Program:
     - the logits [rows, vocab]; if these are ``changed``, the model's own too
     - the words [rows, words, 1]
     - unless the rows are greedy, the ``Truncation`` [rows, 1] and the keys [rows, 2]; if XTC may
-      apply, its log threshold in this draw [rows, 1]
+      apply, its log threshold in this draw [rows, 1]; if they aim, the targets [rows, 1]
 
     The outputs are fields of ``Draw`` by name: ``token``; ``exact`` if rows are truncated;
     ``prob`` unless they are greedy; and those that the variant reports. There are ``CANDIDATES``
@@ -95,7 +97,7 @@ def make_draw(variant: Variant, spared: mx.array | None) -> Program:
 
 def only(outputs: Outputs, want: Want) -> Draw:
     """The outputs of a program that are wanted."""
-    draw = Draw(outputs["token"], outputs.get("exact"))
+    draw = Draw(outputs["token"], outputs.get("exact"), share=outputs.get("share"))
     if want == NOTHING:
         return draw
     found = {name: outputs[name] for name in ("prob", "logprob") if getattr(want, name)}
@@ -127,13 +129,17 @@ def _random(
     limits = Truncation(next(feed), next(feed), next(feed), next(feed))
     keys = next(feed)
     exclusion = Exclusion(next(feed), spared) if variant.excludes else None
+    targets = next(feed) if variant.aims else None
     if not variant.kind.truncates:
-        return _plain(logits, limits, keys, exclusion, variant)
+        return _plain(logits, limits, keys, exclusion, targets, variant)
     ids, values = best(logits, logits.shape[-1] if variant.complete else CANDIDATES)
     by_share = variant.kind != Kind.RANKED
     log_mass = mx.logsumexp(logits, axis=-1, keepdims=True) if by_share else None
     kept, exact = truncate(ids, values, limits, log_mass=log_mass, exclusion=exclusion)
     weights = temper(values, kept, limits, from_first=exclusion is None)
+    shares = weights / total(weights)
+    if targets is not None:
+        weights = preferred(shares, targets)
     place, weight = pick_of(weights, ids, keys)
     mass = total(weights)
     sound = mx.isfinite(
@@ -144,9 +150,15 @@ def _random(
     token = _checked(mx.take_along_axis(ids, place, axis=-1), sound)
     prob = (weight / mass).reshape(-1)
     draw = Draw(token.reshape(-1), (exact | ~sound).reshape(-1), prob)
+    if targets is not None:
+        draw = draw._replace(share=mx.take_along_axis(shares, place, axis=-1).reshape(-1))
     if variant.final:
         if exclusion is not None:
             order = kept_first(kept)
+            ids = mx.take_along_axis(ids, order, axis=-1)
+            weights = mx.take_along_axis(weights, order, axis=-1)
+        if targets is not None:
+            order = mx.argsort(-weights, axis=-1)
             ids = mx.take_along_axis(ids, order, axis=-1)
             weights = mx.take_along_axis(weights, order, axis=-1)
         draw = _with_candidates(draw, ids[:, :CANDIDATES], weights[:, :CANDIDATES] / mass)
@@ -158,6 +170,7 @@ def _plain(
     limits: Truncation,
     keys: mx.array,
     exclusion: Exclusion | None,
+    targets: mx.array | None,
     variant: Variant,
 ) -> Draw:
     below = logits - mx.max(logits, axis=-1, keepdims=True)
@@ -169,12 +182,19 @@ def _plain(
         below = mx.where(kept, below, -mx.inf)
         below = below - mx.max(below, axis=-1, keepdims=True)
     weights = mx.where(kept, mx.exp(below * limits.inverse_temperature), 0.0)
+    shares = weights / total(weights)
+    if targets is not None:
+        weights = preferred(shares, targets)
     token, weight = pick(weights, keys)
     mass = total(weights)
     prob = (weight / mass).reshape(-1)
     draw = Draw(_checked(token, weight > 0).reshape(-1), prob=prob)
+    if targets is not None:
+        share = mx.take_along_axis(shares, mx.maximum(token, 0), axis=-1)
+        draw = draw._replace(share=share.reshape(-1))
     if variant.final:
-        ids, _ = best(mx.where(kept, logits, -mx.inf), CANDIDATES)
+        ranked = logits if targets is None else weights
+        ids, _ = best(mx.where(kept, ranked, -mx.inf), CANDIDATES)
         draw = _with_candidates(draw, ids, mx.take_along_axis(weights, ids, axis=-1) / mass)
     return draw
 
@@ -210,6 +230,12 @@ def joined(draws: Sequence[Draw], order: mx.array) -> Draw:
         certain = [mx.ones(draw.token.shape, mx.bool_) for draw in draws]
         pairs = zip(draws, certain, strict=True)
         draws = [d if d.exact is not None else d._replace(exact=c) for d, c in pairs]
+    if any(draw.share is not None for draw in draws):
+        none = [mx.zeros(draw.token.shape) for draw in draws]
+        draws = [
+            d if d.share is not None else d._replace(share=n)
+            for d, n in zip(draws, none, strict=True)
+        ]
     fields = [
         [array for array in arrays if array is not None] for arrays in zip(*draws, strict=True)
     ]

@@ -24,7 +24,8 @@ class DrawRow(NamedTuple):
     tokens as ceil(vocab / 32) packed words; ``None``: all. ``counts``: the tokens so far,
     for settings that penalise. ``repeating``, for settings that avoid repetitions: the tokens
     that would go on with one, and what to subtract from their logits. ``temperature``
-    replaces that of the settings in this draw.
+    replaces that of the settings in this draw. ``target``, for settings that aim: the probability
+    near which tokens are preferred.
     """
 
     settings: SamplingSettings
@@ -35,6 +36,7 @@ class DrawRow(NamedTuple):
     counts: TokenCounts | None = None
     temperature: float | None = None
     repeating: Penalties | None = None
+    target: float | None = None
 
     @property
     def effective(self) -> SamplingSettings:
@@ -60,23 +62,27 @@ class Kind(enum.IntEnum):
 
 
 class Method(NamedTuple):
-    """How a row is drawn, apart from numbers: its kind, and whether XTC applies."""
+    """How a row is drawn, apart from numbers: its kind, whether XTC applies, and whether tokens
+    near a probability are preferred."""
 
     kind: Kind
     excludes: bool
+    aims: bool
 
     @classmethod
     def of(cls, settings: SamplingSettings, vocab_size: int) -> Method:
         top_k = settings.top_k if settings.top_k < vocab_size else 0
         excludes = settings.xtc_probability > 0
         if settings.temperature == 0:
-            return cls(Kind.GREEDY, False)
+            return cls(Kind.GREEDY, False, False)
+        aims = settings.aims
         if settings.top_p == 1 and top_k == 0:
-            return cls(Kind.PLAIN, excludes)
+            return cls(Kind.PLAIN, excludes, aims)
         bounded = settings.min_p > 0 or settings.has_floor
         if settings.top_p == 1 and not bounded and top_k >= CANDIDATES:
-            return cls(Kind.WIDE, excludes)
-        return cls(Kind.NUCLEUS if settings.top_p < 1 or excludes else Kind.RANKED, excludes)
+            return cls(Kind.WIDE, excludes, aims)
+        kind = Kind.NUCLEUS if settings.top_p < 1 or excludes else Kind.RANKED
+        return cls(kind, excludes, aims)
 
 
 class Want(NamedTuple):
@@ -114,6 +120,8 @@ class Draw(NamedTuple):
     best first, filled up with -1 and 0.0 if fewer tokens have a probability; ``logprob``
     [batch]; ``top_tokens`` [batch, n] int32 and ``top_logprobs`` [batch, n], best first.
 
+    ``share`` [batch], if some rows aim: the token's probability before tokens were preferred.
+
     A greedy row's probabilities are those at temperature 1 without truncation: at 0, the
     token's would always be 1.
     """
@@ -126,3 +134,4 @@ class Draw(NamedTuple):
     logprob: mx.array | None = None
     top_tokens: mx.array | None = None
     top_logprobs: mx.array | None = None
+    share: mx.array | None = None

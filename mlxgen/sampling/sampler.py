@@ -29,6 +29,7 @@ from .processors import (
     stack_masks,
     stack_penalties,
     stack_repeating,
+    stack_targets,
     stack_thresholds,
 )
 from .program import NOTHING, Variant, joined, make_draw, only
@@ -135,6 +136,8 @@ class Sampler:
             inputs.append(mx.array([each.key for each in chances], mx.uint32))
             if variant.excludes:
                 inputs.append(stack_thresholds(group.settings, chances))
+            if variant.aims:
+                inputs.append(stack_targets(rows))
         key = (variant, len(rows), inputs[0].dtype)
         program = self._programs.get(key, lambda: mx.compile(make_draw(variant, self._spared)))
         return only(program(*inputs), want)

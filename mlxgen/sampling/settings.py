@@ -37,6 +37,8 @@ class SamplingSettings:
     xtc_threshold: float = 0.1
     top_k: int = 0
     temperature: float = 0.0
+    adaptive_target: float = -1.0
+    adaptive_decay: float = 0.9
 
     @property
     def penalises(self) -> bool:
@@ -51,6 +53,11 @@ class SamplingSettings:
     def has_floor(self) -> bool:
         """Whether the shape of the logits says how far below the highest a token may lie."""
         return self.temperature > 0 and (self.top_n_sigma > 0 or self.min_k >= 0)
+
+    @property
+    def aims(self) -> bool:
+        """Whether a draw needs to know the ``Aim`` of the tokens so far."""
+        return self.temperature > 0 and self.adaptive_target >= 0
 
     @property
     def avoids_repetitions(self) -> bool:

@@ -37,6 +37,8 @@ WRONG: dict[str, list[Any]] = {
     "min_p": [-0.01, 1.01],
     "top_n_sigma": [-1.1, 101, "a"],
     "min_k": [-1.1, 1e7, "a"],
+    "adaptive_target": [-1.1, 1.1, "a"],
+    "adaptive_decay": [-0.1, 1.0, "a"],
     "repetition_penalty": [0, -1.0, 1e7],
     "presence_penalty": [-2.01, 2.01],
     "frequency_penalty": [-2.01, 2.01],

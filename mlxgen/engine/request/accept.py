@@ -218,6 +218,8 @@ def _offer(
     mask = None  # of the filters, for what is reported; they have not come to a healed token
     if wanted and constraint is not None and not request.is_healing:
         mask = constraint.mask()
+    if request.aim is not None and has_choice(request, token):
+        request.aim.drew(view.share(token))
     event = request.advance(token, () if withheld else fed(request, token))
     reason = ending.reason(request, token, event)
     if reason is not None and not isinstance(event, BanMatch):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...errors import FilterError, OptionError
 from ...filters import Constraint
 from ...images import plain
-from ...sampling import Repetitions, TokenCounts, Want
+from ...sampling import Aim, Repetitions, TokenCounts, Want
 from ...text import (
     BanMatch,
     BanMatcher,
@@ -81,6 +81,7 @@ def assemble(
     repetitions = None
     if sampling.avoids_repetitions:
         repetitions = Repetitions(plain(tokens), sampling, vocabulary.piece)
+    aim = Aim(sampling.adaptive_target, sampling.adaptive_decay) if sampling.aims else None
     transcript = Transcript(
         decoder,
         stops,
@@ -103,6 +104,7 @@ def assemble(
         healer=healer,
         counts=counts,
         repetitions=repetitions,
+        aim=aim,
         closing=None,
         outbox=Outbox(transcript, "at once"),
         retries=Retries(),

@@ -62,7 +62,7 @@ def is_led(request: Request) -> bool:
 
 def is_foreseeable(request: Request) -> bool:
     """Whether the next token is drawn as those after it will be, so that a draft may foresee it."""
-    if request.steering is not None or is_led(request):
+    if request.steering is not None or request.aim is not None or is_led(request):
         return False
     return not (request.retries.differs or request.retries.excluded(request.position))
 
@@ -237,6 +237,7 @@ def next_draw(request: Request) -> DrawRow:
         request.counts,
         warmth if steering is None else steering.temperature,
         None if request.repetitions is None else request.repetitions.penalties(),
+        None if request.aim is None else request.aim.next,
     )
 
 

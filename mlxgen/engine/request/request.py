@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from ...errors import FilterError, OptionError, RewindError
 from ...filters import Constraint
 from ...forks import forked
-from ...sampling import Repetitions, TokenCounts, Want, derive_seed
+from ...sampling import Aim, Repetitions, TokenCounts, Want, derive_seed
 from ...text import BanMatch, Healer, StopMatch, Transcript
 from ...tokens import Token, Vocabulary
 from ..chunk import FinishReason, Usage
@@ -89,6 +89,7 @@ class Request:
     healer: Healer | None
     counts: TokenCounts | None
     repetitions: Repetitions | None
+    aim: Aim | None
     closing: Closing | None
     outbox: Outbox
     retries: Retries
@@ -131,6 +132,8 @@ class Request:
             self.counts.advance(token)
         if self.repetitions is not None:
             self.repetitions.advance(token)
+        if self.aim is not None:
+            self.aim.advance(token)
         self.history.append(token)
         self.position += 1
         try:
@@ -146,7 +149,7 @@ class Request:
         """
         count = max(0, to - self.base)
         # The filters first: only their rewind can fail
-        parts = self.constraint, self.transcript, self.healer, self.closing
+        parts = self.constraint, self.transcript, self.healer, self.closing, self.aim
         rewind_all((*parts, self.outbox, self.retries), count)
         rewind_all((self.counts, self.repetitions), to)  # which cover the prompt as well
         if to < len(self.history):
@@ -220,8 +223,8 @@ class Request:
 
     @property
     def looks_back(self) -> bool:
-        """Whether each draw depends on the tokens before it, through penalties."""
-        return self.counts is not None or self.repetitions is not None
+        """Whether each draw depends on the tokens before it, through penalties or adaptive-p."""
+        return any(part is not None for part in (self.counts, self.repetitions, self.aim))
 
     @property
     def is_healing(self) -> bool:
@@ -289,3 +292,4 @@ class Request:
         assert self.healer is None or len(self.healer) == self.position
         assert self.counts is None or len(self.counts) == len(self.history)
         assert self.repetitions is None or len(self.repetitions) == len(self.history)
+        assert self.aim is None or len(self.aim) == self.position

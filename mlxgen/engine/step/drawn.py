@@ -33,6 +33,7 @@ class Reported(NamedTuple):
     logprob: npt.NDArray[Any] | None
     top_tokens: npt.NDArray[Any] | None
     top_logprobs: npt.NDArray[Any] | None
+    share: npt.NDArray[Any] | None
 
 
 class Drawn:
@@ -169,6 +170,12 @@ class DrawnView:
             if len(found):
                 return float(probs[found[0]])
         return float(self.distribution[token])
+
+    def share(self, token: Token) -> float | None:
+        report, row = self._drawn.reported(self._row)
+        if report.share is None or self.token != token:
+            return None
+        return float(report.share[row])
 
     def best(self, count: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """The first ``count`` candidates at most, for which the draw was asked beforehand."""

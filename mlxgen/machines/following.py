@@ -18,7 +18,7 @@ import mlx.core as mx
 import numpy as np
 
 from ..engine.kv import Footprint, LayerCache, Slots
-from ..engine.kv.commands import Command, Copy, Load, Place, Run, Save, read
+from ..engine.kv.commands import Command, Copy, Free, Load, Place, Run, Save, read
 from ..engine.kv.held import Fed, Later, Unread
 from ..errors import MachineError, MlxgenError
 from ..images import Image
@@ -83,6 +83,8 @@ class Follower:
                 result = self._do(runner, done)
                 if isinstance(done, Place) and result is not None:
                     self._held[runner][done.twin if isinstance(done, Copy) else done.kv] = result
+                if isinstance(done, Free):
+                    self._held[runner].pop(done.kv, None)
             case "drop", (runner, caches):
                 for kv in caches:
                     self._held[runner].pop(kv, None)

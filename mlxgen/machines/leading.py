@@ -19,9 +19,9 @@ from ..engine.kv.commands import (
     Command,
     Copy,
     Expect,
-    Free,
     Keep,
     Load,
+    Open,
     Restore,
     Run,
     Save,
@@ -76,8 +76,8 @@ class Leading(Part):
                 return super().do(command)
             result = super().do(command)
             machines.note(told)
-            if isinstance(command, Free | Copy):
-                self._told.add(command.kv if isinstance(command, Free) else command.twin)
+            if isinstance(command, Open | Copy):
+                self._told.add(command.kv if isinstance(command, Open) else command.twin)
                 self._forget()
             if not isinstance(command, _SMALL):
                 machines.flush()

@@ -13,7 +13,6 @@ from typing import Any
 
 import mlx.core as mx
 
-from ..engine.kv.alone import Alone
 from ..engine.kv.commands import Run
 from ..engine.kv.held import Fed, Later
 from ..engine.step.runner import Runner
@@ -59,5 +58,4 @@ class Part(Runner):
         """A pass was built without a failure, and is about to be submitted."""
 
     def _arrays(self, kv: int) -> list[Any]:
-        store = self._stores[kv]
-        return store.arrays() if isinstance(store, Alone) else store.slots.arrays()
+        return self._stores[kv].arrays()

@@ -20,7 +20,7 @@ from mlx_lm.models.cache import KVCache
 import mlxgen
 from mlxgen.engine.drafts.predictor import Predictor
 from mlxgen.engine.kv import Footprint, LayerCache, Slots
-from mlxgen.engine.kv.commands import Command, Copy, Join, Keep, Leave, Run, Take, Wait
+from mlxgen.engine.kv.commands import Command, Copy, Keep, Run, Take, Wait
 from mlxgen.engine.step.runner import Runner
 
 from .models import fake_tokenizer
@@ -158,7 +158,7 @@ class Simulated(Runner):
                 line.work(shape.seconds(line.device, len(rows), tokens, places))
             case Wait():
                 line.wait(line.busy)
-            case Join(kv) | Leave(kv) | Keep(kv):
+            case Keep(kv):
                 line.work(shape.copying(line.device, self._stores[kv].length))
             case Copy(_, kv) | Take(kv) if result is not None:
                 line.work(shape.copying(line.device, self._stores[kv].length))

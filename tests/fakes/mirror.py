@@ -59,11 +59,11 @@ def check_entries(lm: LanguageModel, drafts: Drafts, history: list[int]) -> int:
     state before it; returns how many there are."""
     (drafter,) = drafts._drafters
     assert isinstance(drafter, HeadDrafter)
-    store, first = drafter._kv.store, drafter._base
+    first = drafter._base
     common = min(drafter._exact, drafter._kv.common(drafter._own), len(history) - first)
     if common <= 0:
         return 0
-    (cache,) = store.caches  # type: ignore[union-attr]
+    (cache,) = drafter._kv.store.caches  # type: ignore[union-attr]
     assert lm.predictor is not None
     states, _ = lm.predictor.trunk(mx.array([history]), lm.make_cache())
     before = np.concatenate([np.zeros((1, states.shape[-1])), np.array(states[0])])

@@ -162,7 +162,6 @@ class HeadDrafter(ModelledDrafter):
             parts.insert(0, mx.zeros_like(self._states[0].array[:1]))
         self._bound.states = (parts[0] if len(parts) == 1 else mx.concatenate(parts))[None]
         logits = self._kv.run(self._own[held - self._base : end - self._base])
-        self._kv.snapshot()
         self._exact = self._kv.length
         self._states = [each for each in self._states if each.end >= end - 1]
         return logits

@@ -127,7 +127,6 @@ class ModelDrafter(ModelledDrafter):
         if piece:
             self._kv.run(piece, wanted=0)
             self._kv.submit()
-            self._kv.snapshot()
 
     def keep(self, history: History, room: int) -> None:
         if self.cache is not None and self._kv.common(history) >= LEAST:
@@ -175,9 +174,7 @@ class ModelDrafter(ModelledDrafter):
         return self._run_all([token])
 
     def _run_all(self, tokens: Sequence[Fed]) -> mx.array:
-        logits = self._kv.run(tokens)
-        self._kv.snapshot()
-        return logits
+        return self._kv.run(tokens)
 
 
 def check_same_tokens(mine: Vocabulary, theirs: Vocabulary, name: str) -> None:

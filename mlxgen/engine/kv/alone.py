@@ -77,7 +77,12 @@ class Alone:
             self.spoil()
             raise
         self.length += tokens.shape[1]
+        if not self._plain:
+            self.checkpoint()
         return logits
+
+    group = None
+    """It is in none."""
 
     def arrays(self) -> list[Any]:
         """Everything to evaluate so that the caches are up to date."""

@@ -21,10 +21,9 @@ from .here import Here
 class Run(NamedTuple):
     """One forward pass over the next tokens of each cache, side by side, padded to the longest run.
 
-    Caches in slots run together, in the order of these; those in slots between them get padding
-    only, which changes nothing. A cache on its own runs alone, and several empty ones run together.
-    The result is the logits [all that are wanted, vocab] of the last ``wanted`` tokens of each row,
-    row by row; anything, if none are.
+    Several are in slots of one group, in the order of these; those between them get padding only,
+    which changes nothing. A cache on its own runs alone. The result is the logits [all that are
+    wanted, vocab] of the last ``wanted`` tokens of each row, row by row; anything, if none are.
     """
 
     rows: tuple[tuple[int, tuple[Fed, ...]], ...]
@@ -39,14 +38,11 @@ class Trim(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Remember a place that a later ``Trim`` could not go back to.
-
-    ``before`` is the number of tokens of the pass that follows; with 0, a place is remembered
-    now and then, if it is worth it.
-    """
+    """Remember this place, if a pass of ``before`` tokens, which follows, could not be undone. Now
+    and then passes do so by themselves."""
 
     kv: int
-    before: int = 0
+    before: int
 
 
 class Expect(NamedTuple):
@@ -67,38 +63,32 @@ class Wait(NamedTuple):
     kv: int
 
 
+class Open(NamedTuple):
+    """Make an empty cache for a sequence of about ``room`` tokens: a slot, or caches of its own."""
+
+    kv: int
+    room: int
+
+
 class Copy(NamedTuple):
-    """Make a new cache ``twin``, in caches of its own, that holds what ``kv`` holds."""
+    """Make a new cache ``twin`` that holds what ``kv`` holds."""
 
     kv: int
     twin: int
 
 
-class Join(NamedTuple):
-    """Move from caches of its own to a slot."""
-
-    kv: int
-
-
-class Leave(NamedTuple):
-    """Move from a slot to caches of its own."""
-
-    kv: int
-
-
 class Free(NamedTuple):
-    """Hold nothing, in caches of its own; also the first command of a new cache."""
+    """Hold nothing, and give up the place."""
 
     kv: int
 
 
 class Take(NamedTuple):
-    """Hold what the prefix cache has of these tokens, in a slot or in caches of its own; the result
-    is the new place, or None."""
+    """Hold what the prefix cache has of these tokens, with nothing held before; the result is the
+    place, or None if it has none of them."""
 
     kv: int
     tokens: tuple[Token, ...]
-    in_slot: bool = False
 
 
 class Keep(NamedTuple):
@@ -178,12 +168,12 @@ class Clear(NamedTuple):
     last ``Settle``."""
 
 
-Place: TypeAlias = Join | Leave | Free | Copy | Take
+Place: TypeAlias = Open | Copy | Take
 Together: TypeAlias = Restore | Save | Load
 """What all machines do at a time, and what fails on all if it fails on one."""
 Changed: TypeAlias = Shrink | Limit | Empty | Flush | Settle | Together
 Command: TypeAlias = (
-    Run | Trim | Snapshot | Expect | Submit | Wait | Place | Keep | Changed | Spoil | Clear
+    Run | Trim | Snapshot | Expect | Submit | Wait | Place | Free | Keep | Changed | Spoil | Clear
 )
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
 
@@ -197,8 +187,8 @@ class Device(Here, ABC):
 
     @abstractmethod
     def do(self, command: Command) -> Any:
-        """Carry out a command; returns the logits of a ``Run``, the new place of a cache for
-        ``Place``, how many tokens for ``Save`` and ``Load``, whether for ``Restore``, and None for
+        """Carry out a command; returns the logits of a ``Run``, the place of a cache for ``Place``,
+        how many tokens for ``Save`` and ``Load``, whether for ``Restore``, and None for
         all others."""
 
 

@@ -13,9 +13,8 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from .layers import PREFILL_STEP, LayerCache, arrays_in, bytes_a_place, keys_and_values, leaves
-from .places import GROWTH
+from .places import GROWTH, SLACK
 from .quantised import QuantisedKeys
-from .slot_caches import SLACK
 
 _STEP = 256  # places that mlx-lm's caches grow by
 

@@ -23,9 +23,8 @@ from .commands import (
     Device,
     Expect,
     Free,
-    Join,
     Keep,
-    Leave,
+    Open,
     Run,
     Snapshot,
     Submit,
@@ -38,41 +37,40 @@ from .slots import Slot
 
 
 class KV:
-    """See the module. A new one is empty, in caches of its own."""
+    """See the module. It has a place on the device from when it is aligned, run or taken."""
 
-    __slots__ = ("_held", "_store", "device", "number", "slot")
+    __slots__ = ("_closed", "_expects", "_held", "_store", "device", "number", "slot")
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.number = device.number()
         self._held = Held()
-        self._store: Alone | Slot | None
-        self.slot: Slot | None
-        """Its place in a batch, if it is in one."""
-        self._put(device.do(Free(self.number)))
+        self._store: Alone | Slot | None = None
+        self._closed = self._expects = False
+        self.slot: Slot | None = None
+        """Its place among others, if the device has such places."""
 
     # ---- what it holds ---------------------------------------------------------------------
 
     @property
     def store(self) -> Alone | Slot:
-        """Where it is held, for queries only; raises ``StateError`` once it is closed."""
-        if self._store is None:
-            raise StateError("this generation is closed; make a new one")
+        """Where it is held, for queries only."""
+        assert self._store is not None, "it has no place yet"
         return self._store
 
     @property
     def length(self) -> int:
         """The number of tokens held."""
-        return (self._store or self.store).length  # which raises
+        return 0 if self._store is None else self._store.length
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its buffers, or its share of the batch's."""
+        """The bytes of its buffers, or its share of the group's."""
         return 0 if self._store is None else self._store.nbytes
 
     def common(self, history: History) -> int:
         """How many leading tokens of the history it holds."""
-        return self._held.common(history, (self._store or self.store).length)
+        return self._held.common(history, 0 if self._store is None else self._store.length)
 
     def align(self, history: History, most: int | None = None) -> list[Token]:
         """Go back to the longest common prefix with the history; returns the pending tokens.
@@ -80,7 +78,7 @@ class KV:
         ``most``: how many tokens may be held; by default all but the last one, which has to run
         for its logits.
         """
-        store = self.store
+        store = self._store or self._open(len(history) + 1)
         to = min(self.common(history), len(history) - 1 if most is None else most)
         if to < store.length:
             self.device.do(Trim(self.number, to))
@@ -92,6 +90,8 @@ class KV:
     def run(self, tokens: Sequence[Fed], wanted: int = 1) -> mx.array:
         """Run the next tokens in caches of its own: the logits [wanted, vocab] of the last ones,
         lazy; anything, if none are wanted."""
+        if self._store is None:
+            self._open(len(tokens) + 1)
         run = Run(((self.number, tuple(tokens)),), (wanted,))
         result: mx.array = self.device.do(run)
         self._held.add(tokens)
@@ -113,37 +113,32 @@ class KV:
 
     def expect_rewinds(self) -> None:
         """Say that rewinds are likely, so that snapshots are worth a copy from now on."""
-        if self.slot is None:  # in a slot, nothing has to be prepared
-            self.device.do(Expect(self.number))
+        if not self._expects:
+            self._expects = True
+            self._put(self._store)
 
-    def snapshot(self, before: int = 0) -> None:
-        """Remember this place ``before`` a pass of that many tokens; with 0, now and then."""
+    def snapshot(self, before: int) -> None:
+        """Remember this place before a pass of that many tokens, if it could not be undone."""
         if self.store.needs_snapshots:
             self.device.do(Snapshot(self.number, before))
 
     # ---- where it is -----------------------------------------------------------------------
 
-    def join(self) -> None:
-        """Move from caches of its own to a slot; it must hold at least one token."""
-        self._put(self.device.do(Join(self.number)))
-
-    def leave(self) -> None:
-        """Move from a slot to caches of its own."""
-        if self.slot is not None:
-            self._put(self.device.do(Leave(self.number)))
-
     def restart(self) -> None:
-        """Hold nothing, in caches of its own; frees its slot, if it has one."""
-        self._put(self.device.do(Free(self.number)))
+        """Hold nothing, and give up the place on the device."""
+        if self._store is not None:
+            self.device.do(Free(self.number))
+            self._put(None)
         self._held = Held()
 
-    def take(self, tokens: Sequence[Token], *, in_slot: bool = False) -> bool:
+    def take(self, tokens: Sequence[Token]) -> bool:
         """Hold what the prefix cache has of these tokens; false if it has none of them.
 
         Only while nothing is held.
         """
-        take = Take(self.number, tuple(tokens), in_slot)
-        found: Alone | Slot | None = self.device.do(take)
+        if self._store is None:
+            self._open(len(tokens) + 1)
+        found: Alone | Slot | None = self.device.do(Take(self.number, tuple(tokens)))
         if found is not None:
             self._put(found)
             self._held = Held(tokens[: found.length])
@@ -159,19 +154,27 @@ class KV:
         self.device.do(Keep(self.number, tuple(history[:count]), room))
 
     def fork(self) -> KV:
-        """An independent copy outside of any batch; buffers are shared until one side writes."""
-        twin = KV.__new__(KV)
-        twin.device, twin.number = self.device, self.device.number()
-        twin._put(self.device.do(Copy(self.number, twin.number)))
-        twin._held = self._held.fork()
+        """An independent copy, in a place of its own."""
+        twin = KV(self.device)
+        if self._store is not None:
+            twin._put(self.device.do(Copy(self.number, twin.number)))
+        twin._held, twin._expects = self._held.fork(), self._expects
         return twin
 
     def close(self) -> None:
         """Free what it holds, for good."""
-        if self._store is not None:
-            self.restart()
-            self._put(None)
+        self.restart()
+        self._closed = True
+
+    def _open(self, room: int) -> Alone | Slot:
+        if self._closed:
+            raise StateError("this generation is closed; make a new one")
+        store: Alone | Slot = self.device.do(Open(self.number, room))
+        self._put(store)
+        return store
 
     def _put(self, store: Alone | Slot | None) -> None:
         self._store = store
         self.slot = store if isinstance(store, Slot) else None
+        if self._expects and isinstance(store, Alone):  # in a slot, nothing has to be prepared
+            self.device.do(Expect(self.number))

@@ -21,6 +21,7 @@ import numpy as np
 from .layers import Runs, owned
 
 GROWTH = 256  # places that are added at a time
+SLACK = 256  # places of a ring beyond its window: how far a row can go back, or ahead in one run
 
 Index: TypeAlias = tuple[Any, ...]
 Pair: TypeAlias = tuple[Any, Any]
@@ -33,19 +34,28 @@ class Pass:
     Consecutive slots from ``first`` on get ``count`` tokens each, from their ``positions`` on.
     Those of which ``runs`` is false only get padding: it goes behind their tokens, where nothing
     sees it, and leaves their states as they are. ``whole``: these are all the slots in use, whose
-    number is ``held``. ``even``: all positions are the same.
+    number is ``held``. ``even``: all positions are the same. ``rooms``: how many slots the arrays
+    have, or are to have, with places for the positions before ``reach``.
     """
 
     def __init__(
-        self, first: int, positions: list[int], runs: list[bool], *, held: int, count: int
+        self,
+        first: int,
+        positions: list[int],
+        runs: list[bool],
+        *,
+        held: int,
+        count: int,
+        rooms: int,
     ) -> None:
         self.slots = slice(first, first + len(positions))
         self.positions = positions
         self.runs = runs
         self.count = count
+        self.rooms, self.reach = rooms, 0
         self.start = min(positions)
         self.end = max(positions) + count  # one more than the highest position
-        self.whole = len(positions) == held
+        self.held, self.whole = held, len(positions) == held
         self.even = self.start + count == self.end
         self._places: dict[tuple[int | None, int, int | None, int], tuple[mx.array, ...]] = {}
         self.where: dict[tuple[int | None, int], tuple[Index, Index]] = {}
@@ -55,7 +65,7 @@ class Pass:
     @cached_property
     def offset(self) -> mx.array | int:
         """The number of tokens before these, as rotary embeddings need it."""
-        one = self.count > 1 and len(self.positions) == 1
+        one = len(self.positions) == 1
         return self.positions[0] if one else mx.array(self.positions, mx.int32)
 
     @cached_property
@@ -104,13 +114,21 @@ class Pass:
 
         Place s holds the latest position up to the token's own that falls there.
         """
-        if (window, ring) not in self._masks:
-            places = mx.arange(self.end if ring is None else min(self.end, ring))
+        key = window, ring
+        if key not in self._masks:
             own = mx.array(self.own[:, None, :, None])
+            if ring is not None and self.count > SLACK:  # what ``SlotKeys`` gives of a long run
+                places, ring = mx.arange(self.before(ring), self.end), None
+            else:
+                places = mx.arange(self.end if ring is None else min(self.end, ring))
             ago = own - places if ring is None else (own - places) % ring
             seen = places <= own if ring is None else ago <= own
-            self._masks[window, ring] = seen if window is None else seen & (ago < window)
-        return self._masks[window, ring]
+            self._masks[key] = seen if window is None else seen & (ago < window)
+        return self._masks[key]
+
+    def before(self, ring: int) -> int:
+        """The first position that the first token of a long run sees in a window."""
+        return max(0, self.start - (ring - SLACK) + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,12 +310,17 @@ class Places:
         for stretch in self.stretches:
             stretch.arrays = []
 
+    def begin(self, slots: int, keys: mx.array, values: mx.array, end: int) -> None:
+        """Make arrays for such keys and values, with room for the positions before ``end``."""
+        for stretch in self.stretches:
+            stretch.begin(slots, stretch.kept(keys[:, :, :1], values[:, :, :1]))
+        self.reserve(slots, end)
+
     def write(self, start: int, keys: mx.array, values: mx.array) -> None:
         """Store the next positions of all slots, from ``start`` on in each."""
         end = start + keys.shape[2]
         if self.empty:
-            for stretch in self.stretches:
-                stretch.begin(keys.shape[0], stretch.kept(keys[:, :, :1], values[:, :, :1]))
+            self.begin(keys.shape[0], keys, values, end)
         self.reserve(keys.shape[0], end)
         for stretch in self._touched(start, end):
             stretch.write(slice(None), start, stretch.kept(keys, values))

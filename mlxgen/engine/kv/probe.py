@@ -14,7 +14,7 @@ import numpy as np
 
 from .alone import Alone
 from .layers import CacheFactory, Model
-from .slots import Slot, Slots
+from .slots import Group, Slot
 
 _HISTORIES = ([1, 2, 3, 4, 5, 6, 7], [5, 3], [2, 7, 1, 8])
 _TOLERANCE = 0.02  # of the spread of the logits: half-precision sums differ with the batch
@@ -24,43 +24,47 @@ def batch_equals_alone(model: Model, make: CacheFactory) -> bool:
     """Run a few tokens both ways and compare; false also for a model that raises on a batch."""
     try:
         return _agree(model, make)
-    except Exception:  # of ``Slots``, or whatever a model does with caches that it does not know
+    except Exception:  # of ``Group``, or whatever a model does with caches that it does not know
         return False
 
 
 def _agree(model: Model, make: CacheFactory) -> bool:
-    slots = Slots(make)
+    group = Group(make)
     rows: list[tuple[Alone, Slot]] = []
     # Machines that share a model add up every pass of it, so all of them are run in any case.
     agreed: list[bool] = []
     for history in _HISTORIES:
         kv = Alone(make)
         kv.forward(model, mx.array([history]))
-        mx.eval(kv.arrays())
-        rows.append((kv.fork(), slots.join(kv)))
+        slot = group.add(len(history))
+        agreed += _compared(
+            model, group, [(Alone(make), slot)], mx.array([history]), [len(history)]
+        )
+        mx.eval(kv.arrays(), group.arrays())
+        rows.append((kv, slot))
     for step in range(3):
         tokens = mx.array([[(3 * i + step) % 8 + 1] for i in range(len(rows))])
         before, slot = rows[1][0].fork(), rows[1][1]
-        agreed += _compared(model, slots, rows, tokens, [1] * len(rows))
+        agreed += _compared(model, group, rows, tokens, [1] * len(rows))
         slot.go_back(slot.length - 1)  # run it again, to try a rewind as well
-        agreed += _compared(model, slots, [(before, slot)], tokens[1:2], [1])
-        agreed += _compared(model, slots, rows, tokens, [1, 0, 1])
+        agreed += _compared(model, group, [(before, slot)], tokens[1:2], [1])
+        agreed += _compared(model, group, rows, tokens, [1, 0, 1])
     run = mx.array([[4, 4, 2], [5, 1, 0]])  # the second one is padded if it is not alone
-    agreed += _compared(model, slots, rows[:1], run[:1], [3])
-    if not slots.recurrent:
-        agreed += _compared(model, slots, rows[1:], run, [3, 2])
+    agreed += _compared(model, group, rows[:1], run[:1], [3])
+    if not group.recurrent:
+        agreed += _compared(model, group, rows[1:], run, [3, 2])
     return all(agreed)
 
 
 def _compared(
     model: Model,
-    slots: Slots,
+    group: Group,
     rows: Sequence[tuple[Alone, Slot]],
     tokens: mx.array,
     lengths: Sequence[int],
 ) -> list[bool]:
     """Whether the next tokens of consecutive rows give together what they give alone, for each."""
-    together = slots.run(model, tokens, lengths, rows[0][1].index)
+    together = group.run(model, tokens, lengths, rows[0][1].index)
     return [
         _alike(kv.forward(model, tokens[i : i + 1, :n])[0, -1], together[i, n - 1])
         for i, ((kv, _), n) in enumerate(zip(rows, lengths, strict=True))

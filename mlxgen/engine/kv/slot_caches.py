@@ -20,10 +20,8 @@ import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
 from .layers import LayerCache, cut, fill, keys_and_values, narrowed, owned
-from .places import Keys, Pair, Pass, Places, Stretch
+from .places import SLACK, Keys, Pair, Pass, Places, Stretch
 from .quantised import Quantisation, QuantisedKeys
-
-SLACK = 256  # places of a ring beyond its window: how far a row can go back, or ahead in one run
 
 SlotLayer: TypeAlias = Any  # SlotKeys, SlotState, or mlx-lm's CacheList of these
 States: TypeAlias = list[mx.array | None]
@@ -53,8 +51,12 @@ class SlotKeys:
         step = self.step
         assert step is not None
         self.offset = step.offset_after
+        if self.places.empty:
+            self.places.begin(step.rooms, keys, values, step.reach)
         if self._how is None:
             (stretch,) = self.places.stretches
+            if self.ring is not None and step.count > SLACK:
+                return self._run_long(step, stretch, keys, values)
             heads = keys.shape[1]
             found = step.where.get((self.ring, heads))
             goes, sees = step.find(stretch, heads) if found is None else found
@@ -64,16 +66,26 @@ class SlotKeys:
         self.places.store(step, keys, values)
         return self._how.seen(self, self.places, step.slots, step.end, step.count)
 
+    def _run_long(self, step: Pass, stretch: Stretch, keys: mx.array, values: mx.array) -> Pair:
+        """Store a run of one slot that is longer than a ring can hold beside what its first tokens
+        see; returns that, and the run, in order."""
+        assert self.ring is not None
+        before = stretch.run(step.slots, step.before(self.ring), step.start)
+        new = keys, values
+        seen = [mx.concatenate(list(pair), axis=2) for pair in zip(before, new, strict=True)]
+        kept = min(step.count, self.ring)
+        stretch.write(step.slots, step.end - kept, [array[:, :, -kept:] for array in new])
+        return seen[0], seen[1]
+
     def make_mask(
         self, n: int, return_array: bool = False, window_size: int | None = None
-    ) -> mx.array | None:
+    ) -> mx.array | str | None:
         """The attention mask of this pass; ``None`` if every token sees all places."""
         step = self.step
         assert step is not None
         window = window_size or self.window
-        alike = step.count == 1 and step.even
-        if alike and not return_array and (window is None or step.end <= window):
-            return None
+        if step.even and not return_array and (window is None or step.end <= window):
+            return None if step.count == 1 else "causal"
         return step.mask(window, self.ring)
 
     def empty(self) -> bool:
@@ -115,6 +127,7 @@ class SlotState(ArraysCache):  # type: ignore[misc]
         super().__init__(size)
         self._held: States = [None] * size
         self._before = self._held
+        self._slots = 0
         self._pass: Pass | None = None
 
     def begin(self, step: Pass) -> None:
@@ -125,11 +138,16 @@ class SlotState(ArraysCache):  # type: ignore[misc]
         step, new = self._pass, self.cache
         assert step is not None
         self._pass, self.cache = None, [None] * len(new)
-        if not all(step.runs):
-            pairs = zip(new, _rows(self._held, step.slots), strict=True)
-            new = [a if a is None or b is None else step.chosen(a, b) for a, b in pairs]
         self._before = self._held
-        self._held = new if step.whole else _replaced(self._held, step.slots, new)
+        if not step.whole or not all(step.runs):
+            held = [
+                mx.zeros((step.held, *b.shape[1:]), b.dtype) if a is None and b is not None else a
+                for a, b in zip(self._held, new, strict=True)
+            ]
+            pairs = zip(new, _rows(held, step.slots), strict=True)
+            new = [a if a is None or b is None else step.chosen(a, b) for a, b in pairs]
+            new = _replaced(held, step.slots, new)
+        self._held = new
 
     @property
     def slots(self) -> int:
@@ -141,12 +159,14 @@ class SlotState(ArraysCache):  # type: ignore[misc]
         self.restore(slot, _rows(self._before, _only(slot)))
 
     def put(self, slot: int, leaf: ArraysCache, slots: int) -> None:
-        """Append the state of one sequence as that of ``slot``, the last one."""
-        assert slot == self.slots
-        self._held = self._before = [
-            new if old is None else mx.concatenate([old, new])
+        """Copy the state of one sequence to ``slot``."""
+        held = [
+            mx.zeros((max(slot + 1, self._slots), *new.shape[1:]), new.dtype)
+            if old is None and new is not None
+            else old
             for old, new in zip(self._held, leaf.cache, strict=True)
         ]
+        self._held = _replaced(held, _only(slot), leaf.cache)
 
     def get(self, slot: int, length: int, leaf: ArraysCache) -> None:
         leaf.cache = self.copy_of(slot)
@@ -155,19 +175,32 @@ class SlotState(ArraysCache):  # type: ignore[misc]
         """The state of one slot, in arrays that keep no other buffer alive."""
         return [None if a is None else owned(a[slot : slot + 1]) for a in self._held]
 
-    def restore(self, slot: int, state: States) -> None:
-        """Restore a state that ``copy_of`` gave."""
-        self._held = _replaced(self._held, _only(slot), state)
+    def restore(self, slot: int, state: States | None) -> None:
+        """Restore a state that ``copy_of`` gave, or that of a sequence without tokens."""
+        state = [None] * len(self._held) if state is None else state
+        rows = [
+            mx.zeros_like(held[:1]) if new is None and held is not None else new
+            for held, new in zip(self._held, state, strict=True)
+        ]
+        self._held = _replaced(self._held, _only(slot), rows)
 
     def move(self, source: int, target: int, length: int) -> None:
         self.restore(target, _rows(self._held, _only(source)))
 
     def keep(self, slots: int) -> None:
-        """Forget the slots after the first ones."""
-        self._held = self._before = [None if a is None else a[:slots] for a in self._held]
+        """Have so many slots: forget those after the first ones, or begin new ones."""
+        self._slots = slots
+        held: States = []
+        for array in self._held:
+            if array is not None and array.shape[0] < slots:
+                rest = [(0, slots - array.shape[0]), *[(0, 0)] * (array.ndim - 1)]
+                array = mx.pad(array, rest)
+            held.append(None if array is None else array[:slots])
+        self._held = self._before = held
 
     def clear(self) -> None:
         self._held = self._before = [None] * len(self._held)
+        self._slots = 0
 
     def arrays(self) -> list[mx.array]:
         return [a for a in self._held if a is not None]

@@ -1,13 +1,17 @@
 """The sequences that go through the model together, and the KV part of each.
 
-Owns the slots of a batch: which sequence has which, how long each is, and what can be taken
-back. Must never know why a token is fed or taken back. Invariant: the slots in use are the first
-ones, without gaps; ``Slot.length`` is the number of tokens that a slot holds.
+Owns the slots of a runner: which sequence has which, how long each is, and what can be taken back.
+Must never know why a token is fed or taken back. Invariant: the slots in use of a group are the
+first ones, without gaps; ``Slot.length`` is the number of tokens that a slot holds.
+
+A group is one set of arrays: every slot of it has as many places as its longest sequence needs, and
+a pass reads them all. So a sequence goes to a group of others that are about as long, from its
+first token to its last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Tokens
 from itertools import pairwise
 from typing import Any
@@ -15,49 +19,65 @@ from typing import Any
 import mlx.core as mx
 
 from ...errors import StateError
-from .alone import Alone
 from .checkpoints import EVERY, Checkpoints
 from .footprint import Footprint
 from .layers import CacheFactory, LayerCache, Model, Runs, leaves
-from .places import GROWTH, Pass
-from .slot_caches import SLACK, SlotKeys, SlotLayer, SlotState, States, slot_layer
+from .places import GROWTH, SLACK, Pass
+from .slot_caches import SlotKeys, SlotLayer, SlotState, States, slot_layer
 
 FEW = 4  # slots that are added at a time; twice as many once there are 16
 WASTE = 2  # there may be that many times as much padding as tokens
 
 
 class Slot:
-    """The place of one sequence in a batch, made by ``Slots.join``.
+    """The place of one sequence in a group; it is made with ``room`` for so many tokens.
 
     Going back is exact and free for attention layers. Recurrent layers can undo the last pass;
     for anything more they restore a checkpoint, and if there is none, nothing is held any more:
-    ``length`` is 0 then, everything is pending again, and the sequence has to leave the slot.
+    ``length`` is 0 then, and everything is pending again.
     """
 
-    __slots__ = ("__weakref__", "_checkpoints", "_least", "_reached", "index", "length", "slots")
+    __slots__ = (
+        "__weakref__",
+        "_checkpoints",
+        "_least",
+        "_reached",
+        "group",
+        "index",
+        "length",
+        "room",
+    )
 
-    def __init__(self, slots: Slots, index: int, length: int) -> None:
-        self.slots = slots
+    def __init__(self, group: Group, index: int, room: int) -> None:
+        self.group = group
         self._checkpoints: Checkpoints[list[States]] = Checkpoints()  # of the recurrent layers
-        self._reached = length  # its greatest length so far: it tells what a ring has overwritten
-        # What a full window dropped before the sequence joined is lost.
-        self._least = length - 1 if slots.window is not None and length > slots.window else 0
+        self._reached = 0  # its greatest length so far: it tells what a ring has overwritten
+        self._least = 0  # what a full window dropped before it was put here is lost
         self.index = index
-        self.length = length
+        self.length = 0
+        self.room = room
 
     @property
     def needs_snapshots(self) -> bool:
         """Whether there may be places to which only a snapshot leads back."""
-        return self.slots.recurrent
+        return self.group.recurrent
 
     @property
     def nbytes(self) -> int:
-        """This sequence's share of the batch's bytes."""
-        return self.slots.nbytes // max(1, len(self.slots))
+        """This sequence's share of the group's bytes."""
+        return self.group.nbytes // max(1, len(self.group))
+
+    def arrays(self) -> list[mx.array]:
+        """Everything to evaluate so that the slot is up to date."""
+        return self.group.arrays()
 
     def can_undo(self, count: int) -> bool:
         """Whether a pass of ``count`` tokens could be undone exactly."""
-        return count <= 1 or (not self.slots.recurrent and count <= SLACK)
+        return count <= 1 or (not self.group.recurrent and count <= SLACK)
+
+    def forward(self, model: Model, tokens: mx.array) -> mx.array:
+        """Run ``tokens`` [1, n] in this slot only: logits [1, n, vocab], lazy."""
+        return self.group.run(model, tokens, [tokens.shape[1]], self.index)
 
     def advance(self, count: int) -> None:
         """Note that the next ``count`` tokens have run."""
@@ -67,37 +87,38 @@ class Slot:
     def checkpoint(self, before: int = 0) -> None:
         """Remember this place if a pass of ``before`` tokens could not be undone; with 0, if one is
         due, and nothing else could lead back to it later."""
-        if not self.slots.recurrent or before == 1:
+        if not self.group.recurrent or before == 1 or not self.length:
             return
         if self._checkpoints.is_due(self.length, 1 if before else EVERY):
-            states = [layer.copy_of(self.index) for layer in self.slots.states]
+            states = [layer.copy_of(self.index) for layer in self.group.states]
             mx.async_eval(states)  # else a copy keeps the states of all slots alive
             self._checkpoints.add(self.length, states)
 
     def go_back(self, to: int) -> None:
         """Hold at most ``to`` tokens: exactly that many if possible, else fewer."""
-        slots, count = self.slots, self.length - to
+        group, count = self.group, self.length - to
         if count <= 0:
             return
         nearest = self._checkpoints.back_to(to)
-        if slots.recurrent and not slots.undo(self.index, count):
+        if group.recurrent and to and not group.undo(self.index, count):
             if nearest is None:
-                self.length = 0
+                self.spoil()
                 return
             to, states = nearest
-            for layer, state in zip(slots.states, states, strict=True):
+            for layer, state in zip(group.states, states, strict=True):
                 layer.restore(self.index, state)
-        window = slots.window
-        if to < self._least or (
+        window = group.window
+        if to < max(1, self._least) or (
             window is not None and self._reached > max(window + SLACK, to + SLACK)
         ):
-            to = 0  # a window would need keys that it no longer holds
-        self.length = to
+            self.spoil()  # a window would need keys that it no longer holds
+        else:
+            self.length = to
 
     def parts(self, ends: Tokens[int]) -> list[tuple[Runs, ...]]:
         """Copies of the tokens from each of some places to the next one, of each layer that can be
         cut; not evaluated yet."""
-        held = [layer.places for layer in self.slots.layers if _is_cut(layer)]
+        held = [layer.places for layer in self.group.layers if _is_cut(layer)]
         return [
             tuple(() if each.empty else each.copy_of(self.index, start, stop) for each in held)
             for start, stop in pairwise(ends)
@@ -105,7 +126,7 @@ class Slot:
 
     def others(self) -> list[LayerCache]:
         """The layers that cannot be cut, in caches of one sequence."""
-        fresh = zip(self.slots.layers, leaves(self.slots.make()), strict=True)
+        fresh = zip(self.group.layers, leaves(self.group.make()), strict=True)
         found = [(layer, leaf) for layer, leaf in fresh if not _is_cut(layer)]
         for layer, leaf in found:
             layer.get(self.index, self.length, leaf)
@@ -116,22 +137,40 @@ class Slot:
         return True
 
     def spoil(self) -> None:
-        """Hold nothing: a pass of this sequence failed half-way through the layers."""
+        """Hold nothing: a pass failed half-way through the layers, or nothing leads back."""
         self._checkpoints.clear()
-        self.length = 0
+        self.length = self._reached = self._least = 0
+        for layer in self.group.states:
+            layer.restore(self.index, None)
+
+    def fill(self, columns: Tokens[Tokens[Runs]], others: Tokens[LayerCache], length: int) -> None:
+        """Hold ``length`` tokens: pieces that follow one another for each layer that can be cut,
+        and caches of one sequence for the others."""
+        try:
+            self.group.put(self.index, columns, others)
+        except BaseException:  # some layers may hold it already
+            self.spoil()
+            raise
+        self.length = self._reached = length
+        window = self.group.window
+        self._least = length - 1 if window is not None and length > window else 0
+        self.checkpoint()
+
+    def fork(self) -> Slot:
+        """An independent copy, in a slot beside this one."""
+        twin = self.group.add(self.room)
+        self.group.copy(self.index, twin.index, self.length)
+        twin.length, twin._reached, twin._least = self.length, self._reached, self._least
+        twin._checkpoints = self._checkpoints.fork()
+        return twin
 
 
-class Slots:
-    """Any number of sequences in one set of caches.
+class Group:
+    """Any number of sequences of similar length in one set of caches; see ``Slots``."""
 
-    ``make`` builds the model's empty caches for one sequence; a pass may read up to ``spare``
-    unused places. Raises ``StateError`` for models with a cache that has no counterpart for
-    several sequences.
-    """
-
-    def __init__(self, make: CacheFactory, spare: int = 1 << 40) -> None:
-        self._spare = spare
+    def __init__(self, make: CacheFactory, number: int = 0) -> None:
         self.make = make
+        self.number = number
         layers = [slot_layer(layer) for layer in make()]
         if any(layer is None for layer in layers):
             raise StateError("this model's caches cannot hold several sequences; run each alone")
@@ -144,14 +183,14 @@ class Slots:
         self.recurrent = bool(self.states)
         # States are replaced, not updated, and a stretch that ends may get one place more.
         self._resized = self.recurrent or any(len(c.places.stretches) > 1 for c in self._keys)
-        self._members: list[Slot] = []
-        self._room = 0
+        self.members: list[Slot] = []
+        self._room = 0  # slots that there is room for
         self._reach = 0  # up to which position all layers have places, as far as that is known
         self._nbytes: int | None = 0  # of all buffers, or None once one of them has changed
         self._undoable: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self.members)
 
     @property
     def nbytes(self) -> int:
@@ -164,125 +203,39 @@ class Slots:
         """All buffers."""
         return [array for layer in self.layers for array in layer.arrays()]
 
-    def nbytes_with(self, footprint: Footprint, joining: Tokens[int], ahead: int) -> int:
-        """The bytes of all buffers once the suitable ones of some sequences have joined and the
-        longest sequence has grown by ``ahead`` tokens; ``joining`` are their lengths."""
-        lengths = [member.length for member in self._members]
-        lengths += [joining[i] for i in self.suitable(joining)]
-        if not lengths:
-            return 0
-        rooms = max(self._room, _rooms(len(lengths)))
-        return max(self.nbytes, footprint.together(rooms, max(lengths) + ahead))
+    # ---- who is in it ----------------------------------------------------------------------
 
-    def suitable(self, joining: Tokens[int]) -> list[int]:
-        """Which sequences of these lengths should join, as indexes; the shortest come first.
-
-        Every slot has as many places as the longest sequence needs, and a pass reads them all.
-        So a sequence of another order of magnitude would take more memory and time here than in
-        a pass of its own. A single sequence stays alone.
-        """
-        lengths = [member.length for member in self._members]
-        chosen = []
-        for i in sorted(range(len(joining)), key=lambda i: joining[i]):
-            if self._suits(joining[i], lengths):
-                lengths.append(joining[i])
-                chosen.append(i)
-        return chosen if len(lengths) > 1 else []
-
-    def in_the_way(self, length: int) -> Slot | None:
-        """The longest sequence, if one of ``length`` tokens suits all others but not that one."""
-        members = sorted(self._members, key=lambda member: member.length)
-        lengths = [member.length for member in members]
-        if len(members) < 2 or self._suits(length, lengths) or length > lengths[-1]:
-            return None
-        return members[-1] if self._suits(length, lengths[:-1]) else None
-
-    def _suits(self, length: int, others: Tokens[int]) -> bool:
-        count, held = len(others) + 1, length + sum(others)
-        padding = count * max(length, *others, 0) - held
-        return padding <= min(WASTE * held, self._spare) + count * GROWTH
-
-    def _trim(self, room: int) -> None:
-        """Free the slots beyond ``room``, and the places after the longest sequence."""
-        for layer in self._keys:
-            layer.places.trim(room, self._longest() + 1)
-        self._changed()
-
-    def _changed(self) -> None:
-        """Note that buffers have another size than before."""
-        self._reach, self._nbytes = 0, None
-
-    def _reserve(self, end: int) -> None:
-        """Have places for the positions before ``end`` in every layer."""
-        if end > self._reach:
-            reach = -(-end // GROWTH) * GROWTH
-            for layer in self._keys:
-                layer.places.reserve(0, reach)
-            self._changed()
-            self._reach = reach
-
-    def _longest(self) -> int:
-        return max((member.length for member in self._members), default=0)
-
-    def join(self, alone: Alone) -> Slot:
-        """Copy a sequence with at least one token into a slot of its own."""
-        caches = list(leaves(alone.caches))
-
-        def put(index: int) -> None:
-            for slot, layer in zip(self.layers, caches, strict=True):
-                slot.put(index, layer, self._room)
-
-        return self._take_in(alone.length, put)
-
-    def fill(self, columns: Tokens[Tokens[Runs]], others: Tokens[LayerCache], length: int) -> Slot:
-        """Write ``length`` tokens into a slot of their own: pieces that follow one another for each
-        layer that can be cut, and caches of one sequence for the others."""
-
-        def put(index: int) -> None:
-            pieces, caches = iter(columns), iter(others)
-            for layer in self.layers:
-                if not _is_cut(layer):
-                    layer.put(index, next(caches), self._room)
-                elif column := [piece for piece in next(pieces) if piece]:
-                    layer.places.put_all(index, column, self._room)
-
-        return self._take_in(length, put)
-
-    def _take_in(self, length: int, put: Callable[[int], None]) -> Slot:
-        """A new slot, into which ``put`` writes a sequence."""
-        self._changed()
-        index, room = len(self._members), _rooms(len(self._members) + 1)
-        if room > self._room:
-            if self._members:  # copy no more places than needed into the larger buffers
+    def add(self, room: int) -> Slot:
+        """An empty slot, for a sequence of so many tokens."""
+        rooms = _rooms(len(self.members) + 1)
+        if rooms > self._room:
+            if self.members:  # copy no more places than needed into the larger buffers
                 self._trim(self._room)
-            self._room = room
-        try:
-            put(index)
-        except BaseException:  # some layers may hold it already
-            self._drop_behind(index)
-            raise
-        member = Slot(self, index, length)
-        member.checkpoint()
-        self._members.append(member)
-        self._undoable = frozenset()
+            self._room = rooms
+        member = Slot(self, len(self.members), room)
+        self.members.append(member)
+        for state in self.states:
+            state.keep(len(self.members))
+        self._changed()
         return member
 
     def leave(self, member: Slot) -> None:
         """Free a slot, if it is still in use; the last sequence takes its place."""
-        if member not in self._members:
+        if member not in self.members:
             return
-        index, last = member.index, len(self._members) - 1
-        mover = self._members.pop()
+        index, last = member.index, len(self.members) - 1
+        mover = self.members.pop()
         if index != last:
-            for layer in self.layers:
-                layer.move(last, index, mover.length)
+            self.copy(last, index, mover.length)
             mover.index = index
-            self._members[index] = mover
-        self._drop_behind(len(self._members))
-        self._undoable = frozenset()
-        if not self._members:
+            self.members[index] = mover
+        for state in self.states:
+            state.keep(len(self.members))
+        self._changed()
+        if not self.members:
+            self.clear()
             return
-        room = _rooms(len(self._members))
+        room = _rooms(len(self.members))
         # Only if it frees half, so that leaving and joining by turns copies nothing.
         if 2 * room <= self._room:
             self._room = room
@@ -292,53 +245,97 @@ class Slots:
 
     def clear(self) -> None:
         """Free all slots, whatever is in them."""
-        self._members.clear()
-        self._undoable = frozenset()
-        self._drop_behind(0)
-
-    def _drop_behind(self, count: int) -> None:
-        """Drop what the layers hold after the first ``count`` slots; all if no slot is in use."""
+        self.members.clear()
+        for layer in self.layers:
+            layer.clear()
+        self._room = 0
         self._changed()
-        for state in self.states:
-            if state.slots > count:
-                state.keep(count)
-        if not self._members:
-            self._room = 0
-            for layer in self.layers:
-                layer.clear()
 
-    def copy_of(self, member: Slot) -> Alone:
-        """The sequence of a slot in caches of its own."""
-        caches = self.make()
-        if member.length:
-            for layer, leaf in zip(self.layers, leaves(caches), strict=True):
-                layer.get(member.index, member.length, leaf)
-        return Alone(self.make, caches, member.length)
+    def put(self, index: int, columns: Tokens[Tokens[Runs]], others: Tokens[LayerCache]) -> None:
+        """Write what ``Slot.fill`` gets."""
+        pieces, caches = iter(columns), iter(others)
+        for layer in self.layers:
+            if not _is_cut(layer):
+                layer.put(index, next(caches), self._room)
+            elif column := [piece for piece in next(pieces) if piece]:
+                layer.places.put_all(index, column, self._room)
+        self._changed()
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy what one slot holds to another."""
+        if length:
+            self._reserve(length)
+            for layer in self.layers:
+                layer.move(source, target, length)
+            self._changed()
+
+    def _trim(self, room: int) -> None:
+        """Free the slots beyond ``room``, and the places after the longest sequence."""
+        for layer in self._keys:
+            if not layer.places.empty:
+                layer.places.trim(room, self._longest() + 1)
+        self._changed()
+
+    def _changed(self) -> None:
+        """Note that buffers have another size than before, or other slots are in use."""
+        self._reach, self._nbytes, self._undoable = 0, None, frozenset()
+
+    def _reserve(self, end: int) -> int:
+        """Have places for the positions before ``end`` in every layer, as far as it has any, and
+        for the room that was asked for; returns up to where there are."""
+        if end > self._reach:
+            longest = max(end, max([member.room for member in self.members], default=0))
+            reach = -(-longest // GROWTH) * GROWTH
+            for layer in self._keys:
+                if not layer.places.empty:
+                    layer.places.reserve(self._room, reach)
+            self._changed()
+            self._reach = reach
+        return self._reach
+
+    def _longest(self) -> int:
+        return max((max(member.length, member.room) for member in self.members), default=0)
+
+    # ---- passes ----------------------------------------------------------------------------
 
     def run(self, model: Model, tokens: mx.array, lengths: Tokens[int], first: int = 0) -> mx.array:
-        """Run the next ``lengths`` tokens of the slots from ``first`` on: logits [n, m, vocab],
+        """Run the next ``lengths`` tokens of the slots from ``first`` on: logits [n, most, vocab],
         lazy.
 
         The rows of ``tokens`` [n, most] are padded at their ends. Nothing is gathered: a slot
         between others takes part with a length of 0, and keeps what it holds. With recurrent
-        layers all other lengths must be the same, as their states would take in the padding. The
-        tokens run in pieces of ``SLACK``, the first of which may be shorter, and of which there may
-        be several only for one slot; m is the length of the last piece.
+        layers all other lengths must be the same, as their states would take in the padding. With
+        windows, a pass of several slots has ``SLACK`` tokens at most.
         """
-        members, most = self._members[first : first + len(lengths)], tokens.shape[1]
+        members, most = self.members[first : first + len(lengths)], tokens.shape[1]
         runs = [length > 0 for length in lengths]
-        for end in range((most - 1) % SLACK + 1, most + 1, SLACK):
-            piece = tokens[:, max(0, end - SLACK) : end]
-            positions, count = [member.length for member in members], piece.shape[1]
-            step = Pass(first, positions, runs, held=len(self), count=count)
-            logits = self._through(model, piece, step)
-            for member in members:
-                member.advance(count)  # in a ring, the padding has overwritten older keys
+        positions = [member.length for member in members]
+        step = Pass(first, positions, runs, held=len(self), count=most, rooms=self._room)
+        try:
+            step.reach = self._reserve(step.end)
+            for layer in self._keys:
+                layer.step, layer.offset = step, step.offset
+            for state in self.states:
+                state.begin(step)
+            logits = model(tokens, cache=self.caches)
+            for layer in self._keys:
+                layer.step = None
+            for state in self.states:
+                state.end()
+            if self._resized or not step.start:
+                self._nbytes = None
+        except BaseException:
+            self._undoable = frozenset()
+            for member, runs_too in zip(members, runs, strict=True):
+                if runs_too:
+                    member.spoil()
+            raise
         undoable = [first + i for i, length in enumerate(lengths) if length == most == 1]
         self._undoable = frozenset(undoable)
         for member, length in zip(members, lengths, strict=True):
+            member.advance(most)  # in a ring, the padding has overwritten older keys
             member.length -= most - length
-            if length:
+            if length and self.recurrent:
                 member.checkpoint()
         return logits
 
@@ -356,34 +353,81 @@ class Slots:
 
     def check_integrity(self) -> None:
         """Assert the invariant; for tests."""
-        assert [member.index for member in self._members] == list(range(len(self._members)))
-        assert all(layer.slots == len(self._members) for layer in self.states)
+        assert [member.index for member in self.members] == list(range(len(self.members)))
+        assert all(layer.slots in (0, len(self.members)) for layer in self.states)
         assert self.nbytes == sum(array.nbytes for array in self.arrays())
-        assert not self._members or all(
-            layer.places.slots >= len(self._members) for layer in self._keys
-        )
 
-    def _through(self, model: Model, tokens: mx.array, step: Pass) -> mx.array:
-        try:
-            self._reserve(step.end)
-            for layer in self._keys:
-                layer.step, layer.offset = step, step.offset
-            for state in self.states:
-                state.begin(step)
-            logits = model(tokens, cache=self.caches)
-            for layer in self._keys:
-                layer.step = None
-            for state in self.states:
-                state.end()
-            if self._resized:
-                self._nbytes = None
-        except BaseException:
-            self._undoable = frozenset()
-            for member, runs in zip(self._members[step.slots], step.runs, strict=True):
-                if runs:
-                    member.spoil()
-            raise
-        return logits
+
+class Slots:
+    """All slots of a runner, in groups of sequences that are about as long.
+
+    ``make`` builds the model's empty caches for one sequence; a pass may read up to ``spare``
+    unused places. Raises ``StateError`` for models with a cache that has no counterpart for
+    several sequences.
+    """
+
+    def __init__(self, make: CacheFactory, spare: int = 1 << 40) -> None:
+        self._make, self._spare = make, spare
+        self.groups = [Group(make)]
+        self.recurrent, self.window = self.groups[0].recurrent, self.groups[0].window
+
+    def __len__(self) -> int:
+        return sum(map(len, self.groups))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all buffers."""
+        return sum([group.nbytes for group in self.groups])
+
+    def open(self, room: int) -> Slot:
+        """An empty slot for a sequence of so many tokens, among others that are about as long."""
+        for group in self.groups:
+            if self._suits(room, [max(each.length, each.room) for each in group.members]):
+                return group.add(room)
+        self.groups.append(Group(self._make, len(self.groups)))
+        return self.groups[-1].add(room)
+
+    def clear(self) -> None:
+        """Free all slots, whatever is in them."""
+        for group in self.groups:
+            group.clear()
+
+    def nbytes_with(
+        self, footprint: Footprint, lengths: Mapping[Slot, int], joining: Iterable[int], ahead: int
+    ) -> int:
+        """The bytes of all buffers once the sequences in slots are those of ``lengths``, others of
+        the lengths ``joining`` have come, and the longest of each group has grown by ``ahead``
+        tokens."""
+        groups = [
+            [
+                max(each.length, each.room, lengths[each])
+                for each in group.members
+                if each in lengths
+            ]
+            for group in self.groups
+        ]
+        for length in joining:
+            place = next((own for own in groups if self._suits(length, own)), None)
+            if place is None:
+                groups.append(place := [])
+            place.append(length)
+        total = 0
+        for i, own in enumerate(groups):
+            if own:
+                stays = i < len(self.groups) and len(own) >= len(self.groups[i])
+                held = self.groups[i].nbytes if stays else 0
+                total += max(held, footprint.together(_rooms(len(own)), max(own) + ahead))
+        return total
+
+    def check_integrity(self) -> None:
+        """Assert the invariant; for tests."""
+        for group in self.groups:
+            group.check_integrity()
+
+    def _suits(self, length: int, others: Tokens[int]) -> bool:
+        count, held = len(others) + 1, length + sum(others)
+        padding = count * max(length, *others, 0) - held
+        return padding <= min(WASTE * held, self._spare) + count * GROWTH
 
 
 def _is_cut(layer: SlotLayer) -> bool:
@@ -393,5 +437,7 @@ def _is_cut(layer: SlotLayer) -> bool:
 
 def _rooms(count: int) -> int:
     """How many slots to have for ``count`` sequences: a few more, as a change copies them all."""
+    if count < FEW:
+        return count if count < 3 else FEW
     step = FEW if count <= 4 * FEW else 2 * FEW
     return -(-count // step) * step

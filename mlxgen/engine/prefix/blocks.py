@@ -29,7 +29,7 @@ from ..kv.layers import (
     restore,
     sliceable,
 )
-from ..kv.slots import Slot, Slots
+from ..kv.slots import Slot
 from .block import BLOCK, Block, Snapshot, TokenIds, begins, in_common, joined, key_of
 from .disk import Disk, File
 
@@ -75,9 +75,10 @@ class Chain(NamedTuple):
             restore(caches, others)
         return Alone(make, caches, self.length)
 
-    def into(self, slots: Slots) -> Slot:
+    def into(self, slot: Slot) -> Slot:
         """The sequence in a slot of its own: its blocks are written there, one after the other."""
-        return slots.fill(self._columns(), self._others(), self.length)
+        slot.fill(self._columns(), self._others(), self.length)
+        return slot
 
     def _columns(self) -> list[list[Runs]]:
         """For each layer that can be cut, what its blocks have."""

@@ -35,7 +35,7 @@ from ..kv.alone import Alone
 from ..kv.commands import Changed, Empty, Flush, Limit, Load, Restore, Save, Settle, Shrink
 from ..kv.footprint import Footprint
 from ..kv.layers import CacheFactory, arrays_in
-from ..kv.slots import Slot, Slots
+from ..kv.slots import Slot
 from . import block_file
 from .block import BLOCK, Block, Snapshot, TokenIds, as_ids, key_of, root_of
 from .block_file import Layout, checked_path
@@ -139,10 +139,10 @@ class BlockStore:
         chain, room = self._use(tokens), (len(tokens) // _STEP + 1) * _STEP
         return chain.alone(self._make, room) if chain.length else None
 
-    def take_into(self, slots: Slots, tokens: Sequence[Token]) -> Slot | None:
-        """The same in a slot, where it is copied to at once."""
+    def take_into(self, slot: Slot, tokens: Sequence[Token]) -> Slot | None:
+        """The same in a slot that is empty, where it is copied to at once."""
         chain = self._use(tokens)
-        return chain.into(slots) if chain.length else None
+        return chain.into(slot) if chain.length else None
 
     def _use(self, tokens: Sequence[Token]) -> Chain:
         with self._lock:

@@ -5,12 +5,12 @@ Invariant: an estimate is never below what is then allocated.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from weakref import WeakSet
 
 from ...errors import CapacityError
 from ...loading.memory import MemoryPlan
-from ..kv import SMALLEST, Activations, Footprint
+from ..kv import SMALLEST, Activations, Footprint, Slot
 from ..kv.commands import Limit
 from ..prefix.store import BlockStore
 from ..step.handle import Handle
@@ -104,31 +104,37 @@ class Memory:
         slots = self._runner.slots
         total = slots.nbytes if slots is not None else 0
         for handle in handles:
-            total += handle.kv.nbytes if handle.kv.slot is None else 0
+            total += handle.kv.nbytes if slots is None else 0
             total += handle.drafts.nbytes
         return total
 
     def needed_soon(
-        self, running: Iterable[Handle], prefilled: Collection[Handle], parked: Iterable[Handle]
+        self, handles: Iterable[Handle], more: Handle | None = None, without: Handle | None = None
     ) -> int:
-        """Bytes of all KV a few steps from now, when what is prefilled has joined the others."""
-        alone = sum(handle.kv.nbytes for handle in parked)
-        now: list[int] = []  # lengths of those that may join the slots in the next step
-        later: list[int] = []
-        for handle in (*running, *prefilled):
-            length = len(handle.history)
-            alone += handle.drafts.nbytes_at(length + HEADROOM)
-            if handle.kv.slot is None:
-                alone += self._footprint.alone(length + HEADROOM)
-                begun = handle.kv.length > 0 and handle not in prefilled
-                (now if begun else later).append(length)
-        slots, together = self._runner.slots, 0
-        if slots is not None:
-            together = slots.nbytes_with(self._footprint, now, HEADROOM)
-            if later:  # more may suit each other less
-                joining = [*now, *later]
-                together = max(together, slots.nbytes_with(self._footprint, joining, HEADROOM))
-        return alone + together
+        """Bytes of all KV of these a few steps from now, with one sequence ``more``, or ``without``
+        one."""
+        total, slots = 0, self._runner.slots
+        held: dict[Slot, int] = {}
+        joining: list[int] = []
+        for handle in handles:
+            if handle is not without:
+                length = len(handle.history)
+                total += handle.drafts.nbytes_at(length + HEADROOM)
+                if slots is None:
+                    total += self._footprint.alone(length + HEADROOM)
+                elif handle.kv.slot is None:
+                    joining.append(length)
+                else:
+                    held[handle.kv.slot] = length
+        if more is not None:
+            length = len(more.history)
+            total += more.drafts.nbytes_at(length + HEADROOM)
+            if slots is None:
+                total += self._footprint.alone(length + HEADROOM)
+            joining.append(length)
+        if slots is None:
+            return total
+        return total + slots.nbytes_with(self._footprint, held, joining, HEADROOM)
 
     def leave_for_cache(self, room: int) -> None:
         """Let the prefix caches hold no more than ``room`` bytes now."""

@@ -114,8 +114,8 @@ class Prefill:
             if handle not in self._begun:
                 if self._waits(handle, done) or self._is_read(handle):
                     continue
-                tokens -= self._look_up(handle, in_slot=True) // COPIED_PER_RUN
-            if handle.kv.slot is not None:  # what is left of it runs beside the others
+                tokens -= self._look_up(handle) // COPIED_PER_RUN
+            if handle.cached and self._runs_beside(handle):
                 done.append(handle)
                 continue
             last = handle
@@ -250,29 +250,24 @@ class Prefill:
         lengths = [missing, *map(self._loop.passes.due, others)]
         return len(lengths) * max(lengths) <= PADDING * sum(lengths)
 
-    def _look_up(self, handle: Handle, *, in_slot: bool = False) -> int:
-        """Take what the prefix cache has of a sequence; returns how many tokens.
+    def _runs_beside(self, handle: Handle) -> bool:
+        """Whether what is left of a prompt can run beside the others."""
+        loop = self._loop
+        if loop.runner.slots is None or not loop.handles or handle.is_scored:
+            return False
+        return not loop.is_behind(handle) and not loop.undrafted(handle)
 
-        ``in_slot``: straight into a slot, if what is left can run beside the others.
-        """
+    def _look_up(self, handle: Handle) -> int:
+        """Take what the prefix cache has of a sequence; returns how many tokens."""
         self._begun[handle] = []
         if self._cache is None or handle.kv.length or handle.is_scored:
             return 0
-        in_slot = in_slot and self._ask(lambda cache: self._fits_beside(handle, cache), False)
-        if self._ask(lambda cache: take_prefix(handle, cache, in_slot=in_slot), False):
+        if self._ask(lambda cache: take_prefix(handle, cache), False):
             self.hits += 1
         else:
             self.misses += 1
         self._begun[handle] = self._ask(lambda cache: places_ahead(handle, cache, self._places), [])
         return handle.kv.length
-
-    def _fits_beside(self, handle: Handle, cache: BlockStore) -> bool:
-        """Whether all but a few tokens of a sequence are kept, and it suits those in the slots."""
-        slots, most, length = self._loop.runner.slots, self._loop.longest_run, len(handle.history)
-        if slots is None or not len(slots) or most is None or not cache.any_length:
-            return False
-        few = length - cache.match(handle.history) <= most and not self._loop.undrafted(handle)
-        return few and bool(slots.suitable([length]))
 
     def _run(self, handle: Handle, count: int) -> None:
         """Run so many tokens of a prompt; what it holds at a place is kept."""
@@ -294,14 +289,12 @@ class Prefill:
             return instead
 
 
-def take_prefix(handle: Handle, cache: BlockStore, *, in_slot: bool = False) -> bool:
+def take_prefix(handle: Handle, cache: BlockStore) -> bool:
     """Let a handle that has run nothing begin with what the cache has of its history."""
     if handle.is_scored:
         return False
-    if cache.match(handle.history) < LEAST or not handle.kv.take(handle.history, in_slot=in_slot):
+    if cache.match(handle.history) < LEAST or not handle.kv.take(handle.history):
         return False
-    if handle.request.may_decline:
-        handle.kv.expect_rewinds()
     handle.cached = min(handle.kv.length, handle.request.base + handle.request.first)
     return True
 

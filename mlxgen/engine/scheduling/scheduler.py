@@ -12,8 +12,8 @@ first and take it from the prefix cache. What has no room left starts again late
 its draws are functions of seed and position, so nobody can tell.
 
 So does everybody who ran when the model fails: one after the other, each once more has come of the
-one before it. A sequence with which the model fails again and again before that is failed, with the
-reason. Nobody looks for a culprit.
+one before it. A sequence with which the model fails again before that is failed, with the reason.
+Nobody looks for a culprit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from ..step.handle import Handle
 from .memory import Memory
 from .prefill import Prefill
 
-RETRIES = 2  # of a sequence that the model fails with, before anything more comes of it
 BEHIND = 64  # pending tokens from which on a request is prefilled again instead of stepped
 
 
@@ -114,7 +113,8 @@ class Scheduler:
 
     def fork(self, handle: Handle, n: int = 1) -> list[Handle]:
         """``n`` copies that go on from where a sequence is, each with a seed of its own."""
-        if handle in self._queue and self._open_places and self._fits(handle):
+        begins = handle in self._queue and self._open_places and self._fits(handle)
+        if begins and not handle.faults:
             handle.start()
             if not handle.has_ended:
                 self._queue.remove(handle)
@@ -131,13 +131,15 @@ class Scheduler:
                 self._recover(Fault.of(error), self._events)
         if handle.closed:
             raise StateError("the sequence has failed; its last event says why")
-        twins = handle.forks(handle.request.fork_seeds(n))
-        for twin in twins:
-            if handle in self._queue or not self._open_places or not self._fits(twin):
-                self._preempt(twin)
-                self._queue.append(twin)
-            else:
+        twins = []
+        for seed in handle.request.fork_seeds(n):
+            runs = handle not in self._queue and self._open_places and self._fits(handle)
+            twins.append(twin := handle.fork(seed, bare=not runs))
+            if runs:
                 self._loop.join(twin)
+            else:
+                self._queue.append(twin)
+                self._preempted += 1
         self._memory.leave_for_cache(self._room_for_cache())
         return twins
 
@@ -170,7 +172,6 @@ class Scheduler:
 
     def park(self, handle: Handle) -> None:
         """Let a sequence rest until ``resume``: it keeps its KV while there is room for it."""
-        self._loop.take_alone(handle)
         self._take_out(handle)
         self._parked.append(handle)
 
@@ -362,9 +363,6 @@ class Scheduler:
                 continue
             held = [*self._loop.handles, *self._prefill]
             if len(held) == 1:
-                if held[0].kv.slot is not None:  # alone it needs no more than its own
-                    self._loop.take_alone(held[0])
-                    continue
                 self._fail_for_room(held[0], events)
                 return
             if not held:
@@ -390,11 +388,9 @@ class Scheduler:
 
     def _needed_soon(self, more: Handle | None = None, without: Handle | None = None) -> int:
         """Bytes of all KV a few steps from now, with one sequence more or without one."""
-        places = (self._loop.handles, self._prefill, self._parked)
-        running, prefilled, parked = ([h for h in p if h is not without] for p in places)
-        if more is not None:
-            running.append(more)
-        return self._memory.needed_soon(running, prefilled, parked)
+        parked = [handle for handle in self._parked if handle.kv.length]
+        handles = [*self._loop.handles, *self._prefill, *parked]
+        return self._memory.needed_soon(handles, more, without)
 
     def _fail_for_room(self, handle: Handle, events: list[Event]) -> None:
         if self._memory.needed(handle) <= self._memory.promised:
@@ -436,7 +432,7 @@ class Scheduler:
             if error is None and reason is None:
                 continue
             if error is None and reason != "cancelled":
-                lent = handle.kv.slot is None and self._memory.lends(handle.kv.length)
+                lent = self._memory.lends(handle.kv.length)
                 self._prefill.keep(handle, self._room_for_cache(handle if lent else None))
             self._take_out(handle)
             self._close(handle)
@@ -464,7 +460,6 @@ class Scheduler:
         """Rows that have much to run again, say after a long rewind, do so between the steps."""
         behind = [t for t in self._loop.handles if self._loop.is_behind(t) and not t.is_ready]
         for handle in behind:
-            self._loop.take_alone(handle)
             self._loop.leave(handle)
             self._prefill.add(handle, begun=handle.kv.length > 0)
         return bool(behind)
@@ -477,30 +472,26 @@ class Scheduler:
 
     def _recover(self, fault: Fault, events: list[Event]) -> None:
         """Have everybody who ran begin again from their history, and those fail that have done so
-        often enough and did not get on. Raises what happens while nothing runs."""
+        and did not get on. Raises what happens while nothing runs."""
         self._faults += 1
-        handle = fault.handle
-        if handle is not None and not handle.closed and not fault.short_of_memory:
-            ran = [handle]  # the others were not harmed
-        else:
-            self._loop.restart()
-            for handle in (*self._prefill, *self._parked):
-                handle.distrust()
-            ended = [handle for handle in self._loop.handles if handle.has_ended]
-            self._deliver([Event(handle, [], fault.error()) for handle in ended], events)
-            ran = [*self._loop.handles, *self._prefill]
-            if not ran and not ended:
-                raise fault.error_of_all()
+        self._loop.restart()
+        for handle in (*self._prefill, *self._parked):
+            handle.distrust()
+        ended = [handle for handle in self._loop.handles if handle.has_ended]
+        self._deliver([Event(handle, [], fault.error()) for handle in ended], events)
+        ran = [*self._loop.handles, *self._prefill]
+        if not ran and not ended:
+            raise fault.error_of_all()
         if fault.short_of_memory or any(handle.cached for handle in ran):
             self._memory.leave_for_cache(0)  # the fault may be in what they began with
             mx.clear_cache()
-        failed = [handle for handle in ran if handle.faults == RETRIES]
+        failed = [handle for handle in ran if handle.faults]
         self._deliver([Event(handle, [], fault.error()) for handle in failed], events)
         for handle in reversed(ran):
             if not handle.closed:
                 self._take_out(handle)
                 handle.distrust()
-                handle.faults += 1
+                handle.faults = 1
                 self._queue.appendleft(handle)
 
 

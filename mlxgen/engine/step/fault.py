@@ -1,24 +1,22 @@
 """A failure in the middle of a step: of a forward pass, of what leads to one, or of reading it.
 
-It never leaves the engine: callers get its ``error``. Invariant: if it has a ``handle``, that one's
-pass failed before anything of it was submitted, so that no other sequence was harmed.
+It never leaves the engine: callers get its ``error``. Nobody looks for who is to blame: what is on
+the device is dropped, and every row that ran begins again from its history.
 """
 
 from __future__ import annotations
 
 from ...errors import CapacityError, MlxgenError, ModelError
-from .handle import Handle
 
 _SHOWN = 300  # characters of a foreign message
 
 
 class Fault(Exception):  # noqa: N818 (it is not an error of the caller)
-    """See the module; ``handle`` is ``None`` if it may be anybody's."""
+    """See the module."""
 
-    def __init__(self, cause: Exception, handle: Handle | None = None) -> None:
-        super().__init__(cause, handle)
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(cause)
         self.cause = cause
-        self.handle = handle
 
     @classmethod
     def of(cls, error: Exception) -> Fault:

@@ -186,8 +186,6 @@ class Handle:
         self.drafts.restart()
         if self.scores is not None:
             self.scores.restart()
-        if self.request.may_decline:
-            self.kv.expect_rewinds()
         self.cached = 0
         self.logits = self.ahead = self.guess = None
 
@@ -196,20 +194,18 @@ class Handle:
         self.drafts.distrust()
         self.restart()
 
-    def fork(self, seed: int, kv: KV | None = None) -> Handle:
-        """An independent copy outside of a batch that draws from ``seed``."""
-        kv = (self.kv if kv is None else kv).fork()
+    def fork(self, seed: int, *, bare: bool = False) -> Handle:
+        """An independent copy that draws from ``seed``; a ``bare`` one holds nothing."""
+        kv = KV(self.kv.device) if bare else self.kv.fork()
         twin = Handle(self.request.fork(seed), kv, self.drafts.fork())
-        twin.logits = self.logits  # what is drafted stays with this one
+        if bare:
+            twin.restart()
+        else:
+            twin.logits = self.logits  # what is drafted stays with this one
         twin._started = self._started and twin._began
         twin.scores = None  # they are delivered once
         twin.faults = self.faults
         return twin
-
-    def forks(self, seeds: Iterable[int]) -> list[Handle]:
-        """Independent copies, one for each seed, that share one KV until they write."""
-        kv = self.kv if self.kv.slot is None else self.kv.fork()  # copied out once, for all of them
-        return [self.fork(seed, kv) for seed in seeds]
 
     def close(self) -> None:
         """End the generation and free its cache."""

@@ -3,21 +3,21 @@
 Owns in which passes pending, drawn and drafted tokens go through the model. Must never sample, nor
 know when a pass is due: the loop does. Invariant: a pass leaves in ``handle.ahead`` the logits
 after its last pending token, and after every drafted one, but nothing if it is not come to that
-token; nothing is evaluated but the pieces of a long run. What a pass of one handle raises
-while it is built is its ``Fault``.
+token; nothing is evaluated but the pieces of a long run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import mlx.core as mx
 
-from ..kv import Fed
+from ..kv import PREFILL_STEP, Fed
 from ..kv.commands import Run
-from ..kv.padded import longest_padded
-from .fault import Fault
+from ..kv.places import SLACK
+from ..kv.slots import Group
 from .handle import Handle, Logits
 from .pace import Clock
 from .plan import FEW
@@ -58,6 +58,9 @@ class Work(NamedTuple):
         handle.passes += 1
 
 
+_index = attrgetter("handle.kv.slot.index")  # of some work in the slots
+
+
 class Passes:
     """See the module. ``runner`` is told what to run, and ``clock`` how much that is."""
 
@@ -66,7 +69,9 @@ class Passes:
     def __init__(self, runner: Runner, clock: Clock) -> None:
         self.runner = runner
         self.clock = clock
-        self.longest_padded = longest_padded(runner.make) if runner.slots is not None else 0
+        self.longest_padded = 0  # tokens of a prompt that may share a pass with others
+        if runner.slots is not None and not runner.slots.recurrent:
+            self.longest_padded = PREFILL_STEP if runner.slots.window is None else SLACK
 
     # ---- prompts ---------------------------------------------------------------------------
 
@@ -79,22 +84,18 @@ class Passes:
         return max(0, count - apart)
 
     def prefill(self, handle: Handle, count: int) -> None:
-        """Run ``count`` pending tokens of a handle outside of the slots, with the logits after the
-        last one of all; if the tokens of its prompt are scored, ``PIECE`` at most."""
+        """Run ``count`` pending tokens of a handle by itself, with the logits after the last one
+        of all; if the tokens of its prompt are scored, ``PIECE`` at most."""
         kv, scores = handle.kv, handle.scores if handle.is_scored else None
         pending, held = kv.align(handle.history), kv.length
         piece = pending[: count if scores is None else min(count, PIECE)]
         wanted = int(len(piece) == len(pending)) if scores is None else len(piece)
         self.clock.run(len(piece), of_prompt=True)
         self._look(piece)
-        try:
-            logits = self._do([Work(handle, piece, wanted)])
-            if scores is not None:
-                scores.add(held, logits)
-        except Exception as error:
-            raise Fault(error, handle) from error
+        logits = self._do([Work(handle, piece, wanted)])
+        if scores is not None:
+            scores.add(held, logits)
         kv.submit()
-        kv.snapshot()
         if wanted and scores is None:
             mx.async_eval(logits)
             Work(handle, piece).done(logits, 0)
@@ -123,22 +124,13 @@ class Passes:
         dues = [min(self.due(handle), len(handle.pending) - 1) for handle in handles]
         pairs = zip(handles, dues, strict=True)
         work = [Work(handle, handle.pending[:due], 0) for handle, due in pairs]
-        size = len(work) * max(len(tokens) for _, tokens, _ in work)
-        self.clock.run(size, of_prompt=True)
-        for _, tokens, _ in work:
-            self._look(tokens)
-        try:
-            logits = self._do(work)
-        except Exception:  # then each in a pass of its own, so that it is known whose it was
-            for handle in handles:
-                handle.align()
-                if count := self.due(handle):
-                    self.prefill(handle, count)
-            return
-        _done(work, logits)
-        for handle in handles:
-            handle.kv.submit()
-            handle.kv.snapshot()
+        for group in _by_group(work):
+            for part in _parts(group):
+                self.clock.run(_size(part), of_prompt=True)
+                for each in part:
+                    self._look(each.tokens)
+                _done(part, self._do(part))
+                part[0].handle.kv.submit()
 
     def _look(self, tokens: Sequence[Fed]) -> None:
         """Learn nothing from a pass with images: the vision tower takes its own time."""
@@ -152,12 +144,9 @@ class Passes:
     def run(self, work: Sequence[Work]) -> list[mx.array]:
         """Run tokens of many handles, those in the slots together; their logits, nothing of it
         evaluated."""
-        inside: list[Work] = []
-        alone: list[Work] = []
-        for each in work:
-            (alone if each.handle.kv.slot is None else inside).append(each)
-        arrays = self._run_in_slots(inside) if inside else []
-        return arrays + [self._run_alone(each) for each in alone]
+        if self.runner.slots is None:
+            return [self._run_alone(each) for each in work]
+        return [array for group in _by_group(work) for array in self._run_in_slots(group)]
 
     def _run_alone(self, work: Work) -> mx.array:
         """Run what a handle outside of the slots has pending, a long run in pieces."""
@@ -170,13 +159,8 @@ class Passes:
             kv.snapshot(before=count - 1)
         self.clock.run(len(tokens))
         self._look(handle.pending)
-        try:
-            logits = self._do([Work(handle, tokens, count)])
-        except Exception as error:
-            raise Fault(error, handle) from error
+        logits = self._do([Work(handle, tokens, count)])
         work.done(logits, 0)
-        if count == 1:
-            kv.snapshot()
         return logits
 
     def _last_piece(self, handle: Handle) -> int:
@@ -189,7 +173,7 @@ class Passes:
         return held
 
     def _run_in_slots(self, work: Sequence[Work]) -> list[mx.array]:
-        """Passes for what is next in the slots, as few as it takes without much padding.
+        """Passes for what is next in slots of one group, as few as it takes without much padding.
 
         Long runs are cut, and go on in the next pass: beside more than a ``FEW`` rows, a pass is
         bound by its tokens, and a run goes through one by one. Drafts are run whole.
@@ -250,6 +234,14 @@ class Passes:
         return logits
 
 
+def _by_group(work: Sequence[Work]) -> list[list[Work]]:
+    """Apart by the groups of their slots."""
+    groups: dict[Group | None, list[Work]] = {}
+    for each in work:
+        groups.setdefault(each.handle.kv.store.group, []).append(each)
+    return list(groups.values())
+
+
 def _parts(group: list[Work]) -> list[list[Work]]:
     """A group in the order of its slots; apart where those between them would be much padding."""
     group.sort(key=_index)
@@ -281,10 +273,5 @@ def _size(group: Sequence[Work]) -> int:
 
 def _span(work: Sequence[Work]) -> int:
     """How many slots there are from the first to the last of these, which are in their order."""
-    return _index(work[-1]) - _index(work[0]) + 1
-
-
-def _index(work: Work) -> int:
-    slot = work.handle.kv.slot
-    assert slot is not None
-    return slot.index
+    span: int = _index(work[-1]) - _index(work[0]) + 1
+    return span

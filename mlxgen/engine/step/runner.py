@@ -28,9 +28,8 @@ from ..kv.commands import (
     Empty,
     Expect,
     Free,
-    Join,
     Keep,
-    Leave,
+    Open,
     Run,
     Settle,
     Snapshot,
@@ -43,7 +42,6 @@ from ..kv.commands import (
 from ..kv.feed import Feed
 from ..kv.held import Fed, stacked
 from ..kv.layers import PREFILL_STEP, CacheFactory, Model
-from ..kv.padded import run_padded
 from ..kv.slots import Slot, Slots
 from ..prefix.store import BlockStore
 
@@ -107,26 +105,18 @@ class Runner(Device):
             case Expect(kv):
                 self._alone(kv).expect_rewinds()
             case Submit(kv):
-                mx.async_eval(self._alone(kv).arrays())
+                mx.async_eval(self._stores[kv].arrays())
             case Wait(kv):
-                mx.eval(self._alone(kv).arrays())
+                mx.eval(self._stores[kv].arrays())
+            case Open(kv, room):
+                slots = self.slots
+                return self._put(kv, Alone(self.make) if slots is None else slots.open(room))
             case Copy(kv, twin):
-                store = self._stores[kv]
-                copy = store.fork() if isinstance(store, Alone) else store.slots.copy_of(store)
-                return self._put(twin, copy)
-            case Join(kv):
-                assert self.slots is not None
-                return self._put(kv, self.slots.join(self._alone(kv)))
-            case Leave(kv):
-                slot = self._slot(kv)
-                copy = slot.slots.copy_of(slot)
-                slot.slots.leave(slot)
-                return self._put(kv, copy)
+                return self._put(twin, self._stores[kv].fork())
             case Free(kv):
-                held = self._stores.get(kv)
+                held = self._stores.pop(kv)
                 if isinstance(held, Slot):
-                    held.slots.leave(held)
-                return self._put(kv, Alone(self.make))
+                    held.group.leave(held)
             case Spoil(kv):
                 self._stores[kv].spoil()
             case Clear():
@@ -148,9 +138,11 @@ class Runner(Device):
         cache = self.cache()
         try:
             match command:
-                case Take(kv, tokens, in_slot):
-                    into = self.slots if in_slot else None
-                    found = cache.take(tokens) if into is None else cache.take_into(into, tokens)
+                case Take(kv, tokens):
+                    into = self._stores[kv]
+                    if isinstance(into, Slot):
+                        return cache.take_into(into, tokens)
+                    found = cache.take(tokens)
                     return None if found is None else self._put(kv, found)
                 case Keep(kv, tokens, room):
                     self._keeps, self._rests = True, False
@@ -173,11 +165,6 @@ class Runner(Device):
         assert isinstance(store, Alone)
         return store
 
-    def _slot(self, kv: int) -> Slot:
-        store = self._stores[kv]
-        assert isinstance(store, Slot)
-        return store
-
     def _run(self, run: Run) -> mx.array:
         if self._rests and self.cache is not None:
             self._rests = False
@@ -189,35 +176,30 @@ class Runner(Device):
             rows, model = self.feed.prepared([tokens for _, tokens in run.rows], model)
             numbered = [(kv, tuple(row)) for (kv, _), row in zip(run.rows, rows, strict=True)]
             run = run._replace(rows=tuple(numbered))
-        store = self._stores[run.rows[0][0]]
-        if isinstance(store, Slot):
-            return self._run_in_slots(run, model)
-        rows = [tokens for _, tokens in run.rows]
-        inputs = self._inputs(rows)
-        if len(rows) > 1:
-            lengths, alone = list(map(len, rows)), [self._alone(kv) for kv, _ in run.rows]
-            logits = run_padded(model, self.make, inputs, lengths, alone)
-            return last_rows(logits, lengths, run.wanted)
-        (wanted,) = run.wanted
-        rest = len(rows[0]) - wanted
-        if len(rows[0]) > SHORT and wanted and rest:  # logits of the others are never computed
+        stores = [self._stores[kv] for kv, _ in run.rows]
+        if len(stores) > 1:
+            return self._run_several(run, stores, model)
+        ((_, tokens),), (wanted,), (store,) = run.rows, run.wanted, stores
+        inputs, rest = self._inputs([tokens]), len(tokens) - wanted
+        if len(tokens) > SHORT and wanted and rest:  # logits of the others are never computed
             store.forward(model, inputs[:, :rest])
             inputs = inputs[:, rest:]
         return store.forward(model, inputs)[0, -max(1, wanted) :]
 
-    def _run_in_slots(self, run: Run, model: Model) -> mx.array:
-        slots = self.slots
-        assert slots is not None
-        runs = {
-            self._slot(kv).index: (tokens, count)
-            for (kv, tokens), count in zip(run.rows, run.wanted, strict=True)
-        }
-        first = min(runs)
-        every = [runs.get(index, ((), 0)) for index in range(first, max(runs) + 1)]
-        lengths = [len(tokens) for tokens, _ in every]
-        inputs = self._inputs([tokens for tokens, _ in every])
-        logits = slots.run(model, inputs, lengths, first)
-        return last_rows(logits, lengths, [count for _, count in every])
+    def _run_several(self, run: Run, stores: Sequence[Alone | Slot], model: Model) -> mx.array:
+        """Run what is next in slots of one group, and padding in those between them."""
+        rows: Sequence[tuple[Fed, ...]] = [tokens for _, tokens in run.rows]
+        counts: Sequence[int] = run.wanted
+        slots = [store for store in stores if isinstance(store, Slot)]
+        first, last = slots[0].index, slots[-1].index
+        if last - first >= len(slots):
+            places = {slot.index: i for i, slot in enumerate(slots)}
+            between = [places.get(index) for index in range(first, last + 1)]
+            rows = [() if i is None else rows[i] for i in between]
+            counts = [0 if i is None else counts[i] for i in between]
+        lengths = list(map(len, rows))
+        logits = slots[0].group.run(model, self._inputs(rows), lengths, first)
+        return last_rows(logits, lengths, counts)
 
     def _inputs(self, rows: Sequence[Sequence[Fed]]) -> mx.array:
         """The tokens of a pass [rows, longest]."""
@@ -225,17 +207,16 @@ class Runner(Device):
 
 
 def last_rows(logits: mx.array, lengths: Sequence[int], counts: Sequence[int]) -> mx.array:
-    """Of logits [n, m, vocab] after rows of these ``lengths``, the longest of which ends with them:
-    those after the last ``counts`` tokens of each, row by row, as [r, vocab]; anything, if none
-    are wanted."""
-    _, places, vocab = logits.shape
-    longest, first = max(lengths), counts[0]
+    """Of logits [n, longest, vocab] after rows of these ``lengths``: those after the last
+    ``counts`` tokens of each, row by row, as [r, vocab]; anything, if none are wanted."""
+    _, longest, vocab = logits.shape
+    first = counts[0]
     if not any(counts):
         return logits[0, -1:]
     if min(lengths) == longest and min(counts) == max(counts):
-        return (logits if first == places else logits[:, -first:]).reshape(-1, vocab)
+        return (logits if first == longest else logits[:, -first:]).reshape(-1, vocab)
     chosen: list[int] = []
     for row, (length, own) in enumerate(zip(lengths, counts, strict=True)):
-        end = (row + 1) * places - longest + length
+        end = row * longest + length
         chosen += range(end - own, end)
     return logits.reshape(-1, vocab)[mx.array(chosen)]

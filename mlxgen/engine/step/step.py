@@ -5,17 +5,17 @@ synchronisation, accept. Must never decide what a token means (the request does)
 join (the scheduler does). Invariant: before a pass every KV cache that takes part is aligned to
 its request's history, and a draw is from the logits after it.
 
-A request alone runs with the caches of its own and their fast attention path. Several go through
-together in slots, if the model allows it; a request that it does not allow it for runs next
-to them. Whatever a request has pending beyond one token (a forced run, a rewind that a recurrent
-layer could not follow) goes through in the common passes, as many tokens at a time as make no
-request wait for another's; it is drawn again when all of it went through.
+Requests go through together in slots, if the model allows it; otherwise one after the other, each
+with caches of its own. Whatever a request has pending beyond one token (a forced run, a rewind that
+a recurrent layer could not follow) goes through in the common passes, as many tokens at a time as
+make no request wait for another's; it is drawn again when all of it went through.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Sequence
+from operator import attrgetter
 
 import mlx.core as mx
 
@@ -46,7 +46,7 @@ class Loop:
         *,
         longest_run: int | None = None,
     ) -> None:
-        self.handles: list[Handle] = []  # those in slots first, in the order of these
+        self.handles: list[Handle] = []
         self.runner = runner
         self.clock = Clock(pace or Pace(), runner)
         self.passes = Passes(runner, self.clock)
@@ -67,24 +67,15 @@ class Loop:
         self.clock.skip()
 
     def leave(self, handle: Handle) -> None:
-        """Take a handle out; what it holds in the slots is freed."""
+        """Take a handle out; it keeps what it holds."""
         self.handles.remove(handle)
-        if handle.kv.slot is not None:
-            handle.kv.restart()
-            self._in_order()
-
-    def take_alone(self, handle: Handle) -> None:
-        """Give a handle that is in the slots caches of its own."""
-        if handle.kv.slot is not None:
-            handle.kv.leave()
-            self._in_order()
 
     def step(self, events: list[Event]) -> None:
         """Draw once for every handle that has logits; what comes of each is added to ``events``.
 
         That may be an error of one. What goes wrong with the model itself is raised as a
-        ``Fault``, and an interrupt as it is; then every handle stands where its history ends. A
-        fault that may be anybody's leaves nothing on the device.
+        ``Fault``, which leaves nothing on the device, and an interrupt as it is; then every handle
+        stands where its history ends.
         """
         handles = [handle for handle in self.handles if not handle.has_ended]
         try:
@@ -94,8 +85,7 @@ class Loop:
         except Exception as error:
             fault = Fault.of(error)
             self._halt(events)
-            if fault.handle is None:
-                self.restart()
+            self.restart()
             raise fault from fault.cause
         except BaseException:
             self._halt(events)
@@ -118,8 +108,6 @@ class Loop:
         for handle in self.handles:
             if not handle.has_ended:
                 handle.check_integrity()
-        inside = [handle.kv.slot for handle in self.handles if handle.kv.slot is not None]
-        assert [slot.index for slot in inside] == list(range(len(inside)))
         if self.runner.slots is not None:
             self.runner.slots.check_integrity()
 
@@ -132,7 +120,6 @@ class Loop:
                 handle.forget()
             except Exception as error:
                 events.append(Event(handle, [], error))
-        self._in_order()
 
     def _start(self, handles: list[Handle], events: list[Event]) -> None:
         """Begin new requests: with what filters force, or with an end before anything is drawn."""
@@ -152,7 +139,8 @@ class Loop:
     def _step(self, handles: list[Handle], events: list[Event]) -> None:
         """Plan, submit, read, accept, and have masks and the next pass begin."""
         self._align(handles)
-        self._gather(handles)
+        if self.runner.slots is not None and len(handles) > 1:
+            handles.sort(key=_PLACE)  # as their logits will be
         drafting = self._drafting(handles)
         standings = [self._standing(handle, handle in drafting) for handle in handles]
         plan = StepPlan.of(standings)
@@ -335,29 +323,6 @@ class Loop:
         step = self.clock.pace.step(rows)
         handle.guess = handle.drafts.propose(handle.request, rows, step)
 
-    # who is where
-
-    def _gather(self, handles: list[Handle]) -> None:
-        """Take requests into the slots, as soon as there are several that suit each other."""
-        slots = self.runner.slots
-        if slots is None or len(handles) < 2:
-            return
-        alone = [handle for handle in handles if handle.kv.slot is None and handle.kv.length]
-        if not alone:
-            return
-        lengths = [len(handle.history) for handle in alone]
-        longest = slots.in_the_way(min(lengths))
-        if longest is not None:
-            self.take_alone(next(handle for handle in self.handles if handle.kv.slot is longest))
-        joining = slots.suitable(lengths)
-        for i in joining:
-            try:
-                alone[i].kv.join()
-            except Exception as error:
-                raise Fault(error, alone[i]) from error
-        if joining:
-            self._in_order()
-
     def is_behind(self, handle: Handle) -> bool:
         """Whether a handle has more to run than goes between two steps of the others."""
         return self.longest_run is not None and handle.missing > self.longest_run
@@ -371,22 +336,12 @@ class Loop:
         return missing if missing >= self.longest_run else 0
 
     def _align(self, handles: Sequence[Handle]) -> None:
-        """Align every cache, all before any pass: a slot can take back its last one only.
-
-        Rows that went back further than their slot can are taken out of the slots.
-        """
+        """Align every cache, all before any pass: a slot can take back its last one only."""
         for handle in handles:
             handle.align()
-        for handle in handles:
-            slot = handle.kv.slot
-            if slot is not None and not slot.length:
-                self.take_alone(handle)
 
-    def _in_order(self) -> None:
-        count = len(self.handles)
-        self.handles.sort(
-            key=lambda handle: count if handle.kv.slot is None else handle.kv.slot.index
-        )
+
+_PLACE = attrgetter("kv.slot.group.number", "kv.slot.index")  # of a handle
 
 
 def _in_vain(handle: Handle) -> bool:

@@ -163,10 +163,6 @@ class WatchedLoop(Loop):
         with self._span("align"):
             super()._align(handles)
 
-    def _gather(self, handles: list[Handle]) -> None:
-        with self._span("gather"):
-            super()._gather(handles)
-
     def _drafting(self, handles: Sequence[Handle]) -> Collection[Handle]:
         with self._span("plan"):
             return super()._drafting(handles)

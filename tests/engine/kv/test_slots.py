@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen.engine.kv.alone import Alone
-from mlxgen.engine.kv.slot_caches import SLACK
-from mlxgen.engine.kv.slots import Slot, Slots
+from mlxgen.engine.kv.places import SLACK
+from mlxgen.engine.kv.slots import WASTE, Group, Slot, Slots
 from mlxgen.errors import StateError
 from tests.fakes.architectures import VOCAB, cache_kinds
 
@@ -40,15 +40,15 @@ class Rows:
 
     def __init__(self, kind: str) -> None:
         self.model, self.make = cache_kinds()[kind]()
-        self.slots = Slots(self.make)
+        self.slots = Group(self.make)
         # What nearly lies between two steps may be rounded to the other one
         self.atol = 1e-2 if kind in QUANTISED else 2e-4
         self.rows: list[tuple[list[int], Slot]] = []
 
     def join(self, history: list[int]) -> None:
-        kv = Alone(self.make)
-        kv.forward(self.model, mx.array([history]))
-        self.rows.append((list(history), self.slots.join(kv)))
+        member = self.slots.add(len(history))
+        self.slots.run(self.model, mx.array([history]), [len(history)], member.index)
+        self.rows.append((list(history), member))
 
     def step(self, tokens: list[int]) -> None:
         """One token for each row, in the order of the slots."""
@@ -82,12 +82,6 @@ class Rows:
         """Run what a rewind of a recurrent row left pending."""
         missing = history[member.length :]
         if not missing:
-            return
-        if member.length == 0:
-            place = self.rows.index((history, member))
-            self.slots.leave(member)
-            del self.rows[place]
-            self.join(history)
             return
         self.slots.run(self.model, mx.array([missing]), [len(missing)], member.index)
 
@@ -207,19 +201,54 @@ def test_a_ring_gives_back_what_its_slack_holds_and_says_where_it_cannot() -> No
 
 
 @pytest.mark.parametrize("kind", BATCHED)
-def test_a_copy_goes_on_alone_and_leaves_the_slot_as_it_is(kind: str) -> None:
+def test_a_copy_goes_on_by_itself_and_leaves_the_slot_as_it_is(kind: str) -> None:
     rows = Rows(kind)
     rows.join([1] * 15)
     rows.join([2] * 4)
     for token in range(5):
         rows.step([token, token])
-    for history, member in rows.rows:
-        twin = rows.slots.copy_of(member)
-        assert twin.length == len(history)
-        logits = twin.forward(rows.model, mx.array([[11, 12]]))
-        expected = alone(rows.model, rows.make, [*history, 11, 12])
-        same(logits[0, -1], expected, rows.atol)
+    rows.rows += [(list(history), member.fork()) for history, member in rows.rows]
+    rows.step([11, 12, 13, 14])
+    rows.rewind(2, 1)
+    rows.step([3, 4, 5, 6])
+
+
+@pytest.mark.parametrize("kind", BATCHED)
+def test_a_row_that_goes_back_to_nothing_begins_again_in_its_slot(kind: str) -> None:
+    rows = Rows(kind)
+    rows.join([1] * 15)
+    rows.join([2] * 4)
     rows.step([3, 4])
+    history, member = rows.rows[0]
+    member.go_back(0)
+    assert member.length == 0
+    history[:] = [9] * 11
+    rows.feed(history, member)
+    rows.step([5, 6])
+
+
+@pytest.mark.parametrize("length", [SLACK, SLACK + 1, 3 * SLACK])
+@pytest.mark.parametrize("held", [0, 5, SLACK + 30])
+def test_a_run_that_is_longer_than_a_ring_sees_what_it_would_alone(held: int, length: int) -> None:
+    rows = Rows("rotating")
+    rows.join([1, 2, 3])
+    rows.join([i % 50 for i in range(held)] or [7])
+    rows.run({1: [(3 * i) % VOCAB for i in range(length)]})
+    rows.step([4, 5])
+    rows.rewind(1, 2)
+    rows.step([6, 7])
+
+
+def test_sequences_of_another_length_get_a_group_of_their_own() -> None:
+    _, make = cache_kinds()["plain"]()
+    slots = Slots(make)
+    short = [slots.open(100) for _ in range(3)]
+    long = slots.open(100_000)
+    assert {slot.group for slot in short} == {slots.groups[0]} and long.group is slots.groups[1]
+    assert slots.open(60_000).group is long.group and slots.open(300).group is short[0].group
+    long.group.clear()
+    assert slots.open(90_000).group is long.group  # it is used again
+    assert len(slots) == 5 and WASTE == 2
 
 
 @pytest.mark.parametrize("kind", ALONE)
@@ -275,7 +304,7 @@ def test_no_pass_copies_the_keys_and_values_of_its_rows(kind: str) -> None:
     rows = Rows(kind)
     for length in (1000, 990, 1010, 1005):
         rows.join([length % 7] * length)
-    mx.eval([layer.arrays() for layer in rows.slots.caches])
+    mx.eval(rows.slots.arrays())
     layer = rows.slots.caches[-1]  # no reference to its keys: that alone would have them copied
     size, places = layer.arrays()[0].nbytes, layer.places.count
     for lengths in [[1, 1, 1, 1], [1, 0, 1, 0], [1, 0, 0, 1], [2, 0, 2], [3]]:

@@ -8,7 +8,6 @@ was accepted has had its effect, or has none on the answer.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,7 +32,7 @@ from .openai_reply import ChoiceText, Delta, Finish, Kind, OpenAIReply
 from .parts import Content as Shown
 from .parts import content_of, image_part
 from .peers import OPENAI
-from .reply import Event
+from .reply import Event, name_of
 from .served_model import ServedModel
 from .text_request import limit_of
 from .tool_use import MAX_TOOLS, Choice, Function, tool_use
@@ -392,16 +391,10 @@ class ChatChoice:
     def __init__(self, request: GenerationRequest, ask: Ask, index: int, id: str) -> None:
         assert isinstance(request, ChatRequest)
         self._index = index
-        self._id = id
-        self.text = ChoiceText(request, ask, index, self._name_call)
+        self.text = ChoiceText(request, ask, index, partial(name_of, "call", id, index))
         self._called = 0
         self._thinks = request.include_reasoning is not False
         self._shown = (Text, CallStarted, CallArguments, *((Reasoning,) if self._thinks else ()))
-
-    def _name_call(self, number: int) -> str:
-        """A name for a call, unique among all replies."""
-        seed = f"{self._id}/{self._index}/{number}".encode()
-        return f"call_{hashlib.blake2b(seed, digest_size=12).hexdigest()}"
 
     def opening(self) -> Event:
         """As ``ReplyChoice.opening``: who speaks."""

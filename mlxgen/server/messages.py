@@ -325,44 +325,27 @@ def _said(role: str, blocks: Sequence[Block], at: str) -> list[dict[str, Any]]:
     """A message for each result of a tool, and one for the texts between them."""
     messages: list[dict[str, Any]] = []
     for i, block in enumerate(blocks):
+        place = f"{at}[{i}]"
         if isinstance(block, ToolResultBlock):
+            given = [block.content] if isinstance(block.content, str) else block.content or ()
+            content: Content = "Error: " if block.is_error else ""
+            for j, part in enumerate(given):
+                said = part if isinstance(part, str) else _shown(part, f"{place}.content[{j}]")
+                content = joined(content, said, between="\n" if j else "") if content else said
             result = {"role": "tool", "tool_call_id": block.tool_use_id}
-            messages.append({**result, "content": _result(block, f"{at}[{i}].content")})
-        elif not isinstance(block, (TextBlock, ImageBlock)):
-            raise _misplaced(f"{at}[{i}]", f"a {block.type} belongs to a message of the assistant")
-        elif messages and messages[-1]["role"] == role:
-            said = _shown([(block, f"{at}[{i}]")])
-            messages[-1]["content"] = joined(messages[-1]["content"], said)
-        else:
-            messages.append({"role": role, "content": _shown([(block, f"{at}[{i}]")])})
+            messages.append({**result, "content": content})
+        elif isinstance(block, (TextBlock, ImageBlock)):
+            said = _shown(block, place)
+            if messages and messages[-1]["role"] == role:
+                said = joined(messages.pop()["content"], said)
+            messages.append({"role": role, "content": said})
     return messages or [{"role": role, "content": ""}]
 
 
-def _result(block: ToolResultBlock, at: str) -> Content:
-    given = block.content
-    if isinstance(given, str):
-        content: Content = given
-    else:
-        content = _shown([(part, f"{at}[{i}]") for i, part in enumerate(given or ())])
-    return joined("Error: ", content, between="") if block.is_error else content
-
-
-def _shown(blocks: Sequence[tuple[TextBlock | ImageBlock, str]]) -> Content:
-    """One string, or, if there are images, parts; the blocks come with their places."""
-    content: Content = ""
-    for block, at in blocks:
-        said: Content
-        if isinstance(block, TextBlock):
-            said = block.text
-        elif isinstance(block.source, UrlSource):
-            said = [image_part(block.source.url, f"{at}.source.url")]
-        else:
-            source = block.source
-            address = f"data:{source.media_type};base64,{source.data}"
-            said = [image_part(address, f"{at}.source.data")]
-        content = joined(content, said) if content else said
-    return content
-
-
-def _misplaced(at: str, reason: str) -> RequestError:
-    return RequestError.at(f"{at}.type", reason)
+def _shown(block: TextBlock | ImageBlock, at: str) -> Content:
+    if isinstance(block, TextBlock):
+        return block.text
+    if isinstance(block.source, UrlSource):
+        return [image_part(block.source.url, f"{at}.source.url")]
+    address = f"data:{block.source.media_type};base64,{block.source.data}"
+    return [image_part(address, f"{at}.source.data")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 from ..chat.answer import AnswerReader
@@ -22,7 +23,7 @@ from .ask import Ask
 from .engine.mailbox import Delivery
 from .errors import as_messages_error, error_body
 from .http.responses import to_text
-from .reply import Aside, Event, Sent
+from .reply import Aside, Event, Sent, name_of
 from .timings import prompt_progress, timings
 
 _REASONS = {"length": "max_tokens", "calls": "tool_use"}
@@ -40,7 +41,7 @@ class MessagesReply:
         self._thinks = thinks
         self._begun = False
         self._id = id
-        self._reader = AnswerReader(question.reading, self._name_call)
+        self._reader = AnswerReader(question.reading, partial(name_of, "toolu", id))
         self._index = -1  # of the newest block
         self._open: str | None = None  # the type of the block that is not over
         self._thoughts = hashlib.blake2b(digest_size=24)
@@ -48,11 +49,6 @@ class MessagesReply:
         self._held: list[Event] = []  # until it is known what the prefix cache has of the prompt
         self._whole: Event = {}
         self._texts: list[str] = []  # of its last block
-
-    def _name_call(self, number: int) -> str:
-        """A name for a call, unique among all replies."""
-        seed = f"{self._id}/{number}".encode()
-        return f"toolu_{hashlib.blake2b(seed, digest_size=12).hexdigest()}"
 
     def start(self) -> list[Event]:
         """As ``Reply.start``: who answers, and the size of the prompt."""

@@ -6,6 +6,7 @@ JSON, and what a client reads does not depend on whether it streams.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -48,3 +49,9 @@ class Reply(Protocol):
 
     def whole(self) -> Any:
         """The whole answer, after the last event."""
+
+
+def name_of(kind: str, *where: object) -> str:
+    """A name for a part of a reply, unique among all: ``where`` begins with the id of the reply."""
+    seed = "/".join(map(str, where)).encode()
+    return f"{kind}_{hashlib.blake2b(seed, digest_size=12).hexdigest()}"

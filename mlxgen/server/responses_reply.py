@@ -7,9 +7,9 @@ the last event.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from ..chat.answer import AnswerReader
@@ -26,7 +26,7 @@ from ..engine import Usage
 from .ask import Ask
 from .engine.mailbox import Delivery
 from .errors import error_body
-from .reply import Event
+from .reply import Event, name_of
 from .timings import prompt_progress, timings
 
 _FAILURES = {429: "rate_limit_exceeded"}
@@ -98,9 +98,7 @@ class ResponsesReply:
             "temperature": chosen.temperature,
             "top_p": chosen.top_p,
         }
-        self._reader = AnswerReader(
-            ask.questions[0].reading, lambda number: self._id_of("call", number)
-        )
+        self._reader = AnswerReader(ask.questions[0].reading, partial(name_of, "call", id))
         self._items: list[Event] = []  # that are done
         self._kind: Kind | None = None  # of the one that is being written, if any
         self._item: Event = {}
@@ -109,11 +107,6 @@ class ResponsesReply:
         self._ended: Ended | None = None
         self._whole: Event = {}
         self._numbered = 2  # the first two are those of ``start``, whenever it is called
-
-    def _id_of(self, letters: str, number: int) -> str:
-        """An id that is unique among all replies."""
-        seed = f"{self._head['id']}/{letters}/{number}".encode()
-        return f"{letters}_{hashlib.blake2b(seed, digest_size=12).hexdigest()}"
 
     def start(self) -> list[Event]:
         begun = self._response("in_progress")
@@ -181,7 +174,8 @@ class ResponsesReply:
 
     def _begin(self, kind: Kind, **known: Any) -> Iterator[Event]:
         yield from self._end()
-        id, index = self._id_of(kind.letters, len(self._items)), len(self._items)
+        index = len(self._items)
+        id = name_of(kind.letters, self._head["id"], index)
         self._kind, self._texts = kind, []
         self._item = {"id": id, **kind.empty, **known, "status": "in_progress"}
         self._place = {"item_id": id, "output_index": index}

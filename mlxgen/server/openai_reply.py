@@ -339,7 +339,8 @@ class OpenAIReply:
             empty |= {"tokens": []} if text.ids and text.logprobs else {}
             own = {} if self._kind.shares_prompt else text.prompt()
             choices.append({**empty, **choice.whole(folded), **facts, **own})
-        shared = self._choices[0].text.prompt() if self._kind.shares_prompt else {}
+        first = choices and self._kind.shares_prompt
+        shared = self._choices[0].text.prompt() if first else {}
         return {**whole, "object": self._kind.whole, "choices": choices, **shared}
 
     def _event(self, choice: Event) -> Event:

@@ -203,33 +203,6 @@ def test_what_is_extreme_or_null_and_allowed_is_answered(
     assert server.post(*text(**fields)).status_code == 200
 
 
-def test_the_table_is_long_enough() -> None:
-    assert len(BODIES) >= 40
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
-        b"GET\r\n\r\n",
-        b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: x\r\n\r\n",
-        b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n"
-        b"Content-Type: application/json\r\n\r\nzz\r\n",
-        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"x" * 200_000,
-        b"GET / HTTP/9.9\r\n\r\n",
-    ],
-)  # fmt: skip
-def test_bytes_that_are_no_request_end_their_connection_only(server: Running, data: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), WAIT) as link:
-        try:
-            link.sendall(data)
-            answer = link.recv(4096)
-        except ConnectionError:
-            answer = b""
-        assert not answer or answer.split()[1] in (b"400", b"403", b"431")
-    assert server.get("/health").status_code == 200
-
-
 def test_a_body_that_stops_coming_occupies_nobody(server: Running) -> None:
     left = 'mlxgen_requests_total{endpoint="/v1/completions",outcome="client_gone"}'
     before = server.figure(left)
@@ -240,24 +213,3 @@ def test_a_body_that_stops_coming_occupies_nobody(server: Running) -> None:
         )
         assert server.chat({"max_tokens": 2}).status_code == 200
     server.wait_until(lambda: server.figure(left) == before + 1, "the request is still there")
-
-
-@pytest.mark.slow
-def test_many_grammars_that_explode_do_not_hold_up_plain_requests(server: Running) -> None:
-    def explode(number: int) -> None:
-        answers.append(server.post(*text_of(number)).status_code)
-
-    def text_of(number: int) -> tuple[str, Any]:
-        return CHAT, form({"type": "object", "properties": HUGE | {f"n{number}": {}}})
-
-    answers: list[int] = []
-    threads = [threading.Thread(target=explode, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        began = time.monotonic()
-        assert server.chat({"max_tokens": 2}).status_code == 200
-        assert time.monotonic() - began < IN_TIME
-    assert set(answers) <= {400, 503}
-    good = server.post(*text(regex="[0-9]{2}"))
-    assert good.status_code == 200

@@ -45,14 +45,6 @@ def refusal(**fields: Any) -> RequestError:
     return error
 
 
-def test_options_reach_the_engine_by_their_names() -> None:
-    made = call(temperature=0.5, top_p=0.9, top_k=7, stop_sequences=["END"], stream=True)
-    options = made.jobs[0].options
-    assert made.stream and options.max_tokens == 20 and options.stop == ("END",)
-    sampling = options.sampling
-    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0.9, 7)
-
-
 def test_blocks_and_their_texts_make_the_same_prompt() -> None:
     block = {"type": "text", "text": "Hello", "cache_control": {"type": "ephemeral"}}
     assert prompt(messages=[{"role": "user", "content": [block]}]) == prompt()
@@ -97,18 +89,6 @@ def test_thinking_is_switched_where_the_model_can(thinking: str) -> None:
     asked = {"type": thinking, "budget_tokens": 1024}
     assert (prompt(thinking=asked) != prompt()) is (thinking == "disabled")
     assert prompt(plain(), thinking=asked) == prompt(plain())
-
-
-def test_what_speaks_of_a_remote_service_has_no_effect() -> None:
-    remote: dict[str, Any] = {
-        "metadata": {"user_id": "u"},
-        "service_tier": "auto",
-        "context_management": {},
-    }
-    assert prompt(**remote, cache_control={"type": "ephemeral"}) == prompt()
-    search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
-    assert prompt(tools=[search, READ]) == prompt(tools=[READ])
-    assert prompt(tools=[search]) == prompt()
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -13,12 +11,12 @@ import pytest
 import mlxgen
 from mlxgen.engine import Limits, Scheduler, control_options
 from mlxgen.engine.options import Options
-from mlxgen.errors import ModelError, QueueFullError
+from mlxgen.errors import ModelError
 from mlxgen.server.engine.mailbox import Delivery, Mailbox
 from mlxgen.server.errors import RequestError
 from mlxgen.server.programs.registry import Steered
 from mlxgen.server.programs.running import Running
-from mlxgen.server.programs.slow import SLOW, SlowCalls
+from mlxgen.server.programs.slow import SlowCalls
 
 from ...fakes.failing import HOWS, How, Unread, fail
 from ...fakes.speaking import Speaker, endless, letters
@@ -82,50 +80,6 @@ def texts(found: list[Delivery]) -> dict[tuple[int, ...], str]:
     return {names[place]: text for place, text in whole.items()}
 
 
-async def forks_and_goes_back(g: mlxgen.Guide) -> int:
-    await g.gen(max_tokens=3)
-    outer = await g.fork(2)
-    here = g.label()
-    await g.gen(max_tokens=2 + outer.index)
-    await g.backtrack(here)
-    await g.fixed("<" * (outer.index + 1))
-    inner = await g.fork(2)
-    if inner.index:
-        await g.gen(max_tokens=4)
-    g.append("met", str(g.branch))
-    await g.until("met", lambda text: text.count("(") == 4)
-    index: int = outer.index
-    return index
-
-
-@pytest.mark.parametrize("companions", [0, 3])
-def test_branches_are_those_of_lm_control(companions: int) -> None:
-    speaker = endless()
-    prompt = [ord("?")]
-    run = speaker.lm.control(prompt, mlxgen.Program(forks_and_goes_back))
-    for _ in run:
-        pass
-    wanted = {branch: result.text for branch, result in run.results.items()}
-    assert len(wanted) == 4
-
-    async def test(made: Office) -> None:
-        others = [made.submit(prompt, max_tokens=60) for _ in range(companions)]
-        box = made.control(forks_and_goes_back, prompt)
-        found, *rest = await asyncio.gather(
-            made.take("program", box), *(made.take("other", other) for other in others)
-        )
-        assert texts(found) == wanted
-        values = {item.place: item.facts["value"] for item in found if item.facts is not None}
-        assert sorted(values.values()) == [0, 0, 1, 1]
-        for each in rest:
-            assert "".join(c.text for item in each for c in item.chunks) == letters(60)
-        assert box.finished and len(box.usages) == 4
-        assert not made.scheduler.busy
-        made.scheduler.check_integrity()
-
-    office(test, speaker, max_batch=8)
-
-
 def test_a_fork_of_a_long_prompt_stalls_nobody() -> None:
     async def forks(g: mlxgen.Guide) -> None:
         await g.fork(3)
@@ -184,28 +138,6 @@ def test_a_request_that_the_model_fails_with_harms_no_program_and_none_harms_a_r
     office(test, speaker, max_batch=8)
 
 
-def test_a_program_whose_client_has_left_ends_with_its_sequences() -> None:
-    ended = threading.Event()
-
-    async def endless_program(g: mlxgen.Guide) -> None:
-        try:
-            await g.fork(2)
-            while True:
-                await g.token()
-        finally:
-            ended.set()
-
-    async def test(made: Office) -> None:
-        box = made.control(endless_program, [1])
-        await box.take()
-        made.engine.thread.cancel(box)
-        assert await asyncio.to_thread(ended.wait, WAIT)
-        while made.scheduler.busy or made.scheduler.stats().queued:
-            await asyncio.sleep(0.001)
-
-    office(test, endless(), max_batch=2)
-
-
 def test_a_program_that_never_gets_on_fails_alone() -> None:
     async def churns(g: mlxgen.Guide) -> None:
         while True:
@@ -222,47 +154,3 @@ def test_a_program_that_never_gets_on_fails_alone() -> None:
         assert sum(len(item.chunks) for item in found) == 30
 
     office(test, endless())
-
-
-def test_a_program_may_raise_anything() -> None:
-    async def leaves(g: mlxgen.Guide) -> None:
-        await g.gen(max_tokens=1)
-        raise SystemExit(3)
-
-    async def test(made: Office) -> None:
-        with pytest.raises(RequestError, match="it failed: SystemExit: 3") as failed:
-            await made.take("program", made.control(leaves, [1]))
-        assert failed.value.code == "program_failed"
-        found = await made.take("other", made.submit([5], max_tokens=3))
-        assert sum(len(item.chunks) for item in found) == 3
-
-    office(test, endless())
-
-
-def test_what_is_slow_is_counted_with_its_name() -> None:
-    async def sleeps(g: mlxgen.Guide) -> None:
-        await g.gen(max_tokens=1)
-        time.sleep(2 * SLOW)
-
-    async def test(made: Office) -> None:
-        await made.take("program", made.control(sleeps, [1]))
-        assert made.slow.counts == {"it": 1}
-
-    office(test, endless())
-
-
-def test_a_program_that_finds_no_room_is_refused_before_it_is_answered() -> None:
-    async def writes(g: mlxgen.Guide) -> None:
-        await g.gen(max_tokens=50)
-
-    async def test(made: Office) -> None:
-        others = [made.submit([5], max_tokens=400) for _ in range(2)]
-        for other in others:
-            await other.accepted()
-        box = made.control(writes, [1])
-        with pytest.raises(QueueFullError):
-            await box.accepted()
-        for other in others:
-            made.engine.thread.cancel(other)
-
-    office(test, endless(), max_batch=1, max_queue=1)

@@ -278,31 +278,6 @@ def test_a_stream_that_waits_for_its_model_gives_signs_of_life(
     run(test, model_dirs=(str(shelf),))
 
 
-@pytest.mark.slow
-def test_models_that_make_room_for_each_other_lose_no_request(
-    shelf: Path, room: Callable[[int], None]
-) -> None:
-    room(1)
-
-    async def test(server: Server) -> None:
-        async def client(number: int) -> None:
-            names = list(LETTERS)
-            for turn in range(2):
-                name = names[(number + turn) % 3]
-                assert await server.said(name, max_tokens=8) == LETTERS[name] * 8
-
-        async with asyncio.timeout(WAIT):
-            await asyncio.gather(*(client(number) for number in range(16)))
-
-        def written() -> int:
-            stats = server.service.fleet.stats()
-            return 0 if stats is None else stats.completion_tokens
-
-        await server.until(lambda: written() == 16 * 2 * 8)  # figures of those that went included
-
-    run(test, model_dirs=(str(shelf),), max_batch=4)
-
-
 def test_a_model_that_answers_is_not_unloaded_under_its_answer(
     shelf: Path, room: Callable[[int], None]
 ) -> None:
@@ -315,25 +290,6 @@ def test_a_model_that_answers_is_not_unloaded_under_its_answer(
         assert await long == "a" * 300
         assert await other == "bbb"
         assert (await server.states())["one"] == "unloaded"
-
-    run(test, model_dirs=(str(shelf),))
-
-
-def test_a_client_that_hangs_up_while_it_waits_keeps_nothing_and_ends_nothing(
-    shelf: Path, room: Callable[[int], None]
-) -> None:
-    room(1)
-
-    async def test(server: Server) -> None:
-        async with server.service.fleet._room:
-            leaves = asyncio.create_task(server.said("one"))
-            stays = asyncio.create_task(server.said("one"))
-            await server.until(lambda: len(server.service.fleet.members["one"].waiters) == 2)
-            leaves.cancel()
-            await asyncio.gather(leaves, return_exceptions=True)
-        assert await stays == "aaa"
-        assert not server.service.fleet.members["one"].users
-        assert await server.said("two") == "bbb"
 
     run(test, model_dirs=(str(shelf),))
 

@@ -117,19 +117,6 @@ def test_an_answer_has_the_shape_of_the_protocol() -> None:
     }
 
 
-def test_thinking_is_apart_from_the_content() -> None:
-    message = said("<think>\nWell.\n</think>\n\nYes.")["message"]
-    assert message["reasoning_content"] == "Well." and message["content"] == "Yes."
-
-
-def test_a_call_is_no_content_and_the_reason_to_finish() -> None:
-    choice = said(f"<think>x</think>\n\n{CALL}", TOOLS)
-    assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
-    (call,) = choice["message"]["tool_calls"]
-    assert call["type"] == "function" and call["function"]["name"] == "get_weather"
-    assert json.loads(call["function"]["arguments"]) == {"city": "Oslo"}
-
-
 def test_long_arguments_are_streamed_as_they_grow() -> None:
     chunks = chunks_of(tokens_of(CALL.replace("Oslo", "Oslo " * 30)), demo().vocabulary)
     events, answer = answers(TOOLS, [chunks])
@@ -168,14 +155,6 @@ def test_a_bad_call_is_content() -> None:
     text = "Look: <tool_call>{oops}</tool_call>"
     choice = said(text, TOOLS)
     assert choice["message"]["content"] == text and choice["finish_reason"] == "stop"
-
-
-def test_a_length_is_a_length_even_after_a_call() -> None:
-    assert said(CALL, TOOLS, finish="length")["finish_reason"] == "length"
-
-
-def test_the_end_by_a_filter_is_a_stop() -> None:
-    assert said("Hi", finish="filter")["finish_reason"] == "stop"
 
 
 def test_choices_are_told_apart_by_their_index() -> None:

@@ -21,7 +21,6 @@ from mlxgen.server.served_model import ServedModel
 from tests.chat.kit import tool
 
 from .kit import news, whole_of
-from .test_chat_reply import comparable, folded
 
 QUESTION = [{"role": "user", "content": "What is the weather in Oslo?"}]
 PERSON = "Extract the person record as JSON: Maria is 34 years old and lives in Lisbon."
@@ -177,32 +176,6 @@ def test_a_grammar_of_llama_cpp_holds(desk: Desk) -> None:
     assert choice["message"]["content"] == "The answer is Paris."
 
 
-def test_a_stream_is_the_whole_answer(desk: Desk) -> None:
-    body = {
-        "messages": QUESTION,
-        "tools": TOOLS,
-        "logprobs": True,
-        "top_logprobs": 2,
-        "return_token_ids": True,
-        "num_draft_tokens": 0,  # who drafted a token depends on how long passes take
-        **GREEDY,
-    }
-    (choice,) = folded(desk.events({**body, "stream": True}))
-    assert choice == comparable(desk.events(body)["choices"][0])
-
-
-def test_choices_differ_and_a_seed_gives_them_again(desk: Desk) -> None:
-    body = {"prompt": "Once upon a time", "n": 3, "seed": 7, "max_tokens": 12, "temperature": 1}
-    first = desk.events(body, parse_completion)
-    again = desk.events(body, parse_completion)
-    texts = [choice["text"] for choice in first["choices"]]
-    assert texts == [choice["text"] for choice in again["choices"]]
-    assert len(set(texts)) > 1
-    alone = desk.events({**body, "n": 1}, parse_completion)
-    assert alone["choices"][0]["text"] == texts[0]
-    assert first["usage"]["completion_tokens"] == 36
-
-
 def test_an_answer_is_taken_up_again_from_its_tokens(desk: Desk) -> None:
     whole = desk.chat(PERSON, return_token_ids=True, json_schema=True, **GREEDY)
     ids, content = whole["token_ids"], whole["message"]["content"]
@@ -221,13 +194,6 @@ def test_tokens_that_the_grammar_forces_are_marked(desk: Desk) -> None:
     assert all(token["part"] in ("content", None) for token in choice["tokens"])
     data = b"".join(bytes(entry["bytes"]) for entry in choice["logprobs"]["content"])
     assert data.decode() == choice["message"]["content"] == "Paris is the capital of France"
-
-
-def test_a_stop_is_no_part_of_text_or_log_probabilities(desk: Desk) -> None:
-    choice = desk.chat("What is the capital of France?", stop="ris", logprobs=True, **SILENT)
-    assert choice["message"]["content"] == "The capital of France is Pa"
-    data = b"".join(bytes(entry["bytes"]) for entry in choice["logprobs"]["content"])
-    assert data.decode() == "The capital of France is Pa"
 
 
 def test_a_healed_prompt_has_log_probabilities_of_what_is_new(desk: Desk) -> None:

@@ -49,7 +49,17 @@ _FAREWELL = 3  # seconds for connections to close at the end
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server without its handling of signals."""
+    """uvicorn's server without its handling of signals.
+
+    If no file is left for another connection, asyncio tries as often as its ``backlog`` says, each
+    time with a line in the log, and later as often again for each. So that is one here; the length
+    of the system's queue is set afterwards.
+    """
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(_BACKLOG)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -183,7 +193,7 @@ async def _serve_until_ended(service: Service, listening: socket.socket) -> tupl
     config = uvicorn.Config(
         make_app(service),
         http=Connection,
-        backlog=_BACKLOG,
+        backlog=1,  # see Server
         ws="none",
         lifespan="off",
         log_config=None,
@@ -193,6 +203,7 @@ async def _serve_until_ended(service: Service, listening: socket.socket) -> tupl
         timeout_graceful_shutdown=_FAREWELL,
     )
     server = Server(config)
+    asyncio.get_running_loop().set_exception_handler(_say)
     uds = service.settings.uds
     address = f"unix:{uds}"
     if uds is None:
@@ -215,6 +226,15 @@ async def _serve_until_ended(service: Service, listening: socket.socket) -> tupl
         refuse(service.failure)
     ended = await service.close()
     return status, ended
+
+
+def _say(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What the event loop has to say of itself."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and "socket" in context:
+        log(logging.WARNING, f"new connections have to wait: {error.strerror}")
+    else:
+        loop.default_exception_handler(context)
 
 
 def _address(host: str, port: int) -> str:

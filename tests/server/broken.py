@@ -74,7 +74,7 @@ class Poisoned:
 
 
 def go_on_after_signs(kind: Any) -> None:
-    """Be stuck no longer when a reply has given three signs of life."""
+    """Be stuck no longer when a reply has given many signs of life."""
     alive = kind.alive
 
     def counted(reply: Any) -> Any:

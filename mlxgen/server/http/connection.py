@@ -1,9 +1,8 @@
 """uvicorn's connection, for clients that are slow on purpose.
 
-uvicorn limits the time between two requests, and stops counting after one byte. Here a client that
-keeps its connection waiting for ``patience`` seconds is hung up on: it has not sent the whole head
-of a request in that time, or it has read nothing of an answer that is ready for it. The time for a
-body is limited by who reads it.
+uvicorn limits the time between two requests, and stops counting after one byte. Here a client is
+hung up on that has not sent the whole head of a request in ``sending`` seconds, or has read nothing
+of an answer for ``reading`` seconds. The time for a body is limited by who reads it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 class Connection(H11Protocol):
     """A class for uvicorn's option ``http``."""
 
-    patience = 30.0
+    sending = 10.0
+    reading = 30.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -65,7 +65,8 @@ class Connection(H11Protocol):
         is_theirs = not self._answering or self.flow.write_paused
         if is_theirs and self in self.connections:
             self._unread = self.transport.get_write_buffer_size()
-            self._timer = self.loop.call_later(self.patience, self._expire)
+            seconds = self.reading if self._unread else self.sending
+            self._timer = self.loop.call_later(seconds, self._expire)
 
     def _expire(self) -> None:
         if self.transport.get_write_buffer_size() < self._unread:

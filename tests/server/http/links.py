@@ -21,7 +21,7 @@ GET = b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"
 class Hasty(Connection):
     """A connection with little patience."""
 
-    patience = 0.2
+    sending = reading = 0.2
 
 
 async def whole_body(scope: Any, receive: Any, send: Any) -> None:
@@ -104,7 +104,7 @@ async def serving(
 ) -> AsyncIterator[Network]:
     """The server's own network side, in this event loop."""
     config = uvicorn.Config(
-        app, http=http, ws="none", lifespan="off", log_config=None, access_log=False
+        app, http=http, backlog=1, ws="none", lifespan="off", log_config=None, access_log=False
     )
     server = Server(config)
     listening = listen("127.0.0.1", 0)

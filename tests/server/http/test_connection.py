@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from typing import Any
@@ -187,3 +188,28 @@ def test_a_client_that_leaves_is_known_to_have_left() -> None:
                 gone.clear()
 
     run(test)
+
+
+def test_without_a_free_file_new_connections_wait_and_the_log_stays_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries = 0
+    accept = socket.socket.accept
+
+    def failing(listening: socket.socket) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries <= 2:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(listening)
+
+    said: list[Any] = []
+
+    async def test() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: said.append(told))
+        async with serving() as network:
+            monkeypatch.setattr(socket.socket, "accept", failing)
+            assert await (await network.link()).ask() == 200
+
+    run(test)
+    assert tries == 3 and len(said) == 2

@@ -8,23 +8,74 @@ shown to another.
 from __future__ import annotations
 
 import threading
-from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ...filters.matcher import GrammarFilter
+from ...forks import forked
 from ...tokens import Token
 from ..history import History
 from ..request.leads import free_draws
 from ..request.request import Request
 from .drafts import Drafter
 from .guess import Guess
-from .places import FEW, NOTHING, RUN, Places, as_ids
 from .policy import Policy
 
-MOST = 1 << 18  # tokens of an owner's texts that are remembered: 6 MiB at most
+RUN = 3  # tokens that have to be the same
+MOST = 1 << 16  # tokens of an owner's texts that are remembered: some 9 MB at most
 OWNERS = 16  # whose texts are remembered, the latest ones
 LENGTH = 6.0  # tokens that are thought to stand at first
+_BITS = 24  # of a token
+NOTHING = -1  # in the place of a token that is never found
 SURE = 8  # tokens that came as they did at the place that is followed, after which it is sure
+
+
+class Places:
+    """Tokens, and the latest place after each three of them.
+
+    Only one thread may change it. Others may read it at the same time, if it is not cut.
+    """
+
+    __slots__ = ("_before", "_latest", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens: list[Token] = []
+        self._latest: dict[int, int] = {}  # places, by the three tokens before them
+        self._before: list[int] = []  # for each place, the one that was the latest before it
+
+    def after(self, run: Sequence[Token]) -> int:
+        """The latest place after these three tokens; -1 if there is none."""
+        return self._latest.get(_key(*run), -1) if len(run) == RUN and min(run) >= 0 else -1
+
+    def extend(self, tokens: Iterable[Token]) -> None:
+        """Add tokens, all of them before anything leads to one of them; those below 0, which are
+        of images, are never found."""
+        known, latest, before = self.tokens, self._latest, self._before
+        start = len(known)
+        a, b, c = (NOTHING, NOTHING, NOTHING, *known[-RUN:])[-RUN:]
+        known.extend([token if token >= 0 else NOTHING for token in tokens])
+        for place in range(start, len(known)):
+            token, was = known[place], -1
+            if a | b | c | token >= 0:
+                key = _key(a, b, c)
+                was, latest[key] = latest.get(key, -1), place
+            before.append(was)
+            a, b, c = b, c, token
+
+    def cut(self, to: int) -> None:
+        """Keep the first ``to`` tokens."""
+        known, latest, before = self.tokens, self._latest, self._before
+        for place in range(len(known) - 1, max(to, RUN) - 1, -1):
+            if min(run := known[place - RUN : place + 1]) >= 0:
+                key = _key(*run[:RUN])
+                if before[place] < 0:
+                    del latest[key]
+                else:
+                    latest[key] = before[place]
+        del known[to:], before[to:]
+
+    def fork(self) -> Places:
+        """An independent copy."""
+        return forked(self)
 
 
 class Texts:
@@ -40,11 +91,11 @@ class Texts:
 
     def add(self, tokens: Sequence[Token]) -> None:
         """Remember a text, or its last tokens if it is longer than there is room for."""
-        ids = as_ids([*tokens[-self._half + 1 :], NOTHING])  # no run goes on into the next text
+        text = [*tokens[-self._half + 1 :], NOTHING]  # no run goes on into the next text
         with self._lock:
-            if len(self.generations[0]) + len(ids) > self._half:
+            if len(self.generations[0].tokens) + len(text) > self._half:
                 self.generations = Places(), self.generations[0]
-            self.generations[0].extend(ids)
+            self.generations[0].extend(text)
 
 
 class Earlier:
@@ -122,49 +173,41 @@ class Lookup(Drafter):
         """Note what was taken back of the history since the last time, and what has come."""
         own, known = self._own, 0
         if self._moment >= 0:
-            known = min(len(own), history.low_since(self._moment))
+            known = min(len(own.tokens), history.low_since(self._moment))
         if self._moment != history.moment:
             self._moment, self._found = history.moment, (-1, ())
         new = history[known:]
-        if known < len(own):
+        if known < len(own.tokens):
             own.cut(known)
             self._copied = None
         elif self._copied is not None and new:
             places, at = self._copied
-            goes_on = places.tokens[at : at + len(new)].tolist() == new
+            goes_on = places.tokens[at : at + len(new)] == new
             self._copied = (places, at + len(new)) if goes_on else None
             self._stood += len(new)
         if self._copied is None:
             self._stood = 0
-        if len(new) > FEW:
-            own.extend(as_ids(new))
-        else:
-            for token in new:
-                own.append(token)
+        own.extend(new)
 
     def _look_up(self) -> list[Token]:
         """What followed the last tokens where they were last."""
         own = self._own
-        last = own.tokens[-RUN:]
-        if len(last) < RUN:
-            return []
         if self._copied is None:
+            last = own.tokens[-RUN:]
             for places in (own, *self._texts.generations):
-                at = places.latest(*last)
-                while at >= 0 and places.tokens[at - RUN : at] != last:
-                    at = places.chain[at]
-                if at >= 0:
+                if (at := places.after(last)) >= 0:
                     self._copied = places, at
                     break
             else:
                 return []
         places, at = self._copied
-        run = _until_nothing(places.tokens[at : at + self.most + 1])
-        if run and places is own and at + len(run) == len(own):  # the text goes round
+        run = places.tokens[at : at + self.most + 1]
+        if NOTHING in run:
+            run = run[: run.index(NOTHING)]
+        if run and places is own and at + len(run) == len(own.tokens):  # the text goes round
             run = (run * (self.most // len(run) + 1))[: self.most + 1]
         return run
 
 
-def _until_nothing(tokens: array[int]) -> list[Token]:
-    run = tokens.tolist()
-    return run[: next((i for i, token in enumerate(run) if token < 0), len(run))]
+def _key(a: Token, b: Token, c: Token) -> int:
+    return (a << _BITS | b) << _BITS | c

@@ -57,7 +57,7 @@ def draft_with_head(lm: LanguageModel, count: int = 3) -> None:
 def check_entries(lm: LanguageModel, drafts: Drafts, history: list[int]) -> int:
     """Those that a ``Mirror`` made of the trunk's states are of the history's tokens, each with the
     state before it; returns how many there are."""
-    (drafter,) = drafts._drafters
+    (drafter,) = drafts.drafters
     assert isinstance(drafter, HeadDrafter)
     first = drafter._base
     common = min(drafter._exact, drafter._kv.common(drafter._own), len(history) - first)

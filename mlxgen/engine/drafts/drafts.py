@@ -98,23 +98,25 @@ class Drafter(ABC):
 
 class Drafts:
     """See the module. ``most``: tokens at a time, if the request says how many. ``wanted``: drafts
-    were asked for, whatever they take. ``turn``: who the time of the next step counts for."""
+    were asked for, whatever they take. ``turn``: who the time of the next step counts for.
+    ``wants_states``: one of the ``drafters`` wants to be told the states of what runs."""
 
     __slots__ = (
         "_accepted",
         "_counts",
-        "_drafters",
         "_expected",
         "_proposed",
+        "drafters",
         "most",
         "turn",
         "wanted",
+        "wants_states",
     )
 
     def __init__(
         self, drafters: Iterable[Drafter] = (), most: int | None = None, *, wanted: bool = False
     ) -> None:
-        self._drafters = tuple(drafters)
+        self._use(drafters)
         self._counts: dict[str, list[int]] = {}  # proposed and accepted
         self._expected: Drafter | None = None  # the next step waits for its tokens to be known
         self._proposed = self._accepted = 0  # in the step whose turn it is
@@ -122,18 +124,14 @@ class Drafts:
         self.turn: Drafter | None = None
         self.wanted = wanted
 
-    def __bool__(self) -> bool:
-        return bool(self._drafters)
+    def _use(self, drafters: Iterable[Drafter]) -> None:
+        self.drafters = tuple(drafters)
+        self.wants_states = any(drafter.wants_states for drafter in self.drafters)
 
     @property
     def counts(self) -> Mapping[str, DraftCount]:
         """How many tokens each proposed that were verified, and how many of these stood."""
         return {name: DraftCount(*counts) for name, counts in self._counts.items()}
-
-    @property
-    def wants_states(self) -> bool:
-        """Whether one of them wants to be told the states of what runs."""
-        return any(drafter.wants_states for drafter in self._drafters)
 
     # ---- proposals -------------------------------------------------------------------------
 
@@ -187,9 +185,9 @@ class Drafts:
 
     def _in_order(self) -> Sequence[Drafter]:
         """Those that win the most first, and before them the one that is sure."""
-        if len(self._drafters) < 2:
-            return self._drafters
-        return sorted(self._drafters, key=_order)
+        if len(self.drafters) < 2:
+            return self.drafters
+        return sorted(self.drafters, key=_order)
 
     def saw(self, proposed: int, accepted: int) -> None:
         """Note how many tokens of the proposal stood, which was verified."""
@@ -214,28 +212,28 @@ class Drafts:
             return
         name = drafter.name
         logger.warning("the drafter %r failed and is not asked again", name, exc_info=error)
-        self._drafters = tuple([each for each in self._drafters if each is not drafter])
+        self._use([each for each in self.drafters if each is not drafter])
 
     # ---- all of them -----------------------------------------------------------------------
 
     def learn(self, history: History) -> None:
         """Have them remember what is worth it of a history that has ended."""
-        for drafter in self._drafters:
+        for drafter in self.drafters:
             self._try(drafter, partial(drafter.learn, history))
 
     def ran(self, history: History, start: int, tokens: Sequence[Fed], states: mx.array) -> None:
         """Note that these tokens have run, from this place on, and gave these states."""
-        for drafter in self._drafters:
+        for drafter in self.drafters:
             if drafter.wants_states:
                 self._try(drafter, partial(drafter.ran, history, start, tokens, states))
 
     def missing(self, history: History) -> int:
         """How many tokens of a history they have to run before all can propose any."""
-        return max([drafter.missing(history) for drafter in self._drafters], default=0)
+        return max([drafter.missing(history) for drafter in self.drafters], default=0)
 
     def follow(self, history: History, count: int) -> None:
         """Have them run ``count`` of these at most, but not the last one."""
-        for drafter in self._drafters:
+        for drafter in self.drafters:
             self._try(drafter, partial(drafter.follow, history, count))
 
     def _try(self, drafter: Drafter, ask: Callable[[], None]) -> None:
@@ -247,35 +245,35 @@ class Drafts:
     @property
     def caches(self) -> list[BlockStore]:
         """The prefix caches of the models among them."""
-        return [drafter.cache for drafter in self._drafters if drafter.cache is not None]
+        return [drafter.cache for drafter in self.drafters if drafter.cache is not None]
 
     def keep(self, history: History, room: int) -> None:
         """Have them put what they hold into their prefix caches, which may use ``room`` bytes."""
-        for drafter in self._drafters:
+        for drafter in self.drafters:
             self._try(drafter, partial(drafter.keep, history, room))
 
     @property
     def nbytes(self) -> int:
         """The bytes of the arrays that they hold."""
-        return sum([drafter.nbytes for drafter in self._drafters])
+        return sum([drafter.nbytes for drafter in self.drafters])
 
     def nbytes_at(self, length: int) -> int:
         """The most bytes that they need for a history of ``length`` tokens."""
-        return sum([drafter.nbytes_at(length) for drafter in self._drafters])
+        return sum([each.nbytes_at(length) for each in self.drafters]) if self.drafters else 0
 
     def fork(self) -> Drafts:
         """An independent copy, which has proposed nothing yet."""
-        return Drafts([drafter.fork() for drafter in self._drafters], self.most, wanted=self.wanted)
+        return Drafts([drafter.fork() for drafter in self.drafters], self.most, wanted=self.wanted)
 
     def restart(self) -> None:
         """Have them hold nothing on the device."""
-        for drafter in self._drafters:
+        for drafter in self.drafters:
             self._try(drafter, drafter.restart)
 
     def distrust(self) -> None:
         """Go on without those that have anything on the device: a pass failed, maybe one of
         theirs."""
-        self._drafters = tuple([each for each in self._drafters if not each.nbytes])
+        self._use([each for each in self.drafters if not each.nbytes])
 
 
 def _order(drafter: Drafter) -> tuple[bool, float]:

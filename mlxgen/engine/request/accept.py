@@ -13,7 +13,7 @@ import enum
 from collections.abc import Sequence
 
 from ...errors import DeadEndError, FilterError, OptionError, StateError
-from ...filters import Constraint, Int32Words, allows
+from ...filters import Constraint, allows
 from ...sampling import DrawView, ForcedView
 from ...text import BanMatch, StopMatch
 from ...tokens import Token
@@ -22,7 +22,6 @@ from . import ending
 from .hooks import hear
 from .leads import fed, forced_run, has_choice, is_led, leaves_any
 from .loops import Repeat
-from .outbox import Accepted
 from .request import RECENT, Request
 from .thinking import ThinkingLimit
 
@@ -246,28 +245,33 @@ def _offer(
     if options.hooks:
         retries.accepted()
     request.tally.forced += forced
-    logprob, top = _report(token, view, wanted) if wanted is not None else (None, ())
-    forbidden = _forbidden(mask, top) if mask is not None else ()
+    logprob: float | None = None
+    top: tuple[Alternative, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    if wanted is not None:
+        logprob, pairs = view.report(token, wanted)
+        top = tuple([Alternative(*pair) for pair in pairs])
+    if options.top_candidates:
+        ids, probs = view.best(options.top_candidates)
+        candidates = tuple(map(Candidate, ids.tolist(), probs.tolist()))
     rejected = retries.rejected.get(position, ())
     if missed is not None:
         rejected = (*rejected, missed)
-    others = _candidates(view, options.top_candidates) if options.top_candidates else ()
-    request.outbox.push(
-        Accepted(
-            token,
-            position,
-            logprob,
-            top,
-            others,
-            drafter,
-            forced,
-            attempts,
-            exhausted,
-            hold,
-            forbidden,
-            rejected,
-        )
+    chunk = Chunk(
+        "",
+        token,
+        position,
+        logprob,
+        top,
+        candidates,
+        drafter,
+        forced,
+        attempts=attempts,
+        exhausted=exhausted,
+        forbidden=() if mask is None else tuple([t for t, _ in top if not allows(mask, t)]),
+        rejected=rejected,
     )
+    request.outbox.push(chunk, hold)
     if reason is None:
         return Verdict.NEXT
     request.match = event
@@ -279,22 +283,6 @@ def _declined(request: Request, rewound: int = 0) -> Verdict:
     request.tally.redraws += 1
     request.tally.rewound += rewound
     return Verdict.AGAIN
-
-
-def _report(
-    token: Token, view: DrawView, wanted: int
-) -> tuple[float | None, tuple[Alternative, ...]]:
-    logprob, top = view.report(token, wanted)
-    return logprob, tuple(Alternative(*pair) for pair in top)
-
-
-def _forbidden(mask: Int32Words, top: Sequence[Alternative]) -> tuple[Token, ...]:
-    return tuple([token for token, _ in top if not allows(mask, token)])
-
-
-def _candidates(view: DrawView, count: int) -> tuple[Candidate, ...]:
-    tokens, probs = view.best(count)
-    return tuple(map(Candidate, tokens.tolist(), probs.tolist()))
 
 
 def _keeps_end(request: Request, taken: Token | None) -> bool:

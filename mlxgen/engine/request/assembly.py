@@ -26,11 +26,9 @@ from ..options import Options
 from .closing import Closing
 from .ending import ends
 from .leads import fed
-from .loops import UNKNOWN
 from .outbox import Outbox
 from .prompt import Prompt
-from .request import Request, Tally
-from .retries import Retries
+from .request import Request
 from .thinking import ThinkingLimit
 
 
@@ -98,35 +96,24 @@ def assemble(
         history=History(tokens),
         base=len(tokens),
         first=len(options.prefix),
-        position=0,
         constraint=constraint,
         transcript=transcript,
         healer=healer,
         counts=counts,
         repetitions=repetitions,
         aim=aim,
-        closing=None,
-        outbox=Outbox(transcript, "at once"),
-        retries=Retries(),
-        tally=Tally(),
         thinking=thinking,
+        outbox=Outbox(transcript, "at once"),
         want=Want(
             candidates=options.top_candidates,
             logprob=options.top_logprobs is not None,
             top=options.top_logprobs or 0,
         ),
-        steering=None,
-        finish_reason=None,
-        match=None,
-        forks=0,
         appends_forced=(
             queued
             and options.top_logprobs is None
             and (constraint is not None or thinking is not None)
         ),
-        forcing=0.0,
-        strayed=False,
-        repeat=UNKNOWN,
     )
     _take_prefix(request)
     request.outbox = Outbox.for_options(

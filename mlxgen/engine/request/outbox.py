@@ -15,36 +15,16 @@ get settled text only.
 from __future__ import annotations
 
 from collections import deque
-from typing import Literal, NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import Literal, TypeAlias
 
 from ...errors import RewindError
 from ...forks import forked
 from ...text import Transcript
-from ...tokens import Token
-from ..chunk import Alternative, Candidate, Chunk, FinishReason, Rejected, Stop
+from ..chunk import Chunk, FinishReason, Stop
 from ..options import Options
 
 Mode: TypeAlias = Literal["at once", "when settled", "pushed", "retracting"]
-
-
-class Accepted(NamedTuple):
-    """An accepted token, and what its chunk says about it except for the text and the end.
-
-    ``hold``: how many of the newest tokens, this one included, a hook wants held back.
-    """
-
-    token: Token
-    position: int
-    logprob: float | None
-    top: tuple[Alternative, ...]
-    candidates: tuple[Candidate, ...]
-    drafter: str
-    forced: bool
-    attempts: int
-    exhausted: bool
-    hold: int = 0
-    forbidden: tuple[Token, ...] = ()
-    rejected: tuple[Rejected, ...] = ()
 
 
 class Outbox:
@@ -63,7 +43,8 @@ class Outbox:
         self.released = start
         self._settled = start
         self._longest = start  # the most tokens that there were when something was released
-        self._waiting: deque[Accepted] = deque()
+        # Chunks without their text, and how many of the newest tokens a hook wanted held back then
+        self._waiting: deque[tuple[Chunk, int]] = deque()
         self._owed = 0  # characters to retract with the next chunk
         self._tail = ""  # what the flush appended to the text
         # The text of the prefix is never delivered, even if a stop could claim it.
@@ -140,10 +121,11 @@ class Outbox:
         """An independent copy for a forked transcript."""
         return forked(self, _transcript=transcript)
 
-    def push(self, accepted: Accepted) -> None:
-        """Take in a newly accepted token."""
-        self._waiting.append(accepted)
-        self._taken = accepted.position + 1
+    def push(self, chunk: Chunk, hold: int = 0) -> None:
+        """Take in a newly accepted token, as a chunk without text; ``hold``: how many of the newest
+        tokens, this one included, a hook wants held back."""
+        self._waiting.append((chunk, hold))
+        self._taken = chunk.index + 1
 
     def release(self) -> list[Chunk]:
         """The chunks that may be delivered now."""
@@ -158,16 +140,16 @@ class Outbox:
             end = min(transcript.safe(with_bans=False), held_back)
         else:
             self._longest = max(self._longest, len(transcript))
-            hold = max(self._hold, waiting[-1].hold)
+            hold = max(self._hold, waiting[-1][1])
             if self._mode == "when settled":
                 settled = transcript.settled(hold, self.released)
-                while waiting and waiting[0].position < settled:
-                    chunks.append(self._take(transcript.decoder.end(waiting[0].position + 1)))
+                while waiting and waiting[0][0].index < settled:
+                    chunks.append(self._take(transcript.decoder.end(waiting[0][0].index + 1)))
                 return chunks
             self._settled = transcript.settled(hold, self._settled)
             end = transcript.decoder.end(self._settled)
         while len(waiting) > 1:
-            chunks.append(self._take(min(end, transcript.decoder.end(waiting[0].position + 1))))
+            chunks.append(self._take(min(end, transcript.decoder.end(waiting[0][0].index + 1))))
         chunks.append(self._take(end))
         return chunks
 
@@ -181,7 +163,7 @@ class Outbox:
         chunks = []
         while len(self._waiting) > 1:
             chunks.append(
-                self._take(min(end, transcript.decoder.end(self._waiting[0].position + 1)))
+                self._take(min(end, transcript.decoder.end(self._waiting[0][0].index + 1)))
             )
         if self._waiting:
             chunks.append(self._take(end, tail, reason, stop))
@@ -205,7 +187,7 @@ class Outbox:
         """
         if to >= self._taken:
             return
-        while self._waiting and self._waiting[-1].position >= to:
+        while self._waiting and self._waiting[-1][0].index >= to:
             self._waiting.pop()
         self._taken, self._tail = to, ""
         self.released = min(self.released, to)
@@ -225,26 +207,11 @@ class Outbox:
         reason: FinishReason | None = None,
         stop: Stop | None = None,
     ) -> Chunk:
-        accepted = self._waiting.popleft()
-        self.released = accepted.position + 1
+        chunk, _ = self._waiting.popleft()
+        self.released = chunk.index + 1
         owed, self._owed = self._owed, 0
-        return Chunk(
-            text=self._text(end) + tail,
-            token=accepted.token,
-            index=accepted.position,
-            logprob=accepted.logprob,
-            top=accepted.top,
-            candidates=accepted.candidates,
-            drafter=accepted.drafter,
-            forced=accepted.forced,
-            retract=owed,
-            attempts=accepted.attempts,
-            exhausted=accepted.exhausted,
-            finish_reason=reason,
-            stop=stop,
-            forbidden=accepted.forbidden,
-            rejected=accepted.rejected,
-        )
+        text = self._text(end) + tail
+        return replace(chunk, text=text, retract=owed, finish_reason=reason, stop=stop)
 
     def _text(self, end: int) -> str:
         start = self.delivered

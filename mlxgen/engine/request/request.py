@@ -12,7 +12,7 @@ before a pass.
 from __future__ import annotations
 
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ...errors import FilterError, OptionError, RewindError
 from ...filters import Constraint
@@ -83,27 +83,27 @@ class Request:
     history: History
     base: int
     first: int
-    position: int
     constraint: Constraint | None
     transcript: Transcript
     healer: Healer | None
     counts: TokenCounts | None
     repetitions: Repetitions | None
     aim: Aim | None
-    closing: Closing | None
-    outbox: Outbox
-    retries: Retries
-    tally: Tally
     thinking: ThinkingLimit | None
+    outbox: Outbox
     want: Want
-    steering: Steering | None
-    finish_reason: FinishReason | None
-    match: StopMatch | None
-    forks: int
     appends_forced: bool
-    forcing: float
-    strayed: bool
-    repeat: Repeat
+    position: int = 0
+    closing: Closing | None = None
+    retries: Retries = field(default_factory=Retries)
+    tally: Tally = field(default_factory=Tally)
+    steering: Steering | None = None
+    finish_reason: FinishReason | None = None
+    match: StopMatch | None = None
+    forks: int = 0
+    forcing: float = 0.0
+    strayed: bool = False
+    repeat: Repeat = UNKNOWN
 
     # ---- the history and its parts ---------------------------------------------------------
 

@@ -56,6 +56,7 @@ class Loop:
         self.longest_run = longest_run
         self._steps = 0
         self._looked = False  # whether the last step did
+        self._drafted = False  # whether the time of the next one counts for a drafter
 
     def alike(self) -> Loop:
         """An empty loop for the same model."""
@@ -156,13 +157,13 @@ class Loop:
         blind = self._look_ahead(places, drawn, beside) if plan.looks else None
         tokens = drawn.tokens()  # the one time that the host waits
         # After a step of the other kind, a pass was submitted earlier or later than it is here
-        plain = plan.looks == self._looked and all(h.drafts.turn is None for h in places)
-        self._looked = plan.looks
+        plain = plan.looks == self._looked and not self._drafted
+        self._looked, self._drafted = plan.looks, False
         seconds = self.clock.read(len(self.handles), drawn.after, plain=plain)
         for handle, place in places.items():
             events.append(accept_draws(handle, tokens, drawn, place))
             if handle.drafts.turn is not None:
-                handle.drafts.took(seconds, self.clock.pace.step(len(self.handles)))
+                handle.drafts.took(seconds, self._company()[1])
         arrived = [handle.arrive() for handle in (*places, *beside)]
         if plan.looks and all(arrived):
             self._blind = blind
@@ -291,7 +292,7 @@ class Loop:
         if not handles:
             return
         for handle in handles:
-            if handle.drafts:
+            if handle.drafts.drafters:
                 self._propose(handle)
         arrays = self.passes.run([Work.pending(handle) for handle in handles])
         arrived = [handle.arrive() for handle in handles]
@@ -306,22 +307,23 @@ class Loop:
     def _drafting(self, handles: Sequence[Handle]) -> Collection[Handle]:
         """Those for whom something is drafted after the next token, as far as can be told now; if
         drafts are on their way, it is not known where these end."""
-        on_their_way = [handle for handle in handles if handle.guess is not None]
-        if on_their_way:
-            return on_their_way
+        drafting = [handle for handle in handles if handle.guess is not None]
+        if not drafting:
+            for handle in handles:
+                drafts = handle.drafts
+                if drafts.drafters and drafts.expects(handle.request, *self._company()):
+                    drafting.append(handle)
+        return drafting
+
+    def _company(self) -> tuple[int, float]:
+        """How many rows there are, and what a plain step of theirs takes."""
         rows = len(self.handles)
-        step = self.clock.pace.step(rows)
-        return [
-            handle
-            for handle in handles
-            if handle.drafts and handle.drafts.expects(handle.request, rows, step)
-        ]
+        return rows, self.clock.pace.step(rows)
 
     def _propose(self, handle: Handle) -> None:
         """Have tokens drafted after what a handle has pending."""
-        rows = len(self.handles)
-        step = self.clock.pace.step(rows)
-        handle.guess = handle.drafts.propose(handle.request, rows, step)
+        handle.guess = handle.drafts.propose(handle.request, *self._company())
+        self._drafted |= handle.drafts.turn is not None
 
     def is_behind(self, handle: Handle) -> bool:
         """Whether a handle has more to run than goes between two steps of the others."""

@@ -276,7 +276,7 @@ def only_head(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def drafts_for(options: Options, owner: str = "") -> Drafts:
         drafts = given(options, owner)
-        return Drafts([each for each in drafts._drafters if each.name == "head"], wanted=True)
+        return Drafts([each for each in drafts.drafters if each.name == "head"], wanted=True)
 
     monkeypatch.setattr(lm, "drafts_for", drafts_for)
 

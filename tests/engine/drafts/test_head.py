@@ -113,7 +113,7 @@ def test_rows_of_a_batch_have_entries_of_their_own(lm: LanguageModel) -> None:
     while scheduler.busy:
         assert all(event.error is None for event in scheduler.step())
         for i, handle in enumerate(handles):
-            if handle.drafts and not handle.closed and scheduler.stats().steps % 4 == 0:
+            if handle.drafts.drafters and not handle.closed and scheduler.stats().steps % 4 == 0:
                 checked[i] = check_entries(lm, handle.drafts, list(handle.history))
     assert [tuple(handle.request.tokens) for handle in handles] == plain
     assert all(count > len(PROMPT) for i, count in enumerate(checked) if i != 1)
@@ -127,7 +127,7 @@ def test_what_runs_without_drafts_is_read_now_and_then(monkeypatch: pytest.Monke
     stream = lm.stream(PROMPT * 3, max_tokens=2 * BEHIND, temperature=0, ignore_eos=True)
     for length, _ in enumerate(stream, len(PROMPT * 3)):
         drafts = stream._handle.drafts
-        (drafter,) = drafts._drafters
+        (drafter,) = drafts.drafters
         assert isinstance(drafter, HeadDrafter)
         assert length - drafter._kv.length <= 2 * BEHIND
     assert check_entries(lm, drafts, list(stream._handle.history)) > BEHIND + len(PROMPT)
@@ -141,7 +141,7 @@ def test_without_the_states_of_a_kept_prefix_it_begins_after_them(demo: Language
         stream.keep()
     again = demo.stream(prompt, **given)
     assert [chunk.token for chunk in again] == first and again.usage.cached_tokens > 0
-    (drafter,) = again._handle.drafts._drafters
+    (drafter,) = again._handle.drafts.drafters
     assert isinstance(drafter, HeadDrafter) and drafter._base > 0
     assert again.usage.accepted_draft_tokens > 20
 

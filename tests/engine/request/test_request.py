@@ -208,12 +208,6 @@ def test_a_fork_shares_nothing_that_can_change(kind: str) -> None:
             assert one is not other, field.name
 
 
-def test_a_request_cannot_be_made_without_any_of_its_fields() -> None:
-    for field in dataclasses.fields(Request):
-        assert field.default is dataclasses.MISSING, field.name
-        assert field.default_factory is dataclasses.MISSING, field.name
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_part_goes_back(kind: str) -> None:
     request = request_of(kind)

@@ -33,8 +33,9 @@ class Mirror:
         return told
 
     def trunk(self, inputs: mx.array, cache: list[Any], **given: Any) -> tuple[mx.array, mx.array]:
-        states = self._model.model(inputs, cache=cache, **given)
-        head = getattr(self._model, "lm_head", None) or self._model.model.embed_tokens.as_linear
+        inner = self._model["model" if "model" in self._model else "backbone"]
+        states = inner(inputs, cache=cache, **given)
+        head = getattr(self._model, "lm_head", None) or inner.embed_tokens.as_linear
         return states, head(states)
 
     def logits(self, states: mx.array) -> mx.array:

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from ...forks import forked
 from ...sampling import Sampler
 from ..history import History
 from ..kv import KV, Device, Fed, Footprint, Later, LayerCache
 from ..request.request import Request
 from .guess import Guess
-from .model import ModelledDrafter
+from .model import SHARED, ModelledDrafter
 from .policy import Policy
 from .predictor import Predictor
 
@@ -119,17 +120,7 @@ class HeadDrafter(ModelledDrafter):
         return self._footprint.alone(length)
 
     def fork(self) -> HeadDrafter:
-        twin = HeadDrafter(
-            self._device,
-            self._bound,
-            self._sampler,
-            width=self._width,
-            footprint=self._footprint,
-            policy=self.policy,
-        )
-        twin._kv, twin._own, twin._states = self._kv.fork(), self._own.fork(), list(self._states)
-        twin._base, twin._exact, twin._moment = self._base, self._exact, self._moment
-        return twin
+        return forked(self, shared=(*SHARED, "_bound"))
 
     def _catch_up(self, request: Request) -> mx.array | None:
         logits = self._read(request.history)

@@ -147,10 +147,7 @@ class Lookup(Drafter):
         self._texts.add(history)
 
     def fork(self) -> Lookup:
-        twin = Lookup(self._texts)
-        twin.policy = self.policy.fork()
-        twin._own, twin._moment = self._own.fork(), self._moment
-        return twin
+        return forked(self, shared=("_texts",), _copied=None)
 
     def _run(self, request: Request) -> Sequence[Token]:
         """The tokens that may come next, as far as a grammar allows them; what other filters do not

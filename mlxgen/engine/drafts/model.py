@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 
 from ...errors import OptionError
+from ...forks import forked
 from ...sampling import DrawRow, Sampler
 from ...tokens import Token, Vocabulary
 from ..history import History
@@ -25,6 +26,7 @@ from .drafts import Drafter
 from .guess import Guess, walk
 from .policy import Policy
 
+SHARED = ("_device", "_sampler", "policy")  # with forks
 LENGTH = 2.0  # tokens that are thought to stand at first
 MOST_MORE = 128  # tokens that one model may have more than the other, as in llama.cpp
 
@@ -143,17 +145,7 @@ class ModelDrafter(ModelledDrafter):
         return self._footprint.alone(length)
 
     def fork(self) -> ModelDrafter:
-        twin = ModelDrafter(
-            self._device,
-            self._sampler,
-            width=self._width,
-            footprint=self._footprint,
-            policy=self.policy,
-            piece=self._piece,
-            cache=self.cache,
-        )
-        twin._kv = self._kv.fork()
-        return twin
+        return forked(self, shared=(*SHARED, "_piece", "cache"))
 
     def _catch_up(self, request: Request) -> mx.array:
         history = request.history

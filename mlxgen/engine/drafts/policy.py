@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from ...forks import forked
+
 MOST_ROWS = 8  # that run together, if anything is to be drafted: a pass of more is bound by tokens
 HOPE = 1.0  # plain steps that a draft is thought to save before one was seen
 LENGTH_WEIGHT, GAIN_WEIGHT = 1 / 2, 1 / 4  # of the newest in the means
@@ -62,7 +64,4 @@ class Policy:
 
     def fork(self) -> Policy:
         """An independent copy."""
-        twin = Policy(self.length)
-        twin.gain, twin._rest, twin._left = self.gain, self._rest, self._left
-        twin._drafts = self._drafts
-        return twin
+        return forked(self)

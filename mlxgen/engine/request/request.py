@@ -224,7 +224,9 @@ class Request:
     @property
     def looks_back(self) -> bool:
         """Whether each draw depends on the tokens before it, through penalties or adaptive-p."""
-        return any(part is not None for part in (self.counts, self.repetitions, self.aim))
+        if self.counts is None and self.repetitions is None:
+            return self.aim is not None
+        return True
 
     @property
     def is_healing(self) -> bool:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # Milliseconds after which a test fails instead of hanging; a busy machine takes its time.
 WAIT = 30_000
+SLOW = 60_000  # bytes a second: about 20 tokens with all that is told of each
+ENDLESS = {"The answer must be": "regex", "Regular expression": "[a-z ]{1800}"}
 FACT = "What is the capital of France?"
 RECORD = "Extract the person record as JSON: Maria is 34 years old and lives in Lisbon."
 PERSON = {
@@ -148,6 +150,20 @@ class Chat:
         """Type another token or text in the panel that is open."""
         self.panel.get_by_label("Any other token or text").fill(text)
         self.panel.get_by_role("button", name="Use it").click()
+
+    @contextlib.contextmanager
+    def slow_line(self) -> Iterator[None]:
+        """What the server sends arrives slowly, so that no answer is over before the test is: the
+        demo model needs a second for all that its context holds."""
+        line = self.context.new_cdp_session(self.page)
+        conditions: dict[str, Any] = {"offline": False, "latency": 0, "uploadThroughput": -1}
+        line.send("Network.enable")
+        line.send("Network.emulateNetworkConditions", conditions | {"downloadThroughput": SLOW})
+        try:
+            yield
+        finally:
+            line.send("Network.emulateNetworkConditions", conditions | {"downloadThroughput": -1})
+            line.detach()
 
     # ---- what a person sees --------------------------------------------------------------------
 

@@ -69,6 +69,7 @@ def test_no_view_violates_a_rule(audited: Chat, scheme: Any, size: Any) -> None:
     page.keyboard.press("Escape")
     audited.press("Map")
     audited.press("Sample")
+    page.locator(".map-node.end").nth(4).wait_for(state="attached")
     audited.wait_done()
     assert violations(audited) == []
     audited.press("Close the map")

@@ -7,20 +7,19 @@ import re
 import pytest
 
 from ..server.running import Running
-from .driving import FACT, GREEDY, Chat, event
-
-ENDLESS = {"The answer must be": "regex", "Regular expression": "[a-z ]{1800}"}
+from .driving import ENDLESS, FACT, GREEDY, Chat, event
 
 
 def test_an_answer_streams_in_and_says_how_fast_it_was(chat: Chat) -> None:
     chat.set(ENDLESS)
-    chat.say("Go on.")
-    chat.wait_text(20)
-    early = chat.answer
-    chat.wait_text(len(early) + 20)
-    assert chat.answer.startswith(early)
-    chat.press("Stop")
-    chat.wait_done()
+    with chat.slow_line():
+        chat.say("Go on.")
+        chat.wait_text(20)
+        early = chat.answer
+        chat.wait_text(len(early) + 20)
+        assert chat.answer.startswith(early)
+        chat.press("Stop")
+        chat.wait_done()
     figures = chat.answers.last.locator(".stats").inner_text()
     speed = r"\d+ tokens · \d+(\.\d)? tokens/s · first token after \d+(\.\d)? m?s"
     assert re.search(speed, figures)
@@ -30,18 +29,19 @@ def test_stopping_keeps_what_arrived_frees_the_row_and_can_be_gone_on_from(
     chat: Chat, server: Running
 ) -> None:
     chat.set(ENDLESS)
-    chat.say("Go on.")
-    chat.wait_text(20)
-    chat.page.keyboard.press("Escape")
-    chat.wait_done()
-    server.wait_idle()
-    kept = chat.answer
-    assert len(kept) < 1800
-    assert "stopped" in chat.answers.last.inner_text()
-    chat.press("Continue")
-    chat.wait_text(len(kept) + 20)
-    chat.press("Stop")
-    chat.wait_done()
+    with chat.slow_line():
+        chat.say("Go on.")
+        chat.wait_text(20)
+        chat.page.keyboard.press("Escape")
+        chat.wait_done()
+        server.wait_idle()
+        kept = chat.answer
+        assert len(kept) < 1800
+        assert "stopped" in chat.answers.last.inner_text()
+        chat.press("Continue")
+        chat.wait_text(len(kept) + 20)
+        chat.press("Stop")
+        chat.wait_done()
     assert re.fullmatch("[a-z ]+", chat.answer)
 
 
@@ -118,14 +118,15 @@ def test_an_edited_message_is_another_version_with_what_followed_it(chat: Chat) 
 
 @pytest.mark.slow
 def test_an_answer_grows_on_while_another_conversation_is_open(chat: Chat) -> None:
-    chat.set(ENDLESS | {"Maximum tokens": "1500"})  # it must not end before the next two lines
-    chat.say("Go on.")
-    chat.wait_text(5)
-    chat.press("New conversation")
-    assert chat.answers.count() == 0
-    chat.page.get_by_role("button", name="Go on. …").wait_for()
-    chat.page.get_by_role("button", name="Go on.", exact=True).wait_for()
-    chat.press("Go on.")
+    chat.set(ENDLESS | {"Maximum tokens": "80"})
+    with chat.slow_line():
+        chat.say("Go on.")
+        chat.wait_text(5)
+        chat.press("New conversation")
+        assert chat.answers.count() == 0
+        chat.page.get_by_role("button", name="Go on. …").wait_for()
+        chat.page.get_by_role("button", name="Go on.", exact=True).wait_for()
+        chat.press("Go on.")
     assert re.search(r"\d+ tokens · (?!.*stopped)", chat.answers.last.inner_text())
 
 

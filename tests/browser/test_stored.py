@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ..server.running import Running
-from .driving import FACT, GREEDY, Chat
+from .driving import ENDLESS, FACT, GREEDY, Chat
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 PARIS = "The capital of France is Paris."
-ENDLESS = {"The answer must be": "regex", "Regular expression": "[a-z ]{1800}"}
 # Does something with the tables of the database in one transaction.
 WITH_TABLES = """async (given) => {
   const database = await new Promise((done) => {
@@ -117,19 +116,24 @@ def test_a_full_store_is_said_and_the_answer_is_still_there(chat: Chat) -> None:
 
 def test_what_has_arrived_of_an_answer_is_there_when_the_page_comes_back(chat: Chat) -> None:
     chat.set(GREEDY | ENDLESS)
-    chat.say("Go on.")
-    chat.wait_text(50)
-    before = chat.answer
-    chat.reload()
+    with chat.slow_line():
+        chat.say("Go on.")
+        chat.wait_text(50)
+        before = chat.answer
+        chat.page.goto(f"{chat.url}/health")  # or the rest would arrive at once
+    chat.page.goto(chat.url)
+    chat.wait_open()
     chat.answers.last.wait_for()
     assert chat.answer.startswith(before)
     (stored,) = chat.stored
     answer = next(node for node in stored["nodes"].values() if node["role"] == "assistant")
     assert "".join(token["b"] for token in answer["tokens"]) == answer["content"]
-    chat.press("Continue")
-    chat.wait_text(len(before) + 20)
-    chat.press("Stop")
-    chat.wait_done()
+    with chat.slow_line():
+        before = chat.answer
+        chat.press("Continue")
+        chat.wait_text(len(before) + 20)
+        chat.press("Stop")
+        chat.wait_done()
 
 
 def test_what_a_tab_writes_last_stays_and_the_other_tab_is_told(chat: Chat) -> None:

@@ -33,6 +33,19 @@ FORGET = """new Promise((done, failed) => {
   asked.onsuccess = () => done();
   asked.onerror = () => failed(asked.error);
 })"""
+# Draws 6,000 elements as plainly as they can be drawn, and removes those from before.
+PLAIN = """() => {
+  document.getElementById("plain")?.remove();
+  const box = Object.assign(document.createElement("p"), { id: "plain" });
+  for (let k = 0; k < 6000; k += 1) {
+    const part = document.createElement("span");
+    part.className = `token level-${k % 13}`;
+    part.title = part.textContent = ` word${k % 99}`;
+    box.append(part);
+  }
+  document.getElementById("main").append(box);
+  box.getBoundingClientRect();
+}"""
 GREEDY = {"Temperature": "0", "Thinking": "off"}
 
 
@@ -164,6 +177,29 @@ class Chat:
         finally:
             line.send("Network.emulateNetworkConditions", conditions | {"downloadThroughput": -1})
             line.detach()
+
+    def costs_of(self, work: Callable[[], object]) -> float:
+        """How much time of the browser's main thread something takes until it is drawn, in units of
+        what 6,000 plain elements take. Both are of the processor, and of the same minute."""
+        meter = self.context.new_cdp_session(self.page)
+        meter.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+        def seconds() -> float:
+            found = meter.send("Performance.getMetrics")["metrics"]
+            return float(sum(each["value"] for each in found if each["name"] == "TaskDuration"))
+
+        def drawn(work: Callable[[], object]) -> float:
+            before = seconds()
+            work()
+            self.page.evaluate(
+                "() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
+            )
+            return seconds() - before
+
+        plain = min(drawn(lambda: self.page.evaluate(PLAIN)) for _ in range(3))
+        cost = drawn(work) / plain
+        meter.detach()
+        return cost
 
     # ---- what a person sees --------------------------------------------------------------------
 

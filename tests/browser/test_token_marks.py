@@ -188,7 +188,7 @@ def test_the_strip_of_a_long_answer_leads_to_any_place_of_it(chat: Chat) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("answers", "length"), [(4, 1500), (1, 6000)])
-def test_six_thousand_tokens_are_shown_in_half_a_second(
+def test_six_thousand_tokens_are_shown_as_fast_as_they_can_be_drawn(
     chat: Chat, answers: int, length: int
 ) -> None:
     tops = [{"id": k, "token": f" x{k}", "bytes": [120], "logprob": -k} for k in range(8)]
@@ -200,18 +200,9 @@ def test_six_thousand_tokens_are_shown_in_half_a_second(
     for _ in range(answers):
         chat.answer_with([*events, event(finish="stop")])
         chat.ask("Some words.")
-    metrics = chat.context.new_cdp_session(chat.page)
-    metrics.send("Performance.enable", {"timeDomain": "threadTicks"})  # of the processor
-
-    def seconds() -> float:
-        found = metrics.send("Performance.getMetrics")["metrics"]
-        return float(sum(each["value"] for each in found if each["name"] == "TaskDuration"))
-
-    before = seconds()
-    chat.press("Tokens")
-    chat.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    cost = chat.costs_of(lambda: chat.press("Tokens"))
     assert chat.page.locator(".token[data-index]").count() == answers * length
-    assert seconds() - before < 0.5
+    assert cost < 8, cost
 
 
 def test_the_alternatives_leave_the_line_of_their_token_free(chat: Chat) -> None:

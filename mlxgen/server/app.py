@@ -1,7 +1,7 @@
 """The ASGI application: routes, errors, documentation, and the gate around all of it.
 
-Owns how these are put together. Must never know a process or a socket. Invariant: no
-exception leaves the application.
+Owns how these are put together. Must never know a process or a socket. Invariant: whatever a
+request raises is answered, unless its answer has begun.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from .. import __version__
 from .errors import RequestError
@@ -44,9 +44,10 @@ def make_app(service: Service) -> ASGIApp:
     app.include_router(make_router(service))
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestError, _request_error)
+    app.add_exception_handler(Exception, _unexpected)
     _add_docs(app, service)
     settings = service.settings
-    gate = Gate(
+    return Gate(
         app,
         host=settings.host,
         api_keys=settings.api_keys,
@@ -54,7 +55,6 @@ def make_app(service: Service) -> ASGIApp:
         allow_hosts=settings.allow_hosts,
         root=settings.root_path,
     )
-    return _never_raising(gate)
 
 
 def _add_docs(app: FastAPI, service: Service) -> None:
@@ -95,23 +95,6 @@ async def _request_error(request: Request, error: Exception) -> Response:
     return error_response(error)
 
 
-def _never_raising(app: ASGIApp) -> ASGIApp:
-    """The outermost layer: turns an unexpected error into a 500."""
-
-    async def outermost(scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
-
-        async def sending(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            await app(scope, receive, sending)
-        except Exception as error:
-            log_failure("a request failed outside its handler", error)
-            if started:
-                raise
-            await error_response(error)(scope, receive, send)
-
-    return outermost
+async def _unexpected(request: Request, error: Exception) -> Response:
+    log_failure("a request failed outside its handler", error)
+    return error_response(error)

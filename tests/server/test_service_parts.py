@@ -171,3 +171,16 @@ def test_while_the_model_is_loaded_only_liveness_is_good_and_a_signal_ends_it() 
         assert await service.close()
 
     asyncio.run(test())
+
+
+def test_what_nobody_expected_is_an_error_of_the_protocol_and_keeps_its_words() -> None:
+    async def test() -> None:
+        service = Service(Settings(), lambda: (None, None))  # type: ignore[arg-type, return-value]
+        service.metrics.page = lambda: 1 / 0  # type: ignore[assignment, method-assign, return-value]
+        transport = httpx.ASGITransport(app=make_app(service), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            answer = await client.get("/metrics")
+        assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
+        assert "division" not in answer.text
+
+    asyncio.run(test())

@@ -21,8 +21,8 @@ from ...loading.checkpoint import check_adapter
 from ...model import LanguageModel
 from ..fleet.catalogue import Entry
 from ..logs import log
+from ..programs.hooks import SlowCalls
 from ..programs.registry import Registry
-from ..programs.slow import SlowCalls
 from ..served_model import ServedModel
 from ..settings import Settings
 

@@ -1,15 +1,33 @@
-"""Hooks of the operator's, as a request names them."""
+"""Hooks of the operator's, as a request names them, and how often code of theirs is slow."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from ...errors import HookError
 from ...sampling import Hook, PostSamplingResult
 from ..logs import log
-from .slow import SlowCalls
+
+SLOW = 0.1  # seconds: a pause that a reader notices
+
+
+class SlowCalls:
+    """Calls of programs, controllers and hooks that took ``SLOW`` seconds or more, by name."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def saw(self, name: str, seconds: float) -> None:
+        """Note how long a call took, in the thread that runs all requests."""
+        if seconds < SLOW:
+            return
+        self.counts[name] = times = self.counts[name] + 1
+        if times & (times - 1) == 0:  # the first, the second, the fourth: not for every token
+            said = "the operator's code held others up"
+            log(logging.WARNING, said, name=name, seconds=seconds, times=times)
 
 
 class NamedHook:

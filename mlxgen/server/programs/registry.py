@@ -23,8 +23,7 @@ from ..errors import RequestError
 from ..fields import shown
 from ..settings import Settings
 from .arguments import MODEL, Arguments
-from .hooks import NamedHook
-from .slow import SlowCalls
+from .hooks import NamedHook, SlowCalls
 
 if TYPE_CHECKING:
     from ...model import LanguageModel

@@ -33,8 +33,8 @@ from ...errors import CapacityError, MlxgenError, ModelError, QueueFullError
 from ..engine.mailbox import Delivery, Mailbox
 from ..errors import RequestError
 from ..logs import log
+from .hooks import SlowCalls
 from .registry import Steered
-from .slow import SlowCalls
 
 _NOT_ITS_FAULT = (ModelError, CapacityError, QueueFullError, RequestError)
 

@@ -290,7 +290,7 @@ class Places:
     def count(self) -> int:
         """The places of each slot, of which a ring does not have more than it needs."""
         last = self.stretches[-1]
-        return last.arrays[0].shape[2] if last.ring is None else 0
+        return last.arrays[0].shape[2] if last.arrays and last.ring is None else 0
 
     def arrays(self) -> list[mx.array]:
         return [array for stretch in self.stretches for array in stretch.arrays]

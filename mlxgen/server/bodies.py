@@ -6,14 +6,13 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
 from .errors import RequestError
-from .fields import NO_EFFECT
 from .history import Mend
 from .logs import log
 from .peers import Rule, name_given, renamed, translated
@@ -72,8 +71,7 @@ def read(
         request = modelled(fields, model)
     except RequestError as error:
         raise renamed(error, names) from None
-    found = Read(request, [*idle, *left_out, *cache_marks(body)], names)
-    return found._replace(idle=found.ignored(_ignored_in(request)))
+    return Read(request, [*idle, *left_out, *cache_marks(body)], names)
 
 
 def _tell(name: str, known: Iterable[str], served: ServedModel) -> None:
@@ -87,19 +85,6 @@ def _tell(name: str, known: Iterable[str], served: ServedModel) -> None:
 
 
 # ---- what had no effect ----------------------------------------------------------------------
-
-
-def _ignored_in(request: BaseModel, at: str = "") -> Iterator[str]:
-    """The given fields that are marked so, inside others as well, but not in lists."""
-    for name, field in type(request).model_fields.items():
-        value = getattr(request, name)
-        if value is None:
-            continue
-        place = f"{at}{field.alias or name}"
-        if NO_EFFECT in field.metadata:
-            yield place
-        elif isinstance(value, BaseModel):
-            yield from _ignored_in(value, f"{place}.")
 
 
 def cache_marks(body: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,6 @@ Numbers are never strings or booleans.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
@@ -27,14 +26,6 @@ MAX_CHOICES = 128
 """How many answers one prompt may have."""
 MAX_NAME = 256
 """How long the name of a model or a tool may be."""
-
-
-@dataclass(frozen=True, slots=True)
-class _NoEffect:
-    """In the type of a field that is accepted and changes nothing."""
-
-
-NO_EFFECT = _NoEffect()
 
 
 class Body(BaseModel):

@@ -23,7 +23,6 @@ from .ask import Ask, Question, ask_of
 from .bodies import Read
 from .errors import RequestError, as_request_error
 from .fields import (
-    NO_EFFECT,
     Alternatives,
     Body,
     Budget,
@@ -77,7 +76,6 @@ class StreamOptions(Body):
 
     include_usage: bool | None = None
     include_obfuscation: Off | None = None
-    continuous_usage_stats: Annotated[bool | None, NO_EFFECT] = None  # the end has the usage
 
 
 class NamedSchema(Body):

@@ -19,7 +19,7 @@ from ..chat.turn import Effort, Plan, Turn
 from .ask import Ask, Question, ask_of, planned
 from .bodies import read
 from .errors import RequestError
-from .fields import MAX_NAME, NO_EFFECT, Body, Count, Json, ModelName, Piece, about, named, option
+from .fields import MAX_NAME, Body, Count, Json, ModelName, Piece, about, named, option
 from .history import messages_history
 from .messages_reply import MessagesReply
 from .parts import image_part
@@ -185,10 +185,6 @@ class CountRequest(Body):
     thinking: Thinking | None = about("whether to think before the answer, and how long")
     output_config: OutputConfig | None = about("how long to think, and the form of the text")
     chat_template_kwargs: Json | None = about("variables for the chat template")
-    cache_control: Annotated[Json | None, NO_EFFECT] = about(
-        "no effect; prefixes are always cached"
-    )
-    context_management: Annotated[Json | None, NO_EFFECT] = about("no effect")
 
 
 class MessagesRequest(CountRequest, TextRequest):
@@ -196,8 +192,6 @@ class MessagesRequest(CountRequest, TextRequest):
 
     max_tokens: Positive | None = about("maximum number of tokens to generate")
     stop_sequences: Annotated[list[ShortText], Field(max_length=MAX_STOPS)] | None = option("stop")
-    metadata: Annotated[Json | None, NO_EFFECT] = about("no effect")
-    service_tier: Annotated[str | None, NO_EFFECT] = about("no effect")
 
 
 # ---- what it asks for --------------------------------------------------------------------------

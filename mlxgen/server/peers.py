@@ -33,10 +33,12 @@ class SameAs:
 @dataclass(frozen=True, slots=True)
 class Neutral:
     """Accepted if it is one of ``values``, which ask for what is done anyway, or if these are None:
-    then it has no effect on the answer. ``otherwise`` says what to send."""
+    then it has no effect on the answer, unless it is a list ``without`` something that has.
+    ``otherwise`` says what to send."""
 
     values: tuple[Any, ...] | None
     otherwise: str = ""
+    without: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ class Refused:
 
 Rule: TypeAlias = "SameAs | Neutral | Refused | str | Mapping[str, Rule]"
 """A text says what to send instead of a field that is not supported; a mapping has the rule of each
-key of an object, and under "" that of any other value."""
+key of an object, and under "" that of any other value. The rule of ``text.verbosity`` is that of a
+key in a field that is known."""
 
 
 class Translated(NamedTuple):
@@ -71,6 +74,10 @@ def translated(body: Fields, known: Mapping[str, Any], rules: Mapping[str, Rule]
     for name, value in body.items():
         if name not in known and name in rules:
             _translate(rules[name], name, value, result, known)
+        for key in value if name in known and isinstance(value, dict) else ():
+            if (at := f"{name}.{key}") in rules:
+                mine[name] = {k: v for k, v in mine[name].items() if k != key}
+                _translate(rules[at], at, value[key], result, known)
     return result
 
 
@@ -87,6 +94,8 @@ def _translate(
         if isinstance(rule, Neutral):
             if rule.values is not None and not _is_one_of(value, rule.values):
                 raise _NotDoneError(f"{got(value)} is not supported here; {rule.otherwise}")
+            if rule.without is not None and isinstance(value, list) and rule.without in value:
+                raise _NotDoneError(rule.otherwise)
             if rule.values is None:
                 result.idle.append(at)
             return
@@ -335,6 +344,7 @@ OPENAI: Mapping[str, Rule] = {
     **dict.fromkeys(("transforms", "route"), _TAKEN),
     "usage": _TAKEN,  # streams have it with stream_options: {include_usage: true}
     # OpenAI's own that have no effect, or are not supported
+    "stream_options.continuous_usage_stats": _TAKEN,  # the end has the usage
     **dict.fromkeys(("user", "metadata", "safety_identifier", "service_tier", "store"), _TAKEN),
     **dict.fromkeys(("prompt_cache_key", "prompt_cache_options"), _TAKEN),
     **dict.fromkeys(("prompt_cache_retention", "verbosity"), _TAKEN),
@@ -373,8 +383,10 @@ MESSAGES: Mapping[str, Rule] = {
     **dict.fromkeys(("billing_policy", "fallback_credit_token", "fallbacks"), _TAKEN),
     **dict.fromkeys(("inference_geo", "speed", "workspace_id", "user_profile_id"), _TAKEN),
     **dict.fromkeys(("betas", "diagnostics"), _TAKEN),
+    **dict.fromkeys(("metadata", "service_tier"), _TAKEN),
     **THINKING,
-    "cache_salt": _TAKEN,
+    # prefixes are always cached, and nothing is kept
+    **dict.fromkeys(("cache_control", "cache_salt", "context_management"), _TAKEN),
     # of tools that are left out
     **dict.fromkeys(("container", "mcp_servers"), _TAKEN),
 }
@@ -389,8 +401,17 @@ RESPONSES: Mapping[str, Rule] = {
     "prompt": "there are no stored prompts here; send instructions and input",
     "moderation": "there is no moderation here; leave it out",
     "top_logprobs": Neutral((0,), _LOGPROBS),
+    "include": Neutral(None, _LOGPROBS, without="message.output_text.logprobs"),
+    # a stream always ends with the usage
+    "stream_options": {
+        **dict.fromkeys(("include_usage", "continuous_usage_stats"), _TAKEN),
+        "include_obfuscation": Neutral((False,), "leave it out"),
+    },
+    "truncation": _TAKEN,  # a conversation that is too long is refused
+    **dict.fromkeys(("service_tier", "client_metadata", "text.verbosity"), _TAKEN),
     # nothing is kept
     **dict.fromkeys(("access_programs", "background_options", "context_management"), _TAKEN),
+    "store": _TAKEN,
     **dict.fromkeys(("prompt_cache_options", "prompt_cache_retention"), _TAKEN),
     **THINKING,
     **dict.fromkeys(("cache_control", "cache_salt"), _TAKEN),

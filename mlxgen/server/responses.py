@@ -22,8 +22,7 @@ from .ask import Ask, Question, ask_of, planned
 from .bodies import read
 from .chat import called, role_of
 from .errors import RequestError
-from .fields import NO_EFFECT, Body, Budget, Json, Piece, about
-from .generation import StreamOptions
+from .fields import Body, Budget, Json, Piece, about
 from .history import responses_history
 from .parts import Content as Shown
 from .parts import content_of, image_part
@@ -186,7 +185,6 @@ class TextConfig(Body):
     """How the text is to be."""
 
     format: Format | None = about("text, json_object or json_schema")
-    verbosity: Annotated[Literal["low", "medium", "high"] | None, NO_EFFECT] = about("no effect")
 
 
 class ReasoningConfig(Piece):
@@ -221,18 +219,6 @@ class ResponsesRequest(TextRequest):
     max_output_tokens: Budget | None = about(
         "maximum number of tokens to generate, thoughts included"
     )
-    stream_options: Annotated[StreamOptions | None, NO_EFFECT] = about(
-        "no effect; a stream always ends with the usage"
-    )
-    truncation: Annotated[Literal["auto", "disabled"] | None, NO_EFFECT] = about(
-        "no effect; a conversation that is too long is refused"
-    )
-    include: Annotated[list[str] | None, NO_EFFECT] = about(
-        "no effect, except that log-probabilities are refused"
-    )
-    store: Annotated[bool | None, NO_EFFECT] = about("no effect; nothing is kept")
-    service_tier: Annotated[str | None, NO_EFFECT] = about("no effect")
-    client_metadata: Annotated[Json | None, NO_EFFECT] = about("no effect")
     metadata: Json | None = about("returned as it is")
     prompt_cache_key: str | None = about("returned as it is; prefixes are always cached")
     safety_identifier: str | None = about("returned as it is")
@@ -257,12 +243,6 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Ask:
     known = read(body, ResponsesRequest, RESPONSES, served=model, mend=responses_history)
     request = known.request
     model = model.called(request.model)
-    if "message.output_text.logprobs" in (request.include or ()):
-        raise RequestError.at(
-            "include",
-            "log-probabilities are reported by POST /v1/chat/completions; leave them out",
-            "unsupported_value",
-        )
     functions = functions_in(request.tools, FunctionTool)
     thinking = request.reasoning
     turn = Turn(
@@ -343,7 +323,7 @@ def _about(request: ResponsesRequest, functions: Mapping[str, FunctionTool]) -> 
         "safety_identifier": request.safety_identifier,
         "service_tier": "default",
         "store": False,
-        "text": {"format": shown, "verbosity": None if text is None else text.verbosity},
+        "text": {"format": shown, "verbosity": None},
         "tool_choice": "auto"
         if choice is None
         else choice

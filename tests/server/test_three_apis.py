@@ -313,7 +313,7 @@ def test_fields_that_had_no_effect_are_named() -> None:
     service = {"service_tier": "auto", "metadata": {"user_id": "u"}}
     assert CHAT.call(user="u", **service).ignored == ["user", "service_tier", "metadata"]
     assert MESSAGES.call(context_management={}, **service).ignored == [
-        *("context_management", "metadata", "service_tier")
+        *("context_management", "service_tier", "metadata")
     ]
     given: dict[str, Any] = {"store": False, "include": [], "text": {"verbosity": "low"}}
     assert set(RESPONSES.call(**given).ignored) == {"store", "include", "text.verbosity"}

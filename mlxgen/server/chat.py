@@ -25,7 +25,7 @@ from ..images import plain
 from .ask import Ask, Question, planned
 from .bodies import read
 from .errors import RequestError, as_request_error
-from .fields import Alternatives, Body, Budget, Int, Json, Piece, about, option
+from .fields import Alternatives, Body, Budget, Json, Piece, about, option
 from .generation import GenerationRequest, TextPart, ask_of_generation, form_of, keep_of
 from .history import chat_history
 from .openai_reply import ChoiceText, Delta, Finish, Kind, OpenAIReply
@@ -60,10 +60,8 @@ class ImagePart(Piece):
     image_url: ImageAddress
 
 
-Part: TypeAlias = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
-Content: TypeAlias = (
-    str | list[Annotated[TextPart | RefusalPart | ImagePart, Field(discriminator="type")]]
-)
+Part: TypeAlias = Annotated[TextPart | RefusalPart | ImagePart, Field(discriminator="type")]
+Content: TypeAlias = str | list[Part]
 
 
 class FunctionOfCall(Piece):
@@ -79,7 +77,6 @@ class ToolCallOfMessage(Piece):
     id: str
     type: Literal["function"] = "function"
     function: FunctionOfCall
-    index: Int | None = None  # clients that gather streams leave it in
 
 
 class PlainMessage(Piece):
@@ -94,16 +91,13 @@ class AssistantMessage(Piece):
     """An earlier answer, or the beginning of one."""
 
     role: Literal["assistant"]
-    content: str | Sequence[Part] | None = None
+    content: Content | None = None
     name: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: Any = None  # the same, if it is text
     tool_calls: list[ToolCallOfMessage] | None = None
     prefix: bool | None = None  # whether the answer goes on with it, if it is the last message
-    annotations: list[Any] | None = None  # of clients that send an answer back as it came
-    audio: Any = None
-    function_call: Any = None  # the old name of calls, which are these by now
 
 
 class ToolMessage(Piece):
@@ -360,9 +354,7 @@ def _thoughts(message: AssistantMessage) -> str | None:
     return message.reasoning_content
 
 
-def _content(
-    content: str | Sequence[TextPart | RefusalPart | ImagePart] | None, at: str
-) -> Shown | None:
+def _content(content: Content | None, at: str) -> Shown | None:
     if content is None or isinstance(content, str):
         return content
     return content_of(

@@ -68,7 +68,6 @@ class TextPart(Piece):
 
     type: Literal["text"]
     text: str
-    prompt_cache_breakpoint: Json | None = None  # prefixes are cached anyway
 
 
 class StreamOptions(Body):

@@ -170,8 +170,9 @@ def chat_history(body: Mapping[str, Any]) -> History:
         role = message.get("role")
         at = f"messages[{i}]"
         if i != newest or "content" in message:  # a question without one may be misspelt
+            known = _CHAT_PARTS - ({"image_url"} if role == "assistant" else set())
             content = _parts(
-                message.get("content"), f"{at}.content", _CHAT_PARTS, i == newest, left_out, "text"
+                message.get("content"), f"{at}.content", known, i == newest, left_out, "text"
             )
             message = {**message, "content": content}
         if role in ("system", "developer"):
@@ -341,8 +342,9 @@ def responses_history(body: Mapping[str, Any]) -> History:
         if not isinstance(item, dict):
             told.append(item)
         elif kind == "message":
+            known = _ITEM_PARTS - ({"input_image"} if item.get("role") == "assistant" else set())
             content = _parts(
-                item.get("content"), f"{at}.content", _ITEM_PARTS, i == newest, left_out, "text"
+                item.get("content"), f"{at}.content", known, i == newest, left_out, "text"
             )
             if item.get("role") in ("system", "developer"):
                 content = _without_billing(content)

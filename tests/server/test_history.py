@@ -246,3 +246,12 @@ def test_what_the_newest_message_asks_for_and_cannot_be_shown_is_an_error(
 ) -> None:
     with pytest.raises(RequestError):
         parse(body, demo())
+
+
+def test_an_image_in_an_earlier_answer_is_a_note() -> None:
+    data, said = "data:image/png;base64,AA==", {"type": "text", "text": "See:"}
+    image = {"type": "image_url", "image_url": {"url": data}}
+    text, ignored = chat({**answer(said, image), "annotations": "none"})
+    assert "See:" in text and ignored == ["messages[1].content[1]"]
+    text, ignored = responses(answer(said, {"type": "input_image", "image_url": data}))
+    assert "See:" in text and ignored == ["input[1].content[1]"]

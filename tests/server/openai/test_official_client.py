@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 from openai.types import completion_create_params as completion
 from openai.types.chat import (
-    ChatCompletionAssistantMessageParam,
-    ChatCompletionContentPartTextParam,
     ChatCompletionDeveloperMessageParam,
     ChatCompletionFunctionToolParam,
     ChatCompletionMessageFunctionToolCallParam,
@@ -39,10 +37,8 @@ from mlxgen.server.peers import OPENAI as PEERS
         (ChatCompletionSystemMessageParam, messages.PlainMessage),
         (ChatCompletionDeveloperMessageParam, messages.PlainMessage),
         (ChatCompletionUserMessageParam, messages.PlainMessage),
-        (ChatCompletionAssistantMessageParam, messages.AssistantMessage),
         (ChatCompletionToolMessageParam, messages.ToolMessage),
         (ChatCompletionMessageFunctionToolCallParam, messages.ToolCallOfMessage),
-        (ChatCompletionContentPartTextParam, generation.TextPart),
     ],
     ids=lambda kind: kind.__name__,
 )

@@ -25,6 +25,7 @@ The rules, for the whole text:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
@@ -34,7 +35,7 @@ import regex
 from .calls.call import Call, ToolCall
 from .calls.reader import ToolReader
 from .calls.styles import Style, any_of
-from .calls.values import BrokenError, Source, Waiting
+from .calls.values import LONGEST, BrokenError, Source, Waiting
 
 Kind: TypeAlias = Literal["content", "reasoning", "call", "mark"]
 Thinking: TypeAlias = Literal["open", "possible", "closed"]
@@ -45,6 +46,10 @@ Section: TypeAlias = Literal["none", "mark", "calls"]
 """Whether calls may come without their mark: after a mark that was read as text, or after calls."""
 _QUOTES = "`\"'"  # before a mark that is only named
 _STRETCH = 4096  # characters that are read at a time
+_PATIENCE, _NEAR = 8, 256
+"""After so many calls that turned out to be none after a long text, only those are read whose text
+is so short, or whose name and first words are. So all of a text is read in a time that is linear in
+its length."""
 _BLANKS = 64  # characters of white space that may belong to a mark
 
 
@@ -130,6 +135,8 @@ class Splitter:
         self._last = ""  # the last character of the text
         self._named_only = 0  # marks that begin thinking and were read as text
         self._source = Source()
+        self._rest = ""  # of the text that was pushed, and is not yet read
+        self._far = 0  # attempts to read a call that failed after a long text
         self._at = 0  # where its text starts
         self._spans: list[Span] = []
         self._call: Call | None = None  # that is being read
@@ -172,16 +179,13 @@ class Splitter:
             firsts = self._finder.firsts
             if not firsts or (not text[-1].isspace() and firsts.isdisjoint(text)):
                 return [self._span(_KINDS[self._part], text)]
-        for start in range(0, len(text), _STRETCH):
-            source.text += text[start : start + _STRETCH]
-            next(self._parts, None)
+        self._feed(text, final=False)
         return self._taken()
 
     def flush(self, *, cut: bool = False) -> list[Span]:
         """The rest, because the text ends here; ``cut``: it was cut off."""
         if not cut:
-            self._source.final = True
-            next(self._parts, None)
+            self._feed("", final=True)
             return self._taken()
         call, held = self._call, len(self._source.text)
         if call is not None and call.name is not None and not self._is_alone:
@@ -192,6 +196,17 @@ class Splitter:
             is_mark = blank or (self._reads and not self._is_alone)
             self._release("mark" if is_mark else self._kind, held)
         return self._taken()
+
+    def _feed(self, text: str, *, final: bool) -> None:
+        """Reads more text, a stretch at a time."""
+        source, self._rest = self._source, self._rest + text
+        while True:
+            more, self._rest = self._rest[:_STRETCH], self._rest[_STRETCH:]
+            source.text += more
+            source.final = final and not self._rest
+            next(self._parts, None)
+            if not self._rest:
+                return
 
     def _taken(self) -> list[Span]:
         spans, self._spans = self._spans, []
@@ -268,6 +283,9 @@ class Splitter:
             are_calls = yield from self._read_calls(end if to == "call" else start, holds=holds)
             self._reads = self._is_alone = False
             if not are_calls:
+                if len(source.text) > 2 * _STRETCH:  # it is read again, a stretch at a time
+                    self._rest = source.text[_STRETCH:] + self._rest
+                    source.text, source.final = source.text[:_STRETCH], False
                 self._release(self._kind, end if to != "line" else start + 1)
                 if to == "call" and self._section == "none" and self._part in _KINDS:
                     self._section = "mark"
@@ -366,7 +384,8 @@ class Splitter:
             begin = yield from source.space(begin)
             self._tries = True
             call = Call(source, tools.offered, tools.marks)
-            self._call, source.kept = call, 0
+            self._call, source.kept, source.reached = call, 0, begin
+            source.limit = begin + _NEAR if self._far >= _PATIENCE else math.inf
             reading = call.read(style.read(call, begin))
             try:
                 while True:
@@ -383,6 +402,7 @@ class Splitter:
                 return call, style
             except BrokenError:
                 self._call = None
+                self._far += source.reached - begin > LONGEST
         return None
 
     def _pass_on(self, call: Call) -> None:

@@ -6,6 +6,7 @@ schema says.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -68,8 +69,9 @@ class Marks(NamedTuple):
 class Arguments:
     """The arguments of a call; see ``values.Fields``."""
 
-    def __init__(self, schema: Any) -> None:
+    def __init__(self, schema: Any, source: Source) -> None:
         self._schema = schema
+        self._source = source
         self.known = [*properties_of(schema, schema)]  # the names of those in the schema
         self._given: set[str] = set()
         self._parts: list[str] = []
@@ -92,7 +94,8 @@ class Arguments:
                 self._parts.append(f'{self._named(key)}"')
             self._parts.append(escaped(text))
             self._growing += len(text)
-            self.is_long = self.is_long or self._growing >= HELD
+            if self._growing >= HELD:
+                self.is_long, self._source.limit = True, math.inf
 
         return grow
 
@@ -144,14 +147,14 @@ class Call:
         self._offered = offered
         self.name: str | None = None
         self.id: str | None = None
-        self.given = Arguments({})
+        self.given = Arguments({}, source)
         self.place = 0
         self.is_begun = self.is_broken = False
 
     def named(self, name: str, id: str | None = None) -> None:
         """Its tool is the one that the name can mean. ``BrokenError`` if there is no such tool."""
         self.name = self._offered.meant(name)
-        self.given = Arguments(self._offered[self.name])
+        self.given = Arguments(self._offered[self.name], self.source)
         self.id = id if id and ":" in id else self.id
 
     def ends(self, place: int) -> Waiting[bool]:

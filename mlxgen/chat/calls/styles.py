@@ -19,7 +19,18 @@ from typing import Any, TypeAlias
 import regex
 
 from .call import Call
-from .values import JSON, BrokenError, Follow, Notation, Source, Waiting, compiled, dumped, literal
+from .values import (
+    JSON,
+    LONGEST,
+    BrokenError,
+    Follow,
+    Notation,
+    Source,
+    Waiting,
+    compiled,
+    dumped,
+    literal,
+)
 
 Pieces: TypeAlias = tuple[str, ...]
 ARGUMENTS = "{arguments}"  # the piece that is replaced by all arguments
@@ -294,16 +305,20 @@ class Tagged:
             until = stop.start() if stop is not None else len(source.text)
             if grow is not None:
                 sent = self._pass_on(grow, source.text, start, sent, until, is_raw)
-            if stop is None or stop.partial:
-                if source.final:
-                    source.kept = len(source.text)
-                    raise BrokenError("a value does not end")
+            if stop is not None and (not stop.partial or len(source.text) - until >= LONGEST):
+                stop = yield from source.match(stops, until)
+                if stop is not None and (
+                    yield from self._stands(call, stop, is_raw, missing, quoted)
+                ):
+                    break
+                search = until + 1  # the value quotes it
+            elif source.final:
+                source.kept = len(source.text)
+                raise BrokenError("a value does not end")
+            else:
+                source.reach(until)
                 search = until
                 yield
-            elif (yield from self._stands(call, stop, is_raw, missing, quoted)):
-                break
-            else:  # the value quotes it
-                search = until + 1
         closed = stop["end"] is not None
         place = stop.end() if closed else until
         source.kept = place

@@ -25,6 +25,7 @@ T = TypeVar("T")
 Waiting: TypeAlias = Generator[None, None, T]
 """Yields to wait for more text, and returns what was read."""
 
+LONGEST = 4096  # characters of a mark, a name or a word
 _MOST = 100  # characters of marks in a row; a model that writes one for ever is no caller
 _DEEP = 48  # levels of lists and objects; Python's stack bears no more than some hundred
 _DIGITS = 4000  # of an integer; Python converts no more than 4,300
@@ -59,16 +60,28 @@ class Number(float):
 
 
 class Source:
-    """Text that grows, until it is ``final``. ``kept`` is where the last member ends that was read
-    from it."""
+    """Text that grows, until it is ``final``.
+
+    ``kept`` is where the last member ends that was read from it, and ``reached`` the farthest place
+    that was looked at; beyond ``limit``, there is nothing to read.
+    """
 
     def __init__(self, text: str = "", *, final: bool = False) -> None:
         self.text = text
         self.final = final
-        self.kept = 0
+        self.kept = self.reached = 0
+        self.limit = math.inf
+
+    def reach(self, place: int) -> None:
+        """Look at a place. ``BrokenError`` if it is beyond the limit."""
+        if place > self.limit:
+            raise BrokenError("the call is too long")
+        if place > self.reached:
+            self.reached = place
 
     def at(self, place: int) -> Waiting[str]:
         """The character at a place; "" after the end."""
+        self.reach(place)
         while place >= len(self.text):
             if self.final:
                 return ""
@@ -78,13 +91,16 @@ class Source:
     def match(
         self, pattern: regex.Pattern[str], place: int, *, longest: bool = False
     ) -> Waiting[regex.Match[str] | None]:
-        """A match at a place, as soon as more text cannot keep it from coming.
+        """A match at a place, as soon as more text cannot keep it from coming; no long one.
 
         ``longest``: more text might make it longer, so wait for what follows it.
         """
+        self.reach(place)
+        end = place + LONGEST
         while True:
-            match = pattern.match(self.text, place, partial=not self.final)
-            if match is None or self.final:
+            is_all = self.final or len(self.text) >= end
+            match = pattern.match(self.text, place, end, partial=not is_all)
+            if match is None or is_all:
                 return match
             if not match.partial and not (longest and match.end() == len(self.text)):
                 return match
@@ -129,12 +145,15 @@ class Follow:
         self._final = compiled(pattern.replace("{end}", r"\Z"), keys)
 
     def comes(self, source: Source, place: int) -> Waiting[bool]:
-        while not source.final:
+        source.reach(place)
+        end = place + LONGEST
+        while len(source.text) < end and not source.final:
             match = self._growing.match(source.text, place, partial=True)
             if match is None or not match.partial:
                 return match is not None
             yield
-        return self._final.match(source.text, place) is not None
+        pattern = self._final if len(source.text) <= end else self._growing
+        return pattern.match(source.text, place, end) is not None
 
 
 class Fields(Protocol):
@@ -309,6 +328,7 @@ class Notation:
                 character, place = yield from self._escape(source, escape)
                 take(character)
             elif stop >= 0:
+                source.reach(stop)
                 take(source.text[place:stop])
                 place = stop + len(quote)
                 if (yield from follow.comes(source, place)):
@@ -320,6 +340,7 @@ class Notation:
                     safe -= sequence_overlap(source.text[place:], quote)
                 take(source.text[place:safe])
                 place = safe
+                source.reach(place)
                 if source.final:
                     source.kept = place
                     raise BrokenError("a string does not end")

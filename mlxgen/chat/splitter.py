@@ -340,6 +340,7 @@ class Splitter:
         tools, source, alone = self._tools, self._source, self._is_alone
         assert tools is not None
         count, self._tries = 0, True
+        is_fenced = source.text.startswith("```", place)
         held: list[Call] = []
         while True:
             read = yield from self._read_call(place, again=count > 0, holds=holds)
@@ -354,6 +355,8 @@ class Splitter:
             return False
         tail = yield from source.passed(place, style.tail)
         end = yield from source.passed(tail, tools.ends, often=True)
+        if is_fenced:
+            end = yield from source.passed(end, ("```",))
         rest = source.text[tail:].strip()
         if source.final and rest and any(mark.startswith(rest) for mark in tools.ends):
             end = len(source.text)  # half a mark

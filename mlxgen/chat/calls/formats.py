@@ -187,7 +187,7 @@ _HARMONY = Headed(
     between="<|start|>assistant",
     head=(
         rf"(?:functions\.)?{_NAME}"
-        r"(?:(?!<\|(?:message|start|end|call)\|>)(?s:.)){0,120}<\|message\|>"
+        r"(?:(?!<\|(?:message|start|end|call)\|>)(?s:.)){0,120}(?:<\|message\|>|(?=<\|call\|>))"
     ),
     close=("<|call|>",),
 )

@@ -79,9 +79,10 @@ def _object(call: Call, place: int) -> Waiting[int]:
 
 def give(call: Call, value: Any) -> None:
     """Gives a call arguments that were read as one value."""
-    if value is not None and not isinstance(value, dict):
+    value = value or {}  # nothing, however it is written
+    if not isinstance(value, dict):
         raise BrokenError("the arguments are not an object")
-    for key, each in (value or {}).items():
+    for key, each in value.items():
         call.given.end(str(key), each)
 
 
@@ -362,7 +363,7 @@ class Tagged:
         kind = next(kind for kind in quoted if stop[kind] is not None)
         nexts = rf"{marks.borders}|{{end}}"
         if kind == "end":
-            nexts = rf"{self.tag}|{self.half}|{self.over}|{nexts}"
+            nexts = rf"{self.tag}|{self.half}|(?:{self.over})(?:[^\"'`]|{{end}})|{nexts}"
         if quoted[kind]:  # it ends what the value quotes, unless it is the very end
             nexts = rf"(?:{self.over})?\s*(?:{marks.ends})?\s*(?:{marks.starts}|{{end}})"
         stands = yield from Follow(rf"\s*(?:{nexts})", call.given.known).comes(source, stop.end())

@@ -203,9 +203,15 @@ class Notation:
         first = yield from source.at(place)
         if depth > _DEEP:
             raise BrokenError("the value is too deep")
+        raw = False
+        if self.python:
+            prefix = yield from source.match(_PREFIX, place)
+            if prefix is not None and not prefix.partial:
+                place, raw = prefix.end(), prefix[0] in "rR"
         quote = yield from self._quote(source, place)
         if quote:
-            return (yield from self._string(source, place + len(quote), quote, follow, grow))
+            place += len(quote)
+            return (yield from self._string(source, place, quote, follow, grow, raw=raw))
         if first == "{":
             return (yield from self._object(source, place + 1, depth))
         if first and first in "[(":
@@ -308,10 +314,12 @@ class Notation:
         quote: str,
         follow: Follow,
         grow: Callable[[str], None] | None,
+        *,
+        raw: bool = False,
     ) -> Waiting[tuple[str, int]]:
         """A string after its quote, and where it ends, after its other quote."""
         parts: list[str] = []
-        raw = quote == self.raw
+        raw = raw or quote == self.raw
 
         def take(text: str) -> None:
             if text:
@@ -366,6 +374,7 @@ class _SetError(Exception):
 _AFTER_KEY = Follow(r"\s*[:=,}]")
 _AFTER_VALUE = Follow(r"\s*(?:[,\]})]|{end})")
 _KEY = regex.compile(r"[\w$.-]+(?=\s*[:=])")
+_PREFIX = regex.compile(r"[rRuU](?=[\"'])")  # of Python's strings
 _WORD = regex.compile(r"[-+.\w]+")
 _WORDS = regex.compile(r"""[^\s,\]\)}{\[("'][^,\]\)}{\[("'\n]*""")
 _INTEGER = regex.compile(r"[-+]?[0-9]+(?:_[0-9]+)*")

@@ -71,6 +71,8 @@ class Chunk:
     - ``logprob``: its natural log-probability under the model's own distribution (no
       temperature, no filters), and ``top``: the most likely tokens at its position, best first;
       ``None`` and empty without the option ``top_logprobs``.
+    - ``prob``: the probability of the token in the distribution that it was drawn from, as in
+      ``candidates``; ``None`` without ``top_logprobs`` or ``top_candidates``.
     - ``candidates``: the most likely tokens of the distribution that the token was drawn from,
       best first, with their probabilities: after penalties, filters, bans, truncation and
       temperature (for greedy draws: at temperature 1, without truncation). There may be fewer
@@ -115,6 +117,7 @@ class Chunk:
     prompt: tuple[PromptScore, ...] = ()
     forbidden: tuple[Token, ...] = ()
     rejected: tuple[Rejected, ...] = ()
+    prob: float | None = None
 
     @property
     def from_draft(self) -> bool:

@@ -110,6 +110,10 @@ class PostSamplingResult:
     - ``temperature``: the temperature of that draw only.
     - ``hold = n``: do not deliver the newest n tokens yet, this one included, so that a later call
       can take them back; it holds until the next call. ``hold_tokens`` may hold more.
+    - ``end = True``: end the text with this token. Its finish reason is ``"stop"``, or ``"length"``
+      if the filters do not let it end there.
+    - ``put = tokens``: append these after this token. Hooks are called for each of them, too, with
+      ``is_forced``; the filters have to allow them.
     """
 
     __slots__ = (
@@ -120,10 +124,12 @@ class PostSamplingResult:
         "_token",
         "_view",
         "attempt",
+        "end",
         "exclude",
         "feed_filters",
         "hold",
         "position",
+        "put",
         "resample",
         "rewind",
         "temperature",
@@ -154,6 +160,8 @@ class PostSamplingResult:
         self.temperature: float | None = None
         self.rewind = 0
         self.hold = 0
+        self.end = False
+        self.put: Sequence[Token] = ()
 
     @property
     def sampled_token(self) -> Token:
@@ -207,11 +215,13 @@ class PostSamplingResult:
             self._refuse("rewind", "0 or a positive integer")
         if not _is_integer(self.hold) or self.hold < 0:
             self._refuse("hold", "0 or a positive integer")
-        ids = self.exclude
-        if isinstance(ids, (str, bytes)) or not isinstance(ids, Collection):
-            self._refuse("exclude", "a collection of token ids")
-        if not all(map(_is_integer, ids)):
-            self._refuse("exclude", "token ids only")
+        for name, ids in (("exclude", self.exclude), ("put", self.put)):
+            if isinstance(ids, (str, bytes)) or not isinstance(ids, Collection):
+                self._refuse(name, "a collection of token ids")
+            if not all(map(_is_integer, ids)):
+                self._refuse(name, "token ids only")
+        if not all(0 <= token < vocab_size for token in self.put):
+            self._refuse("put", f"token ids from 0 to {vocab_size - 1}")
         if self.temperature is not None and not 0 <= self.temperature <= MAX_TEMPERATURE:
             self._refuse("temperature", f"0 to {MAX_TEMPERATURE:g}, or None")
 

@@ -120,6 +120,7 @@ class TokenWriter:
         return {
             **_spelled(data),
             "logprob": _logprob(token.chunk.logprob),
+            "prob": token.chunk.prob,
             "top_logprobs": [
                 {**_spelled(self._piece(other, token.chunk)), "logprob": _logprob(logprob)}
                 for other, logprob in token.chunk.top
@@ -139,6 +140,7 @@ class TokenWriter:
             **_spelled(self._piece(chunk.token, chunk)),
             "part": _PARTS[token.kind] if token.kind is not None else None,
             "logprob": None if chunk.logprob is None else _logprob(chunk.logprob),
+            "prob": chunk.prob,
             "top_logprobs": [
                 {
                     "id": other,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-from ...errors import DeadEndError, FilterError, OptionError, StateError
+from ...errors import DeadEndError, FilterError, HookError, OptionError, StateError
 from ...filters import Constraint, allows
 from ...sampling import DrawView, ForcedView
 from ...text import BanMatch, StopMatch
@@ -196,6 +196,7 @@ def _offer(
     if options.top_logprobs is not None and not forced:  # drawn for its log-probability
         forced = not has_choice(request, token)
     withheld, exhausted, hold = False, False, 0
+    run: tuple[Token, ...] = ()
     if options.hooks:
         heard = hear(request, token, view)
         if heard.target is not None:
@@ -211,7 +212,7 @@ def _offer(
         if heard.token != token:
             retries.reject(position, Rejected(token, "hook"))
             token, forced, drafter = heard.token, False, ""
-        withheld, exhausted, hold = heard.withheld, heard.exhausted, heard.hold
+        withheld, exhausted, hold, run = heard.withheld, heard.exhausted, heard.hold, heard.run
     request.strayed = withheld
     attempts, wanted = retries.attempts.get(position, 0), options.top_logprobs
     mask = None  # of the filters, for what is reported; they have not come to a healed token
@@ -221,6 +222,8 @@ def _offer(
         request.aim.drew(view.share(token))
     event = request.advance(token, () if withheld else fed(request, token))
     reason = ending.reason(request, token, event)
+    if reason is None and options.hooks and heard.ends:
+        reason = "stop" if constraint is None or constraint.can_end() else "length"
     if reason is not None and not isinstance(event, BanMatch):
         event = _ban_at_end(request, event) or event
     if isinstance(event, BanMatch):
@@ -270,12 +273,24 @@ def _offer(
         exhausted=exhausted,
         forbidden=() if mask is None else tuple([t for t, _ in top if not allows(mask, t)]),
         rejected=rejected,
+        prob=view.probability(token) if wanted is not None or candidates else None,
     )
     request.outbox.push(chunk, hold)
     if reason is None:
-        return Verdict.NEXT
+        return _put_for_hook(request, run) if run else Verdict.NEXT
     request.match = event
     return _finish(request, reason)
+
+
+def _put_for_hook(request: Request, run: Sequence[Token]) -> Verdict:
+    """Append what a hook puts after a token, which hooks see as well."""
+    constraint = request.constraint
+    if constraint is not None and constraint.validate(run) < len(run):
+        raise HookError(
+            f"a hook put {list(run)} after position {request.position - 1}, which the filters do "
+            "not allow; put what they allow"
+        )
+    return append(request, run)
 
 
 def _declined(request: Request, rewound: int = 0) -> Verdict:

@@ -105,6 +105,7 @@ def assemble(
         thinking=thinking,
         outbox=Outbox(transcript, "at once"),
         want=Want(
+            prob=options.top_logprobs is not None or options.top_candidates > 0,
             candidates=options.top_candidates,
             logprob=options.top_logprobs is not None,
             top=options.top_logprobs or 0,

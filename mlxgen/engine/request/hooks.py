@@ -23,6 +23,7 @@ class Heard(NamedTuple):
       and ``temperature`` are for the next draw then.
     - ``withheld``: the filters do not see the token.
     - ``hold``: how many of the newest tokens, this one included, not to deliver yet.
+    - ``ends``: the text ends with the token. ``run``: what follows it at once.
     - ``exhausted``: a hook wanted another draw, but there were too many, or no other token is left.
     """
 
@@ -33,6 +34,8 @@ class Heard(NamedTuple):
     withheld: bool = False
     exhausted: bool = False
     hold: int = 0
+    ends: bool = False
+    run: tuple[Token, ...] = ()
 
 
 def hear(request: Request, token: Token, view: DrawView) -> Heard:
@@ -54,7 +57,14 @@ def hear(request: Request, token: Token, view: DrawView) -> Heard:
             "another one if attempt is above 0"
         )
     withheld, exhausted = not wish.feed_filters, bool(back) or retries.unmet
-    return Heard(sampled, withheld=withheld, exhausted=exhausted, hold=wish.hold)
+    return Heard(
+        sampled,
+        withheld=withheld,
+        exhausted=exhausted,
+        hold=wish.hold,
+        ends=wish.end,
+        run=tuple(wish.put),
+    )
 
 
 def _consult(request: Request, token: Token, view: DrawView) -> PostSamplingResult:

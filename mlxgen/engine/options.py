@@ -14,7 +14,14 @@ from typing import Any, TypeAlias
 
 from ..errors import OptionError
 from ..filters import Filter, Specification
-from ..options.table import Pattern, SamplingOptions, check_together, checked
+from ..options.table import (
+    OPTIONS,
+    ChangingOptions,
+    Pattern,
+    SamplingOptions,
+    check_together,
+    checked,
+)
 from ..sampling import Hook, SamplingSettings
 from ..tokens import Token, Vocabulary
 
@@ -60,6 +67,19 @@ class Options:
         check_together(values)
         sampling = {name: values.pop(name) for name in SamplingOptions.__annotations__}
         return cls(sampling=SamplingSettings(**sampling), **values)
+
+    def changed(self, given: Mapping[str, Any]) -> Options:
+        """The same with other sampling, filters and stops; ``OptionError`` for any other option,
+        which holds for a whole text."""
+        for name in given:
+            if name in OPTIONS and name not in ChangingOptions.__annotations__:
+                raise OptionError(
+                    name, "cannot change within a text, as sampling, filters and stops can"
+                )
+        values = checked(given)
+        new = {name: values[name] for name in given}
+        sampling = {n: new.pop(n) for n in list(new) if n in SamplingOptions.__annotations__}
+        return replace(self, sampling=replace(self.sampling, **sampling), **new)
 
     def some_seed(self) -> int:
         """The seed of a generation with these options: the given one, or one of chance."""

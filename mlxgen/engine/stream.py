@@ -7,14 +7,18 @@ cache and what ``tokens`` shows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Unpack
 
 from ..errors import StateError
+from ..options.table import ChangingOptions
 from ..tokens import Token
 from ..words import counted, shortened
 from .branches import token_ids
 from .chunk import Chunk, FinishReason, Usage
 from .pulled import Pulled
 from .request.accept import put, rewind
+from .request.assembly import change, check_change
 from .scheduling.memory import fit
 from .step.accepting import Event
 from .step.fault import Fault
@@ -120,8 +124,18 @@ class Stream(Pulled[Chunk, Chunk]):
         """The tokens, forward passes and seconds used so far."""
         return self._handle.usage
 
-    def rewind(self, tokens: int | None = None, *, to: int | None = None) -> None:
+    def rewind(
+        self,
+        tokens: int | None = None,
+        *,
+        to: int | None = None,
+        **options: Unpack[ChangingOptions],
+    ) -> None:
         """Take back the last ``tokens`` delivered tokens, or all after the first ``to``.
+
+        ``options`` for sampling, ``filters``, ``stop`` and ``stop_tokens`` hold from there on;
+        ``rewind(0, temperature=0.2)`` takes nothing back. Filters and stops see only the text that
+        is yet to come.
 
         The positions are drawn anew (another attempt with the same seed); greedy decoding gives
         the same tokens again. Text that a stop or a ban could claim again disappears from
@@ -133,14 +147,20 @@ class Stream(Pulled[Chunk, Chunk]):
         self._owner.check()
         if self._closed:
             raise StateError("a closed stream cannot be rewound; make a new one")
-        seen = len(self._tokens)
-        target = self._handle.request.target_of(tokens, to, seen)
+        seen, request = len(self._tokens), self._handle.request
+        target = request.target_of(tokens, to, seen)
+        changed = request.options.changed(options) if options else None
+        if changed is not None:
+            check_change(request, changed)
         self._ready.clear()
-        rewind(self._handle.request, target, seen)
+        rewind(request, target, seen)
+        if changed is not None:
+            change(request, changed)
+            self._loop.draw_anew()
         del self._tokens[target:]
         self._handle.guess = None
         self._put = []
-        self._text = [self._handle.request.outbox.text]
+        self._text = [request.outbox.text]
         self._failed = self._error = None
 
     def append(self, tokens: Sequence[Token]) -> None:
@@ -187,8 +207,10 @@ class Stream(Pulled[Chunk, Chunk]):
         self._ready.extend(self._handle.take())
         self._put, self._put_end = run, request.position
 
-    def fork(self, n: int = 1) -> list[Stream]:
+    def fork(self, n: int = 1, **options: Unpack[ChangingOptions]) -> list[Stream]:
         """Make ``n`` independent streams that go on from here; this one does not change.
+
+        ``options`` hold for the forks from there on, as in ``rewind``.
 
         They share the KV cache of the common history until they write to it. Each has a seed of
         its own, derived from this stream's; tokens that this stream has drawn but not delivered
@@ -201,6 +223,9 @@ class Stream(Pulled[Chunk, Chunk]):
                 "that failed"
             )
         request, seen = self._handle.request, len(self._tokens)
+        changed = request.options.changed(options) if options else None
+        if changed is not None:
+            check_change(request, changed)
         twins = []
         for seed in request.fork_seeds(n):
             handle = self._handle.fork(seed)
@@ -211,6 +236,8 @@ class Stream(Pulled[Chunk, Chunk]):
                 twin._go_on_with(seen, self._waiting(seen))
             else:
                 twin._ready.extend(self._ready)
+            if changed is not None:
+                change(handle.request, replace(changed, hooks=handle.request.options.hooks))
             twins.append(twin)
         return twins
 

@@ -120,7 +120,28 @@ class SamplingOptions(Recommended, total=False):
     -1,000,000,000 to 1,000,000,000; default none."""
 
 
-class GenerationOptions(SamplingOptions, total=False):
+class ChangingOptions(SamplingOptions, total=False):
+    """The options that may change within a text, by ``rewind`` and ``fork`` of a stream."""
+
+    stop: Annotated[str | Sequence[str], Rule((), "a string or a list of strings", rule.strings)]
+    """Strings that end the text and are not part of it. In a chat they hold for the answer, not for
+    the thinking before it. A string or a list of strings; default none."""
+    stop_tokens: Annotated[
+        "Sequence[Token | Sequence[Token]]",
+        Rule((), "a list of token ids or of lists of them", rule.token_sequences),
+    ]
+    """Token ids that end the text and are not part of it. They hold for the thinking of a chat as
+    well. A list of token ids or of lists of them; default none."""
+    filters: Annotated[
+        "Specification | Filter | Sequence[Specification | Filter]",
+        Rule((), _FILTERS, rule.filters),
+    ]
+    """Constraints that the whole text satisfies; several are intersected. A specification may be
+    used again and again, a running filter once. A filter or a list of filters, such as
+    JsonSchema(schema) or Regex(pattern); default none."""
+
+
+class GenerationOptions(ChangingOptions, total=False):
     """The keyword-only options of ``stream``, ``generate``, ``batch``, ``control`` and ``Session``.
 
     ``None`` for any of them is its default, except for ``max_tokens``.
@@ -137,15 +158,6 @@ class GenerationOptions(SamplingOptions, total=False):
     of at least 0; default 0."""
     ignore_eos: Annotated[bool, _FLAG]
     """Continue after end tokens, which then give no text. True or False; default False."""
-    stop: Annotated[str | Sequence[str], Rule((), "a string or a list of strings", rule.strings)]
-    """Strings that end the text and are not part of it. In a chat they hold for the answer, not for
-    the thinking before it. A string or a list of strings; default none."""
-    stop_tokens: Annotated[
-        "Sequence[Token | Sequence[Token]]",
-        Rule((), "a list of token ids or of lists of them", rule.token_sequences),
-    ]
-    """Token ids that end the text and are not part of it. They hold for the thinking of a chat as
-    well. A list of token ids or of lists of them; default none."""
     stop_in_reasoning: Annotated[bool, _FLAG]
     """Let stop strings end the text in the thinking of a chat as well. True or False; default
     False."""
@@ -161,13 +173,6 @@ class GenerationOptions(SamplingOptions, total=False):
     heal: Annotated[bool, _FLAG]
     """Take back the prompt's last tokens if the text may join them. True or False; default
     False."""
-    filters: Annotated[
-        "Specification | Filter | Sequence[Specification | Filter]",
-        Rule((), _FILTERS, rule.filters),
-    ]
-    """Constraints that the whole text satisfies; several are intersected. A specification may be
-    used again and again, a running filter once. A filter or a list of filters, such as
-    JsonSchema(schema) or Regex(pattern); default none."""
     hooks: Annotated[
         "Hook | Sequence[Hook]", Rule((), "a callable or a list of callables", rule.callables)
     ]

@@ -27,6 +27,7 @@ from .shared import Task, Variables
 from .steps import Done, Gen, Put, Sample, Until
 from .token_set import TokenSet
 
+FIXED = "fixed"  # text
 _EXPRESSIONS = 32  # how many expressions' tokens are remembered for each vocabulary
 
 ProgramFunction: TypeAlias = Callable[["Guide"], Coroutine[Any, Any, Any]]
@@ -113,12 +114,13 @@ class Guide:
     # ---- text ------------------------------------------------------------------------------
 
     def fixed(self, text: str | Sequence[Token]) -> Awaited[None]:
-        """Appends text, or tokens as they are."""
+        """Appends text, or tokens as they are. If the end of a text may be joined by what ``gen``
+        writes after it, the model spells it anew."""
         if isinstance(text, str):
             tokens: Sequence[Token] = self.tokenize(text)
-        else:
-            tokens = token_ids("text", text, self.vocab_size)
-        return Awaited(self._running, "fixed", lambda: Put(0, tokens))
+            return Awaited(self._running, FIXED, lambda: Put(0, tokens))
+        tokens = token_ids("text", text, self.vocab_size)
+        return Awaited(self._running, "fixed tokens", lambda: Put(0, tokens))
 
     def gen(
         self,
@@ -150,7 +152,15 @@ class Guide:
         return Awaited(
             running,
             "gen",
-            lambda: Gen(running.history, running.vocab_size, rules, stops, max_tokens, temperature),
+            lambda: Gen(
+                running.history,
+                running.vocab_size,
+                rules,
+                stops,
+                max_tokens,
+                temperature,
+                fixed=running.record.newest(FIXED),
+            ),
         )
 
     def choose(self, options: Iterable[str], *, temperature: float | None = None) -> Awaited[str]:

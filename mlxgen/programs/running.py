@@ -64,6 +64,15 @@ class Record:
         self._place += 1
         return entry
 
+    def newest(self, what: str) -> int:
+        """How many of the newest tokens come from entries of ``what``."""
+        count = 0
+        for entry in reversed(self._entries):
+            if entry.what != what and (entry.back or entry.appended):
+                break
+            count += len(entry.appended)
+        return count
+
     def diverged(self, did: str) -> StateError:
         """The error of a program that does something other than before."""
         return StateError(

@@ -9,10 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from ..engine import Branch, Session, Splice, Wait
+from ..errors import DeadEndError
 from ..filters import Filter, Specification
+from ..text import heal_plan
 from ..tokens import Token
 from .branch_history import BranchHistory
 from .token_set import TokenSet
@@ -111,7 +114,8 @@ class Gen:
 
     A ``Session`` has the rules; here they become branches. When it is done, the history ends with
     exactly the tokens of its text: a stop is taken back with everything after it, and an end token
-    is never appended.
+    is never appended. Of the last ``fixed`` tokens, which are text, those that it may join are
+    taken back first and spelled anew.
     """
 
     def __init__(
@@ -122,18 +126,32 @@ class Gen:
         stop: Sequence[str],
         max_tokens: int | None,
         temperature: float | None,
+        *,
+        fixed: int = 0,
     ) -> None:
         opens = history.opens()
         self._vocabulary = history.vocabulary
         self._decoder = history.decoder(0 if opens else 1)
-        self._session = Session(
+        start = partial(
+            Session,
             history.vocabulary,
-            prompt=None if opens else history.tokens[-1:],
             vocab_size=vocab_size,
             filters=filters,
             stop=stop,
             max_tokens=max_tokens or None,
         )
+        end = history.tokens[-1 - fixed :]
+        kept, self._removed = heal_plan(history.vocabulary, end) if fixed else (end, b"")
+        self._back = len(end) - len(kept)  # tokens that are spelled anew
+        if self._removed and max_tokens != 0:
+            self._session = start(prompt=end, heal=True)
+            try:
+                self._session.mask()
+            except DeadEndError:  # what the filters want does not join it
+                self._removed = b""
+        if not self._removed or max_tokens == 0:
+            self._removed, self._back = b"", 0
+            self._session = start(prompt=None if opens else history.tokens[-1:])
         self._max_tokens = max_tokens
         ends = [token for token in history.vocabulary.eos if token < vocab_size]
         splices = [Splice(ends, backtrack=1)] if ends else []
@@ -154,8 +172,10 @@ class Gen:
         if forced:
             left = None if self._max_tokens is None else self._max_tokens - len(self._tokens)
             return [Branch(ff_tokens=[forced[:left]])]
-        mask = self._session.mask()
-        return [self._sampled if mask is None else replace(self._sampled, sample_mask=mask)]
+        mask, back, self._back = self._session.mask(), self._back, 0
+        if mask is None:
+            return [self._sampled]
+        return [replace(self._sampled, backtrack=back, sample_mask=mask)]
 
     def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
         if self._text is not None:
@@ -172,10 +192,24 @@ class Gen:
     def _finish(self) -> None:
         self._session.finish()
         self._text = self._session.text
+        left = self._removed[self._spelled(len(self._tokens)) :]
+        if left and self._cut is None:  # too few tokens to spell the end of the fixed text
+            self._cut = Branch(ff_tokens=[self._vocabulary.continue_with(left)])
+
+    def _spelled(self, count: int) -> int:
+        """How many bytes the first ``count`` tokens have."""
+        return sum(len(self._vocabulary.piece(token)) for token in self._tokens[:count])
 
     def _without_stop(self) -> Branch:
         """Takes the stop back, and spells again the text before it in its first token."""
         text, decoder = self._session.text, self._decoder
+        if self._removed:
+            whole = self._removed + text.encode()
+            kept = len(self._tokens)
+            while self._spelled(kept) > len(whole):
+                kept -= 1
+            spelled = self._vocabulary.continue_with(whole[self._spelled(kept) :])
+            return Branch(backtrack=len(self._tokens) - kept, ff_tokens=[spelled])
         ends = []  # of the text after each token
         for token in self._session.tokens:
             decoder.advance(token)

@@ -76,6 +76,15 @@ class Transcript:
         """
         return self._bans.finish(cut) if self._bans is not None else None
 
+    def look_for(self, stops: StopMatcher | None) -> None:
+        """Looks for other stops, in the text that comes from here on."""
+        if stops is not None:
+            for _ in range(len(self)):
+                stops.advance(None, "")
+            if self._claims is None:
+                self._claims = [self.decoder.end(count + 1) for count in range(len(self))]
+        self._stops = stops
+
     def rewind(self, to: int) -> None:
         """Goes back to ``to`` tokens; does nothing if there are no more than that."""
         self.decoder.rewind(to)

@@ -408,3 +408,76 @@ def test_the_first_piece_of_a_chat_answer_loses_its_space_as_the_text_does() -> 
     finish(run)
     assert run.controller.value == ["the", " the", "the the"]
     assert run.results[()].text == "the the"
+
+
+def indented() -> Speaker:
+    """It knows a line end and four spaces as one token, and ends at once after a line end alone."""
+
+    def say(self: Speaker, generated: list[int]) -> list[int]:
+        text = self.text(generated)
+        if text.endswith(":"):
+            return [self.token("\n    "), ord("\n")]
+        if text.endswith("\n    "):
+            return [self.token("return"), self.end]
+        if text.endswith("return"):
+            return [ord(" ")]
+        return [ord("1")] if text.endswith(" ") else [self.end]
+
+    return Speaker(["\n    ", "return"], say)
+
+
+def test_fixed_text_is_joined_by_what_is_generated_after_it() -> None:
+    async def program(g: Guide) -> tuple[str, str]:
+        await g.fixed("def f():")
+        await g.fixed("\n")
+        body = await g.gen()
+        return body, g.text
+
+    run = carry_out(program, indented())
+    body = "    return 1"
+    assert run.controller.value == (body, "def f():\n" + body)
+    assert indented().token("\n    ") in run.results[()].tokens
+
+    async def within(g: Guide) -> str:
+        await g.fixed("def f():\n    re")
+        return await g.gen(stop="1")
+
+    run = carry_out(within, indented())
+    assert run.controller.value == "turn "
+    assert run.results[()].text == "def f():\n    return "
+
+
+@pytest.mark.parametrize("limit", [{"stop": " "}, {"max_tokens": 0}, {"max_tokens": 1}])
+def test_fixed_text_stays_however_early_what_is_generated_ends(limit: dict[str, Any]) -> None:
+    async def program(g: Guide) -> str:
+        await g.fixed("def f():\n")
+        return await g.gen(**limit)
+
+    run = carry_out(program, indented())
+    assert run.results[()].text == "def f():\n" + run.controller.value
+
+
+def test_fixed_text_is_not_joined_if_the_filters_do_not_allow_it() -> None:
+    async def program(g: Guide) -> str:
+        await g.fixed("def f():\n")
+        return await g.gen(regex="pass")
+
+    assert text_of(program, indented()) == "def f():\npass"
+
+
+def test_fixed_tokens_are_never_joined() -> None:
+    async def program(g: Guide) -> str:
+        await g.fixed(g.tokenize("def f():\n"))
+        return await g.gen()
+
+    assert text_of(program, indented()) == "def f():\n"
+
+
+def test_a_fork_after_fixed_text_joins_it_in_each_branch() -> None:
+    async def program(g: Guide) -> str:
+        await g.fixed("def f():\n")
+        fork = await g.fork(2)
+        return f"{fork.index}{await g.gen()}"
+
+    run = carry_out(program, indented())
+    assert {result.text for result in run.results.values()} == {"def f():\n    return 1"}

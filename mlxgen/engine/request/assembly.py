@@ -125,6 +125,56 @@ def assemble(
     return request
 
 
+def check_change(request: Request, options: Options) -> None:
+    """Raise what ``change`` would."""
+    options.check_vocabulary(request.vocab_size)
+    if options.filters and options.filters is not request.options.filters:
+        if not all(hasattr(each, "bind") for each in options.filters):
+            raise OptionError("filters", "expected specifications, as a rewind may bind them anew")
+        Constraint(options.filters, request.vocabulary, request.vocab_size)
+
+
+def change(request: Request, options: Options) -> None:
+    """Let the sampling, the filters and the stops of other ``options`` hold from here on.
+
+    Filters and stops see only the text that is yet to come.
+    """
+    base, position, piece = request.base, request.position, request.vocabulary.piece
+    history, sampling, constraint = plain(request.history), options.sampling, request.constraint
+    if options.filters is not request.options.filters:
+        constraint = None
+        if options.filters:
+            before = request.constraint
+            strips = before is not None and before.strips_space and not position
+            constraint = Constraint(
+                options.filters, request.vocabulary, request.vocab_size, strips_space=strips
+            )
+            for _ in range(position):
+                constraint.advance_as(())
+        request.closing = None
+        if options.close_json and constraint is not None:
+            request.closing = Closing(constraint, request.budget)
+            request.closing.restart(position)
+        if constraint is not None and constraint.checks:
+            request.outbox.wait_for_checks()
+        request.constraint = constraint
+        request.appends_forced = options.top_logprobs is None and (
+            constraint is not None or request.thinking is not None
+        )
+    if sampling != request.options.sampling:
+        request.counts = request.repetitions = None
+        if sampling.penalises:
+            request.counts = TokenCounts(history[:base], window=sampling.repetition_context_size)
+            for token in history[base:]:
+                request.counts.advance(token)
+        if sampling.avoids_repetitions:
+            request.repetitions = Repetitions(history, sampling, piece)
+    if (options.stop, options.stop_tokens) != (request.options.stop, request.options.stop_tokens):
+        stops = StopMatcher(options.stop, options.stop_tokens)
+        request.transcript.look_for(stops if options.stop or options.stop_tokens else None)
+    request.options = options
+
+
 def _take_prefix(request: Request) -> None:
     """Feed a request the tokens that count as already generated."""
     for i, token in enumerate(request.options.prefix):

@@ -70,6 +70,11 @@ class Outbox:
             mode = "when settled" if queued else "pushed"
         return cls(transcript, mode, options.hold_tokens, len(options.prefix))
 
+    def wait_for_checks(self) -> None:
+        """From here on, deliver only what is settled: a finished text may be taken back."""
+        if self._mode == "at once":
+            self._mode = "when settled"
+
     @property
     def text(self) -> str:
         """The text of all chunks released so far."""

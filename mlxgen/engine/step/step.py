@@ -95,6 +95,10 @@ class Loop:
         if self._steps % CLEAR_EVERY == 0:
             mx.clear_cache()
 
+    def draw_anew(self) -> None:
+        """Forget a draw that was submitted, because it is to be made otherwise."""
+        self._blind = None
+
     def restart(self) -> None:
         """Drop all that is on the device after a fault: what every handle has run is to be run
         again."""

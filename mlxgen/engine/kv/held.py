@@ -1,8 +1,7 @@
-"""Which tokens a KV cache holds, as far as they are known.
+"""Tokens that go through the model, known or not.
 
-Owns the list of them, and how much of it was last found equal to a history. Must never know
-arrays of keys and values. A token may go through the model before the host has read it: then it is
-a ``Later``, which is read when it has to be compared.
+A token may go through before the host has read it: then it is a ``Later``, which is read when it
+has to be compared.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import NamedTuple, TypeAlias
 import mlx.core as mx
 
 from ...tokens import Token
-from ..history import History
 from .here import HERE, Here
 
 
@@ -52,61 +50,6 @@ class Later(NamedTuple):
 
 
 Fed: TypeAlias = Token | Later
-
-
-class Held:
-    """The tokens of a cache, in order."""
-
-    __slots__ = ("_moment", "_same", "_tokens")
-
-    def __init__(self, tokens: Sequence[Fed] = ()) -> None:
-        self._tokens: list[Fed] = list(tokens)
-        self._same = 0  # leading tokens that were equal to the history's at this moment
-        self._moment = 0
-
-    def __len__(self) -> int:
-        return len(self._tokens)
-
-    def add(self, tokens: Iterable[Fed]) -> None:
-        """Note that these have run."""
-        self._tokens += tokens
-
-    def cut(self, to: int) -> None:
-        """Keep the first ``to`` tokens."""
-        if to < len(self._tokens):
-            del self._tokens[to:]
-            self._same = min(self._same, to)
-
-    def common(self, history: History, length: int) -> int:
-        """How many leading tokens are equal to the history's; compares only what has changed.
-
-        The cache holds ``length`` tokens; after a pass that failed these are fewer than were
-        added. The history must always be the same one, and for a fork of this a fork of it.
-        """
-        tokens = self._tokens
-        if length < len(tokens):
-            self.cut(length)
-        same = self._same
-        if self._moment == history.moment:
-            if same == len(tokens) or same == len(history):  # nothing has come since
-                return same
-        else:
-            same = min(same, history.low_since(self._moment))
-        for index in range(same, min(len(tokens), len(history))):
-            token = tokens[index]
-            if isinstance(token, Later):
-                token = tokens[index] = token.read()
-            if token != history[index]:
-                break
-            same += 1
-        self._same, self._moment = same, history.moment
-        return same
-
-    def fork(self) -> Held:
-        """An independent copy."""
-        twin = Held(self._tokens)
-        twin._same, twin._moment = self._same, self._moment
-        return twin
 
 
 def gathered(tokens: Sequence[Fed]) -> mx.array:
@@ -159,10 +102,3 @@ def stacked(runs: Sequence[Sequence[Fed]]) -> mx.array:
 def known(tokens: Iterable[Fed]) -> list[Token]:
     """The tokens; this waits for those that are not known yet."""
     return [token.read() if isinstance(token, Later) else token for token in tokens]
-
-
-def alike(tokens: Sequence[Token], others: Sequence[Token]) -> int:
-    """How many of the first tokens are the same."""
-    pairs = enumerate(zip(tokens, others, strict=False))
-    differs = next((at for at, (token, other) in pairs if token != other), None)
-    return min(len(tokens), len(others)) if differs is None else differs

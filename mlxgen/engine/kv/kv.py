@@ -32,19 +32,30 @@ from .commands import (
     Trim,
     Wait,
 )
-from .held import Fed, Held
+from .held import Fed, Later
 from .slots import Slot
 
 
 class KV:
     """See the module. It has a place on the device from when it is aligned, run or taken."""
 
-    __slots__ = ("_closed", "_expects", "_held", "_store", "device", "number", "slot")
+    __slots__ = (
+        "_closed",
+        "_expects",
+        "_moment",
+        "_same",
+        "_store",
+        "_tokens",
+        "device",
+        "number",
+        "slot",
+    )
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.number = device.number()
-        self._held = Held()
+        self._tokens: list[Fed] = []
+        self._same = self._moment = 0  # leading tokens that were a history's at this moment
         self._store: Alone | Slot | None = None
         self._closed = self._expects = False
         self.slot: Slot | None = None
@@ -69,8 +80,32 @@ class KV:
         return 0 if self._store is None else self._store.nbytes
 
     def common(self, history: History) -> int:
-        """How many leading tokens of the history it holds."""
-        return self._held.common(history, 0 if self._store is None else self._store.length)
+        """How many leading tokens of the history it holds; compares only what has changed.
+
+        The history must always be the same one, and for a fork of this a fork of it.
+        """
+        tokens, store = self._tokens, self._store
+        if store is None or store.length < len(tokens):  # after a pass that failed, say
+            self._cut(0 if store is None else store.length)
+        same = self._same
+        if self._moment == history.moment:
+            if same == len(tokens) or same == len(history):  # nothing has come since
+                return same
+        else:
+            same = min(same, history.low_since(self._moment))
+        for index in range(same, min(len(tokens), len(history))):
+            token = tokens[index]
+            if isinstance(token, Later):
+                token = tokens[index] = token.of.read()[token.at]
+            if token != history[index]:
+                break
+            same += 1
+        self._same, self._moment = same, history.moment
+        return same
+
+    def _cut(self, to: int) -> None:
+        del self._tokens[to:]
+        self._same = min(self._same, to)
 
     def align(self, history: History, most: int | None = None) -> list[Token]:
         """Go back to the longest common prefix with the history; returns the pending tokens.
@@ -82,7 +117,7 @@ class KV:
         to = min(self.common(history), len(history) - 1 if most is None else most)
         if to < store.length:
             self.device.do(Trim(self.number, to))
-            self._held.cut(store.length)
+            self._cut(store.length)
         return history[store.length :]
 
     # ---- passes ----------------------------------------------------------------------------
@@ -94,12 +129,12 @@ class KV:
             self._open(len(tokens) + 1)
         run = Run(((self.number, tuple(tokens)),), (wanted,))
         result: mx.array = self.device.do(run)
-        self._held.add(tokens)
+        self._tokens += tokens
         return result
 
     def took(self, tokens: Iterable[Fed]) -> None:
         """Note that the next tokens have run, in one pass with those of other sequences."""
-        self._held.add(tokens)
+        self._tokens += tokens
 
     def submit(self) -> None:
         """Start computing what it holds."""
@@ -129,7 +164,7 @@ class KV:
         if self._store is not None:
             self.device.do(Free(self.number))
             self._put(None)
-        self._held = Held()
+        self._cut(0)
 
     def take(self, tokens: Sequence[Token]) -> bool:
         """Hold what the prefix cache has of these tokens; false if it has none of them.
@@ -141,7 +176,7 @@ class KV:
         found: Alone | Slot | None = self.device.do(Take(self.number, tuple(tokens)))
         if found is not None:
             self._put(found)
-            self._held = Held(tokens[: found.length])
+            self._tokens, self._same = list(tokens[: found.length]), 0
         return found is not None
 
     def keep(self, history: History, room: int | None = None, most: int | None = None) -> None:
@@ -158,7 +193,8 @@ class KV:
         twin = KV(self.device)
         if self._store is not None:
             twin._put(self.device.do(Copy(self.number, twin.number)))
-        twin._held, twin._expects = self._held.fork(), self._expects
+        twin._tokens, twin._expects = list(self._tokens), self._expects
+        twin._same, twin._moment = self._same, self._moment
         return twin
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ class SlotKeys:
         step = self.step
         assert step is not None
         self.offset = step.offset_after
-        if self.places.empty:
+        if not self.places.stretches[0].arrays:
             self.places.begin(step.rooms, keys, values, step.reach)
         if self._how is None:
             (stretch,) = self.places.stretches

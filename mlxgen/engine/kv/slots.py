@@ -79,11 +79,6 @@ class Slot:
         """Run ``tokens`` [1, n] in this slot only: logits [1, n, vocab], lazy."""
         return self.group.run(model, tokens, [tokens.shape[1]], self.index)
 
-    def advance(self, count: int) -> None:
-        """Note that the next ``count`` tokens have run."""
-        self.length += count
-        self._reached = max(self._reached, self.length)
-
     def checkpoint(self, before: int = 0) -> None:
         """Remember this place if a pass of ``before`` tokens could not be undone; with 0, if one is
         due, and nothing else could lead back to it later."""
@@ -333,8 +328,9 @@ class Group:
         undoable = [first + i for i, length in enumerate(lengths) if length == most == 1]
         self._undoable = frozenset(undoable)
         for member, length in zip(members, lengths, strict=True):
-            member.advance(most)  # in a ring, the padding has overwritten older keys
-            member.length -= most - length
+            end = member.length + most  # in a ring, the padding has overwritten older keys
+            member._reached = max(member._reached, end)
+            member.length += length
             if length and self.recurrent:
                 member.checkpoint()
         return logits

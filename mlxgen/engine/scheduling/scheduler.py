@@ -42,6 +42,7 @@ from ..step.handle import Handle
 from .memory import Memory
 from .prefill import Prefill
 
+HEADROOM_STEP = 32  # tokens by which a request grows until its bytes are counted again
 BEHIND = 64  # pending tokens from which on a request is prefilled again instead of stepped
 
 
@@ -74,6 +75,7 @@ class Scheduler:
         self._sums = dict.fromkeys(_SUMS, 0)
         self._drafted: Mapping[str, DraftCount] = {}
         self._events: list[Event] = []  # of this step, and of one that was interrupted
+        self._stand: list[tuple[Handle, int]] = []
         self._preempted = self._steps = self._faults = 0
 
     # ---- what callers do -------------------------------------------------------------------
@@ -162,7 +164,8 @@ class Scheduler:
             handle.forget()
         except Exception as error:
             return self._became(handle, [], error)
-        self._send_back()
+        if handle in self._loop.handles:
+            self._send_back([handle])
         return self._became(handle, handle.take())
 
     def finish(self, handle: Handle, reason: FinishReason) -> list[Event]:
@@ -209,7 +212,7 @@ class Scheduler:
             self._loop.step(ran)
         finally:
             self._deliver(ran, events)
-        if self._send_back():
+        if self._loop.behind and self._send_back(self._loop.behind):
             self._make_room(events)
         if len(self._prefill):
             self._run_prompts()
@@ -219,6 +222,7 @@ class Scheduler:
     def follow(self, plan: MemoryPlan) -> None:
         """Go by another plan from now on: the prefix cache shrinks at once, and the next step sends
         back to the queue what no longer fits. A sequence that was accepted gets to its end."""
+        self._stand = []
         self._memory.follow(plan)
 
     def close(self, flush: float | None = None) -> None:
@@ -353,6 +357,11 @@ class Scheduler:
 
     def _make_room(self, events: list[Event]) -> None:
         """See to it that every request can grow; the last one to come goes back to the queue."""
+        running = [*self._loop.handles, *self._prefill]
+        stand = [(handle, len(handle.history) // HEADROOM_STEP) for handle in running]
+        if stand == self._stand:  # nobody has come, gone or grown by much
+            return
+        self._stand = stand
         while True:
             needed = self._needed_soon()
             if needed <= self._memory.limit:
@@ -456,9 +465,9 @@ class Scheduler:
             return limits.prefill_chunk or PREFILL_STEP
         return self._loop.clock.pace.chunk(rows, limits.longest_gap)
 
-    def _send_back(self) -> bool:
+    def _send_back(self, handles: Iterable[Handle]) -> bool:
         """Rows that have much to run again, say after a long rewind, do so between the steps."""
-        behind = [t for t in self._loop.handles if self._loop.is_behind(t) and not t.is_ready]
+        behind = [t for t in handles if self._loop.is_behind(t) and not t.is_ready and not t.closed]
         for handle in behind:
             self._loop.leave(handle)
             self._prefill.add(handle, begun=handle.kv.length > 0)

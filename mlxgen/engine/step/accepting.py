@@ -28,7 +28,7 @@ class Event(NamedTuple):
 
 def accept_draws(handle: Handle, tokens: list[Token], drawn: Drawn, place: int) -> Event:
     """Decide on one draw, and on those after it that were drafted."""
-    handle.flat = SORTED_DRAWS if drawn.inexact(place) else max(0, handle.flat - 1)
+    handle.flat = SORTED_DRAWS if place in drawn.redrawn else max(0, handle.flat - 1)
     chunks: list[Chunk] = []
     try:
         if handle.guess is None:

@@ -72,7 +72,8 @@ class Handle:
         self.scores: PromptScores | None = None
         if wanted is not None:
             self.scores = PromptScores(plain(self.history[: request.base]), wanted)
-        self._started: float | None = None
+        self.started: float | None = None
+        self.tells_states = self.drafts.wants_states
         self._began = self.kv.device.now()
         self._first_token: float | None = None
 
@@ -105,7 +106,7 @@ class Handle:
     def usage(self) -> Usage:
         """Tokens, passes and seconds so far."""
         now, first, drafts = self.kv.device.now(), self._first_token, self.drafts.counts
-        started = self._started if self._started is not None else now
+        started = self.started if self.started is not None else now
         return replace(
             self.request.usage,
             cached_tokens=self.cached,
@@ -133,12 +134,12 @@ class Handle:
 
     def start(self) -> bool:
         """Take what is certain before the first draw; returns whether that is done anew now."""
-        if self._started is not None:
+        if self.started is not None:
             return False
         if self.request.may_decline:
             self.kv.expect_rewinds()
         start(self.request)
-        self._started = self.kv.device.now()  # not before: what an interrupt cut off is done again
+        self.started = self.kv.device.now()  # not before: what an interrupt cut off is done again
         return True
 
     def take(self) -> list[Chunk]:
@@ -157,7 +158,8 @@ class Handle:
         Returns what is pending: nothing if the logits are at hand. Then it keeps the drafted
         tokens that it holds already.
         """
-        if not self.is_ready:
+        logits = self.logits
+        if logits is None or not logits.of(self.history, self.kv):
             self.logits = self.guess = None
             most = self.scores.done - 1 if self.scores is not None and self.is_scored else None
             self.pending = self.kv.align(self.history, most)  # less, if scores were cut off
@@ -202,7 +204,7 @@ class Handle:
             twin.restart()
         else:
             twin.logits = self.logits  # what is drafted stays with this one
-        twin._started = self._started and twin._began
+        twin.started = self.started and twin._began
         twin.scores = None  # they are delivered once
         twin.faults = self.faults
         return twin

@@ -20,10 +20,10 @@ from ..kv.places import SLACK
 from ..kv.slots import Group
 from .handle import Handle, Logits
 from .pace import Clock
-from .plan import FEW
 from .runner import Runner
 from .scores import PIECE
 
+FEW = 4  # rows up to which several tokens of each take hardly longer in one pass than in two
 WIDEST = 32  # tokens of a pass that takes hardly longer than one of a single token
 PADDING = 16  # tokens that take no longer than another pass, which reads the weights again
 
@@ -178,7 +178,7 @@ class Passes:
         Long runs are cut, and go on in the next pass: beside more than a ``FEW`` rows, a pass is
         bound by its tokens, and a run goes through one by one. Drafts are run whole.
         """
-        if all(len(each.tokens) == 1 for each in work):
+        if max([len(each.tokens) for each in work]) == 1:
             return [self._run_group(part) for part in _parts(list(work))]
         for handle, tokens, wanted in work:
             if wanted > 1:
@@ -217,7 +217,7 @@ class Passes:
     def _do(self, work: Sequence[Work]) -> mx.array:
         """One pass, whose states go to those who draft from them."""
         rows = tuple([(handle.kv.number, tuple(tokens)) for handle, tokens, _ in work])
-        told = [each for each in work if each.handle.drafts.wants_states]
+        told = [each for each in work if each.handle.tells_states]
         states = self.runner.states = [] if told else None
         logits: mx.array = self.runner.do(Run(rows, tuple([each.wanted for each in work])))
         self.runner.states = None

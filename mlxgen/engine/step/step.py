@@ -28,8 +28,7 @@ from .drawn import Drawn
 from .fault import Fault
 from .handle import Handle, logits_of
 from .pace import Clock, Pace
-from .passes import Passes, Work
-from .plan import Standing, StepPlan
+from .passes import FEW, Passes, Work
 from .runner import Runner
 
 CLEAR_EVERY = 256  # steps between two releases of MLX's buffer cache
@@ -47,6 +46,9 @@ class Loop:
         longest_run: int | None = None,
     ) -> None:
         self.handles: list[Handle] = []
+        self.behind: list[
+            Handle
+        ] = []  # those that had more to run in the last step than goes there
         self.runner = runner
         self.clock = Clock(pace or Pace(), runner)
         self.passes = Passes(runner, self.clock)
@@ -78,7 +80,8 @@ class Loop:
         ``Fault``, which leaves nothing on the device, and an interrupt as it is; then every handle
         stands where its history ends.
         """
-        handles = [handle for handle in self.handles if not handle.has_ended]
+        handles = [handle for handle in self.handles if handle.request.finish_reason is None]
+        self.behind = []
         try:
             self._start(handles, events)
             if not events:
@@ -131,7 +134,7 @@ class Loop:
         new = []
         for handle in handles:
             try:
-                if handle.start():
+                if handle.started is None and handle.start():
                     new.append(handle)
             except Exception as error:
                 events.append(Event(handle, handle.take(), error))  # what it forced before
@@ -147,32 +150,36 @@ class Loop:
         if self.runner.slots is not None and len(handles) > 1:
             handles.sort(key=_PLACE)  # as their logits will be
         drafting = self._drafting(handles)
-        standings = [self._standing(handle, handle in drafting) for handle in handles]
-        plan = StepPlan.of(standings)
-        ready = [handles[i] for i in plan.drawn]
-        if plan.first:
-            self._forward([handles[i] for i in plan.first])
-            ready = [handle for handle in ready if handle.is_ready]  # others have more to run
-        beside = [handles[i] for i in plan.beside]
+        ready = [handle for handle in handles if not handle.pending]
+        idle = [handle for handle in handles if handle.pending and self._runs_here(handle)]
+        # First tokens are out before anything else is submitted: MLX lets few tasks wait, so a pass
+        # is submitted only when most of it has been run
+        begun = [h for h in (*ready, *idle) if h.request.position > h.request.first]
+        opens = not begun
+        if idle and (opens or not ready):
+            self._forward(idle)
+            drawn_soon = {*ready, *[handle for handle in idle if handle.is_ready]}
+            ready, idle = [handle for handle in handles if handle in drawn_soon], []
+        looks = not opens and _looks_ahead(ready, drafting)
         drawn, places = self._draw(ready, events)
         if drawn is None:
-            self._forward(beside)
+            self._forward(idle)
             return
-        blind = self._look_ahead(places, drawn, beside) if plan.looks else None
+        blind = self._look_ahead(places, drawn, idle) if looks else None
         tokens = drawn.tokens()  # the one time that the host waits
         # After a step of the other kind, a pass was submitted earlier or later than it is here
-        plain = plan.looks == self._looked and not self._drafted
-        self._looked, self._drafted = plan.looks, False
+        plain = looks == self._looked and not self._drafted
+        self._looked, self._drafted = looks, False
         seconds = self.clock.read(len(self.handles), drawn.after, plain=plain)
         for handle, place in places.items():
             events.append(accept_draws(handle, tokens, drawn, place))
             if handle.drafts.turn is not None:
                 handle.drafts.took(seconds, self._company()[1])
-        arrived = [handle.arrive() for handle in (*places, *beside)]
-        if plan.looks and all(arrived):
+        arrived = [handle.arrive() for handle in (*places, *idle)]
+        if looks and all(arrived):
             self._blind = blind
-        elif not plan.opens:
-            self._catch_up(handles, events, looked=plan.looks)
+        elif not opens:
+            self._catch_up(handles, events, looked=looks)
         self._warm(handles)
 
     def _catch_up(self, handles: list[Handle], events: list[Event], *, looked: bool) -> None:
@@ -181,12 +188,6 @@ class Loop:
         going = [s for s in handles if not s.has_ended and s not in failed]
         if not looked or not any(handle.is_ready for handle in going):
             self._forward([handle for handle in going if not handle.is_ready])
-
-    def _standing(self, handle: Handle, drafts: bool) -> Standing:
-        request, waits = handle.request, bool(handle.pending)
-        behind = waits and self.is_behind(handle)
-        first, last = request.position == request.first, request.is_last
-        return Standing(not waits, behind, first, last, drafts, request.expects_forced)
 
     # drawing
 
@@ -203,7 +204,8 @@ class Loop:
         requests: list[DrawRow] = []
         places: dict[Handle, int] = {}
         for handle in ready:
-            _read(handle)
+            if handle.guess is not None:
+                _read(handle)
             try:
                 if handle.guess is not None:
                     handle.guess.look(handle.request)
@@ -240,14 +242,14 @@ class Loop:
             warm(handles[0].request)
             return
         for handle in handles:
-            _read(handle)
             if handle.guess is not None:
+                _read(handle)
                 with contextlib.suppress(Exception):  # raised again by the draw that needs it
                     handle.guess.look(handle.request)
         constraints = [
             handle.request.constraint
             for handle in handles
-            if handle.request.constraint is not None and not handle.has_ended
+            if handle.request.constraint is not None and handle.request.finish_reason is None
         ]
         if constraints:
             fill_masks(constraints)
@@ -265,7 +267,8 @@ class Loop:
         work, ready = [], list(places)
         for handle, place in places.items():
             if handle.kv.slot is not None or not _in_vain(handle):
-                work.append(Work(handle, [drawn.later(place + handle.draws - 1)]))
+                last = place + (0 if handle.guess is None else handle.draws - 1)
+                work.append(Work(handle, [drawn.later(last)]))
         arrays = self.passes.run([*work, *map(Work.pending, idle)])
         # Not if others are drawn after the next tokens as well
         waits = bool(idle) or any(h.is_ready for h in self.handles if h not in places)
@@ -291,7 +294,7 @@ class Loop:
     def _forward(self, handles: Sequence[Handle]) -> None:
         """Run what is pending, and drafts after it; the logits are submitted, with the draws from
         them if these depend on nothing else."""
-        handles = [handle for handle in handles if not self.is_behind(handle)]
+        handles = [handle for handle in handles if self._runs_here(handle)]
         self._align(handles)
         if not handles:
             return
@@ -329,6 +332,13 @@ class Loop:
         handle.guess = handle.drafts.propose(handle.request, *self._company())
         self._drafted |= handle.drafts.turn is not None
 
+    def _runs_here(self, handle: Handle) -> bool:
+        """Whether what a handle has to run goes between two steps; else it is ``behind``."""
+        if self.is_behind(handle):
+            self.behind.append(handle)
+            return False
+        return True
+
     def is_behind(self, handle: Handle) -> bool:
         """Whether a handle has more to run than goes between two steps of the others."""
         return self.longest_run is not None and handle.missing > self.longest_run
@@ -348,6 +358,23 @@ class Loop:
 
 
 _PLACE = attrgetter("kv.slot.group.number", "kv.slot.index")  # of a handle
+
+
+def _looks_ahead(drawn: Sequence[Handle], drafting: Collection[Handle]) -> bool:
+    """Whether to submit the next pass before the tokens of these are known.
+
+    Drafts are made from tokens that are known. If most rows are about to be fast-forwarded,
+    token and forced run rather go through in one pass after the draw, unless there are more than a
+    ``FEW`` rows.
+    """
+    forced, last = 0, True
+    for handle in drawn:
+        if drafting and handle in drafting:
+            return False
+        request = handle.request
+        forced += request.expects_forced
+        last = last and request.is_last
+    return not last and (len(drawn) > FEW or 2 * forced <= len(drawn) - len(drawn) % 2)
 
 
 def _in_vain(handle: Handle) -> bool:
@@ -379,7 +406,8 @@ def _due(drawn: Drawn, ready: Sequence[Handle]) -> dict[Handle, int]:
     due: dict[Handle, int] = {}
     place = 0
     for handle in ready:
-        logits, request, draws = handle.logits, handle.request, handle.draws
+        logits, request = handle.logits, handle.request
+        draws = 1 if handle.guess is None else handle.draws
         if logits is None or logits.array is not drawn.logits:
             continue
         if not draws or logits.places[0] != place or place >= len(drawn.requests):

@@ -34,7 +34,6 @@ from mlxgen.engine.prefix.disk import Disk
 from mlxgen.engine.prefix.store import BlockStore
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.handle import Handle
-from mlxgen.engine.step.plan import FEW, Standing, StepPlan
 from mlxgen.engine.step.runner import Runner
 from mlxgen.errors import StateError
 from mlxgen.images import Patch
@@ -227,43 +226,3 @@ def test_a_closed_stream_keeps_nothing() -> None:
     stream.close()
     with pytest.raises(StateError, match="closed"):
         stream.keep()
-
-
-# ---- plans
-
-
-READY, IDLE = Standing(True), Standing(False)
-
-
-def test_who_has_logits_is_drawn_and_the_pass_behind_is_submitted_at_once() -> None:
-    assert StepPlan.of([READY, READY]) == StepPlan((), (0, 1), True, ())
-
-
-def test_who_has_none_runs_beside_the_pass_behind_the_others() -> None:
-    assert StepPlan.of([READY, IDLE]) == StepPlan((), (0,), True, (1,))
-
-
-def test_who_has_none_waits_for_the_next_pass_unless_nobody_has_any() -> None:
-    drafts = READY._replace(drafts=True)
-    assert StepPlan.of([drafts, IDLE]) == StepPlan((), (0,), False, (1,))
-    assert StepPlan.of([IDLE, IDLE]) == StepPlan((0, 1), (0, 1), True, ())
-
-
-def test_who_has_much_to_run_is_left_to_the_prefill() -> None:
-    behind = IDLE._replace(is_behind=True)
-    assert StepPlan.of([READY, behind]) == StepPlan((), (0,), True, ())
-    assert StepPlan.of([behind]) == StepPlan((), (), False, ())
-
-
-def test_first_tokens_are_out_before_anything_else_is_submitted() -> None:
-    ready, idle = READY._replace(is_first=True), IDLE._replace(is_first=True)
-    assert StepPlan.of([idle, ready]) == StepPlan((0,), (0, 1), False, (), opens=True)
-    assert StepPlan.of([idle, READY]) == StepPlan((), (1,), True, (0,))
-
-
-def test_nobody_looks_ahead_where_it_would_be_in_vain() -> None:
-    last, forced = READY._replace(is_last=True), READY._replace(expects_forced=True)
-    assert not StepPlan.of([last, last]).looks and StepPlan.of([last, READY]).looks
-    assert not StepPlan.of([forced]).looks
-    assert StepPlan.of([forced] * (FEW + 1)).looks
-    assert StepPlan.of([forced, READY]).looks and not StepPlan.of([forced, forced, READY]).looks

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from ..chat import Chat
-from ..chat.calls.returned import returned
+from ..chat.calls.values import returned
 from ..chat.events import CallArguments, CallStarted, Reasoning, Text, joined
 from ..chat.template.sandbox import RenderLimits
 from ..chat.turn import Effort, Turn, prompt_of

@@ -16,7 +16,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlxgen import Chat, Lark
 from mlxgen.chat.answer import AnswerReader
 from mlxgen.chat.calls.call import HELD
-from mlxgen.chat.calls.grammar import calls_grammar, is_known
+from mlxgen.chat.calls.grammar import calls_grammar
 from mlxgen.chat.calls.use import Form, ToolUse
 from mlxgen.chat.dialect import Dialect, UnsupportedError
 from mlxgen.chat.events import (
@@ -255,7 +255,7 @@ def planned(name: str, **turn: Any) -> Plan:
 
 def grammar_of(dialect: Dialect, tools: Sequence[Any], *, many: bool) -> Lark:
     format = dialect.tools
-    assert format is not None and is_known(format)
+    assert format is not None and format.enforced
     names = [tool["function"]["name"] for tool in tools]
     return calls_grammar(format, tools, dialect.vocabulary, names=names, strict=[], many=many)
 

@@ -17,6 +17,7 @@ from tests.effort import ALL
 from .kit import STYLES
 from .test_golden import reading_of
 
+MAKE = values._compiled.__wrapped__
 SIZE = 6000  # characters; below, the windows in which marks are looked for count
 
 
@@ -46,8 +47,7 @@ def work(style: str, text: str, step: int, patch: pytest.MonkeyPatch) -> int:
         nonlocal total
         total += more
 
-    make = values._compiled.__wrapped__
-    patch.setattr(values, "_compiled", lru_cache(512)(lambda *a: Counted(make(*a), count)))
+    patch.setattr(values, "_compiled", lru_cache(512)(lambda *a: Counted(MAKE(*a), count)))
     splitter = Splitter(reading_of({"style": style, "channels": style == "harmony"}))
     before = sys.getprofile()
     sys.setprofile(lambda frame, event, argument: count(event in ("call", "c_call")))

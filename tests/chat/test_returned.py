@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxgen.chat.calls.returned import returned
+from mlxgen.chat.calls.values import returned
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 VALUES = st.recursive(
@@ -32,6 +32,7 @@ def test_json_means_what_it_says(value: dict[str, object], ascii: bool) -> None:
         (r'{"text": "\u00e9 \u12 \ux"}', {"text": "é \\u12 \\ux"}),
         ('{"text": "a\nb\tc"}', {"text": "a\nb\tc"}),
         (r'{"text": "\ud83d\ude0a \ud83d"}', {"text": "\N{SMILING FACE WITH SMILING EYES} �"}),
+        ("{'a': True,}", {"a": True}),
         ("", {}),
         (" \n", {}),
     ],
@@ -40,7 +41,7 @@ def test_what_is_nearly_json_is_repaired(text: str, expected: object) -> None:
     assert returned(text) == expected
 
 
-@pytest.mark.parametrize("text", ["ls -l", "[1]", '"x"', '{"a": ', "{'a': 1}", "[" * 100_000])
+@pytest.mark.parametrize("text", ["ls -l", "[1]", '"x"', '{"a": ', "[" * 100_000])
 def test_what_is_no_object_stays_text(text: str) -> None:
     assert returned(text) == text
 

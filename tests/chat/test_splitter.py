@@ -70,67 +70,6 @@ def parts(text: str, **options: object) -> list[tuple[Kind, str]]:
     return [(span.kind, span.text) for span in whole if span.kind != "mark"]
 
 
-def test_thinking_at_the_start_is_reasoning_without_the_white_space_around_it() -> None:
-    assert parts("<think>\nI see.\n</think>\n\nYes.") == [
-        ("reasoning", "I see."),
-        ("content", "Yes."),
-    ]
-
-
-def test_a_prompt_may_have_opened_the_thinking() -> None:
-    assert parts("I see.</think>Yes.", thinking="open") == [
-        ("reasoning", "I see."),
-        ("content", "Yes."),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "thinking", "wanted"),
-    [
-        ("<think>x</think>y", "closed", [("reasoning", "x"), ("content", "y")]),
-        ("<think>x</think>y", "open", [("reasoning", "x"), ("content", "y")]),
-        ("</think>y", "possible", [("content", "y")]),
-        ("x</think>y", "closed", [("content", "xy")]),
-        ("<think>x</think>\n</think>\ny", "possible", [("reasoning", "x"), ("content", "y")]),
-        ("a</think>\n<think>\nb</think>y", "open", [("reasoning", "ab"), ("content", "y")]),
-        (
-            "a\n<think>\nb</think>y",
-            "closed",
-            [("content", "a"), ("reasoning", "b"), ("content", "y")],
-        ),
-        ("End with `</think>`.", "closed", [("content", "End with `</think>`.")]),
-    ],
-)
-def test_no_mark_of_thinking_is_left_in_the_answer(
-    text: str, thinking: Thinking, wanted: list[tuple[Kind, str]]
-) -> None:
-    found: list[tuple[Kind, str]] = []
-    for kind, piece in parts(text, thinking=thinking):
-        if found and found[-1][0] == kind:
-            found[-1] = (kind, found[-1][1] + piece)
-        else:
-            found.append((kind, piece))
-    assert found == wanted
-
-
-def test_the_mark_of_thinking_in_the_middle_of_an_answer_is_text() -> None:
-    text = "Write <think> and </think> around it."
-    assert parts(text) == [("content", text)]
-
-
-def test_thinking_without_an_end_stays_reasoning() -> None:
-    assert parts("<think>I wonder </thin") == [("reasoning", "I wonder </thin")]
-
-
-def test_an_answer_that_only_looks_like_thinking_is_whole() -> None:
-    assert parts("  <thin") == [("content", "  <thin")]
-    assert parts(" \n") == [("content", " \n")]
-
-
-def test_white_space_after_the_thinking_stays_if_it_may_matter() -> None:
-    assert parts("<think>a</think>\n\nb", trim=False)[1] == ("content", "\n\nb")
-
-
 def test_a_call_is_read_and_its_marks_are_not_content() -> None:
     (content, call) = split([f"I look.\n{CALL}\n"], tools=reader())[:3:2]
     assert (content.kind, content.text) == ("content", "I look.")
@@ -138,41 +77,9 @@ def test_a_call_is_read_and_its_marks_are_not_content() -> None:
     assert json.loads(call.calls[0].arguments) == {"city": "Oslo"}
 
 
-@pytest.mark.parametrize("order", [("name", "arguments"), ("arguments", "name")])
-def test_an_end_mark_inside_a_json_string_does_not_end_the_call(order: tuple[str, str]) -> None:
-    call = {"name": "get_weather", "arguments": {"city": 'a"</tool_call>\\'}}
-    inner = json.dumps({key: call[key] for key in order})
-    spans = split(list(f"<tool_call>{inner}</tool_call>"), tools=reader())
-    assert [span.kind for span in spans] == ["call"]
-    assert json.loads(spans[0].calls[0].arguments)["city"] == 'a"</tool_call>\\'
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<tool_call>nothing</tool_call>",
-        '<tool_call>{"name": "unknown", "arguments": {}}</tool_call>',
-        '<tool_call>{"name": "get_weather", "arguments": [1]}</tool_call>',
-        '<tool_call>{"name": "get_weather", "arguments": {...}}</tool_call>',
-        '<tool_call>{"name": ["get_weather"], "arguments": {}}</tool_call>',
-        '<tool_call>{"name": "get_weather"',
-        "<tool_call></tool_call>",
-        "<tool_call>",
-        "a <tool_call> b",
-    ],
-)
-def test_what_is_not_a_call_is_content_with_its_marks(text: str) -> None:
-    assert parts(text, tools=reader()) == [("content", text)]
-    assert parts(f"x \n{text}", tools=reader()) == [("content", f"x \n{text}")]
-
-
 def test_a_call_whose_end_mark_was_a_stop_is_a_call() -> None:
     spans = split([CALL[:-12]], tools=reader(), cut=False)
     assert [span.kind for span in spans] == ["call"]
-
-
-def test_without_tools_a_call_is_text() -> None:
-    assert parts(CALL) == [("content", CALL)]
 
 
 def test_only_as_many_calls_as_allowed_are_made() -> None:
@@ -181,32 +88,11 @@ def test_only_as_many_calls_as_allowed_are_made() -> None:
     assert [json.loads(call.arguments) for call in calls] == [{"city": "Oslo"}]
 
 
-def test_thoughts_go_on_after_a_call_inside_them() -> None:
-    spans = split([f"<think>a {CALL}b</think>c"], tools=reader())
-    assert [(s.kind, s.text) for s in spans if s.kind not in ("mark", "call")] == [
-        ("reasoning", "a"),
-        ("reasoning", "b"),
-        ("content", "c"),
-    ]
-
-
-def test_text_after_a_call_is_content() -> None:
-    assert parts(f"{CALL}\nDone.", tools=reader())[1:] == [("content", "\nDone.")]
-
-
 def test_a_format_without_an_end_mark_takes_the_rest_of_the_text() -> None:
     text = '[TOOL_CALLS]get_weather[ARGS]{"city": "Oslo"}'
     spans = split(list(f"Well. {text}"), tools=reader("mistral"))
     assert [span.kind for span in spans] == ["content", "mark", "call"]
     assert spans[-1].calls[0].name == "get_weather"
-
-
-def test_structural_marks_are_dropped() -> None:
-    marks = Marks(think_start="<t>", think_end="</t>", markers=("<|open|>", "<|close|>"))
-    assert parts("<t>a</t><|open|>b<|close|>", marks=marks, thinking="possible") == [
-        ("reasoning", "a"),
-        ("content", "b"),
-    ]
 
 
 def test_models_with_headers_start_in_them() -> None:

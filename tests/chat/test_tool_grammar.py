@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mlxgen.chat.calls.formats import FORMATS, CallFormat
-from mlxgen.chat.calls.grammar import calls_grammar, is_known
+from mlxgen.chat.calls.grammar import calls_grammar
 from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.dialect import UnsupportedError
 from mlxgen.errors import GrammarError
@@ -124,7 +124,7 @@ def grammar_of(
 @pytest.mark.parametrize("style", TEXTS)
 def test_what_a_model_writes_is_allowed_and_read(style: str) -> None:
     format, texts = FORMATS[style], TEXTS[style]
-    assert is_known(format)
+    assert format.enforced
     many = grammar_of(format, TOOLS, many=True)
     assert takes(many, texts[0])
     assert takes(many, "".join(texts))

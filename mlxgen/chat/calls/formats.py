@@ -58,6 +58,11 @@ class CallFormat:
         return (self.start, *self.also) if self.start else self.also
 
     @property
+    def announced(self) -> bool:
+        """Whether calls can be enforced as soon as a mark has begun them."""
+        return bool(self.start) and self.enforced
+
+    @property
     def styles(self) -> tuple[Style, ...]:
         """All that may stand between the marks, the published one first."""
         return (self.body, *self.others, *(() if isinstance(self.body, Objects) else (_ANY,)))

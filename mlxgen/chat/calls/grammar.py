@@ -64,10 +64,6 @@ class _Writer:
         """Whether this text is a token that is never part of plain text."""
         return self._added.get(text.encode()) in self._vocabulary.special
 
-    def has(self, text: str) -> bool:
-        """Whether the vocabulary has an added token with this text."""
-        return text.encode() in self._added
-
     def mark(self, text: str) -> str:
         """The added tokens of which a text is made, or else the text."""
         rest, tokens = text.encode(), []
@@ -78,13 +74,6 @@ class _Writer:
             tokens.append(f"<[{self._added[found]}]>")
             rest = rest[len(found) :]
         return " ".join(tokens)
-
-    def add(self, rule: str) -> None:
-        self.rules.append(rule)
-
-    def arguments(self, function: _Function) -> str:
-        """Arguments as one JSON text."""
-        return json_value(function.schema, function.at)
 
 
 def _any_of(functions: Sequence[_Function]) -> str:
@@ -137,17 +126,20 @@ def _objects(writer: _Writer, style: Objects, functions: Sequence[_Function], ma
     opening = quoted(style.opening) if style.opening else ""
     first, second = (quoted(json.dumps(key)) for key in style.keys)
     for i, function in enumerate(functions):
-        name, arguments = quoted(json.dumps(function.name)), writer.arguments(function)
+        name, arguments = (
+            quoted(json.dumps(function.name)),
+            json_value(function.schema, function.at),
+        )
         inner = (
             f'WS? "," WS? {second} WS? ":" WS? {arguments}'
             if style.keys[0]
             else (f'WS? ":" WS? {arguments} WS?')
         )
-        writer.add(f"f{i}: {name} {inner}")
+        writer.rules.append(f"f{i}: {name} {inner}")
     key = f'{first} WS? ":" WS?' if style.keys[0] else ""
     call = f'"{{" WS? {key} ({_any_of(functions)}) WS? "}}"'
     if style.is_list:
-        writer.add(f"call: {call}")
+        writer.rules.append(f"call: {call}")
         more = ' (WS? "," WS? call)*' if many else ""
         call = f'"[" WS? call{more} WS? "]"'
     return f"{opening} WS? {call} WS? {writer.end}"
@@ -155,27 +147,27 @@ def _objects(writer: _Writer, style: Objects, functions: Sequence[_Function], ma
 
 def _headed(writer: _Writer, style: Headed, functions: Sequence[_Function], many: bool) -> str:
     """A name in a head of its own, and one JSON object, as the pieces of the format say."""
-    writer.add("INDEX: /[0-9]{1,3}/")
+    writer.rules.append("INDEX: /[0-9]{1,3}/")
     harmony = writer.format.style == "harmony"
     pieces = style.pieces[:-1] if harmony else style.pieces  # its end is the end of the text
     for i, function in enumerate(functions):
         parts: list[str] = []
         for piece in pieces:
             if piece == ARGUMENTS:
-                parts.append(writer.arguments(function))
+                parts.append(json_value(function.schema, function.at))
                 continue
             text, index, rest = piece.replace("{name}", function.name).partition("{index}")
             parts += [writer.mark(each) for each in (text,) if each]
             parts += ["INDEX"] if index else []
             parts += [writer.mark(rest)] if rest else []
-        writer.add(f"f{i}: {' '.join(parts)}")
-    writer.add(f"call: {_any_of(functions)}")
+        writer.rules.append(f"f{i}: {' '.join(parts)}")
+    writer.rules.append(f"call: {_any_of(functions)}")
     if harmony:
         channel, message, end, start = map(
             writer.mark, ("<|channel|>", "<|message|>", "<|end|>", "<|start|>")
         )
         thought = f'{channel} "analysis" {message} TEXT? {end} {start} "assistant"'
-        writer.add(f"thought: {thought}")
+        writer.rules.append(f"thought: {thought}")
         return "thought* call"
     between = writer.mark(style.between) if style.between else "WS?"
     return f"call{f' ({between} call)*' if many else ''} {writer.end}"
@@ -188,16 +180,16 @@ def _literals(writer: _Writer, style: Literals, functions: Sequence[_Function], 
         properties = list((function.schema.get("properties") or {}).items())
         required = function.schema.get("required") or ()
         before, after = style.before + function.name + style.brackets[0], style.brackets[1]
-        writer.add(f"f{i}: {quoted(before)} f{i}a0 {quoted(after)}")
+        writer.rules.append(f"f{i}: {quoted(before)} f{i}a0 {quoted(after)}")
         for j, (name, schema) in enumerate(properties):
             value = f"{quoted(name + sign)} {_json_argument(function, name, schema)}"
-            writer.add(f"f{i}v{j}: {value}")
+            writer.rules.append(f"f{i}v{j}: {value}")
             for rule, lead in (("a", ""), ("b", quoted(comma))):  # the first argument, and others
                 skipped = "" if name in required else f" | f{i}{rule}{j + 1}"
-                writer.add(f"f{i}{rule}{j}: {lead} f{i}v{j} f{i}b{j + 1}{skipped}")
+                writer.rules.append(f"f{i}{rule}{j}: {lead} f{i}v{j} f{i}b{j + 1}{skipped}")
         for rule in "ab" if properties else "a":
-            writer.add(f'f{i}{rule}{len(properties)}: ""')
-    writer.add(f"call: {_any_of(functions)}")
+            writer.rules.append(f'f{i}{rule}{len(properties)}: ""')
+    writer.rules.append(f"call: {_any_of(functions)}")
     if "\n" in style.between:
         return f"WS? call{' (WS call)*' if many else ''} WS? {writer.end}"
     first, last = map(quoted, style.around)
@@ -213,10 +205,10 @@ def _tagged(writer: _Writer, style: Tagged, functions: Sequence[_Function], many
         for j, (name, schema) in enumerate(properties.items()):
             key = " ".join(_marks(writer, style.key, name))
             value = _tagged_value(writer, style, function, name, schema)
-            writer.add(f"f{i}p{j}: {key} {value}")
+            writer.rules.append(f"f{i}p{j}: {key} {value}")
             parts.append(f"f{i}p{j}{'' if name in required else '?'}")
         parts += _marks(writer, style.close, function.name)
-        writer.add(f"f{i}: {' '.join(parts)}")
+        writer.rules.append(f"f{i}: {' '.join(parts)}")
     return f'WS? ({_any_of(functions)}) "\\n"? {writer.end}'
 
 
@@ -238,7 +230,7 @@ def _tagged_value(
     if writer.is_special(style.after[0]):  # plain text never matches it
         return f"TEXT? {after}"
     lazy = f"text{len(writer.rules)}"
-    writer.add(f"{lazy}[lazy]: /(?s:.*){_escaped(''.join(style.after))}/")
+    writer.rules.append(f"{lazy}[lazy]: /(?s:.*){_escaped(''.join(style.after))}/")
     return lazy
 
 
@@ -269,19 +261,10 @@ def _escaped(text: str) -> str:
     return re.sub(r"[\\.+*?()|\[\]{}^$/]", r"\\\g<0>", text).replace("\n", "\\n")
 
 
-def is_known(format: CallFormat) -> bool:
-    """Whether the calls of this format can be enforced."""
-    return format.enforced
-
-
-def is_announced(format: CallFormat) -> bool:
-    """Whether they can be enforced as soon as a mark has begun them."""
-    return bool(format.start) and is_known(format)
-
-
 def _body(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
     style = writer.format.body
-    if isinstance(style, Headed) and writer.format.style == "mistral" and not writer.has("[ARGS]"):
+    is_old = writer.format.style == "mistral" and not writer.mark("[ARGS]").startswith("<")
+    if is_old:
         style = Objects(is_list=True)  # of older models
     if isinstance(style, Objects):
         return _objects(writer, style, functions, many)
@@ -314,7 +297,7 @@ def calls_grammar(
         for i, tool in enumerate(tools)
         if tool["function"]["name"] in names
     ]
-    writer.add(f"body: {_body(writer, functions, many)}")
+    writer.rules.append(f"body: {_body(writer, functions, many)}")
     has_more = many and format.paired
     calls = f"body (WS? {writer.start} body)*" if has_more else "body"
     start = f"{calls} WS?" if begun else f"{'WS? ' if writer.start else ''}{writer.start} {calls}"

@@ -16,7 +16,7 @@ from ...filters import After, Specification
 from ...filters.any_of import AnyOf
 from ..dialect import Dialect, UnsupportedError
 from .formats import CallFormat
-from .grammar import calls_grammar, is_announced, is_known, unheld
+from .grammar import calls_grammar, unheld
 from .outline import outline
 from .reader import ToolReader
 
@@ -101,13 +101,13 @@ def plan_tools(
     most = None if use.many else 1
     reader = ToolReader(format, callable, most=most, strict=use.strict)
     if use.mode != "auto":
-        _check(is_known(format), format, "tool_choice", f"{use.mode} calls cannot be enforced")
+        _check(format.enforced, format, "tool_choice", f"{use.mode} calls cannot be enforced")
         many = use.many and use.mode == "required"
         spec, loose = _grammar(use, dialect, loose, many=many)
         checked = _checked(use, format, loose)
         return ToolPlan(reader=reader, spec=spec, loose=loose, checked=checked)
     if form is not None:
-        if not is_known(format):
+        if not format.enforced:
             raise UnsupportedError(
                 form.field,
                 f"cannot be combined with tools in this model's call format ({format.style}); "
@@ -124,10 +124,10 @@ def plan_tools(
         )
     if len(callable) < len(use.tools):
         reason = "a choice of tools cannot be enforced"
-        _check(is_announced(format), format, "tool_choice", reason)
+        _check(format.announced, format, "tool_choice", reason)
     elif use.many and not use.strict:
         return ToolPlan(reader=reader)
-    elif not is_announced(format):
+    elif not format.announced:
         stop = None if use.many else format.end or None
         return ToolPlan(reader=reader, stop=stop, loose=use.strict & called)
     rest, loose = _grammar(use, dialect, loose, many=use.many, begun=True)

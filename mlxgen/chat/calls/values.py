@@ -20,6 +20,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 import regex
 
 from ...text import sequence_overlap
+from ..template.values import mapped
 
 T = TypeVar("T")
 Waiting: TypeAlias = Generator[None, None, T]
@@ -472,6 +473,26 @@ def literal(text: str, notation: Notation | None = None) -> Any:
         return read(_whole(text, notation or (JSON if text.lstrip()[:1] in '{["' else _LITERAL)))
 
 
+def returned(arguments: str) -> dict[str, Any] | str:
+    """The object in the arguments of a call that comes back with its conversation, for a chat
+    template; their text if there is none. No text is no arguments.
+
+    A backslash that escapes nothing stands for itself, as in ``"\\d+"``, and so does a line break
+    in a string; half a character becomes a replacement character.
+    """
+    if not arguments.strip():
+        return {}
+    try:
+        value = literal(arguments)
+    except ValueError:
+        return arguments
+    return mapped(value, _encodable) if isinstance(value, dict) else arguments
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _whole(text: str, notation: Notation) -> Waiting[Any]:
     source = Source(text, final=True)
     value, end = yield from notation.value(source, 0, _AFTER_VALUE)
@@ -499,7 +520,7 @@ def dumped(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(dumped, value))}]"
     if isinstance(value, str):
-        value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        value = _encodable(value)
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 

@@ -35,9 +35,9 @@ from .values import (
     Values,
     for_templates,
     mapped,
-    plain_json,
     plain_messages,
     plain_tools,
+    plain_variable,
     with_spelled_arguments,
     with_tools,
 )
@@ -203,7 +203,7 @@ class ChatFormat:
                 raise OptionError(
                     "template", f"the model's chat template does not use {name[:40]}; {self._known}"
                 )
-            checked[known] = plain_json(value, name, 0)
+            checked[known] = plain_variable(value, name)
         return checked
 
     @property

@@ -149,28 +149,26 @@ def _plain(value: Any, at: str) -> Any:
     raise PromptError(f"{at}: expected text or plain JSON values, got {type(value).__name__}")
 
 
-def plain_json(value: Any, name: str, depth: int) -> Any:
-    """A copy of a JSON value. OptionError for anything else."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        if not _is_text(value):
-            raise OptionError(
-                "template", f"{name} contains a lone surrogate, which is not a character"
-            )
-        return str(value)
-    if isinstance(value, (int, float)):
-        if not math.isfinite(value) or abs(value) >= _LARGEST:
-            raise OptionError("template", f"{name} contains a number that is out of range")
-        return int(value) if isinstance(value, int) else float(value)
-    if depth == _DEEPEST:
-        raise OptionError("template", f"{name} is nested more than {_DEEPEST} levels deep")
-    if isinstance(value, (list, tuple)):
-        return [plain_json(inner, name, depth + 1) for inner in value]
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {str(key): plain_json(inner, name, depth + 1) for key, inner in value.items()}
-    kind = type(value).__name__
-    raise OptionError("template", f"{name}: expected plain JSON, got {kind} in it")
+def plain_variable(value: Any, name: str) -> Any:
+    """A copy of the JSON value of a template's variable. OptionError for anything else."""
+    try:
+        _check_json(value, 0)
+        return _plain(value, name)
+    except (PromptError, ValueError) as error:
+        reason = str(error).removeprefix(f"{name}: ")
+        raise OptionError("template", f"{name}: {reason}") from error
+
+
+def _check_json(value: Any, depth: int) -> None:
+    if isinstance(value, (int, float)) and not (math.isfinite(value) and abs(value) < _LARGEST):
+        raise ValueError("contains a number that is out of range")
+    if depth > _DEEPEST:
+        raise ValueError(f"is nested more than {_DEEPEST} levels deep")
+    if isinstance(value, Mapping) and not all(isinstance(key, str) for key in value):
+        raise ValueError("expected plain JSON, got a key that is not text")
+    if isinstance(value, (list, tuple, Mapping)):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            _check_json(inner, depth + 1)
 
 
 def _is_text(value: str) -> bool:

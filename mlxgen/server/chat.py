@@ -22,6 +22,7 @@ from ..chat.template.sandbox import RenderLimits
 from ..chat.turn import Effort, Turn, prompt_of
 from ..errors import MlxgenError
 from ..images import plain
+from ..tokens import Token
 from .ask import Ask, Question, planned
 from .bodies import read
 from .errors import RequestError, as_request_error
@@ -254,20 +255,22 @@ def _choice(choice: ToolChoice | None) -> Choice:
     return Choice(allowed.mode, named)
 
 
-def apply_template(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
-    """The text of the prompt that a chat would have; ``add_generation_prompt: false`` begins no
+def tokens_of(body: Mapping[str, Any], model: ServedModel) -> list[Token]:
+    """The tokens of the prompt that a chat would have; ``add_generation_prompt: false`` begins no
     answer."""
     begins = body.get("add_generation_prompt") is not False
     given = body if begins else {**body, "add_generation_prompt": None}
-    request = read(given, ChatRequest, OPENAI, served=model, mend=chat_history).request
-    model = model.called(request.model)
-    turn = turn_of(request, model)
+    turn = turn_of(read(given, ChatRequest, OPENAI, served=model, mend=chat_history).request, model)
     turn = replace(turn, chat=replace(turn.chat, add_generation_prompt=begins))
     try:
-        tokens = prompt_of(turn, model.dialect, RenderLimits()).tokens
+        return plain(prompt_of(turn, model.dialect, RenderLimits()).tokens)
     except MlxgenError as error:
         raise as_request_error(error, NAMES) from error
-    return {"prompt": model.vocabulary.decode(plain(tokens))}
+
+
+def apply_template(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
+    """The text of the prompt that a chat would have."""
+    return {"prompt": model.vocabulary.decode(tokens_of(body, model))}
 
 
 def _goes_on(request: ChatRequest) -> bool:

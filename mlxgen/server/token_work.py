@@ -13,24 +13,21 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field
 
-from ..chat import Chat
-from ..chat.template.sandbox import RenderLimits
-from ..chat.turn import Effort, Turn, prompt_of
-from ..errors import MlxgenError
-from ..images import plain
+from ..chat.turn import Effort
 from ..tokens import Vocabulary
-from .chat import NAMES, Message, Tool, functions_of, rendered
-from .errors import RequestError, as_request_error
+from .chat import Message, Tool, tokens_of
+from .errors import RequestError
 from .exchange import Exchange
 from .fields import Body, Int, Json, ModelName, named
 from .history import chat_history
 from .http.responses import to_json
 from .replying import read_body
 from .served_model import ServedModel
-from .tool_use import Choice, tool_use
 from .validation import validated
 
 MAX_TOKENS = 1 << 20
+_OF_TOKENS = ("add_special", "add_special_tokens", "continues", "return_token_strs", "with_pieces")
+"""What a chat has not."""
 
 TokenId: TypeAlias = Annotated[Int, Field(ge=0, lt=1 << 31)]
 
@@ -97,7 +94,10 @@ def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
             param=given[-1] if given else "prompt",
             code="invalid_value",
         )
-    tokens = _chat(request, model) if given == ["messages"] else _text(request, given[0], model)
+    if given == ["messages"]:
+        tokens = tokens_of({k: v for k, v in body.items() if k not in _OF_TOKENS}, model)
+    else:
+        tokens = _text(request, given[0], model)
     vocabulary = model.vocabulary
     answer: dict[str, Any] = {
         "count": len(tokens),
@@ -130,25 +130,6 @@ def _going_on(text: str, vocabulary: Vocabulary) -> list[int]:
     if len(found) == 1 and vocabulary.piece(found[0]) == text.encode():
         return found
     return vocabulary.continue_with(text.encode())
-
-
-def _chat(request: TokenizeRequest, model: ServedModel) -> list[int]:
-    """The prompt that a chat with these messages would have."""
-    chat = Chat(
-        rendered(request.messages or []),
-        template=request.chat_template_kwargs or {},
-        continue_final_message=bool(request.continue_final_message),
-        add_generation_prompt=request.add_generation_prompt is not False,
-    )
-    turn = Turn(
-        chat=chat,
-        tools=tool_use(functions_of(request.tools), Choice(), many=True),
-        effort=request.reasoning_effort,
-    )
-    try:
-        return plain(prompt_of(turn, model.dialect, RenderLimits()).tokens)
-    except MlxgenError as error:
-        raise as_request_error(error, NAMES) from error
 
 
 def detokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:

@@ -118,9 +118,3 @@ def _without_discriminators(schema: Any) -> Any:
         named = schema.items()
         return {k: _without_discriminators(v) for k, v in named if k != "discriminator"}
     return [_without_discriminators(v) for v in schema] if isinstance(schema, list) else schema
-
-
-def resolve(whole: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a reference in the description points to; anything else as it is."""
-    name = schema.get("$ref", "").rpartition("/")[2]
-    return whole["components"]["schemas"][name] if name else schema

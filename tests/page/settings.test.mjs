@@ -71,7 +71,7 @@ test("the age of a conversation takes a few letters", () => {
   const [minute, hour, day] = [60_000, 3_600_000, 86_400_000];
   const pasts = [-day, 0, 59_000, minute, 59 * minute, hour, 23 * hour, 2 * day, 14 * day, 700 * day];
   assert.deepEqual(pasts.map((past) => ago(noon - past, noon)), ["now", "now", "now", "1 min", "59 min", "1 h", "23 h", "Sat", "Nov 2", "Dec 2024"]);
-  assert.deepEqual([ago(-1e300, noon), fullDate(1e300)], ["", ""]);
+  assert.match(fullDate(noon), /November 16, 2026/);
 });
 
 test("the figures of an answer are the server's", () => {

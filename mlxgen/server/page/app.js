@@ -17,7 +17,7 @@ import { Compare, EnginePanel, KeyDialog, KeysDialog, ModelPicker } from "./pane
 import { Session } from "./session.js";
 import { SettingsPanel } from "./settings-form.js";
 import { Sidebar } from "./sidebar.js";
-import { Page, Store, useStore } from "./store.js";
+import { Page, Store, useParts } from "./store.js";
 
 const narrow = matchMedia("(max-width: 46rem)"); // as in style.css
 const store = new Store({
@@ -54,16 +54,8 @@ const acts = makeActs({ store, session });
 // ---- the frame -------------------------------------------------------------------------------
 
 function App() {
-  const { theme } = useStore((state) => state.look);
-  const listOpen = useStore((state) => state.listOpen);
-  const listShut = useStore((state) => state.listShut);
-  const mapOpen = useStore((state) => state.mapOpen);
-  const settingsOpen = useStore((state) => state.settingsOpen);
-  const { id } = useStore((state) => state.current);
-  const token = useStore((state) => state.token);
-  const compared = useStore((state) => state.compared);
-  const keyAsked = useStore((state) => state.keyAsked);
-  const keysOpen = useStore((state) => state.keysOpen);
+  const { look: { theme }, current: { id }, listOpen, listShut, mapOpen, settingsOpen, token, compared, keyAsked, keysOpen } =
+    useParts("look", "current", "listOpen", "listShut", "mapOpen", "settingsOpen", "token", "compared", "keyAsked", "keysOpen");
   useLayoutEffect(() => void (document.documentElement.dataset.theme = theme), [theme]);
   const classes = [listOpen && "list-open", listShut && "list-shut", mapOpen && "map-open"].filter(Boolean).join(" ");
   return html`<div id="frame" class=${classes}>
@@ -83,12 +75,8 @@ function App() {
 }
 
 function Header() {
-  const { tokens } = useStore((state) => state.look);
-  const mapOpen = useStore((state) => state.mapOpen);
-  const settingsOpen = useStore((state) => state.settingsOpen);
-  const listOpen = useStore((state) => state.listOpen);
-  const listShut = useStore((state) => state.listShut);
-  const isNarrow = useStore((state) => state.narrow);
+  const { look: { tokens }, narrow: isNarrow, mapOpen, settingsOpen, listOpen, listShut } =
+    useParts("look", "narrow", "mapOpen", "settingsOpen", "listOpen", "listShut");
   const inside = (icon, label) => html`<${Icon} name=${icon} /><span class="label">${label}</span>`;
   return html`<header class="bar">
     <button type="button" id="show-list" class="icon" aria-expanded=${isNarrow ? listOpen : !listShut} aria-controls="list" title="Conversations"

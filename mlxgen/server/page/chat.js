@@ -5,8 +5,8 @@ import { Composer } from "./composer.js";
 import { pathOf, shownIn } from "./conversation.js";
 import { html, Icon, Notice, useElement } from "./html.js";
 import { Message } from "./message.js";
-import { Page, useChanges, useStore } from "./store.js";
-import { Legend, useMarks } from "./tokens.js";
+import { Page, useChanges, useParts, useStore } from "./store.js";
+import { Legend } from "./tokens.js";
 
 const NEAR = 80; // pixels from the end within which the page follows an answer that grows
 
@@ -34,19 +34,15 @@ function Problems() {
 }
 
 function LegendOfShown() {
-  const current = useStore((state) => state.current);
-  const wanted = useStore((state) => state.look.tokens);
-  const running = useStore(({ runs }) => runs.has(current.id));
+  const { current, look: { tokens: wanted }, runs } = useParts("current", "look", "runs");
   useChanges(current);
-  const paths = wanted && !running ? shownIn(current).filter(({ tokens }) => tokens).map((node) => pathOf(current, node)) : [];
-  const marks = useMarks(paths);
-  return wanted && html`<${Legend} marks=${marks} />`;
+  const paths = wanted && !runs.has(current.id) ? shownIn(current).filter(({ tokens }) => tokens).map((node) => pathOf(current, node)) : [];
+  return wanted && html`<${Legend} paths=${paths} />`;
 }
 
 function Messages() {
   const { acts } = useContext(Page);
-  const current = useStore((state) => state.current);
-  const running = useStore(({ runs }) => runs.has(current.id));
+  const { current, runs } = useParts("current", "runs");
   useChanges(current);
   const nodes = shownIn(current);
   const box = useElement();
@@ -60,7 +56,7 @@ function Messages() {
   return html`
     <div id="scroll" tabindex="-1" ref=${box}>
       ${!nodes.length && html`<${Welcome} />`}
-      <ol id="messages" aria-label="Messages" aria-busy=${running}>${nodes.flatMap((node, k) => [k > 0 && k === leftOut && html`
+      <ol id="messages" aria-label="Messages" aria-busy=${runs.has(current.id)}>${nodes.flatMap((node, k) => [k > 0 && k === leftOut && html`
         <li key="left-out" class="left-out small quiet">The model does not see what is above.
           <button type="button" class="link" onClick=${acts.seeAll}>Show it to the model again</button></li>`, itemOf(node)])}</ol>
     </div>

@@ -11,15 +11,14 @@ import { loadDraft, NOTHING, saveDraft } from "./kept.js";
 import { contextText, usedBy, warningOf } from "./figures.js";
 import { answering, isGone, isLoaded } from "./models.js";
 import { summaryOf } from "./settings.js";
-import { Page, useChanges, useStore } from "./store.js";
+import { Page, useChanges, useParts } from "./store.js";
 
 const PAUSE = 400; // milliseconds without a key after which a text is counted
 
 export function Composer() {
   const { session, acts } = useContext(Page);
-  const current = useStore((state) => state.current);
-  const running = useStore(({ runs }) => runs.has(current.id));
-  const vision = useStore((state) => state.vision);
+  const { current, vision, runs } = useParts("current", "vision", "runs");
+  const running = runs.has(current.id);
   useChanges(current);
   // A conversation without messages is not stored, and has another id after a reload.
   const draft = Object.keys(current.nodes).length ? current.id : "new";
@@ -127,8 +126,7 @@ function useFiles(acts) {
 /** That the model of the conversation is gone, and who answers. */
 function Gone() {
   const { acts } = useContext(Page);
-  const current = useStore((state) => state.current);
-  const models = useStore((state) => state.models);
+  const { current, models } = useParts("current", "models");
   useChanges(current.settings);
   const name = current.settings.model;
   if (!isGone(models, name)) return null;
@@ -139,7 +137,7 @@ function Gone() {
 
 /** What differs from the defaults for the next answer, and what the server said that it ignored. */
 function InForce() {
-  const current = useStore((state) => state.current);
+  const { current } = useParts("current");
   const last = shownIn(current).at(-1);
   useChanges(current, current.settings, last ?? current);
   return html`<p id="in-force" class="quiet small">${summaryOf(current.settings, last?.ignored ?? "")}</p>`;
@@ -147,9 +145,8 @@ function InForce() {
 
 function Meter({ text }) {
   const { session, acts } = useContext(Page);
-  const current = useStore((state) => state.current);
-  const models = useStore((state) => state.models);
-  const running = useStore(({ runs }) => runs.has(current.id));
+  const { current, models, runs } = useParts("current", "models", "runs");
+  const running = runs.has(current.id);
   const shown = shownIn(current);
   const last = shown.at(-1);
   useChanges(current, last ?? current);

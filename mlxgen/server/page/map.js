@@ -6,18 +6,17 @@ import { counted } from "./figures.js";
 import { loadZoom, MapPicture } from "./map-picture.js";
 import { inLogs, isFound, placeOf, treeOf, whatOf, widthOf } from "./map-tree.js";
 import { Search } from "./search.js";
-import { drawn, Page, useChanges, useStore } from "./store.js";
+import { drawn, Page, useChanges, useParts, useStore } from "./store.js";
 
 const WAYS = [2, 3, 4, 6, 8];
 
 /** It begins anew with each conversation. */
 export function MapPanel({ close }) {
   const { store, session, acts } = useContext(Page);
-  const current = useStore((state) => state.current);
-  const run = useStore(({ runs }) => runs.get(current.id) ?? null);
+  const { current, compared, runs } = useParts("current", "compared", "runs");
+  const run = runs.get(current.id) ?? null;
   const grown = useStore((_, all) => run?.nodes.map((node) => all.revision(node)).join() ?? "");
   const version = useStore((_, all) => all.revision(current));
-  const compared = useStore((state) => state.compared);
   useChanges(current.settings);
   const [folded, setFolded] = useState(new Set());
   const [selected, setSelected] = useState(/** @type {string | null} */ (null));

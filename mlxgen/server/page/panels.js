@@ -7,7 +7,7 @@ import { engineOf, grouped, inBytes, statsOf } from "./figures.js";
 import { html, Icon, stopEscape, useElement } from "./html.js";
 import { askModels, find, isGone, stateOf } from "./models.js";
 import { DRAFTERS } from "./records.js";
-import { Page, useChanges, useStore } from "./store.js";
+import { Page, useChanges, useParts } from "./store.js";
 import { plainTokens } from "./tokens.js";
 
 // ---- the models ------------------------------------------------------------------------------
@@ -17,8 +17,7 @@ const shortOf = (name) => name.split("/").at(-1);
 /** The model of the conversation: its name, or a choice if the server has several. */
 export function ModelPicker() {
   const { store, acts } = useContext(Page);
-  const list = useStore((state) => state.models);
-  const { settings } = useStore((state) => state.current);
+  const { models: list, current: { settings } } = useParts("models", "current");
   useChanges(settings);
   const menu = useElement();
   const gone = isGone(list, settings.model);

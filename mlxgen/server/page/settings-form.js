@@ -4,13 +4,11 @@ import { useContext, useLayoutEffect, useState } from "preact/hooks";
 import { byId, html, Icon, useElement } from "./html.js";
 import { BUILT_IN, isInForce, problemOf, savePresets, saveStart, withPreset } from "./kept.js";
 import { changesOf, defaultText, DEFAULTS, GROUPS, problemsOf, reset } from "./settings.js";
-import { Page, useChanges, useStore } from "./store.js";
+import { Page, useChanges, useParts } from "./store.js";
 
 export function SettingsPanel() {
   const { store, session, acts } = useContext(Page);
-  const { settings } = useStore((state) => state.current);
-  const complaint = useStore((state) => state.complaint);
-  const params = useStore((state) => state.params);
+  const { current: { settings }, complaint, params } = useParts("current", "complaint", "params");
   useChanges(settings);
   const title = useElement();
   const [said, say] = useState("");
@@ -90,7 +88,7 @@ function Field({ field, settings, problem, params, change }) {
 /** Presets, chosen with one click, and one's own: kept, renamed and deleted. */
 function Presets({ settings, apply }) {
   const { store } = useContext(Page);
-  const own = useStore((state) => state.presets);
+  const { presets: own } = useParts("presets");
   const [problem, setProblem] = useState("");
   const name = useElement();
   const keep = (presets) => {

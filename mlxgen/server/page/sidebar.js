@@ -5,16 +5,14 @@ import { ago, fullDate } from "./figures.js";
 import { partsOf, patternOf } from "./finding.js";
 import { byId, html, Icon, MenuButton, Notice, useElement } from "./html.js";
 import { THEMES } from "./kept.js";
-import { drawn, Page, useStore } from "./store.js";
+import { drawn, Page, useParts, useStore } from "./store.js";
 
 const MOST = 50; // conversations that a search shows
 const MINUTE = 60_000;
 
 export function Sidebar() {
   const { store, session, acts } = useContext(Page);
-  const conversations = useStore((state) => state.conversations);
-  const current = useStore((state) => state.current);
-  const notice = useStore((state) => state.notice);
+  const { conversations, current, notice } = useParts("conversations", "current", "notice");
   const [query, setQuery] = useState("");
   const [found, setFound] = useState(/** @type {any} */ (null));
   const pattern = patternOf(query);

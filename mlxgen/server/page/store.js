@@ -91,6 +91,9 @@ export function useStore(select) {
   return value;
 }
 
+/** Parts of the state, by their names. @param {string[]} names @returns {any} */
+export const useParts = (...names) => Object.fromEntries(names.map((name) => [name, useStore((state) => state[name])]));
+
 /** Draw the view again whenever one of these things is changed in place. @param {object[]} things */
 export const useChanges = (...things) => useStore((_, store) => things.map((thing) => store.revision(thing)).join());
 

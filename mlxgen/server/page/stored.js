@@ -9,73 +9,57 @@ import { DEFAULTS } from "./settings.js";
 const isText = (value) => typeof value === "string";
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 const isCount = (value) => Number.isSafeInteger(value) && value >= 0;
-const isList = (value, isItem) => Array.isArray(value) && value.every(isItem);
-const isMissing = (value) => value === null || value === undefined;
-const or = (...kinds) => (value) => kinds.some((isKind) => isKind(value));
-
-const isId = (value) => isText(value) && /^[\w-]{1,64}$/.test(value);
-const isNumber = or(isMissing, Number.isFinite);
-const isPiece = or(isText, (value) => isList(value, (byte) => isCount(byte) && byte < 256));
-const isBytes = or(isMissing, (value) => isList(value, (byte) => isCount(byte) && byte < 256));
-/** A plain loop, as there are very many. */
-function isAlternatives(value) {
-  if (!Array.isArray(value) || value.length % 3) return false;
-  for (let k = 0; k < value.length; k += 3) {
-    if (!isCount(value[k]) || !isPiece(value[k + 1]) || !isNumber(value[k + 2])) return false;
-  }
-  return true;
-}
-const isRejected = (value) => isList(value, () => true) && isCount(value[0]) && isPiece(value[1]) && isText(value[2]) && (isMissing(value[3]) || isText(value[3]));
-
+const listOf = (isItem) => (value) => Array.isArray(value) && value.every(isItem);
+const optional = (isKind) => (value) => value === null || value === undefined || isKind(value);
 /** Whether a value is an object whose fields are what the table says; others are not looked at. */
 const has = (fields) => {
   const checks = Object.entries(fields);
   return (value) => isObject(value) && checks.every(([name, isRight]) => isRight(value[name]));
 };
-const optional = (isKind) => or(isMissing, isKind);
-const listOf = (isItem) => (value) => isList(value, isItem);
+/** A list of some things one after the other, or again and again. */
+const inTurn = (...kinds) => (value) => Array.isArray(value) && value.every((one, k) => kinds[k % kinds.length](one));
+
+const isId = (value) => isText(value) && /^[\w-]{1,64}$/.test(value);
+const isNumber = optional(Number.isFinite);
+const isTime = (value) => Number.isFinite(value) && Math.abs(value) <= 8.64e15; // what a date can be
+const isBytes = listOf((value) => isCount(value) && value < 256);
+const isPiece = (value) => isText(value) || isBytes(value);
 
 /** A token, see records.js. */
 const isRecord = has({
   i: isCount,
   b: isPiece,
-  p: or((value) => value === null, isText),
+  p: (value) => value === null || isText(value),
   l: isNumber,
   f: isNumber,
   n: isNumber,
   h: isNumber,
-  c: isBytes,
-  r: isBytes,
+  c: optional(isBytes),
+  r: optional(isBytes),
   d: optional(isText),
-  a: optional(isAlternatives),
+  a: optional((value) => value.length % 3 === 0 && inTurn(isCount, isPiece, isNumber)(value)),
   x: optional(listOf(isCount)),
-  j: optional(listOf(isRejected)),
+  j: optional(listOf((value) => value?.length >= 3 && inTurn(isCount, isPiece, isText, optional(isText))(value))),
 });
 
-const isCall = has({ name: isText, arguments: isText, id: optional(isText), end: isCount });
-const isResult = has({ name: isText, content: isText, id: optional(isText) });
-const isFile = has({ name: isText, text: isText });
-const isImage = has({ name: isText, url: (value) => isText(value) && value.startsWith("data:image/") });
-
-/** A figure of an answer: a number, or for each drafter how many tokens it drafted and how many stood. */
-const isFigure = ([name, value]) =>
-  name === "drafts" ? isObject(value) && Object.values(value).every((counts) => isList(counts, isCount)) : isNumber(value);
-const isFigures = (value) => isObject(value) && Object.entries(value).every(isFigure);
+/** The figures of an answer: numbers, or for each drafter how many tokens it drafted and how many stood. */
+const isFigures = (value) => isObject(value) && Object.entries(value).every(([name, figure]) =>
+  (name === "drafts" ? isObject(figure) && Object.values(figure).every(listOf(isCount)) : isNumber(figure)));
 
 /** The fields of each kind of node, see conversation.js; the ones that may be missing came later. */
 const NODES = {
   user: has({
     text: isText,
-    files: optional(listOf(isFile)),
-    images: optional(listOf(isImage)),
+    files: optional(listOf(has({ name: isText, text: isText }))),
+    images: optional(listOf(has({ name: isText, url: (value) => isText(value) && value.startsWith("data:image/") }))),
   }),
-  tool: has({ results: listOf(isResult) }),
+  tool: has({ results: listOf(has({ name: isText, content: isText, id: optional(isText) })) }),
   assistant: has({
     settings: isObject,
     tokens: listOf(isRecord),
     content: isText,
     reasoning: isText,
-    calls: listOf(isCall),
+    calls: listOf(has({ name: isText, arguments: isText, id: optional(isText), end: isCount })),
     finish: optional(isText),
     problem: optional(isText),
     setting: optional(isText),
@@ -88,11 +72,11 @@ const NODES = {
 };
 
 /** Whether a conversation can stand in the list, before its nodes are loaded. */
-export const isHead = (value, id) => isId(id) && has({ id: (own) => own === id, title: isText, changed: Number.isFinite })(value);
+export const isHead = (value, id) => isId(id) && has({ id: (own) => own === id, title: isText, changed: isTime })(value);
 
 /** The stored conversation `id`, with what older pages did not store; null if it is malformed. */
 export function conversationOf(found, id) {
-  if (!isObject(found) || !isId(id) || found.id !== id || !isText(found.title) || !Number.isFinite(found.changed)) return null;
+  if (!isObject(found) || !isId(id) || found.id !== id || !isText(found.title) || !isTime(found.changed)) return null;
   if (!optional(isId)(found.after) || !isObject(found.nodes) || !isObject(found.chosen) || !isTree(found.nodes) || !isWay(found)) return null;
   found.settings = settingsOf(found.settings);
   for (const node of Object.values(found.nodes)) {

@@ -18,7 +18,7 @@ export const MARKS = {
 };
 
 /** The classes of `MARKS` that a record has. */
-function markNames({ f, n, j, h, p }) {
+export function markNames({ f, n, j, h, p }) {
   const names = [];
   if (f === 1) names.push("forced");
   if (f === 2) names.push("drafted");
@@ -66,14 +66,12 @@ export class TokenLines {
   #speller = new Speller();
   #records = [];
   groups = [];
-  /** The names of the marks that the tokens have. */
-  marks = new Set();
 
   /** Take in a path; boxes of which nothing has changed stay the same objects. */
   update(path) {
     const known = this.#records;
     if (known.length > path.length || known.some((record, k) => record !== path[k])) {
-      [this.#speller, this.#records, this.groups, this.marks] = [new Speller(), [], [], new Set()];
+      [this.#speller, this.#records, this.groups] = [new Speller(), [], []];
     }
     const { boxes } = this.groups.at(-1) ?? {};
     if (boxes && this.#records.length < path.length) boxes[boxes.length - 1] = { ...boxes.at(-1), items: [...boxes.at(-1).items] };
@@ -91,7 +89,6 @@ export class TokenLines {
     const text = this.#speller.spell(record);
     const after = record.p !== null && this.#speller.isOpen;
     const token = { record, index, text, first: index === group.start };
-    for (const name of markNames(record)) this.marks.add(name);
     if (before || after || belongs(text, box.items.at(-1))) addPart(box, token, { before, after });
     else box.items.push(token);
     this.#records.push(record);

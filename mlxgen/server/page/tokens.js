@@ -7,7 +7,7 @@ import { Component, h } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { html, useElement } from "./html.js";
 import { LEVELS, levelOf, percent, Speller } from "./records.js";
-import { classOf, columnsOf, hexOf, labelOf, MARKS, TokenLines } from "./token-lines.js";
+import { classOf, columnsOf, hexOf, labelOf, MARKS, markNames, TokenLines } from "./token-lines.js";
 
 const LEAST = 8; // percent of the height of the strip that a column has at least
 
@@ -249,8 +249,9 @@ function firstWhere(tokens, isThere) {
 const TICKS = [0.9999, 0.99, 0.9, 0.5, 0.1, 0.01, 0.001];
 const ABOUT = "The model's own probability of a token, before temperature, truncation and the answer format";
 
-/** What the tints mean, and those marks that the shown answers have. */
-export function Legend({ marks }) {
+/** What the tints mean, and those marks that the tokens of some paths have. */
+export function Legend({ paths }) {
+  const marks = new Set(paths.flatMap((path) => path.flatMap(markNames)));
   return html`<div id="legend" role="group" aria-label="What the colors and marks of tokens mean"><div>
     <p class="unseen">The darker a token in a light page, or the brighter in a dark one, the less likely the model found it. ${ABOUT}.</p>
     <p class="scale" aria-hidden="true" title=${ABOUT}><span>likely, %</span><span class="steps">
@@ -259,14 +260,4 @@ export function Legend({ marks }) {
     <ul role="list">${Object.entries(MARKS).filter(([name]) => marks.has(name)).map(([name, text]) =>
       html`<li key=${name}><span class=${`token ${name}`} aria-hidden="true">abc</span> ${text}</li>`)}</ul>
   </div></div>`;
-}
-
-/** The marks of some paths. */
-export function useMarks(paths) {
-  const [marks, setMarks] = useState(new Set());
-  const key = paths.map(({ length }) => length).join();
-  useEffect(() => {
-    setMarks(new Set(paths.flatMap((path) => [...new TokenLines().update(path).marks])));
-  }, [key]);
-  return marks;
 }

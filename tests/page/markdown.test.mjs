@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { Announcer } from "../../mlxgen/server/page/announce.js";
+import { announcer } from "../../mlxgen/server/page/announce.js";
 import { blocksOf, grownBlocks } from "../../mlxgen/server/page/markdown-tree.js";
 import { chance } from "./made.mjs";
 
@@ -81,10 +81,9 @@ test("only links to other sites and to mail lead anywhere", () => {
 
 test("sentences are announced when they are complete, without their marks", () => {
   const said = [];
-  const announcer = new Announcer((sentence) => said.push(sentence));
-  announcer.begin("");
-  announcer.grew("**It** ra");
-  announcer.grew("**It** rains. The sun");
-  announcer.end({ content: "**It** rains. The sun `shines`", problem: null, finish: "stop" });
+  const announce = announcer((sentence) => said.push(sentence), () => true);
+  const node = { content: "", problem: null, finish: null };
+  for (const content of ["", "**It** ra", "**It** rains. The sun", "**It** rains. The sun `shines`"]) announce(Object.assign(node, { content }));
+  announce(null);
   assert.deepEqual(said, ["Answering.", "It rains.", "The sun shines", "End of the answer."]);
 });

@@ -4,7 +4,7 @@ import { render } from "preact";
 import { useLayoutEffect } from "preact/hooks";
 import { makeActs } from "./acts.js";
 import { Alternatives } from "./alternatives.js";
-import { announceAnswers } from "./announce.js";
+import { announcer } from "./announce.js";
 import { get, onKeyNeeded } from "./api.js";
 import { Chat } from "./chat.js";
 import { newConversation } from "./conversation.js";
@@ -129,6 +129,13 @@ onKeyNeeded((problem) => new Promise((resolve) => {
   store.set({ keyAsked: { problem, answer } });
 }));
 
+const SENTENCES = 20; // that stay on the page
+const announce = announcer((sentence) => {
+  const box = byId("announcer");
+  box.append(Object.assign(document.createElement("p"), { textContent: sentence }));
+  while (box.childElementCount > SENTENCES) box.firstElementChild.remove();
+}, (node) => Boolean(store.state.current.nodes[node.id]));
+
 // ---- the address -----------------------------------------------------------------------------
 
 const idIn = (address) => /^#\/c\/([\w-]+)$/.exec(address)?.[1] ?? null;
@@ -173,7 +180,7 @@ function key(event) {
 
 store.subscribe(learn);
 watchModels(store);
-announceAnswers(store, byId("announcer"));
+store.subscribe(() => announce(store.state.runs.get(store.state.current.id)?.node ?? null));
 await session.begin(idIn(location.hash), { anew: location.hash === "#/" }).catch((error) =>
   acts.tell("stored", `The stored conversations cannot be opened: ${error.message} Reload the page; if that does not help, clear the data of this site in the browser.`));
 store.subscribe(writeAddress);
@@ -181,9 +188,8 @@ writeAddress();
 addEventListener("popstate", followAddress);
 document.addEventListener("keydown", key);
 narrow.addEventListener("change", () => store.set({ narrow: narrow.matches }));
-addEventListener("beforeunload", () => void session.keepAll()); // what is written later may be lost
-addEventListener("pagehide", () => void session.keepAll());
-document.addEventListener("visibilitychange", () => void session.keepAll()); // a phone may end it without more ado
+// What is written later may be lost, and a phone may end a page that is hidden without more ado.
+for (const name of ["beforeunload", "pagehide", "visibilitychange"]) addEventListener(name, () => void session.keepAll());
 render(html`<${Page.Provider} value=${{ store, session, acts }}><${App} /><//>`, byId("page"));
 session.tellOfSetAside();
 greet();

@@ -2,7 +2,7 @@
 //
 // `files` of a message are {name, text}, and its `images` {name, url} with a `data:` address.
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { countTokens } from "./api.js";
 import { fenced } from "./conversation.js";
 import { counted, inBytes } from "./figures.js";
@@ -84,20 +84,22 @@ export function useTray(initial, changed = /** @type {(kept: any) => void} */ ((
     setKept(next);
     changed(next);
   };
+  const latest = useRef(kept); // more may have come while files were read
+  latest.current = kept;
   const add = async (files, options) => {
     const problems = [];
-    const found = { files: [...kept.files], images: [...kept.images] };
+    const found = [];
     for (const file of files) {
       try {
-        const one = await readAttachment(file, options);
-        found["url" in one ? "images" : "files"].push(one);
+        found.push(await readAttachment(file, options));
       } catch (error) {
         if (!(error instanceof UnfitError)) throw error;
         problems.push(error.message);
       }
     }
     setProblem(problems.join(" "));
-    take(found);
+    const [texts, pictures] = [false, true].map((isImage) => found.filter((one) => "url" in one === isImage));
+    take({ files: [...latest.current.files, ...texts], images: [...latest.current.images, ...pictures] });
   };
   const set = (next) => {
     setProblem("");

@@ -12,12 +12,12 @@ const NEAR = 80; // pixels from the end within which the page follows an answer 
 
 export function Chat() {
   const { store } = useContext(Page);
-  const done = useStore((state) => state.done);
+  const { done, current } = useParts("done", "current");
   return html`<main id="main" aria-label="Conversation" onClick=${() => store.state.listOpen && store.set({ listOpen: false })}>
     <${Problems} />
     <${LegendOfShown} />
     <${Messages} />
-    <div class="dock"><${Notice} id="done" notice=${done} close=${() => store.set({ done: null })} /><${Composer} /></div>
+    <div class="dock"><${Notice} id="done" notice=${done} close=${() => store.set({ done: null })} /><${Composer} key=${current.id} /></div>
   </main>`;
 }
 

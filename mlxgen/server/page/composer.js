@@ -2,7 +2,7 @@
 //
 // What is not sent is kept as a draft of its conversation. A message that was not taken comes back into the box.
 
-import { useContext, useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useContext, useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { countTokens } from "./api.js";
 import { useTray } from "./attachments.js";
 import { shownIn } from "./conversation.js";
@@ -15,6 +15,7 @@ import { Page, useChanges, useParts } from "./store.js";
 
 const PAUSE = 400; // milliseconds without a key after which a text is counted
 
+/** It begins anew with each conversation. */
 export function Composer() {
   const { session, acts } = useContext(Page);
   const { current, vision, runs } = useParts("current", "vision", "runs");
@@ -22,28 +23,24 @@ export function Composer() {
   useChanges(current);
   // A conversation without messages is not stored, and has another id after a reload.
   const draft = Object.keys(current.nodes).length ? current.id : "new";
-  const [text, setText] = useState(() => loadDraft(draft).text);
-  const [kept, add, setTray, tray] = useTray(loadDraft(draft), (next) => saveDraft(draft, { text, ...next }));
+  const [first] = useState(() => loadDraft(draft));
+  const [text, setText] = useState(first.text);
+  const [kept, add, setTray, tray] = useTray(first, (next) => saveDraft(draft, { text, ...next }));
   const [dropping, setDropping] = useState(false);
   const box = useElement();
   const form = useElement();
   const picker = useElement();
-  const shown = useRef(current.id);
 
   const show = (message) => {
     setText(message.text);
     setTray(message);
   };
   useLayoutEffect(() => {
-    if (shown.current === current.id) return;
-    shown.current = current.id;
-    show(loadDraft(draft));
-  }, [current.id]);
-  useLayoutEffect(() => {
     box.current.style.height = "auto";
     box.current.style.height = `${box.current.scrollHeight + 2}px`;
   }, [text]);
-  useFiles({ attach: (files) => add([...files], { images: vision }), setDropping, box });
+  const attachAll = (files) => add([...files], { images: vision });
+  useFiles(attachAll, setDropping, box);
 
   const send = async (event) => {
     event.preventDefault();
@@ -51,7 +48,7 @@ export function Composer() {
     const message = { text, ...kept };
     show(NOTHING);
     saveDraft(draft, NOTHING);
-    if ((await acts.send(message)) || session.current !== current || box.current.value) return;
+    if ((await acts.send(message)) || session.current !== current || box.current?.value) return;
     show(message);
     saveDraft(draft, message);
   };
@@ -74,7 +71,7 @@ export function Composer() {
     <div class="row box">
       <button type="button" id="attach" class="icon" title=${attach} aria-label=${attach} onClick=${() => picker.current.click()}><${Icon} name="attach" /></button>
       <input type="file" ref=${picker} multiple hidden aria-label="Files to attach" onChange=${({ target }) => {
-        add([...target.files], { images: vision });
+        attachAll(target.files);
         target.value = ""; // the same file may be chosen again
       }} />
       <label for="message" class="unseen">Message</label>
@@ -91,36 +88,32 @@ export function Composer() {
 }
 
 /** Files may be dropped anywhere on the page, and pasted into the box. */
-function useFiles(acts) {
-  const last = useRef(acts);
-  last.current = acts;
+function useFiles(attach, setDropping, box) {
   useEffect(() => {
+    const end = new AbortController();
+    const on = (target, kind, listener) => target.addEventListener(kind, listener, { signal: end.signal });
     const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
-    const over = (event) => {
+    on(document, "dragover", (event) => {
       if (!hasFiles(event)) return;
       event.preventDefault(); // or the browser would open the file
-      last.current.setDropping(true);
-    };
-    const leave = (event) => event.relatedTarget || last.current.setDropping(false);
-    const drop = (event) => {
-      last.current.setDropping(false);
+      setDropping(true);
+    });
+    on(document, "dragleave", (event) => event.relatedTarget || setDropping(false));
+    on(document, "drop", (event) => {
+      setDropping(false);
       if (!hasFiles(event)) return;
       event.preventDefault();
-      last.current.attach(event.dataTransfer.files);
-      last.current.box.current.focus();
-    };
-    const paste = (event) => {
+      attach(event.dataTransfer.files);
+      box.current.focus();
+    });
+    on(box.current, "paste", (event) => {
       // What spreadsheets copy is text as well as an image.
       if (!event.clipboardData.files.length || event.clipboardData.types.includes("text/plain")) return;
       event.preventDefault();
-      last.current.attach(event.clipboardData.files);
-    };
-    const { box } = last.current;
-    document.addEventListener("dragover", over);
-    document.addEventListener("dragleave", leave);
-    document.addEventListener("drop", drop);
-    box.current.addEventListener("paste", paste);
-  }, []);
+      attach(event.clipboardData.files);
+    });
+    return () => end.abort();
+  });
 }
 
 /** That the model of the conversation is gone, and who answers. */

@@ -103,7 +103,7 @@ def test_views_in_both_themes_at_three_widths(
         chat.page.keyboard.press("Escape")
         chat.press("Map")
         chat.press("Sample")
-        chat.until(lambda: chat.page.locator(".map-node.end").count() == 5)
+        chat.until(lambda: chat.page.locator(".map-node.end").count() == 6)  # of both messages
         chat.wait_done()
         draw("map")
         chat.press("Close the map")

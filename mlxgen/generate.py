@@ -95,6 +95,7 @@ NUMBERS = (
     "min_k",
     "adaptive_target",
     "adaptive_decay",
+    "ban_strength",
     "xtc_probability",
     "xtc_threshold",
     "repetition_penalty",

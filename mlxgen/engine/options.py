@@ -44,6 +44,7 @@ class Options:
     stop_in_reasoning: bool
     thinking_budget: int | None
     banned: tuple[Pattern, ...]
+    ban_strength: float
     heal: bool
     filters: tuple[AnyFilter, ...]
     hooks: tuple[Hook, ...]

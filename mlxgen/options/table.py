@@ -113,7 +113,7 @@ class SamplingOptions(Recommended, total=False):
     ``min_p`` with it, which keeps out the unlikely ones. A request that uses it is not drafted. A
     number from -1 to 1; default -1."""
     adaptive_decay: Annotated[float, number(0.9, 0, 0.99)]
-    """How much of adaptive-p's average stays with each token: it is that of some ``1 / (1 -
+    """How much of adaptive-p's average stays with each token. It is that of some ``1 / (1 -
     adaptive_decay)`` tokens. A number from 0 to 0.99; default 0.9."""
     logit_bias: Annotated["Mapping[Token, float]", Rule({}, _BIASES, rule.biases)]
     """Added to the logits of these token ids. A mapping from token ids to numbers from
@@ -170,6 +170,9 @@ class GenerationOptions(ChangingOptions, total=False):
     drawn again; a search that takes a second ends in ``OptionError``, and a text that runs from one
     ban into the next in ``DeadEndError``. A string, a compiled regular expression or a list of
     these; default none."""
+    ban_strength: Annotated[float, number(1, 0, 1)]
+    """Share of the banned matches that are taken back; at 0.9, one in ten stands. The seed and the
+    place decide which. A number from 0 to 1; default 1."""
     heal: Annotated[bool, _FLAG]
     """Take back the prompt's last tokens if the text may join them. True or False; default
     False."""

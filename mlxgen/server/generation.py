@@ -51,7 +51,7 @@ from .text_request import (
     standard_format,
 )
 
-MAX_BANNED = 256
+MAX_BANNED = 10_000
 MAX_OPTIONS = 4096
 MAX_HOOKS = 16
 MAX_REGEX = 20_000
@@ -135,6 +135,7 @@ class GenerationRequest(TextRequest):
     banned: Annotated[list[ShortText], Field(max_length=MAX_BANNED)] | None = about(
         "strings that never appear in the answer"
     )
+    ban_strength: float | None = option("ban_strength")
     heal: bool | None = option("heal")
     num_draft_tokens: Drafted | None = option("num_draft_tokens", also="; 0 is no draft")
     prediction: Prediction | None = option("prediction")

@@ -267,7 +267,6 @@ OPENAI: Mapping[str, Rule] = {
     "t_max_predict_ms": "there is no time limit for an answer; leave it out",
     "samplers": _TAKEN,  # their order is fixed here
     **dict.fromkeys(("typical_p", "tfs_z"), Neutral((1,), _SAMPLER)),
-    "top_n_sigma": Neutral((-1, 0), _SAMPLER),
     "mirostat": Neutral((0,), _SAMPLER),
     "dynatemp_range": Neutral((0,), "leave it out, and send temperature"),
     # of the samplers above, which are off

@@ -17,7 +17,7 @@ Invariant: no later match can start before the last ``held`` characters.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -47,14 +47,20 @@ class BanMatcher(Steps[_Step]):
     """Looks for banned strings and regular expressions in a growing text.
 
     Strings must not be empty. OptionError if an expression matches the empty string, is made of
-    bytes, or looks ahead without limit.
+    bytes, or looks ahead without limit. ``stands``: which matches count for nothing; it has to say
+    the same of a match each time.
     """
 
-    __slots__ = ("_expressions", "_literals")
+    __slots__ = ("_expressions", "_literals", "_stands")
 
-    TABLES = ("_literals", "_expressions")
+    TABLES = ("_literals", "_expressions", "_stands")
 
-    def __init__(self, patterns: Sequence[Pattern] = ()) -> None:
+    def __init__(
+        self,
+        patterns: Sequence[Pattern] = (),
+        stands: Callable[[BanMatch], bool] = lambda match: False,
+    ) -> None:
+        self._stands = stands
         literals = [pattern for pattern in patterns if isinstance(pattern, str)]
         expressions = [Expression(p) for p in patterns if isinstance(p, re.Pattern)]
         self._literals: Automaton[str] = Automaton(literals)
@@ -72,19 +78,21 @@ class BanMatcher(Steps[_Step]):
         if match is not None:
             raise StateError("a ban has matched; rewind the matcher before the next step")
         found: list[tuple[int, BanMatch]] = []  # each after the characters that make it certain
-        state, count, literal = self._literals.walk(state, text)
+        state, literal = self._literal(state, text, start)
         if literal is not None:
-            end = start + count
-            found.append((end, BanMatch(str(literal), end - len(literal), end)))
+            found.append((literal.end, literal))
         if text and undecided:
             after = []
             for expression, begin in zip(self._expressions, undecided, strict=True):
                 window, base = self._window(begin - expression.behind)
                 hit, left = expression.look(window + text, begin - base, start - base)
+                while hit is not None:
+                    seen = BanMatch(expression.source, base + hit.start, base + hit.end)
+                    if not self._stands(seen):
+                        found.append((base + hit.certain, seen))
+                        break
+                    hit, left = expression.look(window + text, hit.start + 1, start - base)
                 after.append(base + left)
-                if hit is not None:
-                    match = BanMatch(expression.source, base + hit.start, base + hit.end)
-                    found.append((base + hit.certain, match))
             undecided = tuple(after)
         if found:
             match = min(found, key=lambda item: (item[0], item[1].start, item[1].end))[1]
@@ -105,9 +113,29 @@ class BanMatcher(Steps[_Step]):
             if cut is not None:
                 window = window[: cut - base]
             hit = expression.look_at_end(window, start - base)
-            if hit is not None:
-                found.append(BanMatch(expression.source, base + hit.start, base + hit.end))
+            while hit is not None:
+                match = BanMatch(expression.source, base + hit.start, base + hit.end)
+                if not self._stands(match):
+                    found.append(match)
+                    break
+                hit = expression.look_at_end(window, hit.start + 1)
         return min(found, key=lambda match: (match.end, match.start), default=None)
+
+    def _literal(
+        self, state: State[str], text: str, start: int
+    ) -> tuple[State[str], BanMatch | None]:
+        """The state after ``text``, which begins at ``start``, or after the literal that completes
+        in it and does not stand."""
+        walked = 0
+        while True:
+            state, count, literal = self._literals.walk(state, text[walked:])
+            walked += count
+            if literal is None:
+                return state, None
+            end = start + walked
+            match = BanMatch(str(literal), end - len(literal), end)
+            if not self._stands(match):
+                return state, match
 
     def _window(self, start: int) -> tuple[str, int]:
         """The text from the step that holds ``start`` on, and where that step starts."""

@@ -58,6 +58,7 @@ WRONG: dict[str, list[Any]] = {
     "stop": [5, "", [""], [5], b"a", {"a": 1}],
     "stop_tokens": [5, "5", [[]], ["5"], [[True]]],
     "banned": [5, "", [""], [5], b"a"],
+    "ban_strength": [-0.1, 1.1, "a"],
     "heal": [0],
     "filters": [5, {"type": "object"}, [str.upper]],
     "hooks": [5, [5], {str.upper}],

@@ -114,6 +114,33 @@ def test_a_matcher_that_was_rewound_is_a_fresh_one(
     )
 
 
+@given(PATTERNS, st.lists(st.text("aaabc ", max_size=4), max_size=12), st.integers(0, 5))
+@settings(max_examples=tries(150))
+def test_what_stands_does_not_depend_on_how_the_text_comes(
+    patterns: list[Pattern], chunks: list[str], salt: int
+) -> None:
+    def stands(match: BanMatch) -> bool:
+        return (match.start + salt) % 3 > 0
+
+    def first(pieces: Sequence[str]) -> BanMatch | None:
+        matcher = BanMatcher(patterns, stands)
+        for piece in pieces:
+            if (match := matcher.advance(piece)) is not None:
+                return match
+        return matcher.finish()
+
+    found = first(chunks)
+    assert found == first(list("".join(chunks)))
+    assert found is None or not stands(found)
+
+
+def test_a_match_that_stands_hides_none_after_it() -> None:
+    for patterns in (["aa"], [re.compile("aa")], [re.compile(r"a(?=a)")]):
+        matcher = BanMatcher(patterns, lambda match: match.start < 2)
+        found = matcher.advance("aaaa b")
+        assert found is not None and found.start == 2
+
+
 # ---- what the peers get wrong -----------------------------------------------------------
 
 

@@ -6,6 +6,9 @@ everything that can be wrong with filters, stops and prefix is raised before ``a
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
+
 from ...errors import FilterError, OptionError
 from ...filters import Constraint
 from ...images import plain
@@ -83,7 +86,7 @@ def assemble(
     transcript = Transcript(
         decoder,
         stops,
-        BanMatcher(options.banned) if options.banned else None,
+        BanMatcher(options.banned, _standing(options, seed)) if options.banned else None,
         thoughts,
         stop_in_thoughts=options.stop_in_reasoning,
     )
@@ -162,17 +165,34 @@ def change(request: Request, options: Options) -> None:
             constraint is not None or request.thinking is not None
         )
     if sampling != request.options.sampling:
-        request.counts = request.repetitions = None
+        request.counts = request.repetitions = request.aim = None
         if sampling.penalises:
             request.counts = TokenCounts(history[:base], window=sampling.repetition_context_size)
             for token in history[base:]:
                 request.counts.advance(token)
         if sampling.avoids_repetitions:
             request.repetitions = Repetitions(history, sampling, piece)
+        if sampling.aims:
+            request.aim = Aim(sampling.adaptive_target, sampling.adaptive_decay)
+            for token in history[base:]:
+                request.aim.advance(token)
     if (options.stop, options.stop_tokens) != (request.options.stop, request.options.stop_tokens):
         stops = StopMatcher(options.stop, options.stop_tokens)
         request.transcript.look_for(stops if options.stop or options.stop_tokens else None)
     request.options = options
+
+
+def _standing(options: Options, seed: int) -> Callable[[BanMatch], bool]:
+    """Which matches of bans stand: a share of them, by what they are and where they begin."""
+    if options.ban_strength == 1:
+        return lambda match: False
+
+    def stands(match: BanMatch) -> bool:
+        told = f"{seed}/{match.start}/{match.pattern}".encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(told, digest_size=8, person=b"ban").digest()
+        return int.from_bytes(digest) >= options.ban_strength * 2**64
+
+    return stands
 
 
 def _take_prefix(request: Request) -> None:

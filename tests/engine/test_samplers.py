@@ -1,4 +1,4 @@
-"""Adaptive-p in generations: the text does not depend on how it is generated."""
+"""Adaptive-p and weak bans in generations: the text does not depend on how it is generated."""
 
 from __future__ import annotations
 
@@ -66,3 +66,32 @@ def test_the_tokens_have_the_probability_that_is_aimed_at(lm: mlxgen.LanguageMod
         probabilities = [2.718281828**chunk.logprob for chunk in chunks if chunk.logprob]
         found[target] = sum(probabilities) / len(probabilities)
     assert found[0.2] < found[0.9] - 0.1
+
+
+def test_a_weak_ban_lets_its_share_of_the_matches_stand(lm: mlxgen.LanguageModel) -> None:
+    def count(strength: float) -> int:
+        prompts = ["Tell me a story about a fox."] * 24
+        options: Any = {"temperature": 1.0, "max_tokens": 60, "ignore_eos": True, "seed": 1}
+        each: Any = [{"seed": seed} for seed in range(24)]
+        results = lm.batch(
+            prompts, each=each, banned=[" the"], ban_strength=strength, **options
+        ).run()
+        return sum(result.text.count(" the") for result in results)
+
+    never, some, always = count(0), count(0.5), count(1)
+    assert always == 0 and 0 < some < never
+
+
+def test_a_rewind_may_turn_adaptive_p_on_and_off(lm: mlxgen.LanguageModel) -> None:
+    with lm.stream("Once upon a time", temperature=1.0, seed=2, max_tokens=40) as stream:
+        for _ in range(10):
+            next(stream)
+        stream.rewind(to=8, adaptive_target=0.3, min_p=0.02)
+        for _ in range(6):
+            next(stream)
+        request = stream._handle.request
+        request.check_integrity()
+        assert request.aim is not None
+        stream.rewind(to=9, adaptive_target=-1)
+        next(stream)
+        assert request.aim is None

@@ -7,6 +7,7 @@ be nonsense, but never a token that does not exist. Whatever is drafted, the tex
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,9 +49,8 @@ class Drafter(ABC):
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
 
-    @property
-    def is_sure(self) -> bool:
-        """Whether it is to be asked before all others."""
+    def is_sure(self, request: Request) -> bool:
+        """Whether it has been right for so long that it is to be asked before all others."""
         return False
 
     def expects(self, request: Request) -> bool:
@@ -140,7 +140,7 @@ class Drafts:
         many ``rows`` run together, whose plain ``step`` takes so many seconds."""
         self._expected = None
         if request.position + 2 < request.budget and self._may(rows, step):
-            for drafter in self._in_order():
+            for drafter in self._in_order(request):
                 drafter.policy.step()
                 if self._expected is None and self._is_asked(drafter):
                     try:
@@ -156,7 +156,7 @@ class Drafts:
         left = request.budget - request.position - 1
         if left <= 0 or not self._may(rows, step) or not is_foreseeable(request):
             return None
-        for drafter in self._in_order():
+        for drafter in self._in_order(request):
             if not self._is_asked(drafter):
                 continue
             count = drafter.policy.tokens(self.most or drafter.most)
@@ -183,11 +183,18 @@ class Drafts:
     def _is_asked(self, drafter: Drafter) -> bool:
         return self.wanted or not drafter.policy.rests
 
-    def _in_order(self) -> Sequence[Drafter]:
-        """Those that win the most first, and before them the one that is sure."""
+    def _in_order(self, request: Request) -> Sequence[Drafter]:
+        """Those that save the most time first, and before them the one that is sure."""
         if len(self.drafters) < 2:
             return self.drafters
-        return sorted(self.drafters, key=_order)
+
+        def order(drafter: Drafter) -> tuple[bool, float]:
+            sure = False
+            with contextlib.suppress(Exception):  # raised again as soon as it is asked
+                sure = drafter.is_sure(request)
+            return not sure, -drafter.policy.gain
+
+        return sorted(self.drafters, key=order)
 
     def saw(self, proposed: int, accepted: int) -> None:
         """Note how many tokens of the proposal stood, which was verified."""
@@ -274,7 +281,3 @@ class Drafts:
         """Go on without those that have anything on the device: a pass failed, maybe one of
         theirs."""
         self._use([each for each in self.drafters if not each.nbytes])
-
-
-def _order(drafter: Drafter) -> tuple[bool, float]:
-    return not drafter.is_sure, -drafter.policy.gain

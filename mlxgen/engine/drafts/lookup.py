@@ -132,9 +132,8 @@ class Lookup(Drafter):
         self._copied: tuple[Places, int] | None = None  # what is followed, and from where on
         self._stood = 0  # tokens that have come as it had them
 
-    @property
-    def is_sure(self) -> bool:
-        return self._stood >= SURE
+    def is_sure(self, request: Request) -> bool:
+        return bool(self._run(request)) and self._stood >= SURE
 
     def expects(self, request: Request) -> bool:
         return len(self._run(request)) > 1

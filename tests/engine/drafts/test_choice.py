@@ -76,6 +76,32 @@ def test_the_one_that_saves_more_time_is_asked_first_and_who_has_nothing_gives_w
     assert guess is not None and guess.drafter == "told"
 
 
+class Sure(Told):
+    name = "sure"
+
+    def is_sure(self, request: Request) -> bool:
+        return True
+
+
+class Failing(Told):
+    name = "failing"
+
+    def is_sure(self, request: Request) -> bool:
+        raise ValueError("no")
+
+
+def test_the_one_that_is_sure_is_asked_before_all_others(
+    request_of: Callable[..., Request],
+) -> None:
+    drafters = [Failing(following), Told(following), Sure(following)]
+    for drafter, gain in zip(drafters, (3.0, 2.0, 0.1), strict=True):
+        drafter.policy.gain = gain
+    guess = Drafts(drafters).propose(request_of(), 1, SECOND)
+    assert guess is not None and guess.drafter == "sure"
+    guess = Drafts(drafters[:2]).propose(request_of(), 1, SECOND)
+    assert guess is not None and guess.drafter == "failing"
+
+
 def test_the_time_of_a_step_that_waited_in_vain_for_a_draft_counts_as_well(
     request_of: Callable[..., Request],
 ) -> None:

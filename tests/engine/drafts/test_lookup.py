@@ -10,7 +10,7 @@ import pytest
 
 import mlxgen
 from mlxgen.engine.drafts.drafts import Drafts
-from mlxgen.engine.drafts.lookup import OWNERS, Earlier, Lookup, Texts
+from mlxgen.engine.drafts.lookup import OWNERS, SURE, Earlier, Lookup, Texts
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.accept import Verdict, fast_forward, push, start
 from mlxgen.engine.request.request import Request
@@ -225,12 +225,22 @@ def test_a_copy_is_followed_past_what_came_elsewhere_as_well(desk: Desk) -> None
     desk.drafter().learn(desk.request("a fox ran by. b dog ran; c cat ran on").history)
     drafter, request = desk.drafter(), desk.request("a fo")
     for token in b"x ran":
-        assert proposed(drafter, request, 1) == chr(token)
+        assert proposed(drafter, request, 1) == chr(token) and not drafter.is_sure(request)
         request.advance(token)
     assert proposed(drafter, request, 4) == " by."
     assert proposed(desk.drafter(), request, 3) == " on"
     request.advance(ord("!"))
     assert proposed(drafter, request) == ""
+
+
+def test_a_copy_that_goes_on_for_long_is_sure_until_it_ends(desk: Desk) -> None:
+    text = "one two three, four"
+    desk.drafter().learn(desk.request(text).history)
+    drafter, request = desk.drafter(), desk.request("one")
+    for token in text[len("one") :].encode():
+        assert drafter.is_sure(request) == (request.position >= SURE)
+        request.advance(token)
+    assert not drafter.is_sure(request)  # nothing came after it
 
 
 def test_a_fork_expects_on_its_own(desk: Desk) -> None:

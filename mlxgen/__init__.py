@@ -73,7 +73,7 @@ if TYPE_CHECKING:
         Replay as Replay,
         Substring as Substring,
     )
-    from .model import LanguageModel as LanguageModel
+    from .language_model import LanguageModel as LanguageModel
     from .options.table import GenerationOptions as GenerationOptions
     from .programs import (
         Forked as Forked,

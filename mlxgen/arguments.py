@@ -19,7 +19,7 @@ from .options.rule import Rule, integer
 from .options.table import texts_in
 
 if TYPE_CHECKING:
-    from .model import LanguageModel
+    from .language_model import LanguageModel
 
 ALIASES = {  # earlier names, and those of mlx-lm, llama.cpp and vLLM; the help does not list them
     "-m": "--model",

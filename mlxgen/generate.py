@@ -40,7 +40,7 @@ from .words import broken, counted
 
 if TYPE_CHECKING:
     from .engine import Chunk, Usage
-    from .model import LanguageModel
+    from .language_model import LanguageModel
     from .tokens import Vocabulary
 
 NAME = "mlxgen.generate"
@@ -349,7 +349,7 @@ def run_chat(
         {**conversation.settings, **options}, {**conversation.forms, **_forms(arguments)}
     )
     told = report if arguments.verbose else None
-    notice = f"{NAME}: {DEMO}" if lm.is_demo else None
+    notice = f"{NAME}: {DEMO}" if _is_demo(lm, arguments) else None
     if arguments.resume:
         say(f"going on after: {conversation.last.message.splitlines()[0][:60]}")
     return converse(
@@ -373,7 +373,7 @@ def stream_text(
     """Generate and print; returns the exit status. An interrupt keeps the text so far."""
     status, ends_line, last = 0, True, None
     with lm.stream(prompt, **options) as stream:
-        if lm.is_demo:
+        if _is_demo(lm, arguments):
             say(DEMO)
         render = make_renderer(arguments, lm.vocabulary)
         try:
@@ -550,6 +550,10 @@ def make_renderer(
     say(f"probability: {legend()}")
     painter = Painter()
     return lambda chunk, usage: painter.push(chunk.text, chunk.logprob)
+
+
+def _is_demo(lm: LanguageModel, arguments: argparse.Namespace) -> bool:
+    return arguments.model is None and lm.name == "demo"
 
 
 def _plain_renderer(arguments: argparse.Namespace) -> Callable[[Chunk, Usage | None], str]:

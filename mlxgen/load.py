@@ -28,9 +28,10 @@ from .options.kv import check_kv
 from .options.rule import DRAFTS
 
 if TYPE_CHECKING:
+    from .language_model import LanguageModel
     from .machines.machines import Machines
     from .machines.share import Share
-    from .model import LanguageModel
+    from .model import ModelRuntime
 
 T = TypeVar("T")
 
@@ -147,7 +148,7 @@ def load(
                 lm.max_context,
             )
         lm.max_context = max_context
-    lm.use_draft(draft)
+    lm.draft = draft
     _wire(lm, wired_limit)
     return lm
 
@@ -178,10 +179,10 @@ def join(wanted: _Wanted | None = None) -> Machines | None:
 
         own = iter([wanted])  # it is for the first model; the program gets no further
 
-        def load_part(share: Share, told: Mapping[str, Any]) -> LanguageModel:
+        def load_part(share: Share, told: Mapping[str, Any]) -> ModelRuntime:
             lm = _load(_Wanted(**told), share, own=next(own, None))
             _wire(lm, told["wired_limit"])
-            return lm
+            return lm.runtime
 
         Follower(machines, load_part).serve()
     return machines
@@ -228,8 +229,8 @@ def _load(wanted: _Wanted, share: Share | None = None, own: _Wanted | None = Non
         _agree(share, found, wanted if own is None else own)
 
     def build() -> LanguageModel:
+        from .language_model import LanguageModel
         from .loading.pair import load_pair
-        from .model import LanguageModel
 
         how: dict[str, Any] = {}
         if share is not None:
@@ -248,14 +249,13 @@ def _load(wanted: _Wanted, share: Share | None = None, own: _Wanted | None = Non
             config=pair.config,
             recommended=pair.generation.recommended,
             predictor=pair.predictor,
-            is_demo=wanted.source is None,
             share=share,
             **wanted.options,
         )
 
     lm = together(build)
     if share is not None:
-        together(lambda: lm.use_share(share))
+        together(lambda: lm.runtime.use_share(share))
     return lm
 
 
@@ -398,7 +398,7 @@ def _needed(found: Checkpoint, predictor: bool) -> int:
 
 def _wire(lm: LanguageModel, limit: Wired) -> None:
     if limit is not None:
-        lm.wire(_wired(limit))
+        lm.runtime.wire(_wired(limit))
 
 
 def _wired(limit: Wired) -> int | None:

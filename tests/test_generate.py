@@ -227,7 +227,7 @@ def test_what_was_said_before_comes_from_the_folder(
 def test_the_demo_model_says_what_it_is(
     lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lm, "is_demo", True)
+    monkeypatch.setattr(lm, "name", "demo")
     outcome = cli("--max-tokens", "1", "so")
     assert "demo model" in outcome.err
     assert "--model" in outcome.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,3 +111,10 @@ def test_messages_name_no_class_of_the_inside(lm: LanguageModel) -> None:
             lm.generate(prompt, **given)
         named = set(re.findall(r"\b[A-Z][a-z]+[A-Z]\w+", str(caught.value)))
         assert named <= public | {"NoneType"}, caught.value
+
+
+def test_a_model_offers_what_the_documentation_names(lm: LanguageModel) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "library.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `lm.")]
+    named = re.findall(r"`lm\.(\w+)`", "".join(row.split(" | ")[0] for row in rows))
+    assert sorted(named) == [name for name in dir(lm) if not name.startswith("_")]

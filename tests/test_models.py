@@ -78,7 +78,7 @@ def test_without_any_model_a_first_one_is_proposed(
 
 def test_the_estimate_is_what_a_loaded_model_needs(tmp_path: Path) -> None:
     lm = mlxgen.load(write_checkpoint(tmp_path / "tiny"))
-    assert kv_bytes_of(lm.config, bytes_each=4) == lm.footprint.growing
+    assert kv_bytes_of(lm.config, bytes_each=4) == lm.runtime.footprint.growing
     assert kv_bytes_of(QWEN) == 2 * 36 * 8 * 128 * 2 == 147_456
     latent = {"num_hidden_layers": 27, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
     assert kv_bytes_of(latent) == 27 * 576 * 2

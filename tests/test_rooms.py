@@ -27,6 +27,7 @@ FLOORS = (
     ("engine",),
     ("machines", "progress"),
     ("model",),
+    ("language_model",),
     ("load", "programs"),
     (ROOT,),
     ("arguments", "terminal"),

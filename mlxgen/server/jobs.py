@@ -21,7 +21,7 @@ from ..chat.calls.held import HeldCalls
 from ..engine import Request
 from ..errors import DeadEndError, FilterError, GrammarError
 from ..filters import Constraint, Specification
-from ..model import LanguageModel
+from ..language_model import LanguageModel
 from .ask import Ask
 from .errors import RequestError
 from .remote_images import RemoteImages
@@ -112,10 +112,10 @@ class Preparation:
         ask = parse(body, self._model)
         self._check(ask)
         if ask.spec is None:
-            return Prepared(ask, self._lm.prepare_all(ask.jobs))
+            return Prepared(ask, self._lm.runtime.prepare_all(ask.jobs))
         try:
             ask = self._compiled(ask)
-            return Prepared(ask, self._lm.prepare_all(ask.jobs))
+            return Prepared(ask, self._lm.runtime.prepare_all(ask.jobs))
         except FilterError as error:
             field = ask.names["filters"]
             raise RequestError(

@@ -16,7 +16,7 @@ from ..tokens import Vocabulary
 from .programs.registry import Registry
 
 if TYPE_CHECKING:
-    from ..model import LanguageModel
+    from ..language_model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

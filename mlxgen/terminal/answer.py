@@ -22,7 +22,7 @@ from ..chat.template.format import Chat
 from ..chat.turn import Plan, Turn, plan_turn
 from ..engine import Chunk, FinishReason, Options, Prompt, Stream, Usage
 from ..errors import MlxgenError, OptionError, PromptError, StateError
-from ..model import LanguageModel
+from ..language_model import LanguageModel
 from ..tokens import Token
 from .conversation import Conversation
 

@@ -17,7 +17,7 @@ from typing import TextIO
 
 from ..engine import Chunk, Usage
 from ..errors import MachineError, MlxgenError, PromptError, StateError
-from ..model import LanguageModel
+from ..language_model import LanguageModel
 from ..words import broken, counted
 from .answer import Answer, Answerer, ContextError
 from .branches import Branches

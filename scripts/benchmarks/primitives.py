@@ -237,11 +237,11 @@ def ours_together(
     lm: mlxgen.LanguageModel, rows: int, *each: dict[str, Any], length: int = LENGTH
 ) -> Steps:
     """The next token of each row; prompts differ in length, and rows have the options by turns."""
-    scheduler = Scheduler(lm, Limits(keep_prefixes=False))
+    scheduler = Scheduler(lm.runtime, Limits(keep_prefixes=False))
     plain = {"max_tokens": None, "temperature": 0, "ignore_eos": True}
     for i in range(rows):
         given = Options.of({**plain, **(each[i % len(each)] if each else {})})
-        scheduler.submit(lm.prepare(prompt_of(length + 3 * i, i), given))
+        scheduler.submit(lm.runtime.prepare(prompt_of(length + 3 * i, i), given))
     while scheduler.stats().running < rows:
         scheduler.step()
     yield from _warm(scheduler.step)

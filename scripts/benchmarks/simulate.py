@@ -107,7 +107,9 @@ def _begin(
     device: Device, shape: Shape, limits: Limits | None = None
 ) -> tuple[Scheduler, Timeline, Callable[[Asked, int], Any]]:
     lm = SimulatedModel(device, shape)
-    scheduler = Scheduler(lm, replace(limits or Limits(), keep_prefixes=False, max_bytes=1 << 50))
+    scheduler = Scheduler(
+        lm.runtime, replace(limits or Limits(), keep_prefixes=False, max_bytes=1 << 50)
+    )
 
     def submit(asked: Asked, seed: int) -> Any:
         given = {
@@ -118,7 +120,7 @@ def _begin(
             **(asked.options or {}),
         }
         prompt = prompt_of(asked.prompt, seed)
-        return scheduler.submit(lm.prepare(prompt, Options.of(given)))
+        return scheduler.submit(lm.runtime.prepare(prompt, Options.of(given)))
 
     return scheduler, lm.timeline, submit
 

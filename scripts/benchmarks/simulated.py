@@ -9,7 +9,7 @@ would see there; only the time is reckoned: a pass takes
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -259,15 +259,14 @@ class SimulatedModel(mlxgen.LanguageModel):
         self.shape = shape
         model, tokens = (Tiny(), fake_tokenizer(VOCAB)) if lm is None else (lm.model, lm.tokenizer)
         super().__init__(model, tokens, name=shape.name, max_context=1 << 20, draft=draft)
-        if lm is not None and lm.predictor is not None:
-            self.predictor = SimulatedPredictor(lm.predictor, self.timeline, shape)
+        if lm is not None and lm.runtime.predictor is not None:
+            self.runtime.predictor = SimulatedPredictor(lm.runtime.predictor, self.timeline, shape)
+        footprint = Footprint(shape.kv_bytes, (), 0, int(shape.nbytes))
+        self.runtime._measures = replace(self.runtime._measures, footprint=footprint)
+        self.runtime.runner = self._runner  # type: ignore[method-assign]
 
-    @cached_property
-    def footprint(self) -> Footprint:
-        return Footprint(self.shape.kv_bytes, (), 0, int(self.shape.nbytes))
-
-    def runner(self, slots: Slots | None = None) -> Runner:
-        cache, predictor = (lambda: self.prefix_cache), self.predictor
-        made = Simulated(self.model, self.make_cache, slots, cache, predictor=predictor)
+    def _runner(self, slots: Slots | None = None) -> Runner:
+        cache, predictor = (lambda: self.prefix_cache), self.runtime.predictor
+        made = Simulated(self.model, self.runtime.make_cache, slots, cache, predictor=predictor)
         made.timeline, made.shape = self.timeline, self.shape
         return made

@@ -171,7 +171,9 @@ def drafted(load: Workload, lm: mlxgen.LanguageModel | None = None, draft: Any =
     found = Drafted([], [], 0, {})
     for job in load.jobs:
         owner = f"bench-{next(_owners)}"
-        vars(lm)["drafts_for"] = partial(type(lm).drafts_for, lm, owner=owner)
+        vars(lm.runtime)["drafts_for"] = partial(
+            type(lm.runtime).drafts_for, lm.runtime, owner=owner
+        )
         if job.recital is not None:
             lm.model.recite(job.recital)
         stream = lm.stream(job.prompt, temperature=0, draft=draft, **job.options)
@@ -260,7 +262,7 @@ def against_mlx_lm(
     lm: mlxgen.LanguageModel, draft: mlxgen.LanguageModel, prompt: Any, tokens: int, turns: int
 ) -> Comparison:
     """Seconds for the tokens after the first one, both with the draft model, greedy."""
-    ids = list(lm.prepare(prompt, mlxgen.engine.Options.of({})).history)
+    ids = list(lm.runtime.prepare(prompt, mlxgen.engine.Options.of({})).history)
 
     def ours() -> float:
         options: dict[str, Any] = {"max_tokens": tokens, "temperature": 0, "ignore_eos": True}

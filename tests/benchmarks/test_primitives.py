@@ -20,7 +20,7 @@ MORE = 4  # primitives of a single step beyond mlx-lm's
 def loaded(name: str) -> mlxgen.LanguageModel:
     """A tiny model whose steps do not depend on what they take here."""
     lm = tiny(name)
-    lm.pace = Still()
+    lm.runtime.pace = Still()
     return lm
 
 

@@ -30,7 +30,7 @@ def test_the_text_is_that_of_the_model_itself() -> None:
 def test_who_reads_waits_for_what_was_given_before_and_for_nothing_else() -> None:
     device, shape = DEVICES[1], SHAPES[0]
     lm = SimulatedModel(device, shape)
-    runner, line = lm.runner(), lm.timeline
+    runner, line = lm.runtime.runner(), lm.timeline
     kv = KV(runner)
     kv.run([1, 2, 3])
     first, second = mx.array([1]), mx.array([2])

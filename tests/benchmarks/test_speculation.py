@@ -95,13 +95,13 @@ def test_what_mlx_lm_does_with_drafts_takes_a_pass_for_each_that_is_wrong() -> N
 
 def test_what_predicts_further_tokens_takes_the_time_of_a_layer_and_of_the_head() -> None:
     lm = load()
-    assert lm.predictor is not None
+    assert lm.runtime.predictor is not None
     slow = SimulatedModel(DEVICE, SHAPE, lm)
-    predictor, line = slow.predictor, slow.timeline
+    predictor, line = slow.runtime.predictor, slow.timeline
     assert predictor is not None
     states = predictor(mx.array([[5]]), mx.zeros((1, 1, predictor.width)), predictor.make_cache())
     layer = line.busy
-    assert mx.allclose(predictor.logits(states), lm.predictor.logits(states))
+    assert mx.allclose(predictor.logits(states), lm.runtime.predictor.logits(states))
     whole, head = SHAPE.seconds(DEVICE, 1, 1, 1), line.busy - layer
     assert whole / 40 < layer < whole / 15 and whole / 20 < head < whole / 10
 

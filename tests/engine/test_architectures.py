@@ -23,7 +23,7 @@ def lm(request: pytest.FixtureRequest) -> LanguageModel:
     model, make_cache = cache_kinds()[request.param]()
     language_model = LanguageModel(model, alphabet_tokenizer())
     # The tokenizer knows more tokens than these models have logits; that is allowed.
-    language_model.make_cache = make_cache  # type: ignore[method-assign]
+    language_model.runtime.make_cache = make_cache  # type: ignore[method-assign]
     return language_model
 
 

@@ -348,7 +348,7 @@ def test_a_row_that_is_interrupted_before_its_first_draw_is_not_lost() -> None:
 
 def test_after_a_failure_of_the_model_all_rows_go_on_and_nobody_hears_of_it() -> None:
     speaker = reciter(list("abcdef"))
-    assert speaker.lm.batches
+    assert speaker.lm.runtime.batches
     script = speaker.model.script
     calls: list[int] = []
 
@@ -401,8 +401,8 @@ def test_jobs_that_differ_in_their_seed_alone_say_what_each_says_when_prepared_a
     ]
     jobs = [(PROMPT, each) for each in checked] + [([63, 64], checked[0])]
     texts = []
-    for make in (lm.prepare_all, lambda jobs: [lm.prepare(*job) for job in jobs]):
-        scheduler = Scheduler(lm)
+    for make in (lm.runtime.prepare_all, lambda jobs: [lm.runtime.prepare(*job) for job in jobs]):
+        scheduler = Scheduler(lm.runtime)
         handles = {scheduler.submit(row): "" for row in make(jobs)}
         while scheduler.busy:
             for event in scheduler.step():
@@ -414,7 +414,7 @@ def test_jobs_that_differ_in_their_seed_alone_say_what_each_says_when_prepared_a
 
 def test_jobs_without_a_seed_have_seeds_of_their_own() -> None:
     options = Options.of({"max_tokens": 5})
-    rows = endless().lm.prepare_all([(PROMPT, options)] * 3)
+    rows = endless().lm.runtime.prepare_all([(PROMPT, options)] * 3)
     assert len({row.seed for row in rows}) == 3
 
 

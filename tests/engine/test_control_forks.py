@@ -44,8 +44,8 @@ class Tree:
 def llama() -> LanguageModel:
     model, make_cache = cache_kinds()["plain"]()
     lm = LanguageModel(model, alphabet_tokenizer())
-    lm.make_cache = make_cache  # type: ignore[method-assign]
-    assert lm.batches
+    lm.runtime.make_cache = make_cache  # type: ignore[method-assign]
+    assert lm.runtime.batches
     return lm
 
 

@@ -125,7 +125,7 @@ def test_text_with_split_characters_and_stops_is_exact_under_backtracks(
 def lm(request: pytest.FixtureRequest) -> LanguageModel:
     model, make_cache = cache_kinds()[request.param]()
     language_model = LanguageModel(model, alphabet_tokenizer())
-    language_model.make_cache = make_cache  # type: ignore[method-assign]
+    language_model.runtime.make_cache = make_cache  # type: ignore[method-assign]
     return language_model
 
 
@@ -152,7 +152,7 @@ def test_every_kind_of_cache_follows_backtracks_forks_and_runs(lm: LanguageModel
     for result in run.results.values():
         history = [*prompt[: result.usage.prompt_tokens], *result.tokens]
         count = 8  # those behind the last backtrack were all drawn freely
-        logits = lm.model(mx.array([history[:-1]]), cache=lm.make_cache())[0]
+        logits = lm.model(mx.array([history[:-1]]), cache=lm.runtime.make_cache())[0]
         for place in range(len(history) - count, len(history)):
             row = logits[place - 1]
             best, own = mx.max(row).item(), row[history[place]].item()

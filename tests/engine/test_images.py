@@ -73,7 +73,7 @@ def test_the_model_is_shown_what_mlx_lm_shows_it(lm: LanguageModel, seeds: list[
     ids, wanted = logits_of_mlx_lm(lm, [picture(seed) for seed in seeds], "what is it?")
     ours = tokens_of(lm, asking(*map(png, seeds)))
     assert plain(ours) == ids
-    runner = lm.runner()
+    runner = lm.runtime.runner()
     from mlxgen.engine.kv import KV
 
     logits = KV(runner).run(ours)[-1]
@@ -117,11 +117,13 @@ def test_a_batch_says_what_each_alone_would(lm: LanguageModel) -> None:
 def test_images_join_requests_that_generate(lm: LanguageModel) -> None:
     alone = [said_alone(lm, 1, max_tokens=30), said_alone(lm, 2)]
     lm.prefix_cache.clear()
-    hall = Scheduler(lm, Limits(max_batch=4))
-    first = hall.submit(lm.prepare(asking(png(1)), Options.of({**GREEDY, "max_tokens": 30})))
+    hall = Scheduler(lm.runtime, Limits(max_batch=4))
+    first = hall.submit(
+        lm.runtime.prepare(asking(png(1)), Options.of({**GREEDY, "max_tokens": 30}))
+    )
     for _ in range(8):
         hall.step()
-    second = hall.submit(lm.prepare(asking(png(2)), Options.of(GREEDY)))
+    second = hall.submit(lm.runtime.prepare(asking(png(2)), Options.of(GREEDY)))
     while hall.busy:
         hall.step()
     assert [handle.request.tokens for handle in (first, second)] == alone
@@ -131,10 +133,10 @@ def test_images_join_requests_that_generate(lm: LanguageModel) -> None:
 def test_a_piece_of_the_prompt_may_end_inside_an_image(lm: LanguageModel, chunk: int) -> None:
     expected = said_alone(lm, 1, 2)
     lm.prefix_cache.clear()
-    hall = Scheduler(lm, Limits(prefill_chunk=chunk))
-    busy = hall.submit(lm.prepare("someone else", Options.of({**GREEDY, "max_tokens": 60})))
+    hall = Scheduler(lm.runtime, Limits(prefill_chunk=chunk))
+    busy = hall.submit(lm.runtime.prepare("someone else", Options.of({**GREEDY, "max_tokens": 60})))
     hall.step()
-    seen = hall.submit(lm.prepare(asking(png(1), png(2)), Options.of(GREEDY)))
+    seen = hall.submit(lm.runtime.prepare(asking(png(1), png(2)), Options.of(GREEDY)))
     while hall.busy:
         hall.step()
     assert busy.request.position == 60
@@ -172,8 +174,8 @@ def test_what_is_run_again_after_a_fault_or_a_preemption_sees_the_image_again(
     lm: LanguageModel,
 ) -> None:
     expected = said_alone(lm, 1, 2)
-    hall = Scheduler(lm, Limits(max_batch=2))
-    handle = hall.submit(lm.prepare(asking(png(1), png(2)), Options.of(GREEDY)))
+    hall = Scheduler(lm.runtime, Limits(max_batch=2))
+    handle = hall.submit(lm.runtime.prepare(asking(png(1), png(2)), Options.of(GREEDY)))
     for _ in range(4):
         hall.step()
     hall.park(handle)
@@ -216,7 +218,7 @@ def test_a_model_without_eyes_may_draft(lm: LanguageModel) -> None:
 
 def test_an_image_is_not_drafted(lm: LanguageModel) -> None:
     """What comes before an image comes again."""
-    request = lm.prepare(asking(png(1)), Options.of(GREEDY))
+    request = lm.runtime.prepare(asking(png(1)), Options.of(GREEDY))
     history = request.history
     first = next(i for i, token in enumerate(history) if token < 0)
     for token in history[first - 4 : first - 1]:
@@ -241,7 +243,7 @@ def test_a_prefix_with_an_image_can_be_saved(lm: LanguageModel, tmp_path: Any) -
 def test_a_model_that_takes_no_images_says_so() -> None:
     tokenizer = byte_level_tokenizer()
     lm = LanguageModel(tiny_model(tiny_config(len(tokenizer))), tokenizer)
-    assert lm.images is None and lm.runner().feed is None
+    assert lm.images is None and lm.runtime.runner().feed is None
     with pytest.raises(OptionError, match="takes no images") as caught:
         lm.stream(asking("cat.png"))
     assert caught.value.field == "messages[0].content[0].image"
@@ -249,10 +251,10 @@ def test_a_model_that_takes_no_images_says_so() -> None:
 
 def test_an_image_that_there_is_no_memory_for_is_refused() -> None:
     small = seeing(cache_bytes=1 << 20)
-    small.memory = small.memory.__class__.of(
+    small.runtime.memory = small.memory.__class__.of(
         small.memory.device, small.memory.device, caches=1 << 20
     )
-    assert small._image_activations.nbytes(4) < small.memory.activations
+    assert small.runtime._image_activations.nbytes(4) < small.memory.activations
     small.generate(asking(png(1, rows=2, columns=2)), max_tokens=1)
     with pytest.raises(CapacityError, match="patches needs"):
         small.generate(asking(png(1, rows=60, columns=60)), max_tokens=1)

@@ -49,9 +49,9 @@ def test_no_repetition_is_continued(lm: mlxgen.LanguageModel, options: dict[str,
 
 
 def test_it_is_off_by_default_and_costs_a_request_nothing(lm: mlxgen.LanguageModel) -> None:
-    plain = lm.prepare(PROMPT, Options.of({}))
+    plain = lm.runtime.prepare(PROMPT, Options.of({}))
     assert plain.repetitions is None and not plain.looks_back
-    assert lm.prepare(PROMPT, Options.of({"dry_multiplier": 0.5})).looks_back
+    assert lm.runtime.prepare(PROMPT, Options.of({"dry_multiplier": 0.5})).looks_back
 
 
 def test_many_at_once_and_with_what_was_kept_of_the_prompt_read_the_same(

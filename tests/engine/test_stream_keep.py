@@ -104,7 +104,7 @@ def test_the_same_prompt_runs_one_token_once_there_is_a_prefix_cache(lm: Languag
 
 def test_a_window_that_the_answer_fills_leaves_the_end_of_the_prompt() -> None:
     lm = LanguageModel(random_model("llama"), byte_level_tokenizer())
-    lm.make_cache = lambda: [RotatingKVCache(max_size=40) for _ in range(2)]  # type: ignore[method-assign]
+    lm.runtime.make_cache = lambda: [RotatingKVCache(max_size=40) for _ in range(2)]  # type: ignore[method-assign]
     lm.prefix_cache.clear()
     said = []
     for _ in range(2):

@@ -44,15 +44,15 @@ class Mirror:
 
 def draft_with_head(lm: LanguageModel, count: int = 3) -> None:
     """Have the head of a model draft everything but what is not to be drafted."""
-    assert lm.predictor is not None
-    predictor = lm.predictor
+    assert lm.runtime.predictor is not None
+    predictor = lm.runtime.predictor
 
     def drafts_for(options: Options, owner: str = "") -> Drafts:
         if options.draft == "off":
             return Drafts()
-        return Drafts([lm._head_drafter(predictor)], count, wanted=True)
+        return Drafts([lm.runtime._head_drafter(predictor)], count, wanted=True)
 
-    lm.drafts_for = drafts_for  # type: ignore[method-assign]
+    lm.runtime.drafts_for = drafts_for  # type: ignore[method-assign]
 
 
 def check_entries(lm: LanguageModel, drafts: Drafts, history: list[int]) -> int:
@@ -65,8 +65,8 @@ def check_entries(lm: LanguageModel, drafts: Drafts, history: list[int]) -> int:
     if common <= 0:
         return 0
     (cache,) = drafter._kv.store.caches  # type: ignore[union-attr]
-    assert lm.predictor is not None
-    states, _ = lm.predictor.trunk(mx.array([history]), lm.make_cache())
+    assert lm.runtime.predictor is not None
+    states, _ = lm.runtime.predictor.trunk(mx.array([history]), lm.runtime.make_cache())
     before = np.concatenate([np.zeros((1, states.shape[-1])), np.array(states[0])])
     got = np.array(cache.keys[0, 0, :common])
     np.testing.assert_allclose(got, before[first : first + common], atol=0.05)

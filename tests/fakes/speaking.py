@@ -50,7 +50,7 @@ class Speaker:
         )
         options.setdefault("recommended", GREEDY)
         self.lm = LanguageModel(self.model, self.tokenizer, **options)
-        self.lm.pace = Still()  # so that no decision depends on the clock
+        self.lm.runtime.pace = Still()  # so that no decision depends on the clock
         _ = self.lm.vocab_size  # asked once, so that tests can count passes
         self.model.forget()
 
@@ -110,7 +110,7 @@ class Hall:
 
     def __init__(self, speaker: Speaker, **limits: Any) -> None:
         self.speaker = speaker
-        self.scheduler = Scheduler(speaker.lm, Limits(**limits))
+        self.scheduler = Scheduler(speaker.lm.runtime, Limits(**limits))
         speaker.model.forget()
         self.texts: dict[Handle, str] = {}
         self.errors: dict[Handle, Exception] = {}
@@ -118,7 +118,7 @@ class Hall:
 
     def submit(self, prompt: list[Token] | None = None, **options: Any) -> Handle:
         options = {"draft": "off", **options}  # the tests count its passes
-        row = self.speaker.lm.prepare(prompt or PROMPT, Options.of(options))
+        row = self.speaker.lm.runtime.prepare(prompt or PROMPT, Options.of(options))
         handle = self.scheduler.submit(row)
         self.texts[handle] = ""
         return handle

@@ -112,7 +112,7 @@ def test_an_adapter_takes_its_own_memory_and_no_more(tmp_path: Path) -> None:
     twin = lm.with_adapter(folder)
     own = sum(array.nbytes for name, array in arrays(twin.model).items() if "lora" in name)
     assert own <= mx.get_active_memory() - before <= 2 * own + (1 << 16)
-    assert own < lm.footprint.weights / 10
+    assert own < lm.runtime.footprint.weights / 10
     del twin
     assert mx.get_active_memory() <= before + (1 << 12)
 
@@ -133,16 +133,18 @@ def test_a_variant_has_all_of_the_models_settings_and_caches_of_its_own(tmp_path
         draft="ngram",
         recommended={"temperature": 0.5},
     )
-    _ = lm.prefix_cache, lm.pace, lm.memory, lm.sampler, lm._earlier
+    _ = lm.prefix_cache, lm.runtime.pace, lm.memory, lm.runtime.sampler, lm.runtime._earlier
     variant = lm.with_adapter(poet)
     assert variant.tokenizer is lm.tokenizer and variant.vocabulary is lm.vocabulary
     assert variant.config is lm.config and variant.recommended is lm.recommended
     assert (variant.max_context, variant.draft) == (500, "ngram")
     assert variant.memory.caches == 1 << 28
-    assert [type(cache).__name__ for cache in variant.make_cache()] == ["QuantisedKeys"] * 2
-    assert variant.prefix_cache is not lm.prefix_cache and variant.pace is not lm.pace
-    assert variant._earlier is not lm._earlier
-    assert variant.footprint.weights > lm.footprint.weights
+    assert [type(cache).__name__ for cache in variant.runtime.make_cache()] == ["QuantisedKeys"] * 2
+    assert (
+        variant.prefix_cache is not lm.prefix_cache and variant.runtime.pace is not lm.runtime.pace
+    )
+    assert variant.runtime._earlier is not lm.runtime._earlier
+    assert variant.runtime.footprint.weights > lm.runtime.footprint.weights
     assert (variant.name, lm.with_adapter(poet, name="bard").name) == ("base:poet", "bard")
 
 
@@ -237,6 +239,6 @@ def test_a_model_that_is_wired_is_wired_with_its_adapter(
     lm = mlxgen.load(pristine, wired_limit=None)
     lm.with_adapter(poet)
     assert not wired
-    lm.wire()
+    lm.runtime.wire()
     variant = lm.with_adapter(poet)
     assert wired == [lm.memory.wired, variant.memory.wired] and all(wired)

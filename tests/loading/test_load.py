@@ -58,7 +58,6 @@ def test_a_folder_is_loaded_with_its_weights_tokenizer_and_name(folder: Path) ->
     assert mx.array_equal(next_logits(lm), expected(mx.array([[1, 2, 3]]))).item()
     assert lm.name == "tiny-llama"
     assert lm.max_context == 4096
-    assert not lm.is_demo
     assert lm.tokenizer.decode(lm.tokenizer.encode("so sad")) == "so sad"
     assert len(lm.vocabulary.eos) == 2
 
@@ -269,7 +268,6 @@ def test_a_path_may_start_at_home(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_bundled_model_is_loaded_without_arguments() -> None:
     lm = mlxgen.load()
-    assert lm.is_demo
     assert lm.name == "demo"
     assert lm.tokenizer.has_chat_template
 
@@ -727,4 +725,4 @@ def test_whether_a_model_exists_is_found_out_without_fetching_it(
 
 
 def test_the_bytes_of_the_weights_are_known_before_they_are_read(pristine: Path) -> None:
-    assert weights_of(pristine) == mlxgen.load(pristine).weight_bytes
+    assert weights_of(pristine) == mlxgen.load(pristine).runtime.weight_bytes

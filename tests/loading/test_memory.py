@@ -101,14 +101,14 @@ def test_what_the_plan_needs_is_wired_by_default(wired: list[int]) -> None:
 
 def test_a_model_that_shares_the_device_plans_and_wires_for_all(wired: list[int]) -> None:
     lm = mlxgen.load(cache_bytes=2 * GB)
-    weights = lm.weight_bytes + GB
-    lm.share_memory(weights, 2)
+    weights = lm.runtime.weight_bytes + GB
+    lm.runtime.share_memory(weights, 2)
     assert (lm.memory.weights, lm.memory.caches, lm.memory.sharers) == (weights, GB, 2)
     assert wired[1:] == [lm.memory.wired] == [lm.memory.to_wire]
     assert wired[1] > weights + 2 * GB
     draft = mlxgen.load(draft=lm, wired_limit=None)
-    assert draft.weight_bytes == 2 * lm.weight_bytes
-    draft.share_memory(draft.weight_bytes, 1)
+    assert draft.runtime.weight_bytes == 2 * lm.runtime.weight_bytes
+    draft.runtime.share_memory(draft.runtime.weight_bytes, 1)
     assert draft.memory.wired == 0
 
 

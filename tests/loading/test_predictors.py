@@ -302,7 +302,7 @@ def fused(tensors: Tensors) -> Tensors:
 
 def check(lm: mlxgen.LanguageModel, made: Made, tolerance: float = 1e-4) -> None:
     """The head computes what the formula says, all tokens at once, and one by one."""
-    predictor = lm.predictor
+    predictor = lm.runtime.predictor
     assert predictor is not None
     tokens = mx.random.randint(0, 90, (2, 5))
     states = mx.random.normal((2, 5, WIDTH))
@@ -336,7 +336,7 @@ def test_a_published_head_computes_what_its_makers_describe(name: str, tmp_path:
 
 def test_the_head_of_the_demo_model_foresees_most_of_a_story() -> None:
     lm = mlxgen.load()
-    predictor, prompt = lm.predictor, "Once upon a time"
+    predictor, prompt = lm.runtime.predictor, "Once upon a time"
     assert predictor is not None
     tokens = [*lm.tokenizer.encode(prompt), *lm.generate(prompt, max_tokens=60).tokens]
     given, states = mx.array([tokens]), lm.model.model(mx.array([tokens]))
@@ -369,9 +369,9 @@ def test_a_head_is_quantised_like_its_model(name: str, tmp_path: Path) -> None:
     made = Made(name)
     lm = mlxgen.load(made.write(tmp_path / "model", quantised(made, 4, head=None)))
     check(lm, made, 1e-3)
-    assert lm.predictor is not None
+    assert lm.runtime.predictor is not None
     parts = (*arrays(made.layer).values(), *arrays(made.projection).values(), *made.norms.values())
-    assert lm.predictor.nbytes == sum(array.nbytes for array in parts)
+    assert lm.runtime.predictor.nbytes == sum(array.nbytes for array in parts)
 
 
 @pytest.mark.slow
@@ -414,7 +414,7 @@ def test_numbers_of_another_width_are_turned_into_the_model_s(tmp_path: Path) ->
     made.model.set_dtype(mx.float16)
     head = {name: array.astype(mx.bfloat16) for name, array in made.head().items()}
     whole = {"model.safetensors": made.trunk(), "mtp.safetensors": head}
-    predictor = mlxgen.load(made.write(tmp_path / "model", whole)).predictor
+    predictor = mlxgen.load(made.write(tmp_path / "model", whole)).runtime.predictor
     assert predictor is not None
     states = mx.zeros((1, 3, WIDTH), dtype=mx.float16)
     assert predictor(mx.array([[1, 2, 3]]), states, predictor.make_cache()).dtype == mx.float16
@@ -432,14 +432,14 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_bytes_of_a_head_count(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     head = sum(array.nbytes for array in Made("llama").head().values())
     lm = mlxgen.load(llama)
-    assert lm.weight_bytes == lm.footprint.weights + head
-    assert lm.memory.weights >= lm.weight_bytes
-    assert weights_of(llama) == lm.weight_bytes
-    room = mx.get_active_memory() + lm.weight_bytes - 1
+    assert lm.runtime.weight_bytes == lm.runtime.footprint.weights + head
+    assert lm.memory.weights >= lm.runtime.weight_bytes
+    assert weights_of(llama) == lm.runtime.weight_bytes
+    room = mx.get_active_memory() + lm.runtime.weight_bytes - 1
     monkeypatch.setattr("mlxgen.loading.memory.memory_limit", lambda: (room, "it has"))
     with pytest.raises(mlxgen.MemoryLimitError):
         mlxgen.load(llama)
-    assert mlxgen.load(llama, draft="off").predictor is None
+    assert mlxgen.load(llama, draft="off").runtime.predictor is None
 
 
 @pytest.mark.slow
@@ -447,14 +447,14 @@ def test_a_model_with_an_adapter_has_the_head_of_the_model(llama: Path, tmp_path
     lm = mlxgen.load(llama)
     adapter = write_adapter_of(Made("llama").model, tmp_path / "adapter")
     twin = lm.with_adapter(adapter)
-    assert twin.predictor is lm.predictor is not None
-    assert mlxgen.load(llama, adapter=adapter).predictor is not None
+    assert twin.runtime.predictor is lm.runtime.predictor is not None
+    assert mlxgen.load(llama, adapter=adapter).runtime.predictor is not None
 
 
 def test_a_draft_model_gets_no_head(llama: Path) -> None:
     lm = mlxgen.load(llama, draft=llama)
-    assert lm.predictor is not None
-    assert lm.draft.predictor is None
+    assert lm.runtime.predictor is not None
+    assert lm.draft.runtime.predictor is None
 
 
 # ---- what does not fit ----
@@ -517,7 +517,7 @@ def test_a_model_is_loaded_without_a_head_that_does_not_fit(
     change, words = BROKEN[case]
     change(folder)
     lm = mlxgen.load(folder)
-    assert lm.predictor is None
+    assert lm.runtime.predictor is None
     (warning,) = (each.getMessage() for each in caplog.records)
     assert "the multi-token-prediction head" in warning
     assert words in warning

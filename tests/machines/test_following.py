@@ -77,7 +77,7 @@ class Pair:
 
     def __init__(self, make: Callable[[Share], LanguageModel] = tiny) -> None:
         self.line = Line()
-        self.follower = Follower(rank(1, self.line), lambda share, settings: make(share))
+        self.follower = Follower(rank(1, self.line), lambda share, settings: make(share).runtime)
         self.line.hear = self.hear
         self.machines = rank(0, self.line)
         self.lm = shared(self.machines, make, {})
@@ -163,7 +163,7 @@ def test_a_model_that_is_dropped_is_dropped_on_all_ranks(pair: Pair) -> None:
 def test_a_pass_that_fails_on_rank_0_reaches_nobody(pair: Pair) -> None:
     lm = pair.lm
     alike = lm.generate("abcdefgh", **GREEDY).tokens
-    failing = lm.model = Failing(lm.model, at=3)
+    failing = lm.runtime.model = Failing(lm.model, at=3)
     stream = lm.stream("abcdefgh", **GREEDY)
     with pytest.raises(mlxgen.ModelError, match="half-way"):
         list(stream)
@@ -217,7 +217,7 @@ def test_layers_of_other_kinds_on_another_machine_are_refused() -> None:
 def test_images_are_told_once_and_dropped_with_their_prompt() -> None:
     def make(share: Share) -> LanguageModel:
         lm = seeing()
-        lm.share = share
+        lm.runtime.share = share
         lm.model.shard = None
         return lm
 
@@ -232,9 +232,9 @@ def test_images_are_told_once_and_dropped_with_their_prompt() -> None:
 
 def test_a_scheduler_tells_of_all_that_it_does(pair: Pair) -> None:
     lm = pair.lm
-    scheduler = Scheduler(lm, Limits(max_batch=3))
+    scheduler = Scheduler(lm.runtime, Limits(max_batch=3))
     for text in ("abc" * 20, "abc" * 20 + "d", "x", "yz", "abc"):
-        scheduler.submit(lm.prepare(text, Options.of(GREEDY)))
+        scheduler.submit(lm.runtime.prepare(text, Options.of(GREEDY)))
     while scheduler.busy:
         scheduler.step()
     mine = pair.lm.prefix_cache

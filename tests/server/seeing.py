@@ -17,7 +17,7 @@ def main() -> int:
 
     def boot() -> Any:
         lm = seeing()
-        return Scheduler(lm, Limits()), engine_of(lm, settings)
+        return Scheduler(lm.runtime, Limits()), engine_of(lm, settings)
 
     return serve(settings, boot=boot)
 

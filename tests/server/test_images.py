@@ -88,12 +88,12 @@ def test_every_api_takes_images(lm: LanguageModel, model: ServedModel, api: str)
     call = parse(make(address_of(png(1)), address_of(png(2))), model)
     found = prompt_of(call)
     assert sum(token < 0 for token in found) == 12
-    (request,) = lm.prepare_all(call.jobs)
+    (request,) = lm.runtime.prepare_all(call.jobs)
     assert list(request.history) == found
     said = asking(png(1), png(2), text=TEXT)
     between = "\n" if api == "messages" else ""  # blocks of the Messages API are lines
     if not between:
-        assert found == list(lm.prepare(said, call.jobs[0].options).history)
+        assert found == list(lm.runtime.prepare(said, call.jobs[0].options).history)
 
 
 @pytest.mark.parametrize("api", APIS)

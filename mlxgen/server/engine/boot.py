@@ -16,9 +16,9 @@ from ...arguments import load_model
 from ...engine import Limits, Options, Scheduler
 from ...errors import MlxgenError
 from ...filters.compiled import GrammarEngine
+from ...language_model import LanguageModel
 from ...load import weights_of
 from ...loading.checkpoint import check_adapter
-from ...model import LanguageModel
 from ..fleet.catalogue import Entry
 from ..logs import log
 from ..programs.hooks import SlowCalls
@@ -76,10 +76,10 @@ def booting(
             max_queue=settings.max_queue,
             longest_gap=settings.longest_gap,
         )
-        _try_out(lm, Scheduler(lm, limits))
+        _try_out(lm, Scheduler(lm.runtime, limits))
         if (folder := lm.prefix_cache.folder) is not None:
             log(logging.DEBUG, f"prefixes on disk: {folder}")
-        return Scheduler(lm, limits), engine_of(lm, settings, slow)
+        return Scheduler(lm.runtime, limits), engine_of(lm, settings, slow)
 
     return boot
 
@@ -118,7 +118,7 @@ def _try_out(lm: LanguageModel, scheduler: Scheduler) -> None:
     """Generate one token, so that a model that cannot is refused, and compiling is done."""
     try:
         first = next(t for t in range(lm.vocabulary.size) if lm.vocabulary.is_ordinary(t))
-        scheduler.submit(lm.prepare([first], Options.of({"max_tokens": 1})))
+        scheduler.submit(lm.runtime.prepare([first], Options.of({"max_tokens": 1})))
         while scheduler.busy:
             for event in scheduler.step():
                 if event.error is not None:

@@ -33,9 +33,9 @@ from typing import Any, TypeAlias
 
 from ...engine import Scheduler, Stats
 from ...errors import MachineError, MemoryLimitError, MlxgenError
+from ...language_model import LanguageModel
 from ...load import join
 from ...loading.memory import held_bytes, in_words, memory_limit, needed_by, reserve_of
-from ...model import LanguageModel
 from ..engine.boot import Ask, EngineBoot
 from ..engine.thread import FLUSH, EngineThread
 from ..jobs import Workers
@@ -219,7 +219,7 @@ class Fleet:
             return
         member.serving = serving
         if member.base is None:
-            member.weights = serving.lm.weight_bytes
+            member.weights = serving.lm.runtime.weight_bytes
         if several:
             await self._divide()
         member.max_context = serving.model.max_context
@@ -365,7 +365,7 @@ def why(error: BaseException) -> str:
 
 
 def _share(lm: LanguageModel, weights: int, sharers: int, scheduler: Scheduler) -> None:
-    lm.share_memory(weights, sharers)
+    lm.runtime.share_memory(weights, sharers)
     scheduler.follow(lm.memory)
 
 

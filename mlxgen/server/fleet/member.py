@@ -10,8 +10,8 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
+from ...language_model import LanguageModel
 from ...loading.memory import held_bytes
-from ...model import LanguageModel
 from ..engine.boot import Engine
 from ..engine.thread import EngineThread
 from ..errors import RequestError

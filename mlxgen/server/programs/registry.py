@@ -26,7 +26,7 @@ from .arguments import MODEL, Arguments
 from .hooks import NamedHook, SlowCalls
 
 if TYPE_CHECKING:
-    from ...model import LanguageModel
+    from ...language_model import LanguageModel
 
 Kind: TypeAlias = Literal["program", "controller", "hook"]
 

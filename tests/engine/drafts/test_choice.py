@@ -22,7 +22,9 @@ SECOND = 1.0  # that a plain step takes
 @pytest.fixture(scope="module")
 def request_of() -> Callable[..., Request]:
     lm = endless().lm
-    return lambda **options: lm.prepare([*b"abc"], Options.of({"max_tokens": 90, **options}))
+    return lambda **options: lm.runtime.prepare(
+        [*b"abc"], Options.of({"max_tokens": 90, **options})
+    )
 
 
 def following(tokens: list[Token]) -> Token:

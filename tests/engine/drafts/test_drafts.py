@@ -43,7 +43,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[LanguageModel, LanguageModel]:
             shaken = partial(_shaken, noise)
             model.update(mlx.utils.tree_map(shaken, model.parameters()))
         lm = LanguageModel(model, tokenizer)
-        lm.make_cache = make_cache  # type: ignore[method-assign]
+        lm.runtime.make_cache = make_cache  # type: ignore[method-assign]
         models.append(lm)
     return models[0], models[1]
 
@@ -258,10 +258,10 @@ def test_rows_with_and_without_drafts_run_side_by_side(
     each: list[Any] = [{}, {"draft": "ngram"}, {"draft": other}, {"draft": lm}, {"draft": "off"}]
     given: dict[str, Any] = {"max_tokens": 30, "temperature": 0, "ignore_eos": True}
     plain = [lm.generate(PROMPT[i:], **given).tokens for i in range(5)]
-    scheduler = Scheduler(lm, Limits(keep_prefixes=False))
+    scheduler = Scheduler(lm.runtime, Limits(keep_prefixes=False))
     scheduler._loop.clock.pace = Still()
     handles = [
-        scheduler.submit(lm.prepare(PROMPT[i:], Options.of({**given, **own})))
+        scheduler.submit(lm.runtime.prepare(PROMPT[i:], Options.of({**given, **own})))
         for i, own in enumerate(each)
     ]
     tokens: dict[Any, list[int | None]] = {handle: [] for handle in handles}
@@ -312,8 +312,8 @@ def test_a_seed_gives_the_same_text_with_a_draft_in_any_company(
     limits: Limits,
 ) -> None:
     lm, _ = demo
-    scheduler = Scheduler(lm, limits)
-    handles = [scheduler.submit(lm.prepare(p, Options.of(given))) for p, given, _ in alone]
+    scheduler = Scheduler(lm.runtime, limits)
+    handles = [scheduler.submit(lm.runtime.prepare(p, Options.of(given))) for p, given, _ in alone]
     tokens: dict[Any, list[int]] = {handle: [] for handle in handles}
     while scheduler.busy:
         for event in scheduler.step():
@@ -331,11 +331,11 @@ def test_who_made_room_for_others_is_drafted_for_again(
     options: dict[str, Any] = {"max_tokens": 60, "temperature": 0, "ignore_eos": True}
     prompt = chat("Tell me a story about a hen.")
     given = {"draft": "auto" if is_head else draft}
-    scheduler = Scheduler(lm, Limits(max_batch=2))
-    handle = scheduler.submit(lm.prepare(prompt, Options.of({**options, **given})))
+    scheduler = Scheduler(lm.runtime, Limits(max_batch=2))
+    handle = scheduler.submit(lm.runtime.prepare(prompt, Options.of({**options, **given})))
     if is_head:
-        assert lm.predictor is not None
-        handle.drafts = Drafts([lm._head_drafter(lm.predictor)], 3, wanted=True)
+        assert lm.runtime.predictor is not None
+        handle.drafts = Drafts([lm.runtime._head_drafter(lm.runtime.predictor)], 3, wanted=True)
 
     def drafted() -> int:
         return sum(count.proposed for count in handle.drafts.counts.values())

@@ -71,7 +71,7 @@ def own(name: str, right: Goes, letters: Sequence[Token] = LETTERS) -> list[Draf
 
 def use(lm: LanguageModel, right: Goes, letters: Sequence[Token] = LETTERS) -> None:
     """Have a model use these drafters; ``num_draft_tokens`` says which, as the option cannot."""
-    given = lm.drafts_for
+    given = lm.runtime.drafts_for
 
     def drafts_for(options: Options, owner: str = "") -> Drafts:
         number = options.num_draft_tokens
@@ -79,7 +79,7 @@ def use(lm: LanguageModel, right: Goes, letters: Sequence[Token] = LETTERS) -> N
             return given(options, owner)
         return Drafts(own(OWN[number - 1], right, letters), wanted=True)
 
-    lm.drafts_for = drafts_for  # type: ignore[method-assign]
+    lm.runtime.drafts_for = drafts_for  # type: ignore[method-assign]
 
 
 def asked(lm: LanguageModel, name: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Company(Hall):
     """Requests with all kinds of drafts in one batch. The model has another one as its draft."""
 
     def __init__(self, speaker: Speaker, other: Speaker, right: Goes) -> None:
-        speaker.lm.use_draft(other.lm)
+        speaker.lm.draft = other.lm
         use(speaker.lm, right)
         super().__init__(speaker, keep_prefixes=False, max_batch=32, max_queue=512)
 
@@ -181,7 +181,7 @@ def test_going_back_and_forking_is_the_same_whoever_drafts(
     name: str, kind: str, temperature: float
 ) -> None:
     lm = babbler(make_cache=CACHES[kind]).lm
-    lm.use_draft(babbler(noise=4).lm)
+    lm.draft = babbler(noise=4).lm
     use(lm, likeliest)
     given = {"max_tokens": 30, "seed": 5, "temperature": temperature, **OPTIONS[name]}
 
@@ -247,7 +247,7 @@ KINDS = [kind for kind in cache_kinds() if kind != "concatenating"]  # no model 
 def test_the_text_is_the_same_with_every_kind_of_cache(kind: str, temperature: float) -> None:
     model, make_cache = cache_kinds()[kind]()
     lm = LanguageModel(model, alphabet_tokenizer())
-    lm.make_cache = make_cache  # type: ignore[method-assign]
+    lm.runtime.make_cache = make_cache  # type: ignore[method-assign]
     prompt = [token % 96 for token in PROMPT]
     given: dict[str, Any] = {"max_tokens": 20, "seed": 3, "temperature": temperature}
     text = [*prompt, *lm.generate(prompt, **given, ignore_eos=True, draft="off").tokens, 0]
@@ -272,13 +272,13 @@ def demo() -> LanguageModel:
 
 def only_head(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the model's own head draft alone."""
-    given = lm.drafts_for
+    given = lm.runtime.drafts_for
 
     def drafts_for(options: Options, owner: str = "") -> Drafts:
         drafts = given(options, owner)
         return Drafts([each for each in drafts.drafters if each.name == "head"], wanted=True)
 
-    monkeypatch.setattr(lm, "drafts_for", drafts_for)
+    monkeypatch.setattr(lm.runtime, "drafts_for", drafts_for)
 
 
 def told(lm: LanguageModel, prompt: mlxgen.Chat, **options: Any) -> list[list[Token]]:

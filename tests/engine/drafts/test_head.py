@@ -31,7 +31,7 @@ def lm(request: pytest.FixtureRequest) -> LanguageModel:
     """A model of each cache kind, with a head that shows what it is told."""
     model, make_cache = cache_kinds()[request.param]()
     made = LanguageModel(model, alphabet_tokenizer(), predictor=Mirror(64, VOCAB, model))
-    made.make_cache = make_cache  # type: ignore[method-assign]
+    made.runtime.make_cache = make_cache  # type: ignore[method-assign]
     draft_with_head(made)
     return made
 
@@ -41,7 +41,7 @@ def demo() -> Iterator[LanguageModel]:
     lm = mlxgen.load()
     draft_with_head(lm)
     yield lm
-    del lm.drafts_for
+    del lm.runtime.drafts_for
 
 
 def picky(result: PostSamplingResult) -> None:
@@ -78,7 +78,7 @@ def test_rewinds_and_forks_keep_each_entry_with_its_state(lm: LanguageModel) -> 
 def test_random_ways_back_and_forks_keep_each_entry_with_its_state(
     lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(lm, "drafts_for", lm.drafts_for)  # the fixture's comes back
+    monkeypatch.setattr(lm.runtime, "drafts_for", lm.runtime.drafts_for)  # the fixture's comes back
     draft_with_head(lm, 1 + seed % 6)
 
     def told(draft: str) -> list[tuple[int, ...]]:
@@ -103,10 +103,10 @@ def test_random_ways_back_and_forks_keep_each_entry_with_its_state(
 
 def test_rows_of_a_batch_have_entries_of_their_own(lm: LanguageModel) -> None:
     plain = [lm.generate(PROMPT[i:], draft="off", **GREEDY).tokens for i in range(4)]
-    scheduler = Scheduler(lm, Limits(keep_prefixes=False))
+    scheduler = Scheduler(lm.runtime, Limits(keep_prefixes=False))
     given: list[dict[str, Any]] = [{}, {"draft": "off"}, {}, {}]
     handles = [
-        scheduler.submit(lm.prepare(PROMPT[i:], Options.of({**GREEDY, **own})))
+        scheduler.submit(lm.runtime.prepare(PROMPT[i:], Options.of({**GREEDY, **own})))
         for i, own in enumerate(given)
     ]
     checked = [0] * 4
@@ -160,7 +160,7 @@ def test_the_demo_models_head_saves_half_of_the_passes(demo: LanguageModel, filt
 def test_a_head_is_at_hand_unless_other_drafts_are_asked_for() -> None:
     lm = mlxgen.load()
     wants = {
-        draft: lm.drafts_for(Options.of({"draft": draft})).wants_states
+        draft: lm.runtime.drafts_for(Options.of({"draft": draft})).wants_states
         for draft in (None, "auto", "ngram", "off")
     }
     assert wants == {None: True, "auto": True, "ngram": False, "off": False}

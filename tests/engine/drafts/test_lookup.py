@@ -53,7 +53,7 @@ class Desk:
 
     def request(self, prompt: str = "?", **options: Any) -> Request:
         ids = list(prompt.encode())
-        request = self.speaker.lm.prepare(ids, Options.of({"max_tokens": 500, **options}))
+        request = self.speaker.lm.runtime.prepare(ids, Options.of({"max_tokens": 500, **options}))
         assert start(request) is Verdict.NEXT
         return request
 
@@ -99,7 +99,7 @@ def test_the_end_of_the_text_and_of_the_budget_are_not_passed(desk: Desk) -> Non
     ids = [*b"one two", end, *b"one t"]
     lm = desk.speaker.lm
     for options, expected in (({}, "wo"), ({"max_tokens": 2}, "w"), ({"max_tokens": 1}, "")):
-        request = lm.prepare(ids, Options.of({"max_tokens": 90, **options}))
+        request = lm.runtime.prepare(ids, Options.of({"max_tokens": 90, **options}))
         assert proposed(desk.drafter(), request) == expected
 
 
@@ -268,17 +268,17 @@ def replaces(result: PostSamplingResult) -> None:
 def test_texts_of_one_owner_are_not_shown_to_another(mute: Speaker) -> None:
     lm, earlier = mute.lm, Earlier()
     drafters = [earlier.drafter(owner) for owner in ("ann", "ann", "bob")]
-    request = lm.prepare([*b"the fox and the d"], Options.of({"max_tokens": 9}))
-    drafters[0].learn(lm.prepare([*b"a fox and the dog"], Options.of({})).history)
+    request = lm.runtime.prepare([*b"the fox and the d"], Options.of({"max_tokens": 9}))
+    drafters[0].learn(lm.runtime.prepare([*b"a fox and the dog"], Options.of({})).history)
     assert proposed(drafters[1], request, 2) == "og"
     assert drafters[2].propose(request, 2) is None
 
 
 def test_the_texts_of_those_who_were_away_for_longest_are_forgotten(mute: Speaker) -> None:
     lm, earlier = mute.lm, Earlier()
-    text = lm.prepare([*b"the fox and the dog"], Options.of({"max_tokens": 9}))
+    text = lm.runtime.prepare([*b"the fox and the dog"], Options.of({"max_tokens": 9}))
     earlier.drafter("ann").learn(text.history)
-    request = lm.prepare([*b"the fox and the d"], Options.of({"max_tokens": 9}))
+    request = lm.runtime.prepare([*b"the fox and the d"], Options.of({"max_tokens": 9}))
     for i in range(OWNERS - 1):
         earlier.drafter(str(i))
     assert proposed(earlier.drafter("ann"), request, 2) == "og"

@@ -83,8 +83,8 @@ def test_a_piece_is_the_largest_power_of_two_that_fits() -> None:
 def tight(activations: Activations, room: int) -> Speaker:
     """A model whose passes take so much, on a device with so little room for them."""
     speaker = endless()
-    speaker.lm._measures = replace(speaker.lm._measures, activations=activations)
-    speaker.lm.memory = MemoryPlan(
+    speaker.lm.runtime._measures = replace(speaker.lm.runtime._measures, activations=activations)
+    speaker.lm.runtime.memory = MemoryPlan(
         device=1 << 20, weights=0, caches=(1 << 20) - room, activations=room, reserve=0
     )
     return speaker
@@ -141,12 +141,12 @@ def test_a_plan_counts_what_a_model_that_drafts_runs(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(measures, "memory_limit", lambda: (64 << 30, "the device has"))
     speaker, draft = endless(), endless()
     for each, per_token in ((speaker, 100_000), (draft, 150_000)):
-        each.lm._measures = replace(
-            each.lm._measures,
+        each.lm.runtime._measures = replace(
+            each.lm.runtime._measures,
             activations=Activations(per_token=per_token, per_score=0, per_held=1),
-            footprint=replace(each.lm.footprint, weights=8 << 30, growing=1024),
+            footprint=replace(each.lm.runtime.footprint, weights=8 << 30, growing=1024),
         )
-    speaker.lm.use_draft(draft.lm)
+    speaker.lm.draft = draft.lm
     plan = speaker.lm.memory
     assert plan.weights == 16 << 30
     assert plan.activations == 2048 * 150_000 + plan.caches // 2048
@@ -155,7 +155,7 @@ def test_a_plan_counts_what_a_model_that_drafts_runs(monkeypatch: pytest.MonkeyP
 def test_a_model_that_drafts_runs_no_larger_pieces_than_fit_either() -> None:
     costly = Activations(per_token=100, per_score=1, per_held=0)
     speaker, draft = tight(Activations(1, 0, 0), 20_000), endless()
-    draft.lm._measures = replace(draft.lm._measures, activations=costly)
+    draft.lm.runtime._measures = replace(draft.lm.runtime._measures, activations=costly)
     draft.model.forget()
     speaker.lm.generate([63] * 600, max_tokens=3, draft=draft.lm)
     pieces = lengths(draft)
@@ -165,7 +165,7 @@ def test_a_model_that_drafts_runs_no_larger_pieces_than_fit_either() -> None:
 
 def test_a_prompt_whose_draft_has_no_room_for_its_kv_is_refused() -> None:
     speaker, draft = endless(), endless()
-    room = speaker.lm.footprint.alone(601)
+    room = speaker.lm.runtime.footprint.alone(601)
     hall = Hall(speaker, max_bytes=room + 10)
     with pytest.raises(CapacityError, match="600 tokens needs"):
         hall.submit([63] * 600, draft=draft.lm, max_tokens=2)

@@ -108,15 +108,15 @@ def test_any_attention_can_look_at_quantised_keys(name: str, start: int) -> None
     lm = LanguageModel(
         model, alphabet_tokenizer(), kv_bits=8, kv_group_size=32, kv_quant_start=start
     )
-    found = [leaf for leaf in leaves(lm.make_cache()) if isinstance(leaf, QuantisedKeys)]
+    found = [leaf for leaf in leaves(lm.runtime.make_cache()) if isinstance(leaf, QuantisedKeys)]
     assert found and all(leaf.how.packed == (PACKED[name] and not start) for leaf in found)
     plain = LanguageModel(model, alphabet_tokenizer())
     tokens = mx.array([[i % VOCAB for i in range(1, 12)]])
-    caches, exact = lm.make_cache(), plain.make_cache()
+    caches, exact = lm.runtime.make_cache(), plain.runtime.make_cache()
     for part in (tokens[:, :9], tokens[:, 9:10], tokens[:, 10:]):
         got, expected = (np.array(model(part, cache=each)) for each in (caches, exact))
         assert np.abs(got - expected).max() < 0.1 * np.ptp(expected)
-    assert lm.batches == plain.batches
+    assert lm.runtime.batches == plain.runtime.batches
 
 
 def test_windows_and_states_stay_as_they_are() -> None:
@@ -130,7 +130,7 @@ def test_windows_and_states_stay_as_they_are() -> None:
 @pytest.mark.parametrize("width, size", [(64, 64), (96, 32), (128, 64)])
 def test_the_group_size_is_one_that_divides_the_head_dimension(width: int, size: int) -> None:
     lm = LanguageModel(wide(width), alphabet_tokenizer(), kv_bits=8)
-    assert lm.make_cache()[0].how == Quantisation(8, size, packed=True)
+    assert lm.runtime.make_cache()[0].how == Quantisation(8, size, packed=True)
 
 
 def test_what_cannot_be_quantised_is_refused_before_anything_runs() -> None:
@@ -169,7 +169,7 @@ def test_a_model_may_make_the_keys_of_its_caches_depend_on_what_it_computes(
     expected = whole.generate([1, 2, 3], max_tokens=20, temperature=0).tokens
     model.__class__ = Tying
     lm = LanguageModel(model, alphabet_tokenizer(), kv_bits=bits)
-    assert lm.batches
+    assert lm.runtime.batches
     assert lm.generate([1, 2, 3], max_tokens=20, temperature=0).tokens == expected
 
 
@@ -200,8 +200,8 @@ def test_a_model_that_a_command_loads_and_its_draft_are_quantised_alike(
     settings = OneModel(draft=str(draft), kv_bits=4)
     lm = load_model(None, settings, adapter=None, kv_quant_start=8)
     for each in (lm, lm.draft):
-        assert each.make_cache()[0].how == Quantisation(4, 32, 8)
-    assert lm.footprint.growing < 0.4 * demo.footprint.growing
+        assert each.runtime.make_cache()[0].how == Quantisation(4, 32, 8)
+    assert lm.runtime.footprint.growing < 0.4 * demo.runtime.footprint.growing
 
 
 # ---- generations

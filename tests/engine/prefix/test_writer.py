@@ -82,7 +82,7 @@ def test_a_prompt_that_is_repeated_after_a_restart_runs_its_last_token_only(
 
     def said() -> tuple[int, list[int]]:
         lm = LanguageModel(model, alphabet_tokenizer(), cache_dir=tmp_path)
-        lm.make_cache = make  # type: ignore[method-assign]
+        lm.runtime.make_cache = make  # type: ignore[method-assign]
         tokens = []
         stream = lm.stream(prompt, max_tokens=32, temperature=0, ignore_eos=True)
         for chunk in stream:

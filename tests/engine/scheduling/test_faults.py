@@ -305,12 +305,12 @@ def test_real_models_go_on_with_the_others(kind: str, how: How, unread: Unread) 
     model, make = cache_kinds()[kind]()
 
     def texts(lm: Any, limits: Limits, prompts: list[list[int]]) -> list[Any]:
-        scheduler = Scheduler(lm, limits)
+        scheduler = Scheduler(lm.runtime, limits)
         said: dict[Any, list[int | None]] = {}
         failed = []
         for i, prompt in enumerate(prompts):
             options = Options.of({"max_tokens": 12, "seed": i, "ignore_eos": True})
-            said[scheduler.submit(lm.prepare(prompt, options))] = []
+            said[scheduler.submit(lm.runtime.prepare(prompt, options))] = []
         while scheduler.busy:
             for event in scheduler.step():
                 said[event.handle] += [chunk.token for chunk in event.chunks]
@@ -321,7 +321,7 @@ def test_real_models_go_on_with_the_others(kind: str, how: How, unread: Unread) 
 
     def lm_of(module: Any) -> LanguageModel:
         lm = LanguageModel(module, alphabet_tokenizer())
-        lm.make_cache = make  # type: ignore[method-assign]
+        lm.runtime.make_cache = make  # type: ignore[method-assign]
         return lm
 
     prompts = [[(7 * i + j) % 90 for j in range(3 + 9 * i)] for i in range(4)]
@@ -482,7 +482,7 @@ def test_in_a_crowd_that_the_model_fails_with_now_and_then_nobody_loses_or_repea
 
     def unsteady(*, recurrent: bool = False) -> Speaker:
         speaker: Speaker = steady(recurrent=recurrent)
-        assert speaker.lm.batches
+        assert speaker.lm.runtime.batches
         fail(speaker, now_and_then, dice.choice(HOWS), unread)
         return speaker
 

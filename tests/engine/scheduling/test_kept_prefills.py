@@ -24,8 +24,8 @@ LONG = [(7 * i) % 89 for i in range(90)]
 def model_of(kind: str) -> LanguageModel:
     model, make = cache_kinds()[kind]()
     lm = LanguageModel(model, alphabet_tokenizer())
-    lm.make_cache = make  # type: ignore[method-assign]
-    lm.pace = Still()
+    lm.runtime.make_cache = make  # type: ignore[method-assign]
+    lm.runtime.pace = Still()
     return lm
 
 
@@ -43,18 +43,18 @@ def tokens_of(scheduler: Scheduler, handle: Handle) -> list[int]:
 @pytest.mark.parametrize("kind", [kind for kind in cache_kinds() if kind != "concatenating"])
 def test_who_asks_again_goes_on_from_there_whatever_the_caches(kind: str, pieces: int) -> None:
     lm, options = model_of(kind), Options.of({"max_tokens": 6, "temperature": 0})
-    alone = Scheduler(lm, Limits(prefill_chunk=PIECE, keep_prefixes=False))
-    expected = tokens_of(alone, alone.submit(lm.prepare(LONG, options)))
-    scheduler = Scheduler(lm, Limits(prefill_chunk=PIECE))
+    alone = Scheduler(lm.runtime, Limits(prefill_chunk=PIECE, keep_prefixes=False))
+    expected = tokens_of(alone, alone.submit(lm.runtime.prepare(LONG, options)))
+    scheduler = Scheduler(lm.runtime, Limits(prefill_chunk=PIECE))
     for asked in range(1, 3):  # and gives it up again
-        gone = scheduler.submit(lm.prepare(LONG, options))
+        gone = scheduler.submit(lm.runtime.prepare(LONG, options))
         for _ in range(pieces):
             scheduler.step()
         ran = gone.prefilled
         assert ran == asked * pieces * PIECE
         scheduler.cancel(gone)
         scheduler.check_integrity()
-    again = scheduler.submit(lm.prepare(LONG, options))
+    again = scheduler.submit(lm.runtime.prepare(LONG, options))
     assert tokens_of(scheduler, again) == expected
     assert again.usage.cached_tokens == ran
 

@@ -118,9 +118,9 @@ def crowd(dice: random.Random, disk: Path | None = None) -> tuple[Hall, dict[Han
         of_it = [3, 5, 9, 20] if recurrent else [3, 5.01, 6.5, 9, 14]
         limits["max_bytes"] = int(dice.choice(of_it) * (16384 if recurrent else STEP))
     speaker = mumbling(recurrent=recurrent)
-    make = speaker.lm.make_cache
+    make = speaker.lm.runtime.make_cache
     flaky = None if disk is None else Flaky(disk, 300_000, Layout(make))
-    speaker.lm.prefix_cache = BlockStore(make, 1 << 20, folder=flaky)
+    speaker.lm.runtime.prefix_cache = BlockStore(make, 1 << 20, folder=flaky)
     hall = Hall(speaker, **limits)
     asked: dict[Handle, Asked] = {}
     for event in range(dice.choice([20, 80, 160])):

@@ -37,7 +37,7 @@ class Counted(Disk):
     fails_after: int | None = None
 
     def __init__(self, path: Path, speaker: Speaker) -> None:
-        super().__init__(path, PLENTY, Layout(speaker.lm.make_cache))
+        super().__init__(path, PLENTY, Layout(speaker.lm.runtime.make_cache))
         self.reads: list[int] = []
 
     def read(self, key: str, has_state: bool = False) -> Block:
@@ -60,7 +60,9 @@ def hall_with(path: Path, *, recurrent: bool = False, **limits: Any) -> tuple[Ha
     caches: dict[str, Any] = {"make_cache": lambda: [ArraysCache(1)]} if recurrent else {}
     speaker = endless(**caches)
     disk = Counted(path, speaker)
-    speaker.lm.prefix_cache = BlockStore(speaker.lm.make_cache, 1 << 30, folder=disk)
+    speaker.lm.runtime.prefix_cache = BlockStore(
+        speaker.lm.runtime.make_cache, 1 << 30, folder=disk
+    )
     return Hall(speaker, **limits), disk
 
 
@@ -90,13 +92,13 @@ def test_with_the_disk_a_model_says_what_it_says_without(kind: str, tmp_path: Pa
 
     def said(cache_dir: Path | None) -> tuple[list[list[int]], list[int]]:
         lm = LanguageModel(model, alphabet_tokenizer(), cache_dir=cache_dir)
-        lm.make_cache = make  # type: ignore[method-assign]
-        lm.pace = Still()
-        scheduler = Scheduler(lm, Limits(max_batch=2, keep_prefixes=cache_dir is not None))
+        lm.runtime.make_cache = make  # type: ignore[method-assign]
+        lm.runtime.pace = Still()
+        scheduler = Scheduler(lm.runtime, Limits(max_batch=2, keep_prefixes=cache_dir is not None))
         tokens: dict[Handle, list[int]] = {}
         for seed, prompt in enumerate(prompts):
             options = Options.of({"max_tokens": 6, "temperature": 0.7, "seed": seed})
-            tokens[scheduler.submit(lm.prepare(prompt, options))] = []
+            tokens[scheduler.submit(lm.runtime.prepare(prompt, options))] = []
         while scheduler.busy:
             for event in scheduler.step():
                 assert event.error is None

@@ -245,7 +245,7 @@ def test_rows_out_of_a_batch_take_no_more_than_estimated_either() -> None:
     (twin,) = hall.fork(handles[0])
     for handle in handles:
         hall.scheduler.cancel(handle)
-    footprint = hall.speaker.lm.footprint
+    footprint = hall.speaker.lm.runtime.footprint
     for _ in range(30):
         hall.step()
         assert twin.kv.nbytes <= footprint.alone(twin.kv.length)

@@ -27,7 +27,7 @@ def small(kind: str) -> LanguageModel:
         return mlxgen.load()
     model, make = cache_kinds()[kind]()
     lm = LanguageModel(model, alphabet_tokenizer())
-    lm.make_cache = make  # type: ignore[method-assign]
+    lm.runtime.make_cache = make  # type: ignore[method-assign]
     return lm
 
 
@@ -38,13 +38,13 @@ def small(kind: str) -> LanguageModel:
 def test_a_conversation_that_goes_on_hits_and_says_what_it_says_without(kind: str) -> None:
     lm = small(kind)
     lm.prefix_cache.clear()
-    kept, fresh = Scheduler(lm), Scheduler(lm, Limits(keep_prefixes=False))
+    kept, fresh = Scheduler(lm.runtime), Scheduler(lm.runtime, Limits(keep_prefixes=False))
     history = [(5 * i) % 90 for i in range(40)]
     for turn in range(3):
         said = []
         for scheduler in (kept, fresh):
             options = Options.of({"max_tokens": 20, "ignore_eos": True, "seed": turn})
-            handle = scheduler.submit(lm.prepare(history, options))
+            handle = scheduler.submit(lm.runtime.prepare(history, options))
             while scheduler.busy:
                 scheduler.step()
                 scheduler.check_integrity()
@@ -148,7 +148,7 @@ class Held:
         self.active = mx.get_active_memory()
         self.kv = hall.stats.kv_bytes
         self.cached = hall.stats.cache_bytes
-        self.traces = len(hall.speaker.lm.sampler._programs)
+        self.traces = len(hall.speaker.lm.runtime.sampler._programs)
         self.inside = [
             *map(len, (scheduler._queue, scheduler._loop.handles)),
             *map(len, (prefill._turns, prefill._begun)),
@@ -185,16 +185,16 @@ def wave(hall: Hall, dice: random.Random, count: int) -> None:
 )
 def test_rows_hold_no_more_memory_than_their_kv_and_a_few_copies_of_states(kind: str) -> None:
     lm = small(kind)
-    assert lm.batches
-    scheduler = Scheduler(lm, Limits(keep_prefixes=False))
+    assert lm.runtime.batches
+    scheduler = Scheduler(lm.runtime, Limits(keep_prefixes=False))
     gc.collect()
     before = mx.get_active_memory()
     for i in range(8):
         options = Options.of({"max_tokens": 400, "ignore_eos": True, "seed": i})
-        scheduler.submit(lm.prepare([i + 1] * 20, options))
+        scheduler.submit(lm.runtime.prepare([i + 1] * 20, options))
     for _ in range(220):
         scheduler.step()
-    allowed = scheduler.stats().kv_bytes + 5 * 8 * lm.footprint.fixed + 100_000
+    allowed = scheduler.stats().kv_bytes + 5 * 8 * lm.runtime.footprint.fixed + 100_000
     for _ in range(
         100
     ):  # a pass under way holds what it computes, and a busy machine frees it late

@@ -49,12 +49,12 @@ class Office:
             model, make = cache_kinds()[kind]()
             lm = _models[kind] = LanguageModel(model, alphabet_tokenizer())
             lm.tokenizer._tokenizer.chat_template = TEMPLATE
-            lm.make_cache = make  # type: ignore[method-assign]
+            lm.runtime.make_cache = make  # type: ignore[method-assign]
             lm.max_context = None
-            lm.pace = Still()
+            lm.runtime.pace = Still()
         self.lm = _models[kind]
         self.lm.prefix_cache.clear()
-        self.scheduler = Scheduler(self.lm, Limits(**limits))
+        self.scheduler = Scheduler(self.lm.runtime, Limits(**limits))
 
     def tokens(self, *messages: str) -> list[int]:
         """The prompt of a chat: a system prompt, and then a user and the model in turn."""
@@ -66,7 +66,7 @@ class Office:
         options = Options.of(
             {"max_tokens": count, "temperature": 0, "ignore_eos": True, "draft": "off"}
         )
-        return self.scheduler.submit(self.lm.prepare(prompt, options))
+        return self.scheduler.submit(self.lm.runtime.prepare(prompt, options))
 
     def finish(self, *handles: Handle) -> list[list[int]]:
         said: dict[Handle, list[int]] = {handle: [] for handle in handles}
@@ -183,7 +183,7 @@ def test_layers_that_hold_every_token_are_kept_once(kind: str) -> None:
     assert len({(block.parent, *block.tokens) for block in blocks}) == len(blocks)
     snapshots = [block.snapshot for block in blocks if block.snapshot is not None]
     assert len(snapshots) >= 3
-    layers = sum(block.count for block in blocks) * office.lm.footprint.growing
+    layers = sum(block.count for block in blocks) * office.lm.runtime.footprint.growing
     assert layers + sum(snapshot.nbytes for snapshot in snapshots) == cache.nbytes
 
 
@@ -224,8 +224,8 @@ def test_a_long_conversation_leaves_the_end_of_its_system_prompt_to_others(kind:
 def test_while_no_window_is_full_there_are_no_places() -> None:
     office = Office("rotating")
     prompt = office.tokens(SYSTEM, LONG)
-    assert office.lm.places(prompt[:15]) == []
-    assert office.lm.places(prompt)
+    assert office.lm.runtime.places(prompt[:15]) == []
+    assert office.lm.runtime.places(prompt)
 
 
 CHATS = st.lists(
@@ -260,12 +260,12 @@ def test_what_is_said_to_come_from_the_cache_is_not_run(caches: list[type]) -> N
     chatter = Chatter(
         make_cache=lambda: [each(1) if each is ArraysCache else each() for each in caches]
     )
-    scheduler = Scheduler(chatter.lm, Limits(prefill_chunk=64))
+    scheduler = Scheduler(chatter.lm.runtime, Limits(prefill_chunk=64))
     chatter.ran()  # to see if it runs several together
     chat = [{"role": "system", "content": SYSTEM}]
     for message in (LONG, "why blue?", LONG):
         chat.append({"role": "user", "content": message})
-        handle = scheduler.submit(chatter.lm.prepare(chat, Options.of({"draft": "off"})))
+        handle = scheduler.submit(chatter.lm.runtime.prepare(chat, Options.of({"draft": "off"})))
         while not handle.closed:
             scheduler.step()
         usage = handle.usage

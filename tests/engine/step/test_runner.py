@@ -75,12 +75,14 @@ OPTIONS: list[dict[str, Any]] = [
 
 def crowd(lm: LanguageModel, dice: random.Random, length: int = 20) -> None:
     """Requests of all kinds, with rewinds and forks on the way."""
-    hall = Scheduler(lm, Limits(max_batch=4))
+    hall = Scheduler(lm.runtime, Limits(max_batch=4))
     common = [dice.randrange(90) for _ in range(length + 20)]
     handles = []
     for number, options in enumerate(OPTIONS):
         checked = Options.of({"max_tokens": 14, "seed": number, "ignore_eos": True, **options})
-        handles.append(hall.submit(lm.prepare([*common[: length + 4 * number], number], checked)))
+        handles.append(
+            hall.submit(lm.runtime.prepare([*common[: length + 4 * number], number], checked))
+        )
     for step in range(200):
         hall.step()
         running = [handle for handle in handles if not handle.closed]
@@ -100,7 +102,7 @@ def test_another_runner_that_is_told_the_same_computes_the_same(
 ) -> None:
     model, make = cache_kinds()[kind]()
     lm = LanguageModel(model, alphabet_tokenizer())
-    lm.make_cache = make  # type: ignore[method-assign]
+    lm.runtime.make_cache = make  # type: ignore[method-assign]
     monkeypatch.setattr(model_module, "Runner", Recorder)
     monkeypatch.setattr(Recorder, "made", [])
     crowd(lm, random.Random(5))
@@ -109,7 +111,7 @@ def test_another_runner_that_is_told_the_same_computes_the_same(
 
     text = json.dumps([written(command) for command, _ in first.heard])
     cache = BlockStore(make, lm.prefix_cache.max_bytes)
-    slots = Slots(make, lm.footprint.spare) if first.slots is not None else None
+    slots = Slots(make, lm.runtime.footprint.spare) if first.slots is not None else None
     second = Runner(model, make, slots, lambda: cache)
     held: dict[int, Any] = {}
     for line, (_, found) in zip(json.loads(text), first.heard, strict=True):
@@ -144,7 +146,7 @@ def test_what_is_restored_from_disk_is_told_to_another_runner_as_well(
 
     disk = Disk(tmp_path / "other", 1 << 30, Layout(make, model))
     cache = BlockStore(make, lm.prefix_cache.max_bytes, folder=disk)
-    slots = Slots(make, lm.footprint.spare) if first.slots is not None else None
+    slots = Slots(make, lm.runtime.footprint.spare) if first.slots is not None else None
     second, held = Runner(model, make, slots, lambda: cache), []
     for command, found in first.heard:
         again = second.do(read(json.loads(json.dumps(written(command)))))
@@ -161,14 +163,14 @@ def test_a_kept_prefix_goes_straight_into_a_slot_where_others_run(
 ) -> None:
     model, make = cache_kinds()[kind]()
     lm = LanguageModel(model, alphabet_tokenizer())
-    lm.make_cache = make  # type: ignore[method-assign]
+    lm.runtime.make_cache = make  # type: ignore[method-assign]
     monkeypatch.setattr(model_module, "Runner", Recorder)
     monkeypatch.setattr(Recorder, "made", [])
-    hall, kept = Scheduler(lm, Limits(max_batch=4)), [i % 90 for i in range(600)]
+    hall, kept = Scheduler(lm.runtime, Limits(max_batch=4)), [i % 90 for i in range(600)]
     options = {"max_tokens": 8, "temperature": 0, "ignore_eos": True, "draft": "off"}
 
     def submit(prompt: list[int], **more: Any) -> Handle:
-        return hall.submit(lm.prepare(prompt, Options.of({**options, **more})))
+        return hall.submit(lm.runtime.prepare(prompt, Options.of({**options, **more})))
 
     def finish(*handles: Handle) -> list[list[int]]:
         while not all(handle.closed for handle in handles):
@@ -206,9 +208,9 @@ def test_images_are_written_down_as_digests_and_rows(monkeypatch: pytest.MonkeyP
 
     text = json.dumps([written(command) for command, _ in first.heard])
     assert "pixels" not in text and len(text) < 40_000
-    cache = BlockStore(lm.make_cache, lm.prefix_cache.max_bytes)
-    slots = Slots(lm.make_cache, lm.footprint.spare)
-    second = Runner(lm.model, lm.make_cache, slots, lambda: cache, feed=Shown())
+    cache = BlockStore(lm.runtime.make_cache, lm.prefix_cache.max_bytes)
+    slots = Slots(lm.runtime.make_cache, lm.runtime.footprint.spare)
+    second = Runner(lm.model, lm.runtime.make_cache, slots, lambda: cache, feed=Shown())
     held = {}
     for line, (_, found) in zip(json.loads(text), first.heard, strict=True):
         again = second.do(read(line, images))

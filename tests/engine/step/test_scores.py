@@ -87,9 +87,9 @@ def test_a_scored_prompt_beside_others_is_never_waited_for_and_run_again_if_it_i
     lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = lm.vocabulary.encode(TEXT)[:700]
-    scheduler = Scheduler(lm, Limits(keep_prefixes=False, prefill_chunk=512))
+    scheduler = Scheduler(lm.runtime, Limits(keep_prefixes=False, prefill_chunk=512))
     running = scheduler.submit(
-        lm.prepare([5], Options.of({"max_tokens": 99, "ignore_eos": True, "draft": "off"}))
+        lm.runtime.prepare([5], Options.of({"max_tokens": 99, "ignore_eos": True, "draft": "off"}))
     )
     while running.request.position < 3:
         scheduler.step()
@@ -102,7 +102,7 @@ def test_a_scored_prompt_beside_others_is_never_waited_for_and_run_again_if_it_i
 
     monkeypatch.setattr(Runner, "do", noted)
     scored = scheduler.submit(
-        lm.prepare(tokens, Options.of({"prompt_logprobs": 2, "draft": "off"}))
+        lm.runtime.prepare(tokens, Options.of({"prompt_logprobs": 2, "draft": "off"}))
     )
     while scored.kv.length < 300:
         scheduler.step()

@@ -45,7 +45,7 @@ def model_with(kind: str) -> LanguageModel:
     wrapped = alphabet_tokenizer()._tokenizer
     tokenizer = TokenizerWrapper(wrapped, BPEStreamingDetokenizer, eos_token_ids=[END])
     lm = LanguageModel(model, tokenizer)
-    lm.make_cache = make_cache  # type: ignore[method-assign]
+    lm.runtime.make_cache = make_cache  # type: ignore[method-assign]
     return lm
 
 
@@ -231,12 +231,12 @@ def alone(lm: LanguageModel, request: Asked) -> Seen:
     line = [request]
     while line[0].parent is not None:
         line.insert(0, line[0].parent)
-    row = lm.prepare(request.prompt, Options.of({**request.options, "draft": "off"}))
-    runner = Runner(lm.model, lm.make_cache)
+    row = lm.runtime.prepare(request.prompt, Options.of({**request.options, "draft": "off"}))
+    runner = Runner(lm.model, lm.runtime.make_cache)
     handle = Handle(row, KV(runner))
     seen = Seen()
     for each, heir in zip(line, [*line[1:], None], strict=True):
-        loop = Loop(runner, lm.sampler)
+        loop = Loop(runner, lm.runtime.sampler)
         loop.join(handle)
         deeds = each.deeds if heir is None else each.deeds[: heir.before + 1]
         play(loop, handle, seen, deeds, to_the_end=heir is None)
@@ -256,7 +256,7 @@ class Crowd:
     def __init__(self, lm: LanguageModel, limits: Limits) -> None:
         lm.prefix_cache.clear()
         self.lm = lm
-        self.scheduler = Scheduler(lm, limits)
+        self.scheduler = Scheduler(lm.runtime, limits)
         self.requests: list[Asked] = []
 
     @property
@@ -265,7 +265,7 @@ class Crowd:
 
     def submit(self, prompt: list[int], options: dict[str, Any]) -> None:
         options = {"draft": "off", **options}
-        row = self.lm.prepare(prompt, Options.of(options))
+        row = self.lm.runtime.prepare(prompt, Options.of(options))
         self.requests.append(Asked(prompt, options, self.scheduler.submit(row)))
 
     def cancel(self, request: Asked) -> None:
@@ -321,7 +321,7 @@ class Crowd:
 def test_a_row_says_in_any_company_what_it_says_alone(kind: str, data: st.DataObject) -> None:
     lm = model_with(kind)
     room = data.draw(st.sampled_from([None, 3, 9]), "sequences that the bytes are for")
-    unit = lm.footprint.alone(400)
+    unit = lm.runtime.footprint.alone(400)
     limits = Limits(
         max_batch=data.draw(st.sampled_from([1, 2, 5]), "max_batch"),
         max_bytes=unit * room if room else None,
@@ -432,8 +432,8 @@ def test_rows_of_very_different_lengths_run_side_by_side(ask: Callable[..., int]
 def test_a_fork_draws_with_its_own_seed_even_if_its_parent_leaves_at_once() -> None:
     lm, prompt = model_with("demo"), [5, 6, 7]
     options = {"temperature": 1.5, "max_tokens": 12, "ignore_eos": True}
-    scheduler = Scheduler(lm)
-    handle = scheduler.submit(lm.prepare(prompt, Options.of({**options, "seed": 1})))
+    scheduler = Scheduler(lm.runtime)
+    handle = scheduler.submit(lm.runtime.prepare(prompt, Options.of({**options, "seed": 1})))
     while handle.request.position < 4:
         scheduler.step()
     (twin,) = scheduler.fork(handle)
@@ -448,11 +448,13 @@ def test_a_fork_draws_with_its_own_seed_even_if_its_parent_leaves_at_once() -> N
 @pytest.mark.parametrize("kind", ["plain", "hybrid"])
 def test_rows_go_on_around_one_that_has_ended_and_not_left(kind: str) -> None:
     lm = model_with(kind)
-    loop = Loop(Runner(lm.model, lm.make_cache, Slots(lm.make_cache)), lm.sampler)
+    loop = Loop(
+        Runner(lm.model, lm.runtime.make_cache, Slots(lm.runtime.make_cache)), lm.runtime.sampler
+    )
     asked = []
     for seed, prompt in enumerate(([5, 6], [1, 2, 3], [4] * 9)):
         options = {"max_tokens": 20, "seed": seed, "temperature": 0.3, "ignore_eos": True}
-        handle = Handle(lm.prepare(prompt, Options.of(options)), KV(loop.runner))
+        handle = Handle(lm.runtime.prepare(prompt, Options.of(options)), KV(loop.runner))
         asked.append(Asked(prompt, options, handle))
         loop.join(handle)
     for step in range(25):

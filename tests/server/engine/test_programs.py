@@ -28,21 +28,21 @@ class Office:
 
     def __init__(self, speaker: Speaker, **limits: Any) -> None:
         self.lm = speaker.lm
-        self.scheduler = Scheduler(speaker.lm, Limits(**limits))
+        self.scheduler = Scheduler(speaker.lm.runtime, Limits(**limits))
         self.engine = Watched(lambda: (self.scheduler, None))
         self.slow = SlowCalls()
         self.seen: list[tuple[str, Delivery]] = []
 
     def control(self, function: Any, prompt: list[int], **options: Any) -> Mailbox:
         box = Mailbox(1, on_overflow=lambda: None, grows=True)
-        request = self.lm.prepare(prompt, control_options(options))
+        request = self.lm.runtime.prepare(prompt, control_options(options))
         steered = Steered("it", lambda: mlxgen.Program(function))
         self.engine.thread.steer(Running(steered, request, box, self.slow, opens_text=False))
         return box
 
     def submit(self, prompt: list[int], **options: Any) -> Mailbox:
         box = Mailbox(1, on_overflow=lambda: None)
-        self.engine.thread.submit([self.lm.prepare(prompt, Options.of(options))], box)
+        self.engine.thread.submit([self.lm.runtime.prepare(prompt, Options.of(options))], box)
         return box
 
     async def take(self, name: str, box: Mailbox) -> list[Delivery]:

@@ -157,7 +157,7 @@ def test_the_limit_for_kv_is_for_all_loaded_models_together(shelf: Path) -> None
             each = 64 * MIB // count
             assert [one.lm.memory.caches for one in fleet.serving] == [each] * count
             await server.until(lambda all=count * each: figure("byte_limit") == all)  # type: ignore[misc]
-        assert figure("weight_bytes") == sum(one.lm.weight_bytes for one in fleet.serving)
+        assert figure("weight_bytes") == sum(one.lm.runtime.weight_bytes for one in fleet.serving)
 
     run(test, model_dirs=(str(shelf),), cache_bytes=64 * MIB)
 

@@ -36,7 +36,7 @@ def lm() -> LanguageModel:
 
 @pytest.fixture
 def scheduler(lm: LanguageModel) -> Iterator[Scheduler]:
-    scheduler = Scheduler(lm)
+    scheduler = Scheduler(lm.runtime)
     yield scheduler
     scheduler.close()
 
@@ -52,7 +52,7 @@ class Desk:
         call = parse(body, self.model)
         reply = call.reply(id="id-1", created=1)
         events = [*reply.start()]
-        rows = [self.lm.prepare(job.prompt, job.options) for job in call.jobs]
+        rows = [self.lm.runtime.prepare(job.prompt, job.options) for job in call.jobs]
         handles = [self.scheduler.submit(row) for row in rows]
         while self.scheduler.busy:
             for event in self.scheduler.step():
@@ -248,5 +248,5 @@ def test_a_prefix_is_refused_with_the_alternatives_that_are_not_allowed_and_no_o
                     },
                     desk.model,
                 )
-                desk.lm.prepare(call.jobs[0].prompt, call.jobs[0].options)
+                desk.lm.runtime.prepare(call.jobs[0].prompt, call.jobs[0].options)
     assert verdicts == {True, False}

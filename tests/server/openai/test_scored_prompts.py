@@ -28,7 +28,7 @@ def lm() -> LanguageModel:
 
 @pytest.fixture
 def desk(lm: LanguageModel) -> Iterator[Desk]:
-    scheduler = Scheduler(lm)
+    scheduler = Scheduler(lm.runtime)
     yield Desk(lm, scheduler)
     scheduler.close()
 

@@ -40,7 +40,8 @@ class Scheduler(FakeScheduler):
 
 
 class FakeModel:
-    """A model without weights; ``shares`` are the plans that it was told to go by."""
+    """A model without weights, and its own runtime; ``shares`` are the plans that it was told to go
+    by."""
 
     def __init__(self, name: str, weight_bytes: int) -> None:
         self.name = name
@@ -48,6 +49,7 @@ class FakeModel:
         self.shares: list[tuple[int, int]] = []
         self.memory = SimpleNamespace(caches=0)
         self.prepare_all: Any = None
+        self.runtime = self
 
     def share_memory(self, weights: int, sharers: int) -> None:
         self.shares.append((weights, sharers))

@@ -390,16 +390,11 @@ class Tagged:
         return text.removeprefix("\n").removesuffix("\n") if self.lines else text.strip()
 
     def write(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-        return "\n".join(
-            "".join(
-                [
-                    filled(self.open, name, i),
-                    *(self._written(key, value) for key, value in arguments.items()),
-                    filled(self.close, name, i),
-                ]
-            )
-            for i, (name, arguments) in enumerate(calls)
-        )
+        texts = []
+        for i, (name, arguments) in enumerate(calls):
+            inner = "".join(self._written(key, value) for key, value in arguments.items())
+            texts.append(filled(self.open, name, i) + inner + filled(self.close, name, i))
+        return "\n".join(texts)
 
     def _written(self, key: str, value: Any) -> str:
         kind = self.kinds[not isinstance(value, str)]
@@ -457,20 +452,15 @@ class Literals:
         return f"{self.before}{name}{self.brackets[0]}{inner}{self.brackets[1]}"
 
     def _literal(self, value: Any) -> str:
-        if self.notation.python:
-            if isinstance(value, dict):
-                members = (f"{dumped(key)}: {self._literal(v)}" for key, v in value.items())
-                return f"{{{', '.join(members)}}}"
-            if isinstance(value, list):
-                return f"[{', '.join(map(self._literal, value))}]"
-            return str(value) if value is None or isinstance(value, bool) else dumped(value)
-        quote = self.notation.raw
+        python, quote, comma = self.notation.python, self.notation.raw, self.signs[1]
         if isinstance(value, dict):
-            members = (f"{key}:{self._literal(v)}" for key, v in value.items())
-            return f"{{{','.join(members)}}}"
+            keys = ((f"{dumped(key)}: " if python else f"{key}:", v) for key, v in value.items())
+            return f"{{{comma.join(f'{key}{self._literal(v)}' for key, v in keys)}}}"
         if isinstance(value, list):
-            return f"[{','.join(map(self._literal, value))}]"
-        return f"{quote}{value}{quote}" if isinstance(value, str) else dumped(value)
+            return f"[{comma.join(map(self._literal, value))}]"
+        if python and (value is None or isinstance(value, bool)):
+            return str(value)
+        return f"{quote}{value}{quote}" if quote and isinstance(value, str) else dumped(value)
 
 
 Style: TypeAlias = Objects | Headed | Tagged | Literals

@@ -9,9 +9,9 @@ on the pieces in which the text came, and is a value that JSON can tell.
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
-import unicodedata
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -385,32 +385,18 @@ _HEX = "[0-9a-fA-F]"
 _PAIR = regex.compile(rf"\\u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}")
 _JSON_ESCAPE = regex.compile(rf"\\u{_HEX}{{4}}|\\[\"'\\/bfnrt]")
 _PYTHON_ESCAPE = regex.compile(
-    rf"\\(?:u{_HEX}{{4}}|[0-7]{{1,3}}|x{_HEX}{{2}}|U{_HEX}{{8}}|N\{{[^}}]*\}}|[\\'\"abfnrtv\n])"
+    rf"\\(?:u{_HEX}{{4}}|[0-3]?[0-7]{{1,2}}|x{_HEX}{{2}}|U{_HEX}{{8}}|N\{{[^}}]*\}}|[\\'\"abfnrtv\n])"
 )
-_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\n": ""}
 
 
 def _unescaped(escape: str) -> str:
     """The character that an escape stands for; half a character is a replacement character."""
-    kind, rest = escape[1], escape[2:]
-    if kind == "u" and len(rest) >= 4:
-        units = [int(each, 16) for each in escape.split("\\u")[1:]]
-        data = b"".join(unit.to_bytes(2, "big") for unit in units)
-        return data.decode("utf-16-be", "replace")
-    if kind in "xU" and rest:
-        return _character(int(rest, 16))
-    if kind == "N" and rest:
-        try:
-            return unicodedata.lookup(rest[1:-1])
-        except KeyError:
-            return escape
-    if kind.isdigit():
-        return _character(int(escape[1:], 8))
-    return _ESCAPES.get(kind, kind)
-
-
-def _character(code: int) -> str:
-    return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else "\ufffd"
+    if escape[1] in "/'":
+        return escape[1]
+    try:
+        return _encodable(codecs.decode(escape, "unicode_escape"))
+    except UnicodeDecodeError:  # no character has this name, or this number
+        return escape if escape[1] == "N" else "\ufffd"
 
 
 def _bare(text: str, *, strings: bool) -> Any:

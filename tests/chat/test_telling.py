@@ -130,7 +130,7 @@ FIRST_CALL = (  # gpt-oss, GigaChat3, Llama 3.1: one call, whose name is that of
     "{% set c = m.tool_calls[0].function %}{% set ns.n = c.name %}"
     "[call {{ c.name }}]{{ c.arguments | tojson }}"
     "{% elif m.role == 'tool' %}[result {{ ns.n }}]{{ m.content }}"
-    "{% else %}[{{ m.role }}]{{ m.content }}{% endif %}{% endfor %}"
+    "{% elif m.role != 'function' %}[{{ m.role }}]{{ m.content }}{% endif %}{% endfor %}"
 )
 LAST_NAME = FIRST_CALL.replace(  # both calls, but results with the name of the last one
     "{% set c = m.tool_calls[0].function %}{% set ns.n = c.name %}"
@@ -148,6 +148,9 @@ TEXT_OR_CALL = (  # R1: a call is only seen without text
     "{% else %}[{{ m.role }}]{{ m.content }}{% endif %}{% endfor %}"
 )
 IN_REPR = CHATML.replace("{{ m.content }}", "{{ [m.content] | string }}")
+FIRST_PART = CHATML.replace(
+    "{{ m.content }}", "{{ m.content if m.content is string else m.content[0].text }}"
+)
 STRICT = IN_TURN.replace("m.role == 'user'", "m.role in ['user', 'system']")
 OLD_TURNS = "{% for m in messages[-2:] %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 
@@ -193,6 +196,16 @@ OLD_TURNS = "{% for m in messages[-2:] %}[{{ m.role }}]{{ m.content }}{% endfor 
             TWO,
             '[user]ONE[assistant]{"name": "weather", "arguments": {"city": "OSLO"}}\n'
             '{"name": "bash", "arguments": {"command": "ROME"}}[tool]COLD[tool]HOT',
+        ),
+        (
+            FIRST_CALL,
+            [USER, calls(OSLO), {"role": "function", "name": "weather", "content": "COLD"}],
+            '[user]ONE[call weather]{"city": "OSLO"}[result weather]COLD',
+        ),
+        (
+            FIRST_PART,
+            [{"role": "user", "content": [{"type": "text", "text": t} for t in ("ONE", "TWO")]}],
+            "[user]ONE\nTWO",
         ),
         (IN_REPR, [says("user", "a\nb")], "[user]['a\\nb']"),
         (STRICT, [says("assistant", "HI"), USER], "user:|assistant:HI|user:ONE|"),

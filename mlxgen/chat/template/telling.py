@@ -229,18 +229,18 @@ def in_order(messages: Messages) -> Messages:
 def ways(messages: Messages, write: WriteCalls | None) -> Iterator[Way]:
     """Ways to tell a conversation, the closest first.
 
-    Images that a tool returned as the user's; what was said before a call as a thought, if there
-    are others, or as a message of its own; one call a message; calls as text, as the model itself
-    writes them, with results in their role, or as the user's. Each of these with instructions as
-    one message, after the first message as the user's, or all of them so; and then with user and
-    assistant in turn.
+    Texts in pieces as one; images that a tool returned as the user's; what was said before a call
+    as a thought, if there are others, or as a message of its own; one call a message; calls as
+    text, as the model itself writes them, with results in their role, or as the user's. Each of
+    these with instructions as one message, after the first message as the user's, or all of them
+    so; and then with user and assistant in turn.
     """
     shown: list[Way] = [_as_it_is]
-    if any(map(_shows, messages)):
-        shown.append(_handed_on)
+    if any(isinstance(message.get("content"), (list, tuple)) for message in messages):
+        shown += [_in_one_piece, _handed_on]
     calls: list[Way] = [_as_it_is]
     if any(message.get("role") in _RESULTS or calls_of(message) for message in messages):
-        calls += [_thoughtful, _apart, _singly, lambda told: _singly(_apart(told))]
+        calls += [_as_tools, _thoughtful, _apart, _singly, lambda told: _singly(_apart(told))]
         spelled = partial(_spelled, write=write)
         calls += [partial(_taken, (show, spelled)) for show in shown]
         calls += [partial(_taken, (_handed_on, spelled, _results_as_users))]
@@ -259,6 +259,25 @@ def _taken(steps: Sequence[Way], messages: Messages) -> Messages:
 
 def _as_it_is(messages: Messages) -> Messages:
     return messages
+
+
+def _in_one_piece(messages: Messages) -> Messages:
+    """Contents of several texts as one."""
+    told: list[Mapping[str, Any]] = []
+    for message in messages:
+        parts = message.get("content")
+        if isinstance(parts, (list, tuple)) and all("text" in part for part in parts):
+            message = {**message, "content": "\n".join(part["text"] for part in parts)}
+        told.append(message)
+    return told
+
+
+def _as_tools(messages: Messages) -> Messages:
+    """Results of functions as those of tools."""
+    return [
+        {**message, "role": "tool"} if message.get("role") in _RESULTS else message
+        for message in messages
+    ]
 
 
 def _spelled(messages: Messages, write: WriteCalls | None) -> Messages:

@@ -87,6 +87,7 @@ def grown(style: str) -> dict[str, tuple[str, str, str]]:
         ("quotes", "echo \"x\" 'y' \\ { [ ( } ] ), "),
         ("tags", "</parameter> <arg_key>a</arg_key> </function> "),
         ("marks", f"{format.start} {format.end} "),
+        ("blanks", "    "),
     ):
         for tool, arguments in (("bash", {"command": text}), ("types", {"any": [text]})):
             if tool == "types" and name != "quotes":

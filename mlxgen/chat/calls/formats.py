@@ -143,7 +143,7 @@ def _glm(prefix: str) -> Tagged:
         after=(value_end, "\n"),
         head=rf"{_NAME}(?=[\s<{{])",
         tag=rf"{key}(?P<key>[^<>]+)(?:{key_end}|{value_end})(?:\\n|\s)*{value}",
-        half=rf"(?:{key})?\s*(?P<key>\L<keys>)\s*(?:{key_end})?(?:\\n|\s)*{value}",
+        half=rf"(?:{key})?\s{{0,9}}(?P<key>\L<keys>)\s*(?:{key_end})?(?:\\n|\s)*{value}",
         end=value_end,
     )
 

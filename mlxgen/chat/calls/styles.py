@@ -236,7 +236,7 @@ class Tagged:
     head: str
     tag: str
     half: str = (
-        r"(?:<|(?<![/\w=\"'<]))(?:atem:)?(?:param(?:eter)?)?[\s=]*(?:name\s*=\s*)?"
+        r"(?:<|(?<![/\w=\"'<]))(?:atem:)?(?:param(?:eter)?)?[\s=]{0,9}(?:name\s*=\s*)?"
         r"[\"']?(?P<key>\L<keys>)[\"']?\s*>"
     )
     end: str

@@ -17,7 +17,7 @@ from mlxgen.server.reply import Event, Sent
 from mlxgen.server.responses import parse_responses
 from mlxgen.server.served_model import ServedModel
 
-from .openai.kit import chunks_of, demo, news, read_again, usage, whole_of
+from .kit import chunks_of, demo, news, read_again, usage, whole_of
 
 READ_CALL = '<tool_call>\n{"name": "Read", "arguments": {"path": "/a"}}\n</tool_call>'
 ANSWERS = {

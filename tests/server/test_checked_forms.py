@@ -11,7 +11,7 @@ import pytest
 from mlxgen.filters import Constraint
 from mlxgen.server.text_request import json_form
 
-from .openai.kit import demo
+from .kit import demo
 from .running import Running, events, question
 
 DIGIT = {"type": "integer", "minimum": 0, "maximum": 9}

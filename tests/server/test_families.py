@@ -15,7 +15,7 @@ from mlxgen.server.served_model import ServedModel
 
 from ..chat.kit import tokens_of
 from ..chat.makers import MAKERS, vocabulary_of
-from .openai.kit import chunks_of, news, served, usage, whole_of
+from .kit import chunks_of, news, served, usage, whole_of
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 TEXT = MAKERS["gpt-oss"].written(("get", {"city": "Oslo"}), thought="Hm.", text="I look.")

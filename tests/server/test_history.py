@@ -11,7 +11,7 @@ from mlxgen.server.errors import RequestError
 from mlxgen.server.messages import parse_messages
 from mlxgen.server.responses import parse_responses
 
-from .openai.kit import demo
+from .kit import demo
 
 USER = {"role": "user", "content": "Hello"}
 CALL = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}

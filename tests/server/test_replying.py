@@ -23,7 +23,7 @@ from mlxgen.server.reply import Sent
 from mlxgen.server.responses import parse_responses
 from mlxgen.server.served_model import ServedModel
 
-from .openai.kit import chunks_of, demo, usage
+from .kit import chunks_of, demo, usage
 
 HELLO = [{"role": "user", "content": "Hello"}]
 SIGNS: list[tuple[Callable[[Any, ServedModel], Ask], Mapping[str, Any], str, str]] = [

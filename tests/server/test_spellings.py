@@ -17,7 +17,7 @@ from mlxgen.server.token_work import tokenize
 from mlxgen.tokens import Vocabulary
 from tests.fakes import byte_level_tokenizer
 
-from .openai.kit import demo, served
+from .kit import demo, served
 from .running import Running
 
 ASK = [{"role": "user", "content": "Hello"}]

@@ -15,7 +15,7 @@ from mlxgen.server.served_model import ServedModel
 from tests.fakes import byte_level_tokenizer
 
 from .apis import ANSWERS, APIS, CHAT, MESSAGES, READ_CALL, RESPONSES, SCHEMA, Api, Said, answers
-from .openai.kit import demo, plain, refused, served, thinker, usage
+from .kit import demo, plain, refused, served, thinker, usage
 from .running import ASK, Running
 
 EACH = pytest.mark.parametrize("api", APIS, ids=str)

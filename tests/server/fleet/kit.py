@@ -23,7 +23,7 @@ from mlxgen.server.settings import Settings
 from tests.fakes.checkpoints import write_checkpoint
 from tests.fakes.tokenizers import byte_level_tokenizer
 from tests.server.fakes import WAIT, FakeScheduler
-from tests.server.openai.kit import plain
+from tests.server.kit import plain
 
 MIB = 1 << 20
 LEAST = 128 * MIB

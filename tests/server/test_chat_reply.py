@@ -17,7 +17,7 @@ from mlxgen.tokens import Token
 from tests.chat import kit
 from tests.chat.kit import tool
 
-from ...effort import tries
+from ..effort import tries
 from .kit import HELLO, chunks_of, demo, news, read_again, usage, whole_of, without
 
 CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Oslo"}}</tool_call>'

@@ -15,7 +15,7 @@ from mlxgen.server.completions import CompletionRequest, parse_completion
 from mlxgen.server.errors import RequestError
 from tests.chat.kit import tool
 
-from ...effort import tries
+from ..effort import tries
 from .kit import HELLO, demo
 
 JSON = st.recursive(

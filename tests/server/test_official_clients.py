@@ -1,15 +1,17 @@
-"""Responses as the official client reads them, from a server."""
+"""The official clients of the Responses API and of the Messages API, and what they read."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 from openai import OpenAI
 from pydantic import BaseModel
 
-from ..running import ASK, Running
+from .running import ASK, WAIT, Running
 
 PLAIN: Any = {"effort": "none"}
 WEATHER: Any = {
@@ -113,3 +115,63 @@ def test_events_are_named_and_nothing_follows_the_last(server: Running) -> None:
         said = [line for line in lines if line]
     assert said[0] == "event: response.created"
     assert said[-2] == "event: response.completed" and said[-1].startswith("data: {")
+
+
+READ = {
+    "name": "read",
+    "input_schema": {
+        "type": "object",
+        "properties": {"path": {"enum": ["/a", "/b"]}},
+        "required": ["path"],
+    },
+}
+MODEL = "claude-of-some-name"
+
+
+@pytest.fixture
+def anthropic_client(server: Running) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(
+        base_url=server.url, api_key="any", max_retries=0, timeout=WAIT
+    ) as client:
+        yield client
+
+
+def test_a_message_and_its_stream_say_the_same(anthropic_client: anthropic.Anthropic) -> None:
+    asked = {
+        "model": MODEL,
+        "max_tokens": 30,
+        "messages": [{"role": "user", "content": "Hello"}],
+    }
+    message = anthropic_client.messages.create(**asked)  # type: ignore[call-overload]
+    assert message.type == "message" and message.usage.output_tokens > 0
+    with anthropic_client.messages.stream(**asked) as stream:  # type: ignore[arg-type]
+        final = stream.get_final_message()
+    assert [b.model_dump() for b in final.content] == [b.model_dump() for b in message.content]
+    assert final.stop_reason == message.stop_reason
+    total = final.usage.input_tokens + (final.usage.cache_read_input_tokens or 0)
+    counted = anthropic_client.messages.count_tokens(model=MODEL, messages=asked["messages"])  # type: ignore[arg-type]
+    assert counted.input_tokens == total
+
+
+def test_a_tool_that_must_be_called_is_called(anthropic_client: anthropic.Anthropic) -> None:
+    with anthropic_client.beta.messages.stream(
+        model=MODEL,
+        max_tokens=200,
+        messages=[{"role": "user", "content": "Read it"}],
+        tools=[READ],  # type: ignore[list-item]
+        tool_choice={"type": "any", "disable_parallel_tool_use": True},
+    ) as stream:
+        message = stream.get_final_message()
+    [use] = [block for block in message.content if block.type == "tool_use"]
+    assert use.name == "read" and use.input in ({"path": "/a"}, {"path": "/b"})
+    assert message.stop_reason == "tool_use"
+
+
+def test_errors_are_those_that_the_client_knows(anthropic_client: anthropic.Anthropic) -> None:
+    with pytest.raises(anthropic.BadRequestError, match="temperature"):
+        anthropic_client.messages.create(
+            model=MODEL,
+            max_tokens=3,
+            messages=[{"role": "user", "content": "Hello"}],
+            extra_body={"temperature": -1},
+        )

@@ -1,12 +1,20 @@
-"""Requests of the Responses API: what their fields mean, and how the wrong ones are refused."""
+"""The Responses API: what requests mean, which are refused, and the events of replies."""
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
 import pytest
-from openai.types.responses import EasyInputMessageParam, response_create_params
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.responses import (
+    EasyInputMessageParam,
+    ResponseStreamEvent,
+    response_create_params,
+)
+from openai.types.responses import Response as Whole
 from openai.types.responses import response_input_item_param as items_sent
 from openai.types.responses.function_tool_param import FunctionToolParam
 from openai.types.responses.response_function_tool_call_param import (
@@ -16,13 +24,17 @@ from openai.types.responses.response_reasoning_item_param import ResponseReasoni
 from pydantic import TypeAdapter
 
 from mlxgen.engine import Options
+from mlxgen.errors import DeadEndError, ModelError, QueueFullError
 from mlxgen.server.ask import Ask
 from mlxgen.server.chat import parse_chat
+from mlxgen.server.errors import RequestError
 from mlxgen.server.history import responses_history
 from mlxgen.server.peers import RESPONSES as ELSEWHERE
+from mlxgen.server.reply import Event, Reply
 from mlxgen.server.responses import Input, ResponsesRequest, parse_responses, rendered
 
-from ..openai.kit import demo, refused
+from .apis import ANSWERS, READ_CALL, RESPONSES, answers, spoken
+from .kit import demo, news, read_again, refused
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -214,3 +226,162 @@ def test_items_that_the_client_types_are_read() -> None:
         "description": "d",
     }
     assert call_of(input=[message, thought, call, result], tools=[tool]).jobs
+
+
+EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+ENDS = ("response.completed", "response.incomplete")
+
+
+def reply_to(stream: bool, **fields: Any) -> Reply:
+    return RESPONSES.call(stream=stream, **fields).reply(id="resp_1", created=1)
+
+
+def whole(says: str, finish: Any = "stop", **fields: Any) -> Any:
+    return answers(RESPONSES, says, finish=finish, **fields)[1]
+
+
+def check_sequence(events: list[Event]) -> list[Event]:
+    """The laws of a stream; returns the items that are done."""
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    items: list[Event] = []
+    opened: Event | None = None
+    texts: list[str] = []
+    part: Event | None = None
+    for event in events[2:-1]:
+        kind = event["type"]
+        assert event["output_index"] == len(items), "one item after another"
+        if kind == "response.output_item.added":
+            assert opened is None
+            opened, texts = event["item"], []
+            assert opened["status"] == "in_progress"
+            continue
+        assert opened is not None
+        if kind == "response.output_item.done":
+            assert event["item"]["id"] == opened["id"] and part is None
+            assert event["item"]["type"] == opened["type"]
+            items.append(event["item"])
+            opened = None
+            continue
+        assert event["item_id"] == opened["id"]
+        assert event.get("content_index", event.get("summary_index", 0)) == 0
+        if kind.endswith("part.added"):
+            assert part is None
+            part = event["part"]
+        elif kind.endswith("part.done"):
+            assert event["part"] == {**(part or {}), "text": "".join(texts)}
+            part = None
+        elif kind.endswith(".delta"):
+            assert event["delta"]
+            texts.append(event["delta"])
+        else:
+            assert kind.endswith(".done"), kind
+            assert event.get("text", event.get("arguments")) == "".join(texts)
+    assert opened is None, "every item is done"
+    assert len({item["id"] for item in items}) == len(items)
+    return items
+
+
+@given(
+    st.sampled_from(sorted(ANSWERS)),
+    st.lists(st.integers(0, 9), max_size=4),
+    st.sampled_from(["stop", "length"]),
+    st.sampled_from([None, "auto"]),
+)
+def test_a_stream_keeps_its_laws_and_says_what_the_whole_says(
+    name: str, delays: list[int], finish: Any, summary: str | None
+) -> None:
+    fields: Any = {"reasoning": {"summary": summary}}
+    events, answer = answers(RESPONSES, ANSWERS[name], delays, finish, **fields)
+    for event in events:
+        EVENT.validate_python(json.loads(json.dumps(event, allow_nan=False)))
+    items = check_sequence(events)
+    last = events[-1]
+    assert last["type"] in ENDS and last["response"]["output"] == items
+    assert last["response"] == answer
+    Whole.model_validate(json.loads(json.dumps(answer, allow_nan=False)))
+
+
+def test_thoughts_text_and_calls_are_items_of_their_own() -> None:
+    answer = whole(ANSWERS["all of it"])
+    thought, text, one, two = answer["output"]
+    assert thought["content"] == [{"type": "reasoning_text", "text": "A file."}]
+    assert thought["summary"] == []
+    assert text["content"][0]["text"] == "I read." and text["role"] == "assistant"
+    for call in (one, two):
+        assert call["type"] == "function_call" and call["name"] == "Read"
+        assert json.loads(call["arguments"]) == {"path": "/a"}
+    assert one["call_id"] != two["call_id"]
+    assert answer["status"] == "completed" and answer["incomplete_details"] is None
+
+
+def test_thoughts_are_the_summary_if_one_is_asked_for() -> None:
+    thought, _ = whole(ANSWERS["thoughts"], reasoning={"summary": "auto"})["output"]
+    assert thought["summary"] == [{"type": "summary_text", "text": "A greeting."}]
+    assert "content" not in thought
+
+
+def test_an_answer_that_is_cut_off_is_incomplete_and_so_is_its_last_item() -> None:
+    *_, last = answers(RESPONSES, "Hello the", finish="length")[0]
+    assert last["type"] == "response.incomplete"
+    response = last["response"]
+    assert response["status"] == response["output"][-1]["status"] == "incomplete"
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    *others, cut = whole(READ_CALL[:50], "length")["output"]
+    assert not others and cut["type"] == "function_call" and cut["status"] == "incomplete"
+
+
+def test_the_usage_tells_cached_and_reasoning_tokens() -> None:
+    answer = whole(ANSWERS["thoughts"])
+    told = answer["usage"]
+    assert told["input_tokens"] == 7 and told["input_tokens_details"]["cached_tokens"] == 2
+    assert told["output_tokens"] == 5 and told["total_tokens"] == 12
+    assert told["output_tokens_details"]["reasoning_tokens"] > 0
+
+
+def test_a_response_says_what_it_was_asked_for_and_what_was_taken_of_it() -> None:
+    answer = whole(
+        "Hi",
+        instructions="Be brief.",
+        tools=[RESPONSES.tool(), {"type": "web_search"}],
+        metadata={"a": "b"},
+        temperature=0.5,
+        store=True,
+        text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
+    )
+    assert answer["instructions"] == "Be brief." and answer["metadata"] == {"a": "b"}
+    assert [tool["name"] for tool in answer["tools"]] == ["Read"]
+    assert answer["temperature"] == 0.5 and answer["store"] is False
+    assert answer["text"]["format"]["schema"] == {"type": "object"}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (
+            RequestError.at("input", "too long", "context_length_exceeded"),
+            "context_length_exceeded",
+        ),
+        (DeadEndError("nothing"), "server_error"),
+        (QueueFullError("full"), "rate_limit_exceeded"),
+        (RequestError("late", status=504, code="timeout"), "server_error"),
+        (RequestError.at("tools", "no", "invalid_grammar"), "invalid_prompt"),
+        (ModelError("broken"), "server_error"),
+        (ValueError("secret"), "server_error"),
+    ],
+)
+def test_a_stream_that_fails_ends_with_a_code_that_agents_know(error: Exception, code: str) -> None:
+    reply = reply_to(True)
+    events: list[Any] = [*reply.start(), *reply.take(news(spoken("Hello there!")[0]))]
+    events.append(reply.fail(error))
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    last = events[-1]
+    assert last["type"] == "response.failed" and last["response"]["status"] == "failed"
+    assert last["response"]["error"]["code"] == code
+    assert "secret" not in json.dumps(last)
+
+
+def test_a_sign_of_life_has_a_number_as_well() -> None:
+    reply = reply_to(True)
+    [event] = read_again(reply.alive())
+    assert event["type"] == "response.in_progress" and event["sequence_number"] == 2

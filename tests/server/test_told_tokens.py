@@ -1,12 +1,15 @@
-"""Tokens are aligned with the parts of the text that they gave."""
+"""Which bytes of a token are in which part of a reply, and what stays of a text."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mlxgen
 from mlxgen.chat.splitter import Kind, Span
-from mlxgen.engine.chunk import Chunk
+from mlxgen.engine import Usage
+from mlxgen.engine.chunk import Chunk, fold
+from mlxgen.server.openai_reply import settled
 from mlxgen.server.told_tokens import Reported, TokenReport
 from mlxgen.text import TextDecoder
 from mlxgen.tokens import Vocabulary
@@ -122,3 +125,26 @@ def test_the_bytes_of_a_part_joined_are_its_text(
         if unbroken or (text == whole and len({name for name, _ in spans}) == 1):
             assert data.decode("utf-8", "replace") == part
     assert "".join(token.text for token in reported) == text
+
+
+def test_what_stays_has_the_same_text_and_tokens_without_retractions() -> None:
+    lm = mlxgen.load()
+
+    async def program(g: mlxgen.Guide) -> None:
+        await g.fixed("One é")
+        start = g.label()
+        await g.fixed(" tow é")
+        await g.gen(max_tokens=2)
+        await g.backtrack(start)
+        await g.fixed(" two é")
+        await g.gen(max_tokens=3, temperature=1)
+
+    run = lm.control("Once", mlxgen.Program(program), seed=1, stop="zzz")
+    chunks = [chunk for _, chunk in run]
+    assert any(chunk.retract for chunk in chunks)
+    left = list(settled(chunks, TextDecoder(lm.vocabulary, strip=False)))
+    whole = fold(chunks, Usage())
+    again = fold(left, Usage())
+    assert (again.text, again.tokens) == (whole.text, whole.tokens)
+    assert again.finish_reason == whole.finish_reason
+    assert not any(chunk.retract for chunk in left)

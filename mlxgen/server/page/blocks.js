@@ -4,8 +4,8 @@
 // what is selected in them stays. highlight.js and KaTeX are loaded when an answer first needs them, and each piece of
 // code and each formula is a task of its own: a long answer opens at once without them.
 
-import { Component, h } from "preact";
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { h } from "preact";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { CopyButton, html, useElement } from "./html.js";
 import { grownBlocks } from "./markdown-tree.js";
 
@@ -22,15 +22,7 @@ export function Blocks({ text, growing = false, places = /** @type {any} */ (nul
 }
 
 /** One block; it is drawn again only if its node is another one. */
-class Block extends Component {
-  shouldComponentUpdate({ node }) {
-    return node !== this.props.node;
-  }
-
-  render({ node }) {
-    return elementOf(node);
-  }
-}
+const Block = ({ node }) => useMemo(() => elementOf(node), [node]);
 
 function elementOf(node) {
   if (typeof node === "string") return node;

@@ -68,7 +68,6 @@ export function EnginePanel() {
   const [found, setFound] = useState(/** @type {any} */ (null)); // {engine, speed} or {problem}
   useEffect(() => {
     if (!open) return undefined;
-    let timer = /** @type {number | null} */ (0); // null when it is closed
     let before = /** @type {any} */ (null);
     const ask = async () => {
       try {
@@ -79,13 +78,10 @@ export function EnginePanel() {
       } catch (error) {
         setFound({ problem: error.message });
       }
-      timer = timer === null ? null : setTimeout(ask, EVERY);
     };
     ask();
-    return () => {
-      clearTimeout(timer ?? 0);
-      timer = null;
-    };
+    const timer = setInterval(ask, EVERY);
+    return () => clearInterval(timer);
   }, [open]);
   return html`<div id="engine" class="popover menu" popover="auto" role="dialog" aria-labelledby="engine-title" onKeyDown=${stopEscape}
     onToggle=${({ newState }) => setOpen(newState === "open")}>

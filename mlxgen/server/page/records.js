@@ -19,7 +19,7 @@ const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
 const strict = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
 /** Bytes as they are stored: a string, if they are text. */
-export function packed(bytes) {
+function packed(bytes) {
   try {
     return strict.decode(Uint8Array.from(bytes));
   } catch {
@@ -137,7 +137,7 @@ export function textOf(records, part) {
 }
 
 /** The bytes of a token in a part of the answer, `content` or `reasoning`. */
-export function bytesIn(record, part) {
+function bytesIn(record, part) {
   const own = part === "content" ? record.c : record.r;
   if (own) return Uint8Array.from(own);
   return record.p === part ? unpacked(record.b) : [];

@@ -3,8 +3,8 @@
 // One tab stop for each group, and arrow keys within. What is seen as one character, but is several
 // tokens, is one box that spans them.
 
-import { Component, h } from "preact";
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { h } from "preact";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { html, useElement } from "./html.js";
 import { LEVELS, levelOf, percent, Speller } from "./records.js";
 import { classOf, columnsOf, hexOf, labelOf, MARKS, markNames, TokenLines } from "./token-lines.js";
@@ -76,15 +76,7 @@ export function TokenView({ path, open, unfolded, fold }) {
 }
 
 /** A box of lines; it is drawn again only if it is another one. */
-class Lines extends Component {
-  shouldComponentUpdate({ box }) {
-    return box !== this.props.box;
-  }
-
-  render({ box }) {
-    return h("div", { class: "lines" }, box.items.map(itemOf));
-  }
-}
+const Lines = ({ box }) => useMemo(() => h("div", { class: "lines" }, box.items.map(itemOf)), [box]);
 
 function itemOf(item) {
   if (!item.parts) return tokenOf(item);

@@ -47,6 +47,21 @@ def test_a_number_out_of_range_is_said_before_anything_is_sent(chat: Chat) -> No
     assert field.get_attribute("aria-invalid") == "false"
 
 
+def test_an_edited_message_that_the_settings_do_not_allow_is_not_lost(chat: Chat) -> None:
+    chat.set(GREEDY)
+    chat.ask(FACT)
+    chat.set({"Temperature": "-3"})
+    chat.page.get_by_role("button", name="Edit").first.click()
+    box = chat.page.get_by_label("Edited message")
+    box.fill("What is 3 + 4?")
+    chat.press("Ask this instead")
+    chat.page.get_by_text("Temperature: enter 0 or more, not -3.").wait_for()
+    assert box.input_value() == "What is 3 + 4?"
+    chat.page.get_by_label("Temperature", exact=True).fill("0")
+    chat.press("Ask this instead")
+    chat.until(lambda: chat.answer == "3 + 4 = 7.")
+
+
 def test_a_schema_that_is_no_json_is_said_before_anything_is_sent(chat: Chat) -> None:
     chat.set({"The answer must be": "schema", "JSON schema": '{"type": '})
     chat.say(FACT)

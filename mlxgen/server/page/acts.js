@@ -110,9 +110,9 @@ export function makeActs({ store, session }) {
       if (last) acts.editMessage(last);
       return Boolean(last);
     },
-    edit(node, message) {
-      store.set({ editing: null });
-      return ask((current) => userNode(parentOf(current, node), message));
+    async edit(node, message) {
+      // What is typed stays as long as the settings do not allow to ask it.
+      if (await ask((current) => userNode(parentOf(current, node), message))) store.set({ editing: null });
     },
     giveResults: (node, results) => ask(() => toolNode(node, results)),
 

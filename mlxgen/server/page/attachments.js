@@ -2,7 +2,7 @@
 //
 // `files` of a message are {name, text}, and its `images` {name, url} with a `data:` address.
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { countTokens } from "./api.js";
 import { fenced } from "./conversation.js";
 import { counted, inBytes } from "./figures.js";
@@ -75,17 +75,10 @@ function Chip({ file }) {
   </details>`;
 }
 
-/** Attachments that are being gathered: [kept, add(files, options), set(kept), the view]. `changed(kept)` is
- *  called whenever a person has changed them. */
-export function useTray(initial, changed = /** @type {(kept: any) => void} */ (() => {})) {
+/** Attachments that are being gathered: [kept, add(files, options), set(kept), the view]. */
+export function useTray(initial) {
   const [kept, setKept] = useState({ files: initial.files ?? [], images: initial.images ?? [] });
   const [problem, setProblem] = useState("");
-  const take = (next) => {
-    setKept(next);
-    changed(next);
-  };
-  const latest = useRef(kept); // more may have come while files were read
-  latest.current = kept;
   const add = async (files, options) => {
     const problems = [];
     const found = [];
@@ -99,13 +92,14 @@ export function useTray(initial, changed = /** @type {(kept: any) => void} */ ((
     }
     setProblem(problems.join(" "));
     const [texts, pictures] = [false, true].map((isImage) => found.filter((one) => "url" in one === isImage));
-    take({ files: [...latest.current.files, ...texts], images: [...latest.current.images, ...pictures] });
+    // More may have come while these were read.
+    setKept(({ files: before, images }) => ({ files: [...before, ...texts], images: [...images, ...pictures] }));
   };
   const set = (next) => {
     setProblem("");
     setKept({ files: next.files ?? [], images: next.images ?? [] });
   };
-  const remove = (one) => take({ files: kept.files.filter((other) => other !== one), images: kept.images.filter((other) => other !== one) });
+  const remove = (one) => setKept({ files: kept.files.filter((other) => other !== one), images: kept.images.filter((other) => other !== one) });
   const view = html`<div class="tray"><${Attachments} ...${kept} remove=${remove} /><p class="problem small" role="alert">${problem}</p></div>`;
   return /** @type {const} */ ([kept, add, set, view]);
 }

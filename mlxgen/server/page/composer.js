@@ -25,7 +25,7 @@ export function Composer() {
   const draft = Object.keys(current.nodes).length ? current.id : "new";
   const [first] = useState(() => loadDraft(draft));
   const [text, setText] = useState(first.text);
-  const [kept, add, setTray, tray] = useTray(first, (next) => saveDraft(draft, { text, ...next }));
+  const [kept, add, setTray, tray] = useTray(first);
   const [dropping, setDropping] = useState(false);
   const box = useElement();
   const form = useElement();
@@ -35,6 +35,7 @@ export function Composer() {
     setText(message.text);
     setTray(message);
   };
+  useLayoutEffect(() => saveDraft(draft, { text, ...kept }), [draft, text, kept]);
   useLayoutEffect(() => {
     box.current.style.height = "auto";
     box.current.style.height = `${box.current.scrollHeight + 2}px`;
@@ -47,14 +48,9 @@ export function Composer() {
     if (running || (!text.trim() && !kept.files.length && !kept.images.length)) return;
     const message = { text, ...kept };
     show(NOTHING);
-    saveDraft(draft, NOTHING);
+    saveDraft(draft, NOTHING); // the conversation may have its own id from now on
     if ((await acts.send(message)) || session.current !== current || box.current?.value) return;
     show(message);
-    saveDraft(draft, message);
-  };
-  const type = (event) => {
-    setText(event.target.value);
-    saveDraft(draft, { text: event.target.value, ...kept });
   };
   const key = (event) => {
     if (event.isComposing) return; // while an input method composes a character, keys belong to it
@@ -75,7 +71,7 @@ export function Composer() {
         target.value = ""; // the same file may be chosen again
       }} />
       <label for="message" class="unseen">Message</label>
-      <textarea id="message" ref=${box} rows="1" placeholder="Message" aria-describedby="keys" value=${text} onInput=${type} onKeyDown=${key}></textarea>
+      <textarea id="message" ref=${box} rows="1" placeholder="Message" aria-describedby="keys" value=${text} onInput=${(event) => setText(event.target.value)} onKeyDown=${key}></textarea>
       <button type="submit" id="send" class="main icon" title="Send" hidden=${running}><${Icon} name="send" /><span class="unseen">Send</span></button>
       <button type="button" id="stop" class="main icon" title="Stop" hidden=${!running} onClick=${() => {
         session.stop();
@@ -89,7 +85,7 @@ export function Composer() {
 
 /** Files may be dropped anywhere on the page, and pasted into the box. */
 function useFiles(attach, setDropping, box) {
-  useEffect(() => {
+  useLayoutEffect(() => {
     const end = new AbortController();
     const on = (target, kind, listener) => target.addEventListener(kind, listener, { signal: end.signal });
     const hasFiles = (event) => event.dataTransfer?.types.includes("Files");

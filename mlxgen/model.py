@@ -29,11 +29,10 @@ from .engine.drafts.model import LENGTH, ModelDrafter, check_same_tokens
 from .engine.drafts.policy import Policy
 from .engine.drafts.predictor import Predictor
 from .engine.kv import KV, Activations, Footprint, LayerCache, Slots, batch_equals_alone
-from .engine.kv.activations import ImageActivations
 from .engine.kv.alone import Alone
 from .engine.kv.commands import Changed
 from .engine.kv.feed import Shown, Unseen
-from .engine.kv.measures import Measures
+from .engine.kv.footprint import Measures, image_bytes
 from .engine.kv.quantised import Quantisation
 from .engine.options import Options
 from .engine.prefix.block_file import Layout
@@ -179,7 +178,7 @@ class ModelRuntime:
         draft = self.draft._measures if isinstance(self.draft, ModelRuntime) else None
         image, limit = 0, self._cache_bytes
         if self.images is not None:
-            image = self._image_activations.nbytes(self.images.most_patches)
+            image = self._image_bytes(self.images.most_patches)
         device = None
         if self.share is not None:  # as if this one had no more room than the smallest
             device = self.share.room + self.footprint.weights
@@ -192,11 +191,10 @@ class ModelRuntime:
         """What reads the images in messages; ``None`` for a model that takes none."""
         return image_processor(self.model, self.vocabulary.tokenizer, self.config)
 
-    @cached_property
-    def _image_activations(self) -> ImageActivations:
-        """The memory that the vision tower needs."""
+    def _image_bytes(self, patches: int) -> int:
+        """The memory that the vision tower needs for an image."""
         own = self.model.embed_inputs(mx.array([0]))
-        return ImageActivations.of(self.config["vision_config"], own.dtype)
+        return image_bytes(self.config["vision_config"], own.dtype, patches)
 
     def wire(self, limit: int | None = None) -> None:
         """Keep the model's memory from being paged out: as many bytes as ``memory`` plans to use,
@@ -387,7 +385,7 @@ class ModelRuntime:
         counts = {token.image.count for token in prompt.tokens if isinstance(token, Patch)}
         room = self.memory.activations
         for count in counts:
-            needed = self._image_activations.nbytes(count)
+            needed = self._image_bytes(count)
             if needed > room:
                 raise CapacityError(
                     f"an image of {count} patches needs {needed:,} bytes, but {room:,} are left; "

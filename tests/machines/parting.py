@@ -17,7 +17,7 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
 from mlxgen.engine.kv import batch_equals_alone
-from mlxgen.engine.kv.measures import Measures
+from mlxgen.engine.kv.footprint import Measures
 from mlxgen.engine.kv.quantised import Quantisation
 from mlxgen.engine.prefix.block_file import digest
 from mlxgen.errors import AdapterError

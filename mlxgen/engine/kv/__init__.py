@@ -1,8 +1,7 @@
 """The device's half of a generation: its KV cache, alone and in a batch, and its memory."""
 
-from .activations import SMALLEST, Activations
 from .commands import Device
-from .footprint import Footprint
+from .footprint import SMALLEST, Activations, Footprint, Measures
 from .held import Fed, Later, Unread
 from .kv import KV
 from .layers import PREFILL_STEP, CacheFactory, LayerCache
@@ -20,6 +19,7 @@ __all__ = [
     "Footprint",
     "Later",
     "LayerCache",
+    "Measures",
     "Slot",
     "Slots",
     "Unread",

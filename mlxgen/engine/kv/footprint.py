@@ -1,22 +1,39 @@
-"""How much memory the KV caches of a model will need.
+"""How much memory a model needs: its KV caches, what a pass holds besides, and images.
 
-Owns the arithmetic of bytes for sequences alone and together. Must never hold an array.
-Invariant: an estimate is never below what mlx-lm's caches and the slots then allocate.
+Owns the arithmetic of these bytes, which follow from one pass of one token. Must never hold an
+array, or evaluate one. Invariant: an estimate is not below what mlx-lm's caches and the slots
+allocate, and what a pass of mlx-lm's models takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from .layers import PREFILL_STEP, LayerCache, arrays_in, bytes_a_place, keys_and_values, leaves
+from ...loading.memory import MemoryPlan, memory_limit
+from ...loading.model_config import EXPERTS, HEADS, number_of
+from ...loading.sharding import Split
+from .layers import (
+    PREFILL_STEP,
+    CacheFactory,
+    LayerCache,
+    arrays_in,
+    bytes_a_place,
+    keys_and_values,
+    leaves,
+)
 from .places import GROWTH, SLACK
 from .quantised import QuantisedKeys
 
+SMALLEST = 16  # tokens of the smallest piece of a prompt
 _STEP = 256  # places that mlx-lm's caches grow by
+_SCORES = 2  # copies of attention scores that are held: as computed, and masked or normalised
+_FUSED = (64, 80, 128)  # head dimensions whose scores MLX's kernels on GPUs do not hold (0.32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +108,153 @@ class Footprint:
 
     def _growing(self, room: int) -> int:
         return self.growing * room + self.early * min(room, self.start + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """The bytes of a pass's intermediate arrays.
+
+    - ``per_token``: for each token of the pass.
+    - ``per_score``: for each of its tokens and each token that it may look at; 0 if the scores
+      never leave a kernel.
+    - ``per_held``: for each token held before: a layer's KV is copied where it grows, and made
+      floats of where it is quantised.
+    """
+
+    per_token: int
+    per_score: int
+    per_held: int
+
+    @classmethod
+    def of_one(
+        cls,
+        model: nn.Module,
+        caches: Iterable[LayerCache],
+        dtype: mx.Dtype,
+        *,
+        heads: int,
+        experts: int,
+    ) -> Activations:
+        """Measure a model that computes in ``dtype``, with caches that hold a token; it has
+        ``heads`` of queries, and a token goes to so many ``experts``."""
+        width = max((_width(layer, experts) for layer in getattr(model, "layers", ())), default=0)
+        filled = [leaf for leaf in leaves(caches) if not leaf.empty()]
+        used = [keys_and_values(leaf)[-1] for leaf in filled if keys_and_values(leaf)]
+        states = [leaf.nbytes for leaf in filled if not keys_and_values(leaf)]
+        if mx.metal.is_available():  # its kernels hold one state; elsewhere each token has its own
+            states = []
+        floats = [leaf.keys_and_values() for leaf in filled if isinstance(leaf, QuantisedKeys)]
+        packed = [run for run in used if len(run) > 2]
+        scored = len(packed) > len(floats)  # mlx-lm's attention to packed ones holds them
+        return cls(
+            # Each number is held with what is made of it, and in float32 while that is made.
+            per_token=(2 * dtype.size + 4) * width + max(states, default=0),
+            per_score=_SCORES * dtype.size * heads if scored or not _are_fused(used) else 0,
+            per_held=max(map(bytes_a_place, used), default=0)
+            + max(map(bytes_a_place, floats), default=0),
+        )
+
+    def nbytes(self, tokens: int, held: int) -> int:
+        """The bytes of a pass of so many tokens after ``held`` others."""
+        return tokens * (self.per_token + self.per_score * (held + tokens)) + held * self.per_held
+
+    def most(self, room: int, held: int) -> int:
+        """The most tokens, a power of two, of a pass that takes no more than ``room`` bytes; at
+        least the smallest piece."""
+        tokens = PREFILL_STEP
+        while tokens > SMALLEST and self.nbytes(tokens, held) > room:
+            tokens //= 2
+        return tokens
+
+
+def image_bytes(vision: Mapping[str, Any], dtype: mx.Dtype, patches: int) -> int:
+    """The bytes that a vision tower's intermediate arrays and the pixels of an image of so many
+    patches take, in a tower of this configuration that computes in ``dtype``.
+
+    It looks at squares of pixels, several of which are a patch of the prompt.
+    """
+    width = number_of(vision, ("hidden_size",)) or 1536
+    inner = number_of(vision, ("intermediate_size",)) or 4 * width
+    heads = number_of(vision, HEADS) or 16
+    side = number_of(vision, ("patch_size",)) or 14
+    squares = patches * (number_of(vision, ("merge_size", "spatial_merge_size")) or 2) ** 2
+    per_square = (2 * dtype.size + 4) * (5 * width + inner)
+    per_square += 2 * 3 * side * side * mx.float32.size  # the pixels, before and after
+    if not _holds_no_scores(width // heads):
+        per_square += squares * _SCORES * heads * dtype.size
+    return squares * per_square
+
+
+def _width(layer: Any, experts: int) -> int:
+    """How many numbers the matrices of a layer give for one token."""
+    width = 0
+    for part in layer.modules() if isinstance(layer, nn.Module) else ():
+        weight = part.get("weight")
+        if isinstance(weight, mx.array) and weight.ndim > 1:
+            width += weight.shape[-2] * (experts if weight.ndim > 2 else 1)
+    return width
+
+
+def _are_fused(runs: Iterable[tuple[mx.array, ...]]) -> bool:
+    plain = [run for run in runs if len(run) == 2]
+    return all(
+        keys.shape[-1] == values.shape[-1] and _holds_no_scores(keys.shape[-1])
+        for keys, values in plain
+    )
+
+
+def _holds_no_scores(width: int) -> bool:
+    return mx.default_device() != mx.Device(mx.cpu) and width in _FUSED
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """The width of a model's logits, and the bytes of its KV caches and of its passes."""
+
+    vocab_size: int
+    footprint: Footprint
+    activations: Activations
+
+    @classmethod
+    def of(cls, model: nn.Module, make: CacheFactory, config: Mapping[str, Any]) -> Measures:
+        """Measure a pass of one token; nothing is evaluated."""
+        caches = make()
+        logits = model(mx.array([[0]]), cache=caches)
+        queries, chosen = (number_of(config, names) or 1 for names in (HEADS, EXPERTS))
+        part = Split.had(model)
+        if part is not None and part.kind == "tensor":
+            queries //= part.size
+        activations = Activations.of_one(model, caches, logits.dtype, heads=queries, experts=chosen)
+        return cls(int(logits.shape[-1]), Footprint.of(model, caches), activations)
+
+    def plan(
+        self,
+        max_context: int | None,
+        caches: int | None,
+        draft: Measures | None = None,
+        image: int = 0,
+        *,
+        device: int | None = None,
+        weights: int | None = None,
+        sharers: int = 1,
+    ) -> MemoryPlan:
+        """How the device's memory is shared; ``caches``: the most bytes for KV, if given.
+        ``device``: its bytes, by default those of this machine's.
+
+        What ``draft`` runs has the same room: its KV beside the other, its pieces in turn. So has
+        an ``image``, before the piece that it belongs to. ``sharers``: this many models share the
+        device, all of whose ``weights`` are given.
+        """
+        models = [self] if draft is None else [self, draft]
+
+        def piece(caches: int) -> int:
+            held = caches // max(1, sum(each.footprint.growing for each in models))
+            longest = held if max_context is None else min(held, max_context)
+            pieces = [each.activations.nbytes(PREFILL_STEP, longest) for each in models]
+            return max(image, *pieces)
+
+        if weights is None:
+            weights = max(mx.get_active_memory(), sum(each.footprint.weights for each in models))
+        if device is None:
+            device = memory_limit()[0]
+        return MemoryPlan.of(device, weights, caches=caches, piece=piece, sharers=sharers)

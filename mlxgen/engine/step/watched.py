@@ -14,23 +14,30 @@ ready.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
-from ...sampling import DrawRow
 from ..chunk import Chunk
 from ..kv.here import Here
 from .accepting import Event
-from .drawn import Drawn
 from .handle import Handle
 from .pace import Clock, Pace, Submitted
 from .step import Loop
 
 HOST, DEVICE = "host", "device"
 NUMBERS = count(1)  # of requests, for the names of their tracks
+VERBS = {
+    "align": "_align",
+    "plan": "_drafting",
+    "draw": "_draw",
+    "look ahead": "_look_ahead",
+    "draw ahead": "_blind_requests",
+    "masks": "_warm",
+}
+"""The verbs of a step, and the methods of a loop that do them."""
 PAUSE = 0.1  # seconds outside of steps, after which the device was not kept waiting by the host
 
 
@@ -126,6 +133,8 @@ class WatchedLoop(Loop):
         self._depth = 0  # of spans that are open
         self._since = 0.0  # when the last verb of the step ended
         self._accepts = False
+        for name, verb in VERBS.items():
+            setattr(self, verb, self._timed(name, getattr(self, verb)))
 
     def alike(self) -> Loop:
         return WatchedLoop(self.runner, self._sampler, self.clock.pace, watch=self._watch)
@@ -159,36 +168,12 @@ class WatchedLoop(Loop):
 
     # ---- the verbs -------------------------------------------------------------------------
 
-    def _align(self, handles: Sequence[Handle]) -> None:
-        with self._span("align"):
-            super()._align(handles)
-
-    def _drafting(self, handles: Sequence[Handle]) -> Collection[Handle]:
-        with self._span("plan"):
-            return super()._drafting(handles)
-
     def _propose(self, handle: Handle) -> None:
         start = self.runner.now()
         super()._propose(handle)
         if handle.guess is not None:
             facts = {"drafter": handle.guess.drafter, "tokens": len(handle.guess.fed)}
             self._watch(Moment(HOST, "draft", start, self.runner.now() - start, facts))
-
-    def _draw(
-        self, ready: list[Handle], events: list[Event]
-    ) -> tuple[Drawn | None, dict[Handle, int]]:
-        with self._span("draw", {"requests": len(ready)}):
-            return super()._draw(ready, events)
-
-    def _look_ahead(
-        self, places: dict[Handle, int], drawn: Drawn, idle: list[Handle]
-    ) -> Drawn | None:
-        with self._span("look ahead"):
-            return super()._look_ahead(places, drawn, idle)
-
-    def _blind_requests(self, ready: Sequence[Handle]) -> list[DrawRow]:
-        with self._span("draw ahead"):
-            return super()._blind_requests(ready)
 
     def _forward(self, handles: Sequence[Handle]) -> None:
         if not handles:
@@ -200,9 +185,14 @@ class WatchedLoop(Loop):
         self._watched.kind = "pass"
         return None
 
-    def _warm(self, handles: Sequence[Handle]) -> None:
-        with self._span("masks"):
-            super()._warm(handles)
+    def _timed(self, name: str, verb: Callable[..., Any]) -> Callable[..., Any]:
+        """A verb of the step that tells how long it takes."""
+
+        def told(*given: Any) -> Any:
+            with self._span(name):
+                return verb(*given)
+
+        return told
 
     @contextmanager
     def _span(self, name: str, facts: Mapping[str, Any] | None = None) -> Iterator[None]:

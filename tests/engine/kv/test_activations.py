@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlxgen.engine.kv import SMALLEST, Activations, measures
+from mlxgen.engine.kv import SMALLEST, Activations, footprint
 from mlxgen.engine.kv.layers import leaves
 from mlxgen.errors import CapacityError
 from mlxgen.loading.memory import MemoryPlan
@@ -45,27 +45,23 @@ def test_scores_count_only_where_they_are_held(monkeypatch: pytest.MonkeyPatch) 
     model, make = cache_kinds()["plain"]()
     caches = make()
     dtype = model(mx.array([[0]]), cache=caches).dtype
+    monkeypatch.setattr(footprint, "_FUSED", (32,))
+    with monkeypatch.context() as on_a_gpu:
+        on_a_gpu.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+        assert Activations.of_one(model, caches, dtype, heads=2, experts=1).per_score == 0
+        on_a_gpu.setattr(footprint, "_FUSED", (64,))
+        there = Activations.of_one(model, caches, dtype, heads=2, experts=1)
+        assert there.per_score == 2 * 2 * 4
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.cpu))
     here = Activations.of_one(model, caches, dtype, heads=2, experts=1)
-    assert here.per_score == 2 * 2 * 4  # a CPU has no fused kernel
-
-    def fused(queries: mx.array, *_: Any, **__: Any) -> mx.array:
-        return queries
-
-    def graph(file: Any, *_: Any) -> None:
-        file.write('{ 1 [label ="ScaledDotProductAttention", shape=rectangle]; }')
-
-    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", fused)
-    monkeypatch.setattr(mx, "export_to_dot", graph)
-    assert Activations.of_one(model, caches, dtype, heads=2, experts=1).per_score == 0
+    assert here.per_score == 2 * 2 * 4  # a CPU has no kernel for it
     model, make = cache_kinds()["quantised"]()
     caches = make()
     model(mx.array([[0]]), cache=caches)
     assert any(hasattr(leaf, "bits") for leaf in leaves(caches))
     quantised = Activations.of_one(model, caches, dtype, heads=2, experts=1)
-    assert quantised.per_score == 0, "a long pass computes with floats"
     floats, packed = 2 * 2 * 32 * 4, 2 * 2 * (32 + 2 * 4)
-    assert (here.per_held, here.per_made) == (floats, 0)
-    assert (quantised.per_held, quantised.per_made) == (packed, floats)
+    assert (here.per_held, quantised.per_held) == (floats, packed + floats)
 
 
 def test_a_piece_is_the_largest_power_of_two_that_fits() -> None:
@@ -138,7 +134,7 @@ def test_a_prompt_that_cannot_fit_in_any_piece_is_refused_before_anything_runs()
 
 
 def test_a_plan_counts_what_a_model_that_drafts_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measures, "memory_limit", lambda: (64 << 30, "the device has"))
+    monkeypatch.setattr(footprint, "memory_limit", lambda: (64 << 30, "the device has"))
     speaker, draft = endless(), endless()
     for each, per_token in ((speaker, 100_000), (draft, 150_000)):
         each.lm.runtime._measures = replace(

@@ -15,7 +15,7 @@ from mlx_lm.models.cache import ArraysCache
 
 from mlxgen import Choice, Limits, OptionError, Regex, RewindError, StateError
 from mlxgen.engine.kv import KV
-from mlxgen.engine.kv.measures import Measures
+from mlxgen.engine.kv.footprint import Measures
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.runner import Runner

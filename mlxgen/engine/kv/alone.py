@@ -26,7 +26,7 @@ from .layers import (
     CacheFactory,
     LayerCache,
     Model,
-    Runs,
+    Run,
     can_trim,
     cheap_to_keep,
     copied,
@@ -132,7 +132,7 @@ class Alone:
         twin._eager, twin._checkpoints = self._eager, self._checkpoints.fork()
         return twin
 
-    def parts(self, ends: Sequence[int]) -> list[tuple[Runs, ...]]:
+    def parts(self, ends: Sequence[int]) -> list[tuple[Run, ...]]:
         """Copies of the tokens from each of some places to the next one, of each layer that can be
         cut; not evaluated yet."""
         held = (keys_and_values(leaf) for leaf in leaves(self.caches) if sliceable(leaf))

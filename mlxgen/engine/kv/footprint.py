@@ -41,7 +41,7 @@ class Footprint:
     """The bytes of a model's caches and weights.
 
     - ``growing``: of one place (a token) in all layers that grow.
-    - ``early``: of each of the first ``start`` tokens besides, if they are kept in another way.
+    - ``early``: of each of the first ``start`` tokens besides, if they are kept as they are.
     - ``windows``: (bytes of one place, width) of each layer with a sliding window.
     - ``fixed``: of all recurrent states.
     - ``weights``: of all weights.
@@ -62,17 +62,18 @@ class Footprint:
         for layer in leaves(caches):
             if layer.empty():
                 continue
-            runs = list(map(bytes_a_place, keys_and_values(layer)))
-            if not runs:
+            run = keys_and_values(layer)
+            each, first = bytes_a_place(run[:6]), bytes_a_place(run[6:])
+            if not run:
                 fixed += int(layer.nbytes)
                 continue
             width = getattr(layer, "max_size", None) or getattr(layer, "chunk_size", None)
             if width is None:
-                growing += runs[-1]
-                early += sum(runs[:-1])
+                growing += each
+                early += first
                 starts.append(layer.how.start if isinstance(layer, QuantisedKeys) else 0)
             else:
-                windows.append((runs[-1], int(width)))
+                windows.append((each, int(width)))
         weights = sum(int(array.nbytes) for array in arrays_in(tree_flatten(model.parameters())))
         return cls(growing, tuple(windows), fixed, weights, early, max(starts))
 
@@ -107,7 +108,7 @@ class Footprint:
         return slots * (self._growing(room) + windows + self.fixed)
 
     def _growing(self, room: int) -> int:
-        return self.growing * room + self.early * min(room, self.start + 1)
+        return self.growing * room + self.early * (self.start + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class Activations:
         ``heads`` of queries, and a token goes to so many ``experts``."""
         width = max((_width(layer, experts) for layer in getattr(model, "layers", ())), default=0)
         filled = [leaf for leaf in leaves(caches) if not leaf.empty()]
-        used = [keys_and_values(leaf)[-1] for leaf in filled if keys_and_values(leaf)]
+        used = [keys_and_values(leaf) for leaf in filled if keys_and_values(leaf)]
         states = [leaf.nbytes for leaf in filled if not keys_and_values(leaf)]
         if mx.metal.is_available():  # its kernels hold one state; elsewhere each token has its own
             states = []

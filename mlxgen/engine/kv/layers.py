@@ -6,7 +6,6 @@ Owns every check of their types. Must never know a sequence's tokens.
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
@@ -24,28 +23,11 @@ from mlx_lm.models.cache import (
 
 LayerCache: TypeAlias = Any  # mlx-lm's cache classes are untyped
 CacheFactory: TypeAlias = Callable[[], list[LayerCache]]
-Runs: TypeAlias = tuple[tuple[mx.array, ...], ...]
-"""One layer's keys and values of some tokens: runs of them, one after the other, which may be kept
-in different ways. The arrays of a run have as many tokens each; a run may have none."""
+Run: TypeAlias = tuple[mx.array, ...]
+"""One layer's keys and values of some tokens, or the parts of packed ones; where the first tokens
+are kept as they are, their arrays come last, and have no others."""
 
 PREFILL_STEP = 2048  # prompt tokens in one forward pass
-
-
-class InRuns(ABC):
-    """A cache of mlxgen's own that holds its tokens side by side, in one run or several."""
-
-    @property
-    @abstractmethod
-    def runs(self) -> Runs:
-        """All that it holds; shares its buffers. Empty as long as it was never filled."""
-
-    @abstractmethod
-    def fill(self, piece: Runs, length: int) -> None:
-        """Hold these ``length`` tokens and nothing else; there may be places after them."""
-
-    @abstractmethod
-    def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """What attention computes with."""
 
 
 class Model(Protocol):
@@ -111,47 +93,38 @@ def owned(array: mx.array) -> mx.array:
 def sliceable(leaf: LayerCache) -> bool:
     """Whether a cache holds its tokens side by side, so any run of them can be cut out."""
     # A subclass of mlx-lm's may hold more than that.
-    return type(leaf) in (KVCache, QuantizedKVCache) or isinstance(leaf, InRuns)
+    return type(leaf) in (KVCache, QuantizedKVCache) or hasattr(leaf, "places")
 
 
-def keys_and_values(leaf: LayerCache) -> Runs:
-    """A cache's keys and values, with time on axis -2, as runs of tokens one after the other.
+def keys_and_values(leaf: LayerCache) -> Run:
+    """A cache's keys and values, with time on axis -2.
 
     Empty for a layer that the model never fills, and for a recurrent state.
     """
-    if isinstance(leaf, InRuns):
-        return leaf.runs
-    run = tuple(arrays_in([getattr(leaf, "keys", None), leaf.__dict__.get("values")]))
-    return (run,) if run else ()
+    if hasattr(leaf, "places"):
+        held: Run = leaf.places.held(leaf.offset)
+        return held
+    return tuple(arrays_in([getattr(leaf, "keys", None), leaf.__dict__.get("values")]))
 
 
-def cut(piece: Runs, start: int, stop: int) -> Runs:
+def cut(run: Run, start: int, stop: int) -> Run:
     """The tokens ``start`` to ``stop`` of what a layer holds; shares its buffers."""
-    found, at = [], 0  # tokens before a run
-    for run in piece:
-        cut = slice(max(0, start - at), max(0, stop - at))
-        found.append(tuple(array[..., cut, :] for array in run))
-        at += run[0].shape[-2]
-    return tuple(found)
+    return tuple([array[..., start:stop, :] for array in run])
 
 
-def cut_up(piece: Runs, ends: Sequence[int]) -> list[Runs]:
+def cut_up(run: Run, ends: Sequence[int]) -> list[Run]:
     """Copies of the tokens from each of some places to the next one, as ``cut`` and ``owned`` make
     them, of which there may be thousands."""
-    columns, at = [], 0  # tokens before a run
-    for run in piece:
-        nothing: dict[tuple[int, int], mx.array] = {}
+    columns = []
+    for array in run:
+        nothing: dict[int, mx.array] = {}
         column = []
-        for start, stop in pairwise([max(0, end - at) for end in ends]):
-            arrays = []
-            for i, array in enumerate(run):
-                held = array[..., start:stop, :]
-                rest = nothing.setdefault((i, held.shape[-2]), held[:0])
-                arrays.append(mx.concatenate([held, rest]))
-            column.append(tuple(arrays))
+        for start, stop in pairwise(ends):
+            held = array[..., start:stop, :]
+            rest = nothing.setdefault(held.shape[-2], held[:0])
+            column.append(mx.concatenate([held, rest]))
         columns.append(column)
-        at += run[0].shape[-2]
-    return [tuple(runs) for runs in zip(*columns, strict=True)] or [()] * (len(ends) - 1)
+    return list(zip(*columns, strict=True)) or [()] * (len(ends) - 1)
 
 
 def bytes_a_place(run: Iterable[mx.array]) -> int:
@@ -159,17 +132,16 @@ def bytes_a_place(run: Iterable[mx.array]) -> int:
     return sum(a.itemsize * a.shape[0] * a.shape[1] * a.shape[3] for a in run)
 
 
-def fill(leaf: LayerCache, piece: Runs, length: int) -> None:
+def fill(leaf: LayerCache, run: Run, length: int) -> None:
     """Let an empty cache hold ``length`` tokens: the newest of them as ``keys_and_values``, in
     order of time."""
-    if not piece:
+    if not run:
         return
-    if isinstance(leaf, InRuns):
-        leaf.fill(piece, length)
-        return
-    (run,) = piece
-    half = len(run) // 2
-    leaf.keys, leaf.values = run if half == 1 else (run[:half], run[half:])
+    if hasattr(leaf, "places"):
+        leaf.places.fill(run)
+    else:
+        half = len(run) // 2
+        leaf.keys, leaf.values = run if half == 1 else (run[:half], run[half:])
     leaf.offset = length
     if isinstance(leaf, RotatingKVCache):
         leaf._idx = leaf.keys.shape[2]

@@ -4,8 +4,7 @@ Owns the arrays, how they grow, and where a position is in them. Must never know
 are, or who asks for them. Invariant: what is held of a position depends only on the position and
 on its own keys and values.
 
-The axes of all arrays are [slots, heads, places, width]; a sequence has a slot. The positions of a
-sequence are divided into *stretches*, one after the other, which may be kept in different ways.
+The axes of all arrays are [slots, heads, places, width]; a sequence has a slot.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, TypeAlias
 import mlx.core as mx
 import numpy as np
 
-from .layers import Runs, owned
+from .layers import Run, owned
 
 GROWTH = 256  # places that are added at a time
 SLACK = 256  # places of a ring beyond its window: how far a row can go back, or ahead in one run
@@ -57,7 +56,7 @@ class Pass:
         self.end = max(positions) + count  # one more than the highest position
         self.held, self.whole = held, len(positions) == held
         self.even = self.start + count == self.end
-        self._places: dict[tuple[int | None, int, int | None, int], tuple[mx.array, ...]] = {}
+        self._places: dict[tuple[int | None, int | None, int], tuple[mx.array, ...]] = {}
         self.where: dict[tuple[int | None, int], tuple[Index, Index]] = {}
         """For a ring's size and a number of heads, what ``find`` gave."""
         self._masks: dict[tuple[int | None, int | None], mx.array] = {}
@@ -86,26 +85,28 @@ class Pass:
         """The position of each token [slots, count]."""
         return np.add.outer(self.positions, np.arange(self.count)).astype(np.int32)
 
-    def find(self, stretch: Stretch, heads: int) -> tuple[Index, Index]:
-        """Where in the arrays of the only stretch of a layer these tokens go, and what they see:
-        all layers with as many heads find it in ``where`` from now on."""
-        ring = stretch.ring
+    def find(self, ring: int | None, heads: int) -> tuple[Index, Index]:
+        """Where in the arrays of a layer that packs nothing these tokens go, and what they see: all
+        layers with as many heads find it in ``where`` from now on."""
         start = self.start if ring is None else self.start % ring
         if self.even and (ring is None or start + self.count <= ring):
             goes: Index = (self.slots, slice(None), slice(start, start + self.count))
         else:
-            goes = self.places(stretch, heads)
-        sees = (self.slots, slice(None), slice(stretch.count(self.end)))
+            goes = self.places(ring, heads)
+        sees = (self.slots, slice(None), slice(self.end if ring is None else min(self.end, ring)))
         self.where[ring, heads] = goes, sees
         return goes, sees
 
-    def places(self, stretch: Stretch, heads: int) -> tuple[mx.array, ...]:
-        """Where each token goes, as slots, heads and places [slots, heads, count]."""
-        key = (stretch.ring, stretch.first, stretch.last, heads)
+    def places(self, ring: int | None, heads: int, most: int | None = None) -> tuple[mx.array, ...]:
+        """Where each token goes, as slots, heads and places [slots, heads, count]; those after
+        ``most`` go there."""
+        key = (ring, most, heads)
         if key not in self._places:
+            places = self.own if ring is None else self.own % ring
+            if most is not None:
+                places = np.minimum(places, most)
             slots = np.arange(self.slots.start, self.slots.stop)[:, None, None]
-            places = stretch.places_of(self.own)[:, None]
-            indexes = np.broadcast_arrays(slots, np.arange(heads)[:, None], places)
+            indexes = np.broadcast_arrays(slots, np.arange(heads)[:, None], places[:, None])
             self._places[key] = tuple(mx.array(each.astype(np.int32)) for each in indexes)
         return self._places[key]
 
@@ -146,262 +147,180 @@ class Packing:
         return mx.dequantize(words, scales, biases, group_size=self.group_size, bits=self.bits)
 
 
-class Stretch:
-    """The positions from ``first`` to ``last``; ``None`` is all later ones. A position is at the
-    place of its number, in a ``ring`` of places modulo its size.
+class Places:
+    """The keys and values of a layer; without arrays until something is stored.
 
-    Without a ``packing``, keys and values are kept as they are.
+    A position is at the place of its number, in a ``ring`` of places modulo its size. With a
+    ``packing``, the parts of the packed keys come first, then those of the values, and then, in
+    arrays of their own, the ``first`` positions as they are.
     """
 
     def __init__(
-        self,
-        packing: Packing | None = None,
-        first: int = 0,
-        last: int | None = None,
-        ring: int | None = None,
+        self, packing: Packing | None = None, first: int = 0, ring: int | None = None
     ) -> None:
         self.packing = packing
         self.first = first
-        self.last = last
         self.ring = ring
         self.arrays: list[mx.array] = []
-
-    def kept(self, keys: mx.array, values: mx.array) -> tuple[mx.array, ...]:
-        """The form in which keys and values are kept here."""
-        if self.packing is None:
-            return (keys, values)
-        return (*self.packing.packed(keys), *self.packing.packed(values))
-
-    def pair(self, run: Sequence[mx.array]) -> Pair:
-        """What is kept, as keys and values."""
-        if self.packing is None:
-            return run[0], run[1]
-        return self.packing.unpacked(run[:3]), self.packing.unpacked(run[3:])
-
-    def count(self, end: int) -> int:
-        """How many places the positions before ``end`` need."""
-        if self.ring is not None:
-            return min(end, self.ring)
-        if self.last is not None:
-            return min(end, self.last)
-        return end if end > self.first else 0
-
-    def room(self, end: int, more: int = 0) -> int:
-        """The number of places to have for the positions before ``end``, and ``more``."""
-        most = self.ring if self.last is None else self.last + more
-        room = -(-(self.count(end) + more) // GROWTH) * GROWTH
-        return room if most is None else min(room, most)
-
-    def begin(self, slots: int, run: Sequence[mx.array]) -> None:
-        """Make arrays for what is kept like this, with no places."""
-        self.arrays = [mx.zeros((slots, a.shape[1], 0, a.shape[3]), a.dtype) for a in run]
-
-    def reserve(self, slots: int, end: int, more: int = 0) -> None:
-        have, _, places, _ = self.arrays[0].shape
-        missing = self.room(end, more) - places if self.count(end) + more > places else 0
-        if slots > have or missing:
-            wider = [(0, max(0, slots - have)), (0, 0), (0, missing), (0, 0)]
-            self.arrays = [mx.pad(array, wider) for array in self.arrays]
-
-    def trim(self, slots: int, end: int) -> None:
-        """Free what is beyond ``slots`` slots and the positions before ``end``."""
-        have, _, places, _ = self.arrays[0].shape
-        room = self.room(end)
-        if have > slots or places > room:
-            self.arrays = [owned(array[:slots, :, :room]) for array in self.arrays]
-
-    def write(self, slots: slice, start: int, run: Sequence[mx.array]) -> None:
-        """Store a run of positions from ``start`` on, the same ones in all these slots."""
-        count = run[0].shape[2]
-        for places, part in self._pieces(start, count):
-            whole = part.stop - part.start == count
-            for held, array in zip(self.arrays, run, strict=True):
-                held[slots, :, places] = array if whole else array[:, :, part]
-
-    def scatter(self, step: Pass, run: Sequence[mx.array]) -> None:
-        """Store the tokens of a pass; those of other stretches go to a place of no position."""
-        if self.last is not None:
-            self.reserve(0, step.end, 1)
-        for held, array in zip(self.arrays, run, strict=True):
-            held[step.places(self, held.shape[1])] = array
-
-    def seen(self, slots: slice, end: int) -> tuple[mx.array, ...]:
-        """What is at the places of the positions before ``end``."""
-        count = self.count(end)
-        return tuple([array[slots, :, :count] for array in self.arrays])
-
-    def run(self, slots: slice, start: int, end: int) -> tuple[mx.array, ...]:
-        """What is kept of positions, in order; shares the buffers."""
-        if self.ring is None:
-            places = slice(max(start, self.first), self.count(end))
-            return tuple([array[slots, :, places] for array in self.arrays])
-        turned = mx.arange(start, end) % self.ring
-        return tuple([mx.take(array[slots], turned, axis=2) for array in self.arrays])
-
-    def fill(self, run: Sequence[mx.array]) -> None:
-        """Hold a run from the first position on, in its own arrays."""
-        before = [(0, 0), (0, 0), (self.first, 0), (0, 0)]
-        self.arrays = [mx.pad(array, before) if self.first else array for array in run]
-
-    def move(self, source: int, target: int, end: int) -> None:
-        """Copy what one slot has of the positions before ``end`` to another."""
-        count = self.count(end)
-        for held in self.arrays:
-            held[target, :, :count] = held[source, :, :count]
-
-    def places_of(self, positions: np.ndarray[Any, np.dtype[np.int32]]) -> Any:
-        """The places of positions. Those of other stretches have one that is never seen."""
-        if self.ring is not None:
-            return positions % self.ring
-        if self.last is not None:
-            return np.minimum(positions, self.last)
-        return np.where(positions < self.first, 0, positions) if self.first else positions
-
-    def _pieces(self, start: int, count: int) -> list[tuple[slice, slice]]:
-        """The places of ``count`` positions from ``start`` on, and which of them these are; cut
-        where the stretch ends and where the ring wraps around."""
-        if self.ring is None:
-            low, high = max(start, self.first), self.count(start + count)
-            return [(slice(low, high), slice(low - start, high - start))] if high > low else []
-        first = start % self.ring
-        if first + count <= self.ring:
-            return [(slice(first, first + count), slice(0, count))]
-        cut = self.ring - first
-        return [(slice(first, self.ring), slice(0, cut)), (slice(count - cut), slice(cut, count))]
-
-
-class Places:
-    """All stretches of a layer, in order; without arrays until something is stored."""
-
-    def __init__(self, stretches: list[Stretch]) -> None:
-        self.stretches = stretches
+        self._main = 2 if packing is None else 6  # arrays of all positions
 
     @property
     def empty(self) -> bool:
         """Whether there are no arrays."""
-        return not self.stretches[0].arrays
-
-    @property
-    def slots(self) -> int:
-        """The number of slots that there is room for."""
-        return 0 if self.empty else self.stretches[0].arrays[0].shape[0]
+        return not self.arrays
 
     @property
     def count(self) -> int:
         """The places of each slot, of which a ring does not have more than it needs."""
-        last = self.stretches[-1]
-        return last.arrays[0].shape[2] if last.arrays and last.ring is None else 0
+        return self.arrays[0].shape[2] if self.arrays and self.ring is None else 0
 
-    def arrays(self) -> list[mx.array]:
-        return [array for stretch in self.stretches for array in stretch.arrays]
-
-    def reserve(self, slots: int, end: int) -> None:
-        """Make room for ``slots`` slots and the positions before ``end``."""
-        for stretch in self.stretches:
-            stretch.reserve(slots, end)
-
-    def trim(self, slots: int, end: int) -> None:
-        """Free what is beyond ``slots`` slots and the positions before ``end``."""
-        for stretch in self.stretches:
-            stretch.trim(slots, end)
-
-    def clear(self) -> None:
-        """Free everything."""
-        for stretch in self.stretches:
-            stretch.arrays = []
+    def needed(self, end: int) -> int:
+        """How many places the positions before ``end`` need."""
+        return end if self.ring is None else min(end, self.ring)
 
     def begin(self, slots: int, keys: mx.array, values: mx.array, end: int) -> None:
         """Make arrays for such keys and values, with room for the positions before ``end``."""
-        for stretch in self.stretches:
-            stretch.begin(slots, stretch.kept(keys[:, :, :1], values[:, :, :1]))
+        self._make(slots, self._kept(keys[:, :, :1], values[:, :, :1]))
         self.reserve(slots, end)
 
-    def write(self, start: int, keys: mx.array, values: mx.array) -> None:
+    def reserve(self, slots: int, end: int) -> None:
+        """Make room for ``slots`` slots and the positions before ``end``."""
+        have, _, places, _ = self.arrays[0].shape
+        missing = self._room(end) - places if self.needed(end) > places else 0
+        more = max(0, slots - have)
+        if more or missing:
+            for i, array in enumerate(self.arrays):
+                wider = missing if i < self._main else 0
+                self.arrays[i] = mx.pad(array, [(0, more), (0, 0), (0, wider), (0, 0)])
+
+    def trim(self, slots: int, end: int) -> None:
+        """Free what is beyond ``slots`` slots and the positions before ``end``."""
+        have, _, places, _ = self.arrays[0].shape
+        room = self._room(end)
+        if have > slots or places > room:
+            self.arrays = [
+                owned(array[:slots, :, :room] if i < self._main else array[:slots])
+                for i, array in enumerate(self.arrays)
+            ]
+
+    def write(self, slots: slice, start: int, run: Run) -> None:
+        """Store a run of positions from ``start`` on, the same ones in all these slots."""
+        count = run[0].shape[2]
+        for places, part in self._pieces(start, count):
+            whole = part.stop - part.start == count
+            for held, array in zip(self.arrays[: self._main], run, strict=False):
+                held[slots, :, places] = array if whole else array[:, :, part]
+        if (more := min(start + count, self.first) - start) > 0:
+            pairs = zip(self.arrays[self._main :], run[self._main :], strict=True)
+            for held, array in pairs:
+                held[slots, :, start : start + more] = array[:, :, :more]
+
+    def append(self, start: int, keys: mx.array, values: mx.array) -> None:
         """Store the next positions of all slots, from ``start`` on in each."""
         end = start + keys.shape[2]
         if self.empty:
             self.begin(keys.shape[0], keys, values, end)
         self.reserve(keys.shape[0], end)
-        for stretch in self._touched(start, end):
-            stretch.write(slice(None), start, stretch.kept(keys, values))
+        self.write(slice(None), start, self._kept(keys, values))
 
     def store(self, step: Pass, keys: mx.array, values: mx.array) -> None:
         """Store the tokens of a pass."""
-        for stretch in self._touched(step.start, step.end):
-            run = stretch.kept(keys, values)
-            if step.even:
-                stretch.write(step.slots, step.start, run)
-            else:
-                stretch.scatter(step, run)
+        run = self._kept(keys, values)
+        if step.even:
+            self.write(step.slots, step.start, run)
+            return
+        for i, (held, array) in enumerate(zip(self.arrays, run, strict=True)):
+            if i < self._main:
+                held[step.places(self.ring, held.shape[1])] = array
+            elif step.start < self.first:  # later positions go to the place after the first ones
+                held[step.places(None, held.shape[1], self.first)] = array
 
     def seen(self, slots: slice, end: int) -> Pair:
         """The keys and values of the positions before ``end``."""
-        *early, late = self._touched(0, end)
-        keys, values = late.pair(late.seen(slots, end))
-        for stretch in early:  # in place, as the other floats were made just now
-            first_keys, first_values = stretch.pair(stretch.seen(slots, end))
-            keys[:, :, : stretch.last], values[:, :, : stretch.last] = first_keys, first_values
+        run = self.run(slots, 0, end)
+        if self.packing is None:
+            return run[0], run[1]
+        keys, values = self.packing.unpacked(run[:3]), self.packing.unpacked(run[3:6])
+        if self.first:  # in place, as these floats were made just now
+            early = min(end, self.first)
+            keys[:, :, :early], values[:, :, :early] = run[6], run[7]
         return keys, values
 
     def seen_packed(self, slots: slice, end: int) -> Pair:
-        """The same, packed; only if there is a single stretch."""
-        (stretch,) = self.stretches
-        run = stretch.seen(slots, end)
+        """The same, packed; only if all positions are."""
+        run = self.run(slots, 0, end)
         return run[:3], run[3:]
 
-    def put(self, slot: int, piece: Runs, start: int, slots: int) -> None:
-        """Copy what one sequence has of positions from ``start`` on; makes room for ``slots``."""
+    def run(self, slots: slice, start: int, end: int) -> Run:
+        """What is kept of positions, in order; shares the buffers, unless it is a ring."""
+        if self.ring is not None:
+            turned = mx.arange(start, end) % self.ring
+            return tuple([mx.take(array[slots], turned, axis=2) for array in self.arrays])
+        main = [array[slots, :, start:end] for array in self.arrays[: self._main]]
+        early = slice(min(start, self.first), min(end, self.first))
+        return tuple(main + [array[slots, :, early] for array in self.arrays[self._main :]])
+
+    def put(self, slot: int, pieces: Sequence[Run], slots: int, at: int = 0) -> None:
+        """Copy what one sequence has from a position on, in pieces that follow one another; makes
+        room for ``slots``, once."""
         if self.empty:
-            for stretch, run in zip(self.stretches, piece, strict=True):
-                stretch.begin(slots, run)
-        at = start
-        self.reserve(slots, start + sum(run[0].shape[2] for run in piece))
-        for stretch, run in zip(self.stretches, piece, strict=True):
-            stretch.write(slice(slot, slot + 1), at, run)
-            at += run[0].shape[2]
-
-    def put_all(self, slot: int, pieces: Sequence[Runs], slots: int) -> None:
-        """Copy what one sequence has from its first position on, in pieces that follow one
-        another; makes room for ``slots``, once."""
-        for stretch, run in zip(self.stretches, pieces[0], strict=True):
-            if not stretch.arrays:
-                stretch.begin(slots, run)
-        self.reserve(slots, sum(run[0].shape[2] for piece in pieces for run in piece))
-        at = 0
+            self._make(slots, pieces[0])
+        self.reserve(slots, at + sum(piece[0].shape[2] for piece in pieces))
         for piece in pieces:
-            for stretch, run in zip(self.stretches, piece, strict=True):
-                if run[0].shape[2]:
-                    stretch.write(slice(slot, slot + 1), at, run)
-                    at += run[0].shape[2]
+            self.write(slice(slot, slot + 1), at, piece)
+            at += piece[0].shape[2]
 
-    def copy_of(self, slot: int, start: int, end: int) -> Runs:
+    def copy_of(self, slot: int, start: int, end: int) -> Run:
         """What a slot has of positions, in arrays that keep no other buffer alive."""
-        runs = (each.run(slice(slot, slot + 1), start, end) for each in self.stretches)
-        return tuple(tuple(map(owned, run)) for run in runs)
+        return tuple(map(owned, self.run(slice(slot, slot + 1), start, end)))
 
-    def held(self, end: int) -> Runs:
+    def held(self, end: int) -> Run:
         """What all slots have of the positions before ``end``; shares the buffers."""
-        return () if self.empty else tuple(s.run(slice(None), 0, end) for s in self.stretches)
+        return () if self.empty else self.run(slice(None), 0, end)
 
-    def fill(self, piece: Runs) -> None:
+    def fill(self, run: Run) -> None:
         """Hold what one sequence has of its positions, in arrays that are its own."""
-        for stretch, run in zip(self.stretches, piece, strict=True):
-            stretch.fill(run)
+        rest = [(0, 0), (0, 0), (0, self.first + 1), (0, 0)]
+        early = [mx.pad(array, rest)[:, :, : self.first + 1] for array in run[self._main :]]
+        self.arrays = [*run[: self._main], *early]
 
     def move(self, source: int, target: int, end: int) -> None:
         """Copy what one slot has of the positions before ``end`` to another."""
-        for stretch in self.stretches:
-            stretch.move(source, target, end)
+        count = self.needed(end)
+        for held in self.arrays:
+            held[target, :, :count] = held[source, :, :count]
 
-    def _touched(self, start: int, end: int) -> list[Stretch]:
-        """The stretches with positions from ``start`` to ``end``."""
-        if len(self.stretches) == 1:
-            return self.stretches
-        return [
-            each
-            for each in self.stretches
-            if end > each.first and (each.last is None or start < each.last)
+    def _kept(self, keys: mx.array, values: mx.array) -> Run:
+        """The form in which keys and values are kept here."""
+        if self.packing is None:
+            return keys, values
+        packed = (*self.packing.packed(keys), *self.packing.packed(values))
+        return (*packed, keys, values) if self.first else packed
+
+    def _make(self, slots: int, run: Run) -> None:
+        """Make arrays for what is kept like this."""
+        self.arrays = [
+            mx.zeros(
+                (slots, a.shape[1], 0 if i < self._main else self.first + 1, a.shape[3]), a.dtype
+            )
+            for i, a in enumerate(run)
         ]
+
+    def _room(self, end: int) -> int:
+        """The number of places to have for the positions before ``end``."""
+        room = -(-self.needed(end) // GROWTH) * GROWTH
+        return room if self.ring is None else min(room, self.ring)
+
+    def _pieces(self, start: int, count: int) -> list[tuple[slice, slice]]:
+        """The places of ``count`` positions from ``start`` on, and which of them these are; cut
+        where the ring wraps around."""
+        if self.ring is None:
+            return [(slice(start, start + count), slice(0, count))]
+        first = start % self.ring
+        if first + count <= self.ring:
+            return [(slice(first, first + count), slice(0, count))]
+        cut = self.ring - first
+        return [(slice(first, self.ring), slice(0, cut)), (slice(count - cut), slice(cut, count))]
 
 
 class Keys:
@@ -421,8 +340,7 @@ class Keys:
         arrays[0] = mx.depends(arrays[0], keys) if packed else keys
 
     def _of(self, cache: Any) -> tuple[list[mx.array], bool]:
-        """The arrays of a layer's first positions, and whether any position is packed."""
+        """The arrays of a layer, and whether they are packed."""
         if cache is None or cache.places.empty:
             raise AttributeError("there are no keys")
-        stretches: list[Stretch] = cache.places.stretches
-        return stretches[0].arrays, any(each.packing is not None for each in stretches)
+        return cache.places.arrays, cache.places.packing is not None

@@ -20,8 +20,8 @@ import mlx.core as mx
 from mlx_lm.models.cache import CacheList, KVCache, create_attention_mask
 
 from ...errors import OptionError
-from .layers import CacheFactory, InRuns, LayerCache, Model, Runs, leaves
-from .places import Keys, Packing, Pair, Places, Stretch
+from .layers import CacheFactory, LayerCache, Model, leaves
+from .places import Keys, Packing, Pair, Places
 
 _GROUPS = (64, 32)  # the default is the first one that fits
 
@@ -94,8 +94,7 @@ class Quantisation:
 
     def places(self) -> Places:
         """An empty layer of this kind."""
-        early = [Stretch(None, 0, self.start)] if self.start else []
-        return Places([*early, Stretch(Packing(self.bits, self.group_size), self.start)])
+        return Places(Packing(self.bits, self.group_size), self.start)
 
     def seen(self, cache: Any, places: Places, slots: slice, end: int, count: int) -> Pair:
         """What a pass of ``count`` tokens gets, through a cache of one or many sequences."""
@@ -106,7 +105,7 @@ class Quantisation:
         return places.seen(slots, end)
 
 
-class QuantisedKeys(InRuns):
+class QuantisedKeys:
     """An attention layer's cache of one sequence, in the convention of mlx-lm's models."""
 
     keys = Keys()
@@ -118,7 +117,7 @@ class QuantisedKeys(InRuns):
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Pair:
         """Store the keys and values of a pass; return all that are held."""
-        self.places.write(self.offset, keys, values)
+        self.places.append(self.offset, keys, values)
         self.offset += keys.shape[2]
         return self.how.seen(self, self.places, slice(None), self.offset, keys.shape[2])
 
@@ -131,11 +130,11 @@ class QuantisedKeys(InRuns):
 
     @property
     def state(self) -> list[mx.array]:
-        return self.places.arrays()
+        return self.places.arrays
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.places.arrays())
+        return sum(array.nbytes for array in self.places.arrays)
 
     def empty(self) -> bool:
         return self.places.empty
@@ -146,11 +145,3 @@ class QuantisedKeys(InRuns):
     def trim(self, count: int) -> int:
         self.offset -= count
         return count
-
-    @property
-    def runs(self) -> Runs:
-        return self.places.held(self.offset)
-
-    def fill(self, piece: Runs, length: int) -> None:
-        self.places.fill(piece)
-        self.offset = length

@@ -20,7 +20,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
 from .layers import LayerCache, cut, fill, keys_and_values, narrowed, owned
-from .places import SLACK, Keys, Pair, Pass, Places, Stretch
+from .places import SLACK, Keys, Pair, Pass, Places
 from .quantised import Quantisation, QuantisedKeys
 
 SlotLayer: TypeAlias = Any  # SlotKeys, SlotState, or mlx-lm's CacheList of these
@@ -35,7 +35,7 @@ class SlotKeys:
     def __init__(self, window: int | None = None, how: Quantisation | None = None) -> None:
         self.window = window
         self.ring = window + SLACK if window is not None else None
-        self.places = Places([Stretch(ring=self.ring)]) if how is None else how.places()
+        self.places = Places(ring=self.ring) if how is None else how.places()
         self.offset: mx.array | int = 0
         self.step: Pass | None = None
         """Where the tokens of the pass go that is being built: the slots set it for all layers."""
@@ -51,30 +51,32 @@ class SlotKeys:
         step = self.step
         assert step is not None
         self.offset = step.offset_after
-        if not self.places.stretches[0].arrays:
-            self.places.begin(step.rooms, keys, values, step.reach)
+        places = self.places
+        if not places.arrays:
+            places.begin(step.rooms, keys, values, step.reach)
         if self._how is None:
-            (stretch,) = self.places.stretches
             if self.ring is not None and step.count > SLACK:
-                return self._run_long(step, stretch, keys, values)
+                return self._run_long(step, keys, values)
             heads = keys.shape[1]
             found = step.where.get((self.ring, heads))
-            goes, sees = step.find(stretch, heads) if found is None else found
-            all_keys, all_values = stretch.arrays
+            goes, sees = step.find(self.ring, heads) if found is None else found
+            all_keys, all_values = places.arrays
             all_keys[goes], all_values[goes] = keys, values
             return all_keys[sees], all_values[sees]
-        self.places.store(step, keys, values)
-        return self._how.seen(self, self.places, step.slots, step.end, step.count)
+        places.store(step, keys, values)
+        return self._how.seen(self, places, step.slots, step.end, step.count)
 
-    def _run_long(self, step: Pass, stretch: Stretch, keys: mx.array, values: mx.array) -> Pair:
+    def _run_long(self, step: Pass, keys: mx.array, values: mx.array) -> Pair:
         """Store a run of one slot that is longer than a ring can hold beside what its first tokens
         see; returns that, and the run, in order."""
         assert self.ring is not None
-        before = stretch.run(step.slots, step.before(self.ring), step.start)
+        before = self.places.run(step.slots, step.before(self.ring), step.start)
         new = keys, values
         seen = [mx.concatenate(list(pair), axis=2) for pair in zip(before, new, strict=True)]
         kept = min(step.count, self.ring)
-        stretch.write(step.slots, step.end - kept, [array[:, :, -kept:] for array in new])
+        self.places.write(
+            step.slots, step.end - kept, tuple([array[:, :, -kept:] for array in new])
+        )
         return seen[0], seen[1]
 
     def make_mask(
@@ -96,8 +98,8 @@ class SlotKeys:
     def put(self, slot: int, leaf: LayerCache, slots: int) -> None:
         """Copy one sequence's keys to ``slot``; makes room for ``slots`` sequences."""
         piece = cut(keys_and_values(narrowed(leaf)), 0, leaf.offset)
-        count = sum(run[0].shape[2] for run in piece)
-        self.places.put(slot, piece, leaf.offset - count, slots)
+        if piece:
+            self.places.put(slot, [piece], slots, leaf.offset - piece[0].shape[2])
 
     def get(self, slot: int, length: int, leaf: LayerCache) -> None:
         """Copy the first ``length`` tokens of a slot to an empty cache of one sequence."""
@@ -110,10 +112,10 @@ class SlotKeys:
 
     def clear(self) -> None:
         """Free everything."""
-        self.places.clear()
+        self.places.arrays = []
 
     def arrays(self) -> list[mx.array]:
-        return self.places.arrays()
+        return self.places.arrays
 
 
 class SlotState(ArraysCache):  # type: ignore[misc]

@@ -21,7 +21,7 @@ import mlx.core as mx
 from ...errors import StateError
 from .checkpoints import EVERY, Checkpoints
 from .footprint import Footprint
-from .layers import CacheFactory, LayerCache, Model, Runs, leaves
+from .layers import CacheFactory, LayerCache, Model, Run, leaves
 from .places import GROWTH, SLACK, Pass
 from .slot_caches import SlotKeys, SlotLayer, SlotState, States, slot_layer
 
@@ -110,7 +110,7 @@ class Slot:
         else:
             self.length = to
 
-    def parts(self, ends: Tokens[int]) -> list[tuple[Runs, ...]]:
+    def parts(self, ends: Tokens[int]) -> list[tuple[Run, ...]]:
         """Copies of the tokens from each of some places to the next one, of each layer that can be
         cut; not evaluated yet."""
         held = [layer.places for layer in self.group.layers if _is_cut(layer)]
@@ -138,7 +138,7 @@ class Slot:
         for layer in self.group.states:
             layer.restore(self.index, None)
 
-    def fill(self, columns: Tokens[Tokens[Runs]], others: Tokens[LayerCache], length: int) -> None:
+    def fill(self, columns: Tokens[Tokens[Run]], others: Tokens[LayerCache], length: int) -> None:
         """Hold ``length`` tokens: pieces that follow one another for each layer that can be cut,
         and caches of one sequence for the others."""
         try:
@@ -176,8 +176,6 @@ class Group:
         windows = [c.window for c in self._keys if c.window is not None]
         self.window = min(windows, default=None)  # the narrowest one
         self.recurrent = bool(self.states)
-        # States are replaced, not updated, and a stretch that ends may get one place more.
-        self._resized = self.recurrent or any(len(c.places.stretches) > 1 for c in self._keys)
         self.members: list[Slot] = []
         self._room = 0  # slots that there is room for
         self._reach = 0  # up to which position all layers have places, as far as that is known
@@ -246,14 +244,14 @@ class Group:
         self._room = 0
         self._changed()
 
-    def put(self, index: int, columns: Tokens[Tokens[Runs]], others: Tokens[LayerCache]) -> None:
+    def put(self, index: int, columns: Tokens[Tokens[Run]], others: Tokens[LayerCache]) -> None:
         """Write what ``Slot.fill`` gets."""
         pieces, caches = iter(columns), iter(others)
         for layer in self.layers:
             if not _is_cut(layer):
                 layer.put(index, next(caches), self._room)
             elif column := [piece for piece in next(pieces) if piece]:
-                layer.places.put_all(index, column, self._room)
+                layer.places.put(index, column, self._room)
         self._changed()
 
     def copy(self, source: int, target: int, length: int) -> None:
@@ -317,7 +315,7 @@ class Group:
                 layer.step = None
             for state in self.states:
                 state.end()
-            if self._resized or not step.start:
+            if self.recurrent or not step.start:  # states are replaced, not updated
                 self._nbytes = None
         except BaseException:
             self._undoable = frozenset()

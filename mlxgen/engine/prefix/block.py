@@ -27,7 +27,7 @@ from ...tokens import Token
 from ..kv.alone import Alone
 from ..kv.layers import (
     LayerCache,
-    Runs,
+    Run,
     arrays_in,
     can_trim,
     copied,
@@ -106,7 +106,7 @@ class Block:
     parent: str
     start: int
     tokens: TokenIds
-    layers: tuple[Runs, ...]
+    layers: tuple[Run, ...]
     snapshot: Snapshot | None = None
     key: str = field(init=False)
     settled: bool = False
@@ -143,16 +143,13 @@ class Block:
 
     def is_whole(self) -> bool:
         """Whether every layer that holds anything holds all of the tokens."""
-        lengths = [[{a.shape[-2] for a in run} for run in layer] for layer in self.layers if layer]
-        return all(sum(length for (length,) in layer) == self.count for layer in lengths)
+        held = [[array.shape[-2] for array in layer] for layer in self.layers if layer]
+        return all(lengths[0] == max(lengths) == self.count for lengths in held)
 
 
-def joined(pieces: Iterable[Runs], spare: int) -> Runs:
+def joined(pieces: Iterable[Run], spare: int) -> Run:
     """The tokens of all pieces, one after the other, and zeros for ``spare`` more."""
-    runs = [list(zip(*same, strict=True)) for same in zip(*pieces, strict=True)]
-    return tuple(
-        tuple(_concatenated(same, spare if run is runs[-1] else 0) for same in run) for run in runs
-    )
+    return tuple([_concatenated(same, spare) for same in zip(*pieces, strict=True)])
 
 
 def _concatenated(arrays: Sequence[mx.array], spare: int) -> mx.array:

@@ -39,7 +39,7 @@ from ..kv.quantised import Quantisation
 from . import sealed_file
 from .block import Block, Snapshot, TokenIds, as_ids, root_of
 
-FORMAT = "mlxgen prefix 4"
+FORMAT = "mlxgen prefix 5"
 _TOKENS = range(-(2**61), 2**31)  # those below zero are patches of images
 _PLAIN = (bool, int, float, str)
 _PROBES = 64  # values of each parameter in a model's digest

@@ -21,7 +21,7 @@ from ..kv.footprint import Footprint
 from ..kv.layers import (
     CacheFactory,
     LayerCache,
-    Runs,
+    Run,
     copied,
     cut,
     fill,
@@ -80,7 +80,7 @@ class Chain(NamedTuple):
         slot.fill(self._columns(), self._others(), self.length)
         return slot
 
-    def _columns(self) -> list[list[Runs]]:
+    def _columns(self) -> list[list[Run]]:
         """For each layer that can be cut, what its blocks have."""
         held = [block for block in self.blocks if block.start < self.length]
         layers = [list(block.layers) for block in held]

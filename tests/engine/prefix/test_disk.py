@@ -535,7 +535,7 @@ def test_arrays_that_do_not_lie_in_order_are_written_as_they_are(
     mx.eval(whole)
     part = whole[..., 2:7, :]
     mx.eval(part)
-    block = Block(disk.layout.root, 0, as_ids(range(5)), (((part, part),),))
+    block = Block(disk.layout.root, 0, as_ids(range(5)), ((part, part),))
     assert disk.write(block)
     assert all(mx.array_equal(array, part) for array in disk.read(block.key).arrays())
 

@@ -64,7 +64,7 @@ def keep(disk: Disk, ids: Sequence[int]) -> None:
     for start in range(0, len(ids), BLOCK):
         tokens = ids[start : start + BLOCK]
         keys = numbers_of(tokens)
-        block = Block(parent, start, as_ids(tokens), (((keys, keys),),))
+        block = Block(parent, start, as_ids(tokens), ((keys, keys),))
         disk.write(block)
         parent = block.key
 

@@ -254,11 +254,7 @@ def test_an_image_that_there_is_no_memory_for_is_refused() -> None:
     small.runtime.memory = small.memory.__class__.of(
         small.memory.device, small.memory.device, caches=1 << 20
     )
-<<<<<<< HEAD
-    assert small.runtime._image_activations.nbytes(4) < small.memory.activations
-=======
-    assert small._image_bytes(4) < small.memory.activations
->>>>>>> fc2b48f (Keep what a model's memory needs in one place, and know which head dimensions are fused)
+    assert small.runtime._image_bytes(4) < small.memory.activations
     small.generate(asking(png(1, rows=2, columns=2)), max_tokens=1)
     with pytest.raises(CapacityError, match="patches needs"):
         small.generate(asking(png(1, rows=60, columns=60)), max_tokens=1)

@@ -354,11 +354,11 @@ class Splitter:
         if not count:
             return False
         tail = yield from source.passed(place, style.tail)
-        end = yield from source.passed(tail, tools.ends, often=True)
+        end = yield from source.passed(tail, tools.format.all_ends, often=True)
         if is_fenced:
             end = yield from source.passed(end, ("```",))
         rest = source.text[tail:].strip()
-        if source.final and rest and any(mark.startswith(rest) for mark in tools.ends):
+        if source.final and rest and any(mark.startswith(rest) for mark in tools.format.all_ends):
             end = len(source.text)  # half a mark
         self._tries = False
         if alone:
@@ -382,7 +382,7 @@ class Splitter:
         tools, source = self._tools, self._source
         assert tools is not None
         for style in tools.format.styles:
-            pieces = style.again if again else (*style.first, *tools.starts)
+            pieces = style.again if again else (*style.first, *tools.format.starts)
             begin = yield from source.passed(place, pieces, often=True)
             begin = yield from source.space(begin)
             self._tries = True
@@ -493,29 +493,18 @@ class _Finder:
 def _edges(
     marks: Marks, tools: ToolReader | None, part: str, section: bool, *, exact: bool
 ) -> dict[str, str]:
-    """The marks that end a part, or begin a call in it, and to what they lead.
-
-    ``section``: calls have begun there, so that the next may come without a mark.
-    """
-    edges = dict(marks.edges(None if tools is None else tools.starts).get(part, {}))
+    """The marks that end a part, or begin a call in it, and to what they lead; ``section`` as in
+    ``ToolReader.edges``."""
+    edges = dict(marks.edges(None if tools is None else tools.format.starts).get(part, {}))
     start, end = marks.think_start, marks.think_end
     if exact and part == "content":
         return edges
     if start and end and marks.initial is None and part in _KINDS:
         edges.setdefault(start, "reasoning")
         edges.setdefault(end, "content")
-    if tools is None or part not in _KINDS:
-        return edges
-    for text in tools.bare:
-        if part == "content" or not text.isascii() or "|" in text:
-            edges.setdefault(text, "bare")
-    if section:
-        edges.update(dict.fromkeys(tools.ends, "end"))
-        for text in tools.inner:
-            edges.setdefault(text, "bare")
-    if part == "content":
-        for text in tools.lines:
-            edges.setdefault(text, "line")
+    if tools is not None and part in _KINDS:
+        of_calls = tools.edges(part, section=section)
+        edges = {**of_calls, **edges, **{m: to for m, to in of_calls.items() if to == "end"}}
     return edges
 
 

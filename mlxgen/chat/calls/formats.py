@@ -58,6 +58,16 @@ class CallFormat:
         return (self.start, *self.also) if self.start else self.also
 
     @property
+    def all_ends(self) -> tuple[str, ...]:
+        """All marks with which they end."""
+        return (self.end, *self.ends) if self.end else self.ends
+
+    @property
+    def begins(self) -> tuple[str, ...]:
+        """The beginnings of calls between the marks."""
+        return tuple(text for style in self.styles for text in style.begins)
+
+    @property
     def announced(self) -> bool:
         """Whether calls can be enforced as soon as a mark has begun them."""
         return bool(self.start) and self.enforced

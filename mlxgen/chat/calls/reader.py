@@ -50,43 +50,37 @@ class ToolReader:
 
     # ---- what the format says of these tools -----------------------------------------------------
 
-    @cached_property
-    def starts(self) -> tuple[str, ...]:
-        """The marks with which calls begin."""
-        return self.format.starts
+    def edges(self, part: str, *, section: bool) -> dict[str, str]:
+        """The marks of calls in a part of the text, and to what they lead: a call, one that has
+        lost its mark, one at the beginning of a line, or the end of several.
 
-    @cached_property
-    def ends(self) -> tuple[str, ...]:
-        """The marks with which they end."""
-        return tuple(mark for mark in (self.format.end, *self.format.ends) if mark)
-
-    @cached_property
-    def bare(self) -> tuple[str, ...]:
-        """The beginnings of calls that have lost their mark."""
-        return self._named(self.format.bare)
-
-    @cached_property
-    def lines(self) -> tuple[str, ...]:
-        """The same at the beginning of a line."""
-        return self._named(self.format.lines)
-
-    @cached_property
-    def inner(self) -> tuple[str, ...]:
-        """The beginnings of calls between the marks, after something else."""
-        return self._named([text for style in self.format.styles for text in style.begins])
+        ``section``: calls have begun there, so that the next may come without a mark.
+        """
+        format = self.format
+        edges = {}
+        for text in self._named(format.bare):
+            if part == "content" or not text.isascii() or "|" in text:
+                edges[text] = "bare"
+        if section:
+            edges |= dict.fromkeys(format.all_ends, "end")
+            for text in self._named(format.begins):
+                edges.setdefault(text, "bare")
+        if part == "content":
+            for text in self._named(format.lines):
+                edges.setdefault(text, "line")
+        return edges
 
     @cached_property
     def marks(self) -> Marks:
         """What may come around a call."""
-        texts = [text for style in self.format.styles for text in style.begins]
-        begins = [text for text in texts if len(text) > 1 and "{name}" not in text]
-        around = (*self.ends, *self.starts, *self.format.borders)
-        ends = any_of((*self.ends, *self.format.borders))
-        return Marks(any_of(self.starts), ends, any_of((*around, *begins)))
+        format = self.format
+        begins = [text for text in format.begins if len(text) > 1 and "{name}" not in text]
+        ends = (*format.all_ends, *format.borders)
+        return Marks(any_of(format.starts), any_of(ends), any_of((*ends, *format.starts, *begins)))
 
-    def _named(self, texts: Sequence[str]) -> tuple[str, ...]:
-        found: dict[str, None] = {}
-        for text in texts:
-            names = self.offered if "{name}" in text else ("",)
-            found.update(dict.fromkeys(text.replace("{name}", name) for name in names))
-        return tuple(found)
+    def _named(self, texts: Sequence[str]) -> list[str]:
+        return [
+            text.replace("{name}", name)
+            for text in texts
+            for name in (self.offered if "{name}" in text else ("",))
+        ]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen.chat.calls.outline import outline
+from mlxgen.chat.calls.schema import outline
 from mlxgen.filters.schema.fitting import Fitting, UncheckedError
 
 from ..effort import tries

@@ -17,8 +17,8 @@ from ...filters.any_of import AnyOf
 from ..dialect import Dialect, UnsupportedError
 from .formats import CallFormat
 from .grammar import calls_grammar, unheld
-from .outline import outline
 from .reader import ToolReader
+from .schema import outline
 
 Tool: TypeAlias = Mapping[str, Any]
 

@@ -176,7 +176,7 @@ def _referred(reference: str, root: Schema) -> Schema:
     return found
 
 
-# ---- the outline of a schema ----------------------------------------------------------------------
+# ---- the outline of a schema --------------------------------------------------------------------
 
 _TYPES = frozenset({"null", "boolean", "object", "array", "number", "integer", "string"})
 _OPENING = frozenset(

@@ -15,13 +15,11 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from mlxgen import Chat, Lark
 from mlxgen.chat.answer import AnswerReader
-from mlxgen.chat.calls.call import HELD
 from mlxgen.chat.calls.grammar import calls_grammar
 from mlxgen.chat.calls.use import Form, ToolUse
 from mlxgen.chat.dialect import Dialect, UnsupportedError
 from mlxgen.chat.events import (
     CallArguments,
-    CallEnded,
     CallStarted,
     ChatEvent,
     Ended,
@@ -110,61 +108,6 @@ def expected(maker: Maker) -> list[tuple[str, dict[str, Any]]]:
 
 
 @every_maker
-def test_calls_are_read_whatever_their_pieces(name: str) -> None:
-    maker = MAKERS[name]
-    text = maker.written(*expected(maker))
-    for size in (len(text), 1, 2, 3, 5, 7):
-        *events, ended = events_of(name, pieces_of(text, [size]))
-        if maker.thinks is not None and maker.thinks[0] == "":
-            events = [event for event in events if not isinstance(event, Reasoning)]
-        read = [(name, json.loads(arguments)) for name, arguments in calls_of(events)]
-        assert read == expected(maker)
-        assert events.count(CallEnded()) == len(read) and not texts_of(events)
-        assert isinstance(ended, Ended) and ended.reason == "calls"
-
-
-@every_maker
-def test_thoughts_and_text_come_before_a_call_without_their_marks(name: str) -> None:
-    maker = MAKERS[name]
-    thought = "First a [look] at {it}." if maker.thinks is not None else ""
-    said = "I <look> it up: [1], {2}." if maker.leads else ""
-    text = maker.written(CALLS[0], thought=thought, text=said)
-    for size in (len(text), 1, 3):
-        events = events_of(name, pieces_of(text, [size]))
-        assert texts_of(events, Reasoning) == thought
-        assert texts_of(events) == said
-        ((called, arguments),) = calls_of(events)
-        assert called == "get_weather" and json.loads(arguments) == ARGUMENTS
-
-
-@pytest.mark.parametrize(
-    "name", [name for name, maker in MAKERS.items() if maker.thinks and maker.around[0]]
-)
-def test_a_call_inside_thoughts_is_a_call(name: str) -> None:
-    maker = MAKERS[name]
-    assert maker.thinks is not None
-    text = f"{maker.thinks[0]}I call: {maker.written(CALLS[0])}"
-    for pieces in ([text], list(text)):
-        events = events_of(name, pieces)
-        assert texts_of(events, Reasoning) == "I call:" and not texts_of(events)
-        assert [call for call, _ in calls_of(events)] == ["get_weather"]
-
-
-@every_maker
-def test_an_answer_without_calls_is_text_without_marks(name: str) -> None:
-    maker = MAKERS[name]
-    said = 'As JSON:\n{"name": "Oslo"}\nor [get] (it), or\n[get_weather]: Action'
-    text = maker.written(thought="Hm." if maker.thinks else "", text=said)
-    if "gpt-oss" in name:
-        text = text.replace("commentary", "final")
-    for pieces in ([text], list(text)):
-        *events, ended = events_of(name, pieces)
-        assert texts_of(events) == said
-        assert texts_of(events, Reasoning) == ("Hm." if maker.thinks else "")
-        assert isinstance(ended, Ended) and ended.reason == "stop"
-
-
-@every_maker
 def test_a_call_that_is_cut_off_anywhere_shows_no_mark_and_never_less_than_before(
     name: str,
 ) -> None:
@@ -186,19 +129,6 @@ def test_a_call_that_is_cut_off_anywhere_shows_no_mark_and_never_less_than_befor
         assert whole.startswith(arguments) and arguments.startswith(before)
         before = arguments
     assert len(before) > len(whole) - 48  # but for a value that is not a string, and the end
-
-
-@every_maker
-def test_arguments_grow_with_the_text(name: str) -> None:
-    long = " ".join(["word"] * 50)
-    reader = AnswerReader(reading_of(name))
-    text = MAKERS[name].written(("get", {"city": long}))
-    grown = [
-        len(texts_of(reader.push(Chunk(piece, 7, index))[0], CallArguments))
-        for index, piece in enumerate(text)
-    ]
-    assert max(grown) <= HELD + 16
-    assert sum(grown) == len(json.dumps({"city": long}))
 
 
 PARTS = st.sampled_from(

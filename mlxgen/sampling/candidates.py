@@ -67,14 +67,13 @@ def truncate(
     values: mx.array,
     limits: Truncation,
     *,
-    log_mass: mx.array | None,
+    log_mass: mx.array,
     exclusion: Exclusion | None,
 ) -> tuple[mx.array, mx.array]:
     """Which candidates top-p, min-p, XTC and top-k keep, in this order.
 
     ``ids``, ``values``: from ``best``. ``log_mass`` [batch, 1]: log-sum-exp of all the
-    logits. Without it, top-p and XTC are left out; without ``exclusion``, XTC is (for rows
-    that have these off, the result is the same).
+    logits. Without ``exclusion``, XTC is left out.
 
     Returns kept [batch, k], and exact [batch, 1]: whether a longer list of candidates
     would have changed nothing. Other tokens are at most as likely as the last candidate,
@@ -83,15 +82,14 @@ def truncate(
     kept = (values > -mx.inf) & (values >= values[:, :1] + limits.log_min_p)
     known = mx.array(True)
 
-    if log_mass is not None:
-        shares = mx.exp(values - log_mass)
-        before = mx.cumsum(shares, axis=-1, inclusive=False)
-        # The first candidate is kept even if top_p is 0 in float32
-        nucleus = mx.where((before < limits.top_p) | (before <= 0), values, mx.inf)
-        lowest = mx.min(nucleus, axis=-1, keepdims=True)
-        kept = kept & ((values >= lowest) | (limits.top_p >= 1))
+    shares = mx.exp(values - log_mass)
+    before = mx.cumsum(shares, axis=-1, inclusive=False)
+    # The first candidate is kept even if top_p is 0 in float32
+    nucleus = mx.where((before < limits.top_p) | (before <= 0), values, mx.inf)
+    lowest = mx.min(nucleus, axis=-1, keepdims=True)
+    kept = kept & ((values >= lowest) | (limits.top_p >= 1))
 
-    if log_mass is not None and exclusion is not None:
+    if exclusion is not None:
         bounded = (limits.top_p < 1) | (limits.log_min_p > -mx.inf)
         left = mx.cumsum(mx.where(kept, shares, 0.0), axis=-1)[:, -1:]
         log_shares = mx.where(kept, values - log_mass, -mx.inf)

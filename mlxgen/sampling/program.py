@@ -25,7 +25,7 @@ from .candidates import (
 )
 from .processors import apply_mask, pad_vocabulary
 from .race import pick, pick_of, total
-from .rows import Draw, Kind, Method, Want
+from .rows import Draw, Method, Want
 
 Outputs: TypeAlias = dict[str, mx.array]
 Program: TypeAlias = Callable[..., Outputs]
@@ -36,16 +36,12 @@ NOTHING = Want()
 class Variant(NamedTuple):
     """All that the draw of a group of rows depends on, apart from arrays.
 
-    ``complete``: truncated rows look at the whole vocabulary instead of the best candidates.
     ``masked``: some rows have a mask. ``changed``: the logits are no longer the model's.
     ``final``, ``own``: whether the final distribution and the model's own one are reported.
     What nobody evaluates of a report costs next to nothing, so there are no finer flags.
     """
 
-    kind: Kind
-    excludes: bool
-    aims: bool
-    complete: bool
+    method: Method
     masked: bool
     changed: bool
     final: bool
@@ -53,13 +49,10 @@ class Variant(NamedTuple):
 
     @classmethod
     def of(cls, method: Method, want: Want, complete: bool, masked: bool, changed: bool) -> Variant:
-        kind, excludes, aims = method
-        complete = kind.truncates and (complete or kind == Kind.WIDE)
-        if kind == Kind.WIDE:  # a nucleus of all tokens is the same
-            kind = Kind.NUCLEUS
-        final = want.candidates > 0 or (want.prob and kind == Kind.GREEDY)
+        method = method._replace(complete=method.truncates and (complete or method.complete))
+        final = want.candidates > 0 or (want.prob and not method.draws)
         own = want.logprob or want.top > 0
-        return cls(kind, excludes, aims, complete, masked, changed and own, final, own)
+        return cls(method, masked, changed and own, final, own)
 
 
 def make_draw(variant: Variant, spared: mx.array | None) -> Program:
@@ -84,10 +77,10 @@ def make_draw(variant: Variant, spared: mx.array | None) -> Program:
         raw = next(feed) if variant.changed else logits
         if variant.masked:
             logits = apply_mask(logits, next(feed))
-        if variant.kind == Kind.GREEDY:
-            draw = _greedy(logits, variant)
-        else:
+        if variant.method.draws:
             draw = _random(pad_vocabulary(logits), variant, spared, feed)
+        else:
+            draw = _greedy(logits, variant)
         if variant.own:
             draw = _with_report(draw, raw)
         return {name: array for name, array in draw._asdict().items() if array is not None}
@@ -128,13 +121,12 @@ def _random(
 ) -> Draw:
     limits = Truncation(next(feed), next(feed), next(feed), next(feed))
     keys = next(feed)
-    exclusion = Exclusion(next(feed), spared) if variant.excludes else None
-    targets = next(feed) if variant.aims else None
-    if not variant.kind.truncates:
+    exclusion = Exclusion(next(feed), spared) if variant.method.excludes else None
+    targets = next(feed) if variant.method.aims else None
+    if not variant.method.truncates:
         return _plain(logits, limits, keys, exclusion, targets, variant)
-    ids, values = best(logits, logits.shape[-1] if variant.complete else CANDIDATES)
-    by_share = variant.kind != Kind.RANKED
-    log_mass = mx.logsumexp(logits, axis=-1, keepdims=True) if by_share else None
+    ids, values = best(logits, logits.shape[-1] if variant.method.complete else CANDIDATES)
+    log_mass = mx.logsumexp(logits, axis=-1, keepdims=True)
     kept, exact = truncate(ids, values, limits, log_mass=log_mass, exclusion=exclusion)
     weights = temper(values, kept, limits, from_first=exclusion is None)
     shares = weights / total(weights)
@@ -142,9 +134,7 @@ def _random(
         weights = preferred(shares, targets)
     place, weight = pick_of(weights, ids, keys)
     mass = total(weights)
-    sound = mx.isfinite(
-        mx.max(logits, axis=-1, keepdims=True) if log_mass is None else log_mass
-    ) & (weight > 0)
+    sound = mx.isfinite(log_mass) & (weight > 0)
     if ids.shape[-1] == logits.shape[-1]:
         exact = mx.ones(sound.shape, mx.bool_)
     token = _checked(mx.take_along_axis(ids, place, axis=-1), sound)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -46,43 +45,33 @@ class DrawRow(NamedTuple):
         return replace(self.settings, temperature=self.temperature)
 
 
-class Kind(enum.IntEnum):
-    """The work that a row needs."""
-
-    GREEDY = 0  # the most likely token
-    PLAIN = 1  # any token, by its weight; min-p and XTC need no order
-    RANKED = 2  # candidates, kept by comparing logits alone
-    NUCLEUS = 3  # candidates, kept by their share of the probability
-    WIDE = 4  # candidates, possibly more than a draw usually looks at
-
-    @property
-    def truncates(self) -> bool:
-        """Whether rows are drawn from candidates only."""
-        return self >= Kind.RANKED
-
-
 class Method(NamedTuple):
-    """How a row is drawn, apart from numbers: its kind, whether XTC applies, and whether tokens
-    near a probability are preferred."""
+    """How a row is drawn, apart from numbers.
 
-    kind: Kind
-    excludes: bool
-    aims: bool
+    ``draws``: by weight; else it takes the most likely token. ``truncates``: from candidates only,
+    which min-p and XTC do not need; ``complete``: from all tokens, as candidates are too few.
+    ``excludes``: XTC may apply. ``aims``: tokens near a probability are preferred.
+    """
+
+    draws: bool = False
+    truncates: bool = False
+    complete: bool = False
+    excludes: bool = False
+    aims: bool = False
 
     @classmethod
     def of(cls, settings: SamplingSettings, vocab_size: int) -> Method:
-        top_k = settings.top_k if settings.top_k < vocab_size else 0
-        excludes = settings.xtc_probability > 0
         if settings.temperature == 0:
-            return cls(Kind.GREEDY, False, False)
-        aims = settings.aims
-        if settings.top_p == 1 and top_k == 0:
-            return cls(Kind.PLAIN, excludes, aims)
-        bounded = settings.min_p > 0 or settings.has_floor
-        if settings.top_p == 1 and not bounded and top_k >= CANDIDATES:
-            return cls(Kind.WIDE, excludes, aims)
-        kind = Kind.NUCLEUS if settings.top_p < 1 or excludes else Kind.RANKED
-        return cls(kind, excludes, aims)
+            return cls()
+        top_k = settings.top_k if settings.top_k < vocab_size else 0
+        bounded = settings.top_p < 1 or settings.min_p > 0 or settings.has_floor
+        return cls(
+            draws=True,
+            truncates=settings.top_p < 1 or top_k > 0,
+            complete=not bounded and top_k >= CANDIDATES,
+            excludes=settings.xtc_probability > 0,
+            aims=settings.aims,
+        )
 
 
 class Want(NamedTuple):

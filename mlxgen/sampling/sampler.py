@@ -33,7 +33,7 @@ from .processors import (
     stack_thresholds,
 )
 from .program import NOTHING, Variant, joined, make_draw, only
-from .rows import Draw, DrawRow, Kind, Method, Want
+from .rows import Draw, DrawRow, Method, Want
 from .settings import SamplingSettings
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Sampler:
         """The token [1] that ``sample`` draws from one row of logits, for a draft: only from the
         likeliest candidates, and nobody looks whether the logits are sound."""
         group = self._plan([row]).groups[0]
-        greedy = group.method.kind == Kind.GREEDY and row.words is None
+        greedy = not group.method.draws and row.words is None
         if not greedy or group.biases or group.penalties or group.avoids_repetitions:
             return self.sample(logits, [row]).token
         return mx.argmax(logits, axis=-1)
@@ -134,9 +134,9 @@ class Sampler:
             inputs.extend(self._bounded(inputs[0], group))
             chances = [chance(row.seed, row.position, row.attempt) for row in rows]
             inputs.append(mx.array([each.key for each in chances], mx.uint32))
-            if variant.excludes:
+            if variant.method.excludes:
                 inputs.append(stack_thresholds(group.settings, chances))
-            if variant.aims:
+            if variant.method.aims:
                 inputs.append(stack_targets(rows))
         key = (variant, len(rows), inputs[0].dtype)
         program = self._programs.get(key, lambda: mx.compile(make_draw(variant, self._spared)))
@@ -261,7 +261,7 @@ def _group(
         places=tuple(places),
         at=None if len(places) == len(settings) == len(set(places)) else mx.array(places),
         settings=chosen,
-        limits=() if method.kind == Kind.GREEDY else stack_limits(chosen, vocab_size),
+        limits=stack_limits(chosen, vocab_size) if method.draws else (),
         floors=stack_floors(chosen),
         biases=stack_biases(chosen),
         penalties=stack_penalties(chosen),

@@ -20,7 +20,7 @@ from mlxgen.sampling import (
     Want,
     final_distribution,
 )
-from mlxgen.sampling.rows import Kind, Method
+from mlxgen.sampling.rows import Method
 
 from ..effort import tries
 from .mixed import EVERYTHING, MIXED, SPECIAL, assert_same, fields_of, logits_for, mixed_rows
@@ -288,26 +288,31 @@ def test_few_allowed_tokens_are_always_exact() -> None:
         assert draw.exact.item() is True
 
 
+DRAWN = Method(draws=True)
+TRUNCATED = Method(draws=True, truncates=True)
+COMPLETE = TRUNCATED._replace(complete=True)
+
+
 @pytest.mark.parametrize(
-    ("options", "kind"),
+    ("options", "method"),
     [
-        ({}, Kind.GREEDY),
-        ({"top_p": 0.5, "top_k": 3}, Kind.GREEDY),
-        ({"temperature": 1}, Kind.PLAIN),
-        ({"temperature": 1, "top_k": 1000}, Kind.PLAIN),
-        ({"temperature": 1, "min_p": 0.1}, Kind.PLAIN),
-        ({"temperature": 1, "min_p": 0.1, "xtc_probability": 0.1}, Kind.PLAIN),
-        ({"temperature": 1, "top_k": 127}, Kind.RANKED),
-        ({"temperature": 1, "top_k": 128}, Kind.WIDE),
-        ({"temperature": 1, "min_p": 0.1, "top_k": 500}, Kind.RANKED),
-        ({"temperature": 1, "top_p": 0.9}, Kind.NUCLEUS),
-        ({"temperature": 1, "top_k": 5, "xtc_probability": 0.1}, Kind.NUCLEUS),
-        ({"temperature": 1, "top_k": 500, "xtc_probability": 0.1}, Kind.WIDE),
+        ({}, Method()),
+        ({"top_p": 0.5, "top_k": 3}, Method()),
+        ({"temperature": 1}, DRAWN),
+        ({"temperature": 1, "top_k": 1000}, DRAWN),
+        ({"temperature": 1, "min_p": 0.1}, DRAWN),
+        ({"temperature": 1, "min_p": 0.1, "xtc_probability": 0.1}, DRAWN),
+        ({"temperature": 1, "top_k": 127}, TRUNCATED),
+        ({"temperature": 1, "top_k": 128}, COMPLETE),
+        ({"temperature": 1, "min_p": 0.1, "top_k": 500}, TRUNCATED),
+        ({"temperature": 1, "top_p": 0.9}, TRUNCATED),
+        ({"temperature": 1, "top_k": 5, "xtc_probability": 0.1}, TRUNCATED),
+        ({"temperature": 1, "top_k": 500, "xtc_probability": 0.1}, COMPLETE),
     ],
 )
-def test_rows_are_given_the_least_work_they_need(options: dict[str, Any], kind: Kind) -> None:
+def test_rows_are_given_the_least_work_they_need(options: dict[str, Any], method: Method) -> None:
     found = Method.of(SamplingSettings(**options), 1000)
-    assert (found.kind, found.excludes) == (kind, "xtc_probability" in options)
+    assert found == method._replace(excludes="xtc_probability" in options)
 
 
 def test_positions_of_one_sequence_are_rows() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from mlxgen import LanguageModel
 from mlxgen.engine.limits import Limits, Stats
 from mlxgen.engine.options import Options
+from mlxgen.engine.request.accept import rewind
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.accepting import Event
 from mlxgen.engine.step.handle import Handle
@@ -130,7 +131,7 @@ class Hall:
         return twins
 
     def rewind(self, handle: Handle, to: int) -> None:
-        self.scheduler.rewind(handle, to)
+        rewind(handle.request, to)
         self.texts[handle] = handle.request.outbox.text
         self.scheduler.check_integrity()
 

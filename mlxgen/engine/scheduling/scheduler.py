@@ -33,7 +33,7 @@ from ..kv import KV, PREFILL_STEP, Slots
 from ..limits import Limits, Stats
 from ..prefix.disk import NO_DISK
 from ..prefix.store import BlockStore
-from ..request.accept import append, end, rewind, take_back
+from ..request.accept import append, end, take_back
 from ..request.request import Request
 from ..runtime import Runtime
 from ..step.accepting import Event
@@ -144,13 +144,6 @@ class Scheduler:
                 self._preempted += 1
         self._memory.leave_for_cache(self._room_for_cache())
         return twins
-
-    def rewind(self, handle: Handle, to: int) -> None:
-        """Keep the first ``to`` generated tokens of a sequence that has not ended."""
-        if handle.closed:
-            raise StateError("a sequence that has ended cannot be rewound")
-        request = handle.request
-        rewind(request, request.target_of(None, to, request.position))
 
     def change(self, handle: Handle, back: int, tokens: Tokens[Token]) -> list[Event]:
         """Take back the newest ``back`` tokens, the prompt's included, and append others.

@@ -13,7 +13,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import ArraysCache
 
-from mlxgen import Choice, Limits, OptionError, Regex, RewindError, StateError
+from mlxgen import Choice, Limits, OptionError, Regex, StateError
 from mlxgen.engine.kv import KV
 from mlxgen.engine.kv.footprint import Measures
 from mlxgen.engine.scheduling.scheduler import Scheduler
@@ -79,16 +79,11 @@ def test_a_row_may_be_forked_before_it_has_begun_and_ends_once(options: dict[str
     assert first.request.finish_reason is not None
 
 
-def test_what_has_ended_is_neither_rewound_nor_forked() -> None:
+def test_what_has_ended_is_not_forked() -> None:
     hall = Hall(endless())
     handle = hall.submit(max_tokens=3)
-    hall.steps(2)
-    with pytest.raises(RewindError):
-        hall.scheduler.rewind(handle, 9)
     hall.finish()
     hall.scheduler.cancel(handle)
-    with pytest.raises(StateError):
-        hall.scheduler.rewind(handle, 1)
     with pytest.raises(StateError):
         hall.scheduler.fork(handle)
 

@@ -32,6 +32,7 @@ from mlxgen.engine.options import Options
 from mlxgen.engine.prefix.block_file import Layout
 from mlxgen.engine.prefix.disk import Disk
 from mlxgen.engine.prefix.store import BlockStore
+from mlxgen.engine.request.accept import rewind
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.runner import Runner
@@ -90,7 +91,7 @@ def crowd(lm: LanguageModel, dice: random.Random, length: int = 20) -> None:
             return
         if step % 5 == 4 and step < 30:
             chosen = dice.choice(running)
-            hall.rewind(chosen, chosen.request.position // 2)
+            rewind(chosen.request, chosen.request.position // 2)
         if step == 7:
             handles += hall.fork(running[0])
     raise AssertionError("it never ended")

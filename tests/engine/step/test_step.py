@@ -277,7 +277,7 @@ class Crowd:
         row = request.handle.request
         to = row.first + int((row.position - row.first) * share)
         request.deeds.append(Deed(mark(row), to))
-        self.scheduler.rewind(request.handle, to)
+        rewind(row, to)
         request.seen.rewound(row)
 
     def fork(self, request: Asked) -> None:

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         After as After,
         AllOf as AllOf,
         Allow as Allow,
+        Checked as Checked,
         Choice as Choice,
         Filter as Filter,
         JsonObject as JsonObject,

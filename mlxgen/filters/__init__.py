@@ -2,6 +2,7 @@
 
 from .after import After
 from .callback import Allow
+from .checked import Checked, Checking
 from .closing import EndSearch
 from .compose import AllOf
 from .constraint import Constraint
@@ -27,6 +28,8 @@ __all__ = [
     "After",
     "AllOf",
     "Allow",
+    "Checked",
+    "Checking",
     "Choice",
     "Constraint",
     "EndSearch",

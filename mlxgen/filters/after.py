@@ -17,7 +17,7 @@ from ..errors import FilterError, OptionError, PromptError
 from ..forks import forked
 from ..recent import Recent
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
-from .compose import checks, hint, objection, unchecked
+from .compose import checking, checks, due, hint, objection, unchecked
 from .protocol import (
     Filter,
     Int32Words,
@@ -30,6 +30,7 @@ from .protocol import (
 from .replay import WholeFilter, whole
 
 if TYPE_CHECKING:
+    from .checked import Checking
     from .schema.check import Objection
 
 _TRIGGERS = 32  # text triggers whose tables a vocabulary keeps
@@ -222,10 +223,20 @@ class AfterFilter:
     def unchecked(self) -> int:
         return max(0, unchecked(self._then) - self._first) if self._started else 0
 
+    @property
+    def due(self) -> bool:
+        return self._started and due(self._then)
+
+    def checking(self) -> Checking | None:
+        """That of the other filter, once it has started."""
+        return checking(self._then) if self._started else None
+
     def objection(self) -> Objection | None:
         """That of the other filter, once it has started; the trigger is not taken back for it."""
         found = objection(self._then) if self._started else None
-        return None if found is None else found._replace(tokens=found.tokens - self._first)
+        if found is None or not found.tokens:
+            return found
+        return found._replace(tokens=max(1, found.tokens - self._first))
 
     def validate(self, tokens: Sequence[Token]) -> int:
         if self._started:

@@ -19,6 +19,7 @@ from .protocol import Filter, Int32Words, Specification, is_by_bytes, is_specifi
 from .replay import whole
 
 if TYPE_CHECKING:
+    from .checked import Checking
     from .schema.check import Objection
 
 
@@ -146,6 +147,11 @@ class Intersection:
     def due(self) -> bool:
         return any(map(due, self.parts))
 
+    def checking(self) -> Checking | None:
+        asked = [part for part in self.parts if due(part)] or self.parts
+        each = [found for found in map(checking, asked) if found is not None]
+        return next((found for found in each if not found.is_over), None)
+
     def objection(self) -> Objection | None:
         asked = [part for part in self.parts if due(part)] or self.parts
         return next(filter(None, map(objection, asked)), None)
@@ -178,6 +184,12 @@ def due(filter: Filter) -> bool:
 def objection(filter: Filter) -> Objection | None:
     """What a filter finds wrong with a text that may end, if it checks such texts."""
     ask: Callable[[], Objection | None] = getattr(filter, "objection", lambda: None)
+    return ask()
+
+
+def checking(filter: Filter) -> Checking | None:
+    """The check of a text or a part of it, if a filter has one that may take its time."""
+    ask: Callable[[], Checking | None] = getattr(filter, "checking", lambda: None)
     return ask()
 
 

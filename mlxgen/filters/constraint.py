@@ -20,7 +20,18 @@ import numpy as np
 from ..errors import DeadEndError, FilterError, OptionError, RewindError
 from ..forks import forked
 from ..tokens import Token, Vocabulary
-from .compose import AllOf, Intersection, bind_opening, checks, due, hint, objection, unchecked
+from .checked import Checking
+from .compose import (
+    AllOf,
+    Intersection,
+    bind_opening,
+    checking,
+    checks,
+    due,
+    hint,
+    objection,
+    unchecked,
+)
 from .matcher import GrammarFilter
 from .protocol import (
     Filter,
@@ -213,6 +224,10 @@ class Constraint:
             return None
         first = bisect_right(self._ends, len(self._fed) - found.tokens)
         return found.reason, first, found.is_final
+
+    def checking(self) -> Checking | None:
+        """The check of what is ``due``, or of a text that ends here, if it may take its time."""
+        return checking(self.filter)
 
     @property
     def due(self) -> bool:

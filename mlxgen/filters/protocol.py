@@ -16,6 +16,7 @@ A filter may have more methods than the protocol requires; these are used if the
     objection() -> Objection | None  what is wrong with a text that may end here
     checks: bool                     whether such a text may have to be taken back
     unchecked: int                   how many of the newest tokens are of such a text
+    checking() -> Checking | None    the check of such a text or part, which may take its time
     due: bool                        whether a part of the text is to be checked before its end
     asked() -> Sequence[Filter]      if it is made of others, those that the next ``fill`` asks
 """

@@ -25,6 +25,7 @@ from .loops import Repeat
 from .request import RECENT, Request
 from .thinking import ThinkingLimit
 
+BRIEFLY = 0.005  # seconds for a check, after which other requests go on meanwhile
 LONGEST_CHECKED = 4096
 """Tokens of a text that is not delivered before it is checked; a longer one is, as it comes."""
 
@@ -229,8 +230,15 @@ def _offer(
     if isinstance(event, BanMatch):
         return _ban(request, event)
     if constraint is not None and (constraint.due or (reason and constraint.can_end())):
+        checking = None if forced or request.outbox.is_pushed else constraint.checking()
+        if checking is not None and not checking.wait(BRIEFLY):
+            request.rewind(request.base + position)
+            request.checking = checking  # the same token is drawn when it is over
+            return Verdict.AGAIN
         verdict = _checked(request, constraint)
-        if verdict is not None:
+        if verdict is Verdict.NEXT:
+            exhausted = True
+        elif verdict is not None:
             return verdict
     if constraint is not None and 0 < constraint.unchecked <= LONGEST_CHECKED:
         hold = max(hold, constraint.unchecked)
@@ -329,7 +337,8 @@ def _go_back(request: Request, target: int, drawn: int) -> None:
 
 
 def _checked(request: Request, constraint: Constraint) -> Verdict | None:
-    """Take a text, or a part, back that the filters object to, a few times; None: it stands.
+    """Take a text, or a part, back that the filters object to, a few times; ``None``: it stands,
+    and ``NEXT``: it stands as the best that was found.
 
     Raises ``DeadEndError`` if no other one was found and it must not stand.
     """
@@ -339,6 +348,10 @@ def _checked(request: Request, constraint: Constraint) -> Verdict | None:
         request.retries.settle()
         return None
     reason, target, is_final = found
+    if target > position:
+        request.tally.violates = reason
+        request.retries.settle()
+        return Verdict.NEXT
     target = max(target, position + 1 - request.outbox.reach(position, request.first))
     target = min(target, position)  # what a reader who went back has kept stays
     first = request.history[request.base + target]

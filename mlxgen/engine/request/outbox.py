@@ -87,6 +87,11 @@ class Outbox:
         return self.released if self._mode == "when settled" else 0
 
     @property
+    def is_pushed(self) -> bool:
+        """Whether every token's chunk is due at once, whatever becomes of its text."""
+        return self._mode == "pushed"
+
+    @property
     def settled(self) -> int:
         """The smallest length that anything may rewind to."""
         return self._settled if self._mode == "pushed" else self.floor

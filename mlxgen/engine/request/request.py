@@ -15,7 +15,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field, replace
 
 from ...errors import FilterError, OptionError, RewindError
-from ...filters import Constraint
+from ...filters import Checking, Constraint
 from ...forks import forked
 from ...sampling import Aim, Repetitions, TokenCounts, Want, derive_seed
 from ...text import BanMatch, Healer, StopMatch, Transcript
@@ -72,6 +72,7 @@ class Request:
       caller does not push the tokens, and none of them is to have its log-probability.
     - ``forcing``: the share of the tokens sampled lately that were followed by a forced run.
     - ``strayed``: whether the last token was withheld from the filters.
+    - ``checking``: a check for which it waits; then the last token is drawn again, as it was.
     - ``repeat``: how the text repeated itself at the last look.
     """
 
@@ -104,6 +105,7 @@ class Request:
     forcing: float = 0.0
     strayed: bool = False
     repeat: Repeat = UNKNOWN
+    checking: Checking | None = None
 
     # ---- the history and its parts ---------------------------------------------------------
 
@@ -155,7 +157,7 @@ class Request:
         if to < len(self.history):
             self.history.cut(to)
             self.finish_reason = self.match = None
-            self.repeat = UNKNOWN
+            self.repeat, self.checking = UNKNOWN, None
             self.base, self.first = min(self.base, to), min(self.first, count)
             self.position = count
             self.tally.forked = min(self.tally.forked, count)
@@ -184,6 +186,7 @@ class Request:
             retries=retries,
             tally=replace(self.tally, forked=self.position),
             forks=0,
+            checking=None,
         )
 
     # ---- questions -------------------------------------------------------------------------
@@ -252,6 +255,16 @@ class Request:
         if self.thinking is not None and not self.thinking.allows(self.transcript, 2):
             return True
         return self.forcing > LIKELY
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a check of its text."""
+        return self.checking is not None and not self.checking.is_over
+
+    def wait(self, timeout: float) -> None:
+        """Wait for that check."""
+        if self.checking is not None:
+            self.checking.wait(timeout)
 
     def repeats(self) -> Repeat:
         """How the text repeats itself at its end."""

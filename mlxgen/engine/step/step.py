@@ -31,6 +31,7 @@ from .pace import Clock, Pace
 from .passes import FEW, Passes, Work
 from .runner import Runner
 
+PATIENCE = 0.05  # seconds to wait for a check, if there is nothing else to do
 CLEAR_EVERY = 256  # steps between two releases of MLX's buffer cache
 
 
@@ -80,8 +81,12 @@ class Loop:
         ``Fault``, which leaves nothing on the device, and an interrupt as it is; then every handle
         stands where its history ends.
         """
-        handles = [handle for handle in self.handles if handle.request.finish_reason is None]
+        going = [handle for handle in self.handles if handle.request.finish_reason is None]
+        handles = [handle for handle in going if not handle.request.waits]
         self.behind = []
+        if going and not handles:
+            going[0].request.wait(PATIENCE)
+            return
         try:
             self._start(handles, events)
             if not events:

@@ -282,3 +282,12 @@ def test_what_repeats_itself_is_taken_back_and_shown(example: Example) -> None:
     assert usage.loops + bool(usage.looped) == len(deleted)
     assert deleted, "the demo model repeats itself after this prompt"
     assert all(piece not in text for piece in deleted)
+
+
+def test_lines_that_a_check_complains_about_are_shown_and_taken_back(example: Example) -> None:
+    names = example("checked_lines")
+    text, deleted, usage = names["main"]()
+    assert deleted, "the first sentence is too long"
+    sentences = text.split(".")[:-1]
+    too_long = [sentence for sentence in sentences if len(sentence.split()) > names["MOST"]]
+    assert bool(too_long) == bool(usage.violates)

@@ -25,15 +25,17 @@ class Label:
 
 
 class BranchHistory:
-    """The prompt and the generated tokens; ``base`` is how much of the prompt is left."""
+    """The prompt and the generated tokens; ``base`` is how much of the prompt is left, and
+    ``labelled`` the length at the last label, before which nothing is spelled anew."""
 
-    __slots__ = ("base", "opens_text", "tokens", "vocabulary")
+    __slots__ = ("base", "labelled", "opens_text", "tokens", "vocabulary")
 
     def __init__(self, prompt: Sequence[Token], vocabulary: Vocabulary, *, opens_text: bool):
         self.tokens = History(prompt)
         self.base = len(self.tokens)
         self.vocabulary = vocabulary
         self.opens_text = opens_text
+        self.labelled = 0
 
     def apply(self, back: int, appended: Sequence[Token]) -> None:
         """Takes a report: tokens taken back, then tokens appended."""
@@ -59,6 +61,7 @@ class BranchHistory:
         return TextDecoder(self.vocabulary, strip=self.opens_text and not generated)
 
     def label(self) -> Label:
+        self.labelled = len(self.tokens)
         return Label(len(self.tokens), self.tokens.moment)
 
     def find(self, label: Label) -> int:

@@ -82,7 +82,7 @@ class Guide:
         return self._running.record.once("logprob", lambda: sum(self._running.logprobs))
 
     def label(self) -> Label:
-        """This place in the text, to go back to."""
+        """This place in the text, to go back to; the text before it stays as it is spelled."""
         return self._running.history.label()
 
     def tokenize(self, text: str) -> list[Token]:

@@ -140,6 +140,7 @@ class Gen:
             stop=stop,
             max_tokens=max_tokens or None,
         )
+        fixed = min(fixed, len(history.tokens) - history.labelled)
         end = history.tokens[-1 - fixed :]
         kept, self._removed = heal_plan(history.vocabulary, end) if fixed else (end, b"")
         self._back = len(end) - len(kept)  # tokens that are spelled anew

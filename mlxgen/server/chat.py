@@ -230,7 +230,7 @@ def turn_of(request: ChatRequest, model: ServedModel) -> Turn:
             _choice(request.tool_choice),
             many=request.parallel_tool_calls is not False,
         ),
-        form=form_of(request),
+        form=form_of(request, model.registry),
         effort=request.reasoning_effort,
         thinking_budget=request.thinking_budget,
         usual_budget=model.thinking_budget,

@@ -187,7 +187,7 @@ def understood(
         },
         make_reply,
         names={"prompt": "prompt"},
-        form=form_of(request),
+        form=form_of(request, model.registry),
         ends=() if infill is None else infill.ends,
         watched=watched,
     )

@@ -152,6 +152,9 @@ class GenerationRequest(TextRequest):
     choice: Annotated[list[str], Field(min_length=1, max_length=MAX_OPTIONS)] | None = about(
         "the text is one of these"
     )
+    check: Text | None = about(
+        "a check of the server's operator: what it complains about is written again"
+    )
     close_json: bool | None = option("close_json")
     prompt_logprobs: Alternatives | None = option("prompt_logprobs", also="; not for streams")
     truncate_prompt_tokens: Budget | None = about(
@@ -185,11 +188,11 @@ _MAKERS: Mapping[str, Callable[[Any], Specification]] = {
     "grammar": lambda grammar: Lark(lark_of(grammar) if is_gbnf(grammar) else grammar),
     "choice": lambda options: Choice(options),
 }
-FORMS = ("response_format", "json_schema", *_MAKERS)
-"""The fields that become grammars."""
+FORMS = ("response_format", "json_schema", *_MAKERS, "check")
+"""The fields that become filters."""
 
 
-def form_of(request: GenerationRequest) -> Form | None:
+def form_of(request: GenerationRequest, registry: Registry) -> Form | None:
     """What the text must match; raises ``RequestError`` if it is invalid or more than one."""
     given = {name: getattr(request, name) for name in FORMS}
     fields = [
@@ -203,6 +206,8 @@ def form_of(request: GenerationRequest) -> Form | None:
     if len(fields) > 1:
         raise RequestError.at(fields[1], f"cannot be combined with {field}; send one of them")
     value = given[field]
+    if field == "check":
+        return Form(field, registry.check(value, field))
     try:
         if isinstance(value, ObjectFormat):
             return Form(field, JsonObject(), is_json=True)

@@ -138,6 +138,9 @@ class Settings(ModelSettings):
     hooks: tuple[str, ...] = setting((), action="append", metavar="NAME=PLACE")
     """A hook of your own, likewise: a function of a sampled token, or a class whose objects are
     such functions; repeatable."""
+    checks: tuple[str, ...] = setting((), action="append", metavar="NAME=PLACE")
+    """A check of your own of each line of a text, likewise: a function of the line and the text
+    before it, or a mlxgen.Checked. Or NAME=COMMAND, which reads a whole text; repeatable."""
 
     log_format: Literal["text", "json"] = setting("text", choices=("text", "json"))
     """The format of log lines."""
@@ -260,6 +263,7 @@ _REPEATED = {
     "programs": "program",
     "controllers": "controller",
     "hooks": "hook",
+    "checks": "check",
 }
 
 

@@ -465,6 +465,20 @@ def test_fixed_text_is_not_joined_if_the_filters_do_not_allow_it() -> None:
     assert text_of(program, indented()) == "def f():\npass"
 
 
+def test_a_label_stays_where_it_is() -> None:
+    async def program(g: Guide) -> str:
+        await g.fixed("def f():\n")
+        start = g.label()
+        first = await g.gen(max_tokens=3)
+        await g.backtrack(start)
+        return first + await g.gen(max_tokens=3)
+
+    run = carry_out(program, letters())
+    assert run.results[()].text == "def f():\nabc"
+    assert run.controller.value == "abcabc"
+    assert text_of(program, indented()) == "def f():\n"
+
+
 def test_fixed_tokens_are_never_joined() -> None:
     async def program(g: Guide) -> str:
         await g.fixed(g.tokenize("def f():\n"))

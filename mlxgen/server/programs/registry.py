@@ -11,13 +11,15 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from ...errors import OptionError
+from ...filters import Checked
+from ...filters.checks import command
 from ...programs import Program
 from ..errors import RequestError
 from ..fields import shown
@@ -97,6 +99,7 @@ class Registry:
     everything: tuple[Registered, ...] = ()
     lm: LanguageModel | None = None
     slow: SlowCalls = field(default_factory=SlowCalls)
+    checks: Mapping[str, Checked] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -109,11 +112,13 @@ class Registry:
             ("hook", settings.hooks),
         )
         everything = tuple(Registered.of(kind, each) for kind, all in given for each in all)
-        named = [(each.kind, each.name) for each in everything]
+        checks = list(map(_check_of, settings.checks))
+        named: list[tuple[str, str]] = [(each.kind, each.name) for each in everything]
+        named += [("check", name) for name, _ in checks]
         for kind, name in named:
             if named.count((kind, name)) > 1:
                 raise OptionError(kind, f"{name} is named twice; give each a name of its own")
-        return cls(everything, lm, slow or SlowCalls())
+        return cls(everything, lm, slow or SlowCalls(), dict(checks))
 
     def find(self, kind: Kind, name: str, at: str) -> Registered:
         """What has a name; raises ``RequestError`` (404) if nothing of its kind has."""
@@ -121,9 +126,12 @@ class Registry:
         for each in known:
             if each.name == name:
                 return each
-        names = ", ".join(each.name for each in known)
-        hint = f"there are {names}" if known else f"the server was started without any --{kind}"
-        raise RequestError(
+        raise self._not_found(kind, name, at, [each.name for each in known])
+
+    def _not_found(self, kind: str, name: str, at: str, known: Sequence[str]) -> RequestError:
+        hint = f"the server was started without any --{kind}"
+        hint = f"there are {', '.join(known)}" if known else hint
+        return RequestError(
             f"{at}: there is no {kind} {shown(name)} here; {hint}",
             status=404,
             param=at,
@@ -142,9 +150,37 @@ class Registry:
         """A hook likewise."""
         return NamedHook(*self.steered("hook", name, at, given, place), self.slow)
 
+    def check(self, name: str, at: str) -> Checked:
+        """The check that has a name; raises ``RequestError`` (404) if none has."""
+        found = self.checks.get(name)
+        if found is None:
+            raise self._not_found("check", name, at, list(self.checks))
+        return found
+
     def listed(self) -> dict[str, Any]:
         """The answer of ``/v1/programs``."""
-        return {"object": "list", "data": [each.listed() for each in self.everything]}
+        checks = [
+            {"id": name, "object": "check", "description": inspect.getdoc(each.check) or ""}
+            for name, each in self.checks.items()
+        ]
+        return {"object": "list", "data": [*(each.listed() for each in self.everything), *checks]}
+
+
+def _check_of(given: str) -> tuple[str, Checked]:
+    """What ``NAME=package.module:attribute`` says, or ``NAME=command``; raises ``OptionError``."""
+    name, equals, place = given.partition("=")
+    if not equals or not re.fullmatch(r"[\w.-]{1,64}", name):
+        raise OptionError(
+            "check", f"expected NAME=package.module:attribute or NAME=command, got {given!r}"
+        )
+    if re.fullmatch(r"[\w.]+:[\w.]+", place) is None:
+        return name, Checked(command(place), at=None)
+    try:
+        found = _imported(*place.split(":"))
+        return name, found if isinstance(found, Checked) else Checked(found)
+    except OptionError as error:
+        reason = str(error).removeprefix(f"{error.field}: ")
+        raise OptionError("check", f"{given}: {reason}") from error
 
 
 def _imported(module: str, attribute: str) -> Any:

@@ -37,6 +37,8 @@ def operator() -> Iterator[Running]:
         *registering("program", *PROGRAMS),
         *registering("controller", "Spells", "Detours", "Ponders"),
         *registering("hook", *HOOKS),
+        *registering("check", "no_paris", "short"),
+        *("--check", "fine=true"),
     ]
     with running(*own, "--max-batch", "8", "--max-queue", "12") as server:
         yield server

@@ -203,3 +203,16 @@ class NotCalled:
 
 
 NUMBER = 7
+
+
+def _no_paris(word: str, before: str) -> str | None:
+    """Every city but one."""
+    return "that city" if "Paris" in word else None
+
+
+no_paris = mlxgen.Checked(_no_paris, at=" ", tries=9)
+
+
+def short(line: str, before: str) -> str | None:
+    """Lines of at most ten letters."""
+    return f"{len(line)} letters" if len(line) > 10 else None

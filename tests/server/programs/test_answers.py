@@ -322,3 +322,35 @@ def test_an_effort_does_not_bind_a_program(operator: Running) -> None:
     good(chat(operator, program="quiz", reasoning_effort="low"))
     refused = error(chat(operator, program="quiz", thinking_budget=5))
     assert refused["param"] == "thinking_budget"
+
+
+def test_what_a_check_complains_about_is_written_again(operator: Running) -> None:
+    asked = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
+    plain = good(chat(operator, **asked))["choices"][0]["message"]
+    assert "Paris" in plain["content"]
+    for own in ({"stream": True}, {}):
+        body = {**ASKED, **asked, "temperature": 0, "seed": 1, "check": "no_paris", **own}
+        if own:
+            with operator.stream(CHAT, body) as lines:
+                deltas = [c["delta"] for event in events(lines) for c in event["choices"]]
+            said = "".join(delta.get("content") or "" for delta in deltas)
+        else:
+            said = good(operator.post(CHAT, body))["choices"][0]["message"]["content"]
+        assert said.startswith("The capital of France is ")
+        assert "Paris" not in said
+
+
+def test_checks_are_listed_and_others_are_not_found(operator: Running) -> None:
+    listed = good(operator.get("/v1/programs"))["data"]
+    checks = {each["id"]: each["description"] for each in listed if each["object"] == "check"}
+    assert checks["no_paris"] == "Every city but one."
+    assert set(checks) == {"no_paris", "short", "fine"}
+    wrong = error(chat(operator, check="spelling"), 404)
+    assert (wrong["param"], wrong["code"]) == ("check", "check_not_found")
+    assert "there are no_paris, short, fine" in wrong["message"]
+    assert error(chat(operator, check="fine", regex="a"))["param"] == "check"
+
+
+def test_a_command_checks_a_whole_text(operator: Running) -> None:
+    answer = good(completed(operator, check="fine", max_tokens=8))
+    assert answer["choices"][0]["text"]

@@ -45,9 +45,37 @@ def test_what_cannot_be_used_is_refused_with_a_sentence(kind: str, place: str, r
     assert reason in said
 
 
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("it", "expected NAME=package.module:attribute or NAME=command, got 'it'"),
+        ("=true", "expected NAME=package.module:attribute or NAME=command, got '=true'"),
+        ("it=", "expected a command, got an empty string"),
+        ("it='", "No closing quotation"),
+        (f"it={HERE}:NUMBER", "expected a function, got 7"),
+        (f"it={HERE}:nothing", "there is no nothing in tests.server"),
+    ],
+)
+def test_a_check_that_cannot_be_used_is_refused_with_a_sentence(given: str, reason: str) -> None:
+    said = refusal(checks=(given,))
+    assert said.startswith("check: ")
+    assert reason in said
+
+
+def test_a_check_is_a_function_a_checked_or_a_command() -> None:
+    own = (f"a={HERE}:short", f"b={HERE}:no_paris", "c=npx tsc --noEmit")
+    checks = Registry.of(Settings(checks=own)).checks
+    assert [(name, each.at, each.tries) for name, each in checks.items()] == [
+        ("a", "\n", 4),
+        ("b", " ", 9),
+        ("c", None, 4),
+    ]
+
+
 def test_a_name_is_given_once_for_each_kind() -> None:
     place = f"it={HERE}:quiz"
     assert "it is named twice" in refusal(programs=(place, place))
+    assert "it is named twice" in refusal(checks=("it=true", "it=false"))
     Registry.of(Settings(programs=(place,), hooks=(f"it={HERE}:never",)))
 
 

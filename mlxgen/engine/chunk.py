@@ -39,11 +39,13 @@ class Rejected(NamedTuple):
     (the text that began with it violated its schema), ``"loop"`` (the text repeated itself from it
     on) or ``"draft"`` (it was drafted, and the model drew another one). ``by``: the banned string
     or expression, the violation, what was repeated, or the drafter.
+    ``text``: what was taken back with the token, for a check or a loop.
     """
 
     token: Token
     reason: Literal["hook", "ban", "length", "check", "loop", "draft"]
     by: str = ""
+    text: str = ""
 
 
 class PromptScore(NamedTuple):

@@ -160,8 +160,9 @@ class TokenWriter:
                     **_spelled(self._piece(other, chunk)),
                     "reason": reason,
                     "by": by or None,
+                    **({"text": text} if text else {}),
                 }
-                for other, reason, by in chunk.rejected
+                for other, reason, by, text in chunk.rejected
             ],
         }
 

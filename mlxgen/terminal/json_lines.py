@@ -30,8 +30,8 @@ def json_line(chunk: Chunk, usage: Usage | None, vocabulary: Vocabulary) -> str:
         for token, logprob in chunk.top
     ]
     shown["rejected"] = [
-        {"token": token, "token_text": spelled(token), "reason": reason, "by": by}
-        for token, reason, by in chunk.rejected
+        {"token": token, "token_text": spelled(token), "reason": reason, "by": by, "text": text}
+        for token, reason, by, text in chunk.rejected
     ]
     shown["candidates"] = [
         {"token": token, "token_text": spelled(token), "prob": prob}

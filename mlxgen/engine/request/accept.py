@@ -356,8 +356,9 @@ def _checked(request: Request, constraint: Constraint) -> Verdict | None:
     target = min(target, position)  # what a reader who went back has kept stays
     first = request.history[request.base + target]
     if target >= request.outbox.floor and request.retries.take_back(target):
+        text = _text(request, target)
         _go_back(request, target, position + 1)
-        request.retries.reject(target, Rejected(first, "check", reason))
+        request.retries.reject(target, Rejected(first, "check", reason, text))
         return _declined(request, position - target)
     if is_final and constraint.checks:
         request.rewind(len(request.history) - 1)
@@ -427,15 +428,21 @@ def _loop(request: Request, repeat: Repeat) -> Verdict | None:
         request.tally.looped = request.vocabulary.decode(turn)
         may_end = request.constraint is None or request.constraint.can_end()
         return _finish(request, "stop" if may_end else "length")
-    token = request.history[request.base + target]
+    token, text = request.history[request.base + target], _text(request, target)
     _go_back(request, target, drawn)
     request.tally.loops += 1
     if leaves and _leave_thinking(request):
         return _declined(request, drawn - 1 - target)
     if leaves_any(request, {token}):
         retries.ban(target, token)
-    retries.reject(target, Rejected(token, "loop", request.vocabulary.decode(turn)))
+    retries.reject(target, Rejected(token, "loop", request.vocabulary.decode(turn), text))
     return _declined(request, drawn - 1 - target)
+
+
+def _text(request: Request, target: int) -> str:
+    """The text after the first ``target`` generated tokens."""
+    decoder = request.transcript.decoder
+    return decoder.slice(decoder.end(target), decoder.end())
 
 
 def _leave_thinking(request: Request) -> bool:

@@ -130,10 +130,12 @@ function Rejections({ record }) {
     if (reason === "ban") return `banned: ${visible(by ?? "")}`;
     if (reason === "draft") return `drafted ${DRAFTERS[by] ?? ""}, but the model drew another`;
     if (reason === "length") return "left no room for a valid end";
+    if (reason === "check") return `taken back: ${visible(by ?? "")}`;
+    if (reason === "loop") return "taken back, because the text repeated itself";
     return "rejected by a hook";
   };
   return html`<ul class="rejections small" aria-label="Rejected here">
-    ${record.j.map(([, piece, reason, by]) => html`<li><s><code>${visible(piece)}</code></s> ${why(reason, by)}</li>`)}
+    ${record.j.map(([, piece, reason, by, text]) => html`<li><s><code>${visible(text ?? piece)}</code></s> ${why(reason, by)}</li>`)}
   </ul>`;
 }
 

@@ -6,7 +6,7 @@
 //   l  log-probability, null if unknown       a  alternatives in one list: id, bytes, log-probability, id, ...
 //   f  1: forced, 2: drafted   n  how often the place was drawn again       d  who drafted it
 //   h  1: chosen by hand, 2: typed        x  ids that the form of the answer does not allow here
-//   j  what was rejected here: [id, bytes, reason], and who or what for
+//   j  what was rejected here: [id, bytes, reason], and who or what for, and the text that began with it
 //   c, r  bytes in the content and in the reasoning, where these are not those of the part
 //
 // Nothing here touches the page.
@@ -47,7 +47,9 @@ function recordOf(token, content, reasoning) {
   const forbidden = token.top_logprobs.filter((other) => other.allowed === false).map((other) => other.id);
   if (forbidden.length) record.x = forbidden;
   if (token.rejected?.length) {
-    record.j = token.rejected.map(({ id, bytes, reason, by }) => [id, packed(bytes), reason, ...(by ? [by] : [])]);
+    record.j = token.rejected.map(({ id, bytes, reason, by, text }) =>
+      text ? [id, packed(bytes), reason, by ?? "", text] : [id, packed(bytes), reason, ...(by ? [by] : [])],
+    );
   }
   if (token.forced) record.f = 1;
   else if (token.from_draft) {

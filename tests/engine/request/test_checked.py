@@ -57,7 +57,7 @@ def test_a_piece_that_is_complained_about_is_written_again() -> None:
     assert not result.usage.violates
     assert not any(chunk.exhausted for chunk in result.chunks)
     [*others] = [r for chunk in result.chunks for r in chunk.rejected]
-    assert {(r.reason, r.by) for r in others} == {("check", "bad")}
+    assert {(r.reason, r.by, r.text) for r in others} == {("check", "bad", "bad\n")}
 
 
 def test_an_ordinary_reader_gets_each_piece_once_it_is_checked() -> None:

@@ -85,7 +85,7 @@ export function MapPanel({ close }) {
   };
   const prune = async (one) => {
     if (one.kind === "start") return;
-    const parent = view.current.parentOf(one.id);
+    const parent = view.current?.parentOf(one.id);
     await take(one.answers ?? [one.node]);
     select(parent?.id ?? null, { focus: true });
   };
@@ -134,10 +134,10 @@ export function MapPanel({ close }) {
       <h2>Map</h2>
       <input type="search" placeholder="Find" aria-label="Find a text in the map" value=${query} onInput=${(event) => setQuery(event.target.value)} onKeyDown=${next} />
       <span class="map-zoom" role="group" aria-label="Zoom">
-        <button type="button" class="icon" aria-label="Zoom out" title="Zoom out" onClick=${() => view.current.zoom(0.8)}>−</button>
-        <button type="button" class="icon" aria-label="Zoom in" title="Zoom in" onClick=${() => view.current.zoom(1.25)}>+</button>
-        <button type="button" title="Fit, and follow what grows" onClick=${() => view.current.fit()}>Fit</button>
-        <button type="button" title="Show the whole map" onClick=${() => view.current.overview()}>All</button></span>
+        <button type="button" class="icon" aria-label="Zoom out" title="Zoom out" onClick=${() => view.current?.zoom(0.8)}>−</button>
+        <button type="button" class="icon" aria-label="Zoom in" title="Zoom in" onClick=${() => view.current?.zoom(1.25)}>+</button>
+        <button type="button" title="Fit, and follow what grows" onClick=${() => view.current?.fit()}>Fit</button>
+        <button type="button" title="Show the whole map" onClick=${() => view.current?.overview()}>All</button></span>
       <button type="button" class="icon" title="Close the map" onClick=${close}><${Icon} name="close" /><span class="unseen">Close the map</span></button>
     </div>
     <div class="map-canvas">
@@ -155,7 +155,7 @@ export function MapPanel({ close }) {
         <button type="button" hidden=${!pruned.length} onClick=${undo}>Undo</button></div>
       ${asks ? html`<${SearchForm} start=${start} close=${() => {
         setAsks(false);
-        view.current.focus();
+        view.current?.focus();
       }} />` : html`<div class="map-acts" role="group" aria-label="The selected node">
         ${run && html`<button type="button" class="main" onClick=${() => session.stop()}>Stop</button>`}
         <span class="map-group"><button type="button" class="main" disabled=${!real} onClick=${sample}>Sample</button>

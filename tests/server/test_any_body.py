@@ -119,8 +119,3 @@ def test_any_fields_of_a_completion_request_are_answered(fields: dict[str, Any])
 def test_any_body_is_answered(body: dict[str, Any]) -> None:
     check(lambda: parse_chat(body, demo()))
     check(lambda: parse_completion(body, demo()))
-
-
-def test_the_body_that_is_spoiled_is_good_but_for_its_many_wishes() -> None:
-    body = {k: v for k, v in FULL.items() if k != "response_format"}
-    assert parse_chat(body, demo()).spec

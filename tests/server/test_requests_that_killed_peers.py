@@ -66,11 +66,6 @@ def test_what_is_unusual_is_a_call_all_the_same(parse: Any, fields: dict[str, An
     assert len(call.jobs) == 1
 
 
-def test_several_prompts_are_several_jobs() -> None:
-    call = parse_completion({"prompt": ["Hello", "World"]}, demo())
-    assert len(call.jobs) == 2
-
-
 @pytest.mark.parametrize(
     ("prompt", "param"),
     [
@@ -100,11 +95,6 @@ def test_several_prompts_are_several_jobs() -> None:
 )
 def test_a_prompt_that_is_none_is_refused_with_its_place(prompt: Any, param: str) -> None:
     assert refused(parse_completion, {"prompt": prompt}, demo()).param == param
-
-
-def test_a_prompt_longer_than_the_context_is_told_so() -> None:
-    error = refused(parse_completion, {"prompt": "a " * 3000}, demo())
-    assert error.code == "context_length_exceeded" and "2048" in error.message
 
 
 @pytest.mark.parametrize("fields", [{}, {"prefix_tokens": [5] * 2000}])

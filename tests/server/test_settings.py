@@ -148,14 +148,3 @@ def test_hosts_are_allowed_by_name() -> None:
     for wrong in ("http://box.local", "box.local:80", "*", "", "a b", "a..b", "/"):
         with pytest.raises(OptionError, match="allow_host"):
             Settings(allow_hosts=(wrong,))
-
-
-def test_names_of_the_model_are_added_one_by_one() -> None:
-    settings = read_settings(["--alias", "a", "--alias", "b/c", "--strict-model"], {})
-    assert settings.aliases == ("a", "b/c") and settings.strict_model
-    assert not read_settings([], {}).strict_model
-
-
-def test_a_draft_model_may_be_named() -> None:
-    assert read_settings([], {}).draft == "auto"
-    assert read_settings(["--draft", "ngram"], {}).draft == "ngram"

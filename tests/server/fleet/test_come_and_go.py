@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-import mlxgen
 from tests.fakes.checkpoints import write_checkpoint
 
 from ..running import WAIT, Running, running
@@ -71,11 +70,3 @@ def test_models_that_come_and_go_leave_no_thread_and_stop_nobody(
         assert loads(server) > before + 5
         assert threads_of(server) <= known + 8, "a model at a time may have threads of its own"
         assert server.end(signal.SIGTERM) == 0
-
-
-def test_nobody_cleans_up_after_a_thread() -> None:
-    """It may wait for the interpreter's lock with MLX's in its hand, and freeze the process."""
-    package = Path(mlxgen.__file__).parent
-    sources = {path: path.read_text(encoding="utf-8") for path in package.rglob("*.py")}
-    found = [str(path) for path, source in sources.items() if "mx.clear_streams(" in source]
-    assert not found

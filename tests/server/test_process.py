@@ -226,7 +226,7 @@ def test_a_failed_engine_is_reported_and_ends_the_process() -> None:
 @pytest.mark.slow
 def test_a_prompt_that_the_model_fails_with_is_a_500_of_its_own() -> None:
     body = endless(max_tokens=150, temperature=0, seed=1, num_draft_tokens=0)
-    with running(module="tests.server.broken", BREAKS="prompt") as server:
+    with running("--draft", "off", module="tests.server.broken", BREAKS="prompt") as server:
         alone = server.post(TEXT, body).json()["choices"][0]["text"]
         answers: list[httpx.Response] = []
 

@@ -105,7 +105,7 @@ def _is_marked(pieces: Any) -> bool:
 def header_of(names: Iterable[str]) -> str:
     """The value of the header that names them, safe and short: names that would make it too long
     are left out."""
-    safe = dict.fromkeys(_UNSAFE.sub("?", name[:100]) for name in names)
+    safe = dict.fromkeys(_UNSAFE.sub("?", name[:100]) or '""' for name in names)
     text = ", ".join(safe)
     if len(text) <= _LONGEST:
         return text

@@ -12,6 +12,7 @@ from mlxgen.server.bodies import cache_marks, header_of
 def test_the_header_is_printable_ascii_and_bounded(names: list[str]) -> None:
     header = header_of(names)
     assert len(header) < 1100 and header.isascii() and (header.isprintable() or not header)
+    assert header == header.strip() and header_of(["", *names])
 
 
 def test_names_are_listed_once_and_what_is_too_much_is_left_out() -> None:

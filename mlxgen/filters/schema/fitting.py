@@ -7,6 +7,7 @@ Only what the schema itself holds is looked up, and expressions are searched wit
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from decimal import Decimal
@@ -191,21 +192,16 @@ def _dependencies(checker: Any, given: Any, value: Any, schema: Any) -> Iterator
             yield from checker.descend(value, wanted, schema_path=key)
 
 
-def _minimum(checker: Any, bound: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-    """A number, or as in draft 4 whether ``minimum`` itself is out."""
-    limit = schema.get("minimum") if bound is True else bound
-    if checker.is_type(value, "number") and _is_number(limit) and value <= limit:
-        yield ValidationError("is too small")
+def _excluded(bound: str, beyond: Callable[[Any, Any], bool]) -> Keyword:
+    """A number that is out itself; or as in draft 4, whether that of ``bound`` is."""
 
+    def check(checker: Any, given: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+        limit = schema.get(bound) if given is True else given
+        is_number = isinstance(limit, int | float | Decimal) and not isinstance(limit, bool)
+        if is_number and checker.is_type(value, "number") and beyond(value, limit):
+            yield ValidationError("is out of bounds")
 
-def _maximum(checker: Any, bound: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-    limit = schema.get("maximum") if bound is True else bound
-    if checker.is_type(value, "number") and _is_number(limit) and value >= limit:
-        yield ValidationError("is too large")
-
-
-def _is_number(limit: Any) -> bool:
-    return isinstance(limit, int | float | Decimal) and not isinstance(limit, bool)
+    return check
 
 
 def _unevaluated(checker: Any, inner: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
@@ -261,8 +257,8 @@ _OWN: Mapping[str, Keyword] = {
     "additionalProperties": _additional_properties,
     "items": _items,
     "dependencies": _dependencies,
-    "exclusiveMinimum": _minimum,
-    "exclusiveMaximum": _maximum,
+    "exclusiveMinimum": _excluded("minimum", operator.le),
+    "exclusiveMaximum": _excluded("maximum", operator.ge),
     "unevaluatedProperties": _unevaluated,
     "uniqueItems": _unique_items,
 }

@@ -10,7 +10,7 @@ without an exponent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -75,7 +75,7 @@ def integers(span: Span) -> str | None:
         return None
     if span == Span():
         return ANY_INTEGER
-    return _both_signs(span, lambda part: _digits(part))
+    return _both_signs(span, _digits)
 
 
 def numbers(span: Span) -> str | None:
@@ -97,7 +97,7 @@ def multiples(step: Fraction, span: Span, *, whole: bool) -> list[str] | None:
         found = [step * n for n in range(first, floor(span.high / step) + 1)]
         kept = [v for v in found if not span.both(Span(v, v)).is_empty]
         return ["|".join(_literal(value, whole=whole) for value in kept)] if kept else []
-    plain = integers(span) if whole else _both_signs(span, lambda part: _decimal(part))
+    plain = integers(span) if whole else _both_signs(span, _decimal)
     tails = _multiple_of(step)
     return None if tails is None else [] if plain is None else [plain, tails]
 
@@ -105,8 +105,7 @@ def multiples(step: Fraction, span: Span, *, whole: bool) -> list[str] | None:
 # ---- the two signs -----------------------------------------------------------------------------
 
 
-def _both_signs(span: Span, of: object) -> str | None:
-    assert callable(of)
+def _both_signs(span: Span, of: Callable[[Span], str | None]) -> str | None:
     positive = span.both(Span(low=Fraction(0)))
     negative = span.mirrored.both(Span(low=Fraction(0)))
     parts = [None if positive.is_empty else of(positive)]

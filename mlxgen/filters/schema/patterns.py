@@ -405,13 +405,9 @@ def char_text(ranges: Ranges) -> str:
             "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in x) for x in long
         )
         parts.append(f"\\\\u00(?:{either})")
-    return (
-        parts[0]
-        if len(parts) == 1 and plain
-        else f"(?:{'|'.join(parts)})"
-        if parts
-        else "[^\\s\\S]"
-    )
+    if not parts:
+        return "[^\\s\\S]"
+    return parts[0] if len(parts) == 1 and plain else f"(?:{'|'.join(parts)})"
 
 
 ANY_CHAR = char_text(ANY)

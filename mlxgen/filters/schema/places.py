@@ -307,12 +307,11 @@ class Places:
         types = types_of(both)
         if not types:
             return True
-        for side, others in (sides, sides[::-1]):
-            for schema in side.plain:
-                if (options := options_of(schema)) is not None:
-                    left = [v for v in options if all(self._fits(v, s) for s in both)]
-                    if not left and all(options_of(s) is None or True for s in others.plain):
-                        return True
+        for options in map(options_of, both):
+            if options is not None and not any(
+                all(self._fits(value, schema) for schema in both) for value in options
+            ):
+                return True
         if types == {"number"} or types == {"integer"}:
             return span_of(both).is_empty
         if types == {"object"}:
@@ -643,11 +642,9 @@ class Places:
                 values: list[Any] = []
                 for schema in plain:
                     own = [v for p, v in map_of(schema, "patternProperties").items() if p in some]
-                    unknown_own = len(map_of(schema, "patternProperties")) > len(
-                        [p for p in map_of(schema, "patternProperties") if p in patterns]
-                    )
+                    all_known = map_of(schema, "patternProperties").keys() <= patterns.keys()
                     rest = schema.get("additionalProperties", True)
-                    values += own or [True if unknown_own else rest]
+                    values += own or [rest if all_known else True]
                 if not some:
                     values += [] if unknown else self._unevaluated(plain, None)
                     if shuts and not unknown:

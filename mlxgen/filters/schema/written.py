@@ -271,11 +271,7 @@ class _Writer:
 
 def slashed(expression: str) -> str:
     """A regular expression between the slashes of Lark."""
-    return (
-        expression.replace("/", "\\x{2f}").replace("\n", "\\n")
-        if "/" in expression
-        else (expression.replace("\n", "\\n"))
-    )
+    return expression.replace("/", "\\x{2f}").replace("\n", "\\n")
 
 
 def repeated(part: str, least: int, most: int | None) -> str:

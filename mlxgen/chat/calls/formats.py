@@ -102,7 +102,7 @@ _ANY = Objects()  # what other models write, read between the marks of any forma
 _LIST = Objects(is_list=True)
 _PARAMETERS = ("name", "parameters")
 _TOOLS = ("tool_name", "parameters")
-_NAME = r"(?P<name>[^\s<>{}()\[\]\"'`,;=]+)"
+_NAME = r"(?P<name>[^\s<>{}()\[\]\"'`,;=]++)"  # possessive: a long one is not tried in pieces
 _MORE = r"(?:\s+[\w:]+\s*=\s*\"[^\"<>]*\")*?"  # other attributes of a tag
 
 
@@ -115,7 +115,7 @@ def _function(lines: bool) -> Tagged:
         after=(f"{line}</parameter>\n",),
         close=("</function>",),
         head=rf"<function\s*=\s*[\"']?{_NAME}[\"']?(?:\s*>|(?=\s*\n\s*<parameter))",
-        tag=r"<parameter\s*=\s*[\"']?(?P<key>[^<>\"'\n]+)(?:[\"']?\s*>|(?=\n))",
+        tag=r"<parameter\s*=\s*[\"']?(?P<key>[^<>\"'\n]++)(?:[\"']?\s*>|(?=\n))",
         end="</(?:parameter|{key})>",
         over="</function>",
         lines=True,
@@ -133,7 +133,7 @@ def _invoke(prefix: str, parameter: str, kind: str = "") -> Tagged:
         close=(over,),
         head=rf"<{invoke}{_MORE}\s+name\s*=\s*[\"']?{_NAME}[\"']?[^<>]*>",
         tag=(
-            rf"<{prefix}{parameter}{_MORE}\s+name\s*=\s*[\"']?(?P<key>[^\"'<>]+)[\"']?"
+            rf"<{prefix}{parameter}{_MORE}\s+name\s*=\s*[\"']?(?P<key>[^\"'<>]++)[\"']?"
             r"(?:\s+string\s*=\s*\"(?P<kind>true|false)\")?[^<>]*>"
         ),
         end=f"</(?:{prefix}{parameter}|{{key}})>",

@@ -261,6 +261,9 @@ class Group:
             for layer in self.layers:
                 layer.move(source, target, length)
             self._changed()
+        else:  # what was there may have left a state
+            for state in self.states:
+                state.restore(target, None)
 
     def _trim(self, room: int) -> None:
         """Free the slots beyond ``room``, and the places after the longest sequence."""
@@ -387,11 +390,16 @@ class Slots:
             group.clear()
 
     def nbytes_with(
-        self, footprint: Footprint, lengths: Mapping[Slot, int], joining: Iterable[int], ahead: int
+        self,
+        footprint: Footprint,
+        lengths: Mapping[Slot, int],
+        joining: Iterable[int],
+        ahead: int,
+        twin_of: Slot | None = None,
     ) -> int:
         """The bytes of all buffers once the sequences in slots are those of ``lengths``, others of
         the lengths ``joining`` have come, and the longest of each group has grown by ``ahead``
-        tokens."""
+        tokens; ``twin_of`` one that is forked."""
         groups = [
             [
                 max(each.length, each.room, lengths[each])
@@ -400,6 +408,8 @@ class Slots:
             ]
             for group in self.groups
         ]
+        if twin_of is not None:
+            groups[twin_of.group.number].append(twin_of.room)
         for length in joining:
             place = next((own for own in groups if self._suits(length, own)), None)
             if place is None:
@@ -407,10 +417,9 @@ class Slots:
             place.append(length)
         total = 0
         for i, own in enumerate(groups):
-            if own:
-                stays = i < len(self.groups) and len(own) >= len(self.groups[i])
-                held = self.groups[i].nbytes if stays else 0
-                total += max(held, footprint.together(_rooms(len(own)), max(own) + ahead))
+            held = self.groups[i].nbytes if i < len(self.groups) else 0
+            needed = footprint.together(_rooms(len(own)), max(own) + ahead) if own else 0
+            total += max(held, needed)
         return total
 
     def check_integrity(self) -> None:

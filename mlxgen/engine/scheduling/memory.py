@@ -131,10 +131,12 @@ class Memory:
             total += more.drafts.nbytes_at(length + HEADROOM)
             if slots is None:
                 total += self._footprint.alone(length + HEADROOM)
-            joining.append(length)
+            if more.kv.slot is None:
+                joining.append(length)
         if slots is None:
             return total
-        return total + slots.nbytes_with(self._footprint, held, joining, HEADROOM)
+        twin_of = None if more is None else more.kv.slot
+        return total + slots.nbytes_with(self._footprint, held, joining, HEADROOM, twin_of)
 
     def leave_for_cache(self, room: int) -> None:
         """Let the prefix caches hold no more than ``room`` bytes now."""

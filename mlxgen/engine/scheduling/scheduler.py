@@ -434,7 +434,7 @@ class Scheduler:
             if error is None and reason is None:
                 continue
             if error is None and reason != "cancelled":
-                lent = self._memory.lends(handle.kv.length)
+                lent = handle.kv.slot is None and self._memory.lends(handle.kv.length)
                 self._prefill.keep(handle, self._room_for_cache(handle if lent else None))
             self._take_out(handle)
             self._close(handle)

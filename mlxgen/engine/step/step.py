@@ -152,8 +152,6 @@ class Loop:
     def _step(self, handles: list[Handle], events: list[Event]) -> None:
         """Plan, submit, read, accept, and have masks and the next pass begin."""
         self._align(handles)
-        if self.runner.slots is not None and len(handles) > 1:
-            handles.sort(key=_PLACE)  # as their logits will be
         drafting = self._drafting(handles)
         ready = [handle for handle in handles if not handle.pending]
         idle = [handle for handle in handles if handle.pending and self._runs_here(handle)]
@@ -356,10 +354,13 @@ class Loop:
         missing = handle.drafts.missing(handle.history) - 1
         return missing if missing >= self.longest_run else 0
 
-    def _align(self, handles: Sequence[Handle]) -> None:
-        """Align every cache, all before any pass: a slot can take back its last one only."""
+    def _align(self, handles: list[Handle]) -> None:
+        """Align every cache, all before any pass: a slot can take back its last one only. Then the
+        handles are in the order of their slots, as their logits will be."""
         for handle in handles:
             handle.align()
+        if self.runner.slots is not None and len(handles) > 1:
+            handles.sort(key=_PLACE)
 
 
 _PLACE = attrgetter("kv.slot.group.number", "kv.slot.index")  # of a handle

@@ -214,6 +214,19 @@ def test_a_copy_goes_on_by_itself_and_leaves_the_slot_as_it_is(kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", BATCHED)
+def test_a_row_that_moves_before_its_first_token_begins_with_nothing(kind: str) -> None:
+    rows = Rows(kind)
+    rows.join([1] * 15)
+    rows.join([2] * 4)
+    waiting = rows.slots.add(5)
+    rows.leave(0)  # the last one takes its place
+    assert waiting.index == 0
+    rows.slots.run(rows.model, mx.array([[7, 8, 9]]), [3], waiting.index)
+    rows.rows.append(([7, 8, 9], waiting))
+    rows.step([3, 4])
+
+
+@pytest.mark.parametrize("kind", BATCHED)
 def test_a_row_that_goes_back_to_nothing_begins_again_in_its_slot(kind: str) -> None:
     rows = Rows(kind)
     rows.join([1] * 15)

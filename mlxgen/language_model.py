@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 from .loading import mlx_lm_first  # noqa: F401
 
@@ -33,6 +33,7 @@ from .engine.prefix.block_file import checked_path
 from .engine.prefix.store import BlockStore
 from .engine.prompts import requests_of
 from .engine.request.prompt import AnyPrompt, Prompt, is_chat
+from .engine.resampled import check, resample
 from .engine.scheduling.scheduler import Scheduler
 from .engine.step.watched import Watch
 from .engine.stream import Stream
@@ -265,6 +266,54 @@ class LanguageModel:
         if isinstance(prompt, str) and not result.text.strip():
             self._hint_at_chat()
         return result
+
+    @overload
+    def resampled(
+        self,
+        prompt: AnyPrompt,
+        *,
+        moves: int = 8,
+        power: float = 1.0,
+        chains: None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> Result: ...
+    @overload
+    def resampled(
+        self,
+        prompt: AnyPrompt,
+        *,
+        moves: int = 8,
+        power: float = 1.0,
+        chains: int,
+        **options: Unpack[GenerationOptions],
+    ) -> list[Result]: ...
+    def resampled(
+        self,
+        prompt: AnyPrompt,
+        *,
+        moves: int = 8,
+        power: float = 1.0,
+        chains: int | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> Result | list[Result]:
+        """Generate a text as the model means it among all that the filters allow.
+
+        Each of ``moves`` goes back to a random place, generates on from there, and keeps the new
+        text or the old one by their probabilities (Metropolis-Hastings). So the result is drawn
+        from the model's own distribution of whole texts to the ``power``, restricted to the
+        filters, the better the more moves there are. A ``power`` above 1 prefers texts that are
+        likely as a whole. A move costs two thirds of a text on average.
+
+        ``chains`` asks for so many independent results, as a list. The options are those of
+        ``generate``; ``temperature`` is that of the draws, by default 1 over ``power`` without
+        truncation. Raises ``OptionError`` for options that take tokens back on their own.
+        """
+        check(options, moves, power, 1 if chains is None else chains)
+        unset: dict[str, Any] = {"temperature": 1 / power, "top_p": 1, "min_p": 0, "top_k": 0}
+        given = self._options(prompt, {**unset, **options, "top_logprobs": 0})
+        with self.runtime.stream(self.runtime.prepare(prompt, given)) as stream:
+            results = resample(stream, moves, power, 1 if chains is None else chains)
+        return results if chains is not None else results[0]
 
     @takes_options
     def chat(

@@ -56,6 +56,11 @@ def test_unlikely_tokens_are_declined_and_the_json_stays_valid(example: Example)
         assert chunk.exhausted == (hook.prob[chunk.index] < likely)
 
 
+def test_moves_bring_texts_nearer_to_what_the_model_means(example: Example) -> None:
+    meant, drawn = example("as_it_means")["main"](chains=60, each=(0, 16))
+    assert abs(drawn[16] - meant) < abs(drawn[0] - meant) - 0.1
+
+
 def test_runs_that_a_validator_refuses_are_taken_back_held_or_retracted(example: Example) -> None:
     names = example("revert_last_n")
     every, is_fine = names["EVERY"], names["is_fine"]

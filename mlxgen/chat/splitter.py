@@ -143,6 +143,7 @@ class Splitter:
         self._tries = False  # whether something is read that may be a call
         self._reads = False  # whether calls are read
         self._is_alone = False  # whether they are calls only if nothing follows but the end mark
+        self._is_fenced = False  # whether a fence stands before the first of them
         self._shows = True  # whether the client gets it
         self._ids: set[str] = set()
         self._finders: dict[tuple[str, bool], _Finder] = {}
@@ -340,7 +341,6 @@ class Splitter:
         tools, source, alone = self._tools, self._source, self._is_alone
         assert tools is not None
         count, self._tries = 0, True
-        is_fenced = source.text.startswith("```", place)
         held: list[Call] = []
         while True:
             read = yield from self._read_call(place, again=count > 0, holds=holds)
@@ -355,7 +355,7 @@ class Splitter:
             return False
         tail = yield from source.passed(place, style.tail)
         end = yield from source.passed(tail, tools.format.all_ends, often=True)
-        if is_fenced:
+        if self._is_fenced:
             end = yield from source.passed(end, ("```",))
         rest = source.text[tail:].strip()
         if source.final and rest and any(mark.startswith(rest) for mark in tools.format.all_ends):
@@ -385,6 +385,7 @@ class Splitter:
             pieces = style.again if again else (*style.first, *tools.format.starts)
             begin = yield from source.passed(place, pieces, often=True)
             begin = yield from source.space(begin)
+            self._is_fenced = "```" in source.text[place:begin] or (again and self._is_fenced)
             self._tries = True
             call = Call(source, tools.offered, tools.marks)
             self._call, source.kept, source.reached = call, 0, begin

@@ -116,8 +116,10 @@ def floors(logits: mx.array, sigmas: mx.array, least: mx.array) -> mx.array:
     drops = (ordered[:, :-1] - ordered[:, 1:]) / mx.arange(1, ordered.shape[-1])
     kept = mx.argmax(drops, axis=-1, keepdims=True) + 1
     kept = mx.maximum(kept, mx.floor(mx.maximum(least, 0.0) / span).astype(mx.uint32))
-    last = mx.minimum(kept, ordered.shape[-1]) - 1
-    cliff = mx.take_along_axis(ordered, last, axis=-1) - ordered[:, :1]
+    last = mx.take_along_axis(ordered, mx.minimum(kept, ordered.shape[-1]) - 1, axis=-1)
+    # A little lower, or the last token could be lost when this is added to the highest logit
+    rounding = 2.4e-7 * (mx.abs(last) + mx.abs(ordered[:, :1]))
+    cliff = last - ordered[:, :1] - rounding
     return mx.maximum(floor, mx.where(least >= 0, cliff, -mx.inf))
 
 

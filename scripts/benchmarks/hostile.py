@@ -273,11 +273,6 @@ CASES = (
         ("400, closed",),
         speaking(_POST + _TWICE + _SMALL + b"\r\n0\r\n\r\n"),
     ),
-    Case(
-        "the absolute form of a request line",
-        ("200",),
-        speaking(b"GET http://HOST/health HTTP/1.1\r\nHost: HOST\r\n\r\n"),
-    ),
     Case("HEAD", ("200, kept, no body",), speaking(b"HEAD /health HTTP/1.1\r\nHost: HOST\r\n\r\n")),
     Case("headers of a byte a second", ("cut",), dawdling(_POST[:-2] + b"\r\nX: " + b"a" * 4000)),
     Case(

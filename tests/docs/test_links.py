@@ -50,4 +50,4 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_pages_are_short_enough_to_be_read() -> None:
-    assert sum(len(page.text.split()) for page in PAGES if page is not README) <= 19_000
+    assert sum(len(page.text.split()) for page in PAGES if page is not README) <= 18_000

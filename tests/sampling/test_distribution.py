@@ -209,3 +209,12 @@ def test_min_k_ends_at_the_steepest_drop_and_keeps_at_least_its_share() -> None:
     assert kept(45.0) == 4  # 45 over a range of 10
     assert kept(1e6) == 6
     assert kept(-1.0) == 6
+
+
+def test_the_last_token_that_min_k_keeps_is_not_lost_by_rounding() -> None:
+    settings = SamplingSettings(temperature=1.0, min_k=40.0)
+    for seed in range(100):
+        logits = spread(640, seed, scale=0.2)
+        found = np.array(final_distribution(mx.array(logits[None]), [DrawRow(settings, 1, 0)]))
+        expected = reference(logits, settings)
+        assert np.count_nonzero(found > 0) == np.count_nonzero(expected)

@@ -306,6 +306,9 @@ class Group:
         members, most = self.members[first : first + len(lengths)], tokens.shape[1]
         runs = [length > 0 for length in lengths]
         positions = [member.length for member in members]
+        for member, length in zip(members, lengths, strict=True):
+            if length and self.recurrent:  # not after it: all of a pass is submitted at once
+                member.checkpoint()
         step = Pass(first, positions, runs, held=len(self), count=most, rooms=self._room)
         try:
             step.reach = self._reserve(step.end)
@@ -332,8 +335,6 @@ class Group:
             end = member.length + most  # in a ring, the padding has overwritten older keys
             member._reached = max(member._reached, end)
             member.length += length
-            if length and self.recurrent:
-                member.checkpoint()
         return logits
 
     def undo(self, index: int, count: int) -> bool:

@@ -131,7 +131,8 @@ class Hall:
         return twins
 
     def rewind(self, handle: Handle, to: int) -> None:
-        rewind(handle.request, to)
+        request = handle.request
+        rewind(request, request.target_of(None, to, request.position))
         self.texts[handle] = handle.request.outbox.text
         self.scheduler.check_integrity()
 

@@ -22,6 +22,7 @@ from .chunk import (
 from .control import Control, bound_controller, control_options
 from .limits import Limits, Stats
 from .options import Options
+from .request import orders
 from .request.prompt import AnyPrompt, Prompt
 from .request.request import Request
 from .scheduling.scheduler import Scheduler
@@ -66,4 +67,5 @@ __all__ = [
     "bound_controller",
     "control_options",
     "fold",
+    "orders",
 ]

@@ -20,6 +20,7 @@ from ..errors import MlxgenError
 from ..filters import Specification
 from ..sampling import derive_seed
 from ..text import heal_plan
+from ..tokens import Token
 from .bodies import Read
 from .errors import RequestError, as_request_error
 from .programs.registry import Steered
@@ -75,6 +76,7 @@ class Ask:
     - ``spec``: what the text is held to; ``held``: the calls that it holds to schemas.
     - ``steered``: what decides on the only answer, whose branches are the answers then.
     - ``stream``: whether the client wants events; ``watched``: whether chunks come with progress.
+    - ``own_stops``, ``own_stop_tokens``: stops of the format of its prompt, not of the client's.
     - ``names``: which fields the engine's ``prompt`` and ``filters`` come from, and which exclude
       tokens, for ``error_body(error, ask.names)``.
     - ``ignored``: accepted fields that have no effect.
@@ -90,6 +92,8 @@ class Ask:
     steered: Steered | None = None
     stream: bool = False
     watched: bool = False
+    own_stops: Sequence[str] = ()
+    own_stop_tokens: Sequence[Token] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     ignored: Sequence[str] = ()
 
@@ -192,6 +196,7 @@ def ask_of(
         steered=steered,
         stream=bool(request.stream),
         watched=watched or bool(request.return_progress),
+        own_stops=ends,
         names=names,
         ignored=[*known.ignored(() if plan is None else plan.ignored, names), *left_out],
     )

@@ -28,6 +28,8 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from ..engine import Request
+from .answers import Answer
+from .ask import Ask
 from .bodies import header_of
 from .engine.mailbox import Mailbox
 from .errors import RequestError, error_body
@@ -50,10 +52,18 @@ Work: TypeAlias = Callable[["Exchange"], Awaitable[None]]
 
 
 class Exchange:
-    """One request; ``endpoint`` is its name in figures and the log."""
+    """One request; ``endpoint`` is its name in figures and the log. ``aside``: it takes no place,
+    as it is about another one."""
 
     def __init__(
-        self, service: Service, endpoint: str, scope: Scope, receive: Receive, send: Send
+        self,
+        service: Service,
+        endpoint: str,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        aside: bool = False,
     ) -> None:
         self.service = service
         self.id = secrets.token_hex(12)
@@ -67,6 +77,8 @@ class Exchange:
         """What follows the last event of a stream."""
         self.ignored: Sequence[str] = ()
         """Accepted fields without effect, which a header names."""
+        self._named: Answer | None = None
+        self._aside = aside
         self._endpoint = endpoint
         self._scope = scope
         self._receive = receive
@@ -96,7 +108,8 @@ class Exchange:
         limit = self.service.body_limit
         check_headers(self._scope["headers"], limit)
         data = await read_body(self._receive, limit)
-        self.service.admit(self)
+        if not self._aside:
+            self.service.admit(self)
         self._watcher = asyncio.create_task(self._watch_client())
         return data
 
@@ -113,7 +126,7 @@ class Exchange:
         """Let the engine generate sequences until they end or the exchange does."""
         assert self._serving is not None
         self._mailbox = Mailbox(len(sequences), on_overflow=self._hang_up, watched=watched)
-        self._serving.engine.submit(sequences, self._mailbox, owner_of(self._scope))
+        self._serving.engine.submit(sequences, self._mailbox, self.owner)
         return self._mailbox
 
     def control(self, prepared: Prepared) -> Mailbox:
@@ -127,6 +140,24 @@ class Exchange:
         self._serving.engine.steer(program)
         self.heard(all_run=False)  # what it runs first, and when, is its own affair
         return box
+
+    def name(self, id: str, ask: Ask, mailbox: Mailbox) -> None:
+        """Let the answer be steered by this id or that of the request, until the exchange ends."""
+        assert self._serving is not None
+        own = _given_id(self._scope["headers"]) or self.id.encode()
+        self._named = Answer(id, ask, mailbox, self._serving)
+        self.service.answers.add(self.owner, (id, own.decode()), self._named)
+
+    @property
+    def owner(self) -> str:
+        """Whose request it is."""
+        return owner_of(self._scope)
+
+    @property
+    def id_in_path(self) -> str:
+        """The id that the path names."""
+        id: str = self._scope["path_params"]["id"]
+        return id
 
     def heard(self, *, all_run: bool) -> None:
         """Note that a prompt is being run, or that all of it was; a stage never comes again."""
@@ -194,7 +225,7 @@ class Exchange:
         with contextlib.ExitStack() as stack:
             stack.callback(self._release)
             try:
-                stack.enter_context(service.visited(self))
+                stack.enter_context(service.visited(self, aside=self._aside))
                 self._limit(service.settings.queue_timeout, queue_timeout(service.settings))
                 await work(self)
             except asyncio.CancelledError:
@@ -217,6 +248,8 @@ class Exchange:
             self._watcher.cancel()
         if self._timer is not None:
             self._timer.cancel()
+        if self._named is not None:
+            self.service.answers.end(self._named)
         serving, self._serving = self._serving, None
         if serving is None or self._entry is None:
             return

@@ -8,6 +8,7 @@ code is registered, and has arguments that it takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import BeforeValidator, Field
@@ -120,26 +121,13 @@ class NamedHook(Body):
     arguments: Json | None = None
 
 
-class GenerationRequest(TextRequest):
-    """What chat and completion requests have in common."""
+class FormFields(Body):
+    """Where a text ends, and what it matches."""
 
-    stream_options: StreamOptions | None = about("what a stream has in addition to the answer")
-    n: Choices | None = about("number of answers for each prompt (default: 1)")
-    max_tokens: Budget | None = about(
-        "maximum number of tokens to generate; -1 is as many as the context holds"
-    )
     stop: ShortText | Pieces | None = option("stop")
     stop_token_ids: Annotated[list[Count], Field(max_length=MAX_STOPS)] | None = option(
         "stop_tokens"
     )
-    banned: Annotated[list[ShortText], Field(max_length=MAX_BANNED)] | None = about(
-        "strings that never appear in the answer"
-    )
-    ban_strength: float | None = option("ban_strength")
-    heal: bool | None = option("heal")
-    num_draft_tokens: Drafted | None = option("num_draft_tokens", also="; 0 is no draft")
-    prediction: Prediction | None = option("prediction")
-    prefix_tokens: list[Count] | None = option("prefix")
     response_format: ResponseFormat | None = about(
         "the format of the text: text, json_object or json_schema"
     )
@@ -155,6 +143,24 @@ class GenerationRequest(TextRequest):
     check: Text | None = about(
         "a check of the server's operator: what it complains about is written again"
     )
+
+
+class GenerationRequest(TextRequest, FormFields):
+    """What chat and completion requests have in common."""
+
+    stream_options: StreamOptions | None = about("what a stream has in addition to the answer")
+    n: Choices | None = about("number of answers for each prompt (default: 1)")
+    max_tokens: Budget | None = about(
+        "maximum number of tokens to generate; -1 is as many as the context holds"
+    )
+    banned: Annotated[list[ShortText], Field(max_length=MAX_BANNED)] | None = about(
+        "strings that never appear in the answer"
+    )
+    ban_strength: float | None = option("ban_strength")
+    heal: bool | None = option("heal")
+    num_draft_tokens: Drafted | None = option("num_draft_tokens", also="; 0 is no draft")
+    prediction: Prediction | None = option("prediction")
+    prefix_tokens: list[Count] | None = option("prefix")
     close_json: bool | None = option("close_json")
     prompt_logprobs: Alternatives | None = option("prompt_logprobs", also="; not for streams")
     truncate_prompt_tokens: Budget | None = about(
@@ -192,7 +198,7 @@ FORMS = ("response_format", "json_schema", *_MAKERS, "check")
 """The fields that become filters."""
 
 
-def form_of(request: GenerationRequest, registry: Registry) -> Form | None:
+def form_of(request: FormFields, registry: Registry) -> Form | None:
     """What the text must match; raises ``RequestError`` if it is invalid or more than one."""
     given = {name: getattr(request, name) for name in FORMS}
     fields = [
@@ -336,7 +342,7 @@ def ask_of_generation(
         given |= {name: None for name in ("heal", "close_json") if getattr(request, name) is False}
     if request.num_draft_tokens == 0:
         given |= {"draft": "off", "num_draft_tokens": None}
-    return ask_of(
+    ask = ask_of(
         known,
         model,
         questions,
@@ -349,6 +355,7 @@ def ask_of_generation(
         watched=watched or bool(request.timings_per_token),
         steered=steered,
     )
+    return replace(ask, own_stop_tokens=ends)
 
 
 def keep_of(request: GenerationRequest, model: ServedModel) -> int | None:

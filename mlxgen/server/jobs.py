@@ -103,6 +103,10 @@ class Preparation:
         await self.fetch(body)
         return await self._workers.run(lambda: self._prepared(body, parse))
 
+    async def try_out(self, spec: Specification) -> None:
+        """Raise ``FilterError`` if a specification cannot be compiled."""
+        await self._workers.run(lambda: self._try(spec))
+
     async def fetch(self, body: Body) -> None:
         """Put the images that a body names into it."""
         if self._remote is not None:

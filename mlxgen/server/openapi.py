@@ -16,6 +16,7 @@ from pydantic.json_schema import models_json_schema
 
 from .chat import ChatRequest
 from .completions import CompletionRequest
+from .control import ControlRequest, ReasoningControl
 from .fields import ModelRequest
 from .llama import InfillRequest, LlamaRequest
 from .messages import CountRequest, MessagesRequest
@@ -25,7 +26,8 @@ from .token_work import DetokenizeRequest, TokenizeRequest
 _REF = "#/components/schemas/{model}"
 _LLAMA = (LlamaRequest, InfillRequest)
 _GENERATING = (ChatRequest, CompletionRequest, *_LLAMA, MessagesRequest, ResponsesRequest)
-_BODIES = (*_GENERATING, CountRequest, TokenizeRequest, DetokenizeRequest, ModelRequest)
+_TOKENS = (CountRequest, TokenizeRequest, DetokenizeRequest)
+_BODIES = (*_GENERATING, *_TOKENS, ModelRequest, ControlRequest, ReasoningControl)
 _ERROR = {
     "type": "object",
     "required": ["error"],
@@ -46,9 +48,9 @@ REASONS = {
     400: "The body is invalid; the error names the field",
     401: "The API key is missing or wrong",
     403: "The page's origin, or the name used for this host, is not allowed",
-    404: "The model does not exist",
+    404: "The model, or the answer that is named, does not exist",
     408: "The body did not arrive in time",
-    409: "The model is being loaded",
+    409: "The model is being loaded, or the answer cannot be steered like this now",
     413: "The body, or the memory that it needs, is too large",
     415: "The body is not JSON",
     429: "Too many requests; try again after as many seconds as Retry-After says",

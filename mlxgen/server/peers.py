@@ -273,6 +273,7 @@ OPENAI: Mapping[str, Rule] = {
     **dict.fromkeys(("mirostat_tau", "mirostat_eta", "dynatemp_exponent"), _TAKEN),
     "min_keep": Neutral((0, 1), "leave it out"),
     "post_sampling_probs": Neutral((False,), "logprobs are the model's own here; leave it out"),
+    "reasoning_control": _TAKEN,  # every answer can be steered
     **dict.fromkeys(("thinking_budget_tokens", "reasoning_budget"), _BUDGET),
     "parse_tool_calls": Neutral((True,), "send tool_choice: none"),
     **dict.fromkeys(("lora", "adapters"), "name the adapter in model, as BASE:NAME; leave it out"),

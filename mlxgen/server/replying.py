@@ -56,6 +56,7 @@ async def reply_to(exchange: Exchange, api: Api) -> None:
         mailbox = exchange.submit(prepared.sequences, watched=ask.watched)
     else:
         mailbox = exchange.control(prepared)
+    exchange.name(id, ask, mailbox)
     send = _stream if ask.stream else _whole
     try:
         await send(exchange, reply, mailbox)

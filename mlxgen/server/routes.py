@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from .chat import ChatRequest, apply_template, parse_chat
 from .completions import CompletionRequest, parse_completion
+from .control import ControlRequest, ReasoningControl, control, reasoning_control
 from .errors import RequestError, as_messages_error, error_body
 from .exchange import Exchange, Work
 from .fields import ModelRequest
@@ -62,14 +63,15 @@ _HEALTH: Answers = _ANSWER | {503: {"description": "Not ready", "content": _JSON
 class Answering(Response):
     """An answer that is written by its exchange."""
 
-    def __init__(self, service: Service, endpoint: str, work: Work) -> None:
+    def __init__(self, service: Service, endpoint: str, work: Work, *, aside: bool = False) -> None:
         super().__init__()
         self._service = service
         self._endpoint = endpoint
         self._work = work
+        self._aside = aside
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(self._service, self._endpoint, scope, receive, send)
+        exchange = Exchange(self._service, self._endpoint, scope, receive, send, aside=self._aside)
         await exchange.run(self._work)
 
 
@@ -192,6 +194,7 @@ def make_router(service: Service) -> APIRouter:
             openapi_extra=body_of(body),
             responses=answer | answers(*_BODY),
         )
+    _add_control(router, service)
     _add_model(router, service)
     _add_state(router, service)
     _add_page(router)
@@ -203,6 +206,24 @@ def _answering(service: Service, path: str, work: Work) -> Callable[[Request], A
         return Answering(service, path, work)
 
     return endpoint
+
+
+def _add_control(router: APIRouter, service: Service) -> None:
+    described: dict[str, Any] = {"response_class": Response}
+    described["responses"] = _ANSWER | answers(409, *_BODY)
+
+    described["description"] = control.__doc__
+
+    @router.post("/v1/requests/{id}/control", openapi_extra=body_of(ControlRequest), **described)
+    async def steer(id: str) -> Response:
+        return Answering(service, "/v1/requests/control", control, aside=True)
+
+    path = "/v1/chat/completions/control"
+    described["description"] = reasoning_control.__doc__
+
+    @router.post(path, openapi_extra=body_of(ReasoningControl), **described)
+    async def end_reasoning() -> Response:
+        return Answering(service, path, reasoning_control, aside=True)
 
 
 def _add_model(router: APIRouter, service: Service) -> None:

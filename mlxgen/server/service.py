@@ -20,6 +20,7 @@ from functools import partial
 from typing import Protocol
 
 from ..errors import MachineError
+from .answers import Answers
 from .engine.boot import EngineBoot, booting
 from .errors import RequestError, as_request_error
 from .fleet.catalogue import Catalogue
@@ -78,6 +79,7 @@ class Service:
         self.registry = Registry.of(settings)
         self.visits: set[Visit] = set()
         """The requests being answered."""
+        self.answers = Answers()
         self._arrived: set[Visit] = set()  # with their bodies, so that slow senders keep nobody out
         self._typical = 1.0  # seconds that recent requests took
         own = partial(booting, settings, slow=self.registry.slow)
@@ -150,10 +152,14 @@ class Service:
             raise self._unavailable()
 
     @contextlib.contextmanager
-    def visited(self, visit: Visit) -> Iterator[None]:
-        """The time in which a request is answered; raises ``RequestError`` if it cannot be."""
-        self.check_open()
-        self._check_full()
+    def visited(self, visit: Visit, *, aside: bool = False) -> Iterator[None]:
+        """The time in which a request is answered; raises ``RequestError`` if it cannot be.
+
+        One ``aside`` is about an answer that is being generated, and always can be.
+        """
+        if not aside:
+            self.check_open()
+            self._check_full()
         self.visits.add(visit)
         try:
             yield

@@ -52,16 +52,9 @@ def _pairs(given: Any) -> Any:
     return given
 
 
-class TextRequest(Body):
-    """What requests for text have in common."""
+class SamplingFields(Body):
+    """How tokens are drawn."""
 
-    model: ModelName | None = named()
-    stream: bool | None = about("send events as the text grows")
-    return_progress: bool | None = about(
-        "begin a stream with prompt_progress while the prompt is run"
-    )
-    seed: Int | None = option("seed")
-    min_tokens: Count | None = option("min_tokens")
     temperature: float | None = option("temperature")
     top_p: float | None = option("top_p", low=0)
     top_k: TopK | None = option("top_k")
@@ -82,6 +75,18 @@ class TextRequest(Body):
     dry_penalty_last_n: Limit | None = option("dry_penalty_last_n")
     dry_sequence_breakers: Breakers | None = option("dry_sequence_breakers")
     logit_bias: Annotated[dict[str, float], BeforeValidator(_pairs)] | None = option("logit_bias")
+
+
+class TextRequest(SamplingFields):
+    """What requests for text have in common."""
+
+    model: ModelName | None = named()
+    stream: bool | None = about("send events as the text grows")
+    return_progress: bool | None = about(
+        "begin a stream with prompt_progress while the prompt is run"
+    )
+    seed: Int | None = option("seed")
+    min_tokens: Count | None = option("min_tokens")
     ignore_eos: bool | None = option("ignore_eos")
     loops: Literal["off", "stop", "take back"] | None = option(
         "loops", also=" (default: take back in chats, else off)"
@@ -90,7 +95,7 @@ class TextRequest(Body):
     thinking_budget: Count | None = option("thinking_budget")
 
 
-def options_of(request: TextRequest) -> dict[str, Any]:
+def options_of(request: SamplingFields) -> dict[str, Any]:
     """The options that a request gives by their own names; raises ``RequestError``."""
     asked = {name: getattr(request, name, None) for name in OPTIONS}
     given = {name: understood(name, value) for name, value in asked.items() if value is not None}

@@ -66,10 +66,9 @@ def assemble(
         stops = StopMatcher(options.stop, options.stop_tokens)
     marks = prompt.thinking if options.thinking_budget is None else prompt.marks(vocabulary)
     thinking = thoughts = None
-    taken_back = options.loops == "take back"
     if marks is not None and options.thinking_budget is not None:
         thinking = ThinkingLimit.of(options.thinking_budget, marks, vocabulary)
-    if marks is not None and (options.stop or thinking is not None or taken_back):
+    if marks is not None:
         thoughts = Thoughts(marks)
     constraint = None
     if options.filters:

@@ -87,6 +87,11 @@ class Outbox:
         return self.released if self._mode == "when settled" else 0
 
     @property
+    def shown(self) -> int:
+        """The smallest length that a reader may have the text go back to, likewise."""
+        return 0 if self._mode == "retracting" else self.released
+
+    @property
     def is_pushed(self) -> bool:
         """Whether every token's chunk is due at once, whatever becomes of its text."""
         return self._mode == "pushed"

@@ -19,7 +19,7 @@ Nobody looks for a culprit.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Tokens
 from dataclasses import fields
 
@@ -157,6 +157,26 @@ class Scheduler:
             handle.forget()
         except Exception as error:
             return self._became(handle, [], error)
+        if handle in self._loop.handles:
+            self._send_back([handle])
+        return self._became(handle, handle.take())
+
+    def order(self, handle: Handle, act: Callable[[Request], object]) -> list[Event]:
+        """Have something done to the text of a sequence, whole or not at all: it is tried on a copy
+        first, and what it raises there is raised.
+
+        The result is as that of ``change``. Raises ``StateError`` for a sequence that has ended.
+        """
+        request = handle.request
+        if handle.closed or handle.has_ended:
+            raise StateError("the answer has ended")
+        act(request.fork(request.seed))
+        try:
+            act(request)
+            handle.forget()
+        except Exception as error:
+            return self._became(handle, [], error)
+        self._loop.draw_anew()
         if handle in self._loop.handles:
             self._send_back([handle])
         return self._became(handle, handle.take())

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ...engine import Event, Handle, Request, Scheduler, Stats
-from ...errors import MlxgenError
+from ...errors import MlxgenError, StateError
 from ...workers import Work, workers
 from ..programs.running import Running
 from .boot import Engine, EngineBoot
@@ -115,6 +115,18 @@ class EngineThread:
             self._call(_settle, done, None)
 
         self._inbox.put(doing)
+        return done
+
+    def order(
+        self, mailbox: Mailbox, place: int, act: Callable[[Request], object]
+    ) -> asyncio.Future[int]:
+        """Have something done to a sequence of a mailbox, between two steps, whole or not at all.
+
+        The result is how many tokens its text has then. Raises what ``act`` does, and
+        ``StateError`` for one that has ended.
+        """
+        done: asyncio.Future[int] = self._loop.create_future()
+        self._inbox.put(lambda scheduler: self._order(scheduler, mailbox, place, act, done))
         return done
 
     def stop(self, flush: float = FLUSH) -> None:
@@ -208,6 +220,25 @@ class EngineThread:
             self._programs.remove(program)
             program.leave()
 
+    def _order(
+        self,
+        scheduler: Scheduler,
+        mailbox: Mailbox,
+        place: int,
+        act: Callable[[Request], object],
+        done: asyncio.Future[int],
+    ) -> None:
+        found = [each for each, row in self._rows.items() if row == (mailbox, place)]
+        try:
+            if not found:
+                raise StateError("the answer has ended")
+            events = scheduler.order(found[0], act)
+        except Exception as error:
+            self._call(_fail, done, error)
+            return
+        self._tell(self._news_of(events))
+        self._call(_settle, done, found[0].request.position)
+
     def _steer(self, scheduler: Scheduler, events: Sequence[Event]) -> None:
         """Have programs decide how their sequences go on, and tell what came of them."""
         for program in list(self._programs):
@@ -230,6 +261,10 @@ class EngineThread:
         if self._reading:
             self._read(news)
             self._wait(scheduler, news)
+        self._tell([*news, *self._news_of(events)])
+
+    def _news_of(self, events: Sequence[Event]) -> list[News]:
+        news: list[News] = []
         for event in events:
             handle = event.handle
             if handle not in self._rows:
@@ -246,7 +281,7 @@ class EngineThread:
             told = mailbox.watched or handle in self._reading
             progress = handle.progress if told else None
             news.append((mailbox, Delivery(index, event.chunks, usage, progress)))
-        self._tell(news)
+        return news
 
     def _tell(self, news: Sequence[News]) -> None:
         self._news.extend(news)
@@ -310,3 +345,8 @@ class EngineThread:
 def _settle(done: asyncio.Future[Any], value: Any) -> None:
     if not done.done():
         done.set_result(value)
+
+
+def _fail(done: asyncio.Future[Any], error: Exception) -> None:
+    if not done.done():
+        done.set_exception(error)

@@ -4,6 +4,7 @@ tells of it."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -171,7 +172,7 @@ def test_the_thinking_ends_and_the_answer_begins(server: Running, loops: str) ->
     (end,) = demo().vocabulary.encode("</think>", special=False)
     body = question(max_tokens=1500, ignore_eos=True, loops=loops, logit_bias={end: -100})
     with followed(server, body, CHAT) as answer:
-        assert not answer.text
+        assert answer.thought and answer.text == ""
         refused = error(control(server, answer.id, "options", regex="[0-9]*"), 409)
         assert refused["code"] == "not_now" and "thinking" in refused["message"]
         if loops == "off":
@@ -181,7 +182,8 @@ def test_the_thinking_ends_and_the_answer_begins(server: Running, loops: str) ->
             assert told == {"success": True}
         while not answer.text:
             assert answer.take()
-        assert error(control(server, answer.id, "reasoning_end"), 409)["code"] == "not_now"
+        refused = error(control(server, answer.id, "reasoning_end"), 409)
+        assert refused["code"] == "not_now"
         told = good(server.post(LLAMA, {"id": answer.id, "action": "reasoning_end"}))
         assert not told["success"] and "thinking" in told["message"]
         good(control(server, answer.id, "stop"))
@@ -189,6 +191,29 @@ def test_the_thinking_ends_and_the_answer_begins(server: Running, loops: str) ->
     assert answer.thought.count("so I answer now") == 1
     told = good(server.post(LLAMA, {"id": answer.id, "action": "reasoning_end"}))
     assert told == {"success": False, "message": "the answer has ended"}
+
+
+def test_a_whole_answer_is_steered_by_the_name_of_its_request(server: Running, alone: str) -> None:
+    body = {**SHOWN, "logprobs": 0}
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.post, TEXT, body, headers={"x-request-id": "mine"})
+        server.wait_until(
+            lambda: control(server, "mine", "rewind", tokens=0).status_code == 200, "it is unknown"
+        )
+        good(control(server, "mine", "put", to=0, text="Here"))
+        (choice,) = asked.result().json()["choices"]
+    assert choice["text"].startswith("Here") and choice["text"] != alone
+    assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
+
+
+def test_others_notice_nothing(server: Running, alone: str) -> None:
+    with followed(server, SHOWN) as answer, followed(server, ENDLESS) as other:
+        for length in range(1, 9):
+            good(control(server, answer.id, "rewind", to=length))
+            good(control(server, answer.id, "options", temperature=length / 8))
+        good(control(server, answer.id, "options", to=5, temperature=0))
+        assert answer.to_the_end()
+        assert other.to_the_end() == alone
 
 
 # ---- what cannot be done -----------------------------------------------------------------------
@@ -226,10 +251,10 @@ def test_a_wrong_body_is_refused_and_names_the_field(
     assert error(answer, 400)["param"] == param
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def steady(server: Running) -> Iterator[Following]:
-    """An answer that goes on meanwhile, or has ended: a wrong body is found out before."""
-    with followed(server, ENDLESS) as answer:
+    """An answer that goes on meanwhile."""
+    with followed(server, ENDLESS, characters=1) as answer:
         yield answer
 
 

@@ -4,6 +4,7 @@
 - ``prompt``: the model fails with prompts that hold the token ``POISON``.
 - ``hang``: it takes no step while there is a file of the name in ``WHILE``.
 - ``prefill``: the same, as soon as it has run a piece of a prompt.
+- ``slow``: its steps take long while there is such a file.
 
 ``STALL`` are the seconds after which an engine without a step is stuck, and ``SILENCE`` those after
 which a stream gives a sign of life. After twelve of these the file in ``WHILE`` is removed.
@@ -49,6 +50,8 @@ class Broken:
         if self._breaks == "engine":
             time.sleep(0.5)
             raise RuntimeError("the device is gone")
+        if self._breaks == "slow" and Path(os.environ["WHILE"]).exists():
+            time.sleep(0.05)
         while self._hangs and Path(os.environ["WHILE"]).exists():
             time.sleep(0.02)
         events: Sequence[Any] = self._scheduler.step()
@@ -58,7 +61,9 @@ class Broken:
     def _hangs(self) -> bool:
         if self._breaks == "hang":
             return True
-        return any(handle.prefilled for handle in self._scheduler._prefill)
+        return self._breaks == "prefill" and any(
+            handle.prefilled for handle in self._scheduler._prefill
+        )
 
 
 class Poisoned:

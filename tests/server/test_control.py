@@ -1,18 +1,23 @@
 """Answers that are steered while they are generated: what each order does, and what the stream
-tells of it."""
+tells of it.
+
+The steps of the server take long until a test reads an answer to its end, so that no answer has
+ended before it is steered.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from .kit import demo
-from .running import Running, endless, events, question, running
+from .running import Running, endless, events, question
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 LLAMA = "/v1/chat/completions/control"
@@ -20,11 +25,37 @@ ENDLESS = endless(max_tokens=1500, temperature=0)
 SHOWN = {**ENDLESS, "allow_retract": True}
 
 
+class Slow(Running):
+    """A server whose steps take long while there is a file."""
+
+    def __init__(self, slow: Path, *arguments: str) -> None:
+        self.slow = slow
+        super().__init__(*arguments, module="tests.server.broken", BREAKS="slow", WHILE=str(slow))
+
+
+@contextmanager
+def slowly(slow: Path, *arguments: str) -> Iterator[Slow]:
+    server = Slow(slow, *arguments)
+    try:
+        server.wait_ready()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slow]:
+    program = "endless=tests.server.programs.own_code:endless"
+    with slowly(tmp_path_factory.mktemp("slow") / "slow", "--program", program) as server:
+        yield server
+
+
 class Following:
     """A stream as far as it was read: its text and thinking, put together from what it told."""
 
-    def __init__(self, found: Iterator[Mapping[str, Any]]) -> None:
+    def __init__(self, found: Iterator[Mapping[str, Any]], slow: Path) -> None:
         self._found = found
+        self._slow = slow
         self.id, self.text, self.thought = "", "", ""
         self.retracted = 0
         self.finish: str | None = None
@@ -52,6 +83,7 @@ class Following:
             assert self.take()
 
     def to_the_end(self) -> str:
+        self._slow.unlink(missing_ok=True)
         while self.take():
             pass
         return self.text
@@ -59,13 +91,17 @@ class Following:
 
 @contextmanager
 def followed(
-    server: Running, body: Mapping[str, Any], path: str = TEXT, characters: int = 20
+    server: Slow, body: Mapping[str, Any], path: str = TEXT, characters: int = 20
 ) -> Iterator[Following]:
     """A stream of which so many characters have come."""
-    with server.stream(path, body) as lines:
-        following = Following(events(lines))
-        following.until(characters)
-        yield following
+    server.slow.touch()
+    try:
+        with server.stream(path, body) as lines:
+            following = Following(events(lines), server.slow)
+            following.until(characters)
+            yield following
+    finally:
+        server.slow.unlink(missing_ok=True)
 
 
 def control(server: Running, id: str, action: str, **fields: Any) -> httpx.Response:
@@ -85,7 +121,7 @@ def error(answer: httpx.Response, status: int) -> Mapping[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def alone(server: Running) -> str:
+def alone(server: Slow) -> str:
     """What the model writes if nobody interferes."""
     text: str = server.post(TEXT, ENDLESS).json()["choices"][0]["text"]
     return text
@@ -94,7 +130,7 @@ def alone(server: Running) -> str:
 # ---- the actions -------------------------------------------------------------------------------
 
 
-def test_a_stop_ends_the_text(server: Running, alone: str) -> None:
+def test_a_stop_ends_the_text(server: Slow, alone: str) -> None:
     with followed(server, ENDLESS) as answer:
         told = good(control(server, answer.id, "stop"))
         assert told["id"] == answer.id and 0 < told["length"] < 1500
@@ -104,7 +140,7 @@ def test_a_stop_ends_the_text(server: Running, alone: str) -> None:
     assert error(control(server, answer.id, "stop"), 409)["code"] == "answer_ended"
 
 
-def test_a_rewind_is_told_to_whoever_allows_retractions(server: Running, alone: str) -> None:
+def test_a_rewind_is_told_to_whoever_allows_retractions(server: Slow, alone: str) -> None:
     with followed(server, SHOWN) as answer:
         assert good(control(server, answer.id, "rewind", to=2))["length"] == 2
         assert good(control(server, answer.id, "rewind", tokens=1))["length"] >= 1
@@ -112,7 +148,7 @@ def test_a_rewind_is_told_to_whoever_allows_retractions(server: Running, alone: 
         assert answer.retracted
 
 
-def test_what_was_delivered_stays_for_all_others(server: Running, alone: str) -> None:
+def test_what_was_delivered_stays_for_all_others(server: Slow, alone: str) -> None:
     with followed(server, ENDLESS) as answer:
         refused = error(control(server, answer.id, "rewind", to=0), 409)
         assert (refused["code"], refused["param"]) == ("cannot_rewind", "to")
@@ -126,7 +162,7 @@ def test_what_was_delivered_stays_for_all_others(server: Running, alone: str) ->
         assert not answer.retracted
 
 
-def test_text_and_tokens_are_put_where_they_are_wanted(server: Running, alone: str) -> None:
+def test_text_and_tokens_are_put_where_they_are_wanted(server: Slow, alone: str) -> None:
     vocabulary = demo().vocabulary
     with followed(server, SHOWN) as answer:
         good(control(server, answer.id, "put", to=3, text=" PUT THERE"))
@@ -141,7 +177,7 @@ def test_text_and_tokens_are_put_where_they_are_wanted(server: Running, alone: s
         assert not answer.retracted
 
 
-def test_what_may_not_stand_there_leaves_the_answer_as_it_is(server: Running) -> None:
+def test_what_may_not_stand_there_leaves_the_answer_as_it_is(server: Slow) -> None:
     body = {**ENDLESS, "ignore_eos": False, "regex": "[ab]{400}c"}
     whole = server.post(TEXT, body).json()["choices"][0]["text"]
     with followed(server, body) as answer:
@@ -150,7 +186,7 @@ def test_what_may_not_stand_there_leaves_the_answer_as_it_is(server: Running) ->
         assert answer.to_the_end() == whole
 
 
-def test_options_hold_from_there_on(server: Running, alone: str) -> None:
+def test_options_hold_from_there_on(server: Slow, alone: str) -> None:
     with followed(server, SHOWN) as answer:
         good(control(server, answer.id, "options", to=4, regex="[0-9]{30}", temperature=1))
         text = answer.to_the_end()
@@ -168,7 +204,7 @@ def test_options_hold_from_there_on(server: Running, alone: str) -> None:
 
 
 @pytest.mark.parametrize("loops", ["off", "take back"])
-def test_the_thinking_ends_and_the_answer_begins(server: Running, loops: str) -> None:
+def test_the_thinking_ends_and_the_answer_begins(server: Slow, loops: str) -> None:
     (end,) = demo().vocabulary.encode("</think>", special=False)
     body = question(max_tokens=1500, ignore_eos=True, loops=loops, logit_bias={end: -100})
     with followed(server, body, CHAT) as answer:
@@ -193,25 +229,27 @@ def test_the_thinking_ends_and_the_answer_begins(server: Running, loops: str) ->
     assert told == {"success": False, "message": "the answer has ended"}
 
 
-def test_a_whole_answer_is_steered_by_the_name_of_its_request(server: Running, alone: str) -> None:
+def test_a_whole_answer_is_steered_by_the_name_of_its_request(server: Slow, alone: str) -> None:
     body = {**SHOWN, "logprobs": 0}
+    server.slow.touch()
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(server.post, TEXT, body, headers={"x-request-id": "mine"})
         server.wait_until(
             lambda: control(server, "mine", "rewind", tokens=0).status_code == 200, "it is unknown"
         )
         good(control(server, "mine", "put", to=0, text="Here"))
+        server.slow.unlink()
         (choice,) = asked.result().json()["choices"]
     assert choice["text"].startswith("Here") and choice["text"] != alone
     assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
 
 
-def test_others_notice_nothing(server: Running, alone: str) -> None:
+def test_others_notice_nothing(server: Slow, alone: str) -> None:
     with followed(server, SHOWN) as answer, followed(server, ENDLESS) as other:
-        for length in range(1, 9):
+        for length in (3, 2, 1):
             good(control(server, answer.id, "rewind", to=length))
-            good(control(server, answer.id, "options", temperature=length / 8))
-        good(control(server, answer.id, "options", to=5, temperature=0))
+            good(control(server, answer.id, "options", temperature=length / 2))
+        good(control(server, answer.id, "options", to=1, temperature=0))
         assert answer.to_the_end()
         assert other.to_the_end() == alone
 
@@ -245,25 +283,27 @@ def test_others_notice_nothing(server: Running, alone: str) -> None:
     ids=str,
 )
 def test_a_wrong_body_is_refused_and_names_the_field(
-    fields: Mapping[str, Any], param: str, steady: Following, server: Running
+    fields: Mapping[str, Any], param: str, steady: Following, server: Slow
 ) -> None:
     answer = server.post(f"/v1/requests/{steady.id}/control", fields)
     assert error(answer, 400)["param"] == param
 
 
 @pytest.fixture
-def steady(server: Running) -> Iterator[Following]:
+def steady(server: Slow) -> Iterator[Following]:
     """An answer that goes on meanwhile."""
     with followed(server, ENDLESS, characters=1) as answer:
         yield answer
 
 
-def test_a_choice_of_several_has_to_be_named(server: Running) -> None:
+def test_a_choice_of_several_has_to_be_named(server: Slow) -> None:
+    server.slow.touch()
     with server.stream(TEXT, {**ENDLESS, "n": 2, "temperature": 1}) as lines:
         found = events(lines)
         id = next(found)["id"]
         assert error(control(server, id, "stop"), 400)["param"] == "index"
         assert good(control(server, id, "stop", index=1))["index"] == 1
+        server.slow.unlink()
         ends = [
             (choice["index"], choice["finish_reason"])
             for event in found
@@ -273,10 +313,21 @@ def test_a_choice_of_several_has_to_be_named(server: Running) -> None:
     assert sorted(ends) == [(0, "length"), (1, "stop")]
 
 
-def test_nobody_steers_the_answer_of_another_and_a_full_server_can_be_steered() -> None:
+def test_clients_do_not_interfere_with_a_program(server: Slow) -> None:
+    server.slow.touch()
+    with server.stream(TEXT, {"prompt": "Once", "program": "endless"}) as lines:
+        id = next(events(lines))["id"]
+        assert error(control(server, id, "stop"), 409)["code"] == "has_program"
+    server.slow.unlink()
+
+
+def test_nobody_steers_the_answer_of_another_and_a_full_server_can_be_steered(
+    tmp_path: Path,
+) -> None:
     keys = [{"x-api-key": key} for key in ("mine", "theirs")]
     own = ("--api-key", "mine", "--api-key", "theirs", "--max-batch", "1", "--max-queue", "1")
-    with running(*own) as full:
+    with slowly(tmp_path / "slow", *own) as full:
+        full.slow.touch()
         url, body = full.url + TEXT, {**ENDLESS, "stream": True}
         named = {**keys[0], "x-request-id": "my-own-name"}
         with (

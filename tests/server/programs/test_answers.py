@@ -149,13 +149,6 @@ def test_text_may_come_late_instead_of_at_the_end(operator: Running) -> None:
     assert refused["param"] == "hold_tokens"
 
 
-def test_clients_do_not_interfere_with_a_program(operator: Running) -> None:
-    with operator.stream(COMPLETION, {"prompt": "Once", "program": "endless"}) as lines:
-        id = next(events(lines))["id"]
-        answer = operator.post(f"/v1/requests/{id}/control", {"action": "stop"})
-        assert error(answer, 409)["code"] == "has_program"
-
-
 def test_a_program_may_write_nothing(operator: Running) -> None:
     (choice,) = good(completed(operator, program="says_nothing"))["choices"]
     assert (choice["text"], choice["value"], choice["finish_reason"]) == ("", 5, "stop")

@@ -418,9 +418,9 @@ class Slots:
             place.append(length)
         total = 0
         for i, own in enumerate(groups):
-            held = self.groups[i].nbytes if i < len(self.groups) else 0
-            needed = footprint.together(_rooms(len(own)), max(own) + ahead) if own else 0
-            total += max(held, needed)
+            if own:  # a group is freed with its last sequence
+                held = self.groups[i].nbytes if i < len(self.groups) else 0
+                total += max(held, footprint.together(_rooms(len(own)), max(own) + ahead))
         return total
 
     def check_integrity(self) -> None:

@@ -454,7 +454,9 @@ class Scheduler:
             if error is None and reason is None:
                 continue
             if error is None and reason != "cancelled":
-                lent = handle.kv.slot is None and self._memory.lends(handle.kv.length)
+                slot = handle.kv.slot
+                goes = slot is None or len(slot.group) == 1  # so that its bytes are free at once
+                lent = goes and self._memory.lends(handle.kv.length)
                 self._prefill.keep(handle, self._room_for_cache(handle if lent else None))
             self._take_out(handle)
             self._close(handle)

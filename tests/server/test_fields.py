@@ -69,6 +69,7 @@ CHECKED_FURTHER = {
     "xtc_threshold": "in range",
     "prompt": "not empty, and in the vocabulary",
     "close_json": "needs a constraint",
+    "check": "one of the operator's",
     "tool_choice": "needs tools",
     "top_logprobs": "needs logprobs",
     "continue_final_message": "needs an answer to go on with",

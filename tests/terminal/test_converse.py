@@ -6,9 +6,11 @@ import io
 import json
 import os
 import pty
+import random
 import re
 import select
 import signal
+import string
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -106,15 +108,17 @@ def test_what_is_full_is_offered_to_be_freed_where_a_person_is() -> None:
 
 
 def test_an_answer_that_has_filled_the_context_goes_on_where_the_oldest_exchange_was() -> None:
+    long = "".join(random.Random(1).choices(string.ascii_lowercase, k=90))  # which is no loop
+
     def answer(message: str) -> str:
-        return message[:1] * (90 if message == "b" else 20)
+        return long if message == "b" else message[:1] * 20
 
     full = Talk(Chatter(answer, max_context=150), "a", "b", interactive=True)
     assert "(the context of 150 tokens is full; " in full.noted
-    assert full.said[1] != ("b", "b" * 90)
+    assert full.said[1] != ("b", long)
     gone = Talk(Chatter(answer, max_context=150), "a", "b", "/continue", "yes", interactive=True)
     assert "Drop the oldest exchange, which frees" in gone.noted
-    assert gone.said == [("b", "b" * 90)]
+    assert gone.said == [("b", long)]
     kept = Talk(Chatter(answer, max_context=150), "a", "b", "/continue", "no", interactive=True)
     assert kept.said == full.said and "error: " in kept.noted
 

@@ -150,7 +150,9 @@ class Activations:
         return cls(
             # Each number is held with what is made of it, and in float32 while that is made.
             per_token=(2 * dtype.size + 4) * width + max(states, default=0),
-            per_score=_SCORES * dtype.size * heads if scored or not _are_fused(used) else 0,
+            per_score=(
+                _SCORES * dtype.size * heads if scored or not _are_fused([*used, *floats]) else 0
+            ),
             per_held=max(map(bytes_a_place, used), default=0)
             + max(map(bytes_a_place, floats), default=0),
         )

@@ -239,7 +239,7 @@ def _without_state(header: dict[str, Any]) -> None:
 
 def _unknown_array(header: dict[str, Any]) -> None:
     segment = header["__metadata__"]["segment"]
-    header["__metadata__"]["segment"] = segment.replace("segment.0.0.0", "segment.9.0.0")
+    header["__metadata__"]["segment"] = segment.replace("segment.0.0", "segment.9.0")
 
 
 def _fewer_tokens(header: dict[str, Any]) -> None:
@@ -268,15 +268,15 @@ def _no_json(header: dict[str, Any]) -> None:
 
 
 def _larger_shape(header: dict[str, Any]) -> None:
-    header["segment.0.0.0"]["shape"] = [1, 1, 12, 1000]
+    header["segment.0.0"]["shape"] = [1, 1, 12, 1000]
 
 
 def _negative_place(header: dict[str, Any]) -> None:
-    header["segment.0.0.0"]["data_offsets"] = [-48, 0]
+    header["segment.0.0"]["data_offsets"] = [-48, 0]
 
 
 def _no_place(header: dict[str, Any]) -> None:
-    del header["segment.0.0.0"]["data_offsets"]
+    del header["segment.0.0"]["data_offsets"]
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ VALUES: list[Any] = [
     [],
     {},
     [[]],
-    {"array": "segment.0.0.0"},
+    {"array": "segment.0.0"},
     "[" * 2000,
 ]
 

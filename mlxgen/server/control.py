@@ -172,7 +172,7 @@ def _order(ask: Ask, asked: ControlRequest, changes: Mapping[str, Any]) -> Order
 
     def order(request: Request) -> None:
         if back is not None or asked.to is not None:
-            orders.go_back(request, back, asked.to)
+            orders.keep_only(request, back, asked.to)
         if changes:
             orders.change_options(request, changes)
         if run:

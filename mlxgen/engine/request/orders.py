@@ -15,10 +15,10 @@ from .assembly import change
 from .request import Request
 from .thinking import ThinkingLimit
 
-__all__ = ["change_options", "end_thinking", "finish", "go_back", "put"]
+__all__ = ["change_options", "end_thinking", "finish", "keep_only", "put"]
 
 
-def go_back(request: Request, tokens: int | None, to: int | None) -> None:
+def keep_only(request: Request, tokens: int | None, to: int | None) -> None:
     """Take back the newest ``tokens``, or all after the first ``to``; they are drawn anew.
 
     Raises ``RewindError`` for more than was generated here and may be taken back.

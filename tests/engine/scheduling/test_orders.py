@@ -21,9 +21,9 @@ def order_of(dice: random.Random, request: Request) -> partial[None]:
     length = request.position
     kind = dice.randrange(4)
     if kind == 0:
-        return partial(orders.go_back, tokens=dice.randrange(length + 3), to=None)
+        return partial(orders.keep_only, tokens=dice.randrange(length + 3), to=None)
     if kind == 1:
-        return partial(orders.go_back, tokens=None, to=dice.randrange(length + 3))
+        return partial(orders.keep_only, tokens=None, to=dice.randrange(length + 3))
     if kind == 2:
         return partial(orders.put, tokens=dice.choices(range(97, 105), k=dice.randint(1, 40)))
     changes: list[dict[str, Any]] = [

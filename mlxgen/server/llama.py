@@ -237,7 +237,10 @@ _STOP_TYPES = {"length": "limit", "cancelled": "none"}
 # ---- what the server says of itself --------------------------------------------------------------
 
 _UNLIMITED = -1  # llama.cpp's value for as many tokens as the context holds
-_ORDER = ("penalties", "dry", "top_p", "min_p", "xtc", "top_k", "temperature")
+_ORDER = (
+    *("penalties", "dry", "top_p", "min_p", "top_n_sigma", "xtc", "top_k"),
+    *("temperature", "adaptive_p"),
+)
 """How tokens are drawn, in llama.cpp's words."""
 
 

@@ -231,9 +231,7 @@ def _newest(value: Any) -> Any:
 # ---- the table -----------------------------------------------------------------------------------
 
 _TAKEN = Neutral(None)
-_SAMPLER = (
-    "this sampler is not available; leave it out, or use top_p, top_k, min_p or xtc_probability"
-)
+_SAMPLER = "this sampler is not available; leave it out, or use top_p, top_k, min_p or top_n_sigma"
 _CHATS = "belongs to POST /v1/chat/completions; leave it out"
 _TO_RESPONSES = "belongs to POST /v1/responses; send messages"
 _NO_TRIM = Neutral((False,), "stops are never part of the text; leave it out")

@@ -82,7 +82,8 @@ def test_props_have_the_names_of_llama_cpp() -> None:
     assert (props["bos_token"], props["eos_token"]) == (model.bos_token, "<|im_end|>")
     assert props["build_info"].startswith("mlxgen ")
     assert (props["endpoint_slots"], props["endpoint_metrics"]) == (True, True)
-    assert params["samplers"][-1] == "temperature" and params["dry_multiplier"] == 0
+    assert params["samplers"][-2:] == ("temperature", "adaptive_p")
+    assert params["dry_multiplier"] == 0
     assert props["default_generation_settings"]["id"] == 0 and not props["is_sleeping"]
     assert props["modalities"].keys() >= {"vision", "audio"}
     json.dumps(props)

@@ -1,9 +1,9 @@
 """Controllers written as async functions: text, choices, forks and variables."""
 
-from .branch_history import Label
 from .guide import Guide, Program, ProgramFunction
 from .running import Running
 from .shared import Forked, Task, Variables
+from .steps import Label
 from .token_set import TokenSet
 
 __all__ = [

@@ -21,10 +21,9 @@ from ..errors import OptionError
 from ..filters import Choice, Filter, Lark, Regex, Specification, Substring
 from ..options.rule import integer
 from ..tokens import Token, Vocabulary
-from .branch_history import BranchHistory, Label
 from .running import Awaited, Running
 from .shared import Task, Variables
-from .steps import Done, Gen, Put, Sample, Until
+from .steps import BranchHistory, Label, gen, put, sample, until
 from .token_set import TokenSet
 
 FIXED = "fixed"  # text
@@ -118,9 +117,9 @@ class Guide:
         writes after it, the model spells it anew."""
         if isinstance(text, str):
             tokens: Sequence[Token] = self.tokenize(text)
-            return Awaited(self._running, FIXED, lambda: Put(0, tokens))
+            return Awaited(self._running, FIXED, lambda: put(0, tokens))
         tokens = token_ids("text", text, self.vocab_size)
-        return Awaited(self._running, "fixed tokens", lambda: Put(0, tokens))
+        return Awaited(self._running, "fixed tokens", lambda: put(0, tokens))
 
     def gen(
         self,
@@ -152,7 +151,7 @@ class Guide:
         return Awaited(
             running,
             "gen",
-            lambda: Gen(
+            lambda: gen(
                 running.history,
                 running.vocab_size,
                 rules,
@@ -179,7 +178,7 @@ class Guide:
         """Samples one token, of a set if given; ``None``: an end token, which is not appended."""
         chosen = self.token_set(allowed)
         ends = [token for token in self.vocabulary.eos if token < self.vocab_size]
-        return Awaited(self._running, "token", lambda: Sample(chosen, ends, temperature))
+        return Awaited(self._running, "token", lambda: sample(chosen, ends, temperature))
 
     def backtrack(self, label: Label) -> Awaited[None]:
         """Takes back all text after a label. StateError if its place was taken back."""
@@ -190,7 +189,7 @@ class Guide:
                 "back to, and later await g.backtrack(start)",
             )
         back = self._running.history.find(label)
-        return Awaited(self._running, "backtrack", lambda: Put(back, ()))
+        return Awaited(self._running, "backtrack", lambda: put(back, ()))
 
     # ---- branches --------------------------------------------------------------------------
 
@@ -226,13 +225,13 @@ class Guide:
             if not isinstance(task, Task):
                 raise OptionError("tasks", f"expected tasks of a fork, got {task!r}")
 
-        def look() -> Done | None:
-            return Done([task.result() for task in tasks]) if all(t.over for t in tasks) else None
+        def look() -> list[Any] | None:
+            return [task.result() for task in tasks] if all(t.over for t in tasks) else None
 
         def end() -> Wait:
             return next(task.end for task in tasks if not task.over)
 
-        return Awaited(self._running, "wait", lambda: Until(look, end))
+        return Awaited(self._running, "wait", lambda: until(look, end))
 
     # ---- variables -------------------------------------------------------------------------
 
@@ -261,12 +260,12 @@ class Guide:
         """Waits until a variable has a text for which ``is_so`` holds; returns the text."""
         variables = self._running.variables
 
-        def look() -> Done | None:
+        def look() -> str | None:
             text = variables.get(name)
-            return Done(text) if text is not None and (is_so is None or is_so(text)) else None
+            return text if text is None or is_so is None or is_so(text) else None
 
         return Awaited(
-            self._running, f"until {name}", lambda: Until(look, lambda: variables.wait(name))
+            self._running, f"until {name}", lambda: until(look, lambda: variables.wait(name))
         )
 
 

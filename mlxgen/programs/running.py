@@ -8,27 +8,28 @@ hold everything that it has learnt.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from types import FrameType
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from ..engine import Branch, Chunk, FinishReason, Wait
+from ..engine import Branch, Chunk, FinishReason
 from ..engine.branches import Path, name_of
 from ..errors import StateError
 from ..tokens import Token
-from .branch_history import BranchHistory
 from .shared import Forked, Task, Variables
-from .steps import Answer, Done, Split, Step
+from .steps import Answer, BranchHistory, Step
 
 T = TypeVar("T")
 Start: TypeAlias = Callable[["Running"], Coroutine[Any, Any, Any]]
 
 
 class Entry(NamedTuple):
-    """One thing that a program asked for, what it got, and what that did to the tokens."""
+    """One thing that a program asked for, what it got or what that raised, and what it did to the
+    tokens."""
 
     what: str
-    result: Any
+    result: Any = None
+    error: Exception | None = None
     back: int = 0
     appended: Sequence[Token] = ()
 
@@ -40,25 +41,25 @@ class Record:
     an error.
     """
 
-    __slots__ = ("_entries", "_place")
+    __slots__ = ("_place", "entries")
 
-    def __init__(self, entries: list[Entry] | None = None) -> None:
-        self._entries = entries or []
+    def __init__(self, entries: Sequence[Entry] = ()) -> None:
+        self.entries = list(entries)
         self._place = 0
 
     @property
     def replaying(self) -> bool:
-        return self._place < len(self._entries)
+        return self._place < len(self.entries)
 
     def add(self, entry: Entry) -> None:
         """Adds what has just happened."""
         assert not self.replaying
-        self._entries.append(entry)
+        self.entries.append(entry)
         self._place += 1
 
     def replayed(self, what: str) -> Entry:
         """The next entry, which must be one of ``what``."""
-        entry = self._entries[self._place]
+        entry = self.entries[self._place]
         if entry.what != what:
             raise self.diverged(f"asked for {what}")
         self._place += 1
@@ -67,7 +68,7 @@ class Record:
     def newest(self, what: str) -> int:
         """How many of the newest tokens come from entries of ``what``."""
         count = 0
-        for entry in reversed(self._entries):
+        for entry in reversed(self.entries):
             if entry.what != what and (entry.back or entry.appended):
                 break
             count += len(entry.appended)
@@ -77,7 +78,7 @@ class Record:
         """The error of a program that does something other than before."""
         return StateError(
             f"a program diverged when it was replayed for a fork: it {did}, but had asked for "
-            f"{self._entries[self._place].what} before; make it depend only on what its guide "
+            f"{self.entries[self._place].what} before; make it depend only on what its guide "
             "gives it"
         )
 
@@ -89,10 +90,6 @@ class Record:
         result = act()
         self.add(Entry(what, result))
         return result
-
-    def fork(self) -> Record:
-        """The same entries, to be replayed from the first."""
-        return Record(list(self._entries))
 
 
 class Awaited(Generic[T]):
@@ -140,27 +137,26 @@ class Running:
         variables: Variables,
         *,
         path: Path = (),
-        record: Record | None = None,
-        entry: Split | None = None,
+        task: Task | None = None,
+        record: Sequence[Entry] = (),
+        logprobs: Sequence[float] = (),
     ) -> None:
         self.history = history
         self.vocab_size = vocab_size
         self.variables = variables
-        self.record = record or Record()
-        self.task = Task(name_of(path))
+        self.record = Record(record)
+        self.task = task or Task(())
         self.forgotten: list[str] = []  # lines of what was not awaited
-        self.logprobs: list[float] = []  # of the generated tokens, 0 for forced ones
+        self.logprobs = list(logprobs)  # of the generated tokens, 0 for forced ones
         self._start = start
         self._path = path
-        self._entry = entry  # the fork from which a copy continues, after its record
-        self._origin = history
+        self._origin = history.fork()
         self._coroutine: Coroutine[Any, Any, Any] | None = None
-        self._awaited: Awaited[Any] | None = None  # for what the coroutine waits
-        self._step: Step | None = None  # what carries it out, once it has been asked
+        self._what = ""  # what the coroutine waits for
+        self._step: Step | None = None  # carries it out; None: the program has not begun, or ended
         self._since = (0, 0)  # the history's moment and length when it began
-        self._starts: Sequence[Start] | None = None  # by a fork into programs
-        self._tasks: list[Task] = []  # of its new branches
-        self._returned: Done | None = None
+        self._twins: Iterator[Running] = iter(())  # for the branches of a fork
+        self._returned: Entry | None = None
 
     @property
     def value(self) -> Any:
@@ -171,42 +167,31 @@ class Running:
 
     def mid_process(
         self, branch_idx: int, last_backtrack: int, last_append: Sequence[Token]
-    ) -> list[Branch] | Wait:
+    ) -> Answer:
         """As ``Controller.mid_process``."""
         self.history.apply(last_backtrack, last_append)
+        told: Sequence[Token] | None = last_append
         if self._coroutine is None:
-            self._begin()
-        elif self._returned is None:
-            self._told(branch_idx, last_append)
-        while self._returned is None:
-            answer = self._ask()
-            if not isinstance(answer, Done):
-                return answer
-            self._continue(answer)
+            self._origin = self.history.fork()
+            self._coroutine = self._start(self)
+            self._resume(Entry(""))
+            told = None
+        while self._step is not None:
+            result, error = None, None
+            try:
+                return self._step.send(told)
+            except StopIteration as end:
+                result = end.value
+            except Exception as raised:  # raised in the program, at its await
+                error = raised
+            told, changes = None, self.history.tokens.changed_since(*self._since)
+            self.record.add(entry := Entry(self._what, result, error, *changes))
+            self._resume(entry)
         return []
 
     def fork(self) -> Running:
         """The copy for the next branch of the fork at which the program stands."""
-        step = self._step
-        assert isinstance(step, Split), "programs fork only if they ask for it"
-        index = len(self._tasks) + 1
-        if self._starts is not None:
-            start, history, record, entry = self._starts[index - 1], self.history, None, None
-        else:
-            start, history, record = self._start, self._origin, self.record.fork()
-            entry = step.at(index)
-        twin = Running(
-            start,
-            history.fork(),
-            self.vocab_size,
-            self.variables,
-            path=(*self._path, index),
-            record=record,
-            entry=entry,
-        )
-        twin.logprobs = list(self.logprobs)
-        self._tasks.append(twin.task)
-        return twin
+        return next(self._twins)
 
     def observe(self, chunk: Chunk) -> None:
         """Keeps a token's log-probability."""
@@ -219,65 +204,68 @@ class Running:
         if error is not None:
             self.task.finish(None, f"failed: {type(error).__name__}: {error}")
         elif self._returned is not None:
-            self.task.finish(self._returned.value, None)
+            self.task.finish(self._returned.result, None)
         else:
             self.task.finish(None, f"ended before its program did: {reason}")
         if self._coroutine is not None:
             self._coroutine.close()
 
-    def split(self, count: int, starts: Sequence[Start] | None) -> Split:
+    def split(self, count: int, starts: Sequence[Start] | None) -> Step:
         """The step of a fork into ``count`` branches: of this program, or of new ones."""
-        self._starts = starts
-        tasks: list[Task] = []
-        self._tasks = tasks
+        tasks = tuple([Task(name_of((*self._path, index))) for index in range(1, count)])
+        self._twins = self._copies(tasks, starts)
+        if count > 1:
+            yield [Branch(ff_tokens=[[]])] * count
+            self._path = (*self._path, 0)
+        return Forked(0, (self.task, *tasks)) if starts is None else tasks
 
-        def result(index: int) -> Any:
-            return tuple(tasks) if starts is not None else Forked(index, (self.task, *tasks))
-
-        return Split(count, result)
+    def _copies(self, tasks: tuple[Task, ...], starts: Sequence[Start] | None) -> Iterator[Running]:
+        for index, task in enumerate(tasks, start=1):
+            if starts is not None:
+                start, history, record = starts[index - 1], self.history, []
+            else:
+                start, history = self._start, self._origin
+                forked = Entry("fork", Forked(index, (self.task, *tasks)))
+                record = [*self.record.entries, forked]
+            yield Running(
+                start,
+                history.fork(),
+                self.vocab_size,
+                self.variables,
+                path=(*self._path, index),
+                task=task,
+                record=record,
+                logprobs=self.logprobs,
+            )
 
     # ---- the coroutine ---------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        self._origin = self.history.fork()
-        self._coroutine = self._start(self)
-        self._resume(Done(None))
-
-    def _continue(self, done: Done) -> None:
-        """Records the result of what was awaited, and gives it to the program."""
-        assert self._awaited is not None
-        back, appended = self.history.tokens.changed_since(*self._since)
-        self.record.add(Entry(self._awaited.what, done, back, appended))
-        self._resume(done)
-
-    def _resume(self, done: Done) -> None:
-        """Runs to the next thing that is awaited and not in the record."""
+    def _resume(self, entry: Entry) -> None:
+        """Runs the program to the next thing that is awaited and not in the record, or its end."""
         while True:
-            awaited = self._sent(done)
-            if awaited is None:
-                return
-            if not self.record.replaying:
+            awaited = self._sent(entry)
+            if awaited is None or not self.record.replaying:
                 break
             entry = self.record.replayed(awaited.what)
             self.history.apply(entry.back, entry.appended)
-            done = entry.result
-        self._awaited = awaited
-        self._since = (self.history.tokens.moment, len(self.history.tokens))
-        self._step, self._entry = self._entry, None
+        self._step = None
+        if awaited is not None:
+            self._what, self._step = awaited.what, awaited.make()
+            self._since = (self.history.tokens.moment, len(self.history.tokens))
 
-    def _sent(self, done: Done) -> Awaited[Any] | None:
+    def _sent(self, entry: Entry) -> Awaited[Any] | None:
         """What the program awaits after it is given a result; ``None``: it has returned."""
         assert self._coroutine is not None
         try:
-            if done.error is not None:
-                awaited = self._coroutine.throw(done.error)
+            if entry.error is not None:
+                awaited = self._coroutine.throw(entry.error)
             else:
-                awaited = self._coroutine.send(done.value)
+                awaited = self._coroutine.send(entry.result)
         except StopIteration as stop:
             if self.record.replaying:
                 raise self.record.diverged("returned") from None
             self._check_awaited()
-            self._returned = Done(stop.value)
+            self._returned = Entry("", stop.value)
             return None
         except Exception as error:
             for place in self.forgotten:
@@ -299,22 +287,3 @@ class Running:
                 f"{self.forgotten[0]}: what the program asks for there is not awaited and was not "
                 "done; write await before it"
             )
-
-    def _told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
-        assert self._step is not None
-        if isinstance(self._step, Split):
-            self._path = (*self._path, branch_idx)
-        try:
-            self._step.told(branch_idx, tokens)
-        except Exception as error:
-            self._continue(Done(None, error))
-
-    def _ask(self) -> Answer:
-        """What the step says. What it raises is raised in the program, at its await."""
-        try:
-            if self._step is None:
-                assert self._awaited is not None
-                self._step = self._awaited.make()
-            return self._step.ask()
-        except Exception as error:
-            return Done(None, error)

@@ -1,115 +1,113 @@
-"""The things that a program can await, as answers to its controller's calls.
+"""The things that a program can await, as answers to its controller's calls, one after the other.
 
-``ask`` says how the branch continues, or gives ``Done`` with the result; between two calls
-of it, ``told`` is given what the answer led to.
+A step is a generator: it yields how the branch goes on, is sent the tokens that this has appended,
+and returns what the await gives. What it raises is raised in the program. ``BranchHistory`` has the
+tokens of the branch, as the engine reports them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from ..engine import Branch, Session, Splice, Wait
-from ..errors import DeadEndError
+from ..engine.history import History
+from ..errors import DeadEndError, StateError
 from ..filters import Filter, Specification
-from ..text import heal_plan
-from ..tokens import Token
-from .branch_history import BranchHistory
+from ..forks import forked
+from ..text import TextDecoder, heal_plan
+from ..tokens import Token, Vocabulary
 from .token_set import TokenSet
+
+T = TypeVar("T")
+Answer: TypeAlias = list[Branch] | Wait
+Step: TypeAlias = Generator[Answer, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """What an await evaluates to, or raises."""
+class Label:
+    """A place in the text to go back to; made by ``Guide.label``."""
 
-    value: Any
-    error: Exception | None = None
-
-
-Answer: TypeAlias = list[Branch] | Wait | Done
+    length: int
+    moment: int  # of the history when it was made
 
 
-class Step(Protocol):
-    """Something awaited, while it is carried out."""
+class BranchHistory:
+    """The prompt and the generated tokens; ``base`` is how much of the prompt is left, and
+    ``labelled`` the length at the last label, before which nothing is spelled anew."""
 
-    def ask(self) -> Answer: ...
+    __slots__ = ("base", "labelled", "opens_text", "tokens", "vocabulary")
 
-    def told(self, branch_idx: int, tokens: Sequence[Token]) -> None: ...
+    def __init__(self, prompt: Sequence[Token], vocabulary: Vocabulary, *, opens_text: bool):
+        self.tokens = History(prompt)
+        self.base = len(self.tokens)
+        self.vocabulary = vocabulary
+        self.opens_text = opens_text
+        self.labelled = 0
+
+    def apply(self, back: int, appended: Sequence[Token]) -> None:
+        """Takes a report: tokens taken back, then tokens appended."""
+        if back:
+            self.tokens.cut(len(self.tokens) - back)
+            self.base = min(self.base, len(self.tokens))
+        self.tokens += appended
+
+    @property
+    def text(self) -> str:
+        """The text of the generated tokens, as far as characters are complete."""
+        decoder = TextDecoder(self.vocabulary, strip=self.opens_text)
+        for token in self.tokens[self.base :]:
+            decoder.advance(token)
+        return decoder.text
+
+    def label(self) -> Label:
+        self.labelled = len(self.tokens)
+        return Label(len(self.tokens), self.tokens.moment)
+
+    def find(self, label: Label) -> int:
+        """How many tokens follow a label. StateError if its place was taken back."""
+        tokens = self.tokens
+        if label.moment > tokens.moment or label.length > tokens.low_since(label.moment):
+            raise StateError("the text before this label was taken back; make a new label")
+        return len(tokens) - label.length
+
+    def fork(self) -> BranchHistory:
+        """An independent copy."""
+        return forked(self, shared=("vocabulary",))
 
 
-@dataclass(slots=True)
-class Put:
+def put(back: int, tokens: Sequence[Token]) -> Step:
     """Takes back the newest tokens and appends a run, if there is anything to do."""
-
-    back: int
-    tokens: Sequence[Token]
-
-    def ask(self) -> Answer:
-        todo = self.back or self.tokens
-        return [Branch(self.back, None, [self.tokens])] if todo else Done(None)
-
-    def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
-        self.back, self.tokens = 0, ()
+    if back or tokens:
+        yield [Branch(back, None, [tokens])]
 
 
-class Sample:
+def sample(allowed: TokenSet, ends: Sequence[Token], temperature: float | None) -> Step:
     """Samples one token: its id, or ``None`` for an end token, which is not appended."""
-
-    __slots__ = ("_branch", "_result")
-
-    def __init__(self, allowed: TokenSet, ends: Sequence[Token], temperature: float | None) -> None:
-        splices = [Splice(ends, backtrack=1)] if ends else []
-        self._branch = Branch(sample_mask=allowed.words, splices=splices, temperature=temperature)
-        self._result: Done | None = None
-
-    def ask(self) -> Answer:
-        return self._result or [self._branch]
-
-    def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
-        self._result = Done(tokens[0] if tokens else None)
+    splices = [Splice(ends, backtrack=1)] if ends else []
+    drawn = yield [Branch(sample_mask=allowed.words, splices=splices, temperature=temperature)]
+    return drawn[0] if drawn else None
 
 
-@dataclass(slots=True)
-class Split:
-    """Forks into ``count`` branches; ``result`` says what the await gives in each.
-
-    ``index`` is the branch's own, after the fork.
-    """
-
-    count: int
-    result: Callable[[int], Any]
-    index: int | None = None
-
-    def at(self, index: int) -> Split:
-        """The same step as branch ``index`` sees it: after the fork."""
-        return replace(self, index=index)
-
-    def ask(self) -> Answer:
-        index = 0 if self.count == 1 else self.index
-        return [Branch(ff_tokens=[[]])] * self.count if index is None else Done(self.result(index))
-
-    def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
-        self.index = branch_idx
-
-
-@dataclass(slots=True)
-class Until:
+def until(look: Callable[[], T | None], wait: Callable[[], Wait]) -> Step:
     """Waits until ``look`` returns something; the end of ``wait()`` makes it look again."""
-
-    look: Callable[[], Done | None]
-    wait: Callable[[], Wait]
-
-    def ask(self) -> Answer:
-        return self.look() or self.wait()
-
-    def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
-        pass
+    while (found := look()) is None:
+        yield wait()
+    return found
 
 
-class Gen:
+def gen(
+    history: BranchHistory,
+    vocab_size: int,
+    filters: Sequence[Specification | Filter],
+    stop: Sequence[str],
+    max_tokens: int | None,
+    temperature: float | None,
+    *,
+    fixed: int = 0,
+) -> Step:
     """Generates a piece of text after ``history``; see ``Guide.gen`` for the rest.
 
     A ``Session`` has the rules; here they become branches. When it is done, the history ends with
@@ -117,107 +115,100 @@ class Gen:
     is never appended. Of the last ``fixed`` tokens, which are text, those that it may join are
     taken back first and spelled anew.
     """
-
-    def __init__(
-        self,
-        history: BranchHistory,
-        vocab_size: int,
-        filters: Sequence[Specification | Filter],
-        stop: Sequence[str],
-        max_tokens: int | None,
-        temperature: float | None,
-        *,
-        fixed: int = 0,
-    ) -> None:
-        opens = history.opens()
-        self._vocabulary = history.vocabulary
-        self._decoder = history.decoder(0 if opens else 1)
-        start = partial(
-            Session,
-            history.vocabulary,
-            vocab_size=vocab_size,
-            filters=filters,
-            stop=stop,
-            max_tokens=max_tokens or None,
-        )
-        fixed = min(fixed, len(history.tokens) - history.labelled)
+    vocabulary = history.vocabulary
+    opens = history.opens_text and len(history.tokens) == history.base
+    session, removed, back = None, b"", 0
+    if max_tokens != 0 and (fixed := min(fixed, len(history.tokens) - history.labelled)):
         end = history.tokens[-1 - fixed :]
-        kept, self._removed = heal_plan(history.vocabulary, end) if fixed else (end, b"")
-        self._back = len(end) - len(kept)  # tokens that are spelled anew
-        if self._removed and max_tokens != 0:
-            self._session = start(prompt=end, heal=True)
+        kept, removed = heal_plan(vocabulary, end)
+        if removed:
+            back = len(end) - len(kept)  # tokens that are spelled anew
+            session = _session(history, vocab_size, filters, stop, max_tokens, end, heal=True)
             try:
-                self._session.mask()
+                session.mask()
             except DeadEndError:  # what the filters want does not join it
-                self._removed = b""
-        if not self._removed or max_tokens == 0:
-            self._removed, self._back = b"", 0
-            self._session = start(prompt=None if opens else history.tokens[-1:])
-        self._max_tokens = max_tokens
-        ends = [token for token in history.vocabulary.eos if token < vocab_size]
-        splices = [Splice(ends, backtrack=1)] if ends else []
-        self._sampled = Branch(0, range(vocab_size), (), splices, temperature)
-        self._tokens: list[Token] = []  # all that were appended, even after the end of the text
-        self._cut: Branch | None = None  # takes the stop back
-        self._samples = False  # whether the last answer asked for a token
-        self._text: str | None = None  # set when it is done
-        if max_tokens == 0 or self._session.finish_reason is not None:
-            self._finish()
+                session, removed, back = None, b"", 0
+    if session is None:
+        last = None if opens else history.tokens[-1:]
+        session = _session(history, vocab_size, filters, stop, max_tokens, last)
+    ends = [token for token in vocabulary.eos if token < vocab_size]
+    splices = [Splice(ends, backtrack=1)] if ends else []
+    free = Branch(0, range(vocab_size), (), splices, temperature)
+    tokens: list[Token] = []  # all that were appended, even after the end of the text
+    while session.finish_reason is None and max_tokens != 0:
+        if forced := session.forced():
+            left = None if max_tokens is None else max_tokens - len(tokens)
+            new = yield [Branch(ff_tokens=[forced[:left]])]
+        else:
+            mask = session.mask()
+            drawn = free if mask is None else replace(free, backtrack=back, sample_mask=mask)
+            new, back = (yield [drawn]), 0
+            if not new:  # an end token, which is not appended
+                break
+        for token in new:
+            tokens.append(token)
+            if session.finish_reason is None:
+                session.push_token(token)
+    stops = session.finish_reason == "stop"
+    session.finish()
+    text = session.text
+    if stops and removed:
+        yield [_spelled_anew(vocabulary, removed + text.encode(), tokens)]
+    elif stops:
+        decoder = TextDecoder(vocabulary, strip=opens)
+        yield [_without_stop(vocabulary, text, session.tokens, decoder, len(tokens))]
+    elif left_over := removed[_size(vocabulary, tokens) :]:
+        # too few tokens to spell the end of the fixed text
+        yield [Branch(ff_tokens=[vocabulary.continue_with(left_over)])]
+    return text
 
-    def ask(self) -> Answer:
-        if self._text is not None:
-            cut, self._cut = self._cut, None
-            return Done(self._text) if cut is None else [cut]
-        forced = self._session.forced()
-        self._samples = not forced
-        if forced:
-            left = None if self._max_tokens is None else self._max_tokens - len(self._tokens)
-            return [Branch(ff_tokens=[forced[:left]])]
-        mask, back, self._back = self._session.mask(), self._back, 0
-        if mask is None:
-            return [self._sampled]
-        return [replace(self._sampled, backtrack=back, sample_mask=mask)]
 
-    def told(self, branch_idx: int, tokens: Sequence[Token]) -> None:
-        if self._text is not None:
-            return  # the stop was taken back
-        for token in tokens:
-            self._tokens.append(token)
-            if self._session.finish_reason is None:
-                self._session.push_token(token)
-        if self._session.finish_reason == "stop":
-            self._cut = self._without_stop()
-        if self._session.finish_reason is not None or (self._samples and not tokens):
-            self._finish()  # in the second case by an end token, which was not appended
+def _session(
+    history: BranchHistory,
+    vocab_size: int,
+    filters: Sequence[Specification | Filter],
+    stop: Sequence[str],
+    max_tokens: int | None,
+    prompt: Sequence[Token] | None,
+    *,
+    heal: bool = False,
+) -> Session:
+    return Session(
+        history.vocabulary,
+        prompt=prompt,
+        heal=heal,
+        vocab_size=vocab_size,
+        filters=filters,
+        stop=stop,
+        max_tokens=max_tokens or None,
+    )
 
-    def _finish(self) -> None:
-        self._session.finish()
-        self._text = self._session.text
-        left = self._removed[self._spelled(len(self._tokens)) :]
-        if left and self._cut is None:  # too few tokens to spell the end of the fixed text
-            self._cut = Branch(ff_tokens=[self._vocabulary.continue_with(left)])
 
-    def _spelled(self, count: int) -> int:
-        """How many bytes the first ``count`` tokens have."""
-        return sum(len(self._vocabulary.piece(token)) for token in self._tokens[:count])
+def _size(vocabulary: Vocabulary, tokens: Sequence[Token]) -> int:
+    """How many bytes these tokens have."""
+    return sum(len(vocabulary.piece(token)) for token in tokens)
 
-    def _without_stop(self) -> Branch:
-        """Takes the stop back, and spells again the text before it in its first token."""
-        text, decoder = self._session.text, self._decoder
-        if self._removed:
-            whole = self._removed + text.encode()
-            kept = len(self._tokens)
-            while self._spelled(kept) > len(whole):
-                kept -= 1
-            spelled = self._vocabulary.continue_with(whole[self._spelled(kept) :])
-            return Branch(backtrack=len(self._tokens) - kept, ff_tokens=[spelled])
-        ends = []  # of the text after each token
-        for token in self._session.tokens:
-            decoder.advance(token)
-            ends.append(decoder.end())
-        kept = bisect_left(ends, len(text))
-        if text and ends[kept] == len(text):
-            kept += 1
-        rest = text[ends[kept - 1] if kept else 0 :]
-        spelled = self._vocabulary.continue_with(rest.encode()) if rest else []
-        return Branch(backtrack=len(self._tokens) - kept, ff_tokens=[spelled])
+
+def _spelled_anew(vocabulary: Vocabulary, whole: bytes, tokens: Sequence[Token]) -> Branch:
+    """Takes back what follows these bytes, and spells the last of them again if need be."""
+    kept = len(tokens)
+    while _size(vocabulary, tokens[:kept]) > len(whole):
+        kept -= 1
+    rest = vocabulary.continue_with(whole[_size(vocabulary, tokens[:kept]) :])
+    return Branch(backtrack=len(tokens) - kept, ff_tokens=[rest])
+
+
+def _without_stop(
+    vocabulary: Vocabulary, text: str, tokens: Sequence[Token], decoder: TextDecoder, appended: int
+) -> Branch:
+    """Takes the stop back, and spells again the text before it in its first token."""
+    ends = []  # of the text after each token
+    for token in tokens:
+        decoder.advance(token)
+        ends.append(decoder.end())
+    kept = bisect_left(ends, len(text))
+    if text and ends[kept] == len(text):
+        kept += 1
+    rest = text[ends[kept - 1] if kept else 0 :]
+    spelled = vocabulary.continue_with(rest.encode()) if rest else []
+    return Branch(backtrack=appended - kept, ff_tokens=[spelled])

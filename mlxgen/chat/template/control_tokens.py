@@ -8,16 +8,12 @@ to the first other text that has the form of one, the tokens are exactly those o
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 from ...errors import PromptError
 from ...tokens import Token, Vocabulary
-
-Spans: TypeAlias = tuple[tuple[int, int], ...]
-"""Where the template's own characters are: (start, end), ascending, and never adjacent."""
 
 
 class ControlTokens:
@@ -89,44 +85,39 @@ class ControlTokens:
         return frozenset(begins), frozenset(inside), frozenset(ends)
 
     @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        """Finds every place where one begins, even inside another; group 1 is the longest there."""
+    def _any(self) -> str:
+        """A pattern of all of them, the longest first."""
         longest = sorted(set(self._contents.values()), key=len, reverse=True)
-        return re.compile(f"(?=({'|'.join(map(re.escape, longest)) or '(?!)'}))")
+        return "|".join(map(re.escape, longest)) or "(?!)"
 
-    def encode(self, text: str, own: Spans | None) -> list[Token]:
-        """The tokens of a rendered chat. ``own``: the spans of the template; None: all of it.
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Finds every place where one begins, even inside another."""
+        return re.compile(f"(?={self._any})")
+
+    def encode(self, text: str, marks: str) -> list[Token]:
+        """The tokens of a rendered chat, in whose texts the two ``marks`` stand around each seam.
+        Without marks, all of it is the template's.
 
         PromptError if the tokenizer cannot spell the other text without control tokens.
         """
-        tokens = self._ids(text)
-        if own is None:
-            return tokens
-        written = self._written(text, own)
-        edges = [0, *(place for match in written for place in match[:2]), len(text)]
-        between = list(zip(edges[::2], edges[1::2], strict=True))
-        forged = [each for each in between if self.pattern.search(text, *each)]
-        if [token for token in tokens if self._is_control(token)] != [each[2] for each in written]:
-            parts = ((each, self._ids(text[slice(*each)])) for each in between)
-            more = [each for each, ids in parts if any(map(self._is_control, ids))]
-            forged = sorted({*forged, *more})
-        if not forged:
-            return tokens
-        tokens, done = [], 0
-        for start, end in forged:
-            tokens += self._ids(text[done:start]) + self._spelled(text[start:end])
-            done = end
-        return tokens + self._ids(text[done:])
-
-    def _written(self, text: str, own: Spans) -> list[tuple[int, int, Token]]:
-        """The control tokens that the template wrote: where they start and end, and which."""
-        found: list[tuple[int, int, Token]] = []
-        tokens = {content: token for token, content in self._contents.items()}
-        for match in self.pattern.finditer(text):
-            start, end = match.span(1)
-            if _holds(own, start, end) and (not found or start >= found[-1][1]):
-                found.append((start, end, tokens[match[1]]))
-        return found
+        if not any(mark in text for mark in marks):
+            return self._ids(text)
+        seam = re.compile(f"{marks[0]}(.?){marks[1]}?|{marks[1]}", re.DOTALL)
+        tokens: list[Token] = []
+        run, between = "", 0
+        for match in re.finditer(f"{seam.pattern}|(?P<own>{self._any})|\\Z", text, re.DOTALL):
+            if match["own"] is None and match[0]:
+                continue
+            part = text[between : match.start()]
+            bare = seam.sub(r"\1", part)
+            if self.pattern.search(bare) or any(map(self._is_control, self._ids(bare))):
+                tokens += self._ids(run) + self._spelled(seam.split(part))
+                run = ""
+            else:
+                run += bare
+            run, between = run + match[0], match.end()
+        return tokens + self._ids(run)
 
     def _is_control(self, token: Token) -> bool:
         return token in self._contents and token != self._unknown
@@ -137,12 +128,11 @@ class ControlTokens:
             return []
         return [int(t) for t in self._tokenizer(text, add_special_tokens=False)["input_ids"]]
 
-    def _spelled(self, text: str) -> list[Token]:
-        """The tokens of a text between control tokens, in which none is made: it is cut after the
-        first character of each, because the tokenizer's model may have it as a word."""
-        places = [0, *(match.start() + 1 for match in self.pattern.finditer(text)), len(text)]
+    def _spelled(self, pieces: Sequence[str | None]) -> list[Token]:
+        """The tokens of a text between control tokens, in which none is made: it comes in pieces,
+        because the tokenizer's model may have one as a word."""
         tokens: list[Token] = []
-        for piece in (text[a:b] for a, b in pairwise(places)):
+        for piece in filter(None, pieces):
             try:
                 tokens += self._vocabulary.continue_with(piece.encode())
             except PromptError:  # a character without a token
@@ -163,11 +153,3 @@ def _steers(content: str, written: str | None) -> bool:
     if written is None or content in written:
         return True
     return content.startswith(("<|", "<｜")) or content.endswith(("|>", "｜>"))
-
-
-def _holds(own: Spans, start: int, end: int) -> bool:
-    """Whether one of the spans contains all characters from ``start`` to ``end``."""
-    if start >= end:
-        return True
-    at = bisect_right(own, start, key=lambda span: span[0]) - 1
-    return at >= 0 and own[at][1] >= end

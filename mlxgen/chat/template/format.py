@@ -12,21 +12,19 @@ a mark in every text, and what it leaves out or refuses is told in another way.
 from __future__ import annotations
 
 import inspect
-import re
-import secrets
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 
 from ...errors import MlxgenError, OptionError, PromptError
 from ...images import ImageProcessor
 from ...tokens import Token, Vocabulary
-from .control_tokens import ControlTokens, Spans
+from .control_tokens import ControlTokens
 from .pictures import Pictures
 from .sandbox import Meter, RenderLimits, SandboxedTemplate
 from .telling import LETTERS, Marked, Verdict, Way, WriteCalls, in_order, ways
@@ -236,15 +234,16 @@ class ChatFormat:
         )
         if self._template is None and _tells_text_apart(self._tokenizer):
             chat = replace(chat, messages=for_templates(chat.messages))
-            with _refusals():
-                return Told([int(token) for token in self._run(chat, limits, tokenize=True)])
-        broken, letters = self._broken(chat)
-        free = (chr(code) for code in LETTERS if chr(code) not in letters)
+            return Told([int(token) for token in self._run(chat, limits, tokenize=True)])
+        used = {*json.dumps((chat.messages, chat.tools, chat.template), ensure_ascii=False)}
+        free = (letter for letter in map(chr, LETTERS) if letter not in used)
+        seams = "" if chat.allow_control_tokens else next(free) + next(free)
+        end = next(free) if chat.continue_final_message else ""
+        place = ""
+        if images is not None and pictures.sources:
+            place = self._vocabulary.piece(images.token).decode()
         marked = Marked.of(chat.messages, chat.tools, free)
         deadline = None if limits is None else Meter(limits)
-        place = None
-        if images is not None and pictures.sources:
-            place = (self._vocabulary.piece(images.token).decode(), len(pictures.sources))
         refused: RefusedError | None = None
         best: tuple[tuple[int, int], Way, Verdict] | None = None
         seen: list[Messages] = []
@@ -254,50 +253,49 @@ class ChatFormat:
                 continue
             seen.append(messages)
             try:
-                with _refusals():
-                    probe = replace(chat, messages=messages, tools=marked.tools)
-                    text = self._text(probe, limits)
+                text = self._text(replace(chat, messages=messages, tools=marked.tools), end, limits)
             except RefusedError as error:
                 refused = refused or error
                 continue
             verdict = marked.judge(text, messages)
-            images_lost = 0 if place is None else abs(text.count(place[0]) - place[1])
+            images_lost = abs(text.count(place) - len(pictures.sources)) if place else 0
             faults = (len(verdict.lost) + images_lost, verdict.misplaced)
             if best is None or faults < best[0]:
                 best = faults, way, verdict
-            if not any(faults):
-                break
-            try:
-                if deadline is not None:
-                    deadline.look()
-            except PromptError:  # the other ways would take too long
+            if not any(faults) or (deadline is not None and deadline.is_over):
                 break
         if best is None:
             assert refused is not None
             raise refused
         _, way, verdict = best
-        with _refusals():
-            text = self._text(replace(broken, messages=way(broken.messages)), limits)
-        text, own = _mended(text, letters)
-        tokens = self._control.encode(text, None if chat.allow_control_tokens else own)
+        broken = self._broken(chat, seams) if seams else chat
+        text = self._text(replace(broken, messages=way(broken.messages)), end, limits)
+        tokens = self._control.encode(text, seams)
         if not tokens:
             raise PromptError(
                 "the chat template renders nothing for these messages; pass others, or raw text"
             )
-        if images is not None and pictures.sources:
-            tokens = self._with_images(tokens, pictures, images)
+        if images is not None and place:
+            wanted = len(pictures.sources)
+            if tokens.count(images.token) != wanted:
+                raise RefusedError(
+                    f"the chat template has places for {tokens.count(images.token)} of {wanted} "
+                    "images; put them into messages of the user"
+                )
+            tokens = pictures.put_into(tokens, images, lambda text: self._control.encode(text, ""))
         return Told(tokens, (*verdict.lost, *(() if verdict.tools else ("tools",))))
 
-    def _with_images(
-        self, tokens: list[Token], pictures: Pictures, images: ImageProcessor
-    ) -> list[Token]:
-        places, wanted = tokens.count(images.token), len(pictures.sources)
-        if places != wanted:
-            raise RefusedError(
-                f"the chat template has places for {places} of {wanted} images; put them into "
-                "messages of the user"
-            )
-        return pictures.put_into(tokens, images, lambda text: self._control.encode(text, None))
+    def _broken(self, chat: Chat, marks: str) -> Chat:
+        """The chat with two marks around each character of which a control token could be made."""
+
+        def broken(text: str) -> str:
+            for at in reversed(self._control.seams(text)):
+                text = f"{text[:at]}{marks[0]}{text[at]}{marks[1]}{text[at + 1 :]}"
+            return text
+
+        given = (chat.messages, chat.tools, chat.template)
+        messages, tools, template = (mapped(each, broken) for each in given)
+        return replace(chat, messages=messages, tools=tools, template=template)
 
     def _without_thoughts(self, messages: list[Values], chat: Chat) -> list[Values]:
         """Messages in which the thoughts of an answer that is sent back as it came are parted from
@@ -328,52 +326,17 @@ class ChatFormat:
                 messages[i] = {**message, **changed, "reasoning_content": thoughts.strip("\n")}
         return messages
 
-    # ---- control tokens ----
-
-    def _broken(self, chat: Chat) -> tuple[Chat, str]:
-        """The chat with two marks around each character of which a control token could be made,
-        and the letters that its text has besides them: the marks are the first two."""
-        given = (chat.messages, chat.tools, chat.template)
-        letters: set[str] = set()
-        seams = False
-
-        def look(text: str) -> str:
-            nonlocal seams
-            letters.update(text)
-            seams = seams or bool(self._control.seams(text))
-            return text
-
-        mapped(given, look)
-        first, last = list(islice((chr(c) for c in LETTERS if chr(c) not in letters), 2))
-        known = first + last + "".join(each for each in letters if ord(each) in LETTERS)
-        if not seams or chat.allow_control_tokens:
-            return chat, known
-
-        def broken(text: str) -> str:
-            for at in reversed(self._control.seams(text)):
-                text = f"{text[:at]}{first}{text[at]}{last}{text[at + 1 :]}"
-            return text
-
-        return (
-            replace(
-                chat,
-                messages=mapped(chat.messages, broken),
-                tools=mapped(chat.tools, broken),
-                template=mapped(chat.template, broken),
-            ),
-            known,
-        )
-
     # ---- rendering ----
 
-    def _text(self, chat: Chat, limits: RenderLimits | None) -> str:
-        """What the template or the program makes of plain messages."""
+    def _text(self, chat: Chat, end: str, limits: RenderLimits | None) -> str:
+        """What the template or the program makes of plain messages; ``end`` is a letter that marks
+        the end of a message that is left open. RefusedError if they raise anything."""
         chat = replace(chat, messages=for_templates(chat.messages))
         if self._template is None:
             text: str = self._run(chat, limits, tokenize=False)
             return text
-        opened = _Opened.of(chat.messages, chat.continue_final_message)
-        messages = opened.messages
+        # The space shows whether the template trims the end of the message.
+        messages = _left_open(chat.messages, f"{end} ") if end else chat.messages
         values: Values = dict(self._tokenizer.special_tokens_map)
         values["enable_thinking"] = self._wrapper.has_thinking
         values |= chat.template
@@ -387,20 +350,29 @@ class ChatFormat:
             "messages": messages,
             "tools": chat.tools,
             "documents": None,
-            "add_generation_prompt": chat.add_generation_prompt and not opened.tag,
+            "add_generation_prompt": chat.add_generation_prompt and not end,
         }
-        return opened.cut(self._template.render(values, limits))
+        with _refusals():
+            text = self._template.render(values, limits)
+        if not end:
+            return text
+        kept, found, rest = text.rpartition(end)
+        if not found:
+            raise PromptError(
+                "continue_final_message: the chat template leaves out the last message"
+            )
+        return kept if rest.startswith(" ") else kept.rstrip()
 
     def _run(self, chat: Chat, limits: RenderLimits | None, *, tokenize: bool) -> Any:
-        """Lets the program render."""
-        with _watched(limits):
+        """Lets the program render; it may want the arguments of calls as text."""
+        spelled = with_spelled_arguments(chat.messages)
+        with _refusals(), _watched(limits):
             try:
                 return self._applied(chat, chat.messages, tokenize)
-            except TypeError:  # it may want the arguments of calls as text
-                messages = with_spelled_arguments(chat.messages)
-                if messages == chat.messages:
+            except TypeError:
+                if spelled == chat.messages:
                     raise
-                return self._applied(chat, messages, tokenize)
+                return self._applied(chat, spelled, tokenize)
 
     def _applied(self, chat: Chat, messages: Messages, tokenize: bool) -> Any:
         return self._wrapper.apply_chat_template(
@@ -429,67 +401,24 @@ def _refusals() -> Iterator[None]:
         raise RefusedError(refusal) from error
 
 
-def _mended(text: str, known: str) -> tuple[str, Spans | None]:
-    """A rendering without the marks, which are the first two of these letters, and the spans that
-    the template wrote: all but what is between two marks. None: all of it."""
-    first, last = known[0], known[1]
-    if first not in text and last not in text:
-        return text, None
-    own: list[tuple[int, int]] = []
-    size = begun = 0
-    pieces = []
-    for piece in re.split(f"([{first}{last}])", text):
-        if piece == first and begun < size:
-            own.append((begun, size))
-        elif piece == last:
-            begun = size
-        elif piece != first:
-            pieces.append(piece)
-            size += len(piece)
-    return "".join(pieces), (*own, *(((begun, size),) if begun < size else ()))
-
-
-class _Opened(NamedTuple):
-    """Messages of which the last may be left open; the rendering is cut at the ``tag`` in it."""
-
-    messages: Messages
-    tag: str
-
-    @classmethod
-    def of(cls, messages: Messages, is_open: bool) -> _Opened:
-        if not is_open:
-            return cls(messages, "")
-        # The space shows whether the template trims the end of the message.
-        tag = f"CONTINUED{secrets.token_hex(8)} "
-        last = dict(messages[-1])
-        content = last.get("content")
-        reasoning = [name for name in REASONING if last.get(name)]
-        if isinstance(content, list):
-            at = max((i for i, part in enumerate(content) if "text" in part), default=None)
-            if at is None:
-                raise PromptError("continue_final_message: the last message has no text")
-            part = {**content[at], "text": content[at]["text"] + tag}
-            last["content"] = [*content[:at], part, *content[at + 1 :]]
-        elif not content and reasoning:  # it was still thinking
-            last |= {name: last[name] + tag for name in reasoning}
-        elif isinstance(content, str):
-            last["content"] = content + tag
-        else:
+def _left_open(messages: Messages, tag: str) -> Messages:
+    """The messages with a tag at the end of the last one: of its text, or of its thoughts if it has
+    no text."""
+    last = dict(messages[-1])
+    content = last.get("content")
+    thoughts = {name: last[name] + tag for name in REASONING if last.get(name)}
+    if isinstance(content, str) and (content or not thoughts):
+        last["content"] = content + tag
+    elif thoughts and not content:
+        last |= thoughts
+    else:
+        parts = content if isinstance(content, list) else []
+        at = max((i for i, part in enumerate(parts) if "text" in part), default=None)
+        if at is None:
             raise PromptError("continue_final_message: the last message has no text")
-        return cls([*messages[:-1], last], tag)
-
-    def cut(self, text: str) -> str:
-        """The text up to the end of the open message."""
-        if not self.tag:
-            return text
-        bare = self.tag.strip()
-        place = text.rfind(bare)
-        if place < 0:
-            raise PromptError(
-                "continue_final_message: the chat template leaves out the last message"
-            )
-        kept = text[:place]
-        return kept if text.startswith(self.tag, place) else kept.rstrip()
+        part = {**parts[at], "text": parts[at]["text"] + tag}
+        last["content"] = [*parts[:at], part, *parts[at + 1 :]]
+    return [*messages[:-1], last]
 
 
 # ---- programs ----

@@ -38,8 +38,13 @@ class Meter:
         self._limits = limits
         self._until = time.thread_time() + limits.seconds
 
+    @property
+    def is_over(self) -> bool:
+        return time.thread_time() > self._until
+
     def look(self) -> None:
-        if time.thread_time() > self._until:
+        """PromptError if it is over."""
+        if self.is_over:
             raise PromptError(
                 f"the chat template takes more than {self._limits.seconds:g} s of processor time "
                 "for these messages; send fewer or shorter ones"

@@ -229,26 +229,26 @@ def in_order(messages: Messages) -> Messages:
 def ways(messages: Messages, write: WriteCalls | None) -> Iterator[Way]:
     """Ways to tell a conversation, the closest first.
 
-    Texts in pieces as one; images that a tool returned as the user's; what was said before a call
-    as a thought, if there are others, or as a message of its own; one call a message; calls as
-    text, as the model itself writes them, with results in their role, or as the user's. Each of
-    these with instructions as one message, after the first message as the user's, or all of them
-    so; and then with user and assistant in turn.
+    Texts in pieces as one; images that a tool returned as the user's; one call a message, with what
+    was said before it as a thought if there are others, or as a message of its own; calls as text,
+    as the model itself writes them, with results in their role, or as the user's. Each of these
+    with instructions as one message, after the first message as the user's, or all of them so; and
+    then with user and assistant in turn.
     """
-    shown: list[Way] = [_as_it_is]
-    if any(isinstance(message.get("content"), (list, tuple)) for message in messages):
-        shown += [_in_one_piece, _handed_on]
-    calls: list[Way] = [_as_it_is]
+    shown: list[tuple[Way, ...]] = [()]
+    if any(isinstance(message.get("content"), list) for message in messages):
+        shown += [(_in_one_piece,), (_handed_on,)]
+    calls: list[tuple[Way, ...]] = [()]
     if any(message.get("role") in _RESULTS or calls_of(message) for message in messages):
-        calls += [_as_tools, _thoughtful, _apart, _singly, lambda told: _singly(_apart(told))]
         spelled = partial(_spelled, write=write)
-        calls += [partial(_taken, (show, spelled)) for show in shown]
-        calls += [partial(_taken, (_handed_on, spelled, _results_as_users))]
-    instructions: list[Way] = [_as_it_is]
+        calls += [(_as_tools,), (_singly,), (_apart,), (_apart, _singly)]
+        calls += [(spelled,), (spelled, partial(_by_user, roles=_RESULTS))]
+    instructions: list[tuple[Way, ...]] = [()]
     if any(message.get("role") in _INSTRUCTIONS for message in messages):
-        instructions += [_gathered, lambda told: _told(told, keep=1), lambda told: _told(told, 0)]
-    for steps in product(shown, calls, instructions, (_as_it_is, _in_turn)):
-        yield partial(_taken, steps)
+        instructions += [(_gathered,)]
+        instructions += [(partial(_by_user, roles=_INSTRUCTIONS, keep=keep),) for keep in (1, 0)]
+    for steps in product(shown, calls, instructions, [(), (_in_turn,)]):
+        yield partial(_taken, [*chain.from_iterable(steps)])
 
 
 def _taken(steps: Sequence[Way], messages: Messages) -> Messages:
@@ -257,19 +257,14 @@ def _taken(steps: Sequence[Way], messages: Messages) -> Messages:
     return messages
 
 
-def _as_it_is(messages: Messages) -> Messages:
-    return messages
-
-
 def _in_one_piece(messages: Messages) -> Messages:
     """Contents of several texts as one."""
-    told: list[Mapping[str, Any]] = []
-    for message in messages:
-        parts = message.get("content")
-        if isinstance(parts, (list, tuple)) and all("text" in part for part in parts):
-            message = {**message, "content": "\n".join(part["text"] for part in parts)}
-        told.append(message)
-    return told
+    return [
+        {**message, "content": "\n".join(part["text"] for part in parts)}
+        if isinstance(parts := message.get("content"), list) and all("text" in p for p in parts)
+        else message
+        for message in messages
+    ]
 
 
 def _as_tools(messages: Messages) -> Messages:
@@ -294,37 +289,23 @@ def _spelled(messages: Messages, write: WriteCalls | None) -> Messages:
     return told
 
 
-def _results_as_users(messages: Messages) -> Messages:
-    return _joined_users(
-        [
-            {"role": "user", "content": joined("Result: ", message.get("content") or "", "")}
-            if message.get("role") in _RESULTS
-            else message
-            for message in messages
-        ]
-    )
-
-
 def _written(functions: Sequence[Mapping[str, Any]], write: WriteCalls | None) -> str:
     if write is not None and all(isinstance(f.get("arguments"), Mapping) for f in functions):
         return write([(str(f.get("name")), f["arguments"]) for f in functions])
     return "\n".join(json.dumps(function, ensure_ascii=False) for function in functions)
 
 
-def _told(messages: Messages, keep: int) -> Messages:
-    """All but the first ``keep`` instructions as the user's; neighbours of the user are one."""
-    return _joined_users(
-        [
-            {**message, "role": "user"}
-            if message.get("role") in _INSTRUCTIONS and i >= keep
-            else message
-            for i, message in enumerate(messages)
-        ]
-    )
-
-
-def _joined_users(messages: Messages) -> Messages:
-    return _joined(messages, ("user",))
+def _by_user(messages: Messages, roles: Sequence[str], keep: int = 0) -> Messages:
+    """All messages of these roles but the first ``keep`` ones of the conversation as the user's;
+    neighbours of the user are one."""
+    told: list[Mapping[str, Any]] = []
+    for i, message in enumerate(messages):
+        if message.get("role") in roles and i >= keep:
+            said = message.get("content") or ""
+            said = joined("Result: ", said, "") if roles is _RESULTS else said
+            message = {"role": "user", "content": said}
+        told.append(message)
+    return _joined(told, ("user",))
 
 
 def _joined(messages: Messages, roles: Sequence[str]) -> Messages:
@@ -381,10 +362,6 @@ def _singly(messages: Messages) -> Messages:
     return told
 
 
-def _thoughtful(messages: Messages) -> Messages:
-    return [_as_thoughts(message) if calls_of(message) else message for message in messages]
-
-
 def _as_thoughts(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """A message with calls; if it has thoughts and text, the text is the last of the thoughts."""
     thoughts = next((message[name] for name in REASONING if message.get(name)), None)
@@ -405,11 +382,6 @@ def joined(one: Content, other: Content, between: str = "\n") -> Content:
     return [*parts[0], *parts[1]]
 
 
-def _shows(message: Mapping[str, Any]) -> bool:
-    """Whether a tool returned parts, of which some may be images."""
-    return message.get("role") in _RESULTS and isinstance(message.get("content"), (list, tuple))
-
-
 def _handed_on(messages: Messages) -> Messages:
     """The images that tools returned in messages of the user, after the results of all tools."""
     told: list[Mapping[str, Any]] = []
@@ -419,8 +391,8 @@ def _handed_on(messages: Messages) -> Messages:
         if images and role not in _RESULTS:
             told.append({"role": "user", "content": images})
             images = []
-        if _shows(message):
-            parts = message.get("content") or ()
+        parts = message.get("content")
+        if role in _RESULTS and isinstance(parts, list):
             images += [part for part in parts if is_image(part)]
             texts = [part.get("text", "") for part in parts if not is_image(part)]
             message = {**message, "content": "\n".join(texts)}

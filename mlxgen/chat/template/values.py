@@ -52,16 +52,16 @@ class Unsaid(str):
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Values]:
     """Copies of plain values, without nulls as transformers makes them."""
-    copies = []
     for i, message in enumerate(messages):
         _check_message(message, f"messages[{i}]")
-        copy: Values = {
+    return [
+        {
             key: _plain(value, f"messages[{i}].{key}")
             for key, value in message.items()
             if value is not None
         }
-        copies.append(copy)
-    return copies
+        for i, message in enumerate(messages)
+    ]
 
 
 def for_templates(messages: Sequence[Mapping[str, Any]]) -> list[Values]:
@@ -117,36 +117,35 @@ def plain_tools(tools: Sequence[Any] | None) -> list[Any] | None:
         if inspect.isfunction(tool) or inspect.ismethod(tool):
             from transformers.utils import get_json_schema
 
-            described.append(get_json_schema(tool))
-        elif isinstance(tool, Mapping):
-            described.append(_plain(tool, f"tools[{i}]"))
-        else:
+            tool = get_json_schema(tool)
+        elif not isinstance(tool, Mapping):
             kind = type(tool).__name__
             raise PromptError(f"tools[{i}]: expected a schema or a function, got {kind}")
+        described.append(_plain(tool, f"tools[{i}]"))
     return described
 
 
 def _plain(value: Any, at: str) -> Any:
     """A copy made of plain values. PromptError if that is impossible."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        if not _is_text(value):
-            raise PromptError(f"{at}: contains a lone surrogate, which is not a character")
-        return str.__str__(value)
-    if isinstance(value, int):
-        return int.__int__(value)
-    if isinstance(value, float):
-        return float.__float__(value)
-    if isinstance(value, Mapping):
-        return {_plain(key, at): _plain(inner, at) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner, at) for inner in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value), at)
-    if callable(getattr(value, "model_dump", None)):
-        return _plain(value.model_dump(), at)
-    raise PromptError(f"{at}: expected text or plain JSON values, got {type(value).__name__}")
+
+    def inner(other: Any) -> Any:
+        if isinstance(other, Mapping):
+            return dict(other)
+        if is_dataclass(other) and not isinstance(other, type):
+            return asdict(other)
+        if callable(getattr(other, "model_dump", None)):
+            return other.model_dump()
+        kind = type(other).__name__
+        raise PromptError(f"{at}: expected text or plain JSON values, got {kind}")
+
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=inner)
+        text.encode()
+        return json.loads(text)
+    except UnicodeEncodeError:
+        raise PromptError(f"{at}: contains a lone surrogate, which is not a character") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PromptError(f"{at}: expected plain JSON values: {error}") from error
 
 
 def plain_variable(value: Any, name: str) -> Any:
@@ -169,14 +168,6 @@ def _check_json(value: Any, depth: int) -> None:
     if isinstance(value, (list, tuple, Mapping)):
         for inner in value.values() if isinstance(value, Mapping) else value:
             _check_json(inner, depth + 1)
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def mapped(value: Any, change: Callable[[str], str]) -> Any:

@@ -1,4 +1,4 @@
-"""Independent copies of parts, field by field.
+"""Independent copies of parts, field by field, and the base of parts that keep a list of steps.
 
 Law 3: neither copy can see what the other does. So a field is shared only if its value cannot
 change, or if its class says by name that both may use it; a field of any other kind that nobody
@@ -12,9 +12,12 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 from functools import cache
 from types import FunctionType, MappingProxyType, MethodType, NoneType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from .errors import RewindError
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 _VALUES = (
     *(NoneType, bool, int, float, str, bytes, tuple, frozenset),
@@ -73,3 +76,31 @@ def _copied(thing: object, name: str, value: Any) -> Any:
 def _is_frozen(kind: type) -> bool:
     parameters = getattr(kind, "__dataclass_params__", None)
     return parameters is not None and bool(parameters.frozen)
+
+
+class Steps(Generic[S]):
+    """The base of parts whose whole state is a list: what holds at first, and after each step.
+
+    ``TABLES`` are the fields that never change, which copies share.
+    """
+
+    __slots__ = ("_steps",)
+
+    TABLES: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, first: S) -> None:
+        self._steps = [first]
+
+    def __len__(self) -> int:
+        """Steps so far."""
+        return len(self._steps) - 1
+
+    def rewind(self, to: int) -> None:
+        """Goes back to ``to`` steps; does nothing if there are no more than that."""
+        if to < 0:
+            raise RewindError(f"cannot rewind to {to} steps", possible=len(self))
+        del self._steps[to + 1 :]
+
+    def fork(self) -> Self:
+        """An independent copy."""
+        return forked(self, shared=self.TABLES)

@@ -19,7 +19,8 @@ ROOT = ""
 """``mlxgen/__init__.py``."""
 
 FLOORS = (
-    ("errors", "forks", "open_files", "recent", "words", "workers"),
+    ("errors",),
+    ("forks", "open_files", "recent", "words", "workers"),
     ("tokens",),
     ("text", "filters", "sampling", "images"),
     ("options",),

@@ -8,8 +8,8 @@ from .aim import Aim
 from .candidates import CANDIDATES
 from .counts import TokenCounts
 from .distribution import final_distribution
-from .draws import derive_seed
 from .hooks import DrawView, ForcedView, Hook, PostSamplingResult, run_hooks
+from .race import derive_seed
 from .repetitions import Repetitions
 from .rows import Draw, DrawRow, Want
 from .sampler import Sampler

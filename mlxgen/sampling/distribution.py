@@ -15,20 +15,19 @@ import mlx.core as mx
 
 from .aim import preferred
 from .candidates import best
-from .draws import chance
 from .processors import (
-    adjust,
+    adjusted,
     apply_mask,
     floors,
     stack_biases,
-    stack_counts,
     stack_floors,
     stack_limits,
     stack_masks,
     stack_penalties,
-    stack_repeating,
+    stack_targets,
     stack_thresholds,
 )
+from .race import chance
 from .rows import DrawRow
 
 if TYPE_CHECKING:
@@ -49,10 +48,8 @@ def final_distribution(
     """
     settings = [row.effective for row in rows]
     vocab_size = logits.shape[-1]
-    penalties = stack_penalties(settings)
-    counts = stack_counts(settings, rows) if penalties else ()
-    repeating = stack_repeating(rows)
-    logits = adjust(logits, stack_biases(settings), counts, penalties, repeating)
+    logits = logits.astype(mx.float32)
+    logits = adjusted(logits, rows, settings, stack_biases(settings), stack_penalties(settings))
     shaped = stack_floors(settings)
     floor = floors(logits, *shaped) if shaped else None
     if any(row.words is not None for row in rows):
@@ -74,13 +71,10 @@ def final_distribution(
         logits = apply_top_k(logits, limits.top_k)
     logits = logits - mx.max(logits, axis=-1, keepdims=True)
     shares = mx.softmax(logits * limits.inverse_temperature, axis=-1)
-    aiming = [each.aims for each in settings]
-    if not any(aiming):
+    if not any(each.aims for each in settings):
         return shares
-    targets = mx.array([[row.target or 0.0] for row in rows])
-    weights = preferred(shares, targets)
-    weights = weights / mx.sum(weights, axis=-1, keepdims=True)
-    return mx.where(mx.array(aiming)[:, None], weights, shares)
+    targets = stack_targets(rows)
+    return mx.where(targets >= 0, preferred(shares, targets), shares)
 
 
 def apply_top_p(logits: mx.array, top_p: mx.array) -> mx.array:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .candidates import Truncation
-from .draws import Chance
+from .race import Chance
 from .rows import DrawRow
 from .settings import SamplingSettings
 
@@ -46,26 +46,27 @@ def pad_vocabulary(logits: mx.array) -> mx.array:
     return mx.pad(logits, [(0, 0), (0, surplus)], constant_values=-mx.inf)
 
 
-def adjust(
+def adjusted(
     logits: mx.array,
+    rows: Sequence[DrawRow],
+    settings: Sequence[SamplingSettings],
     biases: Sequence[mx.array],
-    counts: Sequence[mx.array],
     penalties: Sequence[mx.array],
-    repeating: Sequence[mx.array] = (),
 ) -> mx.array:
-    """Logits [batch, vocab] as float32 with biases, then penalties, in mlx-lm's order, then DRY.
+    """Logits [batch, vocab] with biases, then penalties, in mlx-lm's order, then DRY.
 
-    The arrays are those of ``apply_bias``, ``apply_penalties`` and ``apply_bias`` again; empty:
-    not applied.
+    It is the same array if nothing applies, else float32. ``settings`` are those of the rows, and
+    ``biases`` and ``penalties`` what is stacked of them.
     """
+    repeating = stack_repeating(rows) if any(each.avoids_repetitions for each in settings) else ()
+    if not (biases or penalties or repeating):
+        return logits
     logits = logits.astype(mx.float32)
     if biases:
         logits = apply_bias(logits, *biases)
     if penalties:
-        logits = apply_penalties(logits, *counts, *penalties)
-    if repeating:
-        logits = apply_bias(logits, *repeating)
-    return logits
+        logits = apply_penalties(logits, *stack_counts(settings, rows), *penalties)
+    return apply_bias(logits, *repeating) if repeating else logits
 
 
 def apply_bias(logits: mx.array, ids: mx.array, biases: mx.array) -> mx.array:
@@ -179,16 +180,14 @@ def stack_floors(settings: Sequence[SamplingSettings]) -> tuple[mx.array, ...]:
     """The arrays of ``floors``; empty if no row has any."""
     if not any(each.has_floor for each in settings):
         return ()
-    return (
-        column(each.top_n_sigma for each in settings),
-        column(each.min_k for each in settings),
-    )
+    return tuple(column(getattr(s, name) for s in settings) for name in ("top_n_sigma", "min_k"))
 
 
 def stack_targets(rows: Sequence[DrawRow]) -> mx.array:
-    """The probabilities at which rows aim [rows, 1]."""
-    assert all(row.target is not None for row in rows), "settings that aim need targets"
-    return column(row.target or 0.0 for row in rows)
+    """The probabilities at which rows aim [rows, 1]; -1 for those that do not."""
+    for row in rows:
+        assert row.target is not None or not row.effective.aims, "settings that aim need targets"
+    return column(-1.0 if row.target is None else row.target for row in rows)
 
 
 def stack_biases(settings: Sequence[SamplingSettings]) -> tuple[mx.array, ...]:
@@ -203,11 +202,8 @@ def stack_penalties(settings: Sequence[SamplingSettings]) -> tuple[mx.array, ...
     """Repetition, presence and frequency penalties [rows, 1]; empty if no row has any."""
     if not any(each.penalises for each in settings):
         return ()
-    return (
-        column(each.repetition_penalty for each in settings),
-        column(each.presence_penalty for each in settings),
-        column(each.frequency_penalty for each in settings),
-    )
+    names = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+    return tuple(column(getattr(each, name) for each in settings) for name in names)
 
 
 def stack_counts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import IntEnum, auto
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -45,33 +46,27 @@ class DrawRow(NamedTuple):
         return replace(self.settings, temperature=self.temperature)
 
 
-class Method(NamedTuple):
-    """How a row is drawn, apart from numbers.
+class Method(IntEnum):
+    """How a row is drawn, apart from numbers."""
 
-    ``draws``: by weight; else it takes the most likely token. ``truncates``: from candidates only,
-    which min-p and XTC do not need; ``complete``: from all tokens, as candidates are too few.
-    ``excludes``: XTC may apply. ``aims``: tokens near a probability are preferred.
-    """
-
-    draws: bool = False
-    truncates: bool = False
-    complete: bool = False
-    excludes: bool = False
-    aims: bool = False
+    GREEDY = auto()
+    """The most likely token."""
+    PLAIN = auto()
+    """By weight, from all tokens; min-p and XTC need no more."""
+    TRUNCATED = auto()
+    """By weight, from the most likely tokens."""
+    COMPLETE = auto()
+    """By weight, from all tokens in order, as the most likely ones are too few."""
 
     @classmethod
     def of(cls, settings: SamplingSettings, vocab_size: int) -> Method:
         if settings.temperature == 0:
-            return cls()
+            return cls.GREEDY
         top_k = settings.top_k if settings.top_k < vocab_size else 0
+        if settings.top_p == 1 and top_k == 0:
+            return cls.PLAIN
         bounded = settings.top_p < 1 or settings.min_p > 0 or settings.has_floor
-        return cls(
-            draws=True,
-            truncates=settings.top_p < 1 or top_k > 0,
-            complete=not bounded and top_k >= CANDIDATES,
-            excludes=settings.xtc_probability > 0,
-            aims=settings.aims,
-        )
+        return cls.TRUNCATED if bounded or top_k < CANDIDATES else cls.COMPLETE
 
 
 class Want(NamedTuple):

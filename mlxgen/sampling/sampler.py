@@ -8,42 +8,34 @@ and compiled programs for groups of rows. Invariant: a draw depends on its logit
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
 
 from ..recent import Recent
 from .distribution import final_distribution
-from .draws import chance
 from .processors import (
-    adjust,
+    adjusted,
     floors,
     padded_size,
     stack_biases,
-    stack_counts,
     stack_floors,
     stack_limits,
     stack_masks,
     stack_penalties,
-    stack_repeating,
     stack_targets,
     stack_thresholds,
 )
 from .program import NOTHING, Variant, joined, make_draw, only
+from .race import chance
 from .rows import Draw, DrawRow, Method, Want
 from .settings import SamplingSettings
 
 if TYPE_CHECKING:
     from ..tokens import Token
 
-# A batch of one group and no more rows than this is drawn as it is: no logits are copied.
-SMALL_BATCH = 32
-_EXACT = 8  # rows; from here on, sizes have three significant bits
 _PLANS = 64  # kept; a batch rarely alternates between more than a few
-_VARIANTS = 256
 KEPT = 128
 """Compiled programs that are kept, each for inputs of one shape.
 
@@ -51,6 +43,69 @@ MLX keeps a trace for every shape that a compiled function has met, as long as t
 lives, and a trace of a draw takes 10 to 300 kB. With one shape for each program, dropping a
 program frees its trace.
 """
+
+
+class Group(NamedTuple):
+    """Rows that are drawn in the same way.
+
+    ``places`` are their indexes in the batch; ``at`` is the same as an array, or ``None`` for the
+    batch as it is. ``limits`` (the arrays of ``Truncation``; empty for greedy rows), ``floors``,
+    ``biases`` and ``penalties`` (see ``processors``) are those of their ``settings``.
+    ``avoids_repetitions``: one of them may have ``DrawRow.repeating``.
+    """
+
+    method: Method
+    places: tuple[int, ...]
+    at: mx.array | None
+    settings: tuple[SamplingSettings, ...]
+    limits: tuple[mx.array, ...]
+    floors: tuple[mx.array, ...]
+    biases: tuple[mx.array, ...]
+    penalties: tuple[mx.array, ...]
+    avoids_repetitions: bool
+    excludes: bool
+    aims: bool
+
+
+class DrawPlan(NamedTuple):
+    """What stays the same while a batch keeps its rows: groups, and arrays of their settings.
+
+    ``order`` [batch] finds the rows in the concatenated results of the groups; ``None`` if
+    these are the batch as it is. ``given`` are the settings as they came: a plan keeps them
+    alive, and so their ids.
+    """
+
+    given: tuple[SamplingSettings, ...]
+    groups: tuple[Group, ...]
+    order: mx.array | None
+
+    @classmethod
+    def of(cls, rows: Sequence[DrawRow], vocab_size: int) -> DrawPlan:
+        """Groups ``rows`` and stacks their settings."""
+        settings = tuple(row.effective for row in rows)
+        places: dict[Method, list[int]] = {}
+        for place, each in enumerate(settings):
+            places.setdefault(Method.of(each, vocab_size), []).append(place)
+        groups = []
+        for method, own in sorted(places.items()):
+            chosen = tuple(settings[place] for place in own)
+            group = Group(
+                method=method,
+                places=tuple(own),
+                at=None if len(own) == len(rows) else mx.array(own),
+                settings=chosen,
+                limits=() if method is Method.GREEDY else stack_limits(chosen, vocab_size),
+                floors=stack_floors(chosen),
+                biases=stack_biases(chosen),
+                penalties=stack_penalties(chosen),
+                avoids_repetitions=any(each.avoids_repetitions for each in chosen),
+                excludes=any(each.xtc_probability > 0 for each in chosen),
+                aims=any(each.aims for each in chosen),
+            )
+            groups.append(group)
+        joined = np.concatenate([group.places for group in groups])
+        order = mx.array(np.argsort(joined)) if len(groups) > 1 else None
+        return cls(tuple(row.settings for row in rows), tuple(groups), order)
 
 
 class Sampler:
@@ -61,7 +116,7 @@ class Sampler:
     thread that evaluates its draws.
     """
 
-    __slots__ = ("_plans", "_programs", "_spared", "_special", "_variant", "vocab_size")
+    __slots__ = ("_plans", "_programs", "_spared", "_special", "vocab_size")
 
     def __init__(self, vocab_size: int, *, xtc_special: Iterable[Token] = ()) -> None:
         self.vocab_size = vocab_size
@@ -72,7 +127,6 @@ class Sampler:
             spared[self._special] = True
             self._spared = mx.array(spared)
         self._plans: dict[Hashable, DrawPlan] = {}  # a lock would cost a tenth of a greedy draw
-        self._variant = lru_cache(_VARIANTS)(Variant.of)  # a third of a short draw
         self._programs: Recent[Hashable, Callable[..., Any]] = Recent(KEPT)
 
     def sample(
@@ -101,7 +155,7 @@ class Sampler:
         """The token [1] that ``sample`` draws from one row of logits, for a draft: only from the
         likeliest candidates, and nobody looks whether the logits are sound."""
         group = self._plan([row]).groups[0]
-        greedy = not group.method.draws and row.words is None
+        greedy = group.method is Method.GREEDY and row.words is None
         if not greedy or group.biases or group.penalties or group.avoids_repetitions:
             return self.sample(logits, [row]).token
         return mx.argmax(logits, axis=-1)
@@ -121,22 +175,31 @@ class Sampler:
         if group.at is not None:
             logits = logits[group.at]
             rows = [rows[place] for place in group.places]
-        masked = any(row.words is not None for row in rows)
-        repeating = stack_repeating(rows) if group.avoids_repetitions else ()
-        changed = bool(group.biases or group.penalties or repeating)
-        variant = self._variant(group.method, want, exact, masked, changed)
-        inputs = [self._adjusted(logits, rows, group, repeating) if changed else logits]
+        inputs = [logits]
+        if group.biases or group.penalties or group.avoids_repetitions:
+            inputs = [adjusted(logits, rows, group.settings, group.biases, group.penalties)]
+        method = group.method
+        draws = method is not Method.GREEDY
+        variant = Variant(
+            Method.COMPLETE if exact and method is Method.TRUNCATED else method,
+            draws and group.excludes,
+            draws and group.aims,
+            masked=any(row.words is not None for row in rows),
+            changed=inputs[0] is not logits and (want.logprob or want.top > 0),
+            final=want.candidates > 0 or (want.prob and not draws),
+            own=want.logprob or want.top > 0,
+        )
         if variant.changed:
             inputs.append(logits)
-        if masked:
+        if variant.masked:
             inputs.append(stack_masks(rows, self.vocab_size))
-        if group.limits:
+        if draws:
             inputs.extend(self._bounded(inputs[0], group))
             chances = [chance(row.seed, row.position, row.attempt) for row in rows]
             inputs.append(mx.array([each.key for each in chances], mx.uint32))
-            if variant.method.excludes:
+            if variant.excludes:
                 inputs.append(stack_thresholds(group.settings, chances))
-            if variant.method.aims:
+            if variant.aims:
                 inputs.append(stack_targets(rows))
         key = (variant, len(rows), inputs[0].dtype)
         program = self._programs.get(key, lambda: mx.compile(make_draw(variant, self._spared)))
@@ -147,25 +210,8 @@ class Sampler:
         if not group.floors:
             return group.limits
         inverse_temperature, top_p, log_min_p, top_k = group.limits
-        key = (floors, len(logits), logits.dtype)
-        program = self._programs.get(key, lambda: mx.compile(partial(floors)))
-        floor = mx.maximum(log_min_p, program(logits, *group.floors))
+        floor = mx.maximum(log_min_p, floors(logits, *group.floors))
         return inverse_temperature, top_p, floor, top_k
-
-    def _adjusted(
-        self,
-        logits: mx.array,
-        rows: Sequence[DrawRow],
-        group: Group,
-        repeating: tuple[mx.array, ...],
-    ) -> mx.array:
-        counts = stack_counts(group.settings, rows) if group.penalties else ()
-        arrays = [group.biases, counts, group.penalties, repeating]
-        widths = [each[0].shape[1] if each else 0 for each in arrays]
-        key = (adjust, *widths, len(rows), logits.dtype)
-        program = self._programs.get(key, lambda: mx.compile(partial(adjust)))
-        adjusted: mx.array = program(logits, *arrays)
-        return adjusted
 
     def _plan(self, rows: Sequence[DrawRow]) -> DrawPlan:
         # A plan holds its rows' settings, so no other settings get their ids while it is kept
@@ -174,96 +220,5 @@ class Sampler:
         if plan is None:
             if len(self._plans) >= _PLANS:
                 del self._plans[next(iter(self._plans))]
-            plan = self._plans[key] = make_plan(rows, self.vocab_size)
+            plan = self._plans[key] = DrawPlan.of(rows, self.vocab_size)
         return plan
-
-
-# ---- plans: what stays the same while a batch keeps its rows -------------------------------------
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Group:
-    """Rows that are drawn in the same way.
-
-    ``places`` are their indexes in the batch. Unless the group is the whole of a small batch,
-    the last one is repeated up to one of a few sizes, because each size needs a program of its
-    own. ``at`` is the same as an array, or ``None`` if that is the batch as it is. ``settings``,
-    ``limits`` (the arrays of ``Truncation``; empty for greedy rows), ``floors``, ``biases`` and
-    ``penalties`` (see ``processors``) are those of these places. ``avoids_repetitions``: one of
-    them may have ``DrawRow.repeating``.
-    """
-
-    method: Method
-    places: tuple[int, ...]
-    at: mx.array | None
-    settings: tuple[SamplingSettings, ...]
-    limits: tuple[mx.array, ...]
-    floors: tuple[mx.array, ...]
-    biases: tuple[mx.array, ...]
-    penalties: tuple[mx.array, ...]
-    avoids_repetitions: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DrawPlan:
-    """Groups and arrays for rows with certain settings, in a certain order.
-
-    ``order`` [batch] finds the rows in the concatenated results of the groups; ``None`` if
-    these are the batch as it is. ``given`` are the settings as they came: a plan keeps them
-    alive, and so their ids.
-    """
-
-    given: tuple[SamplingSettings, ...]
-    groups: tuple[Group, ...]
-    order: mx.array | None
-
-
-def make_plan(rows: Sequence[DrawRow], vocab_size: int) -> DrawPlan:
-    """Groups ``rows`` and stacks their settings."""
-    settings = tuple(row.effective for row in rows)
-    places: dict[Method, list[int]] = {}
-    for place, each in enumerate(settings):
-        places.setdefault(Method.of(each, vocab_size), []).append(place)
-    groups, order, start = [], [0] * len(rows), 0
-    for method in sorted(places):
-        group = _group(method, places[method], settings, vocab_size)
-        for index, place in enumerate(places[method], start):
-            order[place] = index
-        start += len(group.places)
-        groups.append(group)
-    return DrawPlan(
-        given=tuple(row.settings for row in rows),
-        groups=tuple(groups),
-        order=mx.array(order) if len(groups) > 1 or start > len(rows) else None,
-    )
-
-
-def size_for(rows: int) -> int:
-    """The number of rows, at least ``rows``, that a batch is padded to.
-
-    1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40 and so on: few sizes, with at most a quarter more
-    rows.
-    """
-    if rows <= _EXACT:
-        return rows
-    step = 1 << ((rows - 1).bit_length() - 3)
-    return -(-rows // step) * step
-
-
-def _group(
-    method: Method, places: list[int], settings: Sequence[SamplingSettings], vocab_size: int
-) -> Group:
-    if not len(places) == len(settings) <= SMALL_BATCH:
-        places = [*places, *places[-1:] * (size_for(len(places)) - len(places))]
-    chosen = tuple(settings[place] for place in places)
-    return Group(
-        method=method,
-        places=tuple(places),
-        at=None if len(places) == len(settings) == len(set(places)) else mx.array(places),
-        settings=chosen,
-        limits=stack_limits(chosen, vocab_size) if method.draws else (),
-        floors=stack_floors(chosen),
-        biases=stack_biases(chosen),
-        penalties=stack_penalties(chosen),
-        avoids_repetitions=any(each.avoids_repetitions for each in chosen),
-    )

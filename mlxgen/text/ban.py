@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..errors import StateError
+from ..forks import Steps
 from .automaton import Automaton, State
 from .expression import Expression
-from .steps import Steps
 
 Pattern: TypeAlias = str | re.Pattern[str]
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import FilterError
+from ..forks import Steps
 from ..tokens.vocabulary import Token, TokenIds, Vocabulary
-from .steps import Steps
 
 MOST_TOKENS = 8
 """How many tokens are taken back from a prompt, at most."""

@@ -19,9 +19,9 @@ from operator import index
 from typing import SupportsIndex, TypeAlias
 
 from ..errors import OptionError, StateError
+from ..forks import Steps
 from ..tokens import Token
 from .automaton import Automaton, State
-from .steps import Steps
 
 
 @dataclass(frozen=True, slots=True)

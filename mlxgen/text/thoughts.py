@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ..forks import Steps
 from .overlap import first_mark
-from .steps import Steps
 
 OPENING, THINKING, CONTENT, CALL = "opening", "reasoning", "content", "call"
 _SPACE = "space"  # after the thinking, before the first character of the answer

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlxgen.sampling import DrawRow, SamplingSettings, TokenCounts
-from mlxgen.sampling.draws import chance
+from mlxgen.sampling.race import chance
 
 Floats = npt.NDArray[np.float64]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +23,8 @@ from mlxgen.sampling import (
     Want,
     final_distribution,
 )
-from mlxgen.sampling.rows import Method
+from mlxgen.sampling.candidates import best
+from mlxgen.sampling.sampler import KEPT
 
 from ..effort import tries
 from .mixed import EVERYTHING, MIXED, SPECIAL, assert_same, fields_of, logits_for, mixed_rows
@@ -67,15 +71,6 @@ def test_the_other_rows_of_a_batch_do_not_matter(order: list[int], size: int) ->
     assert_same(some, Draw(**picked))
 
 
-def test_earlier_draws_do_not_matter() -> None:
-    sampler = Sampler(1000)
-    rows, logits = mixed_rows(1000), logits_for(1000, len(MIXED))
-    first = sampler.sample(logits, rows)
-    for i in range(200):  # more plans than are kept
-        sampler.sample(logits[:1], [DrawRow(SamplingSettings(temperature=0.5 + i / 100), 0, 0)])
-    assert_same(sampler.sample(logits, rows), first)
-
-
 def test_settings_that_are_equal_but_not_the_same_draw_the_same() -> None:
     sampler = Sampler(1000)
     logits = logits_for(1000, 1)
@@ -92,12 +87,6 @@ def test_an_attempt_a_position_and_a_seed_give_another_draw() -> None:
     rows = [DrawRow(warm, s, p, a) for s in range(3) for p in range(3) for a in range(3)]
     tokens = listed(sampler.sample(repeat(spread(1000, 0), len(rows)), rows).token)
     assert len(set(tokens)) > 20
-
-
-@pytest.mark.parametrize("seed", [-1, 2**63, -(2**63), 2**64, 10**300, -(10**300)])
-def test_any_integer_is_a_seed(seed: int) -> None:
-    rows = [DrawRow(SamplingSettings(temperature=1.0), seed, 0)]
-    assert 0 <= Sampler(50).sample(logits_for(50, 1), rows).token.item() < 50  # type: ignore[operator]
 
 
 # What is drawn
@@ -122,18 +111,6 @@ def test_tokens_are_drawn_with_the_probabilities_of_the_reference(
     expected += p * reference(logits, chosen, **given_, xtc=True)
     assert observed[expected == 0].sum() == 0
     assert is_likely(observed, expected)
-
-
-def test_a_long_vocabulary_is_drawn_with_its_probabilities() -> None:
-    vocab = 4128
-    logits = spread(vocab, 1)
-    sampler, chosen = Sampler(vocab), SamplingSettings(temperature=1.0)
-    observed = np.zeros(vocab, dtype=np.int64)
-    rows = rows_for(chosen, 4000)
-    for start in range(0, len(rows), 500):
-        draw = sampler.sample(repeat(logits, 500), rows[start : start + 500])
-        observed += np.bincount(np.array(draw.token), minlength=vocab)
-    assert is_likely(observed, reference(logits, chosen))
 
 
 def test_a_mask_and_the_draw_agree() -> None:
@@ -213,6 +190,46 @@ def test_only_rows_that_penalise_need_counts() -> None:
     assert_same(empty, sampler.sample(logits_for(50, 1), rows_for(SamplingSettings(), 1)))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"min_p": 0.05}, {"top_k": 20}, {"top_p": 0.9}, {"xtc_probability": 1.0, "top_k": 30}],
+    ids=str,
+)
+def test_tokens_near_the_target_are_preferred(options: dict[str, Any]) -> None:
+    vocab, target = 400, 0.3
+    logits = np.stack([spread(vocab, seed) for seed in range(12)])
+    plain = SamplingSettings(temperature=0.9, xtc_threshold=0.05, **options)
+    chosen = SamplingSettings(temperature=0.9, xtc_threshold=0.05, adaptive_target=0.5, **options)
+    rows = [DrawRow(chosen, seed, 3, target=target) for seed in range(12)]
+    want = Want(prob=True, candidates=128)
+    draw = Sampler(vocab).sample(mx.array(logits), rows, want=want, exact=True)
+    assert draw.share is not None and draw.prob is not None
+    assert draw.candidates is not None and draw.candidate_probs is not None
+    whole = np.array(final_distribution(mx.array(logits), rows))
+    for i in range(12):
+        before = reference(logits[i], plain, xtc="xtc_probability" in options)
+        distance = np.abs(before - target) / 0.2
+        weights = np.where(before > 0, np.exp(-10 * distance**2 / (1 + distance)), 0.0)
+        expected, token = weights / weights.sum(), int(np.array(draw.token)[i])
+        assert np.allclose(whole[i], expected, atol=1e-4)
+        assert np.array(draw.share)[i] == pytest.approx(before[token], rel=1e-3)
+        assert np.array(draw.prob)[i] == pytest.approx(expected[token], rel=1e-3)
+        shown = np.array(draw.candidate_probs)[i]
+        assert shown[0] == pytest.approx(expected.max(), rel=1e-3)
+        assert (np.diff(shown) <= 1e-6).all()
+
+
+def test_rows_that_aim_and_others_share_a_batch() -> None:
+    logits = logits_for(200, 4)
+    aims = SamplingSettings(temperature=1.0, top_k=10, adaptive_target=0.2)
+    rows = rows_for(SamplingSettings(temperature=1.0, top_k=10), 4)
+    rows[1::2] = [row._replace(settings=aims, target=0.2) for row in rows[1::2]]
+    sampler = Sampler(200)
+    together = listed(sampler.sample(logits, rows).token)
+    alone = [sampler.sample(logits[i : i + 1], rows[i : i + 1]).token.item() for i in range(4)]
+    assert together == alone
+
+
 # Exactness
 
 
@@ -288,48 +305,22 @@ def test_few_allowed_tokens_are_always_exact() -> None:
         assert draw.exact.item() is True
 
 
-DRAWN = Method(draws=True)
-TRUNCATED = Method(draws=True, truncates=True)
-COMPLETE = TRUNCATED._replace(complete=True)
-
-
-@pytest.mark.parametrize(
-    ("options", "method"),
-    [
-        ({}, Method()),
-        ({"top_p": 0.5, "top_k": 3}, Method()),
-        ({"temperature": 1}, DRAWN),
-        ({"temperature": 1, "top_k": 1000}, DRAWN),
-        ({"temperature": 1, "min_p": 0.1}, DRAWN),
-        ({"temperature": 1, "min_p": 0.1, "xtc_probability": 0.1}, DRAWN),
-        ({"temperature": 1, "top_k": 127}, TRUNCATED),
-        ({"temperature": 1, "top_k": 128}, COMPLETE),
-        ({"temperature": 1, "min_p": 0.1, "top_k": 500}, TRUNCATED),
-        ({"temperature": 1, "top_p": 0.9}, TRUNCATED),
-        ({"temperature": 1, "top_k": 5, "xtc_probability": 0.1}, TRUNCATED),
-        ({"temperature": 1, "top_k": 500, "xtc_probability": 0.1}, COMPLETE),
-    ],
-)
-def test_rows_are_given_the_least_work_they_need(options: dict[str, Any], method: Method) -> None:
-    found = Method.of(SamplingSettings(**options), 1000)
-    assert found == method._replace(excludes="xtc_probability" in options)
-
-
-def test_positions_of_one_sequence_are_rows() -> None:
-    vocab = 300
-    chosen = SamplingSettings(temperature=0.9, top_p=0.9, frequency_penalty=0.5)
-    counts = counts_of([1, 2], [3])
-    rows = []
-    for position, drafted in enumerate([7, 7, 8]):
-        rows.append(DrawRow(chosen, 1, position, counts=counts.fork()))
-        counts.advance(drafted)
-    logits = logits_for(vocab, 3)
-    probs = np.array(final_distribution(logits, rows))
-    for i in range(3):
-        expected = reference(
-            np.array(logits[i]), chosen, prompt=[1, 2], generated=[3, 7, 7][: i + 1]
-        )
-        assert np.allclose(probs[i], expected, rtol=1e-3, atol=1e-8)
+def test_only_rows_that_may_need_more_than_the_likeliest_tokens_say_whether_they_did() -> None:
+    whole: list[dict[str, Any]] = [
+        {},
+        {"temperature": 1},
+        {"temperature": 1, "min_p": 0.1, "xtc_probability": 0.1},
+    ]
+    some: list[dict[str, Any]] = [
+        {"temperature": 1, "top_p": 0.9},
+        {"temperature": 1, "top_k": 128},
+    ]
+    flat = mx.zeros((1, 1000))
+    for options in whole:
+        chosen = SamplingSettings(**options)
+        assert Sampler(1000).sample(flat, rows_for(chosen, 1)).exact is None
+    exact = [Sampler(1000).sample(flat, rows_for(SamplingSettings(**o), 1)).exact for o in some]
+    assert [listed(each) for each in exact if each is not None] == [[False], [True]]
 
 
 @pytest.mark.parametrize(("vocab", "kinds"), [(640, [0, 7]), (8224, [1])])
@@ -348,8 +339,222 @@ def test_compiled_draws_are_those_of_the_plain_operations(
     assert listed(fast.token) == listed(plain.token)
 
 
-def test_nothing_is_evaluated_and_all_is_submitted_at_once() -> None:
-    sampler, rows = Sampler(1000), mixed_rows(1000)
-    draw = sampler.sample(logits_for(1000, len(rows)), rows, want=EVERYTHING)
-    mx.async_eval(draw)
-    assert draw.token.shape == (len(rows),)
+# What cannot be drawn
+
+
+def broken(vocab: int, filling: str) -> npt.NDArray[np.float32]:
+    logits = spread(vocab, 0)
+    if filling == "all nan":
+        logits[:] = np.nan
+    elif filling == "nan":
+        logits[vocab // 2] = np.nan
+    elif filling == "negative nan":
+        logits[vocab - 1] = -np.nan
+    elif filling == "inf":
+        logits[3] = np.inf
+    else:
+        logits[:] = -np.inf
+    return logits
+
+
+@pytest.mark.parametrize("filling", ["all nan", "nan", "negative nan", "inf", "all -inf"])
+@pytest.mark.parametrize("vocab", [50, 640, 8192])
+@pytest.mark.parametrize("exact", [False, True])
+def test_logits_that_allow_no_draw_give_no_token(filling: str, vocab: int, exact: bool) -> None:
+    """Token -1, for every kind of row, and the rest of the batch does not notice."""
+    rows = [row._replace(words=None) for row in mixed_rows(vocab)]
+    good = logits_for(vocab, len(rows))
+    sampler = Sampler(vocab)
+    healthy = listed(sampler.sample(good, rows, exact=exact).token)
+    assert min(healthy) >= 0
+    for victim in range(len(rows)):
+        bad = np.array(good)
+        bad[victim] = broken(vocab, filling)
+        draw = sampler.sample(mx.array(bad), rows, exact=exact)
+        assert listed(draw.token) == [*healthy[:victim], -1, *healthy[victim + 1 :]]
+        assert draw.exact is not None
+        assert draw.exact[victim].item() is True  # another draw would not help
+
+
+@pytest.mark.parametrize("options", MIXED)
+def test_a_mask_that_allows_nothing_gives_no_token(options: dict[str, Any]) -> None:
+    row = DrawRow(
+        SamplingSettings(**options),
+        0,
+        0,
+        words=np.zeros(4, dtype=np.int32),
+        counts=counts_of([], []),
+    )
+    draw = Sampler(100).sample(logits_for(100, 1), [row], want=EVERYTHING)
+    assert listed(draw.token) == [-1]
+    assert draw.candidates is not None
+    assert set(listed(draw.candidates[0])) == {-1}
+    assert draw.candidate_probs is not None
+    assert set(listed(draw.candidate_probs[0])) == {0.0}
+
+
+# Reports
+
+
+@pytest.mark.parametrize("vocab", [90, 1000, 8200])
+def test_reports_are_those_of_the_final_distribution(vocab: int) -> None:
+    rows, logits = mixed_rows(vocab), logits_for(vocab, len(MIXED))
+    sampler = Sampler(vocab, xtc_special=SPECIAL)
+    draw = sampler.sample(logits, rows, want=EVERYTHING, exact=True)
+    plain = np.array(sampler.distribution(logits, rows))
+    assert draw.prob is not None and draw.candidates is not None
+    assert draw.candidate_probs is not None
+    for i, token in enumerate(listed(draw.token)):
+        assert np.isclose(draw.prob[i].item(), plain[i, token], rtol=1e-3)
+        ids, probs = np.array(draw.candidates[i]), np.array(draw.candidate_probs[i])
+        count = int(np.sum(plain[i] > 1e-30))
+        assert np.all(np.diff(probs) <= 0)
+        assert np.all(ids[: min(count, CANDIDATES, vocab)] >= 0)
+        assert np.all((ids < vocab) & ((ids >= 0) == (probs > 0)))
+        assert np.allclose(probs[ids >= 0], plain[i, ids[ids >= 0]], rtol=1e-3, atol=1e-9)
+        if count <= CANDIDATES:
+            assert np.isclose(probs.sum(), 1, atol=1e-5)
+            assert token in ids
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+@pytest.mark.parametrize("vocab", [90, 8200])
+def test_log_probabilities_are_those_of_the_model(vocab: int, dtype: mx.Dtype) -> None:
+    rows, logits = mixed_rows(vocab), logits_for(vocab, len(MIXED), dtype)
+    draw = Sampler(vocab).sample(logits, rows, want=Want(logprob=True, top=7))
+    logits = logits.astype(mx.float32)
+    expected = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+    assert draw.logprob is not None and draw.top_tokens is not None
+    assert draw.top_logprobs is not None
+    for i, token in enumerate(listed(draw.token)):
+        assert np.isclose(draw.logprob[i].item(), expected[i, token], atol=2e-5)
+        order = np.lexsort((np.arange(vocab), -np.array(logits[i])))[:7]
+        assert draw.top_tokens[i].tolist() == order.tolist()
+        assert np.allclose(np.array(draw.top_logprobs[i]), expected[i, order], atol=2e-5)
+
+
+def test_only_what_is_wanted_is_there() -> None:
+    sampler, logits, rows = Sampler(90), logits_for(90, 16), mixed_rows(90)
+    assert set(fields_of(sampler.sample(logits, rows))) == {"token", "exact"}
+    draw = sampler.sample(logits[:1], rows[:1], want=Want(candidates=3))
+    assert set(fields_of(draw)) == {"token", "candidates", "candidate_probs"}
+    assert draw.candidates is not None
+    assert draw.candidates.shape == (1, 3)
+    draw = sampler.sample(logits[:1], rows[:1], want=Want(logprob=True))
+    assert set(fields_of(draw)) == {"token", "logprob"}
+    draw = sampler.sample(logits[:1], rows[:1], want=Want(top=128))
+    assert draw.top_tokens is not None
+    assert sorted(listed(draw.top_tokens)[0]) == list(range(90))
+
+
+# The likeliest tokens
+
+
+@pytest.mark.parametrize("vocab", [20, 128, 160, 8192, 8224, 10_016, 151_936])
+@pytest.mark.parametrize("scale", [2.0, 0.0])
+def test_the_best_come_first_and_equals_by_id(vocab: int, scale: float) -> None:
+    logits = np.stack([spread(vocab, seed, scale=scale) for seed in range(3)])
+    k = min(CANDIDATES, vocab)
+    ids, values = best(mx.array(logits), k)
+    for row in range(3):
+        expected = np.sort(logits[row])[::-1][:k]
+        found, got = np.array(ids[row]), np.array(values[row])
+        assert np.array_equal(got, expected)
+        assert np.array_equal(logits[row][found], got)
+        assert len(set(found.tolist())) == k
+        assert np.array_equal(np.lexsort((found, -got)), np.arange(k))
+
+
+@given(st.integers(0, 10**6), st.integers(1, 40))
+@settings(max_examples=tries(40))
+def test_the_best_are_found_among_many_equal_logits(seed: int, levels: int) -> None:
+    rng = np.random.default_rng(seed)
+    logits = rng.integers(-levels, levels, (2, 16_384)).astype(np.float32)
+    logits[:, rng.integers(0, 16_384, 5000)] = -np.inf
+    ids, values = best(mx.array(logits), CANDIDATES)
+    for row in range(2):
+        assert np.array_equal(np.array(values[row]), np.sort(logits[row])[::-1][:CANDIDATES])
+        above = np.flatnonzero(logits[row] > values[row, -1].item())
+        order = above[np.lexsort((above, -logits[row][above]))]
+        assert np.array_equal(np.array(ids[row])[: len(order)], order)
+
+
+def test_zeros_of_either_sign_are_equal() -> None:
+    ids, _ = best(mx.array([[-0.0, 0.0, 1.0, -0.0, 0.0, -1e-30, 1e-30]]), 7)
+    assert listed(ids[0]) == [2, 6, 0, 1, 3, 4, 5]
+
+
+# Compiled programs
+
+
+WISHES = [
+    Want(),
+    Want(prob=True),
+    Want(candidates=128),
+    Want(logprob=True),
+    *(Want(logprob=True, top=n) for n in range(1, 21)),
+]
+
+
+def batches(vocab: int, count: int) -> Iterator[tuple[mx.array, list[DrawRow], Want, bool]]:
+    """Batches as mixed traffic makes them: rows come and go, and so do masks and wishes."""
+    dice = random.Random(1)
+    words = words_of(np.random.default_rng(0).random(vocab) < 0.5)
+    chosen = [SamplingSettings(**options) for options in MIXED]
+    for i in range(40):
+        biases = dict.fromkeys(range(1, 2 + i), 1.0)
+        chosen.append(SamplingSettings(temperature=i / 20, logit_bias=biases))
+    logits = logits_for(vocab, 40)
+    for i in range(count):
+        rows = [
+            DrawRow(
+                dice.choice(chosen),
+                seed=dice.randrange(9),
+                position=i,
+                words=words if dice.random() < 0.2 else None,
+                counts=counts_of(range(dice.randrange(1, vocab)), [1, 2]),
+            )
+            for _ in range(dice.randrange(1, 41))
+        ]
+        yield logits[: len(rows)], rows, dice.choice(WISHES), dice.random() < 0.1
+
+
+def test_random_batches_need_few_programs_and_each_meets_one_shape(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What MLX keeps for a function grows with the shapes that it meets."""
+    met: list[set[Any]] = []
+
+    def compile(function: Callable[..., Any]) -> Callable[..., Any]:
+        shapes: set[Any] = set()
+        met.append(shapes)
+
+        def recording(*inputs: Any) -> Any:
+            shapes.add(tuple((tuple(each.shape), str(each.dtype)) for each in inputs))
+            return function(*inputs)
+
+        return recording
+
+    monkeypatch.setattr("mlxgen.sampling.sampler.mx.compile", compile)
+    sampler = Sampler(200, xtc_special=SPECIAL)
+    rows, first = mixed_rows(200), logits_for(200, len(MIXED))
+    draw = sampler.sample(first, rows)
+    for logits, others, want, exact in batches(200, 300):
+        sampler.sample(logits, others, want=want, exact=exact)
+        assert len(sampler._programs) <= KEPT
+    assert len(sampler._programs) == KEPT
+    assert_same(sampler.sample(first, rows), draw)  # by programs that are made again
+    assert all(len(shapes) == 1 for shapes in met)
+
+
+def test_compiled_draws_are_the_same_in_every_batch(compiled: None) -> None:
+    del compiled
+    vocab, dice = 200, random.Random(2)
+    sampler = Sampler(vocab, xtc_special=SPECIAL)
+    rows, logits = mixed_rows(vocab), logits_for(vocab, len(MIXED))
+    alone = [sampler.sample(logits[i : i + 1], [row]).token.item() for i, row in enumerate(rows)]
+    for _ in range(15):
+        chosen = [dice.randrange(len(rows)) for _ in range(dice.randrange(2, 20))]
+        want = dice.choice([Want(), Want(logprob=True, top=2)])
+        draw = sampler.sample(logits[mx.array(chosen)], [rows[i] for i in chosen], want=want)
+        assert draw.token.tolist() == [alone[i] for i in chosen]

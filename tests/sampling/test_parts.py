@@ -1,0 +1,251 @@
+"""What a draw remembers of a sequence: counts, repetitions and adaptive-p's average.
+
+Each is a part. The laws hold for all of them; what each one says is compared with its description,
+written as plainly as can be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxgen.sampling import Aim, Repetitions, SamplingSettings, TokenCounts
+
+from ..effort import tries
+
+PIECES = [b"a", b"b", b"\n", b"ab", b"a:", b"", "é".encode(), b"\xc3", b"\xa9", b"-", b"-\n"]
+TOKENS = st.lists(st.integers(0, len(PIECES) - 1), max_size=40)
+FEW = st.lists(st.integers(0, 2), max_size=60)
+SETTINGS = st.builds(
+    SamplingSettings,
+    dry_multiplier=st.sampled_from([0.8, 5.0, 1e-300]),
+    dry_base=st.sampled_from([1.0, 1.75, 3.0, 1.0001]),
+    dry_allowed_length=st.integers(1, 7),
+    dry_penalty_last_n=st.sampled_from([-1, 1, 5, 20]),
+    dry_sequence_breakers=st.lists(
+        st.sampled_from(["\n", ":", "ab", "b-", "ba-a", "é", "aa"]), max_size=3
+    ).map(tuple),
+)
+
+
+def piece(token: int) -> bytes:
+    return PIECES[token]
+
+
+class Shares(Aim):
+    """An average that is told a probability for each token."""
+
+    def advance(self, token: int) -> None:
+        self.drew(None if token == 5 else token / len(PIECES))
+        super().advance(token)
+
+
+def pays(repetitions: Repetitions) -> dict[int, float]:
+    penalties = repetitions.penalties()
+    if penalties is None:
+        return {}
+    ids, values = penalties
+    assert len(set(ids.tolist())) == len(ids) > 0
+    return dict(zip(ids.tolist(), values.tolist(), strict=True))
+
+
+def counted(counts: TokenCounts) -> dict[int, float]:
+    ids, generated = counts.table()
+    assert len(set(ids.tolist())) == len(ids)
+    return dict(zip(ids.tolist(), generated.tolist(), strict=True))
+
+
+Make = Callable[[list[int]], Any]
+Says = Callable[[Any], Any]
+Kind = tuple[Make, Says]
+"""How a part is made of a prompt, and what it says."""
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> Kind:
+    chosen, window = draw(SETTINGS), draw(st.integers(0, 40))
+    kinds: list[Kind] = [
+        (lambda prompt: TokenCounts(prompt, window=window), counted),
+        (lambda prompt: Repetitions(prompt, chosen, piece), pays),
+        (lambda prompt: fed(Shares(0.4, 0.8), prompt), lambda aim: aim.next),
+    ]
+    return draw(st.sampled_from(kinds))
+
+
+def fed(part: Any, tokens: list[int]) -> Any:
+    for token in tokens:
+        part.advance(token)
+    return part
+
+
+# Laws
+
+
+@settings(max_examples=tries(400))
+@given(parts(), TOKENS | FEW, st.integers(0, 40), st.integers(0, 70), TOKENS)
+def test_a_rewind_equals_never_having_advanced(
+    kind: Kind,
+    tokens: list[int],
+    prompt: int,
+    to: int,
+    more: list[int],
+) -> None:
+    make, says = kind
+    part = fed(make(tokens[:prompt]), tokens[prompt:])
+    part.rewind(to)
+    fresh = fed(make(tokens[:to][:prompt]), tokens[:to][prompt:])
+    assert len(part) == min(to, len(tokens))
+    for token in [*more, None]:
+        assert (len(part), says(part)) == (len(fresh), says(fresh))
+        if token is not None:
+            part.advance(token)
+            fresh.advance(token)
+
+
+@settings(max_examples=tries(200))
+@given(parts(), TOKENS | FEW, FEW, st.integers(0, 60))
+def test_a_fork_sees_nothing_of_the_other(
+    kind: Kind, tokens: list[int], more: list[int], to: int
+) -> None:
+    make, says = kind
+    part = make(tokens)
+    before = says(part)
+    twin = part.fork()
+    twin.rewind(to)
+    fed(twin, more)
+    assert says(part) == before
+    after = says(twin)
+    part.rewind(to)
+    assert says(twin) == after
+
+
+@pytest.mark.parametrize("prompt", [0, 31, 200])
+def test_a_long_history_has_room(prompt: int) -> None:
+    counts = fed(TokenCounts(range(prompt)), list(range(1000)))
+    assert counted(counts) == dict.fromkeys(range(1000), 1.0)
+    counts.rewind(prompt + 500)
+    assert counted(counts) == dict.fromkeys(range(500), 1.0)
+    repetitions = fed(
+        Repetitions([0] * prompt, SamplingSettings(dry_multiplier=1.0), piece), [0, 1] * 500
+    )
+    assert pays(repetitions).keys() == pays(repetitions.fork()).keys() == {0}
+
+
+# Counts
+
+
+@given(TOKENS, TOKENS, st.integers(0, 40))
+def test_every_token_of_the_window_is_there_once_with_how_often_it_was_generated(
+    prompt: list[int], generated: list[int], window: int
+) -> None:
+    counts = fed(TokenCounts(prompt, window=window), generated)
+    before = len(prompt) + len(generated) - window if window else 0
+    recent = (prompt + generated)[max(0, before) :]
+    new = Counter(generated[max(0, before - len(prompt)) :])
+    assert counted(counts) == {token: new[token] for token in recent}
+
+
+# Repetitions
+
+
+def since_breaker(tokens: list[int], breakers: list[bytes]) -> int:
+    """How many tokens come after the last one in which a breaker ends."""
+    for place in range(len(tokens) - 1, -1, -1):
+        before = b"".join(map(piece, tokens[:place]))
+        whole = before + piece(tokens[place])
+        ends = range(len(before) + 1, len(whole) + 1)
+        if any(whole[:end].endswith(text) for end in ends for text in breakers):
+            return len(tokens) - 1 - place
+    return len(tokens)
+
+
+def expected(tokens: list[int], settings: SamplingSettings) -> dict[int, float]:
+    """The published description, as plainly as it can be written."""
+    breakers = [text.encode() for text in settings.dry_sequence_breakers]
+    recent = tokens if settings.dry_penalty_last_n < 0 else tokens[-settings.dry_penalty_last_n :]
+    most = since_breaker(tokens, breakers)
+    penalties: dict[int, float] = {}
+    for end in range(1, len(recent)):
+        length, token = 0, recent[end]
+        while length < min(end, most) and recent[end - 1 - length] == recent[-1 - length]:
+            length += 1
+        if length < settings.dry_allowed_length or any(text in piece(token) for text in breakers):
+            continue
+        excess = length - settings.dry_allowed_length
+        penalty = settings.dry_multiplier * settings.dry_base**excess
+        penalties[token] = max(penalties.get(token, 0.0), min(penalty, 1e9))
+    return penalties
+
+
+@settings(max_examples=tries(400))
+@given(TOKENS | FEW, st.integers(0, 60), SETTINGS)
+def test_what_continues_a_repetition_pays_what_its_author_says(
+    tokens: list[int], prompt: int, settings: SamplingSettings
+) -> None:
+    penalties = pays(fed(Repetitions(tokens[:prompt], settings, piece), tokens[prompt:]))
+    wanted = expected(tokens, settings)
+    assert penalties.keys() == wanted.keys()
+    for token, penalty in wanted.items():
+        assert math.isclose(penalties[token], penalty, rel_tol=1e-6, abs_tol=1e-40)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "options", "penalties"),
+    [
+        ([0, 1, 3, 0, 1], {}, {3: 1.0}),  # two tokens are repeated, as many as are allowed
+        ([9, 0, 1, 3, 9, 0, 1], {}, {3: 1.75}),
+        ([0, 1, 3, 0], {}, {}),
+        ([9, 0, 1, 3, 0, 0, 1, 9, 9, 0, 1], {}, {3: 1.75, 9: 1.0}),  # of two, the longer counts
+        ([0, 0, 0, 0], {}, {0: 1.75}),  # a repetition may overlap itself
+        ([0, 2, 1, 3, 0, 2, 1], {}, {}),  # a line end is no part of one
+        ([0, 1, 2, 0, 1], {}, {}),  # nor made less likely
+        ([9, 0, 1, 3, 9, 0, 1], {"dry_penalty_last_n": 6}, {3: 1.0}),
+        ([0] * 1000, {"dry_multiplier": 100.0, "dry_base": 100.0}, {0: 1e9}),  # not infinite
+    ],
+)
+def test_examples(tokens: list[int], options: dict[str, Any], penalties: dict[int, float]) -> None:
+    settings = SamplingSettings(**{"dry_multiplier": 1.0, **options})
+    assert pays(Repetitions(tokens, settings, piece)) == pytest.approx(penalties)
+
+
+class Counting(list[int]):
+    looked = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        self.looked += 1
+        return super().__getitem__(place)
+
+
+@pytest.mark.parametrize("period", [1, 2, 7])
+def test_a_text_that_repeats_itself_all_the_time_is_compared_once(period: int) -> None:
+    """Its every end is like every other one: naively, that is a square of comparisons."""
+    options: dict[str, Any] = {"dry_base": 1.0001, "dry_sequence_breakers": ()}
+    settings = SamplingSettings(dry_multiplier=1.0, **options)
+    repetitions = Repetitions([i % period for i in range(4000)], settings, piece)
+    repetitions._tokens = tokens = Counting(repetitions._tokens)
+    assert repetitions.penalties() is not None
+    assert tokens.looked < 6 * len(tokens)
+
+
+# Adaptive-p's average
+
+
+def test_it_aims_beyond_the_target_by_what_the_latest_tokens_miss() -> None:
+    def fed(shares: list[float | None]) -> Aim:
+        aim = Aim(0.4, 0.8)
+        for share in shares:
+            aim.drew(share)
+            aim.advance(0)
+        return aim
+
+    assert fed([]).next == pytest.approx(0.4)
+    assert fed([0.4] * 9).next == pytest.approx(0.4)
+    assert fed([0.9]).next == pytest.approx(2 * 0.4 - (0.8 * 0.4 + 0.2 * 0.9))
+    assert fed([None] * 5).next == pytest.approx(0.4)  # nobody drew these
+    assert fed([1.0] * 99).next == 0.0

@@ -90,7 +90,7 @@ def served(server: Running) -> Iterator[None]:
     assert set(statuses) == {200}
 
 
-HEAVY = ("9,000 properties", "a large modulus", *[name for name in TABLE if "fault" in name])
+HEAVY = ("9,000 properties", *[name for name in TABLE if "fault" in name])
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,32 @@
-"""The JSON spellings of the numbers between two bounds, as regular expressions.
+r"""Numbers between bounds, and multiples, as expressions of JSON text.
 
-Bounds are exact fractions, of any size. A number is spelled in digits with or without a fraction,
-or with an exponent; if there are bounds, up to three digits, or ``0.``, stand before the exponent,
-and the number is one that a float can hold.
+A bound is compared with a number digit by digit, once for each length that the part before the
+point may have: the numbers that differ from the bound at one digit, and go on as they like, are one
+alternative. A number with an exponent is compared likewise, after its exponent.
 
-Invariant: a spelling that matches is that of a number between the bounds, and so is every spelling
-without an exponent.
+Invariant: a text of a number matches if and only if its exact value is in the span. Exponents go up
+to 300, after ``0.`` and another digit or one to three digits before the point; of a bound, 100
+digits are compared, and it is drawn a little closer if it has more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
 from math import ceil, floor, gcd
 
-ANY_NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+_FRACTION = r"(?:\.[0-9]+)?"
 ANY_INTEGER = r"-?(?:0|[1-9][0-9]*)"
-_SMALLEST, _LARGEST = -300, 307  # exponents of floats
+ANY_NUMBER = rf"{ANY_INTEGER}{_FRACTION}(?:[eE][+-]?[0-9]+)?"
+_ZERO = r"0(?:\.0+)?(?:[eE][+-]?[0-9]+)?"
+_MANTISSAS = (r"0\.[1-9][0-9]*", *(rf"[1-9][0-9]{{{n}}}{_FRACTION}" for n in range(3)))
+_EXPONENT = "[eE][+-]?0*(?:[0-9]{1,2}|[12][0-9]{2}|300)"
+_COMPARED = rf"{ANY_INTEGER}{_FRACTION}|-?(?:{_ZERO}|(?:{'|'.join(_MANTISSAS)}){_EXPONENT})"
 _LONGEST = 400  # digits of a bound
-_DEEPEST = 100  # digits that are compared one by one, in brackets within brackets
+_DEEPEST = 100  # digits that are compared
 _MOST = 500  # multiples that are listed
 _TAILS = 1000  # ends of multiples that are listed
-_ANY_DIGITS = "[0-9]*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,299 +63,180 @@ class Span:
             high = Fraction(ceil(high) - 1 if self.below else floor(high))
         return Span(low, high)
 
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The texts that all of the expressions ``every`` match, and none of ``no``."""
+
+    every: tuple[str, ...]
+    no: tuple[str, ...] = ()
+
     @property
-    def mirrored(self) -> Span:
-        """The numbers with the other sign."""
-        low = None if self.high is None else -self.high
-        high = None if self.low is None else -self.low
-        return Span(low, high, self.below, self.above)
+    def lark(self) -> str:
+        return " & ".join([*(f"/{text}/" for text in self.every), *(f"~/{t}/" for t in self.no)])
 
 
-def integers(span: Span) -> str | None:
-    """The integers of a span; None if there are none."""
-    span = span.whole()
+def numbers(span: Span, *, whole: bool = False) -> Texts | None:
+    """The numbers of a span, or the integers; None if there are none."""
+    span = span.whole() if whole else span
     if span.is_empty:
         return None
     if span == Span():
-        return ANY_INTEGER
-    return _both_signs(span, _digits)
+        return Texts((ANY_INTEGER if whole else ANY_NUMBER,))
+    every = [ANY_INTEGER if whole else _COMPARED]
+    if span.low is not None:
+        every.append(_from(span.low, "", "-", whole))
+    if span.high is not None:
+        every.append(_from(-span.high, "-", "", whole))
+    out = {span.low: span.above, span.high: span.below}
+    return Texts(
+        tuple(every), tuple(_equal(v) for v, is_out in out.items() if is_out and v is not None)
+    )
 
 
-def numbers(span: Span) -> str | None:
-    """The numbers of a span; None if there are none."""
-    if span.is_empty:
-        return None
-    if span == Span():
-        return ANY_NUMBER
-    return _both_signs(span, lambda part: _any_of([_decimal(part), _scientific(part)]))
-
-
-def multiples(step: Fraction, span: Span, *, whole: bool) -> list[str] | None:
-    """The multiples of a step in a span, as expressions that all have to match; none, if there are
-    none; None if no short expression is known."""
+def multiples(step: Fraction, span: Span, *, whole: bool) -> Texts | None:
+    """The multiples of a step in a span; without expressions if there are none; None if no short
+    expression is known."""
     if whole:
         step, span = Fraction(step.numerator), span.whole()
     if span.low is not None and span.high is not None and (span.high - span.low) / step <= _MOST:
         first = ceil(span.low / step)
         found = [step * n for n in range(first, floor(span.high / step) + 1)]
         kept = [v for v in found if not span.both(Span(v, v)).is_empty]
-        return ["|".join(_literal(value, whole=whole) for value in kept)] if kept else []
-    plain = integers(span) if whole else _both_signs(span, _decimal)
-    tails = _multiple_of(step)
-    return None if tails is None else [] if plain is None else [plain, tails]
+        texts = [_sign(v) + _plain(abs(v), whole=whole) for v in kept]
+        return Texts(("|".join(texts),) if texts else ())
+    plain, tails = numbers(span, whole=whole), _multiple_of(step)
+    if tails is None or plain is None:
+        return None if tails is None else Texts(())
+    return replace(plain, every=(*plain.every, tails))
 
 
-# ---- the two signs -----------------------------------------------------------------------------
+# ---- one bound -----------------------------------------------------------------------------------
 
 
-def _both_signs(span: Span, of: Callable[[Span], str | None]) -> str | None:
-    positive = span.both(Span(low=Fraction(0)))
-    negative = span.mirrored.both(Span(low=Fraction(0)))
-    parts = [None if positive.is_empty else of(positive)]
-    minus = None if negative.is_empty else of(negative)
-    parts.append(None if minus is None else f"-{_group(minus)}")
-    return _any_of(parts)
+def _from(low: Fraction, plus: str, minus: str, whole: bool) -> str:
+    """The numbers from a bound on; with the signs changed, those up to it."""
+    if low > 0:
+        return f"{plus}(?:{_beyond(low, up=True, whole=whole)})"
+    return rf"{plus}[0-9][0-9.eE+\-]*|{minus}(?:{_beyond(-low, up=False, whole=whole)})"
 
 
-def _any_of(texts: Iterable[str | None]) -> str | None:
-    some = [text for text in dict.fromkeys(texts) if text is not None]
-    return "|".join(some) if some else None
-
-
-def _group(text: str) -> str:
-    return f"(?:{text})"
-
-
-# ---- integers from 0 on ------------------------------------------------------------------------
-
-
-def _digits(span: Span) -> str | None:
-    """The integers of a span from 0 on whose bounds are in."""
-    assert span.low is not None
-    return _between(int(span.low), None if span.high is None else int(span.high))
-
-
-def _between(low: int, high: int | None) -> str | None:
-    """The integers from ``low``, which is 0 or more, to ``high``, without leading zeros."""
-    low, high = _short(low, up=True), None if high is None else _short(high, up=False)
-    if high is not None and high < low:
-        return None
-    first, last = len(str(low)), len(str(high)) if high is not None else len(str(low))
-    parts = []
-    for length in sorted({first, last}):
-        least = max(low, 10 ** (length - 1) if length > 1 else 0)
-        most = 10**length - 1 if high is None else min(high, 10**length - 1)
-        parts.append(_alike(str(least), str(most)))
-    if last - first > 1:
-        parts.append(f"[1-9][0-9]{{{first},{last - 2}}}")
-    if high is None:
-        parts.append(f"[1-9][0-9]{{{first},}}")
+def _beyond(value: Fraction, *, up: bool, whole: bool) -> str:
+    """The numbers without a sign that are as large as a value, or larger, or smaller."""
+    digits, point = _digits(value)
+    if len(digits) > _DEEPEST:
+        unit = Fraction(10) ** (point - _DEEPEST)
+        value = (ceil(value / unit) if up else floor(value / unit)) * unit
+        digits, point = _digits(value)
+    size = max(point, 1)
+    fraction = "" if whole else _FRACTION
+    parts = list(_compared(digits if point > 0 else digits.rjust(len(digits) - point + 1, "0"),
+                           size, up=up, fraction=fraction))  # fmt: skip
+    if up:
+        parts.append(f"[1-9][0-9]{{{size},}}{fraction}")
+    elif size > 1:
+        parts.append(f"[0-9]{{1,{size - 1}}}{fraction}")
+    if not whole:
+        parts += [] if up else [_ZERO]
+        for before, mantissa in enumerate(_MANTISSAS if value else ()):
+            same = "|".join(_compared(digits, before, up=up, fraction=fraction))
+            edge = point - before
+            parts.append(f"(?:{same})[eE](?:{_exponent(edge)})")
+            parts.append(f"{mantissa}[eE](?:{_exponents(edge, up=up)})")
     return "|".join(parts)
 
 
-def _short(value: int, *, up: bool) -> int:
-    """A bound of few digits and then zeros, or nines, inside of the one given."""
-    unit: int = 10 ** max(0, len(str(value)) - _DEEPEST)
-    return -(-value // unit) * unit if up else (value + 1) // unit * unit - 1
+def _compared(digits: str, point: int, *, up: bool, fraction: str) -> Iterator[str]:
+    """The numbers with so many digits before the point that are as large as one, or larger, or
+    smaller. Zeros at its end may be missing."""
+    for i, digit in enumerate(digits):
+        others = _range(int(digit) + 1, 9) if up else _range(0, int(digit) - 1)
+        rest = f"{_count(point - i - 1)}{fraction}" if i < point else "[0-9]*"
+        if others:
+            yield f"{_pointed(digits[:i], point, i >= point)}{others}{rest}"
+    same, zeros = _pointed(digits, point), point - len(digits)
+    if up:
+        yield same + (f"{_count(zeros)}{fraction}" if zeros >= 0 else "[0-9]*")
+    elif zeros >= 0:
+        yield f"{same}0{{{zeros}}}{fraction and '(?:[.]0+)?'}"
+    else:
+        yield f"{same}0*"
+        yield from (_pointed(digits[:end], point) for end in range(max(point, 1), len(digits)))
 
 
-def _alike(low: str, high: str) -> str:
-    """The numbers between two of the same length."""
-    if low == high:
-        return low
-    if set(low) == {"0"} and set(high) == {"9"}:
-        return _count(len(low))
-    if low[0] == high[0]:
-        return low[0] + _group(_alike(low[1:], high[1:]))
-    rest = len(low) - 1
-    parts = []
-    first, last = int(low[0]), int(high[0])
-    if set(low[1:]) - {"0"}:
-        parts.append(low[0] + _group(_alike(low[1:], "9" * rest)))
-        first += 1
-    if set(high[1:]) - {"9"}:
-        parts.append(high[0] + _group(_alike("0" * rest, high[1:])))
-        last -= 1
-    if first <= last:
-        parts.append(_range(first, last) + _count(rest))
-    return "|".join(parts)
+def _exponents(edge: int, *, up: bool) -> str:
+    """The exponents above one, or below it."""
+    least = edge + 1 if up else 1 - edge
+    plus, minus = (r"\+?", "-") if up else ("-", r"\+?")
+    if least > 0:
+        return f"{plus}0*(?:{_beyond(Fraction(least), up=True, whole=True)})"
+    return f"{plus}[0-9]+|{minus}0*(?:{_beyond(Fraction(-least), up=False, whole=True)})"
+
+
+def _exponent(value: int) -> str:
+    return "[+-]?0+" if not value else rf"\+?0*{value}" if value > 0 else f"-0*{-value}"
+
+
+# ---- one number ----------------------------------------------------------------------------------
+
+
+def _equal(value: Fraction) -> str:
+    """All spellings of a number."""
+    digits, point = _digits(abs(value))
+    if not value:
+        return f"-?{_ZERO}"
+    texts = [_plain(abs(value))]
+    for before in range(len(_MANTISSAS)):
+        zeros = before - len(digits)
+        tail = f"0{{{zeros}}}(?:[.]0+)?" if zeros >= 0 else "0*"
+        texts.append(f"{_pointed(digits, before)}{tail}[eE](?:{_exponent(point - before)})")
+    return f"{_sign(value)}(?:{'|'.join(texts)})"
+
+
+def _sign(value: Fraction) -> str:
+    return "-?" if not value else "-" if value < 0 else ""
+
+
+def _plain(value: Fraction, *, whole: bool = False) -> str:
+    """One number from 0 on, in digits."""
+    digits, point = _digits(value)
+    number = digits[: max(point, 0)].ljust(point, "0") or "0"
+    rest = digits[max(point, 0) :].rjust(len(digits) - point, "0") if len(digits) > point else ""
+    if whole:
+        return number
+    return number + (rf"\.{rest}0*" if rest else r"(?:\.0+)?")
+
+
+def _digits(value: Fraction) -> tuple[str, int]:
+    """The digits of a number from 0 on, without zeros around them, and how many of them come
+    before the point: none or less than none, if the first one comes after it."""
+    whole = floor(value)
+    rest, after = value - whole, list[str]()
+    while rest and len(after) < _LONGEST:
+        rest *= 10
+        after.append(str(floor(rest)))
+        rest -= floor(rest)
+    digits = f"{whole or ''}{''.join(after)}"
+    ahead = len(digits) - len(digits.lstrip("0"))
+    return digits.strip("0") or "0", len(str(whole)) if whole else -ahead if value else 1
+
+
+def _pointed(digits: str, point: int, has_point: bool = False) -> str:
+    """Digits with a point in their place; or what they begin with."""
+    if len(digits) <= point and not has_point:
+        return digits
+    return f"{digits[:point] or '0'}[.]{digits[point:]}"
 
 
 def _range(first: int, last: int) -> str:
-    return str(first) if first == last else f"[{first}-{last}]"
+    return "" if first > last else str(first) if first == last else f"[{first}-{last}]"
 
 
 def _count(digits: int) -> str:
-    return "" if not digits else "[0-9]" if digits == 1 else f"[0-9]{{{digits}}}"
+    return f"[0-9]{{{digits}}}" if digits else ""
 
 
-# ---- fractions ---------------------------------------------------------------------------------
-
-
-def _decimal(span: Span) -> str | None:
-    """The numbers of a span from 0 on, in digits."""
-    assert span.low is not None
-    if span.is_empty:
-        return None
-    low, low_rest = _cut(span.low)
-    if len(low_rest) > _DEEPEST:  # a bound of fewer digits, inside of it
-        unit = Fraction(10) ** _DEEPEST
-        return _decimal(replace(span, low=ceil(span.low * unit) / unit, above=False))
-    if not low_rest and not span.above and span.high is None:
-        return _with_fraction(_between(low, None), None)
-    if span.high is None:
-        free = _with_fraction(_between(low + 1, None), None)
-        return _any_of([_with_fraction(str(low), (low_rest, span.above, None, False)), free])
-    high, high_rest = _cut(span.high)
-    if len(high_rest) > _DEEPEST:
-        unit = Fraction(10) ** _DEEPEST
-        return _decimal(replace(span, high=floor(span.high * unit) / unit, below=False))
-    if low == high:
-        return _with_fraction(str(low), (low_rest, span.above, high_rest, span.below))
-    return _any_of(
-        [
-            _with_fraction(str(low), (low_rest, span.above, None, False)),
-            _with_fraction(_between(low + 1, high - 1), None),
-            _with_fraction(str(high), (None, False, high_rest, span.below)),
-        ]
-    )
-
-
-def _cut(value: Fraction) -> tuple[int, str]:
-    """The integer below a decimal fraction, and its digits after the point."""
-    whole = floor(value)
-    rest, digits = value - whole, list[str]()
-    while rest and len(digits) < _LONGEST:
-        rest *= 10
-        digits.append(str(floor(rest)))
-        rest -= floor(rest)
-    return whole, "".join(digits)
-
-
-def _with_fraction(
-    whole: str | None, bounds: tuple[str | None, bool, str | None, bool] | None
-) -> str | None:
-    if whole is None:
-        return None
-    if bounds is None:
-        return rf"{_group(whole)}(?:\.[0-9]+)?"
-    may_stop, digits = _fraction(*bounds)
-    if digits is None:
-        return whole if may_stop else None
-    point = rf"(?:\.{_group(digits)})"
-    return f"{whole}{point}{'?' if may_stop else ''}"
-
-
-@lru_cache(4096)
-def _fraction(
-    low: str | None, above: bool, high: str | None, below: bool
-) -> tuple[bool, str | None]:
-    """The digits after a point between those of two bounds: whether none will do, and those that
-    will. None is no bound; what is missing of a bound's digits is 0."""
-    if low is not None and not low.strip("0") and not above:
-        low = None
-    if high is not None:
-        high = high.rstrip("0")
-        if not high and below:
-            return False, None
-    may_stop = low is None
-    if low is None and high is None:
-        return True, "[0-9]+"
-    if low is None and high == "":
-        return True, "0+"
-    if low == "" and high is None:
-        return False, "0*[1-9][0-9]*"
-    first, last = int(low[0]) if low else 0, int(high[0]) if high else (9 if high is None else 0)
-    parts: list[tuple[str, str]] = []
-    for digit in range(first, last + 1):
-        after = _fraction(
-            low[1:] if low is not None and digit == first else None,
-            above,
-            high[1:] if high is not None and digit == last else None,
-            below,
-        )
-        if after == (True, "[0-9]+"):
-            if parts and parts[-1][1] == _ANY_DIGITS:
-                parts[-1] = (parts[-1][0] + str(digit), _ANY_DIGITS)
-            else:
-                parts.append((str(digit), _ANY_DIGITS))
-        elif after[1] is not None:
-            parts.append((str(digit), _group(after[1]) + ("?" if after[0] else "")))
-        elif after[0]:
-            parts.append((str(digit), ""))
-    texts = [(f"[{digits}]" if len(digits) > 1 else digits) + rest for digits, rest in parts]
-    return may_stop, _any_of(texts)
-
-
-# ---- exponents ---------------------------------------------------------------------------------
-
-
-def _scientific(span: Span) -> str | None:
-    """The numbers of a span from 0 on, with an exponent."""
-    assert span.low is not None
-    parts: list[str | None] = []
-    if span.low == 0 and not span.above:
-        parts.append(r"0(?:\.0+)?[eE][+-]?[0-9]+")
-    if span.high == 0:
-        return _any_of(parts)
-    least = _SMALLEST if span.low == 0 else max(_SMALLEST, _exponent(span.low))
-    most = _LARGEST if span.high is None else min(_LARGEST, _exponent(span.high))
-    edges = {e for e, bound in ((least, span.low), (most, span.high)) if bound}
-    for before in range(4):  # digits before the point; 0 of them: ``0.`` and another digit
-        shift = before - 1
-        mantissa = rf"[1-9]{_count(shift)}(?:\.[0-9]+)?" if before else r"0\.[1-9][0-9]*"
-        inner = [e for e in (least, most) if e not in edges]
-        first = least if least in inner else least + 1
-        last = most if most in inner else most - 1
-        if first <= last:
-            parts.append(f"{mantissa}[eE]{_group(_exponents(first - shift, last - shift))}")
-        for edge in sorted(edges):
-            if not least <= edge <= most:
-                continue
-            power = Fraction(10) ** (edge - shift)
-            part = Span(
-                span.low / power,
-                None if span.high is None else span.high / power,
-                span.above,
-                span.below,
-            ).both(Span(Fraction(10) ** shift, Fraction(10) ** before, below=True))
-            text = None if part.is_empty else _decimal(part)
-            if text is not None:
-                exponent = _exponents(edge - shift, edge - shift)
-                parts.append(f"{_group(text)}[eE]{_group(exponent)}")
-    return _any_of(parts)
-
-
-def _exponent(value: Fraction) -> int:
-    """The exponent of a positive number with one digit before the point."""
-    found = len(str(value.numerator)) - len(str(value.denominator))
-    while Fraction(10) ** found > value:
-        found -= 1
-    while Fraction(10) ** (found + 1) <= value:
-        found += 1
-    return found
-
-
-def _exponents(first: int, last: int) -> str:
-    """The integers of a range, as exponents are written."""
-    parts = []
-    if last >= 0:
-        parts.append(rf"\+?0*{_group(_between(max(first, 0), last) or '')}")
-    if first <= 0:
-        parts.append(f"-0*{_group(_between(max(-last, 0), -first) or '')}")
-    return "|".join(parts)
-
-
-# ---- multiples ---------------------------------------------------------------------------------
-
-
-def _literal(value: Fraction, *, whole: bool) -> str:
-    """One number in digits."""
-    sign = "-?" if value == 0 else "-" if value < 0 else ""
-    number, rest = _cut(abs(value))
-    if whole:
-        return f"{sign}{number}"
-    return sign + str(number) + (rf"\.{rest}0*" if rest else r"(?:\.0+)?")
+# ---- multiples -----------------------------------------------------------------------------------
 
 
 def _multiple_of(step: Fraction) -> str | None:
@@ -375,7 +259,7 @@ def _multiple_of(step: Fraction) -> str | None:
         free = places - tail
         given = [end.rstrip("0") for end in ends if end.strip("0")]
         after = ["0+"] + ([f"[0-9]{{1,{free}}}0*"] if free else [])
-        after += [f"{_count(free)}{_group('|'.join(given))}0*"] if given else []
+        after += [f"{_count(free)}(?:{'|'.join(given)})0*"] if given else []
         return rf"{ANY_INTEGER}(?:\.(?:{'|'.join(after)}))?"
     parts = []
     groups: dict[str, list[str]] = {}
@@ -384,12 +268,12 @@ def _multiple_of(step: Fraction) -> str | None:
         groups.setdefault(end[cut:].rstrip("0"), []).append(end[:cut])
     for rest, heads in groups.items():
         alone = sorted({head.lstrip("0") or "0" for head in heads}, key=len)
-        longer = f"[1-9][0-9]*{_group('|'.join(heads))}"
+        longer = f"[1-9][0-9]*(?:{'|'.join(heads)})"
         fraction = rf"\.{rest}0*" if rest else r"(?:\.0+)?"
-        parts.append(f"{_group('|'.join([*alone, longer]))}{fraction}")
-    return f"-?{_group('|'.join(parts))}"
+        parts.append(f"(?:{'|'.join([*alone, longer])}){fraction}")
+    return f"-?(?:{'|'.join(parts)})"
 
 
 def bounded(value: Fraction) -> bool:
     """Whether a bound is one that can be written."""
-    return abs(value) < 10**_LONGEST and replace(Span(value), high=value).low == value
+    return abs(value) < 10**_LONGEST and (value * 10**_LONGEST).denominator == 1

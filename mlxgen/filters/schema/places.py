@@ -66,6 +66,7 @@ _OVERLAPS = 3  # patterns of keys whose overlaps are written out
 _OPENING = frozenset({"additionalProperties", "unevaluatedProperties", "patternProperties"})
 _STATES = 4000  # of an object whose keys are counted
 _PAIRS = 5000  # branches of a oneOf that are compared
+_MODULUS = 10_000  # the engine counts multiples in as many states
 ANY_KEY = "ANY_KEY"
 """The terminal of all keys, and what it is."""
 ANY_KEY_IS = f"/\\x{{22}}{ANY_CHAR}*\\x{{22}}/"
@@ -446,16 +447,20 @@ class Places:
             step = Fraction(
                 lcm(*(s.numerator for s in steps)), gcd(*(s.denominator for s in steps))
             )
-            texts = numbers.multiples(step, span, whole=whole)
-            if texts is None:
+            found = numbers.multiples(step, span, whole=whole)
+            if found is not None:
+                return (
+                    Leaf(found.lark)
+                    if found.every
+                    else Either(why=f"there are no such multiples {shown(span)}")
+                )
+            if step.numerator <= _MODULUS:
                 return Given(given_of(span, step, whole=whole))
-            if not texts:
-                return Either(why=f"there are no such multiples {shown(span)}")
-            return Leaf(" & ".join(f"/{text}/" for text in texts))
-        text = numbers.integers(span) if whole else numbers.numbers(span)
-        if text is None:
-            return Either(why=f"there are no {kind} {shown(span)}")
-        return Leaf(f"/{text}/")
+            self.checked["multipleOf"] = None
+        found = numbers.numbers(span, whole=whole)
+        return (
+            Either(why=f"there are no {kind} {shown(span)}") if found is None else Leaf(found.lark)
+        )
 
     def _string(self, plain: Sequence[Schema]) -> Leaf | Either:
         least, most = lengths_of(plain, "minLength", "maxLength")

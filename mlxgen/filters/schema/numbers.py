@@ -276,4 +276,4 @@ def _multiple_of(step: Fraction) -> str | None:
 
 def bounded(value: Fraction) -> bool:
     """Whether a bound is one that can be written."""
-    return abs(value) < 10**_LONGEST and (value * 10**_LONGEST).denominator == 1
+    return abs(value) < 10**_LONGEST and (value * Fraction(10**_LONGEST)).denominator == 1

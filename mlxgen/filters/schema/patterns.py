@@ -1,10 +1,11 @@
-r"""Patterns of JSON schemas, which are ECMA-262's, as expressions of JSON text.
+r"""Patterns of JSON schemas, which are ECMA-262's, as expressions of Python and of JSON text.
 
-``parse`` reads a pattern as ECMA does with the flag ``u``, but takes what is harmless of other
-dialects (``\-``, ``\A``, ``\Z``, ``(?P<name>...)``, ``(?i)`` at the beginning). ``spelled`` writes
-what it matches as a terminal of Lark over JSON strings, quotes included, and ``searched`` as an
-expression of Python's ``regex``. In JSON text a character has one spelling: itself, or its short
-escape, or ``\u00..`` for other control characters.
+``searched`` writes a pattern as Python's ``regex`` and ``re`` read it, with each class and escape
+written out. It reads what ECMA does with the flag ``u``, and what is harmless of other dialects
+(``\-``, ``\A``, ``\Z``, ``(?P<name>...)``, ``(?i)`` at the beginning). ``spelled`` has Python's own
+parser read that, and writes what it matches as a terminal of Lark over JSON strings, quotes
+included. In JSON text a character has one spelling: itself, or its short escape, or ``\u00..`` for
+other control characters.
 
 Invariant: a JSON string with that spelling matches ``spelled`` if and only if the pattern is
 found in its value.
@@ -13,25 +14,49 @@ found in its value.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import NoReturn, TypeAlias
+from re import _constants as op  # type: ignore[attr-defined]
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any, NoReturn, TypeAlias
 
 from ...errors import GrammarError
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Characters, as ascending ranges that do not touch."""
+Part: TypeAlias = tuple[Any, Any]
+"""What Python's parser makes of a part of a pattern: what it is, and of what."""
 
 _LAST = 0x10FFFF
-_WAYS = 64  # ways in which a pattern may use its anchors
 _MAX_REPEAT = 5000
 _COSTLY = 2000  # repetitions within repetitions that the engine would keep apart
 _SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
 _CONTROLS = {"n": 10, "r": 13, "t": 9, "v": 11, "f": 12, "0": 0}
-_COUNTS = re.compile(r"\{(\d+)(,?)(\d*)\}")
-_NAME = re.compile(r"P?<([A-Za-z_$][\w$]*)>")
+
+_HEX = "[0-9a-fA-F]"
+_ESCAPE = (
+    r"\\(?:(?P<set>[dDwWsS])|(?P<property>[pP]\{[^}]+\})"
+    rf"|u(?P<pair>[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}})"
+    rf"|u(?P<four>{_HEX}{{4}})|x(?P<two>{_HEX}{{2}})|U(?P<eight>{_HEX}{{8}})"
+    rf"|[ux]\{{(?P<any>{_HEX}+)\}}|c(?P<control>[A-Za-z])|(?P<other>.))"
+)
+_CHARS = re.compile(rf"{_ESCAPE}|(?P<char>.)", re.DOTALL)
+_PART = re.compile(
+    r"(?P<edge>[\^$]|\\[AZz])|(?P<word>\\[bB])|\\(?P<back>[1-9]\d*)|\\k<(?P<again>[^>]+)>"
+    rf"|(?P<escape>{_ESCAPE})|\[(?P<class>\^?)"
+    r"|(?P<look>\(\?(?:[:=!]|<[=!]))|\(\?P?<(?P<name>[A-Za-z_$][\w$]*)>|(?P<odd>\(\?)"
+    r"|(?P<repeat>[*+?]|\{(?P<least>\d+)(?P<comma>,?)(?P<most>\d*)\})|(?P<plain>[()|])"
+    r"|(?P<dot>\.)|(?P<char>.)",
+    re.DOTALL,
+)
+_LOOKS = (op.ASSERT, op.ASSERT_NOT)
+_NOTHING = r"[^\s\S]"
+_SAID = {  # by Python, and by us
+    "missing ), unterminated subpattern": "unclosed group",
+    "unbalanced parenthesis": "a ) without its (",
+}
 
 
 class UnsupportedError(Exception):
@@ -98,250 +123,119 @@ def _either_case(ranges: Ranges) -> Ranges:
     return union(both)
 
 
-# ---- what a pattern is made of -----------------------------------------------------------------
+# ---- as Python reads it ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Chars:
-    """One of some characters."""
-
-    ranges: Ranges
-
-
-@dataclass(frozen=True, slots=True)
-class Seq:
-    """One after the other."""
-
-    parts: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Alt:
-    """One of several."""
-
-    parts: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Repeat:
-    """So many times."""
-
-    part: Node
-    least: int
-    most: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A group to which a back reference may refer."""
-
-    part: Node
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """The beginning or the end of the text."""
-
-    is_end: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What must follow (or come before) a place, or must not."""
-
-    part: Node
-    negated: bool
-    behind: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Odd:
-    """A word boundary or a back reference, in Python's spelling; what it repeats, if anything."""
-
-    text: str
-    again: Node | None = None
-
-
-Node: TypeAlias = Chars | Seq | Alt | Repeat | Group | Edge | Look | Odd
+def searched(pattern: str) -> str:
+    """The same pattern for ``regex.search``. GrammarError if it is not valid."""
+    return _read(pattern)[0]
 
 
 @lru_cache(512)
-def parse(pattern: str) -> Node:
-    """Reads a pattern. GrammarError if it is not valid."""
+def _read(pattern: str) -> tuple[str, Sequence[Part]]:
+    """A pattern in Python's spelling, and its parts."""
+    text = _Translation(pattern).text()
     try:
-        return _Reader(pattern).whole()
+        return text, _parser.parse(text).data
+    except re.error as error:
+        what = _SAID.get(error.msg, error.msg)
+        raise GrammarError(f"the pattern {pattern} is not valid: {what}") from None
     except RecursionError:
         raise GrammarError("the pattern is nested too deeply") from None
 
 
-class _Reader:
-    """A recursive descent parser; ``_at`` is the place in the pattern."""
+class _Translation:
+    """A pattern on its way to Python's spelling; ``_at`` is the place in it."""
 
     def __init__(self, pattern: str) -> None:
-        self._text = pattern
-        self._at = 0
-        self._groups = 0
-        self._names: dict[str, int] = {}
-        self._groups_read: dict[int, Node] = {}
-        self._any_case = False
-        self._dot = others(_NEWLINES)
+        self._pattern = pattern
+        flags = re.match(r"\(\?([ims]+)\)", pattern)
+        if flags and "m" in flags[1]:
+            raise UnsupportedError("the flag m")
+        self._at = flags.end() if flags else 0
+        self._any_case = bool(flags and "i" in flags[1])
+        self._dot = ((0, _LAST),) if flags and "s" in flags[1] else others(_NEWLINES)
+        self._groups: list[str | None] = []  # their names
 
-    def whole(self) -> Node:
-        if flags := re.match(r"\(\?([ims]+)\)", self._text):
-            if "m" in flags[1]:
-                raise UnsupportedError("the flag m")
-            self._at = flags.end()
-            self._any_case = "i" in flags[1]
-            self._dot = ((0, _LAST),) if "s" in flags[1] else self._dot
-        node = self._either()
-        if self._at < len(self._text):
-            self._fail("a ) without its (")
-        return node
+    def text(self) -> str:
+        text = ""
+        while part := _PART.match(self._pattern, self._at):
+            self._at = part.end()
+            text += self._part(part)
+        return text
 
-    def _either(self) -> Node:
-        parts = [self._row()]
-        while self._take("|"):
-            parts.append(self._row())
-        return parts[0] if len(parts) == 1 else Alt(tuple(parts))
+    def _part(self, part: re.Match[str]) -> str:
+        kind, text = part.lastgroup, part[0]
+        if kind == "edge":
+            return r"(?:\A)" if text in ("^", r"\A") else r"(?:\Z)"
+        if kind == "word":
+            return f"(?a:{text})"
+        if kind == "back":
+            return f"(?:{text})"
+        if kind == "again":
+            if part["again"] not in self._groups:
+                self._fail(f"there is no group {part['again']!r}")
+            return rf"(?:\{self._groups.index(part['again']) + 1})"
+        if kind == "odd":
+            self._fail("a group of an unknown kind: (?")
+        if kind == "name" or text == "(":
+            self._groups.append(part["name"])
+            return "("
+        if kind in ("look", "plain"):
+            return text
+        if kind == "repeat":
+            return self._repeat(part)
+        if kind == "class":
+            return _class_of(self._class(negated=bool(part["class"])))
+        if kind == "dot":
+            return _class_of(self._dot)
+        self._at = part.start()
+        return _class_of(self._cased(self._chars("a backslash at its end")))
 
-    def _row(self) -> Node:
-        parts: list[Node] = []
-        while self._at < len(self._text) and self._text[self._at] not in "|)":
-            parts.append(self._repeated(self._part()))
-        return parts[0] if len(parts) == 1 else Seq(tuple(parts))
+    def _repeat(self, part: re.Match[str]) -> str:
+        least, most = int(part["least"] or 0), int(part["most"] or 0)
+        if max(least, most) > _MAX_REPEAT:
+            self._fail(f"repetitions go up to {_MAX_REPEAT}")
+        if part["most"] and most < least:
+            self._fail(f"{part[0]} allows nothing")
+        if self._pattern.startswith("?", self._at):  # what is lazy matches the same texts
+            self._at += 1
+        after = self._pattern[self._at : self._at + 1]
+        if after and after in "*+?":
+            self._fail(f"nothing to repeat before {after!r}")
+        return part[0]
 
-    def _repeated(self, part: Node) -> Node:
-        counts = _COUNTS.match(self._text, self._at)
-        if self._take("*"):
-            least, most = 0, None
-        elif self._take("+"):
-            least, most = 1, None
-        elif self._take("?"):
-            least, most = 0, 1
-        elif counts:
-            self._at = counts.end()
-            least = int(counts[1])
-            most = least if not counts[2] else int(counts[3]) if counts[3] else None
-            if max(least, most or 0) > _MAX_REPEAT:
-                self._fail(f"repetitions go up to {_MAX_REPEAT}")
-            if most is not None and most < least:
-                self._fail(f"{counts[0]} allows nothing")
+    def _chars(self, missing: str) -> Ranges:
+        """The next character, or what the next escape means."""
+        part = _CHARS.match(self._pattern, self._at)
+        if part is None or part[0] == "\\":
+            self._fail(missing)
+        self._at = part.end()
+        kind, text = part.lastgroup, part[part.lastgroup or 0]
+        if kind == "set":
+            return _SETS[text] if text.islower() else others(_SETS[text.lower()])
+        if kind == "property":
+            found = _of_property(text[2:-1])
+            return found if text[0] == "p" else others(found)
+        if kind == "pair":
+            code = 0x10000 + ((int(text[:4], 16) - 0xD800) << 10) + int(text[6:], 16) - 0xDC00
+        elif kind == "control":
+            code = ord(text) % 32
+        elif kind == "other":
+            code = _CONTROLS.get(text, ord(text))
         else:
-            return part
-        self._take("?")  # what is lazy matches the same texts
-        if self._text[self._at : self._at + 1] in ("*", "+", "?") and self._at < len(self._text):
-            self._fail(f"nothing to repeat before {self._text[self._at]!r}")
-        return Repeat(part, least, most)
-
-    def _part(self) -> Node:
-        char = self._text[self._at]
-        self._at += 1
-        if char == "(":
-            return self._group()
-        if char == "[":
-            return Chars(self._cased(self._class()))
-        if char == ".":
-            return Chars(self._dot)
-        if char in "^$":
-            return Edge(char == "$")
-        if char in "*+?":
-            self._fail(f"nothing to repeat before {char!r}")
-        if char == "\\":
-            return self._escaped()
-        return Chars(self._cased(((ord(char), ord(char)),)))
-
-    def _cased(self, ranges: Ranges) -> Ranges:
-        return _either_case(ranges) if self._any_case else ranges
-
-    def _group(self) -> Node:
-        for start, negated, behind in (
-            ("?=", False, False), ("?!", True, False), ("?<=", False, True), ("?<!", True, True),
-        ):  # fmt: skip
-            if self._take(start):
-                return Look(self._closed(), negated, behind)
-        if self._take("?:"):
-            return self._closed()
-        self._groups += 1
-        number = self._groups
-        if self._take("?"):
-            name = _NAME.match(self._text, self._at)
-            if name is None:
-                self._fail("a group of an unknown kind: (?")
-            self._at = name.end()
-            self._names[name[1]] = number
-        part = self._groups_read[number] = self._closed()
-        return Group(part, number)
-
-    def _closed(self) -> Node:
-        node = self._either()
-        if not self._take(")"):
-            self._fail("unclosed group")
-        return node
-
-    def _escaped(self) -> Node:
-        char = self._text[self._at : self._at + 1]
-        if char in ("b", "B"):
-            self._at += 1
-            return Odd(f"\\{char}")
-        if char in ("A", "Z", "z"):
-            self._at += 1
-            return Edge(char != "A")
-        if digits := re.compile(r"[1-9]\d*").match(self._text, self._at):
-            self._at = digits.end()
-            return Odd(f"(?:\\{digits[0]})", self._groups_read.get(int(digits[0])))
-        if char == "k" and (name := re.compile(r"k<([^>]+)>").match(self._text, self._at)):
-            self._at = name.end()
-            if name[1] not in self._names:
-                self._fail(f"there is no group {name[1]!r}")
-            number = self._names[name[1]]
-            return Odd(f"(?:\\{number})", self._groups_read.get(number))
-        return Chars(self._cased(self._set_or_code()))
-
-    def _set_or_code(self) -> Ranges:
-        """What follows a backslash, if it is a character or a set of them."""
-        char = self._text[self._at : self._at + 1]
-        if not char:
-            self._fail("a backslash at its end")
-        self._at += 1
-        if char.lower() in _SETS:
-            found = _SETS[char.lower()]
-            return found if char.islower() else others(found)
-        if char in "pP" and (name := re.compile(r"\{([^}]+)\}").match(self._text, self._at)):
-            self._at = name.end()
-            found = _of_property(name[1])
-            return found if char == "p" else others(found)
-        code = self._code(char)
+            code = ord(text) if kind == "char" else int(text, 16)
+        if code > _LAST:
+            self._fail(f"{part[0]} is not a character")
         return ((code, code),)
 
-    def _code(self, char: str) -> int:
-        if char in _CONTROLS:
-            return _CONTROLS[char]
-        if char == "c" and (letter := re.compile("[A-Za-z]").match(self._text, self._at)):
-            self._at += 1
-            return ord(letter[0]) % 32
-        for start, digits in (("u", r"\{([0-9A-Fa-f]+)\}"), ("u", "([0-9A-Fa-f]{4})"),
-                              ("x", "([0-9A-Fa-f]{2})"), ("x", r"\{([0-9A-Fa-f]+)\}"),
-                              ("U", "([0-9A-Fa-f]{8})")):  # fmt: skip
-            if char == start and (number := re.compile(digits).match(self._text, self._at)):
-                self._at = number.end()
-                code = int(number[1], 16)
-                low = re.compile(r"\\u([dD][c-fC-F][0-9A-Fa-f]{2})").match(self._text, self._at)
-                if 0xD800 <= code < 0xDC00 and low:  # a pair
-                    self._at = low.end()
-                    return 0x10000 + ((code - 0xD800) << 10) + int(low[1], 16) - 0xDC00
-                if code > _LAST:
-                    self._fail(f"\\{start}{{{number[1]}}} is not a character")
-                return code
-        return ord(char)
-
-    def _class(self) -> Ranges:
-        negated = self._take("^")
+    def _class(self, *, negated: bool) -> Ranges:
         found: list[tuple[int, int]] = []
-        while not self._take("]"):
+        while not self._takes("]"):
             low = self._in_class()
-            dash = self._text[self._at : self._at + 1] == "-"
-            if dash and self._text[self._at + 1 : self._at + 2] not in ("]", ""):
+            if self._pattern[self._at : self._at + 1] == "-" and (
+                self._pattern[self._at + 1 : self._at + 2] not in ("]", "")
+            ):
                 self._at += 1
                 high = self._in_class()
                 if _is_one(low) and _is_one(high):
@@ -352,32 +246,33 @@ class _Reader:
                     found += (*low, (45, 45), *high)
             else:
                 found += low
-        ranges = union(found)
-        return others(self._cased(ranges)) if negated else ranges
+        ranges = self._cased(union(found))
+        return others(ranges) if negated else ranges
 
     def _in_class(self) -> Ranges:
-        char = self._text[self._at : self._at + 1]
-        if not char:
-            self._fail("unclosed class")
-        self._at += 1
-        if char != "\\":
-            return ((ord(char), ord(char)),)
-        if self._take("b"):
-            return ((8, 8),)
-        return self._set_or_code()
+        return ((8, 8),) if self._takes(r"\b") else self._chars("unclosed class")
 
-    def _take(self, text: str) -> bool:
-        if not self._text.startswith(text, self._at):
-            return False
-        self._at += len(text)
-        return True
+    def _cased(self, ranges: Ranges) -> Ranges:
+        return _either_case(ranges) if self._any_case else ranges
+
+    def _takes(self, text: str) -> bool:
+        taken = self._pattern.startswith(text, self._at)
+        self._at += len(text) if taken else 0
+        return taken
 
     def _fail(self, what: str) -> NoReturn:
-        raise GrammarError(f"the pattern {self._text} is not valid: {what}")
+        raise GrammarError(f"the pattern {self._pattern} is not valid: {what}")
 
 
 def _is_one(ranges: Ranges) -> bool:
     return len(ranges) == 1 and ranges[0][0] == ranges[0][1]
+
+
+def _class_of(ranges: Ranges) -> str:
+    if _is_one(ranges):
+        return re.escape(chr(ranges[0][0]))
+    codes = [f"\\U{a:08x}-\\U{b:08x}" for a, b in ranges]
+    return f"[{''.join(codes)}]" if codes else "(?!)"
 
 
 # ---- as an expression of JSON text -------------------------------------------------------------
@@ -387,10 +282,6 @@ def _code(code: int) -> str:
     return chr(code) if chr(code).isascii() and chr(code).isalnum() else f"\\x{{{code:x}}}"
 
 
-def _class(ranges: Ranges) -> str:
-    return "".join(_code(a) if a == b else f"{_code(a)}-{_code(b)}" for a, b in ranges)
-
-
 @lru_cache(1024)
 def char_text(ranges: Ranges) -> str:
     """An expression for the JSON spellings of these characters."""
@@ -398,7 +289,8 @@ def char_text(ranges: Ranges) -> str:
     special = [c for a, b in ranges for c in range(a, min(b, 92) + 1) if c < 32 or c in (34, 92)]
     short = "".join(_code(ord(_SHORT[c])) for c in special if c in _SHORT)
     long = [f"{c:02x}" for c in special if c not in _SHORT]
-    parts = [f"[{_class(plain)}]"] if plain else []
+    parts = [f"[{''.join(_code(a) if a == b else f'{_code(a)}-{_code(b)}' for a, b in plain)}]"]
+    parts = parts if plain else []
     parts += [f"\\\\[{short}]"] if short else []
     if long:
         either = "|".join(
@@ -406,7 +298,7 @@ def char_text(ranges: Ranges) -> str:
         )
         parts.append(f"\\\\u00(?:{either})")
     if not parts:
-        return "[^\\s\\S]"
+        return _NOTHING
     return parts[0] if len(parts) == 1 and plain else f"(?:{'|'.join(parts)})"
 
 
@@ -436,80 +328,86 @@ def spelled(pattern: str, *, loose: bool = False) -> str:
     GrammarError if it is not valid, UnsupportedError if no automaton matches it. ``loose``: then
     some others as well, as if it did not look around.
     """
-    node = parse(pattern)
-    while isinstance(node, Group):
-        node = node.part
-    options = node.parts if isinstance(node, Alt) else (node,)
-    if not any(_looks(option) for option in options):
-        return _quoted(_found(_ways(node, loose)))
-    return " | ".join(_with_looks(option, loose) for option in options)
+    parts = _read(pattern)[1]
+    while len(parts) == 1 and parts[0][0] is op.SUBPATTERN:
+        parts = parts[0][1][-1]
+    one = len(parts) == 1 and parts[0][0] is op.BRANCH
+    options = parts[0][1][1] if one else [parts]
+    if not any(map(_looks, options)):
+        return _quoted(_ways(parts, loose))
+    return " | ".join(_with_looks(list(option), loose) for option in options)
 
 
-def _with_looks(node: Node, loose: bool) -> str:
+def _with_looks(parts: list[Part], loose: bool) -> str:
     """An option that may begin with what must follow the beginning of the text."""
-    parts = list(node.parts) if isinstance(node, Seq) else [node]
-    looks: list[Look] = []
-    if parts and parts[0] == Edge(is_end=False):
-        while len(parts) > 1 and isinstance(look := parts[1], Look) and not look.behind:
-            looks.append(look)
-            del parts[1]
-    texts = [_quoted(_found(_ways(Seq(tuple(parts)), loose)))]
-    for look in looks:
-        at_start = Seq((Edge(is_end=False), look.part))
+    looks: list[Part] = []
+    start = (op.AT, op.AT_BEGINNING_STRING)
+    if parts and parts[0] == start:
+        while len(parts) > 1 and parts[1][0] in _LOOKS and parts[1][1][0] > 0:
+            looks.append(parts.pop(1))
+    texts = [_quoted(_ways(parts, loose))]
+    for kind, (_, inner) in looks:
+        sign = "~" if kind is op.ASSERT_NOT else ""
         try:
-            texts.append(f"{'~' if look.negated else ''}{_quoted(_found(_ways(at_start)))}")
+            texts.append(f"{sign}{_quoted(_ways([start, *inner]))}")
         except UnsupportedError:
             if not loose:
                 raise
     return " & ".join(texts)
 
 
-def _looks(node: Node) -> bool:
-    if isinstance(node, Look):
-        return True
-    if isinstance(node, Repeat | Group):
-        return _looks(node.part)
-    return isinstance(node, Seq | Alt) and any(map(_looks, node.parts))
+def _looks(parts: Iterable[Part]) -> bool:
+    return any(kind in _LOOKS or any(map(_looks, _inner(kind, of))) for kind, of in parts)
 
 
-def _quoted(text: str) -> str:
-    return f"/\\x{{22}}{text}\\x{{22}}/"
+def _inner(kind: Any, of: Any) -> Sequence[Sequence[Part]]:
+    """The patterns within a part."""
+    if kind is op.BRANCH:
+        options: Sequence[Sequence[Part]] = of[1]
+        return options
+    return [of[-1]] if kind in (op.SUBPATTERN, op.MAX_REPEAT) else []
 
 
-def _found(ways: Sequence[_Way]) -> str:
-    """Texts that are found in one of these ways."""
-    if not ways:
-        return "[^\\s\\S]"
+def _quoted(ways: Sequence[_Way]) -> str:
+    """The JSON strings in which one of these ways is found."""
     around = f"{ANY_CHAR}*"
-    texts = [
-        f"{'' if way.starts else around}{way.text}{'' if way.ends else around}" for way in ways
-    ]
-    return texts[0] if len(texts) == 1 else f"(?:{'|'.join(texts)})"
+    texts = [f"{'' if w.starts else around}{w.text}{'' if w.ends else around}" for w in ways]
+    return f"/\\x{{22}}{_one_of(texts)}\\x{{22}}/"
 
 
-def _ways(node: Node, loose: bool = False) -> list[_Way]:
-    if isinstance(node, Chars):
-        return [_Way(char_text(node.ranges), empty=False)]
-    if isinstance(node, Edge):
-        return [_Way("", empty=True, starts=not node.is_end, ends=node.is_end)]
-    if isinstance(node, Group):
-        return _ways(node.part, loose)
-    if isinstance(node, Alt):
-        return _joined([way for part in node.parts for way in _ways(part, loose)])
-    if isinstance(node, Repeat):
-        return _repeated(node, loose)
-    if isinstance(node, Seq):
-        ways = [_Way("", empty=True)]
-        for part in node.parts:
-            ways = [
-                w for a, b in product(ways, _ways(part, loose)) if (w := _then(a, b)) is not None
-            ]
-            ways = _joined(ways) if len(ways) > 1 else ways
-        return ways
+def _one_of(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"(?:{'|'.join(texts)})" if texts else _NOTHING
+
+
+def _ways(parts: Iterable[Part], loose: bool = False) -> list[_Way]:
+    """The ways to match one part after the other."""
+    ways = [_Way("", empty=True)]
+    for kind, of in parts:
+        each = _ways_of(kind, of, loose)
+        ways = _joined([w for a, b in product(ways, each) if (w := _then(a, b)) is not None])
+    return ways
+
+
+def _ways_of(kind: Any, of: Any, loose: bool) -> list[_Way]:
+    if kind is op.LITERAL:
+        return [_Way(char_text(((of, of),)), empty=False)]
+    if kind is op.IN:
+        ranges = union((each, each) if k is op.LITERAL else each for k, each in of)
+        return [_Way(char_text(ranges), empty=False)]
+    if kind is op.AT and of in (op.AT_BEGINNING_STRING, op.AT_END_STRING):
+        is_end = of is op.AT_END_STRING
+        return [_Way("", empty=True, starts=not is_end, ends=is_end)]
+    if kind is op.SUBPATTERN:
+        return _ways(of[-1], loose)
+    if kind is op.BRANCH:
+        return _joined([way for part in of[1] for way in _ways(part, loose)])
+    if kind is op.MAX_REPEAT:
+        return _repeated(of[0], of[1], of[2], loose)
+    if kind is op.FAILURE or (kind is op.ASSERT_NOT and not of[1]):
+        return []
     if not loose:
-        raise UnsupportedError("a look around" if isinstance(node, Look) else "a back reference")
-    again = node.again if isinstance(node, Odd) else None
-    return [_Way("", empty=True)] if again is None else _ways(again, loose)
+        raise UnsupportedError("a look around, a word boundary or a back reference")
+    return [_Way(f"{ANY_CHAR}*" if kind is op.GROUPREF else "", empty=True)]
 
 
 def _then(first: _Way, second: _Way) -> _Way | None:
@@ -527,69 +425,41 @@ def _joined(ways: Sequence[_Way]) -> list[_Way]:
     kinds: dict[tuple[bool, bool], list[_Way]] = {}
     for way in ways:
         kinds.setdefault((way.starts, way.ends), []).append(way)
-    joined = []
-    for (starts, ends), alike in kinds.items():
-        texts = list(dict.fromkeys(way.text for way in alike))
-        text = texts[0] if len(texts) == 1 else f"(?:{'|'.join(texts)})"
-        joined.append(_Way(text, any(way.empty for way in alike), starts, ends))
-    return joined
+    return [
+        _Way(
+            _one_of(list(dict.fromkeys(w.text for w in alike))), any(w.empty for w in alike), *ends
+        )
+        for ends, alike in kinds.items()
+    ]
 
 
-def _counted(node: Node) -> int:
+def _counted(parts: Iterable[Part]) -> int:
     """How often a part of a repetition may come again before it is its next turn."""
-    if isinstance(node, Repeat):
-        varies = node.most is not None and node.most != node.least
-        return (node.most or 1 if varies else 1) * _counted(node.part)
-    if isinstance(node, Group | Look):
-        return _counted(node.part)
-    return max(map(_counted, node.parts), default=1) if isinstance(node, Seq | Alt) else 1
+    found = 1
+    for kind, of in parts:
+        inner = max(map(_counted, _inner(kind, of)), default=1)
+        varies = kind is op.MAX_REPEAT and of[1] is not op.MAXREPEAT and of[0] != of[1]
+        found = max(found, inner * (of[1] or 1) if varies else inner)
+    return found
 
 
-def _repeated(node: Repeat, loose: bool) -> list[_Way]:
-    ways = _ways(node.part, loose)
-    most = node.most
+def _repeated(least: int, most: int | None, parts: Sequence[Part], loose: bool) -> list[_Way]:
+    most = None if most is op.MAXREPEAT else most
+    ways = _ways(parts, loose)
+    nothing = [_Way("", empty=True)] if least == 0 else []
     if any(way.starts or way.ends for way in ways):
         if any(not (way.starts or way.ends) for way in ways) and most != 1:
             if loose:
                 return [_Way(f"{ANY_CHAR}*", empty=True)]
             raise UnsupportedError("an anchor in a repetition")
         some = ways if most != 0 else []  # more than one of them would have to be empty
-        return _joined([*some, _Way("", empty=True)] if node.least == 0 else some)
+        return _joined([*some, *nothing])
     if not ways:
-        return [_Way("", empty=True)] if node.least == 0 else []
-    if most is not None and most != node.least and most * _counted(node.part) > _COSTLY:
+        return nothing
+    if most is not None and most != least and most * _counted(parts) > _COSTLY:
         if not loose:
             raise UnsupportedError("long repetitions within a repetition")
         most = None
-    counts = f"{{{node.least},{'' if most is None else most}}}"
+    counts = f"{{{least},{'' if most is None else most}}}"
     counts = {"{0,}": "*", "{1,}": "+", "{0,1}": "?"}.get(counts, counts)
-    return [_Way(f"(?:{ways[0].text}){counts}", ways[0].empty or node.least == 0)]
-
-
-# ---- as an expression of Python's regex --------------------------------------------------------
-
-
-@lru_cache(512)
-def searched(pattern: str) -> str:
-    """The same pattern for ``regex.search``. GrammarError if it is not valid."""
-    return _python(parse(pattern))
-
-
-def _python(node: Node) -> str:
-    if isinstance(node, Chars):
-        codes = [f"\\U{a:08x}-\\U{b:08x}" for a, b in node.ranges]
-        return f"[{''.join(codes)}]" if codes else "(?!)"
-    if isinstance(node, Edge):
-        return r"\Z" if node.is_end else r"\A"
-    if isinstance(node, Odd):
-        return {r"\b": r"(?a:\b)", r"\B": r"(?a:\B)"}.get(node.text, node.text)
-    if isinstance(node, Repeat):
-        counts = f"{{{node.least},{'' if node.most is None else node.most}}}"
-        return f"(?:{_python(node.part)}){counts}"
-    if isinstance(node, Group):
-        return f"({_python(node.part)})"
-    if isinstance(node, Look):
-        sign = ("<" if node.behind else "") + ("!" if node.negated else "=")
-        return f"(?{sign}{_python(node.part)})"
-    join: Callable[[Iterable[str]], str] = ("|" if isinstance(node, Alt) else "").join
-    return f"(?:{join(map(_python, node.parts))})"
+    return [_Way(f"(?:{ways[0].text}){counts}", ways[0].empty or least == 0)]

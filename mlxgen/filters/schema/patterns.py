@@ -17,9 +17,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from itertools import product
-from re import _constants as op  # type: ignore[attr-defined]
-from re import _parser  # type: ignore[attr-defined]
 from typing import Any, NoReturn, TypeAlias
 
 from ...errors import GrammarError
@@ -28,6 +27,9 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Characters, as ascending ranges that do not touch."""
 Part: TypeAlias = tuple[Any, Any]
 """What Python's parser makes of a part of a pattern: what it is, and of what."""
+
+op: Any = import_module("re._constants")  # which type checkers do not know
+_parser: Any = import_module("re._parser")
 
 _LAST = 0x10FFFF
 _MAX_REPEAT = 5000
@@ -136,12 +138,13 @@ def _read(pattern: str) -> tuple[str, Sequence[Part]]:
     """A pattern in Python's spelling, and its parts."""
     text = _Translation(pattern).text()
     try:
-        return text, _parser.parse(text).data
+        parts: Sequence[Part] = _parser.parse(text).data
     except re.error as error:
         what = _SAID.get(error.msg, error.msg)
         raise GrammarError(f"the pattern {pattern} is not valid: {what}") from None
     except RecursionError:
         raise GrammarError("the pattern is nested too deeply") from None
+    return text, parts
 
 
 class _Translation:

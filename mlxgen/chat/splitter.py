@@ -390,7 +390,7 @@ class Splitter:
             call = Call(source, tools.offered, tools.marks)
             self._call, source.kept, source.reached = call, 0, begin
             source.limit = begin + _NEAR if self._far >= _PATIENCE else math.inf
-            reading = call.read(style.read(call, begin))
+            reading = call.read(style.reads.read(call, begin))
             try:
                 while True:
                     next(reading)
@@ -412,7 +412,7 @@ class Splitter:
     def _pass_on(self, call: Call) -> None:
         """Passes on what is new of a call that is not over."""
         calls = self._start(call)
-        more = call.given.take()
+        more = call.take()
         if self._shows and (calls or more):
             self._spans.append(Span("call", "", self._at, calls, more))
 
@@ -423,7 +423,7 @@ class Splitter:
         place -= before - len(self._source.text)
         span = self._release("call", place)
         if self._shows:
-            self._spans[-1] = span._replace(calls=calls, more=call.given.take(), ended=ended)
+            self._spans[-1] = span._replace(calls=calls, more=call.take(), ended=ended)
         self.is_unfinished = self.is_unfinished or call.is_broken
 
     def _start(self, call: Call) -> tuple[ToolCall, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from .schema import Schema, grows, of_text, properties_of, property_of, settled
-from .values import BrokenError, Source, Waiting, compiled, dumped, escaped
+from .values import BrokenError, Source, Waiting, dumped, escaped, literal
 
 Tool: TypeAlias = Mapping[str, Any]
 
@@ -59,45 +59,72 @@ def _plain(name: str) -> str:
 
 class Marks(NamedTuple):
     """Patterns of what may come around a call: marks with which calls begin, those with which they
-    end, and these and other calls together."""
+    end, how calls begin between them, and what may come after one: its end, or another."""
 
     starts: str
     ends: str
+    begins: str
     borders: str
 
 
-class Arguments:
-    """The arguments of a call; see ``values.Fields``."""
+class Call:
+    """A call that is read from a source, and its arguments as ``values.Fields`` take them.
 
-    def __init__(self, schema: Any, source: Source) -> None:
-        self._schema = schema
-        self._source = source
-        self.known = [*properties_of(schema, schema)]  # the names of those in the schema
+    ``name`` is the tool's, once it is known, and ``known`` are the arguments in its schema.
+    ``place`` is where the call ends, ``is_begun`` whether it was passed on, ``is_broken`` whether
+    it broke after that, and ``is_long`` whether it has to be passed on before its end.
+    """
+
+    over = "(?!)"
+
+    def __init__(self, source: Source, offered: Offered, marks: Marks) -> None:
+        self.source = source
+        self.marks = marks
+        self.ends = rf"\s*(?:{marks.borders}|{{end}})"  # what follows it
+        self.follow = self.after_string("}")
+        self.name: str | None = None
+        self.id: str | None = None
+        self.place = 0
+        self.is_begun = self.is_broken = self.is_long = False
+        self._offered = offered
+        self._schema: Any = {}
+        self.known: Sequence[str] = ()
         self._given: set[str] = set()
         self._parts: list[str] = []
-        self._growing = 0  # characters of the string that grows, with its key
-        self.is_long = False  # whether a string was so long that it has to be passed on
+        self._growing = 0  # characters of the string that grows
+
+    def after_string(self, close: str, ended: str = "") -> str:
+        """What comes after a string that is an argument: another one, the bracket that closes all
+        of them, perhaps as ``ended`` has it, or what follows the call."""
+        close = re.escape(close)
+        key = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[\w$.-]+)\s*[:=]"""
+        return rf"\s*(?:,\s*(?:{key}|{close})|{ended or close}|{self.marks.borders}|{{end}})"
+
+    def named(self, name: str, id: str | None = None) -> None:
+        """Its tool is the one that the name can mean. ``BrokenError`` if there is no such tool."""
+        self.name = self._offered.meant(name)
+        self._schema = self._offered[self.name]
+        self.known = [*properties_of(self._schema, self._schema)]
+        self.id = id if id and ":" in id else self.id
 
     @property
     def missing(self) -> Sequence[str]:
-        """The known ones that were not given so far, not even in part."""
+        """The known arguments that were not given so far, not even in part."""
         return [key for key in self.known if key not in self._given]
 
     def begin(self, key: str, *, quoted: bool = True) -> Callable[[str], None] | None:
         self._growing = 0
         schema = property_of(self._schema, key, self._schema)
-        return self._grow_of(key) if grows(schema, self._schema, quoted=quoted) else None
 
-    def _grow_of(self, key: str) -> Callable[[str], None]:
         def grow(text: str) -> None:
             if not self._growing:
                 self._parts.append(f'{self._named(key)}"')
             self._parts.append(escaped(text))
             self._growing += len(text)
             if self._growing >= HELD:
-                self.is_long, self._source.limit = True, math.inf
+                self.is_long, self.source.limit = True, math.inf
 
-        return grow
+        return grow if grows(schema, self._schema, quoted=quoted) else None
 
     def end(self, key: str, value: Any, *, quoted: bool = True) -> None:
         if self._growing:
@@ -105,10 +132,8 @@ class Arguments:
             self._parts.append('"')
             return
         schema = property_of(self._schema, key, self._schema)
-        if quoted or not isinstance(value, str):
-            value = settled(value, schema, self._schema)
-        else:
-            value = of_text(value, schema, self._schema)
+        is_text = not quoted and isinstance(value, str)
+        value = (of_text if is_text else settled)(value, schema, self._schema)
         self._parts.append(self._named(key) + dumped(value))
 
     def _named(self, key: str) -> str:
@@ -116,59 +141,25 @@ class Arguments:
         self._given.add(key)
         return f"{comma}{dumped(key)}: "
 
-    def close(self) -> None:
-        """All of them are there, as far as they will be."""
-        if self._growing:
-            self._growing = 0
-            self._parts.append('"')
-        self._parts.append("}" if self._given else "{}")
-
-    @property
-    def text(self) -> str:
-        """What is new in their text."""
-        return "".join(self._parts)
+    def give(self, value: Any) -> None:
+        """Takes all arguments as one value, which may be the text of one."""
+        if isinstance(value, str):
+            value = literal(value) if value.strip() else None
+        value = value or {}  # nothing, however it is written
+        if not isinstance(value, dict):
+            raise BrokenError("the arguments are not an object")
+        for key, each in value.items():
+            self.end(str(key), each)
 
     def take(self) -> str:
-        """What is new in their text, once."""
-        more, self._parts = self.text, []
+        """What is new in the text of the arguments, once."""
+        more, self._parts = self.arguments, []
         return more
 
-
-class Call:
-    """A call that is read from a source.
-
-    ``name`` is the tool's, once it is known. ``place`` is where the call ends, ``is_begun`` whether
-    it was passed on, and ``is_broken`` whether it broke after that.
-    """
-
-    def __init__(self, source: Source, offered: Offered, marks: Marks) -> None:
-        self.source = source
-        self.marks = marks
-        self._offered = offered
-        self.name: str | None = None
-        self.id: str | None = None
-        self.given = Arguments({}, source)
-        self.place = 0
-        self.is_begun = self.is_broken = False
-
-    def named(self, name: str, id: str | None = None) -> None:
-        """Its tool is the one that the name can mean. ``BrokenError`` if there is no such tool."""
-        self.name = self._offered.meant(name)
-        self.given = Arguments(self._offered[self.name], self.source)
-        self.id = id if id and ":" in id else self.id
-
-    def ends(self, place: int) -> Waiting[bool]:
-        """Whether the call, or the text, ends at a place."""
-        place = yield from self.source.space(place)
-        if place >= len(self.source.text):
-            return self.source.final
-        match = yield from self.source.match(compiled(self.marks.borders), place)
-        return match is not None and not match.partial
-
     @property
-    def is_long(self) -> bool:
-        """Whether it has to be passed on before its end."""
-        return self.given.is_long
+    def arguments(self) -> str:
+        """What is new in the text of the arguments."""
+        return "".join(self._parts)
 
     def read(self, reading: Waiting[int]) -> Waiting[None]:
         """Reads it to its end; ``BrokenError`` if it is no call."""
@@ -178,4 +169,6 @@ class Call:
             if not self.is_long:
                 raise
             self.place, self.is_broken = self.source.kept, True
-        self.given.close()
+        if self._growing:
+            self._parts.append('"')
+        self._parts.append("}" if self._given else "{}")

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
-from .styles import ARGUMENTS, Headed, Literals, Objects, Style, Tagged
+from .styles import TEXT, Headed, Literals, Objects, Pieces, Style, Tagged, as_text
 from .values import PYTHON, Notation
 
 _LINES = ("{", "[", "```")  # how JSON begins, perhaps in a fence
@@ -30,6 +30,7 @@ class CallFormat:
       or the ``end`` follows.
     - ``paired``: every call has marks of its own; ``space`` comes after the first and before the
       second; ``enforced``: a grammar can be made of it.
+    - ``thought``: what may come before a call, with any ``TEXT``; such a call ends the answer.
     - ``template``, ``tokens``: texts that must all be in the chat template, and tokens that the
       vocabulary must have.
     """
@@ -49,6 +50,7 @@ class CallFormat:
     paired: bool = False
     space: str = ""
     enforced: bool = True
+    thought: Pieces = ()
     template: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
 
@@ -75,7 +77,7 @@ class CallFormat:
     @property
     def styles(self) -> tuple[Style, ...]:
         """All that may stand between the marks, the published one first."""
-        return (self.body, *self.others, *(() if isinstance(self.body, Objects) else (_ANY,)))
+        return (self.body, *self.others, *(() if isinstance(self.body.reads, Objects) else (_ANY,)))
 
     def write(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
         """Calls as the model itself writes them, with their marks."""
@@ -98,170 +100,207 @@ class CallFormat:
         return None
 
 
-_ANY = Objects()  # what other models write, read between the marks of any format
-_LIST = Objects(is_list=True)
-_PARAMETERS = ("name", "parameters")
-_TOOLS = ("tool_name", "parameters")
+def _objects(*keys: str, listed: bool = False, opening: str = "") -> Style:
+    """``{"name": ..., "arguments": {...}}``, one after the other or ``listed``, perhaps after an
+    ``opening``; if the first of two ``keys`` is empty, the name is the key of the arguments."""
+    first, second = keys or ("name", "arguments")
+    named = ("{", f'"{first}"', ": ", "{quoted}", ", ", f'"{second}"', ": ")
+    return Style(
+        reads=Objects(by_name=not first),
+        open=named if first else ("{", "{quoted}", ": "),
+        close=("}",),
+        around=(f"{opening}[", "]") if listed else ("", ""),
+        between=", " if listed else None,
+        spaced=True,
+        first=("[", "```json", "```"),
+        again=(",", ";"),
+        tail=(",", "]", "}", "```"),
+        begins=("{",),
+    )
+
+
+_ANY = _objects()  # what other models write, read between the marks of any format
+_LIST = _objects(listed=True)
 _NAME = r"(?P<name>[^\s<>{}()\[\]\"'`,;=]++)"  # possessive: a long one is not tried in pieces
 _MORE = r"(?:\s+[\w:]+\s*=\s*\"[^\"<>]*\")*?"  # other attributes of a tag
 
 
-def _function(lines: bool) -> Tagged:
-    """Qwen3-Coder's; ``lines``: a value has lines of its own."""
-    line = "\n" if lines else ""
-    return Tagged(
+def _function(line: str) -> Style:
+    """Qwen3-Coder's; ``line``: what stands around a value."""
+    return Style(
         open=("<function={name}>\n",),
         key=(f"<parameter={{key}}>{line}",),
         after=(f"{line}</parameter>\n",),
         close=("</function>",),
-        head=rf"<function\s*=\s*[\"']?{_NAME}[\"']?(?:\s*>|(?=\s*\n\s*<parameter))",
-        tag=r"<parameter\s*=\s*[\"']?(?P<key>[^<>\"'\n]++)(?:[\"']?\s*>|(?=\n))",
-        end="</(?:parameter|{key})>",
-        over="</function>",
-        lines=True,
+        value=as_text,
         begins=("<function=",),
-    )
-
-
-def _invoke(prefix: str, parameter: str, kind: str = "") -> Tagged:
-    """Tags with names as attributes; the ``prefix`` begins those of all elements."""
-    invoke, over = f"{prefix}invoke", f"</{prefix}invoke>"
-    return Tagged(
-        open=(f'<{invoke} name="{{name}}">\n',),
-        key=(f'<{prefix}{parameter} name="{{key}}"{kind}>',),
-        after=(f"</{prefix}{parameter}>\n",),
-        close=(over,),
-        head=rf"<{invoke}{_MORE}\s+name\s*=\s*[\"']?{_NAME}[\"']?[^<>]*>",
-        tag=(
-            rf"<{prefix}{parameter}{_MORE}\s+name\s*=\s*[\"']?(?P<key>[^\"'<>]++)[\"']?"
-            r"(?:\s+string\s*=\s*\"(?P<kind>true|false)\")?[^<>]*>"
+        reads=Tagged(
+            head=rf"<function\s*=\s*[\"']?{_NAME}[\"']?(?:\s*>|(?=\s*\n\s*<parameter))",
+            tag=r"<parameter\s*=\s*[\"']?(?P<key>[^<>\"'\n]++)(?:[\"']?\s*>|(?=\n))",
+            end="</(?:parameter|{key})>",
+            over="</function>",
+            lines=True,
         ),
-        end=f"</(?:{prefix}{parameter}|{{key}})>",
-        over=over,
-        exact=bool(kind),
-        begins=(f"<{invoke}",),
     )
 
 
-def _glm(prefix: str) -> Tagged:
+def _invoke(prefix: str, kind: str = "") -> Style:
+    """Tags with names as attributes; the ``prefix`` begins those of all elements."""
+    invoke, over, parameter = f"{prefix}invoke", f"</{prefix}invoke>", f"{prefix}parameter"
+    return Style(
+        open=(f'<{invoke} name="{{name}}">\n',),
+        key=(f'<{parameter} name="{{key}}"{kind}>',),
+        after=(f"</{parameter}>\n",),
+        close=(over,),
+        value=as_text,
+        begins=(f"<{invoke}",),
+        reads=Tagged(
+            head=rf"<{invoke}{_MORE}\s+name\s*=\s*[\"']?{_NAME}[\"']?[^<>]*>",
+            tag=(
+                rf"<{parameter}{_MORE}\s+name\s*=\s*[\"']?(?P<key>[^\"'<>]++)[\"']?"
+                r"(?:\s+string\s*=\s*\"(?P<kind>true|false)\")?[^<>]*>"
+            ),
+            end=f"</(?:{parameter}|{{key}})>",
+            over=over,
+            exact=bool(kind),
+        ),
+    )
+
+
+def _glm(prefix: str) -> Style:
     """A name, and keys and values between tags whose names begin with ``prefix``."""
     key, key_end = f"<{prefix}arg_key>", f"</{prefix}arg_key>"
     value, value_end = f"<{prefix}arg_value>", f"</{prefix}arg_value>"
-    return Tagged(
+    return Style(
         open=("{name}\n",),
         key=(key, "{key}", key_end, "\n", value),
         after=(value_end, "\n"),
-        head=rf"{_NAME}(?=[\s<{{])",
-        tag=rf"{key}(?P<key>[^<>]+)(?:{key_end}|{value_end})(?:\\n|\s)*{value}",
-        half=rf"(?:{key})?\s{{0,9}}(?P<key>\L<keys>)\s*(?:{key_end})?(?:\\n|\s)*{value}",
-        end=value_end,
-    )
-
-
-def _deepseek(*pieces: str) -> Headed:
-    return Headed(
-        pieces=("<｜tool▁call▁begin｜>", *pieces, "<｜tool▁call▁end｜>"),
-        head=(
-            r"<｜tool▁call▁begin｜>\s*(?:function\s*<｜tool▁sep｜>\s*)?"
-            rf"{_NAME}\s*(?:<｜tool▁sep｜>)?\s*(?:```(?:json)?)?"
-            r"\s*(?=\{|<｜tool▁call▁end｜>)"
+        value=as_text,
+        reads=Tagged(
+            head=rf"{_NAME}(?=[\s<{{])",
+            tag=rf"{key}(?P<key>[^<>]+)(?:{key_end}|{value_end})(?:\\n|\s)*{value}",
+            half=rf"(?:{key})?\s{{0,9}}(?P<key>\L<keys>)\s*(?:{key_end})?(?:\\n|\s)*{value}",
+            end=value_end,
         ),
-        close=("```", "<｜tool▁call▁end｜>"),
-        begins=("<｜tool▁call▁begin｜>",),
     )
 
 
-def _gemma(quote: str) -> Literals:
-    return Literals(
-        head=rf"call:\s*{_NAME}\s*\{{",
-        brackets="{}",
-        signs=(":", ","),
-        notation=Notation(('"""', '"', "'"), raw=quote, words=True),
-        before="call:",
+def _deepseek(head: Pieces, close: Pieces = ()) -> Style:
+    begin, end = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
+    return Style(
+        open=(begin, *head),
+        close=(*close, end),
+        between="",
+        begins=(begin,),
+        reads=Headed(
+            rf"{begin}\s*(?:function\s*<｜tool▁sep｜>\s*)?{_NAME}\s*(?:<｜tool▁sep｜>)?"
+            rf"\s*(?:```(?:json)?)?\s*(?=\{{|{end})",
+            ("```", end),
+        ),
+    )
+
+
+def _gemma(quote: str) -> Style:
+    notation = Notation(('"""', '"', "'"), raw=quote, words=True)
+    return Style(
+        open=("call:{name}{",),
+        key=("{key}:",),
+        comma=",",
+        close=("}",),
+        value=notation.written,
         begins=("call:",),
+        again=(",",),
+        reads=Literals(rf"call:\s*{_NAME}\s*\{{", "}", notation),
     )
 
 
-_PYTHON = Literals(
-    head=rf"{_NAME}\s*\(",
-    brackets="()",
-    signs=("=", ", "),
-    notation=PYTHON,
+_PYTHON = Style(
+    open=("{name}(",),
+    key=("{key}=",),
+    comma=", ",
+    close=(")",),
+    value=PYTHON.written,
     around=("[", "]"),
     between=", ",
     first=("[",),
     again=(",", ";"),
     tail=(",", "]"),
     begins=("{name}(",),
+    reads=Literals(rf"{_NAME}\s*\(", ")", PYTHON),
 )
-_HARMONY = Headed(
-    pieces=(
-        *("<|channel|>", "commentary to=functions.{name} ", "<|constrain|>", "json"),
-        *("<|message|>", ARGUMENTS, "<|call|>"),
-    ),
-    between="<|start|>assistant",
-    head=(
-        rf"(?:functions\.)?{_NAME}"
-        r"(?:(?!<\|(?:message|start|end|call)\|>)(?s:.)){0,120}(?:<\|message\|>|(?=<\|call\|>))"
-    ),
+_HARMONY = Style(
+    open=("<|channel|>", "commentary to=functions.{name} ", "<|constrain|>", "json", "<|message|>"),
     close=("<|call|>",),
+    between="<|start|>assistant",
+    reads=Headed(
+        rf"(?:functions\.)?{_NAME}"
+        r"(?:(?!<\|(?:message|start|end|call)\|>)(?s:.)){0,120}(?:<\|message\|>|(?=<\|call\|>))",
+        ("<|call|>",),
+    ),
 )
-_KIMI_K2 = Headed(
-    pieces=(
-        *("<|tool_call_begin|>", "functions.{name}:{index}", "<|tool_call_argument_begin|>"),
-        *(ARGUMENTS, "<|tool_call_end|>"),
-    ),
-    head=(
-        rf"<\|tool_call_begin\|>\s*(?P<id>{_NAME})\s*"
-        r"(?:<\|tool_call_argument_begin\|>|(?=\{|<\|tool_call_end\|>))"
-    ),
+_KIMI_K2 = Style(
+    open=("<|tool_call_begin|>", "functions.{name}:{index}", "<|tool_call_argument_begin|>"),
     close=("<|tool_call_end|>",),
+    between="",
     begins=("<|tool_call_begin|>",),
+    reads=Headed(
+        rf"<\|tool_call_begin\|>\s*(?P<id>{_NAME})\s*"
+        r"(?:<\|tool_call_argument_begin\|>|(?=\{|<\|tool_call_end\|>))",
+        ("<|tool_call_end|>",),
+    ),
 )
-_KIMI_K3 = Tagged(
+_KIMI_K3 = Style(
     open=('<|open|>call tool="{name}" index="{index}"<|sep|>',),
     key=('<|open|>argument key="{key}" type="{kind}"<|sep|>',),
     after=("<|close|>argument<|sep|>",),
     close=("<|close|>call<|sep|>",),
-    head=rf"(?:<\|open\|>\s*)+call{_MORE}\s+tool=\"{_NAME}\"{_MORE}\s*<\|sep\|>",
-    tag=(
-        r"(?:<\|open\|>\s*)+argument\s+key=\"(?P<key>[^\"]+)\"(?:\s+type=\"(?P<kind>\w+)\")?"
-        rf"{_MORE}\s*<\|sep\|>"
-    ),
-    half="(?!)",
-    end=r"<\|close\|>argument<\|sep\|>",
-    over=r"<\|close\|>call<\|sep\|>",
-    body=rf"<\|open\|>json{_MORE}\s*<\|sep\|>",
-    body_end=("<|close|>json<|sep|>",),
-    kinds=("string", "object"),
-    exact=True,
+    value=as_text,
     begins=("<|open|>call", "<|open|><|open|>call"),
+    reads=Tagged(
+        head=rf"(?:<\|open\|>\s*)+call{_MORE}\s+tool=\"{_NAME}\"{_MORE}\s*<\|sep\|>",
+        tag=(
+            r"(?:<\|open\|>\s*)+argument\s+key=\"(?P<key>[^\"]+)\"(?:\s+type=\"(?P<kind>\w+)\")?"
+            rf"{_MORE}\s*<\|sep\|>"
+        ),
+        half="(?!)",
+        end=r"<\|close\|>argument<\|sep\|>",
+        over=r"<\|close\|>call<\|sep\|>",
+        body=rf"<\|open\|>json{_MORE}\s*<\|sep\|>",
+        body_end=("<|close|>json<|sep|>",),
+        kinds=("string", "object"),
+        exact=True,
+    ),
 )
-_MINICPM = Tagged(
+_MINICPM = Style(
     open=('<function name="{name}">',),
     key=('<param name="{key}">',),
     after=("</param>",),
     close=("</function>",),
-    head=rf"<function\s*(?:name)?\s*=\s*[\"']?{_NAME}[\"']?(?:\s*>|(?=\s*<param|\s+\w+=))",
-    tag=(
-        r"<param\s*(?:name)?\s*=\s*(?:[\"'](?P<key>[^\"'<>]+)[\"'](?:\s*>|(?=[^\s>]))|(?P<key>[^\"'<>]+)>)"
-        r"(?:\s*(?P<raw><!\[CDATA\[)|(?=\s*[^\s<]|\s*<[^!]))"
-    ),
-    end="</(?:param|{key})>",
-    over="</function>",
+    value=as_text,
     begins=("<function",),
+    reads=Tagged(
+        head=rf"<function\s*(?:name)?\s*=\s*[\"']?{_NAME}[\"']?(?:\s*>|(?=\s*<param|\s+\w+=))",
+        tag=(
+            r"<param\s*(?:name)?\s*=\s*(?:[\"'](?P<key>[^\"'<>]+)[\"'](?:\s*>|(?=[^\s>]))|(?P<key>[^\"'<>]+)>)"
+            r"(?:\s*(?P<raw><!\[CDATA\[)|(?=\s*[^\s<]|\s*<[^!]))"
+        ),
+        end="</(?:param|{key})>",
+        over="</function>",
+    ),
 )
-_MISTRAL = Headed(
-    pieces=("{name}", "[ARGS]", ARGUMENTS),
+_MISTRAL = Style(
+    open=("{name}", "[ARGS]"),
     between="[TOOL_CALLS]",
-    head=rf"{_NAME}\s*(?:\[CALL_ID\]\s*(?P<id>[\w-]+)\s*)?(?:\[ARGS\]|(?=\{{))",
     again=("[TOOL_CALLS]", ","),
     begins=("{name}[ARGS]", "{name}{"),
+    reads=Headed(
+        rf"{_NAME}\s*(?:\[CALL_ID\]\s*(?P<id>[\w-]+)\s*)?(?:\[ARGS\]|(?=\{{))",
+    ),
 )
 _OBJECT_MARKS = ("<tool_calls>", "<TOOLCALL>", "<function_call>", "<|tool_call|>")
 _OBJECT_ENDS = ("</tool_calls>", "</TOOLCALL>", "</function_call>")
 _GLM_BARE = ("{name}<arg_key>", "{name}\n<arg_key>", "<function=")
-_FUNCTION = _function(lines=True)
+_FUNCTION = _function("\n")
 _DEEPSEEK: Mapping[str, Any] = {
     "also": ("<｜tool_calls_begin｜>", "<｜tool calls begin｜>"),
     "bare": ("<｜tool▁call▁begin｜>",),
@@ -277,12 +316,15 @@ _FORMATS = (
     CallFormat(  # gpt-oss
         *("harmony", "", "", _HARMONY),
         borders=("<|call|>", "<|end|>", "<|start|>", "<|channel|>"),
+        thought=(
+            *("<|channel|>", "analysis", "<|message|>", TEXT, "<|end|>", "<|start|>", "assistant"),
+        ),
         lines=(),
         tokens=("<|channel|>", "<|message|>", "<|call|>"),
     ),
     CallFormat(  # DeepSeek V3.2 and later
         *("dsml", "<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
-        _invoke("｜DSML｜", "parameter", ' string="{kind}"'),
+        _invoke("｜DSML｜", ' string="{kind}"'),
         also=("<｜DSML｜tool_calls>",),
         ends=("</｜DSML｜tool_calls>",),
         bare=("<｜DSML｜invoke",),
@@ -292,34 +334,39 @@ _FORMATS = (
     ),
     CallFormat(  # DeepSeek V3 and R1, and what was distilled from it
         *("deepseek_v3", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
-        _deepseek("function", "<｜tool▁sep｜>", "{name}\n```json\n", ARGUMENTS, "\n```"),
+        _deepseek(("function", "<｜tool▁sep｜>", "{name}\n```json\n"), ("\n```",)),
         **_DEEPSEEK,
         template=("<｜tool▁calls▁begin｜>", "```json"),
     ),
     CallFormat(
         *("deepseek_v31", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
-        _deepseek("{name}", "<｜tool▁sep｜>", ARGUMENTS),
+        _deepseek(("{name}", "<｜tool▁sep｜>")),
         **_DEEPSEEK,
         template=("<｜tool▁calls▁begin｜>",),
     ),
     CallFormat(  # Command R7B, Command A
-        *("command", "<|START_ACTION|>", "<|END_ACTION|>", Objects(_TOOLS, is_list=True)),
+        *(
+            "command",
+            "<|START_ACTION|>",
+            "<|END_ACTION|>",
+            _objects("tool_name", "parameters", listed=True),
+        ),
         template=("<|START_ACTION|>",),
     ),
     CallFormat(  # Command R, Command R+
         *("command_r", "", "```"),
-        Objects(_TOOLS, is_list=True, opening="Action: ```json\n"),
+        _objects("tool_name", "parameters", listed=True, opening="Action: ```json\n"),
         also=("Action:",),
         template=("Action:", "```json", '"tool_name"'),
     ),
     CallFormat(
-        *("apertus", "<|tools_prefix|>", "<|tools_suffix|>", Objects(("", ""), is_list=True)),
+        *("apertus", "<|tools_prefix|>", "<|tools_suffix|>", _objects("", "", listed=True)),
         others=(_ANY,),
         lines=(),
         template=("<|tools_prefix|>",),
     ),
     CallFormat(
-        *("seed", "<seed:tool_call>", "</seed:tool_call>", _function(lines=False)),
+        *("seed", "<seed:tool_call>", "</seed:tool_call>", _function("")),
         bare=("<function=",),
         paired=True,
         template=("<seed:tool_call>",),
@@ -364,7 +411,12 @@ _FORMATS = (
         template=("<tool_calls>",),
     ),
     CallFormat(
-        *("internlm", "<|action_start|><|plugin|>", "<|action_end|>", Objects(_PARAMETERS)),
+        *(
+            "internlm",
+            "<|action_start|><|plugin|>",
+            "<|action_end|>",
+            _objects("name", "parameters"),
+        ),
         also=("<|action_start|> <|plugin|>", "<|action_start|>\n<|plugin|>"),
         paired=True,
         tokens=("<|action_start|>", "<|plugin|>", "<|action_end|>"),
@@ -379,7 +431,7 @@ _FORMATS = (
         *("llama_pythonic", "", "", _PYTHON), **_LLAMA, template=("func_name1(",)
     ),
     CallFormat(  # Llama 3.1 and later
-        *("llama_json", "", "", Objects(_PARAMETERS)),
+        *("llama_json", "", "", _objects("name", "parameters")),
         others=(_PYTHON,),
         **_LLAMA,
         template=('"parameters": dictionary of argument name and its value',),
@@ -407,7 +459,7 @@ _FORMATS = (
         space="\n",
     ),
     CallFormat(
-        *("minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>", _invoke("", "parameter")),
+        *("minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>", _invoke("")),
         bare=("<invoke name=",),
         paired=True,
         space="\n",
@@ -419,7 +471,7 @@ _FORMATS = (
     ),
     CallFormat(
         *("muse_spark", "<atem:function_calls>", "</atem:function_calls>"),
-        _invoke("atem:", "parameter"),
+        _invoke("atem:"),
         bare=("<atem:invoke",),
         enforced=False,
         space="\n",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +25,15 @@ from ...tokens import Vocabulary
 from ..dialect import UnsupportedError
 from .formats import CallFormat
 from .schema import kinds_of, options_of
-from .styles import ARGUMENTS, Headed, Literals, Objects, Tagged
+from .styles import TEXT, Style, as_text, filled
 
 if TYPE_CHECKING:
     from ...filters.schema.written import Held
 
 _SPACE = "WS: /[ \\t\\r\\n]{1,12}/"
 _TEXT = "TEXT: /(?s:.)+/"
+_INDEX = "INDEX: /[0-9]{1,3}/"
+_NAMED = re.compile(r"\{(?:name|quoted)\}")
 _PLAIN = frozenset(
     {"type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema"}
     | {"title", "description"}
@@ -50,14 +52,12 @@ class _Function:
 
 
 class _Writer:
-    """Collects the rules of a grammar."""
+    """Collects the rules of a grammar of calls in a style."""
 
-    def __init__(self, vocabulary: Vocabulary, format: CallFormat) -> None:
+    def __init__(self, vocabulary: Vocabulary, style: Style) -> None:
         self._added = {vocabulary.piece(token): token for token in vocabulary.added}
         self._vocabulary = vocabulary
-        self.format = format
-        self.start = self.mark(format.start)  # before a call
-        self.end = self.mark(format.end)  # after it
+        self._style = style
         self.rules: list[str] = []
 
     def is_special(self, text: str) -> bool:
@@ -75,9 +75,77 @@ class _Writer:
             rest = rest[len(found) :]
         return " ".join(tokens)
 
+    def pieces(self, pieces: Sequence[str], name: str = "") -> list[str]:
+        parts: list[str] = []
+        for piece in pieces:
+            piece = filled([piece], name=name, key=name, quoted=json.dumps(name))
+            texts = piece.strip() if self._style.spaced else piece
+            before, index, after = texts.partition("{index}")
+            write = quoted if self._style.spaced else self.mark
+            parts += [write(before)] if before else []
+            parts += ["INDEX"] if index else []
+            parts += [write(after)] if after else []
+        return parts
 
-def _any_of(functions: Sequence[_Function]) -> str:
-    return " | ".join(f"f{i}" for i in range(len(functions)))
+    def calls(self, functions: Sequence[_Function], many: bool, end: str) -> str:
+        """The right side of a rule: calls of these functions, up to the ``end``."""
+        style, spaces = self._style, " WS? " if self._style.spaced else " "
+        at = next(i for i, each in enumerate(style.open) if _NAMED.search(each))
+        names = []
+        for i, function in enumerate(functions):
+            head = self.pieces(style.open[at:], function.name)
+            parts = [*head, *self._arguments(i, function)]
+            self.rules.append(f"f{i}: {spaces.join(parts)}")
+            names.append(f"f{i}")
+        parts = [*self.pieces(style.open[:at]), f"({' | '.join(names)})"]
+        self.rules.append(f"call: {spaces.join([*parts, *self.pieces(style.close)])}")
+        first, last = (quoted(text) if text.strip() else "" for text in style.around)
+        between = (style.between or "").strip()
+        between = (
+            f"WS? {self.mark(between)} WS?" if between else "WS?" if not style.between else "WS"
+        )
+        more = f"({between} call)*" if many and style.between is not None else ""
+        return f"{first} WS? call {more} WS? {last}{' WS? ' if last else ' '}{end}"
+
+    def _arguments(self, i: int, function: _Function) -> list[str]:
+        """The rules of the arguments of a function, or all of them as one object."""
+        style, schema = self._style, function.schema
+        if not style.key:
+            return [json_value(schema, function.at)]
+        properties = list((schema.get("properties") or {}).items())
+        required = schema.get("required") or ()
+        for j, (name, inner) in enumerate(properties):
+            value = " ".join([*self.pieces(style.key, name), self._value(function, name, inner)])
+            self.rules.append(f"f{i}v{j}: {value}")
+        if not style.comma:
+            optional = ("" if name in required else "?" for name, _ in properties)
+            return [f"f{i}v{j}{mark}" for j, mark in enumerate(optional)]
+        for rule, lead in (("a", ""), ("b", quoted(style.comma))):  # the first argument, and others
+            for j, (name, _) in enumerate(properties):
+                skipped = "" if name in required else f" | f{i}{rule}{j + 1}"
+                self.rules.append(f"f{i}{rule}{j}: {lead} f{i}v{j} f{i}b{j + 1}{skipped}")
+            if properties or rule == "a":
+                self.rules.append(f'f{i}{rule}{len(properties)}: ""')
+        return [f"f{i}a0"]
+
+    def _value(self, function: _Function, name: str, schema: Any) -> str:
+        """An argument's value and what ends it."""
+        style, at = self._style, f"{function.at}.properties.{name}"
+        schema = schema if isinstance(schema, Mapping) else {}
+        after = " ".join(self.pieces(style.after))
+        options, kinds = options_of(schema), kinds_of(schema, function.schema)
+        if style.value is not as_text or options is not None or (kinds and "string" not in kinds):
+            if options and style.value is as_text and all(isinstance(o, str) for o in options):
+                return f"({' | '.join(map(quoted, options))}) {after}"
+            shared = {k: v for k, v in function.schema.items() if k in ("$defs", "definitions")}
+            return f"{json_value({**shared, **schema}, at)} {after}"
+        if function.strict:
+            _check_text(schema, at)
+        if self.is_special(style.after[0]):  # plain text never matches it
+            return f"TEXT? {after}"
+        lazy = f"text{len(self.rules)}"
+        self.rules.append(f"{lazy}[lazy]: /(?s:.*){_escaped(''.join(style.after))}/")
+        return lazy
 
 
 def json_value(schema: Mapping[str, Any] | bool, at: str) -> str:
@@ -92,7 +160,7 @@ def json_value(schema: Mapping[str, Any] | bool, at: str) -> str:
 def unheld(format: CallFormat, schema: Mapping[str, Any]) -> bool:
     """Whether calls in this format may have arguments that the grammar takes and the schema does
     not. GrammarError if it is not one."""
-    is_json = isinstance(format.body, Objects | Headed)
+    is_json = not format.body.key
     return bool(_held(schema).checked) or not (is_json or schema.keys() <= _PLAIN)
 
 
@@ -118,136 +186,6 @@ def _held_text(schema: str) -> Held:
     return held(parsed(schema), whitespace=WHITESPACE, closed=True)
 
 
-# ---- the styles: what stands between the marks of a call ----------------------------------------
-
-
-def _objects(writer: _Writer, style: Objects, functions: Sequence[_Function], many: bool) -> str:
-    """``{"name": ..., "arguments": {...}}``, in a list if the format has one."""
-    opening = quoted(style.opening) if style.opening else ""
-    first, second = (quoted(json.dumps(key)) for key in style.keys)
-    for i, function in enumerate(functions):
-        name, arguments = (
-            quoted(json.dumps(function.name)),
-            json_value(function.schema, function.at),
-        )
-        inner = (
-            f'WS? "," WS? {second} WS? ":" WS? {arguments}'
-            if style.keys[0]
-            else (f'WS? ":" WS? {arguments} WS?')
-        )
-        writer.rules.append(f"f{i}: {name} {inner}")
-    key = f'{first} WS? ":" WS?' if style.keys[0] else ""
-    call = f'"{{" WS? {key} ({_any_of(functions)}) WS? "}}"'
-    if style.is_list:
-        writer.rules.append(f"call: {call}")
-        more = ' (WS? "," WS? call)*' if many else ""
-        call = f'"[" WS? call{more} WS? "]"'
-    return f"{opening} WS? {call} WS? {writer.end}"
-
-
-def _headed(writer: _Writer, style: Headed, functions: Sequence[_Function], many: bool) -> str:
-    """A name in a head of its own, and one JSON object, as the pieces of the format say."""
-    writer.rules.append("INDEX: /[0-9]{1,3}/")
-    harmony = writer.format.style == "harmony"
-    pieces = style.pieces[:-1] if harmony else style.pieces  # its end is the end of the text
-    for i, function in enumerate(functions):
-        parts: list[str] = []
-        for piece in pieces:
-            if piece == ARGUMENTS:
-                parts.append(json_value(function.schema, function.at))
-                continue
-            text, index, rest = piece.replace("{name}", function.name).partition("{index}")
-            parts += [writer.mark(each) for each in (text,) if each]
-            parts += ["INDEX"] if index else []
-            parts += [writer.mark(rest)] if rest else []
-        writer.rules.append(f"f{i}: {' '.join(parts)}")
-    writer.rules.append(f"call: {_any_of(functions)}")
-    if harmony:
-        channel, message, end, start = map(
-            writer.mark, ("<|channel|>", "<|message|>", "<|end|>", "<|start|>")
-        )
-        thought = f'{channel} "analysis" {message} TEXT? {end} {start} "assistant"'
-        writer.rules.append(f"thought: {thought}")
-        return "thought* call"
-    between = writer.mark(style.between) if style.between else "WS?"
-    return f"call{f' ({between} call)*' if many else ''} {writer.end}"
-
-
-def _literals(writer: _Writer, style: Literals, functions: Sequence[_Function], many: bool) -> str:
-    """``name(key=value, ...)``, in a list or on lines. The values are JSON, which is Python."""
-    sign, comma = style.signs
-    for i, function in enumerate(functions):
-        properties = list((function.schema.get("properties") or {}).items())
-        required = function.schema.get("required") or ()
-        before, after = style.before + function.name + style.brackets[0], style.brackets[1]
-        writer.rules.append(f"f{i}: {quoted(before)} f{i}a0 {quoted(after)}")
-        for j, (name, schema) in enumerate(properties):
-            value = f"{quoted(name + sign)} {_json_argument(function, name, schema)}"
-            writer.rules.append(f"f{i}v{j}: {value}")
-            for rule, lead in (("a", ""), ("b", quoted(comma))):  # the first argument, and others
-                skipped = "" if name in required else f" | f{i}{rule}{j + 1}"
-                writer.rules.append(f"f{i}{rule}{j}: {lead} f{i}v{j} f{i}b{j + 1}{skipped}")
-        for rule in "ab" if properties else "a":
-            writer.rules.append(f'f{i}{rule}{len(properties)}: ""')
-    writer.rules.append(f"call: {_any_of(functions)}")
-    if "\n" in style.between:
-        return f"WS? call{' (WS call)*' if many else ''} WS? {writer.end}"
-    first, last = map(quoted, style.around)
-    return f"{first} call{f' ({quoted(style.between)} call)*' if many else ''} {last} {writer.end}"
-
-
-def _tagged(writer: _Writer, style: Tagged, functions: Sequence[_Function], many: bool) -> str:
-    """Each argument between tags."""
-    for i, function in enumerate(functions):
-        parts = _marks(writer, style.open, function.name)
-        properties = function.schema.get("properties") or {}
-        required = function.schema.get("required") or ()
-        for j, (name, schema) in enumerate(properties.items()):
-            key = " ".join(_marks(writer, style.key, name))
-            value = _tagged_value(writer, style, function, name, schema)
-            writer.rules.append(f"f{i}p{j}: {key} {value}")
-            parts.append(f"f{i}p{j}{'' if name in required else '?'}")
-        parts += _marks(writer, style.close, function.name)
-        writer.rules.append(f"f{i}: {' '.join(parts)}")
-    return f'WS? ({_any_of(functions)}) "\\n"? {writer.end}'
-
-
-def _tagged_value(
-    writer: _Writer, style: Tagged, function: _Function, name: str, schema: Any
-) -> str:
-    """An argument's value and what ends it."""
-    after = " ".join(_marks(writer, style.after))
-    if not isinstance(schema, Mapping):
-        schema = {}
-    options = options_of(schema)
-    if options and all(isinstance(option, str) for option in options):
-        return f"({' | '.join(map(quoted, options))}) {after}"
-    kinds = kinds_of(schema, function.schema)
-    if options is not None or (kinds and "string" not in kinds):
-        return f"{_json_argument(function, name, schema)} {after}"
-    if function.strict:
-        _check_text(schema, f"{function.at}.properties.{name}")
-    if writer.is_special(style.after[0]):  # plain text never matches it
-        return f"TEXT? {after}"
-    lazy = f"text{len(writer.rules)}"
-    writer.rules.append(f"{lazy}[lazy]: /(?s:.*){_escaped(''.join(style.after))}/")
-    return lazy
-
-
-def _json_argument(function: _Function, name: str, schema: Any) -> str:
-    """The value of one argument, as JSON."""
-    if not isinstance(schema, Mapping):
-        schema = {}
-    shared: dict[str, Any] = {
-        key: function.schema[key] for key in ("$defs", "definitions") if key in function.schema
-    }
-    return json_value({**shared, **schema}, f"{function.at}.properties.{name}")
-
-
-def _marks(writer: _Writer, pieces: Sequence[str], name: str = "") -> list[str]:
-    return [writer.mark(piece.replace("{name}", name).replace("{key}", name)) for piece in pieces]
-
-
 def _check_text(schema: Mapping[str, Any], at: str) -> None:
     for keyword in ("pattern", "format", "minLength", "maxLength"):
         if keyword in schema:
@@ -259,21 +197,6 @@ def _check_text(schema: Mapping[str, Any], at: str) -> None:
 def _escaped(text: str) -> str:
     """Text as a part of an expression between slashes."""
     return re.sub(r"[\\.+*?()|\[\]{}^$/]", r"\\\g<0>", text).replace("\n", "\\n")
-
-
-def _body(writer: _Writer, functions: Sequence[_Function], many: bool) -> str:
-    style = writer.format.body
-    is_old = writer.format.style == "mistral" and not writer.mark("[ARGS]").startswith("<")
-    if is_old:
-        style = Objects(is_list=True)  # of older models
-    if isinstance(style, Objects):
-        return _objects(writer, style, functions, many)
-    if isinstance(style, Headed):
-        return _headed(writer, style, functions, many)
-    if isinstance(style, Tagged):
-        return _tagged(writer, style, functions, many)
-    assert isinstance(style, Literals)
-    return _literals(writer, style, functions, many)
 
 
 def calls_grammar(
@@ -291,17 +214,29 @@ def calls_grammar(
     ``begun``: the start mark of the first call is already there. Arguments for the ``strict``
     functions follow the schema to the letter.
     """
-    writer = _Writer(vocabulary, format)
+    style = format.body
+    if format.style == "mistral" and b"[ARGS]" not in map(vocabulary.piece, vocabulary.added):
+        style = format.others[0]  # that of older models
+    if format.thought:
+        style = replace(style, close=())  # its end is that of the text
     functions = [
         _function(tool["function"], i, strict)
         for i, tool in enumerate(tools)
         if tool["function"]["name"] in names
     ]
-    writer.rules.append(f"body: {_body(writer, functions, many)}")
+    writer = _Writer(vocabulary, style)
+    start, end = writer.mark(format.start), writer.mark(format.end)
+    if format.thought:
+        thought = writer.pieces(format.thought)
+        writer.rules.append(f"thought: {' '.join(thought).replace(quoted(TEXT), 'TEXT?')}")
+        body = f"thought* {writer.calls(functions, many=False, end='')}"
+    else:
+        body = writer.calls(functions, many, end)
     has_more = many and format.paired
-    calls = f"body (WS? {writer.start} body)*" if has_more else "body"
-    start = f"{calls} WS?" if begun else f"{'WS? ' if writer.start else ''}{writer.start} {calls}"
-    return Lark("\n".join([f"start: {start}", *writer.rules, _SPACE, _TEXT, ""]))
+    calls = f"body (WS? {start} body)*" if has_more else "body"
+    whole = f"{calls} WS?" if begun else f"{'WS? ' if start else ''}{start} {calls}"
+    rules = [f"start: {whole}", f"body: {body}", *writer.rules]
+    return Lark("\n".join([*rules, _SPACE, _TEXT, _INDEX, ""]))
 
 
 def _function(function: Mapping[str, Any], index: int, strict: Collection[str]) -> _Function:

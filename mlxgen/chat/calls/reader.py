@@ -44,7 +44,7 @@ class ToolReader:
         )  # jsonschema takes a while to import
 
         try:
-            return Fitting(self.offered[call.name]).objection(call.given.text) is None
+            return Fitting(self.offered[call.name]).objection(call.arguments) is None
         except UncheckedError:
             return True
 
@@ -76,7 +76,8 @@ class ToolReader:
         format = self.format
         begins = [text for text in format.begins if len(text) > 1 and "{name}" not in text]
         ends = (*format.all_ends, *format.borders)
-        return Marks(any_of(format.starts), any_of(ends), any_of((*ends, *format.starts, *begins)))
+        borders = (*ends, *format.starts, *begins)
+        return Marks(*map(any_of, (format.starts, ends, begins, borders)))
 
     def _named(self, texts: Sequence[str]) -> list[str]:
         return [

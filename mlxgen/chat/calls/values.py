@@ -32,15 +32,17 @@ _DEEP = 48  # levels of lists and objects; Python's stack bears no more than som
 _DIGITS = 4000  # of an integer; Python converts no more than 4,300
 
 
-def compiled(pattern: str, keys: Sequence[str] = ()) -> regex.Pattern[str]:
-    r"""A pattern, in which ``\L<keys>`` is one of these keys."""
-    return _compiled(pattern, tuple(keys))
+def compiled(pattern: str, keys: Sequence[str] = (), *, at_end: bool = False) -> regex.Pattern[str]:
+    r"""A pattern, in which ``\L<keys>`` is one of these keys, and ``{end}`` the end of the whole
+    text, if it may be there."""
+    return _compiled(pattern, tuple(keys), at_end)
 
 
-@lru_cache(512)
-def _compiled(pattern: str, keys: tuple[str, ...]) -> regex.Pattern[str]:
+@lru_cache(1024)
+def _compiled(pattern: str, keys: tuple[str, ...], at_end: bool) -> regex.Pattern[str]:
     if not keys:  # an empty list would match an empty text
         pattern = pattern.replace(r"\L<keys>", "(?!)")
+    pattern = pattern.replace("{end}", r"\Z" if at_end else "(?!)")
     return regex.compile(pattern, ignore_unused=True, keys=keys)
 
 
@@ -90,7 +92,7 @@ class Source:
         return self.text[place]
 
     def match(
-        self, pattern: regex.Pattern[str], place: int, *, longest: bool = False
+        self, pattern: str, place: int, keys: Sequence[str] = (), *, longest: bool = False
     ) -> Waiting[regex.Match[str] | None]:
         """A match at a place, as soon as more text cannot keep it from coming; no long one.
 
@@ -100,7 +102,8 @@ class Source:
         end = place + LONGEST
         while True:
             is_all = self.final or len(self.text) >= end
-            match = pattern.match(self.text, place, end, partial=not is_all)
+            known = compiled(pattern, keys, at_end=self.final and len(self.text) <= end)
+            match = known.match(self.text, place, end, partial=not is_all)
             if match is None or is_all:
                 return match
             if not match.partial and not (longest and match.end() == len(self.text)):
@@ -135,40 +138,32 @@ class Source:
             yield
 
 
-class Follow:
-    """What has to follow a string after its last quote; else the quote is a part of it.
+class Fields(Protocol):
+    """Takes the members of an object, one after the other.
 
-    In the ``pattern``, ``{end}`` stands for the end of the whole text.
+    - ``follow``: the pattern of what has to follow a string after its last quote; else the quote is
+      a part of it.
+    - ``over``: that of what ends the object if its bracket is missing.
     """
 
-    def __init__(self, pattern: str, keys: Sequence[str] = ()) -> None:
-        self._growing = compiled(pattern.replace("{end}", "(?!)"), keys)
-        self._final = compiled(pattern.replace("{end}", r"\Z"), keys)
+    @property
+    def follow(self) -> str: ...
+    @property
+    def over(self) -> str: ...
 
-    def comes(self, source: Source, place: int) -> Waiting[bool]:
-        source.reach(place)
-        end = place + LONGEST
-        while len(source.text) < end and not source.final:
-            match = self._growing.match(source.text, place, partial=True)
-            if match is None or not match.partial:
-                return match is not None
-            yield
-        pattern = self._final if len(source.text) <= end else self._growing
-        return pattern.match(source.text, place, end) is not None
-
-
-class Fields(Protocol):
-    """Takes the members of an object, one after the other."""
-
-    def begin(self, key: str) -> Callable[[str], None] | None:
-        """A member begins; returns what takes its value while it grows, if it is a string."""
+    def begin(self, key: str) -> Callable[[str], None] | Fields | None:
+        """A member begins; returns what takes its value while it grows: the pieces of a string, or
+        the members of an object."""
 
     def end(self, key: str, value: Any) -> None:
-        """A member is complete."""
+        """A member is complete. The value is what took its members, if anything did."""
 
 
 class _Plain(dict[str, Any]):
     """The members of an object inside a value."""
+
+    follow = r"\s*(?:[,\]})]|{end})"
+    over = "(?!)"
 
     def begin(self, key: str) -> None:
         return None
@@ -195,46 +190,45 @@ class Notation:
         self,
         source: Source,
         place: int,
-        follow: Follow,
-        grow: Callable[[str], None] | None = None,
+        follow: str,
+        taker: Callable[[str], None] | Fields | None = None,
         depth: int = 0,
     ) -> Waiting[tuple[Any, int]]:
-        """The value at a place, and where it ends. ``grow`` takes the pieces of a string."""
+        """The value at a place, and where it ends; see ``Fields`` for what comes after it and for
+        what takes it while it grows."""
         place = yield from source.space(place)
         first = yield from source.at(place)
         if depth > _DEEP:
             raise BrokenError("the value is too deep")
         raw = False
-        if self.python:
-            prefix = yield from source.match(_PREFIX, place)
-            if prefix is not None and not prefix.partial:
-                place, raw = prefix.end(), prefix[0] in "rR"
+        if self.python and (prefix := (yield from source.match(_PREFIX, place))):
+            place, raw = prefix.end(), prefix[0] in "rR"
         quote = yield from self._quote(source, place)
         if quote:
+            grow = taker if callable(taker) else None
             place += len(quote)
             return (yield from self._string(source, place, quote, follow, grow, raw=raw))
         if first == "{":
-            return (yield from self._object(source, place + 1, depth))
+            fields = _Plain() if taker is None or callable(taker) else taker
+            try:
+                place = yield from self.members(source, place + 1, "}", fields, depth)
+            except _SetError as error:  # as Python writes them
+                return (yield from self._list(source, error.place, "}", depth, [error.first]))
+            return (dict(fields) if isinstance(fields, _Plain) else fields), place
         if first and first in "[(":
             close = "]" if first == "[" else ")"
             return (yield from self._list(source, place + 1, close, depth, []))
         bare = _WORDS if self.words else _WORD
         match = yield from source.match(bare, place, longest=True)
-        if match is None or match.partial or not match[0]:
+        if match is None or not match[0]:
             raise BrokenError("there is no value")
         return _bare(match[0].rstrip(), strings=self.words), place + len(match[0].rstrip())
 
     def members(
-        self,
-        source: Source,
-        place: int,
-        close: str,
-        fields: Fields,
-        follow: Follow,
-        depth: int = 0,
+        self, source: Source, place: int, close: str, fields: Fields, depth: int = 0
     ) -> Waiting[int]:
         """The members of an object whose bracket is already read, up to the one that closes it;
-        returns where that ends. ``follow`` comes after a string as a value."""
+        returns where that ends."""
         while True:
             place = yield from source.space(place)
             first = yield from source.at(place)
@@ -246,7 +240,7 @@ class Notation:
                 key, place = yield from string
             else:
                 match = yield from source.match(_KEY, place)
-                if match is None or match.partial:
+                if match is None:
                     raise BrokenError("there is no key")
                 key, place = match[0], match.end()
             place = yield from source.space(place)
@@ -254,8 +248,11 @@ class Notation:
                 if isinstance(fields, _Plain) and not fields:
                     raise _SetError(key, place)
                 raise BrokenError("there is no value for a key")
-            grow = fields.begin(key)
-            value, place = yield from self.value(source, place + 1, follow, grow, depth + 1)
+            taker = fields.begin(key)
+            if (yield from source.match(fields.over, place + 1)):
+                return place + 1
+            follow = fields.follow
+            value, place = yield from self.value(source, place + 1, follow, taker, depth + 1)
             fields.end(key, value)
             source.kept = place
             place = yield from source.space(place)
@@ -263,15 +260,22 @@ class Notation:
             if after == ",":
                 place += 1
             elif after != close:
-                raise BrokenError("an object does not go on")
+                if not (yield from source.match(fields.over, place)):
+                    raise BrokenError("an object does not go on")
+                return place
 
-    def _object(self, source: Source, place: int, depth: int) -> Waiting[tuple[Any, int]]:
-        found = _Plain()
-        try:
-            end = yield from self.members(source, place, "}", found, _AFTER_VALUE, depth)
-        except _SetError as error:  # as Python writes them
-            return (yield from self._list(source, error.place, "}", depth, [error.first]))
-        return dict(found), end
+    def written(self, value: Any, comma: str = ", ") -> str:
+        """A value as a model writes it."""
+        if isinstance(value, dict):
+            keys = [f"{dumped(key)}: " if self.python else f"{key}:" for key in value]
+            texts = [self.written(each, comma) for each in value.values()]
+            return f"{{{comma.join(map(''.join, zip(keys, texts, strict=True)))}}}"
+        if isinstance(value, list):
+            return f"[{comma.join(self.written(each, comma) for each in value)}]"
+        if self.python and (value is None or isinstance(value, bool)):
+            return str(value)
+        quote = self.raw if isinstance(value, str) else ""
+        return f"{quote}{value}{quote}" if quote else dumped(value)
 
     def _list(
         self, source: Source, place: int, close: str, depth: int, found: list[Any]
@@ -287,7 +291,7 @@ class Notation:
                 place = yield from source.space(place + 1)
                 if (yield from source.at(place)) == close:
                     return found, place + 1
-            value, place = yield from self.value(source, place, _AFTER_VALUE, None, depth + 1)
+            value, place = yield from self.value(source, place, _Plain.follow, None, depth + 1)
             found.append(value)
 
     def _quote(self, source: Source, place: int) -> Waiting[str]:
@@ -313,7 +317,7 @@ class Notation:
         source: Source,
         place: int,
         quote: str,
-        follow: Follow,
+        follow: str,
         grow: Callable[[str], None] | None,
         *,
         raw: bool = False,
@@ -340,7 +344,7 @@ class Notation:
                 source.reach(stop)
                 take(source.text[place:stop])
                 place = stop + len(quote)
-                if (yield from follow.comes(source, place)):
+                if (yield from source.match(follow, place)):
                     return "".join(parts), place
                 take(quote)
             else:
@@ -359,7 +363,7 @@ class Notation:
         """What the backslash at a place and what follows it stand for, and where that ends."""
         for pattern in (_PAIR, _PYTHON_ESCAPE if self.python else _JSON_ESCAPE):
             match = yield from source.match(pattern, place)
-            if match is not None and not match.partial:
+            if match is not None:
                 return _unescaped(match[0]), match.end()
         return "\\", place + 1
 
@@ -372,20 +376,20 @@ class _SetError(Exception):
         self.place = place
 
 
-_AFTER_KEY = Follow(r"\s*[:=,}]")
-_AFTER_VALUE = Follow(r"\s*(?:[,\]})]|{end})")
-_KEY = regex.compile(r"[\w$.-]+(?=\s*[:=])")
-_PREFIX = regex.compile(r"[rRuU](?=[\"'])")  # of Python's strings
-_WORD = regex.compile(r"[-+.\w]+")
-_WORDS = regex.compile(r"""[^\s,\]\)}{\[("'][^,\]\)}{\[("'\n]*""")
+_AFTER_KEY = r"\s*[:=,}]"
+_KEY = r"[\w$.-]+(?=\s*[:=])"
+_PREFIX = r"[rRuU](?=[\"'])"  # of Python's strings
+_WORD = r"[-+.\w]+"
+_WORDS = r"""[^\s,\]\)}{\[("'][^,\]\)}{\[("'\n]*"""
 _INTEGER = regex.compile(r"[-+]?[0-9]+(?:_[0-9]+)*")
 _NUMBER = regex.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _WORDS_FOR: Mapping[str, Any] = {"true": True, "false": False, "null": None, "none": None}
 _HEX = "[0-9a-fA-F]"
-_PAIR = regex.compile(rf"\\u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}")
-_JSON_ESCAPE = regex.compile(rf"\\u{_HEX}{{4}}|\\[\"'\\/bfnrt]")
-_PYTHON_ESCAPE = regex.compile(
-    rf"\\(?:u{_HEX}{{4}}|[0-3]?[0-7]{{1,2}}|x{_HEX}{{2}}|U{_HEX}{{8}}|N\{{[^}}]*\}}|[\\'\"abfnrtv\n])"
+_PAIR = rf"\\u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}"
+_JSON_ESCAPE = rf"\\u{_HEX}{{4}}|\\[\"'\\/bfnrt]"
+_PYTHON_ESCAPE = (
+    rf"\\(?:u{_HEX}{{4}}|[0-3]?[0-7]{{1,2}}|x{_HEX}{{2}}|U{_HEX}{{8}}"
+    rf"|N\{{[^}}]*\}}|[\\'\"abfnrtv\n])"
 )
 
 
@@ -481,7 +485,7 @@ def _encodable(text: str) -> str:
 
 def _whole(text: str, notation: Notation) -> Waiting[Any]:
     source = Source(text, final=True)
-    value, end = yield from notation.value(source, 0, _AFTER_VALUE)
+    value, end = yield from notation.value(source, 0, _Plain.follow)
     if text[end:].strip():
         raise BrokenError("something follows the value")
     return value

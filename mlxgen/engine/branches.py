@@ -19,7 +19,7 @@ from ..filters import Int32Words, no_tokens, word_count, words_of
 from ..options.rule import integer
 from ..options.table import OPTIONS
 from ..tokens import Token, Vocabulary
-from .request.steering import Replacement, Steering
+from .request.ways import Replacement, Steering
 
 Mask: TypeAlias = Collection[Token] | npt.NDArray[np.bool_] | Int32Words
 """The tokens that may be sampled: ids (a list, a set, a range), an array with a ``bool`` for

@@ -21,9 +21,10 @@ from ..tokens import Token, Vocabulary
 from .chunk import Chunk, FinishReason, Usage
 from .options import Options
 from .owner import OneAtATime
-from .request.accept import Verdict, accept, end, push, rewind, start, take
+from .request.accept import accept, end, push, rewind, start, take
 from .request.assembly import assemble, xtc_special
 from .request.leads import forced_run, next_draw, next_mask
+from .request.objections import Verdict
 from .request.prompt import AnyPrompt, Prompt
 from .request.request import Request
 from .step.drawn import Drawn, DrawnView

@@ -9,7 +9,7 @@ import pytest
 
 from mlxgen import Branch, OptionError, Splice, Wait
 from mlxgen.engine.branches import Decision, decide, name_of
-from mlxgen.engine.request.steering import Replacement, Steering
+from mlxgen.engine.request.ways import Replacement, Steering
 from mlxgen.filters import tokens_of, words_of
 
 SIZE = 50

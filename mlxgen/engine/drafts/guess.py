@@ -16,8 +16,7 @@ from ...sampling import DrawRow
 from ...tokens import Token
 from ..kv import Fed, Later
 from ..kv.held import known
-from ..request.ending import ends
-from ..request.leads import fed, next_draw
+from ..request.leads import next_draw
 from ..request.request import Request
 
 Next: TypeAlias = Callable[[DrawRow], Token | None]
@@ -77,7 +76,7 @@ def walk(request: Request, choose: Next) -> list[DrawRow]:
             if token is None:
                 break
             try:
-                if request.advance(token, fed(request, token)) is not None or ends(request, token):
+                if request.advance(token) is not None or request.ends(token):
                     break
                 draw = _kept(next_draw(request))
             except Exception:  # it may never come to this; if it does, the draw raises it again

@@ -9,41 +9,32 @@ history as it was.
 
 from __future__ import annotations
 
-import enum
+import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
-from ...errors import DeadEndError, FilterError, HookError, OptionError, StateError
-from ...filters import Constraint, allows
-from ...sampling import DrawView, ForcedView
+from ...errors import FilterError, HookError, StateError
+from ...filters import Int32Words, allows
+from ...sampling import DrawView, ForcedView, PostSamplingResult, Want, run_hooks
 from ...text import BanMatch, StopMatch
 from ...tokens import Token
 from ..chunk import Alternative, Candidate, Chunk, FinishReason, Rejected
-from . import ending
-from .hooks import hear
-from .leads import fed, forced_run, has_choice, is_led, leaves_any
-from .loops import Repeat
+from .leads import forced_run, has_choice, lead, leaves_any
+from .objections import Verdict, ban, ban_at_end, check, finish, go_back, loop, retreat
 from .request import RECENT, Request
-from .thinking import ThinkingLimit
+from .retries import ANY, Wish
 
-BRIEFLY = 0.005  # seconds for a check, after which other requests go on meanwhile
 LONGEST_CHECKED = 4096
 """Tokens of a text that is not delivered before it is checked; a longer one is, as it comes."""
-
-
-class Verdict(enum.Enum):
-    """The outcome of a draw."""
-
-    NEXT = "accepted"
-    AGAIN = "declined, possibly with tokens before it: draw again where the history ends"
-    END = "accepted, and the generation has ended"
 
 
 def start(request: Request) -> Verdict:
     """Do what is certain before the first draw: end, or append the run that must come first."""
     if request.closing is not None:
         _keeps_end(request, None)
-    if ending.is_over(request):
-        return _finish(request, "filter")
+    if request.constraint is not None and request.constraint.ended():
+        return finish(request, "filter")
     return fast_forward(request)
 
 
@@ -60,19 +51,20 @@ def accept(
     ``drafter``: who had proposed it, or ``missed``: what was proposed instead.
     """
     steering = request.steering
-    if steering is None:
-        verdict = _offer(request, token, view, drafter=drafter, missed=missed)
-        if verdict is Verdict.NEXT and request.appends_forced:
-            return fast_forward(request)
+    run: Sequence[Token] = (token,)
+    if steering is not None:
+        request.steering = None  # it is used up
+        back, run = steering.outcome(token)
+        if back or run[:1] != (token,):
+            take_back(request, back, drawn=1)
+            request.tally.redraws += 1
+            return append(request, run) if run else Verdict.AGAIN
+    verdict = _offer(request, token, view, drafter=drafter, missed=missed)
+    if verdict is not Verdict.NEXT:
         return verdict
-    request.steering = None  # it is used up
-    back, run = steering.outcome(token)
-    if not back and run[:1] == (token,):
-        verdict = _offer(request, token, view, drafter=drafter, missed=missed)
-        return append(request, run[1:]) if verdict is Verdict.NEXT else verdict
-    take_back(request, back, drawn=1)
-    request.tally.redraws += 1
-    return append(request, run) if run else Verdict.AGAIN
+    if len(run) > 1:
+        return append(request, run[1:])
+    return fast_forward(request) if request.appends_forced else verdict
 
 
 def push(request: Request, token: Token) -> Verdict:
@@ -149,7 +141,7 @@ def take(request: Request) -> list[Chunk]:
 def end(request: Request, reason: FinishReason) -> None:
     """End the generation because the caller asks for it, unless it has ended."""
     if request.finish_reason is None:
-        _finish(request, reason)
+        finish(request, reason)
 
 
 def rewind(request: Request, target: int, seen: int | None = None) -> None:
@@ -165,7 +157,6 @@ def rewind(request: Request, target: int, seen: int | None = None) -> None:
     if target < drawn:
         known = drawn if seen is None else seen
         request.retries.back_for(target, known)
-        request.retries.asked.pop(target, None)
         request.tally.rewound += known - target
 
 
@@ -175,7 +166,7 @@ def take_back(request: Request, count: int, *, drawn: int = 0) -> None:
     ``drawn`` more were drawn after them and never taken in.
     """
     before, to = request.position, len(request.history) - count
-    _go_back(request, max(0, to - request.base), before + drawn)
+    go_back(request, max(0, to - request.base), before + drawn)
     request.rewind(to)
     request.tally.rewound += before - request.position
 
@@ -192,102 +183,175 @@ def _offer(
     drafter: str = "",
     missed: Rejected | None = None,
 ) -> Verdict:
+    """Take a token in, with all that follows from it, or take back what does not stand."""
     constraint, options, position = request.constraint, request.options, request.position
-    retries = request.retries
-    if options.top_logprobs is not None and not forced:  # drawn for its log-probability
+    wanted, retries, wish = options.top_logprobs, request.retries, None
+    if wanted is not None and not forced:  # drawn for its log-probability
         forced = not has_choice(request, token)
-    withheld, exhausted, hold = False, False, 0
-    run: tuple[Token, ...] = ()
     if options.hooks:
-        heard = hear(request, token, view)
-        if heard.target is not None:
-            there = (
-                token if heard.target == position else request.history[request.base + heard.target]
-            )
-            _go_back(request, heard.target, position + 1)
-            retries.reject(heard.target, Rejected(there, "hook"))
-            retries.ask(heard.target, heard.exclude, heard.temperature)
-            if heard.exclude and not leaves_any(request, frozenset()):
-                retries.admit_all()
-            return _declined(request, position - heard.target)
-        if heard.token != token:
+        wish = _consult(request, token, view)
+        if _declines(request, token, wish):
+            return Verdict.AGAIN
+        if wish.sampled_token != token:
             retries.reject(position, Rejected(token, "hook"))
-            token, forced, drafter = heard.token, False, ""
-        withheld, exhausted, hold, run = heard.withheld, heard.exhausted, heard.hold, heard.run
-    request.strayed = withheld
-    attempts, wanted = retries.attempts.get(position, 0), options.top_logprobs
+            token, forced, drafter = wish.sampled_token, False, ""
+    request.strayed = wish is not None and not wish.feed_filters
+    exhausted = wish is not None and (bool(wish.rewind or wish.resample) or retries.wish.unmet)
+    attempts = retries.attempts.get(position, 0)
     mask = None  # of the filters, for what is reported; they have not come to a healed token
     if wanted and constraint is not None and not request.is_healing:
         mask = constraint.mask()
     if request.aim is not None and has_choice(request, token):
         request.aim.drew(view.share(token))
-    event = request.advance(token, () if withheld else fed(request, token))
-    reason = ending.reason(request, token, event)
-    if reason is None and options.hooks and heard.ends:
+    event = request.advance(token, withheld=request.strayed)
+    reason = _reason(request, token, event)
+    if reason is None and wish is not None and wish.end:
         reason = "stop" if constraint is None or constraint.can_end() else "length"
     if reason is not None and not isinstance(event, BanMatch):
-        event = _ban_at_end(request, event) or event
+        event = ban_at_end(request, event) or event
     if isinstance(event, BanMatch):
-        return _ban(request, event)
-    if constraint is not None and (constraint.due or (reason and constraint.can_end())):
-        checking = None if forced or request.outbox.is_pushed else constraint.checking()
-        if checking is not None and not checking.wait(BRIEFLY):
-            request.rewind(request.base + position)
-            request.checking = checking  # the same token is drawn when it is over
-            return Verdict.AGAIN
-        verdict = _checked(request, constraint)
-        if verdict is Verdict.NEXT:
-            exhausted = True
-        elif verdict is not None:
-            return verdict
-    if constraint is not None and 0 < constraint.unchecked <= LONGEST_CHECKED:
-        hold = max(hold, constraint.unchecked)
-    if request.closing is not None and not _keeps_end(request, None if withheld else token):
+        return ban(request, event)
+    hold = 0 if wish is None else wish.hold
+    if constraint is not None:
+        if constraint.due or (reason and constraint.can_end()):
+            verdict = check(request, constraint, forced=forced)
+            exhausted |= verdict is Verdict.NEXT
+            if verdict is Verdict.AGAIN:
+                return verdict
+        if 0 < constraint.unchecked <= LONGEST_CHECKED:
+            hold = max(hold, constraint.unchecked)
+    if request.closing is not None and not _keeps_end(request, token):
         request.rewind(request.base + position)
         retries.reject(position, Rejected(token, "length"))
-        return _declined(request)  # from now on only the way to the end is allowed
+        request.tally.redraws += 1
+        return Verdict.AGAIN  # from now on only the way to the end is allowed
     if options.loops != "off" and reason is None:
         repeat = request.repeats()
-        if repeat.is_loop and not forced and not is_led(request):
-            verdict = _loop(request, repeat)
+        if repeat.is_loop and not forced and lead(request) is None:
+            verdict, run = loop(request, repeat)
+            if run:
+                append(request, run)
             if verdict is not None:
                 return verdict
         hold = max(hold, repeat.held)
-    if options.hooks:
-        retries.accepted()
+    if wish is not None:
+        retries.wish = ANY
     request.tally.forced += forced
-    logprob: float | None = None
-    top: tuple[Alternative, ...] = ()
-    candidates: tuple[Candidate, ...] = ()
-    if wanted is not None:
-        logprob, pairs = view.report(token, wanted)
-        top = tuple([Alternative(*pair) for pair in pairs])
-    if options.top_candidates:
-        ids, probs = view.best(options.top_candidates)
-        candidates = tuple(map(Candidate, ids.tolist(), probs.tolist()))
-    rejected = retries.rejected.get(position, ())
-    if missed is not None:
-        rejected = (*rejected, missed)
     chunk = Chunk(
         "",
         token,
         position,
-        logprob,
-        top,
-        candidates,
-        drafter,
-        forced,
+        drafter=drafter,
+        forced=forced,
         attempts=attempts,
         exhausted=exhausted,
-        forbidden=() if mask is None else tuple([t for t, _ in top if not allows(mask, t)]),
-        rejected=rejected,
-        prob=view.probability(token) if wanted is not None or candidates else None,
+        rejected=retries.at(position).rejected,
     )
+    if wanted is not None or options.top_candidates:
+        chunk = _reported(chunk, request, view, mask, missed)
     request.outbox.push(chunk, hold)
     if reason is None:
-        return _put_for_hook(request, run) if run else Verdict.NEXT
+        return _put_for_hook(request, wish.put) if wish is not None and wish.put else Verdict.NEXT
     request.match = event
-    return _finish(request, reason)
+    return finish(request, reason)
+
+
+def _keeps_end(request: Request, taken: Token | None) -> bool:
+    """Whether a valid end still fits the budget, as ``close_json`` wants it."""
+    closing, taken = request.closing, None if request.strayed else taken
+    return closing is None or request.is_healing or closing.look(request.position, taken)
+
+
+def _reported(
+    chunk: Chunk,
+    request: Request,
+    view: DrawView,
+    mask: Int32Words | None,
+    missed: Rejected | None,
+) -> Chunk:
+    """A chunk with what the options want reported of its draw."""
+    token, options = request.history[-1], request.options
+    logprob: float | None = None
+    top: tuple[Alternative, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    if options.top_logprobs is not None:
+        logprob, pairs = view.report(token, options.top_logprobs)
+        top = tuple([Alternative(*pair) for pair in pairs])
+    if options.top_candidates:
+        ids, probs = view.best(options.top_candidates)
+        candidates = tuple(map(Candidate, ids.tolist(), probs.tolist()))
+    return replace(
+        chunk,
+        logprob=logprob,
+        top=top,
+        candidates=candidates,
+        forbidden=() if mask is None else tuple([t for t, _ in top if not allows(mask, t)]),
+        rejected=chunk.rejected if missed is None else (*chunk.rejected, missed),
+        prob=view.probability(token) if options.top_logprobs is not None or candidates else None,
+    )
+
+
+def _reason(
+    request: Request, token: Token, event: BanMatch | StopMatch | None
+) -> FinishReason | None:
+    """Why the text ends with the token just taken in, if it does; checked in a fixed order."""
+    if isinstance(event, StopMatch) or request.ends(token):
+        return "stop"
+    if request.constraint is not None:
+        with contextlib.suppress(Exception):  # the next draw raises it again, and should
+            if request.constraint.ended():
+                return "filter"
+    closing = request.closing
+    if closing is not None and closing.forcing and len(closing.way or ()) == 1:
+        return "filter"  # this token was the last step of the way to a valid end
+    return "length" if request.position >= request.budget else None
+
+
+# ---- hooks -------------------------------------------------------------------------------------
+
+
+def _consult(request: Request, token: Token, view: DrawView) -> PostSamplingResult:
+    """What the hooks ask for, before the token is taken in."""
+    wish = PostSamplingResult(
+        view,
+        token,
+        position=request.position,
+        attempt=request.attempt,
+        can_rewind=partial(request.outbox.reach, request.position, request.first),
+        text=request.transcript.so_far,
+        text_after=request.transcript.text_with,
+    )
+    run_hooks(request.options.hooks, wish, request.vocab_size)
+    if view.looked_for is not None:  # what a hook looked at once is reported with every draw
+        request.want = Want.common([request.want, view.looked_for])
+    return wish
+
+
+def _declines(request: Request, token: Token, wish: PostSamplingResult) -> bool:
+    """Take back what the hooks want back, unless that is in vain; whether that was done.
+
+    Raises ``RewindError`` if they want back what was delivered.
+    """
+    position, retries = request.position, request.retries
+    if back := wish.rewind or int(wish.resample):
+        target, exclude = position + 1 - back, frozenset(wish.exclude)
+        request.outbox.check_reach(back, position, request.first)
+        in_vain = target == position and exclude and not leaves_any(request, exclude)
+        if not in_vain and retries.at(target).asked < request.options.max_resample:
+            there = token if target == position else request.history[request.base + target]
+            retreat(request, target, position + 1)
+            retries.reject(target, Rejected(there, "hook"))
+            retries.ask(target, exclude, wish.temperature)
+            if exclude and not leaves_any(request, frozenset()):
+                retries.wish = Wish(temperature=wish.temperature, unmet=True)
+            return True
+    sampled = wish.sampled_token
+    if sampled != token and sampled in retries.at(position).banned:
+        raise HookError(
+            f"a hook chose token {sampled} at position {position}, where a ban excludes it; choose "
+            "another one if attempt is above 0"
+        )
+    return False
 
 
 def _put_for_hook(request: Request, run: Sequence[Token]) -> Verdict:
@@ -299,160 +363,3 @@ def _put_for_hook(request: Request, run: Sequence[Token]) -> Verdict:
             "not allow; put what they allow"
         )
     return append(request, run)
-
-
-def _declined(request: Request, rewound: int = 0) -> Verdict:
-    """A token was not taken in; ``rewound`` others were taken back with it."""
-    request.tally.redraws += 1
-    request.tally.rewound += rewound
-    return Verdict.AGAIN
-
-
-def _keeps_end(request: Request, taken: Token | None) -> bool:
-    """Whether a valid end still fits the budget, as ``close_json`` wants it."""
-    closing = request.closing
-    return closing is None or request.is_healing or closing.look(request.position, taken)
-
-
-def _finish(request: Request, reason: FinishReason) -> Verdict:
-    constraint, closing = request.constraint, request.closing
-    if closing is not None and constraint is not None and not constraint.can_end():
-        request.tally.incomplete = closing.why
-    request.finish_reason = reason
-    return Verdict.END
-
-
-# ---- back --------------------------------------------------------------------------------------
-
-
-def _go_back(request: Request, target: int, drawn: int) -> None:
-    """Keep the first ``target`` generated tokens; the positions up to ``drawn`` were drawn."""
-    closing = request.closing
-    request.tally.violates = ""
-    anew = closing is not None and closing.at <= target
-    request.rewind(request.base + target)
-    if closing is not None and anew:  # new exclusions there may change the way to the end
-        closing.restart(target)
-    request.retries.back(target, drawn)
-
-
-def _checked(request: Request, constraint: Constraint) -> Verdict | None:
-    """Take a text, or a part, back that the filters object to, a few times; ``None``: it stands,
-    and ``NEXT``: it stands as the best that was found.
-
-    Raises ``DeadEndError`` if no other one was found and it must not stand.
-    """
-    position = request.position - 1
-    found = constraint.objection()
-    if found is None:
-        request.retries.settle()
-        return None
-    reason, target, is_final = found
-    if target > position:
-        request.tally.violates = reason
-        request.retries.settle()
-        return Verdict.NEXT
-    target = max(target, position + 1 - request.outbox.reach(position, request.first))
-    target = min(target, position)  # what a reader who went back has kept stays
-    first = request.history[request.base + target]
-    if target >= request.outbox.floor and request.retries.take_back(target):
-        text = _text(request, target)
-        _go_back(request, target, position + 1)
-        request.retries.reject(target, Rejected(first, "check", reason, text))
-        return _declined(request, position - target)
-    if is_final and constraint.checks:
-        request.rewind(len(request.history) - 1)
-        raise DeadEndError(f"no answer was found that fits the whole schema: {reason}")
-    request.tally.violates = reason
-    request.retries.settle()
-    return None
-
-
-def _ban_at_end(request: Request, event: StopMatch | None) -> BanMatch | None:
-    try:
-        return ending.ban_at_end(request, event)
-    except OptionError:  # an expression takes too long
-        request.rewind(len(request.history) - 1)
-        raise
-
-
-def _ban(request: Request, match: BanMatch) -> Verdict:
-    """Go back to the token that holds the match's first character, and exclude it there.
-
-    What was delivered stays: if the match begins in it, the first token after it is excluded.
-    """
-    target = request.transcript.token_at(match.start)
-    drawn, retries = request.position, request.retries
-    if target < request.first:
-        request.rewind(len(request.history) - 1)
-        raise DeadEndError(
-            f"the banned {match.pattern!r} begins inside the prefix, at token {target}, which "
-            "cannot be taken back; shorten the prefix, or drop the ban"
-        )
-    target = max(target, request.outbox.floor)
-    token = request.history[request.base + target]
-    if not retries.spend(target, drawn):
-        request.rewind(len(request.history) - 1)
-        raise DeadEndError(
-            f"bans have taken back {retries.spent} draws of a text of {drawn} tokens, the last one "
-            f"because of {match.pattern!r}: the model finds hardly any text without them; ban less"
-        )
-    _go_back(request, target, drawn)
-    retries.ban(target, token)
-    retries.reject(target, Rejected(token, "ban", match.pattern))
-    return _declined(request, drawn - 1 - target)
-
-
-def _loop(request: Request, repeat: Repeat) -> Verdict | None:
-    """Go back to the second turn of a loop, or the next time at one place to an earlier one, and
-    exclude the token that began it; if that is of no use, end the thinking or the text.
-
-    What was delivered stays. ``None``: the text must be as long as it gets.
-    """
-    options, retries, drawn = request.options, request.retries, request.position
-    start, period, turn = drawn - repeat.run, repeat.period, request.history[-repeat.period :]
-    target, floor = start + repeat.kept, max(request.first, request.outbox.settled)
-    if request.constraint is not None:  # what filters force is no choice: this token was one
-        target += (drawn - 1 - target) % period
-    times = retries.loop(start, drawn)
-    target = max(target - times * period, floor)
-    while target > floor and request.transcript.is_open(target):
-        target -= 1
-    thoughts = request.transcript.thoughts
-    leaves = times > 0 and thoughts is not None and thoughts.is_open
-    if options.loops == "stop" or not retries.may_loop(target, drawn):
-        if options.ignore_eos or drawn < options.min_tokens:
-            return None
-        _go_back(request, target, drawn)
-        _declined(request, drawn - 1 - target)
-        request.tally.looped = request.vocabulary.decode(turn)
-        may_end = request.constraint is None or request.constraint.can_end()
-        return _finish(request, "stop" if may_end else "length")
-    token, text = request.history[request.base + target], _text(request, target)
-    _go_back(request, target, drawn)
-    request.tally.loops += 1
-    if leaves and _leave_thinking(request):
-        return _declined(request, drawn - 1 - target)
-    if leaves_any(request, {token}):
-        retries.ban(target, token)
-    retries.reject(target, Rejected(token, "loop", request.vocabulary.decode(turn), text))
-    return _declined(request, drawn - 1 - target)
-
-
-def _text(request: Request, target: int) -> str:
-    """The text after the first ``target`` generated tokens."""
-    decoder = request.transcript.decoder
-    return decoder.slice(decoder.end(target), decoder.end())
-
-
-def _leave_thinking(request: Request) -> bool:
-    """Append the mark that ends the thinking, if there is one that is allowed."""
-    thoughts, constraint = request.transcript.thoughts, request.constraint
-    assert thoughts is not None
-    limit = request.thinking or ThinkingLimit.of(0, thoughts.marks, request.vocabulary)
-    if limit is None or (
-        constraint is not None and constraint.validate(limit.mark) < len(limit.mark)
-    ):
-        return False
-    append(request, limit.mark)
-    return True

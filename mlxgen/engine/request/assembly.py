@@ -26,13 +26,10 @@ from ...text import (
 from ...tokens import Token, Vocabulary
 from ..history import History
 from ..options import Options
-from .closing import Closing
-from .ending import ends
-from .leads import fed
 from .outbox import Outbox
 from .prompt import Prompt
 from .request import Request
-from .thinking import ThinkingLimit
+from .ways import Closing, ThinkingLimit
 
 
 def xtc_special(vocabulary: Vocabulary) -> list[Token]:
@@ -59,34 +56,14 @@ def assemble(
     tokens, removed = list(prompt.tokens), b""
     if options.heal:
         tokens, removed = heal_plan(vocabulary, tokens)
-    healer = Healer(vocabulary, removed) if removed else None
-    decoder = TextDecoder(vocabulary, strip=prompt.opens_text, skip=len(removed))
-    stops = None
-    if options.stop or options.stop_tokens:
-        stops = StopMatcher(options.stop, options.stop_tokens)
-    marks = prompt.thinking if options.thinking_budget is None else prompt.marks(vocabulary)
-    thinking = thoughts = None
-    if marks is not None and options.thinking_budget is not None:
+    thinking, marks = None, prompt.thinking
+    if options.thinking_budget is not None and (marks := prompt.marks(vocabulary)) is not None:
         thinking = ThinkingLimit.of(options.thinking_budget, marks, vocabulary)
-    if marks is not None:
-        thoughts = Thoughts(marks)
-    constraint = None
-    if options.filters:
-        strips = prompt.opens_text and vocabulary.strips_space
-        constraint = Constraint(options.filters, vocabulary, vocab_size, strips_space=strips)
-    sampling = options.sampling
-    counts = None
-    if sampling.penalises:
-        counts = TokenCounts(plain(tokens), window=sampling.repetition_context_size)
-    repetitions = None
-    if sampling.avoids_repetitions:
-        repetitions = Repetitions(plain(tokens), sampling, vocabulary.piece)
-    aim = Aim(sampling.adaptive_target, sampling.adaptive_decay) if sampling.aims else None
     transcript = Transcript(
-        decoder,
-        stops,
+        TextDecoder(vocabulary, strip=prompt.opens_text, skip=len(removed)),
+        _stops(options),
         BanMatcher(options.banned, _standing(options, seed)) if options.banned else None,
-        thoughts,
+        Thoughts(marks) if marks is not None else None,
         stop_in_thoughts=options.stop_in_reasoning,
     )
     request = Request(
@@ -98,12 +75,8 @@ def assemble(
         history=History(tokens),
         base=len(tokens),
         first=len(options.prefix),
-        constraint=constraint,
         transcript=transcript,
-        healer=healer,
-        counts=counts,
-        repetitions=repetitions,
-        aim=aim,
+        healer=Healer(vocabulary, removed) if removed else None,
         thinking=thinking,
         outbox=Outbox(transcript, "at once"),
         want=Want(
@@ -112,12 +85,10 @@ def assemble(
             logprob=options.top_logprobs is not None,
             top=options.top_logprobs or 0,
         ),
-        appends_forced=(
-            queued
-            and options.top_logprobs is None
-            and (constraint is not None or thinking is not None)
-        ),
     )
+    _count(request)
+    constraint = request.constraint = _constraint(request, options, opens=prompt.opens_text)
+    request.appends_forced = queued and may_append_forced(request)
     _take_prefix(request)
     request.outbox = Outbox.for_options(
         options, transcript, queued, constraint is not None and constraint.checks
@@ -127,13 +98,19 @@ def assemble(
     return request
 
 
+def may_append_forced(request: Request) -> bool:
+    """Whether there may be runs that must come, and none of them is to have its log-probability."""
+    leads = request.constraint is not None or request.thinking is not None
+    return leads and request.options.top_logprobs is None
+
+
 def check_change(request: Request, options: Options) -> None:
     """Raise what ``change`` would."""
     options.check_vocabulary(request.vocab_size)
     if options.filters and options.filters is not request.options.filters:
         if not all(hasattr(each, "bind") for each in options.filters):
             raise OptionError("filters", "expected specifications, as a rewind may bind them anew")
-        Constraint(options.filters, request.vocabulary, request.vocab_size)
+        _constraint(request, options, opens=False)
 
 
 def change(request: Request, options: Options) -> None:
@@ -141,44 +118,54 @@ def change(request: Request, options: Options) -> None:
 
     Filters and stops see only the text that is yet to come.
     """
-    base, position, piece = request.base, request.position, request.vocabulary.piece
-    history, sampling, constraint = plain(request.history), options.sampling, request.constraint
-    if options.filters is not request.options.filters:
-        constraint = None
-        if options.filters:
-            before = request.constraint
-            strips = before is not None and before.strips_space and not position
-            constraint = Constraint(
-                options.filters, request.vocabulary, request.vocab_size, strips_space=strips
-            )
+    before, position = request.options, request.position
+    if options.filters is not before.filters:
+        opens = request.constraint is not None and request.constraint.strips_space and not position
+        constraint = request.constraint = _constraint(request, options, opens=opens)
+        request.closing = None
+        if constraint is not None:
             for _ in range(position):
                 constraint.advance_as(())
-        request.closing = None
-        if options.close_json and constraint is not None:
-            request.closing = Closing(constraint, request.budget)
-            request.closing.restart(position)
-        if constraint is not None and constraint.checks:
-            request.outbox.wait_for_checks()
-        request.constraint = constraint
-        request.appends_forced = options.top_logprobs is None and (
-            constraint is not None or request.thinking is not None
-        )
-    if sampling != request.options.sampling:
-        request.counts = request.repetitions = request.aim = None
-        if sampling.penalises:
-            request.counts = TokenCounts(history[:base], window=sampling.repetition_context_size)
-            for token in history[base:]:
-                request.counts.advance(token)
-        if sampling.avoids_repetitions:
-            request.repetitions = Repetitions(history, sampling, piece)
-        if sampling.aims:
-            request.aim = Aim(sampling.adaptive_target, sampling.adaptive_decay)
-            for token in history[base:]:
-                request.aim.advance(token)
-    if (options.stop, options.stop_tokens) != (request.options.stop, request.options.stop_tokens):
-        stops = StopMatcher(options.stop, options.stop_tokens)
-        request.transcript.look_for(stops if options.stop or options.stop_tokens else None)
+            if options.close_json:
+                request.closing = Closing(constraint, request.budget)
+                request.closing.restart(position)
+            if constraint.checks:
+                request.outbox.wait_for_checks()
+        request.appends_forced = may_append_forced(request)
     request.options = options
+    if options.sampling != before.sampling:
+        _count(request)
+    if (options.stop, options.stop_tokens) != (before.stop, before.stop_tokens):
+        request.transcript.look_for(_stops(options))
+
+
+def _stops(options: Options) -> StopMatcher | None:
+    wanted = options.stop or options.stop_tokens
+    return StopMatcher(options.stop, options.stop_tokens) if wanted else None
+
+
+def _constraint(request: Request, options: Options, *, opens: bool) -> Constraint | None:
+    """The filters of a text that ``opens`` at their beginning, or goes on."""
+    if not options.filters:
+        return None
+    strips, size = opens and request.vocabulary.strips_space, request.vocab_size
+    return Constraint(options.filters, request.vocabulary, size, strips_space=strips)
+
+
+def _count(request: Request) -> None:
+    """What draws depend on beside the logits: the tokens so far, as the sampling counts them."""
+    sampling, tokens, base = request.options.sampling, plain(request.history), request.base
+    request.counts = request.repetitions = request.aim = None
+    if sampling.penalises:
+        request.counts = TokenCounts(tokens[:base], window=sampling.repetition_context_size)
+        for token in tokens[base:]:
+            request.counts.advance(token)
+    if sampling.avoids_repetitions:
+        request.repetitions = Repetitions(tokens, sampling, request.vocabulary.piece)
+    if sampling.aims:
+        request.aim = Aim(sampling.adaptive_target, sampling.adaptive_decay)
+        for token in tokens[base:]:
+            request.aim.advance(token)
 
 
 def _standing(options: Options, seed: int) -> Callable[[BanMatch], bool]:
@@ -198,27 +185,16 @@ def _take_prefix(request: Request) -> None:
     """Feed a request the tokens that count as already generated."""
     for i, token in enumerate(request.options.prefix):
         try:
-            event = request.advance(token, fed(request, token))
+            event = request.advance(token)
         except FilterError as error:
-            raise OptionError(
-                "prefix",
-                f"the filters do not allow token {token} at index {i}: {error}; pass tokens that "
-                "the same filters generated",
-                code="end_not_allowed" if ends(request, token) else "token_not_allowed",
-                index=i,
-            ) from error
+            problem = f"the filters do not allow token {token} at index {i}: {error}; pass tokens"
+            code = "end_not_allowed" if request.ends(token) else "token_not_allowed"
+            problem += " that the same filters generated"
+            raise OptionError("prefix", problem, code=code, index=i) from error
         if isinstance(event, BanMatch):
-            raise OptionError(
-                "prefix",
-                f"token {token} at index {i} completes {event.pattern!r}, which is banned; pass "
-                "tokens without it",
-                code="text_banned",
-                index=i,
-            )
-        if event is not None or ends(request, token):
-            raise OptionError(
-                "prefix",
-                f"token {token} at index {i} ends the text; pass only the tokens before it",
-                code="text_ended",
-                index=i,
-            )
+            problem = f"token {token} at index {i} completes {event.pattern!r}, which is banned;"
+            problem += " pass tokens without it"
+            raise OptionError("prefix", problem, code="text_banned", index=i)
+        if event is not None or request.ends(token):
+            problem = f"token {token} at index {i} ends the text; pass only the tokens before it"
+            raise OptionError("prefix", problem, code="text_ended", index=i)

@@ -17,62 +17,62 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence, Set
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ...errors import DeadEndError
-from ...filters import Constraint, Int32Words, allows, without_tokens, words_of
+from ...filters import Int32Words, allows, without_tokens, words_of
 from ...sampling import DrawRow
 from ...text import Healer
-from ...tokens import Token, Vocabulary
-from .ending import check_end, too_early
-from .request import Request
+from ...tokens import Token
+from .request import Request, spelled
 
-# ---- the run that must come next ---------------------------------------------------------------
+
+class Lead(NamedTuple):
+    """Who decides what comes next, before the filters and all others, and on which run, as far as
+    that is known."""
+
+    who: Literal["healing", "end", "thinking"]
+    run: Sequence[Token] = ()
+
+
+def lead(request: Request) -> Lead | None:
+    """Who leads the text, if anybody does."""
+    closing, limit, constraint = request.closing, request.thinking, request.constraint
+    if request.healer is not None and not request.healer.done:
+        return Lead("healing")
+    if closing is not None and closing.forcing:
+        return Lead("end", closing.way or ())
+    if limit is None or not (run := limit.left(request.transcript)):
+        return None
+    if constraint is not None and constraint.validate(run) < len(run):
+        return None
+    return Lead("thinking", run)
 
 
 def forced_run(request: Request) -> Sequence[Token]:
     """The tokens that must come next, as far as they are known."""
-    closing, constraint = request.closing, request.constraint
-    if request.is_healing:
-        return ()
-    if closing is not None and closing.forcing:
-        return closing.way or ()
-    if request.thinking is not None and (run := out_of_thinking(request)):
-        return run
+    led, constraint = lead(request), request.constraint
+    if led is not None:
+        return led.run
     return constraint.forced() if constraint is not None else ()
-
-
-def out_of_thinking(request: Request) -> Sequence[Token]:
-    """The tokens that end the thinking because its budget is spent, as far as the filters allow
-    them; usually none."""
-    limit, closing, constraint = request.thinking, request.closing, request.constraint
-    if limit is None or request.is_healing or (closing is not None and closing.forcing):
-        return ()
-    run = limit.left(request.transcript)
-    return () if constraint is not None and constraint.validate(run) < len(run) else run
-
-
-def is_led(request: Request) -> bool:
-    """Whether healing, the way to a valid end or that out of the thinking decides alone."""
-    if request.is_healing or (request.closing is not None and request.closing.forcing):
-        return True
-    return request.thinking is not None and bool(out_of_thinking(request))
-
-
-def is_foreseeable(request: Request) -> bool:
-    """Whether the next token is drawn as those after it will be, so that a draft may foresee it."""
-    if request.steering is not None or request.aim is not None or is_led(request):
-        return False
-    return not (request.retries.differs or request.retries.excluded(request.position))
 
 
 def has_choice(request: Request, token: Token) -> bool:
     """Whether another token could have been drawn instead of this one."""
-    if request.thinking is not None and out_of_thinking(request)[:1] == (token,):
+    led, constraint = lead(request), request.constraint
+    if led is not None:
+        return led.who != "thinking" or led.run[:1] != (token,)
+    return constraint is None or constraint.only() is None
+
+
+def is_foreseeable(request: Request) -> bool:
+    """Whether the next token is drawn as those after it will be, so that a draft may foresee it."""
+    if request.steering is not None or request.aim is not None or lead(request) is not None:
         return False
-    constraint = request.constraint
-    return constraint is None or is_led(request) or constraint.only() is None
+    retries = request.retries
+    return retries.wish.temperature is None and not retries.excluded(request.position)
 
 
 # ---- the tokens that may come next -------------------------------------------------------------
@@ -84,28 +84,36 @@ def next_mask(request: Request) -> Int32Words | None:
     Raises ``DeadEndError`` if none is left.
     """
     excluded = request.retries.excluded(request.position)
-    if request.healer is None:
-        words = request.constraint.mask() if request.constraint is not None else None
-    else:
-        words = _allowed(request)
     if request.closing is not None or request.thinking is not None:
         step = _only_step(request, excluded)
         if step:
             return words_of(step, request.vocab_size)
-    return _left(request, words, excluded)
+    return _left(request, _allowed(request), excluded)
 
 
 def leaves_any(request: Request, exclude: Set[Token]) -> bool:
     """Whether any token could come next if a hook excluded these."""
-    excluded = request.retries.excluded(request.position).union(exclude)
+    excluded, led = request.retries.excluded(request.position).union(exclude), lead(request)
+    if led is not None and led.who == "thinking" and excluded.isdisjoint(led.run[:1]):
+        return True
     try:
-        words = _allowed(request)
-        step = out_of_thinking(request)[:1]
-        if not step or not excluded.isdisjoint(step):
-            _left(request, words, excluded)  # any token may replace the way to the end
+        _left(request, _allowed(request), excluded)  # any token may replace the way to the end
     except DeadEndError:
         return False
     return True
+
+
+def _only_step(request: Request, excluded: frozenset[Token]) -> Sequence[Token]:
+    """The tokens that the way to a valid end, or that out of the thinking, allows alone."""
+    closing, led = request.closing, lead(request)
+    if closing is not None and led is not None and led.who == "end":
+        step = led.run[:1] or sorted(request.vocabulary.eos - excluded)
+        if not step or not excluded.isdisjoint(step):
+            step = closing.avoid(excluded)
+        if step:
+            return step
+        led = lead(request)
+    return led.run[:1] if led is not None and excluded.isdisjoint(led.run[:1]) else ()
 
 
 def _allowed(request: Request) -> Int32Words | None:
@@ -115,28 +123,16 @@ def _allowed(request: Request) -> Int32Words | None:
     return request.constraint.mask() if request.constraint is not None else None
 
 
-def _only_step(request: Request, excluded: frozenset[Token]) -> Sequence[Token]:
-    """The tokens that the way to a valid end, or that out of the thinking, allows alone."""
-    closing = request.closing
-    if closing is not None and closing.forcing:
-        step = closing.way[:1] if closing.way else sorted(request.vocabulary.eos - excluded)
-        if not step or not excluded.isdisjoint(step):
-            step = closing.avoid(excluded)
-        if step:
-            return step
-    step = out_of_thinking(request)[:1] if request.thinking is not None else ()
-    return step if excluded.isdisjoint(step) else ()
-
-
 def _left(
     request: Request, words: Int32Words | None, excluded: frozenset[Token]
 ) -> Int32Words | None:
     """What is left of ``words`` for a controller and without what is excluded or too early."""
-    constraint, steering = request.constraint, request.steering
+    constraint, steering, options = request.constraint, request.steering, request.options
     steered = steering.words if steering is not None else None
-    if request.position < request.options.min_tokens:
-        excluded = excluded.union(too_early(request))
-    if request.options.ignore_eos and constraint is not None:
+    if request.position < options.min_tokens:  # what would end the text comes too early
+        ends = request.vocabulary.eos.union(s[0] for s in options.stop_tokens if len(s) == 1)
+        excluded = excluded.union(ends)
+    if options.ignore_eos and constraint is not None:
         words = constraint.ordinary if words is None else words & constraint.ordinary
     elif steered is None and not excluded:
         return words
@@ -146,33 +142,14 @@ def _left(
         words = without_tokens(words, excluded, request.vocab_size)
     assert words is not None
     if not words.any():
-        by = "excluded or banned" + (
-            ", or refused by the filters" if constraint is not None else ""
-        )
+        by = "excluded or banned"
+        by += ", or refused by the filters" if constraint is not None else ""
         by += ", or not in the controller's mask" if steered is not None else ""
         raise DeadEndError(
             f"no token is left at position {request.position}: every one is {by}; allow more, or "
             "rewind further"
         )
     return words
-
-
-# ---- healing -----------------------------------------------------------------------------------
-
-
-def fed(request: Request, token: Token) -> list[Token] | None:
-    """The tokens that the filters take instead of the next one; ``None``: the token itself.
-
-    They see exactly the bytes after the prompt. A token that spells the end of the prompt anew is
-    translated into the part of it that is new, tokenised on its own. Raises ``FilterError`` for an
-    end token if the filters do not let the text end.
-    """
-    if token in request.vocabulary.eos:
-        check_end(request, token)
-        return []
-    if request.healer is not None and not request.healer.done:
-        return _spell(request.vocabulary, request.healer.suffix(token))
-    return None
 
 
 def _healing_mask(healer: Healer, request: Request) -> Int32Words:
@@ -183,40 +160,20 @@ def _healing_mask(healer: Healer, request: Request) -> Int32Words:
     constraint, vocabulary, vocab_size = request.constraint, request.vocabulary, request.vocab_size
     candidates = healer.candidates()
     candidates = candidates[candidates < vocab_size]
-    if constraint is not None:
-        allowed = constraint.mask()
-        if allowed is not None:
-            keep = [_allows(constraint, allowed, vocabulary, healer, int(t)) for t in candidates]
-            candidates = candidates[np.array(keep, dtype=bool)]
+    allowed = constraint.mask() if constraint is not None else None
+    if constraint is not None and allowed is not None:
+        keep = []
+        for token in candidates.tolist():
+            run = spelled(vocabulary, healer.suffix(token))
+            one = len(run) == 1
+            keep.append(allows(allowed, run[0]) if one else constraint.validate(run) == len(run))
+        candidates = candidates[np.array(keep, dtype=bool)]
     if not len(candidates):
         raise DeadEndError(
             f"the filters allow no token that begins with the prompt's end {healer.remaining!r}; "
             "use heal=False"
         )
     return words_of(candidates, vocab_size)
-
-
-def _spell(vocabulary: Vocabulary, data: bytes) -> list[Token]:
-    if not data:
-        return []
-    single = vocabulary.token_of(data)
-    return [single] if single is not None else vocabulary.continue_with(data)
-
-
-def _allows(
-    constraint: Constraint,
-    allowed: Int32Words,
-    vocabulary: Vocabulary,
-    healer: Healer,
-    token: Token,
-) -> bool:
-    suffix = healer.suffix(token)
-    if not suffix:
-        return True
-    run = _spell(vocabulary, suffix)
-    if len(run) == 1:
-        return allows(allowed, run[0])
-    return constraint.validate(run) == len(run)
 
 
 # ---- draws -------------------------------------------------------------------------------------
@@ -246,14 +203,13 @@ def free_draws(request: Request, count: int, after: int = 0) -> list[DrawRow]:
     one of them depends on more than its position."""
     if request.constraint is not None or request.steering is not None or request.looks_back:
         return []
-    first, retries = request.position + after, request.retries
+    first, retries, thinking = request.position + after, request.retries, request.thinking
     if request.is_healing or first < request.options.min_tokens:
         return []
-    thinking = request.thinking
     if thinking is not None and not thinking.allows(request.transcript, after + count):
         return []
     positions = range(first, first + count)
-    if retries.exclude or (retries.banned and any(map(retries.excluded, positions))):
+    if retries.decided and any(map(retries.excluded, positions)):
         return []
     sampling, seed, attempts = request.options.sampling, request.seed, retries.attempts
     return [DrawRow(sampling, seed, place, attempts.get(place, 0)) for place in positions]

@@ -11,9 +11,9 @@ from typing import Any
 
 from ...errors import RewindError, StateError
 from .accept import end, put, take_back
-from .assembly import change
+from .assembly import change, may_append_forced
 from .request import Request
-from .thinking import ThinkingLimit
+from .ways import ThinkingLimit
 
 __all__ = ["change_options", "end_thinking", "finish", "keep_only", "put"]
 
@@ -49,7 +49,7 @@ def end_thinking(request: Request) -> None:
         raise StateError("no mark ends the thinking of this model")
     if request.thinking is None or not limit.left(request.transcript):
         request.thinking = limit._replace(budget=request.position - thoughts.began)
-        request.appends_forced = request.options.top_logprobs is None
+        request.appends_forced = may_append_forced(request)
 
 
 def change_options(request: Request, given: Mapping[str, Any]) -> None:

@@ -147,7 +147,6 @@ class Outbox:
         waiting, transcript = self._waiting, self._transcript
         if not waiting:
             return []
-        chunks: list[Chunk] = []
         if self._mode == "at once":
             end = transcript.safe()
         elif self._mode == "retracting":
@@ -157,16 +156,13 @@ class Outbox:
             self._longest = max(self._longest, len(transcript))
             hold = max(self._hold, waiting[-1][1])
             if self._mode == "when settled":
-                settled = transcript.settled(hold, self.released)
+                chunks, settled = list[Chunk](), transcript.settled(hold, self.released)
                 while waiting and waiting[0][0].index < settled:
                     chunks.append(self._take(transcript.decoder.end(waiting[0][0].index + 1)))
                 return chunks
             self._settled = transcript.settled(hold, self._settled)
             end = transcript.decoder.end(self._settled)
-        while len(waiting) > 1:
-            chunks.append(self._take(min(end, transcript.decoder.end(waiting[0][0].index + 1))))
-        chunks.append(self._take(end))
-        return chunks
+        return [*self._all_but_one(end), self._take(end)]
 
     def finish(
         self, reason: FinishReason, stop: Stop | None = None, cut: int | None = None
@@ -175,20 +171,11 @@ class Outbox:
         transcript = self._transcript
         tail = self._tail = transcript.decoder.flush() if cut is None else ""
         end = transcript.decoder.end(len(transcript)) if cut is None else cut
-        chunks = []
-        while len(self._waiting) > 1:
-            chunks.append(
-                self._take(min(end, transcript.decoder.end(self._waiting[0][0].index + 1)))
-            )
-        if self._waiting:
-            chunks.append(self._take(end, tail, reason, stop))
-        else:
-            text = self._text(end) + tail
-            owed, self._owed = self._owed, 0
-            chunks.append(
-                Chunk(text, None, len(transcript), retract=owed, finish_reason=reason, stop=stop)
-            )
-        return chunks
+        chunks = self._all_but_one(end)
+        if not self._waiting:
+            self._waiting.append((Chunk("", None, len(transcript)), 0))
+        last = self._take(end)
+        return [*chunks, replace(last, text=last.text + tail, finish_reason=reason, stop=stop)]
 
     def forgive(self) -> None:
         """Owe no retraction: a consumer who rewinds reads the whole text anew."""
@@ -215,22 +202,20 @@ class Outbox:
             self._owed += self.delivered - kept
         self.delivered = kept
 
-    def _take(
-        self,
-        end: int,
-        tail: str = "",
-        reason: FinishReason | None = None,
-        stop: Stop | None = None,
-    ) -> Chunk:
-        chunk, _ = self._waiting.popleft()
-        self.released = chunk.index + 1
-        owed, self._owed = self._owed, 0
-        text = self._text(end) + tail
-        return replace(chunk, text=text, retract=owed, finish_reason=reason, stop=stop)
+    def _all_but_one(self, end: int) -> list[Chunk]:
+        """All chunks that wait but the newest, with the text up to a character at most."""
+        chunks, end_of = list[Chunk](), self._transcript.decoder.end
+        while len(self._waiting) > 1:
+            chunks.append(self._take(min(end, end_of(self._waiting[0][0].index + 1))))
+        return chunks
 
-    def _text(self, end: int) -> str:
-        start = self.delivered
+    def _take(self, end: int) -> Chunk:
+        """The oldest chunk that waits, with the text up to a character."""
+        chunk, _ = self._waiting.popleft()
+        start, owed, self._owed = self.delivered, self._owed, 0
+        if chunk.token is not None:
+            self.released = chunk.index + 1
         if end <= start:
-            return ""
+            return replace(chunk, retract=owed) if owed else chunk
         self.delivered = end
-        return self._transcript.decoder.slice(start, end)
+        return replace(chunk, text=self._transcript.decoder.slice(start, end), retract=owed)

@@ -11,7 +11,6 @@ before a pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field, replace
 
 from ...errors import FilterError, OptionError, RewindError
@@ -23,12 +22,10 @@ from ...tokens import Token, Vocabulary
 from ..chunk import FinishReason, Usage
 from ..history import History, rewind_all
 from ..options import Options
-from .closing import Closing
 from .loops import UNKNOWN, Repeat, goes_on, repeated
 from .outbox import Outbox
 from .retries import Retries
-from .steering import Steering
-from .thinking import ThinkingLimit
+from .ways import Closing, Steering, ThinkingLimit
 
 RECENT = 0.25  # the weight of the latest token in the share of tokens that force a run
 LIKELY = 0.1  # the share from which on one is expected
@@ -84,16 +81,16 @@ class Request:
     history: History
     base: int
     first: int
-    constraint: Constraint | None
     transcript: Transcript
     healer: Healer | None
-    counts: TokenCounts | None
-    repetitions: Repetitions | None
-    aim: Aim | None
     thinking: ThinkingLimit | None
     outbox: Outbox
     want: Want
-    appends_forced: bool
+    constraint: Constraint | None = None
+    counts: TokenCounts | None = None
+    repetitions: Repetitions | None = None
+    aim: Aim | None = None
+    appends_forced: bool = False
     position: int = 0
     closing: Closing | None = None
     retries: Retries = field(default_factory=Retries)
@@ -109,26 +106,31 @@ class Request:
 
     # ---- the history and its parts ---------------------------------------------------------
 
-    def advance(
-        self, token: Token, fed: Tokens[Token] | None = None
-    ) -> BanMatch | StopMatch | None:
+    def advance(self, token: Token, *, withheld: bool = False) -> BanMatch | StopMatch | None:
         """Append one token; returns the ban or the stop that its text completed.
 
-        ``fed`` are the tokens that the filters take instead of this one: none if it is withheld
-        from them. Raises ``FilterError`` if the filters do not allow the token, and
-        ``OptionError`` if a banned expression takes too long; then nothing has changed.
+        The filters do not see one that is ``withheld`` from them. Raises ``FilterError`` if the
+        filters do not allow the token, and ``OptionError`` if a banned expression takes too long;
+        then nothing has changed.
         """
-        if self.healer is not None:
-            self.healer.advance(token)
-        if self.constraint is not None:
+        constraint, healer, rest = self.constraint, self.healer, None
+        if healer is not None:
+            rest = None if healer.done else healer.suffix(token)
+            healer.advance(token)
+        if constraint is not None:
             try:
-                if fed is None:
-                    self.constraint.advance(token)
+                if withheld:
+                    constraint.advance_as(())
+                elif token in self.vocabulary.eos:
+                    self._check_end(constraint, token)
+                    constraint.advance_as(())
+                elif rest is not None:  # they see exactly the bytes after the prompt
+                    constraint.advance_as(spelled(self.vocabulary, rest))
                 else:
-                    self.constraint.advance_as(fed)
+                    constraint.advance(token)
             except FilterError:
-                if self.healer is not None:
-                    self.healer.rewind(self.position)
+                if healer is not None:
+                    healer.rewind(self.position)
                 raise
         if self.counts is not None:
             self.counts.advance(token)
@@ -143,6 +145,13 @@ class Request:
         except OptionError:
             self.rewind(len(self.history) - 1)
             raise
+
+    def _check_end(self, constraint: Constraint, token: Token) -> None:
+        if not self.options.ignore_eos and not constraint.can_end():
+            raise FilterError(
+                f"the end token {token} is not allowed at position {self.position}: "
+                "the filters do not let the text end there"
+            )
 
     def rewind(self, to: int) -> None:
         """Keep the first ``to`` tokens of the history, in every part or in none.
@@ -218,6 +227,10 @@ class Request:
     def attempt(self) -> int:
         """How often the next position was drawn before."""
         return self.retries.attempts.get(self.position, 0)
+
+    def ends(self, token: Token) -> bool:
+        """Whether a token ends the text."""
+        return token in self.vocabulary.eos and not self.options.ignore_eos
 
     @property
     def is_last(self) -> bool:
@@ -308,3 +321,11 @@ class Request:
         assert self.counts is None or len(self.counts) == len(self.history)
         assert self.repetitions is None or len(self.repetitions) == len(self.history)
         assert self.aim is None or len(self.aim) == self.position
+
+
+def spelled(vocabulary: Vocabulary, data: bytes) -> list[Token]:
+    """Bytes as tokens: a single one, if there is one of exactly these."""
+    if not data:
+        return []
+    single = vocabulary.token_of(data)
+    return [single] if single is not None else vocabulary.continue_with(data)

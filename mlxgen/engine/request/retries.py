@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ...forks import forked
 from ...tokens import Token
@@ -19,68 +20,75 @@ DRAWS_FOR_BANS = 32  # draws that bans may take back for each token, and 32 time
 _WARM, _WARMER, _WARMEST = 0.7, 0.1, 1.5  # temperatures of another try: ever warmer
 
 
+class Decided(NamedTuple):
+    """What was decided for a position: the draws that were ``rejected`` there, in order, what a ban
+    or a loop excluded, and how often hooks have ``asked`` for another draw."""
+
+    rejected: tuple[Rejected, ...] = ()
+    banned: frozenset[Token] = frozenset()
+    asked: int = 0
+
+
+class Wish(NamedTuple):
+    """What a hook wants of the next draw; ``unmet``: it excluded every token that could come."""
+
+    exclude: frozenset[Token] = frozenset()
+    temperature: float | None = None
+    unmet: bool = False
+
+
+NOTHING, ANY = Decided(), Wish()
+
+
 @dataclass(slots=True)
 class Retries:
     """See the module.
 
     - ``attempts``: how often a position was drawn before; each attempt draws with other random
-      numbers.
-    - ``agreed``: the attempts that the consumer's rewinds have caused. Others, at positions that
+      numbers. ``agreed``: those that a consumer's rewinds have caused; others, at positions that
       the consumer has not seen, are not to show in what a rewind gives.
-    - ``asked``: how often hooks have asked for another draw at a position.
-    - ``banned``: the tokens that bans have excluded there.
-    - ``rejected``: what was drawn there and is not, in order.
     - ``spent``: how many draws bans have taken back.
     - ``checks``: how often a finished text was taken back, and from which position on: its draws
       vary then, also at a temperature at which they hardly would.
     - ``loops``: how often loops were taken back before the text had more tokens than the number
       that comes second. ``looped``: how many tokens that took back in all.
-    - ``exclude``, ``temperature``: what a hook wants of the next draw. ``unmet``: it excluded
-      every token that could be drawn.
     """
 
     attempts: dict[int, int] = field(default_factory=dict)
     agreed: dict[int, int] = field(default_factory=dict)
-    asked: dict[int, int] = field(default_factory=dict)
-    banned: dict[int, frozenset[Token]] = field(default_factory=dict)
-    rejected: dict[int, tuple[Rejected, ...]] = field(default_factory=dict)
+    decided: dict[int, Decided] = field(default_factory=dict)
+    wish: Wish = ANY
     spent: int = 0
     checks: tuple[int, int] = (0, 0)
     loops: tuple[int, int] = (0, 0)
     looped: int = 0
-    exclude: frozenset[Token] = frozenset()
-    temperature: float | None = None
-    unmet: bool = False
 
     def fork(self) -> Retries:
         """An independent copy."""
         return forked(self)
 
+    def at(self, position: int) -> Decided:
+        """What was decided for a position."""
+        return self.decided.get(position, NOTHING)
+
     def excluded(self, position: int) -> frozenset[Token]:
         """The tokens that the next draw at ``position`` must not give."""
-        banned = self.banned.get(position)
-        return self.exclude if banned is None else banned | self.exclude
+        decided, exclude = self.decided.get(position), self.wish.exclude
+        return exclude if decided is None else decided.banned | exclude
 
-    @property
-    def differs(self) -> bool:
-        """Whether a hook wants the next draw to be unlike those after it."""
-        return bool(self.exclude) or self.temperature is not None
-
-    def accepted(self) -> None:
-        """Note that the next draw was accepted: what a hook wanted of it is done."""
-        if self.exclude or self.temperature is not None or self.unmet:
-            self._forget_wish()
+    def reject(self, position: int, what: Rejected, *, ban: bool = False) -> None:
+        """Note what was drawn at ``position`` and is not there; ``ban``: nor may it come again."""
+        rejected, banned, asked = self.at(position)
+        banned = banned | {what.token} if ban else banned
+        self.decided[position] = Decided((*rejected, what), banned, asked)
 
     def ask(
         self, position: int, exclude: Collection[Token] = (), temperature: float | None = None
     ) -> None:
         """Note that a hook wants ``position`` drawn again, like this."""
-        self.asked[position] = self.asked.get(position, 0) + 1
-        self.exclude, self.temperature = frozenset(exclude), temperature
-
-    def admit_all(self) -> None:
-        """Drop a hook's exclusions, because they leave nothing to draw."""
-        self.exclude, self.unmet = frozenset(), True
+        decided = self.at(position)
+        self.decided[position] = decided._replace(asked=decided.asked + 1)
+        self.wish = Wish(frozenset(exclude), temperature)
 
     def spend(self, position: int, drawn: int) -> bool:
         """Note that a ban goes back from ``drawn`` tokens to ``position``; false if it may not.
@@ -98,10 +106,6 @@ class Retries:
         if times < CHECKS:
             self.checks = times + 1, position
         return times < CHECKS
-
-    def settle(self) -> None:
-        """Note that what was checked stands: the draws after it are as usual."""
-        self.checks = 0, 0
 
     def loop(self, start: int, drawn: int) -> int:
         """Note a loop from ``start`` on in a text of ``drawn`` tokens; returns how often one was
@@ -122,23 +126,14 @@ class Retries:
     def warmth(self, position: int, temperature: float) -> float | None:
         """The temperature of the draw at ``position``; None: the usual one, which is given."""
         times, since = self.checks
-        if self.temperature is not None or not times or position < since:
-            return self.temperature
+        if self.wish.temperature is not None or not times or position < since:
+            return self.wish.temperature
         return max(temperature, min(_WARM + times * _WARMER, _WARMEST))
-
-    def ban(self, position: int, token: Token) -> None:
-        """Note that a ban excludes ``token`` at ``position``."""
-        self.banned[position] = self.banned.get(position, frozenset()) | {token}
-
-    def reject(self, position: int, what: Rejected) -> None:
-        """Note what was drawn at ``position`` and is not there."""
-        self.rejected[position] = (*self.rejected.get(position, ()), what)
 
     def rewind(self, to: int) -> None:
         """Forget what was decided for positions after ``to``: the text before them has changed."""
-        for table in (self.asked, self.banned, self.rejected):
-            for later in [p for p in table if p > to]:
-                del table[later]
+        for later in [position for position in self.decided if position > to]:
+            del self.decided[later]
 
     def back(self, target: int, drawn: int) -> None:
         """Note that the positions from ``target`` up to, not including, ``drawn`` are redrawn."""
@@ -147,16 +142,7 @@ class Retries:
             self.checks = 0, 0
         for position in range(target, drawn):
             self.attempts[position] = self.attempts.get(position, 0) + 1
-        self._forget_wish()
-
-    def begin_at(self, position: int) -> None:
-        """Forget that the positions from this one on were drawn before."""
-        for table in (self.attempts, self.agreed):
-            for later in [p for p in table if p >= position]:
-                del table[later]
-
-    def _forget_wish(self) -> None:
-        self.exclude, self.temperature, self.unmet = frozenset(), None, False
+        self.wish = ANY
 
     def back_for(self, target: int, seen: int) -> None:
         """``back``, for a consumer who has seen the first ``seen`` positions.
@@ -165,10 +151,16 @@ class Retries:
         how far the draws had run ahead.
         """
         self.back(target, seen)
+        self.rewind(seen - 1)
+        if target in self.decided:
+            self.decided[target] = self.decided[target]._replace(asked=0)
         self.spent, self.checks, self.loops, self.looped = 0, (0, 0), (0, 0), 0
-        self.agreed.update((p, self.attempts[p]) for p in range(target, seen))
-        for table in (self.asked, self.banned, self.rejected):
-            for later in [p for p in table if p >= seen]:
-                del table[later]
-        for later in [p for p in self.attempts if p >= seen]:
+        self.agreed.update((position, self.attempts[position]) for position in range(target, seen))
+        for later in [position for position in self.attempts if position >= seen]:
             self.attempts[later] = self.agreed.get(later, 0)
+
+    def begin_at(self, position: int) -> None:
+        """Forget that the positions from this one on were drawn before."""
+        for table in (self.attempts, self.agreed):
+            for later in [each for each in table if each >= position]:
+                del table[later]

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from ...tokens import Token
 from ..chunk import Chunk, Rejected
 from ..drafts.guess import Guess
-from ..request.accept import Verdict, accept
+from ..request.accept import accept
+from ..request.objections import Verdict
 from .drawn import Drawn, DrawnView
 from .handle import Handle
 

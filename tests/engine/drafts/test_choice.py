@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from mlxgen import Rejected
 from mlxgen.engine.drafts.drafts import WIDEST, Drafts
 from mlxgen.engine.drafts.guess import Guess
 from mlxgen.engine.drafts.policy import MOST_ROWS, REST
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.request import Request
-from mlxgen.engine.request.steering import Steering
+from mlxgen.engine.request.ways import Steering
 from mlxgen.tokens import Token
 from tests.fakes.drafting import Absurd, Told, ToldOther
 from tests.fakes.speaking import endless
@@ -145,7 +146,7 @@ def test_nothing_is_drafted_where_the_next_draw_is_unlike_those_after_it(
 ) -> None:
     steered, banned, wished = request_of(), request_of(), request_of()
     steered.steering = Steering()
-    banned.retries.ban(0, 97)
+    banned.retries.reject(0, Rejected(97, "ban"), ban=True)
     wished.retries.ask(0, temperature=2.0)
     for request in (steered, banned, wished):
         assert Drafts([Told(following)], wanted=True).propose(request, 1, SECOND) is None

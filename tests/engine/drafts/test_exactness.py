@@ -18,7 +18,7 @@ import pytest
 from mlx_lm.models.cache import ArraysCache, KVCache
 
 import mlxgen
-from mlxgen import LanguageModel
+from mlxgen import LanguageModel, Rejected
 from mlxgen.engine.drafts.drafts import Drafter, Drafts
 from mlxgen.engine.options import Options
 from mlxgen.engine.step.handle import Handle
@@ -232,7 +232,7 @@ def test_a_fork_does_not_know_what_was_drawn_ahead_for_its_next_token() -> None:
     hall.steps(4)
     request = handle.request
     request.retries.back(request.position, request.position + 1)
-    request.retries.ban(request.position, LETTERS[0])
+    request.retries.reject(request.position, Rejected(LETTERS[0], "ban"), ban=True)
     twin = request.fork(1)
     assert request.attempt == 1 and request.retries.excluded(request.position)
     assert twin.attempt == 0 and not twin.retries.excluded(twin.position)

@@ -12,7 +12,8 @@ import mlxgen
 from mlxgen.engine.drafts.drafts import Drafts
 from mlxgen.engine.drafts.lookup import OWNERS, SURE, Earlier, Lookup, Texts
 from mlxgen.engine.options import Options
-from mlxgen.engine.request.accept import Verdict, fast_forward, push, start
+from mlxgen.engine.request.accept import fast_forward, push, start
+from mlxgen.engine.request.objections import Verdict
 from mlxgen.engine.request.request import Request
 from mlxgen.errors import FilterError
 from mlxgen.filters import Int32Words

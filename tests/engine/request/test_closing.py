@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen import Choice
-from mlxgen.engine.request.closing import Closing
+from mlxgen.engine.request.ways import Closing
 from mlxgen.filters import Constraint
 from mlxgen.tokens import Vocabulary
 from tests.fakes import alphabet_tokenizer

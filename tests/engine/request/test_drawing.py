@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen import Choice, Regex
+from mlxgen import Choice, Regex, Rejected
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.accept import start
 from mlxgen.engine.request.assembly import assemble
-from mlxgen.engine.request.leads import fed, leaves_any, next_mask
+from mlxgen.engine.request.leads import leaves_any, next_mask
 from mlxgen.engine.request.prompt import Prompt
 from mlxgen.engine.request.request import Request
-from mlxgen.engine.request.steering import Steering
+from mlxgen.engine.request.ways import Steering
 from mlxgen.errors import DeadEndError, FilterError
 from mlxgen.filters import tokens_of, words_of
 from mlxgen.tokens import Token, Vocabulary
@@ -59,7 +59,7 @@ def may_come(request: Request, token: Token) -> bool:
     if token >= VOCABULARY.size:  # an id without a token: only the filters exclude it
         return free and not request.is_healing
     try:
-        request.advance(token, fed(request, token))
+        request.advance(token)
     except FilterError:
         return False
     request.rewind(length)
@@ -90,13 +90,13 @@ def test_the_mask_allows_what_everybody_allows(
     for token in tokens:
         if token in VOCABULARY.eos or not may_come(request, token):
             continue
-        if request.advance(token, fed(request, token)) is not None:
+        if request.advance(token) is not None:
             return  # a stop
     position = request.position
     request.retries.ask(position, excluded)
     for token in banned:
-        request.retries.ban(position, token)
-        request.retries.ban(position + 1, 98)  # of another position
+        request.retries.reject(position, Rejected(token, "ban"), ban=True)
+        request.retries.reject(position + 1, Rejected(98, "ban"), ban=True)  # of another position
     if steered is not None:
         request.steering = Steering(words_of(steered, SIZE))
     plain = {token for token in range(SIZE) if may_come(request, token)} - excluded - banned
@@ -118,7 +118,7 @@ def test_on_the_forced_way_only_its_next_step_is_allowed(
     assert closing.way
     other = closing.fork(constraint.fork()).avoid(banned)
     for token in banned:
-        request.retries.ban(0, token)
+        request.retries.reject(0, Rejected(token, "ban"), ban=True)
     plain = {token for token in LETTERS if may_come(request, token)} - banned
     assert plain.issuperset(other)
     if closing.way[0] not in banned:

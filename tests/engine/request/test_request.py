@@ -17,9 +17,10 @@ import mlxgen
 from mlxgen import After, Choice, Regex
 from mlxgen.engine.chunk import Chunk, Usage, fold
 from mlxgen.engine.options import Options
-from mlxgen.engine.request.accept import Verdict, accept, end, fast_forward, rewind, take
+from mlxgen.engine.request.accept import accept, end, fast_forward, rewind, take
 from mlxgen.engine.request.assembly import assemble
-from mlxgen.engine.request.leads import fed, next_draw, out_of_thinking
+from mlxgen.engine.request.leads import forced_run, next_draw
+from mlxgen.engine.request.objections import Verdict
 from mlxgen.engine.request.prompt import Prompt
 from mlxgen.engine.request.request import Request
 from mlxgen.errors import DeadEndError, FilterError
@@ -105,7 +106,7 @@ def put(request: Request, tokens: Sequence[Token]) -> None:
     """Append as many tokens as the parts take, as a look along a draft does."""
     for token in tokens:
         try:
-            if request.advance(token, fed(request, token)) is not None:
+            if request.advance(token) is not None:
                 request.rewind(len(request.history) - 1)
                 return
         except FilterError:
@@ -142,7 +143,7 @@ def _thoughts(request: Request) -> Any:
     thoughts = request.transcript.thoughts
     if thoughts is None:
         return None
-    return thoughts.is_open, thoughts.is_over, thoughts.began, out_of_thinking(request)
+    return thoughts.is_open, thoughts.is_over, thoughts.began, forced_run(request)
 
 
 @settings(max_examples=tries(60))

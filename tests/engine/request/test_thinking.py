@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import mlxgen
 from mlxgen import OptionError, Regex
 from mlxgen.engine.chunk import Chunk
-from mlxgen.engine.request.thinking import SENTENCE
+from mlxgen.engine.request.ways import SENTENCE
 from mlxgen.tokens import Token
 from tests.fakes.speaking import PROMPT, Speaker
 

@@ -1,19 +1,18 @@
 """From sampled tokens to text: decoding, stops, bans and token healing."""
 
-from .automaton import Automaton
 from .ban import BanMatch, BanMatcher
 from .decoder import TextDecoder
 from .healing import Healer, heal_plan
-from .overlap import first_mark, sequence_overlap
+from .search import Patterns, first_mark, sequence_overlap
 from .stop import StopMatch, StopMatcher
 from .thoughts import ThinkingMarks, Thoughts
 from .transcript import Transcript
 
 __all__ = [
-    "Automaton",
     "BanMatch",
     "BanMatcher",
     "Healer",
+    "Patterns",
     "StopMatch",
     "StopMatcher",
     "TextDecoder",

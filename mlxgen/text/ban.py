@@ -5,7 +5,7 @@ winner is the ban that completes first; if several complete at the same characte
 that starts first, and of these the shortest. How the text was cut into steps does not matter.
 The matcher knows no tokens, and not what happens to a match.
 
-Literal strings run through one automaton. An expression is searched for from the first
+Literal strings are looked for together. An expression is searched for from the first
 character at which a match is still possible; the ``regex`` library's partial matching says
 where that is. An expression that looks beyond its own end (``\\b``, ``$``, ``(?=...)``)
 completes when enough text has come to make what it saw certain, or when the text ends
@@ -23,8 +23,8 @@ from typing import TypeAlias
 
 from ..errors import StateError
 from ..forks import Steps
-from .automaton import Automaton, State
 from .expression import Expression
+from .search import Patterns
 
 Pattern: TypeAlias = str | re.Pattern[str]
 
@@ -38,7 +38,7 @@ class BanMatch:
     end: int
 
 
-_Step: TypeAlias = tuple[int, str, State[str], tuple[int, ...], BanMatch | None]
+_Step: TypeAlias = tuple[int, str, str, tuple[int, ...], BanMatch | None]
 """The characters of the text, the text of the step, the state of the search for literals, where a
 match of each expression may start, and the match."""
 
@@ -63,10 +63,9 @@ class BanMatcher(Steps[_Step]):
         self._stands = stands
         literals = [pattern for pattern in patterns if isinstance(pattern, str)]
         expressions = [Expression(p) for p in patterns if isinstance(p, re.Pattern)]
-        self._literals: Automaton[str] = Automaton(literals)
+        self._literals: Patterns[str] = Patterns(literals)
         self._expressions = tuple(expressions)
-        root, starts = self._literals.root, (0,) * len(expressions)
-        super().__init__((0, "", root, starts, None))
+        super().__init__((0, "", "", (0,) * len(expressions), None))
 
     def advance(self, text: str) -> BanMatch | None:
         """Takes one step with the text that it completed.
@@ -121,9 +120,7 @@ class BanMatcher(Steps[_Step]):
                 hit = expression.look_at_end(window, hit.start + 1)
         return min(found, key=lambda match: (match.end, match.start), default=None)
 
-    def _literal(
-        self, state: State[str], text: str, start: int
-    ) -> tuple[State[str], BanMatch | None]:
+    def _literal(self, state: str, text: str, start: int) -> tuple[str, BanMatch | None]:
         """The state after ``text``, which begins at ``start``, or after the literal that completes
         in it and does not stand."""
         walked = 0
@@ -133,7 +130,7 @@ class BanMatcher(Steps[_Step]):
             if literal is None:
                 return state, None
             end = start + walked
-            match = BanMatch(str(literal), end - len(literal), end)
+            match = BanMatch(literal, end - len(literal), end)
             if not self._stands(match):
                 return state, match
 
@@ -153,5 +150,5 @@ class BanMatcher(Steps[_Step]):
     def held(self) -> int:
         """Characters at the end of the text that a ban may still claim."""
         end, _, literals, undecided, _ = self._steps[-1]
-        held = literals.depth
+        held = len(literals)
         return max(held, end - min(undecided)) if undecided else held

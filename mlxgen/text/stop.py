@@ -21,7 +21,7 @@ from typing import SupportsIndex, TypeAlias
 from ..errors import OptionError, StateError
 from ..forks import Steps
 from ..tokens import Token
-from .automaton import Automaton, State
+from .search import Patterns
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class StopMatch:
     end: int
 
 
-_Step: TypeAlias = tuple[int, State[str], State[Token | None], StopMatch | None]
-"""The characters of the text, the states after its characters and tokens, and the match."""
+_Step: TypeAlias = tuple[int, str, tuple[Token, ...], StopMatch | None]
+"""The characters of the text, what it and its tokens end with that begins a stop, and the match."""
 
 
 class StopMatcher(Steps[_Step]):
-    """Looks for stop strings and stop tokens, in constant time per character.
+    """Looks for stop strings and stop tokens.
 
     ``tokens`` holds ids and sequences of ids. OptionError if a stop is empty.
     """
@@ -56,9 +56,9 @@ class StopMatcher(Steps[_Step]):
         tokens: Iterable[SupportsIndex | Sequence[SupportsIndex]] = (),
     ) -> None:
         texts = [strings] if isinstance(strings, str) else strings
-        self._strings: Automaton[str] = Automaton(map(_text, texts))
-        self._tokens: Automaton[Token | None] = Automaton(map(_run, tokens))
-        super().__init__((0, self._strings.root, self._tokens.root, None))
+        self._strings: Patterns[str] = Patterns(map(_text, texts))
+        self._tokens: Patterns[tuple[Token, ...]] = Patterns(map(_run, tokens))
+        super().__init__((0, "", (), None))
 
     def advance(
         self, token: Token | None, text: str, sought: str | None = None
@@ -77,10 +77,10 @@ class StopMatcher(Steps[_Step]):
         text_state, count, string = self._strings.walk(text_state, sought)
         if string is not None:
             last = end - len(sought) + count
-            match = StopMatch(str(string), last - len(string), last)
-        token_state = self._tokens.step(token_state, token)
-        if token_state.longest is not None:
-            run = tuple(id for id in self._tokens.patterns[token_state.longest] if id is not None)
+            match = StopMatch(string, last - len(string), last)
+        token_state = () if token is None else self._tokens.step(token_state, (token,))
+        run = self._tokens.completed(token_state) if token_state else None
+        if run is not None:
             begin = self._steps[-len(run)][0]
             if match is None or (end, begin) < (match.end, match.start):
                 match = StopMatch(run, begin, end)
@@ -91,8 +91,7 @@ class StopMatcher(Steps[_Step]):
     def held(self) -> int:
         """Characters at the end of the text that a stop may still claim."""
         end, text, tokens, _ = self._steps[-1]
-        held = text.depth
-        return max(held, end - self._steps[-1 - tokens.depth][0]) if tokens.depth else held
+        return max(len(text), end - self._steps[-1 - len(tokens)][0])
 
 
 def _text(string: object) -> str:

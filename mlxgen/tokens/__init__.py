@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .common import in_common
 from .infill import Infill
-from .vocabulary import AnyTokenizer, Token, Vocabulary
+from .vocabulary import AnyTokenizer, Token, Vocabulary, in_common
 
 __all__ = ["AnyTokenizer", "Infill", "Token", "Vocabulary", "in_common"]

@@ -8,6 +8,7 @@ tokens have a piece but give no text.
 
 from __future__ import annotations
 
+import codecs
 import json
 import threading
 from bisect import bisect_left, bisect_right
@@ -20,7 +21,6 @@ import numpy.typing as npt
 
 from ..errors import OptionError, PromptError
 from ..open_files import limit_kept
-from .common import in_common
 from .pieces import flat, read_pieces
 
 if TYPE_CHECKING:  # mlx-lm imports MLX, which this room does not need
@@ -30,7 +30,9 @@ if TYPE_CHECKING:  # mlx-lm imports MLX, which this room does not need
 Token: TypeAlias = int
 TokenIds: TypeAlias = npt.NDArray[np.int32]
 T = TypeVar("T")
+Q = TypeVar("Q", bound=Sequence[object])
 
+_CONTINUING = bytes(range(0x80, 0xC0))  # bytes of a character after its first
 _TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
 _CACHE = "_mlxgen_vocabulary"  # the attribute of a tokenizer that holds its vocabulary
 
@@ -185,29 +187,23 @@ class Vocabulary:
         parts that are not UTF-8 are spelled with the longest tokens that fit. PromptError if
         the vocabulary cannot spell them.
         """
-        start, end = _character_bounds(data)
-        tokens = self._tokenize(data[start:end])
-        if tokens is None:
-            return self.longest(data)
-        return self.longest(data[:start]) + tokens + self.longest(data[end:])
-
-    def _tokenize(self, data: bytes) -> list[Token] | None:
-        """The tokenizer's own tokens; None if they do not spell ``data``."""
+        start = len(data) - len(data.lstrip(_CONTINUING))
         try:
-            text = data.decode()
+            text, used = codecs.utf_8_decode(data[start:], "strict", False)
         except UnicodeDecodeError:
-            return None
+            return self.longest(data)
+        end = start + used
         if not text:
-            return []
-        inner = self.inner
-        if inner is not None:
+            tokens = []
+        elif self.inner is not None:
             # ``encode`` holds the GIL: for a second, if there is a megabyte of text.
-            tokens = inner.encode_batch_fast([text], add_special_tokens=False)[0].ids
+            tokens = self.inner.encode_batch_fast([text], add_special_tokens=False)[0].ids
         else:
             tokens = self.tokenizer.encode(text, add_special_tokens=False)
-        if any(token in self.special for token in tokens):
-            return None
-        return tokens if b"".join(map(self.piece, tokens)) == data else None
+        spelled = b"".join(map(self.piece, tokens))
+        if spelled != data[start:end] or not self.special.isdisjoint(tokens):
+            return self.longest(data)
+        return self.longest(data[:start]) + tokens + self.longest(data[end:])
 
     @cached_property
     def inner(self) -> Any | None:
@@ -284,6 +280,18 @@ _NO_LEADING_SPACE: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+def in_common(one: Q, other: Q) -> int:
+    """The length of the longest common prefix of two sequences."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 def _eos_of(wrapper: TokenizerWrapper) -> frozenset[Token]:
     return frozenset(int(token) for token in wrapper.eos_token_ids)
 
@@ -300,17 +308,3 @@ def _sequence(kind: Any, name: str, steps: Sequence[Mapping[str, Any]]) -> Any:
     part = kind.Sequence([])
     part.__setstate__(json.dumps({"type": "Sequence", name: steps}).encode())
     return part
-
-
-def _character_bounds(data: bytes) -> tuple[int, int]:
-    """Where the first whole character may start, and where the last whole one ends."""
-    start = 0
-    while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
-        start += 1
-    for length in range(1, min(4, len(data) - start + 1)):
-        lead = data[-length]
-        if lead & 0xC0 == 0x80:
-            continue
-        needed = 4 if lead >= 0xF0 else 3 if lead >= 0xE0 else 2 if lead >= 0xC0 else 1
-        return start, len(data) - length if needed > length else len(data)
-    return start, len(data)

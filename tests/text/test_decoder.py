@@ -10,7 +10,7 @@ from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import KINDS, alphabet_tokenizer
 
 from ..effort import tries
-from .laws import Operations, check_laws, operations
+from .laws import check_laws, operations
 
 VOCABULARIES = {kind: Vocabulary.of(make()) for kind, make in KINDS.items()}
 VOCABULARIES["alphabet"] = Vocabulary.of(alphabet_tokenizer(["ab", " so", "é中"]))
@@ -71,6 +71,9 @@ def test_text_is_what_the_tokenizer_decodes(kind: str, data: st.DataObject) -> N
 def test_a_part_that_was_rewound_is_a_fresh_part(kind: str, data: st.DataObject) -> None:
     vocabulary = VOCABULARIES[kind]
     tokens = st.integers(0, vocabulary.size + 2)
+    if vocabulary is BYTE_LEVEL:  # many unfinished characters
+        parts = spell(BYTE_LEVEL, b"\xf0\x9f", b"\x98", b"\x80", b"a", b"\xff")
+        tokens = st.one_of(tokens, st.sampled_from(parts))
     skip = data.draw(st.sampled_from([0, 0, 2, 5]))
     strip = data.draw(st.booleans())
 
@@ -87,17 +90,6 @@ def test_a_part_that_was_rewound_is_a_fresh_part(kind: str, data: st.DataObject)
     )
 
 
-@given(operations(st.sampled_from(spell(BYTE_LEVEL, b"\xf0\x9f", b"\x98", b"\x80", b"a", b"\xff"))))
-@settings(max_examples=tries(60))
-def test_unfinished_characters_are_taken_back_exactly(operations: Operations) -> None:
-    check_laws(
-        lambda: TextDecoder(BYTE_LEVEL),
-        lambda decoder, token: decoder.advance(token),
-        lambda decoder: (decoder.text, decoder.pending(len(decoder)), decoder.flush()),
-        operations,
-    )
-
-
 @given(st.lists(st.integers(0, BYTE_LEVEL.size - 1), max_size=20), st.integers(0, 40), st.data())
 @settings(max_examples=tries(100))
 def test_a_slice_is_a_slice_of_the_text(
@@ -110,18 +102,6 @@ def test_a_slice_is_a_slice_of_the_text(
     assert decoder.slice(start, stop) == decoder.text[start:stop]
 
 
-def test_text_is_kept_in_step_when_read_between_rewinds() -> None:
-    decoder = TextDecoder(BYTE_LEVEL)
-    for token in b"abcdef":
-        decoder.advance(BYTE_LEVEL.token_of(bytes([token])) or 0)
-    assert decoder.text == "abcdef"
-    decoder.rewind(3)
-    assert decoder.text == "abc"
-    decoder.rewind(1)
-    decoder.advance(BYTE_LEVEL.token_of(b"x") or 0)
-    assert decoder.text == "ax"
-
-
 # ---- what the peers get wrong -----------------------------------------------------------
 
 
@@ -130,16 +110,6 @@ def test_peers_1_a_last_piece_glued_to_the_next_character_gives_no_replacement_c
     decoder = TextDecoder(BYTE_LEVEL)
     assert [decoder.advance(token) for token in tokens] == ["", "中A", "", "😀"]
     assert decoder.flush() == ""
-
-
-def test_a_token_that_ends_in_half_a_character_gives_its_first_half_at_once() -> None:
-    tokens = spell(BYTE_LEVEL, b" \xf0\x9f", b"\x98", b"\x80")
-    decoder = TextDecoder(BYTE_LEVEL)
-    assert [decoder.advance(token) for token in tokens] == [" ", "", "😀"]
-    assert [decoder.end(n) for n in range(4)] == [0, 1, 1, 2]
-    assert decoder.pending(1) == b"\xf0\x9f"
-    assert decoder.pending(2) == b"\xf0\x9f\x98"
-    assert decoder.pending(3) == b""
 
 
 def test_a_character_that_is_never_finished_is_replaced_by_flush_only() -> None:
@@ -151,11 +121,6 @@ def test_a_character_that_is_never_finished_is_replaced_by_flush_only() -> None:
     assert decoder.text == ""
     rest = spell(BYTE_LEVEL, b"\x98\x80")
     assert decoder.advance(rest[0]) == "😀"
-
-
-def test_a_character_that_breaks_off_is_replaced_once_and_what_follows_is_kept() -> None:
-    tokens = spell(BYTE_LEVEL, b"\xf0\x9f", b"a")
-    assert run(BYTE_LEVEL, tokens) == "\ufffda" == BYTE_LEVEL.tokenizer.decode(tokens)
 
 
 def test_end_tokens_give_no_text_and_special_tokens_do() -> None:
@@ -175,22 +140,9 @@ def test_an_end_token_does_not_use_up_the_leading_space() -> None:
     assert run(SENTENCEPIECE, [end, the, the]) == "the the"
 
 
-def test_the_leading_space_comes_back_off_after_a_rewind() -> None:
-    (the,) = spell(SENTENCEPIECE, b" the")
-    decoder = TextDecoder(SENTENCEPIECE)
-    assert [decoder.advance(the), decoder.advance(the)] == ["the", " the"]
-    decoder.rewind(0)
-    assert decoder.advance(the) == "the"
-
-
 def test_a_continuation_keeps_the_leading_space() -> None:
     (the,) = spell(SENTENCEPIECE, b" the")
     assert run(SENTENCEPIECE, [the, the], strip=False) == " the the"
-
-
-def test_ids_of_no_token_give_no_text() -> None:
-    (a,) = spell(BYTE_LEVEL, b"a")
-    assert run(BYTE_LEVEL, [a, BYTE_LEVEL.size, BYTE_LEVEL.size + 1000, a]) == "aa"
 
 
 def test_an_invalid_run_of_byte_tokens_keeps_its_valid_characters() -> None:
@@ -208,11 +160,6 @@ def test_bytes_that_a_healed_prompt_spells_again_are_left_out() -> None:
     assert [decoder.advance(token) for token in tokens] == ["", "p", "://"]
     decoder.rewind(1)
     assert [decoder.advance(token) for token in tokens[1:]] == ["p", "://"]
-
-
-def test_skipping_does_not_strip_the_space_that_follows() -> None:
-    tokens = spell(SENTENCEPIECE, b" a", b" the")
-    assert run(SENTENCEPIECE, tokens, skip=2) == " the"
 
 
 def test_rewinding_forward_does_nothing_and_before_the_start_is_refused() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mlxgen.errors import FilterError, RewindError
 from mlxgen.text import Healer, TextDecoder, heal_plan
 from mlxgen.tokens import Token, Vocabulary
-from tests.fakes import alphabet_tokenizer, byte_level_tokenizer, sentencepiece_tokenizer
+from tests.fakes import byte_level_tokenizer, sentencepiece_tokenizer
 
 from ..effort import tries
 from .laws import Operations, check_laws, operations
@@ -64,11 +64,6 @@ def test_the_plan_takes_back_as_much_as_one_token_can_spell_and_continue(
     assert removed == b"".join(map(vocabulary.piece, prompt[len(prompt) - best :]))
 
 
-def test_several_tokens_are_taken_back_if_one_token_spells_them_all() -> None:
-    prompt = tokens(BYTE_LEVEL, b"a", b"ht", b"t", b"p")
-    assert heal_plan(BYTE_LEVEL, prompt) == (prompt[:1], b"http")
-
-
 def test_the_first_token_stays() -> None:
     prompt = tokens(BYTE_LEVEL, b"ht", b"t", b"p")
     assert heal_plan(BYTE_LEVEL, prompt) == (prompt, b"")
@@ -83,12 +78,6 @@ def test_special_and_added_tokens_stay_with_all_before_them() -> None:
         assert heal_plan(BYTE_LEVEL, prompt) == (prompt, b"")
         prompt += tokens(BYTE_LEVEL, b"t")
         assert heal_plan(BYTE_LEVEL, prompt) == (prompt[:4], b"t")
-
-
-def test_nothing_is_taken_back_if_no_token_continues_the_prompt() -> None:
-    vocabulary = Vocabulary.of(alphabet_tokenizer(["ab"]))
-    prompt = vocabulary.encode("xyz")
-    assert heal_plan(vocabulary, prompt) == (prompt, b"")
 
 
 def test_the_start_of_a_prompt_can_be_healed_after_its_begin_token() -> None:
@@ -115,19 +104,6 @@ def test_peers_8_tokens_that_start_inside_a_character_are_compared_by_bytes() ->
     decoder = TextDecoder(BYTE_LEVEL, skip=len(removed))
     emoji = [half, *tokens(BYTE_LEVEL, b"\x98\x80")]
     assert [decoder.advance(token) for token in emoji] == ["", "😀"]
-
-
-def test_what_was_taken_back_may_be_spelled_by_several_tokens() -> None:
-    healer = Healer(BYTE_LEVEL, b"http")
-    offered = pieces(BYTE_LEVEL, healer.candidates())
-    assert offered == {b"h", b"ht", b"htt", b"http", b"https"}
-    ht, tp = tokens(BYTE_LEVEL, b"ht", b"tp")
-    assert healer.suffix(ht) == b""
-    healer.advance(ht)
-    assert (healer.remaining, healer.done) == (b"tp", False)
-    assert pieces(BYTE_LEVEL, healer.candidates()) == {b"t", b"tp"}
-    healer.advance(tp)
-    assert (healer.remaining, healer.done) == (b"", True)
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
@@ -168,24 +144,6 @@ def test_a_candidate_never_leads_to_a_dead_end() -> None:
     assert sorted(healer.candidates()) == [1, 2]
     with pytest.raises(FilterError):
         healer.advance(0)
-
-
-def test_all_tokens_with_the_same_bytes_are_candidates() -> None:
-    """Byte-fallback tokens too."""
-    healer = Healer(SENTENCEPIECE, b"so")
-    letter = SENTENCEPIECE.tokenizer.convert_tokens_to_ids(["s", "<0x73>"])
-    assert set(letter) <= set(healer.candidates().tolist())
-
-
-def test_when_nothing_remains_every_token_may_come() -> None:
-    healer = Healer(BYTE_LEVEL, b"a")
-    healer.advance(tokens(BYTE_LEVEL, b"a")[0])
-    assert set(healer.candidates().tolist()) == set(ordinary(BYTE_LEVEL))
-    (end, *_) = BYTE_LEVEL.eos
-    (b,) = tokens(BYTE_LEVEL, b"b")
-    assert healer.suffix(b) == b"b"
-    healer.advance(end)
-    assert len(healer) == 2
 
 
 @given(operations(st.integers(0, BYTE_LEVEL.size)))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen.errors import OptionError, RewindError, StateError
+from mlxgen.errors import OptionError, StateError
 from mlxgen.text import StopMatch, StopMatcher, TextDecoder
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import alphabet_tokenizer, byte_level_tokenizer
@@ -18,7 +18,7 @@ from .laws import Operations, check_laws, chunkings, operations
 
 STOPS = st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=5)
 RUNS = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), max_size=3)
-STEPS = st.tuples(st.integers(1, 4), st.text("ab\nc", max_size=3))
+STEPS = st.tuples(st.none() | st.integers(1, 4), st.text("ab\nc", max_size=3))
 
 
 def plain_match(stops: Sequence[str], text: str) -> StopMatch | None:
@@ -85,21 +85,31 @@ def test_a_matcher_that_was_rewound_is_a_fresh_one(
 
 
 @given(STOPS, RUNS, st.lists(STEPS, max_size=10), st.randoms(use_true_random=False))
-@settings(max_examples=tries(100))
-def test_peers_5_the_order_of_the_stops_does_not_matter(
+@settings(max_examples=tries(200))
+def test_the_stop_that_completes_first_wins_then_the_one_that_starts_first_then_a_string(
     stops: list[str],
     runs: list[list[Token]],
-    steps: list[tuple[Token, str]],
+    steps: list[tuple[Token | None, str]],
     random: np.random.Generator,
 ) -> None:
-    def first(matcher: StopMatcher) -> StopMatch | None:
-        matches = (matcher.advance(*step) for step in steps)
-        return next((match for match in matches if match is not None), None)
-
-    expected = first(StopMatcher(stops, runs))
+    """Peers 5: in whatever order they are given."""
+    expected, text, ends = None, "", [0]
+    for count, (_, piece) in enumerate(steps, 1):
+        text += piece
+        ends.append(len(text))
+        tokens = [token for token, _ in steps[:count]]
+        found = [plain_match(stops, text)]
+        for run in runs:
+            if tokens[-len(run) :] == run:
+                found.append(StopMatch(tuple(run), ends[count - len(run)], len(text)))
+        first = [match for match in found if match is not None]
+        if first:
+            expected = min(first, key=lambda match: (match.end, match.start))
+            break
     random.shuffle(stops)
     random.shuffle(runs)
-    assert first(StopMatcher(stops, runs)) == expected
+    matcher = StopMatcher(stops, runs)
+    assert next((m for m in (matcher.advance(*step) for step in steps) if m), None) == expected
 
 
 # ---- what the peers get wrong -----------------------------------------------------------
@@ -123,13 +133,6 @@ def test_peers_5_the_stop_that_completes_first_wins(stops: Sequence[str]) -> Non
     assert deliver(StopMatcher(stops), ["abcdef"]) == ("a", StopMatch("bc", 1, 3))
 
 
-@pytest.mark.parametrize("stops", list(itertools.permutations(["bcd", "cd", "d"])))
-def test_peers_5_of_stops_that_complete_together_the_one_that_starts_first_wins(
-    stops: Sequence[str],
-) -> None:
-    assert deliver(StopMatcher(stops), ["abcd"]) == ("a", StopMatch("bcd", 1, 4))
-
-
 @pytest.mark.parametrize("pieces", [["de"], ["d", "e"], ["xd", "ey"], ["xdey"]])
 def test_peers_6_the_tokens_do_not_matter_to_a_stop_string(pieces: list[str]) -> None:
     vocabulary = Vocabulary.of(alphabet_tokenizer(["de", "xd", "ey", "xdey"]))
@@ -142,10 +145,6 @@ def test_peers_6_the_tokens_do_not_matter_to_a_stop_string(pieces: list[str]) ->
     assert matches[-1] is not None
     assert decoder.text[: matches[-1].start] in ("a", "ax")
     assert matches[-1].stop == "de"
-
-
-def test_a_stop_inside_the_characters_of_one_token_is_found() -> None:
-    assert deliver(StopMatcher(["\n\n"]), ["a\n\nb\n\n"]) == ("a", StopMatch("\n\n", 1, 3))
 
 
 def test_a_stop_of_characters_split_over_tokens_is_found() -> None:
@@ -164,48 +163,11 @@ def test_case_and_unicode_form_count() -> None:
     assert deliver(StopMatcher(["stop", composed]), ["STOP " + decomposed])[1] is None
 
 
-# ---- holding ----------------------------------------------------------------------------
-
-
-def test_text_is_released_the_moment_it_can_no_longer_match() -> None:
-    matcher = StopMatcher(["abcd", "cx"])
-    held = []
-    for char in "abce":
-        matcher.advance(None, char)
-        held.append(matcher.held)
-    assert held == [1, 2, 3, 0]
-    matcher.rewind(3)
-    assert matcher.advance(None, "x") == StopMatch("cx", 2, 4)
-
-
-def test_a_partial_match_falls_back_to_a_shorter_one() -> None:
-    matcher = StopMatcher(["abcd", "bcx"])
-    matcher.advance(None, "abc")
-    assert matcher.held == 3
-    matcher.advance(None, "b")
-    assert matcher.held == 1
-
-
-def test_nothing_is_held_without_stops() -> None:
-    matcher = StopMatcher()
-    assert matcher.advance(1, "some text") is None
-    assert (matcher.held, len(matcher)) == (0, 1)
-    matcher.rewind(0)
-    assert len(matcher) == 0
-
-
 # ---- stops of tokens ----------------------------------------------------------------------
 
 
-def test_a_stop_token_takes_its_text_with_it() -> None:
-    matcher = StopMatcher(tokens=[7])
-    assert matcher.advance(1, "a") is None
-    assert matcher.held == 0
-    assert matcher.advance(7, "<end>") == StopMatch((7,), 1, 6)
-
-
 def test_a_run_of_stop_tokens_holds_the_text_of_those_that_matched() -> None:
-    matcher = StopMatcher(tokens=[(1, 2, 3)])
+    matcher = StopMatcher(tokens=[(np.int32(1), np.int64(2), 3), 77])
     steps = [(9, "xx"), (1, "aa"), (2, "b")]
     assert [matcher.advance(*step) for step in steps] == [None] * 3
     assert matcher.held == 3
@@ -213,31 +175,6 @@ def test_a_run_of_stop_tokens_holds_the_text_of_those_that_matched() -> None:
     assert matcher.advance(3, "c") == StopMatch((1, 2, 3), 2, 6)
     assert twin.advance(1, "dd") is None
     assert twin.held == 2
-
-
-def test_a_string_and_a_token_in_one_step_the_one_that_completes_first_wins() -> None:
-    assert StopMatcher(["a"], [5]).advance(5, "xab") == StopMatch("a", 1, 2)
-    assert StopMatcher(["ab"], [5]).advance(5, "xab") == StopMatch((5,), 0, 3)
-    assert StopMatcher(["xab"], [5]).advance(5, "xab") == StopMatch("xab", 0, 3)
-
-
-def test_a_stop_token_without_text_is_a_match_of_no_characters() -> None:
-    matcher = StopMatcher(["ab"], [5])
-    matcher.advance(1, "xa")
-    assert matcher.advance(5, "") == StopMatch((5,), 2, 2)
-
-
-def test_text_that_comes_from_no_token_ends_a_run_of_tokens() -> None:
-    matcher = StopMatcher(tokens=[(1, 2)])
-    matcher.advance(1, "a")
-    matcher.advance(None, "b")
-    assert matcher.held == 0
-    assert matcher.advance(2, "c") is None
-
-
-def test_ids_may_be_numpy_integers() -> None:
-    matcher = StopMatcher(tokens=[np.int32(5), [np.int64(6), 7]])
-    assert matcher.advance(5, "a") == StopMatch((5,), 0, 1)
 
 
 # ---- misuse -------------------------------------------------------------------------------
@@ -258,10 +195,6 @@ def test_after_a_match_every_step_is_refused_until_a_rewind() -> None:
     assert matcher.advance(None, "c") is None
 
 
-def test_a_single_string_is_one_stop() -> None:
-    assert StopMatcher("ab").advance(None, "xab") == StopMatch("ab", 1, 3)
-
-
 @pytest.mark.parametrize("strings", [[""], ["a", ""], [5], [b"a"], [None]])
 def test_what_is_not_a_stop_string_is_refused(strings: list[str]) -> None:
     with pytest.raises(OptionError) as caught:
@@ -274,9 +207,3 @@ def test_what_is_not_a_stop_token_is_refused(tokens: list[Token]) -> None:
     with pytest.raises(OptionError) as caught:
         StopMatcher(tokens=tokens)
     assert caught.value.field == "stop_tokens"
-
-
-def test_rewinding_to_before_the_start_is_refused() -> None:
-    matcher = StopMatcher(["a"])
-    with pytest.raises(RewindError):
-        matcher.rewind(-1)

@@ -65,15 +65,6 @@ def test_whatever_the_decoder_the_text_of_pairs_is_what_it_decodes(decoder: Any)
     assert not differing or isinstance(decoder, decoders.BPEDecoder)
 
 
-def test_byte_tokens_are_bytes_whatever_surrounds_them() -> None:
-    decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
-    vocabulary = made(WORDS, decoder)
-    tokens = [WORDS.index(word) for word in ("▁a", "<0xE4>", "<0xB8>", "<0xAD>", "s")]
-    assert text_of(vocabulary, tokens) == " a中s" == decode(vocabulary, tokens)
-
-
 def test_added_tokens_outside_the_byte_alphabet_are_text() -> None:
     wrapper = byte_level_tokenizer()
     names = ["<｜begin▁of▁sentence｜>", "two words", "ab\tcd", "<é>"]

@@ -5,6 +5,7 @@ import logging
 import pickle
 import threading
 import time
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from mlxgen.errors import OptionError, PromptError
 from mlxgen.load import load
-from mlxgen.tokens import Vocabulary
+from mlxgen.tokens import Vocabulary, in_common
 from tests.fakes import KINDS, alphabet_tokenizer, byte_level_tokenizer
 
 from ..effort import tries
@@ -58,18 +59,12 @@ def test_what_is_not_a_tokenizer_is_refused(thing: Any) -> None:
         Vocabulary.of(thing)
 
 
-def test_new_end_tokens_make_a_new_vocabulary() -> None:
-    wrapper = byte_level_tokenizer()
-    before = Vocabulary.of(wrapper)
-    wrapper.add_eos_token("<|im_start|>")
-    after = Vocabulary.of(wrapper)
-    assert after.eos == before.eos | {id_of(before, "<|im_start|>")}
-    assert before.eos < after.eos
-
-
 def test_new_tokens_make_a_new_vocabulary() -> None:
     wrapper = byte_level_tokenizer()
     before = Vocabulary.of(wrapper)
+    wrapper.add_eos_token("<|im_start|>")
+    ends = Vocabulary.of(wrapper)
+    assert ends.eos == before.eos | {id_of(before, "<|im_start|>")}
     wrapper.add_tokens(["<new>"])
     after = Vocabulary.of(wrapper)
     assert (after.size, after.piece(before.size)) == (before.size + 1, b"<new>")
@@ -95,36 +90,30 @@ def test_what_holds_a_vocabulary_can_be_copied_and_pickled() -> None:
 def test_derived_things_are_built_once_whoever_asks() -> None:
     vocabulary = Vocabulary.of(byte_level_tokenizer())
     built: list[int] = []
-    barrier = threading.Barrier(4)
 
-    def ask() -> None:
-        barrier.wait()
-        vocabulary.derived("key", lambda: built.append(1))
+    def build() -> None:
+        time.sleep(0.01)
+        built.append(1)
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
+    threads = [threading.Thread(target=vocabulary.derived, args=("key", build)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert built == [1]
-    assert vocabulary.derived(("other", 1), lambda: vocabulary.derived("inner", lambda: 5)) == 5
 
 
 # ---- facts ----------------------------------------------------------------------------------
 
 
-def test_facts_of_a_byte_level_tokenizer() -> None:
-    vocabulary = BYTE_LEVEL
-    assert vocabulary.size == len(vocabulary.tokenizer) == len(vocabulary.pieces)
-    assert vocabulary.eos == {id_of(vocabulary, t) for t in ("<|endoftext|>", "<|im_end|>")}
-    assert vocabulary.special == vocabulary.eos | {id_of(vocabulary, "<|im_start|>")}
-    tools = {id_of(vocabulary, text) for text in ("<tool_call>", "</tool_call>")}
-    assert vocabulary.added == vocabulary.special | tools
-    assert not vocabulary.strips_space
-    assert "305 tokens" in repr(vocabulary)
-
-
-def test_facts_of_sentencepiece_tokenizers() -> None:
+def test_facts_of_tokenizers() -> None:
+    assert BYTE_LEVEL.size == len(BYTE_LEVEL.tokenizer) == len(BYTE_LEVEL.pieces) == 305
+    assert BYTE_LEVEL.special == BYTE_LEVEL.eos | {id_of(BYTE_LEVEL, "<|im_start|>")}
+    tools = {id_of(BYTE_LEVEL, text) for text in ("<tool_call>", "</tool_call>")}
+    assert BYTE_LEVEL.added == BYTE_LEVEL.special | tools
+    for token in (-1, BYTE_LEVEL.size, BYTE_LEVEL.size + 10_000):  # logits are often wider
+        assert BYTE_LEVEL.piece(token) == BYTE_LEVEL.opening(token) == b""
+        assert not BYTE_LEVEL.is_ordinary(token)
     assert SENTENCEPIECE.eos == {2}
     assert SENTENCEPIECE.special == {0, 1, 2}
     assert SENTENCEPIECE.strips_space
@@ -155,18 +144,6 @@ def test_pieces(kind: str, text: str, piece: bytes, opening: bytes) -> None:
     assert (vocabulary.piece(token), vocabulary.opening(token)) == (piece, opening)
 
 
-def test_ids_outside_the_vocabulary_have_no_bytes() -> None:
-    """Logits are often wider than the tokenizer."""
-    for token in (-1, BYTE_LEVEL.size, BYTE_LEVEL.size + 10_000):
-        assert BYTE_LEVEL.piece(token) == BYTE_LEVEL.opening(token) == b""
-        assert not BYTE_LEVEL.is_ordinary(token)
-
-
-def test_all_256_bytes_have_a_token() -> None:
-    for vocabulary in SPELLING:
-        assert all(vocabulary.token_of(bytes([byte])) is not None for byte in range(256))
-
-
 # ---- finding tokens by their bytes ----------------------------------------------------------
 
 
@@ -188,23 +165,12 @@ def test_tokens_are_found_by_the_start_of_their_bytes(
     assert token in spelling if spelling else token is None
 
 
-def test_special_tokens_are_not_found_and_other_added_tokens_are() -> None:
-    assert BYTE_LEVEL.token_of(b"<|im_start|>") is None
-    assert BYTE_LEVEL.token_of(b"<tool_call>") == id_of(BYTE_LEVEL, "<tool_call>")
-    assert len(BYTE_LEVEL.starting_with(b"<|")) == 0
-
-
 def test_a_token_of_its_own_is_found_before_a_byte_fallback_token() -> None:
     assert SENTENCEPIECE.token_of(b"A") == id_of(SENTENCEPIECE, "A")
     assert SENTENCEPIECE.spelling(b"A").tolist() == [
         id_of(SENTENCEPIECE, "A"),
         id_of(SENTENCEPIECE, "<0x41>"),
     ]
-
-
-def test_tables_cannot_be_changed_by_accident() -> None:
-    with pytest.raises(ValueError, match="read-only"):
-        BYTE_LEVEL.starting_with(b"")[0] = 1
 
 
 # ---- prompts ----------------------------------------------------------------------------------
@@ -234,10 +200,6 @@ def test_nobody_is_warned_of_a_text_beyond_the_tokenizers_own_limit(
     assert not caplog.text
 
 
-def test_special_tokens_in_a_raw_prompt_are_tokens() -> None:
-    assert BYTE_LEVEL.encode("<|im_start|>")[0] == id_of(BYTE_LEVEL, "<|im_start|>")
-
-
 # ---- text in the middle of a sequence ------------------------------------------------------------
 
 
@@ -248,16 +210,6 @@ def test_any_bytes_can_be_continued_with(vocabulary: Vocabulary, data: bytes) ->
     tokens = vocabulary.continue_with(data)
     assert joined(vocabulary, tokens) == data
     assert all(map(vocabulary.is_ordinary, tokens))
-
-
-@pytest.mark.parametrize("vocabulary", SPELLING)
-def test_text_is_continued_with_the_tokenizers_own_tokens(vocabulary: Vocabulary) -> None:
-    tokens = vocabulary.continue_with(b"https so")
-    assert vocabulary.piece(tokens[0]) in (b"https", b"ht")
-    assert len(tokens) < len(b"https so") - 2
-    # A tokenizer starts a text with a space, and nothing is put before it here.
-    assert joined(vocabulary, vocabulary.continue_with(b" so")) == b" so"
-    assert joined(vocabulary, vocabulary.continue_with(b"so")) == b"so"
 
 
 def test_a_continuation_is_what_the_whole_text_would_have() -> None:
@@ -296,12 +248,6 @@ def test_what_a_normaliser_would_change_is_spelled_as_it_is() -> None:
 def test_what_no_token_can_spell_is_an_error() -> None:
     with pytest.raises(PromptError, match="no token for the bytes"):
         VOCABULARIES["metaspace"].continue_with("a中".encode())
-
-
-def test_word_pieces_continue_words() -> None:
-    vocabulary = VOCABULARIES["wordpiece"]
-    tokens = vocabulary.continue_with(b" sading so")
-    assert [vocabulary.piece(token) for token in tokens] == [b" sad", b"ing", b" so"]
 
 
 # ---- the fakes --------------------------------------------------------------------------------
@@ -354,3 +300,19 @@ def test_other_threads_run_while_much_text_is_tokenized() -> None:
     thread.join()
     assert b"".join(map(vocabulary.piece, tokens)) == text
     assert sum(timed.began < at < timed.ended for at in ticks) >= 2
+
+
+# ---- sequences ----
+
+TOKENS = st.lists(st.integers(0, 1), max_size=9)
+
+
+@given(one=TOKENS, other=TOKENS, shared=TOKENS)
+def test_what_two_sequences_have_in_common_is_their_longest_common_prefix(
+    one: list[int], other: list[int], shared: list[int]
+) -> None:
+    first, second = [*shared, *one], [*shared, *other]
+    pairs = zip(first, second, strict=False)
+    length = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    assert in_common(first, second) == length
+    assert in_common(bytes(first), bytes(second)) == length

@@ -19,7 +19,7 @@ SHORT = st.text("ab", max_size=12)
 def test_a_state_is_the_longest_end_that_begins_a_pattern(patterns: list[str], text: str) -> None:
     search: Patterns[str] = Patterns(patterns)
     runs: Patterns[tuple[int, ...]] = Patterns([tuple(map(ord, each)) for each in patterns])
-    state, run = "", ()
+    state, run = "", tuple[int, ...]()
     starts = {pattern[:n] for pattern in patterns for n in range(len(pattern) + 1)} | {""}
     for end, symbol in enumerate(text, 1):
         state, run = search.step(state, symbol), runs.step(run, (ord(symbol),))

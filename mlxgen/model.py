@@ -378,7 +378,11 @@ class ModelRuntime:
                 handle.kv.wait()
             # At least where the prompt ends, as the answer may fill a window
             places = places_ahead(handle, cache, self.places) or [length - 1]
-        return Stream(self.loop(runner), handle, places)
+        return Stream(self.loop(runner), handle, places, self._spare)
+
+    def _spare(self) -> int | None:
+        """The unused places that slots may have; ``None`` for a model that runs sequences alone."""
+        return self.footprint.spare if self.batches else None
 
     def _check_images(self, prompt: Prompt) -> None:
         """Raise ``CapacityError`` for an image that there is not the memory to look at."""

@@ -6,9 +6,10 @@ cache and what ``tokens`` shows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Unpack
+from weakref import ref
 
 from ..errors import StateError
 from ..options.table import ChangingOptions
@@ -16,6 +17,7 @@ from ..tokens import Token
 from ..words import counted, shortened
 from .branches import token_ids
 from .chunk import Chunk, FinishReason, Usage
+from .kv import KV
 from .pulled import Pulled
 from .request.accept import put, rewind
 from .request.assembly import change, check_change
@@ -23,6 +25,7 @@ from .scheduling.memory import fit
 from .step.accepting import Event
 from .step.fault import Fault
 from .step.handle import Handle
+from .step.passes import WIDEST
 from .step.step import Loop
 
 
@@ -37,12 +40,20 @@ class Stream(Pulled[Chunk, Chunk]):
     stream usable again.
     """
 
-    def __init__(self, loop: Loop, handle: Handle, places: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        handle: Handle,
+        places: Sequence[int] = (),
+        spare: Callable[[], int | None] = lambda: None,
+    ) -> None:
         self._loop = loop
         self._handle = handle
         self._places = places  # of the prompt, at which its KV is kept
+        self._spare = spare  # as in ``_Family``
+        self._family: _Family | None = None  # once it was forked
+        self._asked = False  # since its last token came in a step of another stream
         super().__init__("stream")
-        loop.join(handle)
         self._text: list[str] = []
         self._tokens: list[Token] = list(handle.request.options.prefix)
         self._failed: BaseException | None = None
@@ -60,25 +71,61 @@ class Stream(Pulled[Chunk, Chunk]):
             raise StateError(
                 "the stream stopped with an error; rewind it or make a new one"
             ) from self._failed
+        self._asked = True
+        rows = [self] if self._family is None else self._family.beside(self)
         events: list[Event] = []
         try:
             while self._places:
                 place, *self._places = self._places
                 self.keep(place)
+            if self._handle.kv.slot is not None and self._handle.missing > WIDEST:
+                self._run(len(self._handle.history) - 1)
+            if self._family is not None or not self._loop.handles:
+                self._loop.gather([each._handle for each in rows])
             self._loop.step(events)
         except Fault as fault:
-            self._failed = self._error = fault.error()
+            if len(rows) == 1:
+                self._failed = self._error = fault.error()
+            self._restart(rows)
         except BaseException as error:
             self._failed = error
             raise
         finally:
             for event in events:
-                self._ready.extend(event.chunks)
-                if event.error is not None:
-                    self._failed = self._error = event.error
+                for each in rows:
+                    if each._handle is event.handle:
+                        each._take(event)
         return True
 
+    def _take(self, event: Event) -> None:
+        """Have what came of a step ready."""
+        self._asked, self._handle.faults = False, 0
+        self._ready.extend(event.chunks)
+        if event.error is not None:
+            self._failed = self._error = event.error
+
+    def _restart(self, rows: Sequence[Stream]) -> None:
+        """Go on after a pass of these has failed: each by itself until it gets on."""
+        for each in rows:
+            each._handle.faults = 1
+        self._handle.distrust()
+        for each in self._family or ():
+            if each._handle.kv.slot is not None:  # what is in slots was dropped with the others
+                each._handle.restart()
+
+    @property
+    def joins(self) -> bool:
+        """Whether its next token may come in a step of another stream: it was asked for one, and
+        has little to run."""
+        handle = self._handle
+        if not self._asked or self._ready or self._failed is not None or self._closed:
+            return False
+        if handle.started is None or handle.faults or handle.has_ended:
+            return False
+        return handle.missing <= WIDEST
+
     def _give(self, ready: Chunk) -> Chunk:
+        self._asked = True
         if ready.retract:
             text = self.text
             self._text = [text[: len(text) - ready.retract]]
@@ -212,9 +259,10 @@ class Stream(Pulled[Chunk, Chunk]):
 
         ``options`` hold for the forks from there on, as in ``rewind``.
 
-        They share the KV cache of the common history until they write to it. Each has a seed of
-        its own, derived from this stream's; tokens that this stream has drawn but not delivered
-        are drawn anew, and those that were put stay.
+        They share the KV cache of the common history until they write to it. Streams of one family
+        that are pulled in turn go through the model together. Each has a seed of its own, derived
+        from this stream's; tokens that this stream has drawn but not delivered are drawn anew, and
+        those that were put stay.
         """
         self._owner.check()
         if self._closed or self._failed is not None:
@@ -226,11 +274,15 @@ class Stream(Pulled[Chunk, Chunk]):
         changed = request.options.changed(options) if options else None
         if changed is not None:
             check_change(request, changed)
+        if self._family is None:
+            self._family = _Family(self._spare)
+            self._family.add(self)
         twins = []
         for seed in request.fork_seeds(n):
             handle = self._handle.fork(seed)
-            twin = Stream(self._loop.alike(), handle)
-            twin._owner = self._owner
+            twin = Stream(self._loop, handle, spare=self._spare)
+            twin._owner, twin._family = self._owner, self._family
+            self._family.add(twin)
             twin._text, twin._tokens = list(self._text), list(self._tokens)
             if request.position > seen:
                 twin._go_on_with(seen, self._waiting(seen))
@@ -273,9 +325,10 @@ class Stream(Pulled[Chunk, Chunk]):
 
     def _run(self, tokens: int) -> None:
         try:
+            self._handle.align()
             self._loop.passes.prefill_to(self._handle, tokens)
         except BaseException as error:
-            self._handle.distrust()  # some layers may hold more tokens than others now
+            self._restart([])  # some layers may hold more tokens than others now
             self._failed = error
             if isinstance(error, Exception):
                 self._failed = told = Fault.of(error).error()
@@ -285,5 +338,39 @@ class Stream(Pulled[Chunk, Chunk]):
     def _free(self) -> None:
         if not self._handle.closed:
             self._ready.clear()
-            self._loop.leave(self._handle)
+            self._loop.gather([])
             self._handle.close()
+
+
+class _Family:
+    """A stream and its forks, as far as anybody has them.
+
+    Those that are asked for a token in turn go through the model together, in slots, to which each
+    moves once. ``spare``: how many unused places these may have; ``None`` if the model runs
+    sequences one by one.
+    """
+
+    def __init__(self, spare: Callable[[], int | None]) -> None:
+        self._spare = spare
+        self._members: list[tuple[ref[Stream], KV]] = []
+
+    def __iter__(self) -> Iterator[Stream]:
+        return iter([stream for each, _ in self._members if (stream := each()) is not None])
+
+    def add(self, stream: Stream) -> None:
+        """Count a stream in."""
+        self._members.append((ref(stream), stream._handle.kv))
+
+    def beside(self, one: Stream) -> list[Stream]:
+        """Those that take part in the next step of one of them, which may be it alone."""
+        for each, kv in self._members:
+            if each() is None:
+                kv.close()  # a slot is not free by itself
+        self._members = [member for member in self._members if member[0]() is not None]
+        rows = [stream for stream in self if stream is one or stream.joins]
+        spare = self._spare() if len(rows) > 1 and one.joins else None
+        if spare is None:
+            return [one]
+        for stream in rows:
+            stream._handle.kv.move(spare)
+        return rows

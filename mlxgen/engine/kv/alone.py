@@ -30,6 +30,7 @@ from .layers import (
     can_trim,
     cheap_to_keep,
     copied,
+    cut,
     cut_up,
     keys_and_values,
     leaves,
@@ -41,7 +42,7 @@ from .layers import (
 class Alone:
     """See the module. ``make`` builds the empty caches of the model, one for each layer."""
 
-    __slots__ = ("__weakref__", "_checkpoints", "_eager", "_make", "_plain", "caches", "length")
+    __slots__ = ("__weakref__", "_eager", "_make", "_plain", "caches", "checkpoints", "length")
 
     def __init__(
         self, make: CacheFactory, caches: list[LayerCache] | None = None, length: int = 0
@@ -51,7 +52,7 @@ class Alone:
         self.length = length
         # Whether every layer can be trimmed at any time; needed at every step.
         self._plain = all(map(sliceable, leaves(self.caches)))
-        self._checkpoints: Checkpoints[list[LayerCache]] = Checkpoints()  # of the other layers
+        self.checkpoints: Checkpoints[list[LayerCache]] = Checkpoints()  # of the other layers
         # Whether to keep checkpoints although they cost a copy of a window.
         self._eager = False
 
@@ -99,19 +100,19 @@ class Alone:
     def checkpoint(self, before: int = 0) -> None:
         """Remember this place if a trim could not undo a pass of ``before`` tokens; with 0, if one
         is due, and a trim could not go back to it later."""
-        due = self._checkpoints.is_due(self.length, 1 if before else EVERY)
+        due = self.checkpoints.is_due(self.length, 1 if before else EVERY)
         if not self.length or not due or self.can_undo(before or EVERY):
             return
         if before or self._eager or all(map(cheap_to_keep, leaves(self.caches))):
             fixed = [copied(leaf) for leaf in leaves(self.caches) if not sliceable(leaf)]
-            self._checkpoints.add(self.length, fixed)
+            self.checkpoints.add(self.length, fixed)
 
     def go_back(self, to: int) -> None:
         """Hold at most ``to`` tokens: exactly that many if a trim is exact, else maybe fewer."""
         count = self.length - to
         if count <= 0:
             return
-        nearest = self._checkpoints.back_to(to)
+        nearest = self.checkpoints.back_to(to)
         trimmed = list(leaves(self.caches))
         if not all(can_trim(leaf, count) for leaf in trimmed):
             self._eager = True
@@ -129,7 +130,7 @@ class Alone:
     def fork(self) -> Alone:
         """An independent copy that shares every buffer until one of the two writes."""
         twin = Alone(self._make, copied(self.caches), self.length)
-        twin._eager, twin._checkpoints = self._eager, self._checkpoints.fork()
+        twin._eager, twin.checkpoints = self._eager, self.checkpoints.fork()
         return twin
 
     def parts(self, ends: Sequence[int]) -> list[tuple[Run, ...]]:
@@ -138,6 +139,11 @@ class Alone:
         held = (keys_and_values(leaf) for leaf in leaves(self.caches) if sliceable(leaf))
         columns = [cut_up(piece, ends) for piece in held]
         return [tuple(column[i] for column in columns) for i in range(len(ends) - 1)]
+
+    def whole(self) -> list[list[Run]]:
+        """All tokens in one piece, of each layer that can be cut; shares its buffers."""
+        held = [leaf for leaf in leaves(self.caches) if sliceable(leaf)]
+        return [[cut(keys_and_values(leaf), 0, self.length)] for leaf in held]
 
     def others(self) -> list[LayerCache]:
         """The layers that cannot be cut; they are not copied."""
@@ -152,4 +158,4 @@ class Alone:
         """Hold nothing: a pass failed half-way through the layers, or nothing leads back."""
         self.caches = self._make()
         self.length = 0
-        self._checkpoints.clear()
+        self.checkpoints.clear()

@@ -5,6 +5,7 @@ Owns which of them are kept. Must never know what a state consists of.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 S = TypeVar("S")
@@ -20,6 +21,9 @@ class Checkpoints(Generic[S]):
 
     def __init__(self) -> None:
         self._kept: list[tuple[int, S]] = []
+
+    def __iter__(self) -> Iterator[tuple[int, S]]:
+        return iter(self._kept)
 
     def is_due(self, length: int, every: int = EVERY) -> bool:
         """Whether the last one is at least ``every`` tokens before ``length``, or there is none."""

@@ -77,6 +77,14 @@ class Copy(NamedTuple):
     twin: int
 
 
+class Move(NamedTuple):
+    """Put what caches of their own hold into a slot. The first such command makes the slots, which
+    may have ``spare`` unused places."""
+
+    kv: int
+    spare: int
+
+
 class Free(NamedTuple):
     """Hold nothing, and give up the place."""
 
@@ -168,7 +176,7 @@ class Clear(NamedTuple):
     last ``Settle``."""
 
 
-Place: TypeAlias = Open | Copy | Take
+Place: TypeAlias = Open | Copy | Take | Move
 Together: TypeAlias = Restore | Save | Load
 """What all machines do at a time, and what fails on all if it fails on one."""
 Changed: TypeAlias = Shrink | Limit | Empty | Flush | Settle | Together

@@ -24,6 +24,7 @@ from .commands import (
     Expect,
     Free,
     Keep,
+    Move,
     Open,
     Run,
     Snapshot,
@@ -165,6 +166,13 @@ class KV:
             self.device.do(Free(self.number))
             self._put(None)
         self._cut(0)
+
+    def move(self, spare: int) -> None:
+        """Go to a slot, where it runs beside others; there may be ``spare`` unused places."""
+        if self._store is None:
+            self._open(1)
+        if self.slot is None:
+            self._put(self.device.do(Move(self.number, spare)))
 
     def take(self, tokens: Sequence[Token]) -> bool:
         """Hold what the prefix cache has of these tokens; false if it has none of them.

@@ -17,8 +17,10 @@ from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
+from mlx_lm.models.cache import ArraysCache
 
 from ...errors import StateError
+from .alone import Alone
 from .checkpoints import EVERY, Checkpoints
 from .footprint import Footprint
 from .layers import CacheFactory, LayerCache, Model, Run, leaves
@@ -39,9 +41,9 @@ class Slot:
 
     __slots__ = (
         "__weakref__",
-        "_checkpoints",
         "_least",
         "_reached",
+        "checkpoints",
         "group",
         "index",
         "length",
@@ -50,7 +52,7 @@ class Slot:
 
     def __init__(self, group: Group, index: int, room: int) -> None:
         self.group = group
-        self._checkpoints: Checkpoints[list[States]] = Checkpoints()  # of the recurrent layers
+        self.checkpoints: Checkpoints[list[States]] = Checkpoints()  # of the recurrent layers
         self._reached = 0  # its greatest length so far: it tells what a ring has overwritten
         self._least = 0  # what a full window dropped before it was put here is lost
         self.index = index
@@ -84,17 +86,17 @@ class Slot:
         due, and nothing else could lead back to it later."""
         if not self.group.recurrent or before == 1 or not self.length:
             return
-        if self._checkpoints.is_due(self.length, 1 if before else EVERY):
+        if self.checkpoints.is_due(self.length, 1 if before else EVERY):
             states = [layer.copy_of(self.index) for layer in self.group.states]
             mx.async_eval(states)  # else a copy keeps the states of all slots alive
-            self._checkpoints.add(self.length, states)
+            self.checkpoints.add(self.length, states)
 
     def go_back(self, to: int) -> None:
         """Hold at most ``to`` tokens: exactly that many if possible, else fewer."""
         group, count = self.group, self.length - to
         if count <= 0:
             return
-        nearest = self._checkpoints.back_to(to)
+        nearest = self.checkpoints.back_to(to)
         if group.recurrent and to and not group.undo(self.index, count):
             if nearest is None:
                 self.spoil()
@@ -133,7 +135,7 @@ class Slot:
 
     def spoil(self) -> None:
         """Hold nothing: a pass failed half-way through the layers, or nothing leads back."""
-        self._checkpoints.clear()
+        self.checkpoints.clear()
         self.length = self._reached = self._least = 0
         for layer in self.group.states:
             layer.restore(self.index, None)
@@ -156,7 +158,7 @@ class Slot:
         twin = self.group.add(self.room)
         self.group.copy(self.index, twin.index, self.length)
         twin.length, twin._reached, twin._least = self.length, self._reached, self._least
-        twin._checkpoints = self._checkpoints.fork()
+        twin.checkpoints = self.checkpoints.fork()
         return twin
 
 
@@ -384,6 +386,20 @@ class Slots:
                 return group.add(room)
         self.groups.append(Group(self._make, len(self.groups)))
         return self.groups[-1].add(room)
+
+    def move(self, alone: Alone) -> Slot:
+        """A slot that holds what caches of one sequence do, which are not changed."""
+        slot = self.open(alone.length + 1)
+        try:
+            for length, caches in alone.checkpoints:
+                states = [each.cache for each in caches if isinstance(each, ArraysCache)]
+                slot.checkpoints.add(length, states)
+            if alone.length:
+                slot.fill(alone.whole(), alone.others(), alone.length)
+        except BaseException:
+            slot.group.leave(slot)
+            raise
+        return slot
 
     def clear(self) -> None:
         """Free all slots, whatever is in them."""

@@ -144,9 +144,15 @@ class Passes:
     def run(self, work: Sequence[Work]) -> list[mx.array]:
         """Run tokens of many handles, those in the slots together; their logits, nothing of it
         evaluated."""
-        if self.runner.slots is None:
-            return [self._run_alone(each) for each in work]
-        return [array for group in _by_group(work) for array in self._run_in_slots(group)]
+        if len(work) == 1 and work[0].handle.kv.slot is None:
+            return [self._run_alone(work[0])]
+        arrays: list[mx.array] = []
+        for group in _by_group(work):
+            if group[0].handle.kv.slot is None:
+                arrays += [self._run_alone(each) for each in group]
+            else:
+                arrays += self._run_in_slots(group)
+        return arrays
 
     def _run_alone(self, work: Work) -> mx.array:
         """Run what a handle outside of the slots has pending, a long run in pieces."""

@@ -29,6 +29,7 @@ from ..kv.commands import (
     Expect,
     Free,
     Keep,
+    Move,
     Open,
     Run,
     Settle,
@@ -51,7 +52,8 @@ SHORT = 32  # tokens of a pass of which the head takes all, though fewer are wan
 class Runner(Device):
     """See the module.
 
-    ``slots`` are the places in which several go together, and ``cache`` gives the prefix cache when
+    ``slots`` are the places in which several go together; without, each has caches of its own until
+    it is moved. ``cache`` gives the prefix cache when
     it is needed. ``piece`` says how many tokens of a prompt it has the memory to run at once, after
     so many others. ``feed`` is what a pass does with patches of images, if there can be any, and
     ``predictor`` knows the states that a pass leaves, if anybody drafts from them. A cache lives as
@@ -113,6 +115,10 @@ class Runner(Device):
                 return self._put(kv, Alone(self.make) if slots is None else slots.open(room))
             case Copy(kv, twin):
                 return self._put(twin, self._stores[kv].fork())
+            case Move(kv, spare):
+                if self.slots is None:
+                    self.slots = Slots(self.make, spare)
+                return self._put(kv, self.slots.move(self._alone(kv)))
             case Free(kv):
                 held = self._stores.pop(kv)
                 if isinstance(held, Slot):

@@ -61,14 +61,17 @@ class Loop:
         self._looked = False  # whether the last step did
         self._drafted = False  # whether the time of the next one counts for a drafter
 
-    def alike(self) -> Loop:
-        """An empty loop for the same model."""
-        return Loop(self.runner, self._sampler, self.clock.pace)
-
     def join(self, handle: Handle) -> None:
         """Let a handle take part from the next step on."""
         self.handles.append(handle)
         self.clock.skip()
+
+    def gather(self, handles: list[Handle]) -> None:
+        """Let these take part from the next step on, and no others."""
+        for handle in handles:
+            if handle not in self.handles:
+                self.join(handle)
+        self.handles = handles
 
     def leave(self, handle: Handle) -> None:
         """Take a handle out; it keeps what it holds."""

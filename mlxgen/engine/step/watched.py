@@ -136,9 +136,6 @@ class WatchedLoop(Loop):
         for name, verb in VERBS.items():
             setattr(self, verb, self._timed(name, getattr(self, verb)))
 
-    def alike(self) -> Loop:
-        return WatchedLoop(self.runner, self._sampler, self.clock.pace, watch=self._watch)
-
     def join(self, handle: Handle) -> None:
         super().join(handle)
         if handle not in self._seen:

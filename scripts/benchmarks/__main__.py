@@ -17,7 +17,8 @@ from . import (
     agents,
     batch,
     calls,
-    figures,
+    drafts,
+    kit,
     machines,
     prefix,
     primitives,
@@ -25,17 +26,15 @@ from . import (
     simulate,
     single,
     soak,
-    speculation,
 )
-from .figures import Figure
 
-MEASUREMENTS: dict[str, Callable[[argparse.Namespace], Iterator[Figure]]] = {
+MEASUREMENTS: dict[str, Callable[[argparse.Namespace], Iterator[kit.Figure]]] = {
     "single": lambda given: single.figures(given.turns),
     "calls": lambda given: calls.figures(),
     "batch": lambda given: batch.figures(given.turns),
     "primitives": lambda given: primitives.figures(),
     "prefix": lambda given: prefix.figures(given.turns),
-    "drafts": lambda given: speculation.figures(given.turns),
+    "drafts": lambda given: drafts.figures(given.turns, given.model),
     "simulate": lambda given: simulate.figures(),
     "serving": lambda given: serving.figures(given.turns),
     "agents": lambda given: agents.figures(given.scale),
@@ -51,16 +50,16 @@ def main() -> int:
     arguments = _arguments()
     console = Console(width=150 if not sys.stdout.isatty() else None)
     if arguments.names[:1] == ["compare"]:
-        for table in figures.compared(*map(Path, arguments.names[1:])):
+        for table in kit.compared(*map(Path, arguments.names[1:])):
             console.print(table)
         return 0
     console.print(f"mlxgen {mlxgen.__version__}, {mx.default_device()}, {platform.processor()}")
-    found: dict[str, list[Figure]] = {}
+    found: dict[str, list[kit.Figure]] = {}
     for name in arguments.names or (name for name in MEASUREMENTS if name not in LONG):
-        found[name] = list(figures.guarded(name, MEASUREMENTS[name](arguments)))
-        console.print(figures.shown(name, found[name]))
+        found[name] = list(kit.guarded(name, MEASUREMENTS[name](arguments)))
+        console.print(kit.shown(name, found[name]))
         if arguments.json is not None:
-            figures.save(arguments.json, found)
+            kit.save(arguments.json, found)
     missed = any(figure.met is False for each in found.values() for figure in each)
     return int(missed and arguments.strict)
 
@@ -75,6 +74,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--scale", type=float, default=10, help="divides the lengths of the agents' sessions (10)"
+    )
+    parser.add_argument(
+        "--model", type=Path, metavar="FOLDER", help="a real model, on which drafts are tried, too"
     )
     parser.add_argument("--strict", action="store_true", help="exit status 1 for a missed target")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the figures, for compare")

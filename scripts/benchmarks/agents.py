@@ -1,281 +1,494 @@
-"""The sessions of coding agents against servers: what each of them runs of the prompts.
+"""Coding agents: what servers run of the prompts of their sessions, and whether real ones work.
 
-Owns the servers and the account of each request. Must never know a server's inside: what it ran of
-a prompt is what it says in ``usage``. Invariant: all servers get the same requests, one at a time
-and in turn, and give the same answers; that is checked.
+In a session, all servers get the same requests, one at a time and in turn, and give the same
+answers; what a server ran of a prompt is what it says in ``usage``. A real agent has to write a
+file, which takes a call of a tool. The model says what a script has it say. An agent that is not on
+this machine is installed by its package manager, once; one whose package manager is missing is
+skipped, and its row says so.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from http.client import HTTPConnection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from . import reciting, trials
-from .alternate import Spread
-from .figures import Figure, at_most, guarded
-from .process import Server
-from .sessions import Ask, Message, Seen, Session, side_by_side
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.tokenizer_utils import load as load_tokenizer
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+import mlxgen
+from mlxgen.server.clients import Served, configuration
+from mlxgen.tokens import in_common
 
-ANSWER = 1200.0  # seconds
-WINDOW = 512  # tokens
+from . import architectures
+from .kit import DEMO, Figure, Server, at_most, guarded
+
+CONTEXT = 200_000
+Message: TypeAlias = dict[str, Any]
+Script: TypeAlias = Sequence[tuple[str, str]]
+
+
+def figures(scale: float) -> Iterator[Figure]:
+    for model in MODELS:
+        yield from guarded(model.name, _of(model, scale))
+    for agent in AGENTS:
+        what = f"{agent.name} writes a file"
+        if agent.needs != "pip" and shutil.which(agent.needs) is None:
+            yield Figure(what, f"skipped, as {agent.needs} is missing")
+        else:
+            yield from guarded(what, _tried(what, agent))
+
+
+def save_model(folder: Path, script: Script, inner: Message | None = None) -> Path:
+    """A model that follows a script, with the demo model's tokenizer; the layers and caches are
+    those of the configuration ``inner``, if there is one."""
+    shutil.copytree(DEMO, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
+    shutil.copy(Path(__file__).with_name("scripted_model.py"), folder / "model.py")
+    (folder / "script.json").write_text(json.dumps(script), encoding="utf-8")
+    vocabulary = mlxgen.load().vocabulary
+    size = {"vocab_size": vocabulary.size}
+    inner = None if inner is None else {**inner, **size}
+    config = {
+        "model_type": "scripted",
+        "model_file": "model.py",
+        "folder": str(folder),
+        **size,
+        "eos_token_id": min(vocabulary.eos),
+        "max_position_embeddings": CONTEXT,
+        "inner": inner,
+    }
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    weights = {"layers.0.weight": mx.ones((1, 1))}
+    if inner is not None:
+        shape = {name: value for name, value in inner.items() if name != "model_type"}
+        model = architectures.random_model(inner["model_type"], **shape)
+        found = dict(tree_flatten(model.parameters()))
+        weights |= {f"inner.{name}": array for name, array in found.items()}
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+    return folder
+
+
+# ---- sessions ----------------------------------------------------------------------------------
 
 
 class Model(NamedTuple):
     """A model to serve, and how many tokens may be run for each new one."""
 
     name: str
-    architecture: str
-    shape: dict[str, Any]
+    inner: Message | None
     most: float
 
 
 MODELS = (
-    Model("plain", "llama", {}, 1.05),
-    Model("windows", "gemma3_text", {"sliding_window": WINDOW}, 1.15),
-    Model("recurrent", "qwen3_next", {}, 1.15),
+    Model("plain", None, 1.05),
+    Model("windows", architectures.configuration("gemma3_text", sliding_window=512), 1.15),
+    Model("recurrent", architectures.configuration("qwen3_next"), 1.15),
 )
-
-
-def figures(scale: float) -> Iterator[Figure]:
-    for model in MODELS:
-        yield from guarded(model.name, _of(model, scale))
-    yield from trials.figures()
+TURNS = 18
+SYSTEM, TOOLS = 12_000, 8_000  # words
+TURN, ASKED = (200, 4_000), (200, 800)  # of a tool's result and of a question, by their logarithm
+USER_EVERY = 6  # turns from one message of the user to the next
+THOUGHT, SAID = "I need to see the file.", "I read it."
+CALL = '<tool_call>\n{"name": "read", "arguments": {"path": "src/main.py"}}\n</tool_call>'
+SCRIPT = [
+    (r"<think>\n\n</think>\n\n$", f"{SAID}\n{CALL}"),
+    ("", f"<think>\n{THOUGHT}\n</think>\n\n{SAID}\n{CALL}"),
+]
 
 
 def _of(model: Model, scale: float) -> Iterator[Figure]:
-    memory, folder, peer = found = replay(model, scale)
+    memory, folder, peer = replay(model, scale)
     what = f"{model.name}: prompt tokens run over new ones"
     text = f"{memory.account}; mlx_lm.server: {peer.account}"
     yield at_most(what, memory.over_new, model.most, text)
     what = f"{model.name}: the same with --cache-dir, where a restart makes nothing new"
     yield at_most(what, folder.over_new, model.most, folder.account)
-    text = f"{memory.lost:,}; mlx_lm.server: {peer.lost:,}"
-    yield Figure(f"{model.name}: tokens that the restart makes new without it", text)
     what = f"{model.name}: sum of the times to the first token over mlx_lm.server's"
-    ratio = memory.waited / peer.waited
-    yield at_most(what, ratio, 1.0, f"{ratio:.2f}; request by request {found.waits()}")
+    yield at_most(what, memory.waited / peer.waited, 1.0)
     yield at_most(f"{what}, with --cache-dir", folder.waited / peer.waited, 1.0)
-
-
-class Reply(NamedTuple):
-    """An answer, the tokens of its prompt, and the seconds until it began."""
-
-    message: Message
-    prompt: int
-    cached: int
-    first: float
-
-
-class Row(NamedTuple):
-    """The tokens of a prompt, and how many of them were new, had never been seen, and were run."""
-
-    name: str
-    prompt: int
-    new: int
-    unseen: int
-    run: int
-    first: float
 
 
 @dataclass
 class Contender:
-    """A server in its sessions. ``remembers``: what it has seen before a restart."""
+    """A server in its sessions, and the tokens and seconds that it took. ``remembers``: what it has
+    seen before a restart."""
 
     server: Server
     remembers: bool
-    sessions: Sequence[Session]
-    rows: list[Row] = field(default_factory=list)
-    _seen: Seen = field(default_factory=Seen)
-    _ever: Seen = field(default_factory=Seen)
+    run: int = 0
+    new: int = 0
+    waited: float = 0.0
+    seen: list[list[int]] = field(default_factory=list)
 
-    def answer(self, session: Session, ask: Ask, tokenizer: PreTrainedTokenizerFast) -> None:
-        """Send a request, and account for it."""
-        prompt = prompt_of(ask, tokenizer)
-        said = reciting.answer(ask.thinks)[: ask.cut]
-        reply = _sent(self.server, ask.body())
-        if _words(reply.message) != _words_of("".join(said)) or reply.prompt != len(prompt):
-            raise RuntimeError(f"{self.server.name} answers otherwise: {ask.name}, {reply}")
-        unseen, new = self._ever.new(prompt), self._seen.new(prompt)
-        run = reply.prompt - reply.cached
-        self.rows.append(Row(ask.name, len(prompt), new, unseen, run, reply.first))
-        tokens = tokenizer.encode("".join(said), add_special_tokens=False)
-        for seen in (self._ever, self._seen):
-            seen.add(prompt, tokens)
-        if ask.is_turn:
-            session.answered(reply.message)
+    def answer(self, session: Session, tokenizer: Any) -> Message:
+        """Have the next request of a session answered, and account for it."""
+        prompt = session.prompt(tokenizer)
+        asked = self.server.ask(session.body(), "/v1/chat/completions")
+        message, usage = folded(asked.events)
+        self.account_for(prompt, usage, asked.first)
+        expected = (SAID, THOUGHT if session.thinks else "", "read")
+        name = message["tool_calls"][0]["function"]["name"] if message["tool_calls"] else ""
+        told = (message["content"].strip(), message["reasoning_content"].strip(), name)
+        if told != expected or usage["prompt_tokens"] != len(prompt):
+            raise RuntimeError(f"{self.server.name} answers otherwise: {told}, {usage}")
+        said = SCRIPT[session.thinks][1]
+        self.seen.append(prompt + list(tokenizer.encode(said, add_special_tokens=False)))
+        return message
+
+    def account_for(self, prompt: list[int], usage: Message, first: float) -> None:
+        """What is new of a prompt comes after the most that it has in common with one that was
+        seen; its last token has to be run for what comes after it."""
+        known = max((in_common(prompt, other) for other in self.seen), default=0)
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+        self.new += max(1, len(prompt) - known)
+        self.run += len(prompt) - cached
+        self.waited += first
 
     def restart(self) -> None:
         """Stop the server as its operator does, and start it again."""
         self.server.stop()
         self.server.start()
         if not self.remembers:
-            self._seen.forget()
+            self.seen.clear()
 
     @property
     def over_new(self) -> float:
-        """Prompt tokens that were run over those that were new."""
-        return sum(row.run for row in self.rows) / sum(row.new for row in self.rows)
+        return self.run / self.new
 
     @property
     def account(self) -> str:
-        """That in words."""
-        run, new = sum(row.run for row in self.rows), sum(row.new for row in self.rows)
-        return f"{run / new:.3f} ({run:,} of {new:,})"
-
-    @property
-    def lost(self) -> int:
-        """Tokens that were new again after the restart."""
-        return sum(row.new - row.unseen for row in self.rows)
-
-    @property
-    def waited(self) -> float:
-        """Seconds until the first token, of all requests together."""
-        return sum(row.first for row in self.rows)
+        return f"{self.over_new:.3f} ({self.run:,} of {self.new:,})"
 
 
-class Replay(NamedTuple):
-    """What came of the sessions with each server: ours, ours with a folder, and mlx-lm's."""
-
-    memory: Contender
-    disk: Contender
-    peer: Contender
-
-    def waits(self) -> Spread:
-        """Seconds to the first token over mlx-lm's, request by request."""
-        pairs = zip(self.memory.rows, self.peer.rows, strict=True)
-        return Spread.of([ours.first / theirs.first for ours, theirs in pairs])
-
-
-def replay(model: Model, scale: float) -> Replay:
-    """Two sessions beside each other against each server, with a restart in the middle."""
+def replay(model: Model, scale: float) -> list[Contender]:
+    """Two sessions beside each other, with a restart in the middle, against each server: ours, ours
+    with a folder, and mlx-lm's."""
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-        served = (
-            "--model",
-            str(reciting.save(folder / "model", model.architecture, **model.shape)),
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+        folder = save_model(place / "model", SCRIPT, model.inner)
+        shutil.copy(
+            Path(__file__).with_name("agent_template.jinja"), folder / "chat_template.jinja"
         )
-        servers = (
-            Server("mlxgen", served),
-            Server("mlxgen", (*served, "--cache-dir", str(folder / "cache"))),
-            Server("mlx_lm", served),
-        )
+        served = ("--model", str(folder), "--trust-remote-code")
+        ours = (*served, "--draft", "off")  # the model says the same at all places of a pass
         contenders = [
-            Contender(
-                server,
-                "--cache-dir" in server.arguments,
-                [Session("thinking", True, scale), Session("not thinking", False, scale)],
-            )
-            for server in servers
+            Contender(Server("mlxgen", ours), False),
+            Contender(Server("mlxgen", (*ours, "--cache-dir", str(place / "cache"))), True),
+            Contender(Server("mlx_lm", served), False),
         ]
         for contender in contenders:
             stack.callback(contender.server.stop)
             contender.server.start()
-        _run(contenders, reciting.tokenizer())
-    return Replay(*contenders)
+        tokenizer: Any = load_tokenizer(folder)
+        sessions = [Session(thinks, words_of(tokenizer), scale) for thinks in (True, False)]
+        for turn in range(TURNS):
+            if turn == TURNS // 2:
+                for contender in contenders:
+                    contender.restart()
+            for session in sessions:
+                session.turn(turn)
+                first = turn % len(contenders)
+                order = (*contenders[first:], *contenders[:first])
+                answers = [each.answer(session, tokenizer) for each in order]
+                session.messages.append(answers[0])
+    return contenders
 
 
-def _run(contenders: Sequence[Contender], tokenizer: PreTrainedTokenizerFast) -> None:
-    half = contenders[0].sessions[0].turns // 2
-    restarted = False
-    together = zip(*(side_by_side(each.sessions) for each in contenders), strict=True)
-    for number, asks in enumerate(together):
-        if asks[0][1].turn == half and not restarted:
-            restarted = True
-            for contender in contenders:
-                contender.restart()
-        turns = list(zip(contenders, asks, strict=True))
-        first = number % len(turns)
-        for contender, (session, ask) in (*turns[first:], *turns[:first]):
-            contender.answer(session, ask, tokenizer)
+def words_of(tokenizer: Any) -> list[str]:
+    """Words that are a token each."""
+    found = (tokenizer.decode([token]) for token in range(tokenizer.vocab_size))
+    return [text.strip() for text in found if re.fullmatch(r" [a-z]{2,}", text)]
 
 
-def prompt_of(ask: Ask, tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """The tokens of a request's prompt."""
-    prompt: list[int] = tokenizer.apply_chat_template(
-        [_spelled_out(message) for message in ask.messages],
-        tools=ask.tools,
-        add_generation_prompt=True,
-        enable_thinking=ask.thinks,
-        return_dict=False,
-    )
-    return prompt
+class Session:
+    """One agent, which waits for the answer to each request before it makes the next.
+
+    If it ``thinks``, the reasoning of answers is sent back, and the template drops that of earlier
+    ones as soon as the user says something. If not, the template begins each answer with an empty
+    reasoning that it leaves out of later prompts. The same scale makes the same requests.
+    """
+
+    def __init__(self, thinks: bool, words: Sequence[str], scale: float = 1.0) -> None:
+        self.thinks, self._words, self._scale = thinks, words, scale
+        self._chance = random.Random(0)  # alike for both: they share a system prompt and tools
+        count = max(2, round(16 / scale**0.5))
+        self.tools = [self._tool(number, round(TOOLS / scale / count)) for number in range(count)]
+        system = {"role": "system", "content": self._prose(round(SYSTEM / scale))}
+        self.messages: list[Message] = [system]
+        self._chance = random.Random(f"{thinks}")
+
+    def turn(self, number: int) -> None:
+        """Add what the user says, or a tool returned."""
+        is_asked = number % USER_EVERY == 0
+        low, high = ASKED if is_asked else TURN
+        factor: float = (high / low) ** self._chance.random()
+        text = self._prose(max(8, round(low * factor / self._scale)))
+        if is_asked:
+            self.messages.append({"role": "user", "content": text})
+        else:
+            call = self.messages[-1]["tool_calls"][0]["id"]
+            self.messages.append({"role": "tool", "tool_call_id": call, "content": text})
+
+    def body(self) -> Message:
+        """What a client of OpenAI's API sends."""
+        return {
+            "messages": self.messages,
+            "tools": self.tools,
+            "temperature": 0,
+            "max_tokens": 200,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "chat_template_kwargs": {"enable_thinking": self.thinks},
+        }
+
+    def prompt(self, tokenizer: Any) -> list[int]:
+        """The tokens of the request's prompt: templates take the arguments of calls as values."""
+        messages = json.loads(json.dumps(self.messages))
+        for function in (
+            call["function"] for each in messages for call in each.get("tool_calls", ())
+        ):
+            function["arguments"] = json.loads(function["arguments"])
+        ids: list[int] = tokenizer.apply_chat_template(
+            messages,
+            tools=self.tools,
+            add_generation_prompt=True,
+            enable_thinking=self.thinks,
+            return_dict=False,
+        )
+        return ids
+
+    def _prose(self, count: int) -> str:
+        chosen = self._chance.choices(self._words, k=count)
+        lines = (" ".join(chosen[at : at + 40]) for at in range(0, count, 40))
+        return ".\n".join(lines) + "."
+
+    def _tool(self, number: int, count: int) -> Message:
+        """The description of a tool, half of it for its parameters."""
+        names = self._chance.choices(self._words, k=count // 2 // 48)
+        of_each = {"type": "string", "description": self._prose(24)}
+        function = {
+            "name": f"tool{number}" if number else "read",
+            "description": self._prose(count // 3),
+            "parameters": {"type": "object", "properties": dict.fromkeys(names, of_each)},
+        }
+        return {"type": "function", "function": function}
 
 
-def _sent(server: Server, body: dict[str, Any]) -> Reply:
-    """Send a chat request and put its stream together."""
+def folded(events: Sequence[Message]) -> tuple[Message, Message]:
+    """The message that the events of a stream make, and its usage."""
     message: Message = {"role": "assistant", "content": "", "reasoning_content": ""}
     calls: dict[int, Message] = {}
-    usage: dict[str, Any] = {}
-    first = 0.0
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=ANSWER)
-    start = time.perf_counter()
-    try:
-        headers = {"Content-Type": "application/json"}
-        connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
-        response = connection.getresponse()
-        if response.status != 200:
-            raise RuntimeError(f"{server.name}: {response.status} {response.read()[:500]!r}")
-        while line := response.readline():
-            if not line.startswith(b"data: {"):
-                continue
-            event = json.loads(line[6:])
-            usage = event.get("usage") or usage
-            for choice in event.get("choices", ()):
-                if added(choice["delta"], message, calls):
-                    first = first or time.perf_counter() - start
-    finally:
-        connection.close()
-    if calls:
-        message["tool_calls"] = [calls[index] for index in sorted(calls)]
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
-    return Reply(message, usage["prompt_tokens"], cached, first)
+    usage: Message = {}
+    for event in events:
+        usage = event.get("usage") or usage
+        for delta in (choice["delta"] for choice in event.get("choices", ())):
+            message["content"] += delta.get("content") or ""
+            message["reasoning_content"] += (
+                delta.get("reasoning_content") or delta.get("reasoning") or ""
+            )
+            for part in delta.get("tool_calls") or ():
+                empty = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+                call = calls.setdefault(part.get("index", 0), empty)
+                call["id"] += part.get("id") or ""
+                for name in ("name", "arguments"):
+                    call["function"][name] += part["function"].get(name) or ""
+    message["tool_calls"] = [calls[index] for index in sorted(calls)]
+    return message, usage
 
 
-def added(delta: Message, message: Message, calls: dict[int, Message]) -> bool:
-    """Add what an event brings; returns whether that is anything."""
-    text = delta.get("content") or ""
-    thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
-    message["content"] += text
-    message["reasoning_content"] += thought
-    for part in delta.get("tool_calls") or ():
-        empty = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
-        call = calls.setdefault(part.get("index", 0), empty)
-        call["id"] += part.get("id") or ""
-        for name in ("name", "arguments"):
-            call["function"][name] += part["function"].get(name) or ""
-    return bool(text or thought or delta.get("tool_calls"))
+# ---- real agents -------------------------------------------------------------------------------
+
+TASK = "Write the word hello into the file greeting.txt"
+FILE, WORD = "greeting.txt", "hello"
+DONE = "The file is written."
+MODEL = "scripted"
+PATIENCE = 300  # seconds for one task
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mlxgen-agents"
+_CALLED = r"<tool_response>"
 
 
-def _spelled_out(message: Message) -> Message:
-    """A message as templates take it: with the arguments of calls as values."""
-    if "tool_calls" not in message:
-        return message
-    calls = [
-        {**call, "function": {**each, "arguments": json.loads(each["arguments"])}}
-        for call in message["tool_calls"]
-        for each in [call["function"]]
-    ]
-    return {**message, "tool_calls": calls}
+def _tried(what: str, agent: Agent) -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory() as folder:
+        wrong = trial(agent, Path(folder).resolve())
+    yield Figure(what, wrong or "done", "done", wrong is None)
 
 
-def _words(message: Message) -> tuple[list[str], list[str], bool]:
-    """What was thought, and said, and whether a tool was called."""
-    thought, said = message["reasoning_content"], message["content"]
-    return thought.split(), said.split(), "tool_calls" in message
+def trial(agent: Agent, folder: Path) -> str | None:
+    """Let an agent do the task in an empty folder; returns what went wrong, if anything did."""
+    cache = CACHE / agent.name
+    cache.mkdir(parents=True, exist_ok=True)
+    program = agent.install(cache)
+    home, work = folder / "home", folder / "work"
+    home.mkdir()
+    work.mkdir()
+    model = save_model(folder / MODEL, agent.script(work))
+    options = ("--model", str(model), "--trust-remote-code", "--draft", "off")
+    with Server("mlxgen", options) as server:
+        try:
+            ran = subprocess.run(
+                [program, *agent.arguments],
+                cwd=work,
+                env=_environment(home, agent.configure(home, server.url)),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+            )
+        except subprocess.TimeoutExpired:
+            return f"it did not end within {PATIENCE} s\n{server.logged()}"
+        written = work / FILE
+        if ran.returncode == 0 and written.exists() and written.read_text().strip() == WORD:
+            return None
+        return f"exit status {ran.returncode}\n{ran.stdout}\n{ran.stderr}\n{server.logged()}"
 
 
-def _words_of(text: str) -> tuple[list[str], list[str], bool]:
-    """The same of a text that was generated."""
-    thought, _, said = text.removeprefix("<think>").rpartition("</think>")
-    said, _, call = said.partition("<tool_call>")
-    return thought.split(), said.split(), bool(call)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """One agent.
+
+    ``install`` puts it into a folder and returns its program; ``configure`` writes what it has to
+    know of a server at ``url`` into its ``home``, and returns variables of its environment;
+    ``arguments`` follow the program, and ``script`` is what the model says in the folder ``work``.
+    """
+
+    name: str
+    needs: str
+    install: Callable[[Path], Path]
+    configure: Callable[[Path, str], Mapping[str, str]]
+    arguments: Sequence[str]
+    script: Callable[[Path], Script]
+
+
+def _call(name: str, **arguments: str) -> str:
+    call = json.dumps({"name": name, "arguments": arguments})
+    return f"<think>\nA file.\n</think>\n\nI write it.\n<tool_call>\n{call}\n</tool_call>"
+
+
+def _bare() -> dict[str, str]:
+    """The environment without what is meant for our own processes."""
+    return {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "PYTHONPATH")}
+
+
+def _environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of an agent: a home of its own, and nothing that leads elsewhere."""
+    kept = {k: v for k, v in _bare().items() if not k.startswith(("ANTHROPIC", "OPENAI"))}
+    return {**kept, "HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config"), **more}
+
+
+def _npm(package: str, program: str) -> Callable[[Path], Path]:
+    def install(folder: Path) -> Path:
+        found = folder / "node_modules" / ".bin" / program
+        if not found.exists():
+            manifest = {"private": True, "allowScripts": {package: True}}
+            (folder / "package.json").write_text(json.dumps(manifest), encoding="utf-8")
+            command = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", package]
+            subprocess.run(command, cwd=folder, env=_bare(), check=True, stdout=sys.stderr)
+        return found
+
+    return install
+
+
+def _pip(package: str, program: str) -> Callable[[Path], Path]:
+    def install(folder: Path) -> Path:
+        found = folder / "bin" / program
+        if not found.exists():
+            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+            command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", package]
+            subprocess.run(command, env=_bare(), check=True, stdout=sys.stderr)
+        return found
+
+    return install
+
+
+def _claude(home: Path, url: str) -> Mapping[str, str]:
+    return {
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_API_KEY": "none",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "IS_SANDBOX": "1",  # it asks no questions, in a folder of its own
+    }
+
+
+def _codex(home: Path, url: str) -> Mapping[str, str]:
+    settings = home / ".codex"
+    settings.mkdir()
+    text = configuration("codex", Served(url, MODEL)).text
+    (settings / "config.toml").write_text(text, encoding="utf-8")
+    return {"CODEX_HOME": str(settings)}
+
+
+def _opencode(home: Path, url: str) -> Mapping[str, str]:
+    settings = {
+        **json.loads(configuration("opencode", Served(url, MODEL)).text),
+        "autoupdate": False,
+        "permission": {"edit": "allow", "external_directory": "allow"},
+    }
+    path = home / "opencode.json"
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    return {"OPENCODE_CONFIG": str(path), "OPENCODE_DISABLE_MODELS_FETCH": "1"}
+
+
+def _aider(home: Path, url: str) -> Mapping[str, str]:
+    return {"OPENAI_API_BASE": f"{url}/v1", "OPENAI_API_KEY": "none"}
+
+
+_BLOCK = f"{FILE}\n```\n<<<<<<< SEARCH\n=======\n{WORD}\n>>>>>>> REPLACE\n```\n"
+_AIDER = f"--model openai/{MODEL} --edit-format=diff --no-git --no-check-update --yes-always"
+_AIDER += " --no-show-model-warnings --no-analytics --message"
+_CODEX = "exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox"
+
+AGENTS = (
+    Agent(
+        name="claude",
+        needs="npm",
+        install=_npm("@anthropic-ai/claude-code", "claude"),
+        configure=_claude,
+        arguments=["--print", TASK, "--dangerously-skip-permissions"],
+        script=lambda work: [
+            (_CALLED, DONE),
+            ("", _call("Write", file_path=str(work / FILE), content=WORD)),
+        ],
+    ),
+    Agent(
+        name="codex",
+        needs="npm",
+        install=_npm("@openai/codex", "codex"),
+        configure=_codex,
+        arguments=[*_CODEX.split(), TASK],
+        script=lambda work: [
+            (_CALLED, DONE),
+            ("", _call("exec_command", cmd=f"printf {WORD} > {FILE}")),
+        ],
+    ),
+    Agent(
+        name="opencode",
+        needs="npm",
+        install=_npm("opencode-ai", "opencode"),
+        configure=_opencode,
+        arguments=["run", TASK],
+        script=lambda work: [
+            (_CALLED, DONE),
+            (r"(?i)generate a (short )?title|title generator", "A greeting"),
+            ("", _call("write", filePath=str(work / FILE), content=WORD)),
+        ],
+    ),
+    Agent(
+        name="aider",
+        needs="pip",
+        install=_pip("aider-chat", "aider"),
+        configure=_aider,
+        arguments=[*_AIDER.split(), TASK],
+        script=lambda work: [("", f"I write it.\n\n{_BLOCK}")],
+    ),
+)

@@ -6,12 +6,9 @@ them, too.
 
 from __future__ import annotations
 
-import json
-import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib import resources
 from typing import Any
 
 from mlx_lm.generate import BatchGenerator
@@ -19,9 +16,17 @@ from mlx_lm.sample_utils import make_sampler
 
 import mlxgen
 
-from .alternate import Comparison, Spread, compare
-from .figures import Figure, at_least, at_most
-from .models import WIDE, demo, random_llama
+from .kit import (
+    WIDE,
+    Comparison,
+    Figure,
+    Spread,
+    at_least,
+    compare,
+    demo,
+    prompt_of,
+    random_llama,
+)
 
 MIXED = [
     {
@@ -84,13 +89,6 @@ def figures(turns: int) -> Iterator[Figure]:
         by_token, share = constrained(lm, 16, 4 * tokens, times)
         what = f"{name}, 16 rows with a JSON schema each: tokens per second over unconstrained"
         yield at_least(what, by_token.median, 0.85, f"{by_token}, {share:.2f} passes a token")
-    yield at_most("demo: forward passes a token of its records", passes_per_token(demo()), 0.7)
-
-
-def prompt_of(length: int, seed: int, vocab_size: int = 256) -> list[int]:
-    """Made-up tokens; the same seed gives the same."""
-    chance = random.Random(seed)
-    return [chance.randrange(3, min(256, vocab_size)) for _ in range(length)]
 
 
 def speed(
@@ -114,15 +112,7 @@ def speed(
             for each in settings
         ]
         chosen = [samplers[i % len(samplers)] for i in range(rows)]
-        generator = BatchGenerator(lm.model, stop_tokens=None, prefill_step_size=2048)
-        start = time.perf_counter()
-        generator.insert(prompts, max_tokens=[tokens] * rows, samplers=chosen)
-        left = rows
-        while left:
-            left -= sum(r.finish_reason is not None for r in generator.next_generated())
-        seconds = time.perf_counter() - start
-        generator.close()
-        return seconds
+        return run_theirs(lm.model, prompts, tokens, samplers=chosen)
 
     return compare(lambda: run_ours(lm, prompts, tokens, settings), theirs, turns)
 
@@ -145,6 +135,19 @@ def run_ours(
     return time.perf_counter() - start
 
 
+def run_theirs(model: Any, prompts: Sequence[list[int]], tokens: int, **options: Any) -> float:
+    """Seconds for all rows on mlx-lm's."""
+    generator = BatchGenerator(model, stop_tokens=None, prefill_step_size=2048)
+    start = time.perf_counter()
+    generator.insert(list(prompts), max_tokens=[tokens] * len(prompts), **options)
+    left = len(prompts)
+    while left:
+        left -= sum(each.finish_reason is not None for each in generator.next_generated())
+    seconds = time.perf_counter() - start
+    generator.close()
+    return seconds
+
+
 def constrained(
     lm: mlxgen.LanguageModel, rows: int, tokens: int, turns: int
 ) -> tuple[Spread, float]:
@@ -153,19 +156,8 @@ def constrained(
     All rows run all the time: those with a schema would be done sooner with as many tokens.
     """
     prompts = [prompt_of(8, i) for i in range(rows)]
-    schemas = list(RECORDS.values())
-    filters: Any = [
-        {
-            "filters": [
-                mlxgen.JsonSchema(
-                    {"type": "array", "items": schemas[i % len(schemas)], "minItems": 200},
-                    whitespace=None,
-                    separators=(", ", ": "),
-                )
-            ]
-        }
-        for i in range(rows)
-    ]
+    style = {"whitespace": None, "separators": (", ", ": ")}  # those of json.dumps, so forced
+    filters: Any = [{"filters": [records(i, 200, **style)]} for i in range(rows)]
 
     def run(steered: bool) -> tuple[float, float]:
         """Tokens a second of all rows after their first ones, and passes for each token."""
@@ -192,18 +184,7 @@ def constrained(
     return Spread.of(ratios), statistics.median(shares)
 
 
-def passes_per_token(lm: mlxgen.LanguageModel, most: int = 160) -> float:
-    """Forward passes for each generated token of the records that the demo model knows."""
-    text = (resources.files("mlxgen") / "demo" / "schemas.json").read_text(encoding="utf-8")
-    passes = tokens = 0
-    for each in json.loads(text).values():
-        prompt = mlxgen.Chat(
-            [{"role": "user", "content": each["prompt"]}], template={"enable_thinking": False}
-        )
-        # The spaces that json.dumps and most models write, and no others: these are forced.
-        spec = mlxgen.JsonSchema(each["schema"], whitespace=None, separators=(", ", ": "))
-        result = lm.generate(prompt, filters=[spec], max_tokens=most, seed=3)
-        assert result.finish_reason != "filter" or json.loads(result.text)
-        passes += result.usage.forward_passes
-        tokens += result.usage.completion_tokens
-    return passes / tokens
+def records(number: int, least: int, **style: Any) -> mlxgen.JsonSchema:
+    """An array of at least so many records of a kind."""
+    schema = list(RECORDS.values())[number % len(RECORDS)]
+    return mlxgen.JsonSchema({"type": "array", "items": schema, "minItems": least}, **style)

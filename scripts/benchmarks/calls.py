@@ -1,29 +1,33 @@
 """Python calls that a generated token costs, beside mlx-lm's: the one figure of speed that no busy
 machine disturbs.
 
-Owns how calls are counted: those of functions of one package, in the thread that generates, from
-the public API alone. Built-in functions and those of other packages do not count, nor does what is
-done once for a generation.
+Counted are the functions of one package, from the public API alone. Built-in functions and those of
+other packages do not count, nor does what is done once for a generation.
+
+    python -m scripts.benchmarks.calls ARGUMENTS OF THE SERVER    a server that counts its calls
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+import httpx
 import mlx_lm
 from mlx_lm import stream_generate
 from mlx_lm.generate import BatchGenerator
 
 import mlxgen
 
-from .batch import RECORDS, prompt_of
-from .figures import Figure, at_most
-from .models import tiny
+from .batch import records
+from .kit import Figure, at_most, prompt_of, tiny
 
 WARM = 12  # tokens of each row before the count begins
 TOKENS = 40  # of each row that are counted
@@ -57,6 +61,10 @@ def figures() -> Iterator[Figure]:
         found = count(ours)
         text = f"{found}; mlx-lm {count(theirs)}" if theirs is not None else str(found)
         yield at_most(f"{name}: Python calls of mlxgen's a token", found.calls, aim, text)
+    before, calls = served()
+    what = "a streamed chat with a tool: functions of server/ and chat/ before the engine's first"
+    yield at_most(what, before, 100)
+    yield Figure("the same: calls a token, of all threads", f"{calls:.0f}", value=calls)
 
 
 def count(case: Case) -> Count:
@@ -110,12 +118,7 @@ def batch(
     """A batch of prompts of these lengths in turn; with ``schema``, each is held to one."""
     prompts = [prompt_of(lengths[i % len(lengths)], i) for i in range(rows)]
     options: dict[str, Any] = {"temperature": 0, "max_tokens": 120, "draft": draft}
-    if schema:
-        options["filters"] = [
-            mlxgen.JsonSchema({"type": "array", "items": RECORDS["person"], "minItems": 9})
-        ]
-    else:
-        options["ignore_eos"] = True
+    options |= {"filters": [records(0, 9)]} if schema else {"ignore_eos": True}
 
     def run() -> Iterator[object]:
         with lm.batch(prompts, limits=mlxgen.Limits(max_batch=rows), **options) as chunks:
@@ -163,3 +166,63 @@ def cases() -> Iterator[tuple[str, Case, Case | None, int]]:
     yield "48 layers, a stream", stream(deep), peer_stream(deep), 110
     ours, theirs = batch(deep, 4, lengths=RAGGED), peer_batch(deep, 4, RAGGED)
     yield "48 layers, 4 rows of different length", ours, theirs, 100
+
+
+# ---- a server ----------------------------------------------------------------------------------
+
+
+def served() -> tuple[int, float]:
+    """Of a streamed chat: the functions of ``server/`` and ``chat/`` before the engine's first, and
+    the calls for each token, of all threads."""
+    command = [sys.executable, "-m", __spec__.name, "--port", "0", "--log-level", "warning"]
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+    ask = {"messages": [{"role": "user", "content": "Tell me a story."}], "tools": [tool]}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as it:
+        assert it.stdin is not None and it.stdout is not None
+        url = it.stdout.readline().split("ready on ")[1].split(",")[0].strip()
+        found = []
+        for tokens in (WARM, WARM, WARM + TOKENS):
+            body = {**ask, "stream": True, "max_tokens": tokens, "ignore_eos": True}
+            httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).raise_for_status()
+            it.stdin.write("\n")
+            it.stdin.flush()
+            found.append(json.loads(it.stdout.readline()))
+        it.terminate()
+    _, short, long = found
+    return short["before"], (long["calls"] - short["calls"]) / TOKENS
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Serve, and tell what was called since it was told last, for each line of standard input."""
+    from mlxgen.server.__main__ import main
+
+    calls: Counter[Any] = Counter()
+    before: set[Any] = set()
+    reached = False  # the engine
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        name = frame.f_code.co_filename
+        if event != "call" or not name.startswith(OURS):
+            return
+        nonlocal reached
+        reached = reached or name.startswith(f"{OURS}/engine/")
+        if not reached and name.startswith((f"{OURS}/server/", f"{OURS}/chat/")):
+            before.add(frame.f_code)
+        calls[frame.f_code] += 1
+
+    def tell() -> None:
+        nonlocal reached
+        for _ in sys.stdin:
+            print(json.dumps({"calls": calls.total(), "before": len(before)}), flush=True)
+            calls.clear()
+            before.clear()
+            reached = False
+
+    threading.Thread(target=tell, daemon=True).start()
+    threading.setprofile(note)
+    sys.setprofile(note)
+    return main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(serve(sys.argv[1:]))

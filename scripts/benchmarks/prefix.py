@@ -21,11 +21,18 @@ from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
 
 import mlxgen
 
-from .alternate import Comparison, Spread, compare
 from .architectures import random_model
-from .batch import prompt_of
-from .figures import Figure, at_least, at_most
-from .models import fake_tokenizer, random_llama
+from .kit import (
+    Comparison,
+    Figure,
+    Spread,
+    at_least,
+    at_most,
+    compare,
+    fake_tokenizer,
+    prompt_of,
+    random_llama,
+)
 
 VOCABULARY = 2_000
 TOKENS = 20_000
@@ -68,8 +75,6 @@ def disk_figures(turns: int) -> Iterator[Figure]:
         what = f"{name}: first token after {TOKENS:,} tokens from disk ({size}) over running them"
         text = f"{ratio:.3f}: {first.ours.median:.2f} s over {first.theirs.median:.2f} s"
         yield at_most(what, ratio, 0.1, text)
-        for verb, rate in (("read and checked", found.read), ("written", found.written)):
-            yield Figure(f"{name}: {verb}", f"{rate.median / 1e6:.0f} MB/s", value=rate.median)
         what = f"{name}: tokens a second of a row meanwhile, over those without"
         yield at_least(what, found.beside.median, 0.8, found.beside)
 
@@ -140,13 +145,11 @@ def kept_bytes(lm: mlxgen.LanguageModel, rows: int, length: int) -> tuple[int, i
 
 
 class Found(NamedTuple):
-    """``first``: seconds to the first token, restored against run. ``read`` and ``written``: bytes
-    a second. ``beside``: tokens a second of a row while KV is written, over those without."""
+    """``first``: seconds to the first token, restored against run. ``beside``: tokens a second of a
+    row while KV is written, over those without."""
 
     nbytes: int
     first: Comparison
-    read: Spread
-    written: Spread
     beside: Spread
 
 
@@ -174,20 +177,12 @@ def on_disk(shape: dict[str, Any], folder: Path, turns: int, tokens: int = TOKEN
         assert stream.usage.cached_tokens >= cached, stream.usage
         return time.perf_counter() - start
 
-    def read() -> float:
-        cache = fresh("kept").prefix_cache
-        forget(folder)
-        start = time.perf_counter()
-        cache.restore(prompt)
-        return cache.nbytes / (time.perf_counter() - start)
-
-    def written(place: str) -> tuple[float, float]:
+    def beside(place: str) -> float:
         lm = fresh(place)
         keep(lm)
         row = iter(lm.stream(prompt[:REST], max_tokens=None, ignore_eos=True, temperature=0))
-        alone = _rate(row, lambda: time.sleep(1))[0]
-        during, seconds = _rate(row, lm.prefix_cache.flush)
-        return lm.prefix_cache.nbytes / seconds, during / alone
+        alone = _rate(row, lambda: time.sleep(1))
+        return _rate(row, lm.prefix_cache.flush) / alone
 
     chance = random.Random(0)
     prompt = [chance.randrange(VOCABULARY - 1) for _ in range(tokens + REST)]
@@ -195,18 +190,12 @@ def on_disk(shape: dict[str, Any], folder: Path, turns: int, tokens: int = TOKEN
     keep(holder)
     holder.prefix_cache.flush()
     compared = compare(lambda: first("kept", tokens - 1), lambda: first(None, 0), turns)
-    rates = [written(f"turn {turn}") for turn in range(turns)]
-    return Found(
-        holder.prefix_cache.nbytes,
-        compared,
-        Spread.of([read() for _ in range(turns)]),
-        Spread.of([rate for rate, _ in rates]),
-        Spread.of([beside for _, beside in rates]),
-    )
+    rates = Spread.of([beside(f"turn {turn}") for turn in range(turns)])
+    return Found(holder.prefix_cache.nbytes, compared, rates)
 
 
-def _rate(row: Iterator[object], work: Callable[[], object]) -> tuple[float, float]:
-    """Tokens a second of a row while a thread works, and the seconds that it took."""
+def _rate(row: Iterator[object], work: Callable[[], object]) -> float:
+    """Tokens a second of a row while a thread works."""
     worker, start, count = threading.Thread(target=work), time.perf_counter(), 0
     worker.start()
     while not count or worker.is_alive():
@@ -214,7 +203,7 @@ def _rate(row: Iterator[object], work: Callable[[], object]) -> tuple[float, flo
         count += 1
     seconds = time.perf_counter() - start
     worker.join()
-    return count / seconds, seconds
+    return count / seconds
 
 
 def forget(folder: Path) -> None:

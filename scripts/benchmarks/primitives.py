@@ -28,9 +28,7 @@ from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
 
-from .batch import prompt_of
-from .figures import Figure, at_most
-from .models import TINY, tiny
+from .kit import TINY, Figure, at_most, prompt_of, tiny
 
 WARM = 12  # steps until all rows run, and the look-ahead with them
 LENGTH = 70  # tokens of the shortest prompt

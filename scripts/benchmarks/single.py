@@ -1,7 +1,4 @@
-"""One sequence: mlxgen's stream against mlx-lm's, and the memory's bandwidth that it reaches.
-
-Both sides get the same model, prompt and settings, and generate as many tokens.
-"""
+"""One sequence: mlxgen's stream against mlx-lm's, and the memory's bandwidth that it reaches."""
 
 from __future__ import annotations
 
@@ -17,17 +14,26 @@ from mlx_lm.models import llama
 from mlx_lm.sample_utils import make_sampler
 
 import mlxgen
-from mlxgen.loading.memory import memory_limit
 
-from .alternate import Comparison, Spread, compare, measure, timed
-from .figures import Figure, at_least
-from .models import WIDE, demo, fake_tokenizer, random_llama
+from .kit import (
+    WIDE,
+    Comparison,
+    Figure,
+    Spread,
+    at_least,
+    compare,
+    demo,
+    fake_tokenizer,
+    measure,
+    random_llama,
+    timed,
+)
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
-_EIGHT_BILLION: dict[str, Any] = {
+LARGE: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 4096,
-    "num_hidden_layers": 32,
+    "num_hidden_layers": 8,
     "intermediate_size": 14_336,
     "num_attention_heads": 32,
     "num_key_value_heads": 8,
@@ -37,6 +43,7 @@ _EIGHT_BILLION: dict[str, Any] = {
     "rope_theta": 500_000.0,
     "tie_word_embeddings": False,
 }
+"""A quarter of the layers of a Llama of 8 billion parameters."""
 
 
 def figures(turns: int) -> Iterator[Figure]:
@@ -54,9 +61,8 @@ def figures(turns: int) -> Iterator[Figure]:
     if mx.default_device() == mx.Device(mx.cpu):
         return  # there, reading the weights is not what takes the time
     for label, bits in (("bfloat16", None), ("4 bits", 4)):
-        lm = large_llama(bits)
-        what = f"Llama of 8B shape, {label}, {lm.name}: percent of the memory bandwidth"
-        yield at_least(what, share_of_bandwidth(lm, 60, turns), 70)
+        what = f"8 layers of 8B shape, {label}: percent of the memory bandwidth"
+        yield at_least(what, share_of_bandwidth(bits, 60, turns), 70)
 
 
 def streams(
@@ -95,8 +101,16 @@ def streams(
     return compare(ours, theirs, turns)
 
 
-def share_of_bandwidth(lm: mlxgen.LanguageModel, tokens: int, turns: int) -> float:
+def share_of_bandwidth(bits: int | None, tokens: int, turns: int) -> float:
     """Bytes a second of weights that generating one row reads, in percent of what a copy does."""
+    model = llama.Model(llama.ModelArgs.from_dict(LARGE))
+    model.set_dtype(mx.bfloat16)
+    if bits is not None:
+        nn.quantize(model, 64, bits)
+    mx.eval(model.parameters())
+    lm = mlxgen.LanguageModel(model, fake_tokenizer(LARGE["vocab_size"]), draft="off")
+    source = mx.zeros((1 << 28,), mx.uint32)
+    mx.eval(source)
 
     def generate() -> float:
         return timed(iter(lm.stream(PROMPT, max_tokens=tokens, ignore_eos=True)), tokens)
@@ -104,38 +118,12 @@ def share_of_bandwidth(lm: mlxgen.LanguageModel, tokens: int, turns: int) -> flo
     def copy() -> None:
         mx.eval(mx.bitwise_invert(source))
 
-    source = mx.zeros((1 << 28,), mx.uint32)
-    mx.eval(source)
+    def nbytes_of(module: nn.Module) -> int:
+        size: int = tree_reduce(lambda total, array: total + array.nbytes, module.parameters(), 0)
+        return size
+
     measure(generate), measure(copy)
     seconds = Spread.of([measure(generate) for _ in range(turns)]).median / (tokens - 1)
     given = 2 * source.nbytes / min(measure(copy) for _ in range(turns))
-    return 100 * bytes_of_a_token(lm.model) / seconds / given
-
-
-def bytes_of_a_token(model: nn.Module) -> int:
-    """The bytes of weights that a token reads: all but the rows of other tokens in the table."""
-    table = getattr(model.model, "embed_tokens", None)
-    if table is None or not hasattr(model, "lm_head"):
-        return nbytes_of(model)
-    return nbytes_of(model) - nbytes_of(table)
-
-
-def large_llama(bits: int | None, **changes: int) -> mlxgen.LanguageModel:
-    """The shape of a Llama of 8 billion parameters, in bfloat16 or with so many bits; with fewer
-    layers where all of them would take more than half of the memory."""
-    model = llama.Model(llama.ModelArgs.from_dict({**_EIGHT_BILLION, **changes}))
-    model.set_dtype(mx.bfloat16)
-    if bits is not None:
-        nn.quantize(model, 64, bits)
-    layers = model.model.layers
-    each, whole = nbytes_of(layers[0]), nbytes_of(model)
-    room = memory_limit()[0] / 2 - mx.get_active_memory() - (whole - len(layers) * each)
-    del layers[max(1, int(room / each)) :]
-    mx.eval(model.parameters())
-    tokenizer = fake_tokenizer(model.args.vocab_size)
-    return mlxgen.LanguageModel(model, tokenizer, name=f"{len(layers)} layers", draft="off")
-
-
-def nbytes_of(module: nn.Module) -> int:
-    size: int = tree_reduce(lambda total, array: total + array.nbytes, module.parameters(), 0)
-    return size
+    read = nbytes_of(model) - nbytes_of(model.model.embed_tokens)  # a token reads one row of it
+    return 100 * read / seconds / given

@@ -1,8 +1,7 @@
 """A server under mixed requests for a long time: what it answers, and what it keeps.
 
-Owns the clients, and what they hold against the server. Must never know the server's inside.
-Invariant: every answer is held against the statuses that are right for its request, and a probe's
-against what it was alone, before anything else ran.
+Every answer is held against the statuses that are right for its request, and a probe's against what
+it was alone, before anything else ran. The same dice make the same requests.
 """
 
 from __future__ import annotations
@@ -13,15 +12,13 @@ import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import httpx
 
 from . import hostile
-from .figures import Figure, at_most
-from .process import DRAFT, Server
-from .traffic import Request, any_request, probes
+from .kit import DRAFT, Figure, Server, at_most
 
 CLIENTS = 12
 WARM = 1000  # requests after which nothing may grow
@@ -34,8 +31,8 @@ def figures(requests: int) -> Iterator[Figure]:
     """A server with a draft model under mixed requests, and what it holds afterwards; then one
     under clients that do their worst."""
     with Server("mlxgen", ("--draft", DRAFT, "--cache-bytes", "32MiB")) as server:
-        found = soak(server, requests)
-        for sample in found.course():
+        found = asyncio.run(soak(server, requests))
+        for sample in found.samples[:: max(1, len(found.samples) // 10)]:
             text = f"{sample.resident / 1e6:.0f} MB, {sample.kv / 1e6:.0f} MB of it KV"
             yield Figure(f"memory after {sample.requests} requests", text)
         rate = found.requests / found.seconds
@@ -77,28 +74,24 @@ class Findings:
     def requests(self) -> int:
         return self.answers.total()
 
-    def memory(self, after: int) -> int:
+    @property
+    def growth(self) -> float:
+        """Memory at the end over that after the first ``WARM`` requests, or after half of them."""
+        return self._memory(self.requests) / self._memory(min(WARM, self.requests // 2))
+
+    def _memory(self, after: int) -> int:
         """Resident bytes about ``after`` requests: the median of five looks."""
         near = sorted(self.samples, key=lambda sample: abs(sample.requests - after))[:5]
         return int(statistics.median(sample.resident for sample in near))
 
-    @property
-    def growth(self) -> float:
-        """Memory at the end over that after the first ``WARM`` requests, or after half of them."""
-        return self.memory(self.requests) / self.memory(min(WARM, self.requests // 2))
-
-    def course(self, points: int = 10) -> Iterator[Sample]:
-        """A few of the samples, from the first to the last."""
-        step = max(1, len(self.samples) // points)
-        yield from self.samples[::step]
+    def look(self, server: Server) -> None:
+        kv = server.figures()
+        held = kv.get("mlxgen_kv_bytes", 0) + kv.get("mlxgen_prefix_cache_bytes", 0)
+        self.samples.append(Sample(self.requests, server.memory(), int(held)))
 
 
-def soak(server: Server, requests: int, *, clients: int = CLIENTS, seed: int = 0) -> Findings:
+async def soak(server: Server, requests: int, clients: int = CLIENTS, seed: int = 0) -> Findings:
     """Send so many requests from so many clients at a time."""
-    return asyncio.run(_soak(server, requests, clients, seed))
-
-
-async def _soak(server: Server, requests: int, clients: int, seed: int) -> Findings:
     found = Findings()
     limits = httpx.Limits(max_connections=2 * clients)
     async with httpx.AsyncClient(base_url=server.url, timeout=ANSWER, limits=limits) as http:
@@ -115,18 +108,12 @@ async def _soak(server: Server, requests: int, clients: int, seed: int) -> Findi
             for number in waiting:
                 await _one(http, random.Random(f"{seed}:{number}"), right, found)
                 if found.requests % EVERY == 0:
-                    _look(server, found)
+                    found.look(server)
 
         await asyncio.gather(*(client() for _ in range(clients)))
         found.seconds = time.perf_counter() - start
-    _look(server, found)
+    found.look(server)
     return found
-
-
-def _look(server: Server, found: Findings) -> None:
-    kv = server.figures()
-    held = kv.get("mlxgen_kv_bytes", 0) + kv.get("mlxgen_prefix_cache_bytes", 0)
-    found.samples.append(Sample(found.requests, server.memory(), int(held)))
 
 
 async def _one(
@@ -194,3 +181,145 @@ def _said(choices: list[Any]) -> str:
             for name in ("name", "arguments"):
                 part[name] = part.get(name, "") + (call["function"].get(name) or "")
     return json.dumps([said[index] for index in sorted(said)])
+
+
+# ---- what is asked -----------------------------------------------------------------------------
+
+COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
+CITIES = ["Oslo", "Rome", "Cairo", "Lima", "Seoul", "Accra", "Quito", "Dublin"]
+STARTS = ["Once upon a time", "The red fox", "In a small house", "On Monday", "A boat"]
+Body = dict[str, Any]
+_KIND: Body = {"city": {"enum": ["Paris", "Rome"]}}
+_PARAMETERS: Body = {"type": "object", "properties": _KIND, "required": ["city"]}
+TOOL: Body = {"type": "function", "function": {"name": "weather", "parameters": _PARAMETERS}}
+
+
+class Request(NamedTuple):
+    """One request. ``statuses``: those that are right. ``leaves_after``: chunks to read of it."""
+
+    kind: str
+    path: str
+    body: Body | bytes
+    statuses: tuple[int, ...] = (200,)
+    leaves_after: int | None = None
+
+
+def probes() -> list[Request]:
+    """Requests whose answer is the same at any time, by any of the ways that steer it."""
+    greedy: Body = {"temperature": 0, "max_tokens": 24}
+    seeded: Body = {"temperature": 0.9, "top_p": 0.95, "max_tokens": 16, "seed": 7}
+    ask = [{"role": "user", "content": "What is the capital of France?"}]
+    story = [{"role": "user", "content": "Tell me a story about a fox."}]
+    city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    chat: Body = {"messages": ask, "chat_template_kwargs": {"enable_thinking": False}}
+    return [
+        Request("greedy", COMPLETION, {"prompt": "Once upon a time", **greedy}),
+        Request("greedy", COMPLETION, {"prompt": ["The red fox", "A boat"], **greedy}),
+        Request("greedy", CHAT, {**chat, **greedy}),
+        Request("greedy", CHAT, {"messages": story, **greedy, "max_tokens": 60}),
+        Request("schema", CHAT, {**chat, **greedy, "response_format": schema_format(city)}),
+        Request("regex", COMPLETION, {"prompt": "Name:", "regex": "[A-Z][a-z]{2,8}", **greedy}),
+        Request("ban", CHAT, {"messages": story, **greedy, "banned": ["fox", " the"]}),
+        Request("stop", COMPLETION, {"prompt": "Once", **greedy, "stop": [".", "was"]}),
+        Request("tools", CHAT, {**chat, **greedy, "tools": [TOOL], "tool_choice": "required"}),
+        Request("seeded", COMPLETION, {"prompt": "Once upon a time", **seeded}),
+        Request("seeded", COMPLETION, {"prompt": "On Monday", **seeded, "n": 3, "top_k": 20}),
+        Request("seeded", CHAT, {**chat, **seeded, "frequency_penalty": 0.5}),
+    ]
+
+
+def schema_format(schema: Body) -> Body:
+    """A schema as OpenAI's clients send it."""
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+
+
+def any_request(dice: random.Random) -> Request:
+    """A request of any kind: most are right, some are wrong, some clients leave."""
+    make = dice.choices([_steered, _sampled, _left, _wrong], [5, 4, 1, 1])[0]
+    return make(dice)
+
+
+def _sampled(dice: random.Random) -> Request:
+    body: Body = {
+        "prompt": f"{dice.choice(STARTS)}, {dice.choice(CITIES)}" * dice.choice([1, 1, 1, 12]),
+        "max_tokens": dice.choice([4, 12, 24, 48]),
+        "temperature": dice.choice([0, 0.3, 0.7, 1.0, 1.4]),
+    }
+    options: Mapping[str, Callable[[], Any]] = {
+        "top_p": lambda: dice.choice([0.5, 0.9, 0.99]),
+        "top_k": lambda: dice.choice([1, 20, 200]),
+        "min_p": lambda: dice.choice([0.01, 0.1]),
+        "xtc_probability": lambda: 0.5,
+        "frequency_penalty": lambda: dice.choice([0.2, 1.0]),
+        "repetition_penalty": lambda: 1.1,
+        "logit_bias": lambda: {
+            str(dice.randrange(400)): 2.5 for _ in range(dice.choice([1, 5, 40]))
+        },
+        "seed": lambda: dice.randrange(1 << 62),
+        "n": lambda: dice.randrange(1, 5),
+        "logprobs": lambda: dice.randrange(0, 6),
+        "stop": lambda: dice.choice([".", ["a", "the"], [" and", "\n", "!"]]),
+        "banned": lambda: dice.choices(["the", "fox", "and", "was", "a b"], k=2),
+        "stream": lambda: True,
+        "ignore_eos": lambda: True,
+        "min_tokens": lambda: 2,
+    }
+    for name in dice.sample(sorted(options), dice.randrange(5)):
+        body[name] = options[name]()
+    return Request("sampled", COMPLETION, body)
+
+
+def _steered(dice: random.Random) -> Request:
+    words = "".join(dice.choices("abcdefgh", k=4))
+    text, whole = {"type": "string", "maxLength": 12}, {"type": "integer"}
+    properties = {"kind": {"enum": dice.sample(CITIES, 3)}, words: text, f"{words}x": whole}
+    schema: Body = {"type": "object", "properties": properties, "required": ["kind"]}
+    ways: list[Body] = [
+        {"response_format": schema_format({**schema, "additionalProperties": False})},
+        {"json_schema": {**schema, "additionalProperties": False}, "close_json": True},
+        {"response_format": {"type": "json_object"}, "n": 2},
+        {"tools": [TOOL], "tool_choice": dice.choice(["auto", "required"])},
+        {"regex": dice.choice(["[a-z]{3,9}", f"{words}[0-9]+ (yes|no)"])},
+        {"choice": dice.sample(CITIES, 4), "logprobs": True, "top_logprobs": 3},
+        {"grammar": f'start: "{words}" /[0-9]/ | "no"'},
+    ]
+    asked = f"JSON, record: {dice.choice(CITIES)} {words}."
+    body: Body = {
+        "messages": [{"role": "user", "content": asked}],
+        "max_tokens": dice.choice([8, 30, 60]),
+        "temperature": dice.choice([0, 0.8]),
+        "chat_template_kwargs": {"enable_thinking": dice.random() < 0.3},
+        "stream": dice.random() < 0.5,
+        **dice.choice(ways),
+    }
+    return Request("steered", CHAT, body)
+
+
+def _left(dice: random.Random) -> Request:
+    request = dice.choice([_sampled, _steered])(dice)
+    assert isinstance(request.body, dict)
+    body = {**request.body, "stream": True, "max_tokens": 200}
+    if dice.random() < 0.5 and request.path == COMPLETION:
+        body |= {"ignore_eos": True, "max_tokens": 2000}
+    return request._replace(kind="left", body=body, leaves_after=dice.choice([0, 1, 3, 10]))
+
+
+_WRONG: list[tuple[str, Body | bytes]] = [
+    (COMPLETION, {"prompt": ""}),
+    (COMPLETION, {"prompt": "a", "stop": 5}),
+    (COMPLETION, {"prompt": "a", "logit_bias": {"999999999": 1}}),
+    (COMPLETION, {"prompt": "a", "n": 1000}),
+    (COMPLETION, {"prompt": "a", "regex": "(a{1000}){1000}"}),
+    (COMPLETION, {"prompt": "a", "json_schema": {"type": "nothing"}}),
+    (COMPLETION, {"prompt": "a", "grammar": "start: missing"}),
+    (COMPLETION, b'{"prompt": ' + b"[" * 50_000 + b"]" * 50_000 + b"}"),
+    (COMPLETION, b'{"prompt": "\\ud800", "max_tokens": 2}'),
+    (COMPLETION, {"prompt": "a" * 200_000}),
+    (CHAT, {"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"}),
+    ("/detokenize", {"tokens": [1 << 40]}),
+]
+
+
+def _wrong(dice: random.Random) -> Request:
+    path, body = dice.choice(_WRONG)
+    return Request("wrong", path, body, statuses=(400,))

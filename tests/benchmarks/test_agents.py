@@ -1,143 +1,117 @@
-"""The sessions of the benchmark of agents: what they ask, and which of its tokens count as new."""
+"""The sessions of the benchmark of agents, and the model that says what a script has it say."""
 
 from __future__ import annotations
 
+import itertools
 import json
-from itertools import pairwise
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import agents, reciting, sessions
-from benchmarks.process import Server
+from benchmarks import agents
+from benchmarks.agents import AGENTS, DONE, MODELS, SCRIPT, TASK, Agent, Contender, Session
+from benchmarks.kit import Server
+from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 import mlxgen
-from mlxgen.chat.template.format import Chat
-
-TOKENIZER = reciting.tokenizer()
+from mlxgen.tokens import in_common
 
 
-def encoded(text: str) -> list[int]:
-    return list(TOKENIZER.encode(text, add_special_tokens=False))
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = agents.save_model(tmp_path_factory.mktemp("agents") / "model", SCRIPT)
+    template = Path(agents.__file__).with_name("agent_template.jinja")
+    shutil.copy(template, folder / "chat_template.jinja")
+    return load_tokenizer(folder)
 
 
-def recited(ask: sessions.Ask) -> sessions.Message:
-    """The message that a server makes of the answer."""
-    text = "".join(reciting.answer(ask.thinks)[: ask.cut])
-    thought, _, said = text.removeprefix("<think>").rpartition("</think>")
-    said, _, call = said.partition("<tool_call>")
-    message: sessions.Message = {
-        "role": "assistant",
-        "content": said.strip(),
-        "reasoning_content": thought.strip(),
-    }
-    if call:
-        function = json.loads(call.partition("</tool_call>")[0])
-        function["arguments"] = json.dumps(function["arguments"])
-        message["tool_calls"] = [{"id": "c", "type": "function", "function": function}]
-    return message
-
-
-def prompts(*, scale: float, turns: int) -> list[tuple[sessions.Ask, list[int]]]:
-    """The requests of two sessions with the tokens of their prompts."""
-    both = [sessions.Session(name, name == "a", scale, turns) for name in "ab"]
-    found = []
-    for session, ask in sessions.side_by_side(both):
-        found.append((ask, agents.prompt_of(ask, TOKENIZER)))
-        if ask.is_turn:
-            session.answered(recited(ask))
+def prompts(tokenizer: Any, *, thinks: bool, turns: int) -> list[list[int]]:
+    """Those of a session whose answers are the script's."""
+    session, found = Session(thinks, agents.words_of(tokenizer), 100), []
+    call = {"name": "read", "arguments": json.dumps({"path": "src/main.py"})}
+    for number in range(turns):
+        session.turn(number)
+        found.append(session.prompt(tokenizer))
+        said = {"role": "assistant", "content": agents.SAID}
+        said |= {"reasoning_content": agents.THOUGHT} if thinks else {}
+        calls = [{"id": "c", "type": "function", "function": call}]
+        session.messages.append({**said, "tool_calls": calls})
     return found
 
 
-@pytest.mark.parametrize("thinks", [True, False])
-def test_an_answer_has_the_tokens_that_were_generated(thinks: bool) -> None:
-    pieces = reciting.answer(thinks)
-    tokens = encoded("".join(pieces))
-    assert [TOKENIZER.decode([token]) for token in tokens] == pieces
-    assert len(set(tokens)) == len(tokens)
-
-
-def test_a_later_prompt_goes_on_from_the_answer_until_the_user_speaks() -> None:
-    of_one = [each for each in prompts(scale=40, turns=7) if each[0].name[0] == "a"]
-    first, title, *later = of_one
-    answer = encoded("".join(reciting.answer(True)))
-    turns = [first, *later]
-    for (_, before), (_, after) in pairwise(turns[:6]):
+def test_a_later_prompt_goes_on_from_the_answer_until_the_user_speaks(tokenizer: Any) -> None:
+    *turns, new = prompts(tokenizer, thinks=True, turns=agents.USER_EVERY + 1)
+    answer = tokenizer.encode(SCRIPT[True][1], add_special_tokens=False)
+    for before, after in itertools.pairwise(turns):
         assert after[: len(before) + len(answer)] == before + answer
-    assert not title[0].tools and title[0].cut
-    seen = sessions.Seen()
-    seen.add(turns[5][1], [])
-    known = len(turns[6][1]) - seen.new(turns[6][1])
-    assert known == len(first[1])  # the reasoning of the first answer is gone
+    assert new[: len(turns[0]) + len(answer)] != turns[0] + answer
+    assert new[: len(turns[0])] == turns[0]  # the reasoning of the first answer is gone
 
 
-def test_sessions_share_system_and_tools_and_are_the_same_each_time() -> None:
-    one, other = (prompts(scale=40, turns=2) for _ in range(2))
-    assert one == other
-    seen = sessions.Seen()
-    (_, first), (_, second) = one[:2]
-    seen.add(first, [])
-    assert 0 < seen.new(second) < len(second) / 4
-
-
-def test_lengths_are_those_of_an_agent() -> None:
-    (ask, prompt), *_ = prompts(scale=1, turns=1)
-    common = len(prompt) - len(encoded(ask.messages[-1]["content"]))
-    assert 19_000 < common < 21_000
-    prose = sessions.Prose("lengths")
-    lengths = [prose.length(*sessions.TURN, 1) for _ in range(200)]
-    assert 200 <= min(lengths) < 300 and 3_000 < max(lengths) <= 4_000
-    assert 0.9 < len(encoded(prose.code(2_000))) / 2_000 < 1.1
+def test_sessions_share_system_and_tools_and_are_the_same_each_time(tokenizer: Any) -> None:
+    one, again = (prompts(tokenizer, thinks=True, turns=2) for _ in range(2))
+    (other, *_) = prompts(tokenizer, thinks=False, turns=1)
+    assert one == again
+    common = in_common(one[0], other)
+    assert len(one[0]) / 2 < common < len(one[0])
 
 
 def test_tokens_are_new_after_the_longest_beginning_that_was_seen() -> None:
-    seen = sessions.Seen()
-    assert seen.new([1, 2, 3]) == 3
-    seen.add([1, 2, 3], [4, 5])
-    seen.add([1, 2, 9], [])
-    assert seen.new([1, 2, 3, 4, 7, 6]) == 2
-    assert seen.new([1, 2, 3, 4, 5, 6]) == 1
-    assert seen.new([1, 2, 9, 9]) == 1
-    assert seen.new([1, 2]) == 1  # for what comes after it
-    seen.forget()
-    assert seen.new([1, 2]) == 2
-
-
-@pytest.mark.parametrize("model", agents.MODELS, ids=lambda model: str(model.name))
-def test_random_models_recite(model: agents.Model, tmp_path: Path) -> None:
-    lm = mlxgen.load(reciting.save(tmp_path, model.architecture, **model.shape))
-    for thinks in (True, False):
-        chat = Chat([{"role": "user", "content": "Hi"}], template={"enable_thinking": thinks})
-        tokens: Any = lm.generate(chat.tokens(lm.vocabulary), temperature=0, max_tokens=99).tokens
-        assert lm.vocabulary.decode(tokens) + "<|im_end|>" == "".join(reciting.answer(thinks))
-
-
-def test_what_a_restart_makes_new_is_counted_for_servers_that_forget() -> None:
-    found = {}
-    for remembers in (False, True):
-        server = Server("mlxgen")
-        contender = agents.Contender(server, remembers, [])
-        row = agents.Row("a", prompt=100, new=30 if remembers else 90, unseen=30, run=45, first=0.5)
-        contender.rows += [row, row]
-        found[remembers] = contender
-    assert [found[one].lost for one in (False, True)] == [120, 0]
-    assert [found[one].over_new for one in (False, True)] == [0.5, 1.5]
-    assert found[True].waited == 1
-    assert found[True].account == "1.500 (90 of 60)"
+    contender = Contender(Server("mlxgen"), remembers=False)
+    contender.seen = [[1, 2, 3, 4, 5], [1, 2, 9]]
+    found = []
+    for prompt in ([1, 2, 3, 4, 7, 6], [1, 2, 9, 9], [1, 2], [5]):
+        before = contender.new
+        contender.account_for(prompt, {"prompt_tokens_details": {"cached_tokens": 1}}, 0.5)
+        found.append(contender.new - before)
+    assert found == [2, 1, 1, 1]
+    assert (contender.run, contender.waited) == (9, 2.0)
 
 
 def test_streams_are_put_together() -> None:
-    message: sessions.Message = {"content": "", "reasoning_content": ""}
-    calls: dict[int, sessions.Message] = {}
-    deltas: list[sessions.Message] = [
+    calls: list[dict[str, Any]] = [
+        {"index": 0, "id": "c", "function": {"name": "read", "arguments": ""}},
+        {"index": 0, "function": {"arguments": "{}"}},
+    ]
+    deltas = [
         {"role": "assistant", "content": ""},
         {"reasoning": "Let"},
         {"reasoning_content": " be"},
         {"content": "I see"},
-        {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "read", "arguments": ""}}]},
-        {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]},
+        *({"tool_calls": [call]} for call in calls),
     ]
-    assert [agents.added(each, message, calls) for each in deltas] == [False, *[True] * 5]
-    assert message == {"content": "I see", "reasoning_content": "Let be"}
-    assert calls[0]["id"] == "c"
-    assert calls[0]["function"] == {"name": "read", "arguments": "{}"}
+    events = [{"choices": [{"delta": each}]} for each in deltas]
+    message, usage = agents.folded([*events, {"choices": [], "usage": {"prompt_tokens": 3}}])
+    assert (message["content"], message["reasoning_content"]) == ("I see", "Let be")
+    (call,) = message["tool_calls"]
+    assert call["id"] == "c" and call["function"] == {"name": "read", "arguments": "{}"}
+    assert usage == {"prompt_tokens": 3}
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: str(model.name))
+def test_a_scripted_model_says_its_script_with_any_caches(
+    model: agents.Model, tmp_path: Path
+) -> None:
+    folder = agents.save_model(tmp_path / "model", SCRIPT, model.inner)
+    lm = mlxgen.load(folder, draft="off", trust_remote_code=True)
+    for thinks in (True, False):
+        chat = mlxgen.Chat(
+            [{"role": "user", "content": "Hi"}], template={"enable_thinking": thinks}
+        )
+        tokens: Any = lm.generate(chat.tokens(lm.vocabulary), temperature=0, max_tokens=99).tokens
+        assert lm.vocabulary.decode(tokens).strip() == SCRIPT[thinks][1]
+
+
+@pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: str(agent.name))
+def test_each_agent_gets_its_call_and_then_the_end(agent: Agent, tmp_path: Path) -> None:
+    script = agent.script(tmp_path)
+    folder = agents.save_model(tmp_path / "model", script)
+    lm = mlxgen.load(folder, draft="off", trust_remote_code=True)
+    begun = [{"role": "system", "content": "Be brief. " * 300}, {"role": "user", "content": TASK}]
+    first = lm.generate(begun, max_tokens=500)
+    assert first.text.strip() == script[-1][1].strip() and first.finish_reason == "stop"
+    if len(script) > 1:
+        result = {"role": "tool", "tool_call_id": "1", "content": "written"}
+        answer = {"role": "assistant", "content": first.text}
+        assert lm.generate([*begun, answer, result], max_tokens=500).text == DONE

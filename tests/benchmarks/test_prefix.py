@@ -12,8 +12,7 @@ from benchmarks import prefix
 def test_what_is_restored_is_compared_with_what_is_run(tmp_path: Path) -> None:
     found = prefix.on_disk(prefix.SHAPES["tiny"], tmp_path, 2, 600)
     assert found.nbytes == 600 * 2 * 2 * 2 * 32 * 4  # layers, keys and values, heads, floats
-    rates = (found.read, found.written, found.beside)
-    assert all(rate.low > 0 for rate in rates) and found.first.ours.median > 0
+    assert found.beside.low > 0 and found.first.ours.median > 0
 
 
 def test_files_are_there_after_the_system_has_forgotten_them(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from functools import cache
 import mlx.core as mx
 import pytest
 from benchmarks import primitives
-from benchmarks.models import TINY, tiny
+from benchmarks.kit import TINY, tiny
 from benchmarks.primitives import ALONE, DRAFTED, RAGGED, TOGETHER
 
 import mlxgen

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import figures
-from benchmarks.figures import Figure, at_least, at_most
+from benchmarks import kit
+from benchmarks.kit import Figure, at_least, at_most
 
 
 def test_a_figure_meets_its_target_or_misses_it() -> None:
@@ -19,7 +19,7 @@ def test_a_peer_that_fails_is_a_row() -> None:
         yield Figure("first", "1")
         raise RuntimeError("the peer timed out")
 
-    found = list(figures.guarded("serving", failing()))
+    found = list(kit.guarded("serving", failing()))
     assert [each.what for each in found] == ["first", "serving"]
     assert "the peer timed out" in found[1].found and found[1].met is None
 
@@ -27,7 +27,7 @@ def test_a_peer_that_fails_is_a_row() -> None:
 def test_two_runs_are_compared_by_their_values(tmp_path: Path) -> None:
     paths = tmp_path / "a.json", tmp_path / "b.json"
     for path, value in zip(paths, (200.0, 150.0), strict=True):
-        figures.save(path, {"calls": [at_most("a stream", value, 60), Figure("other", "x")]})
-    (table,) = figures.compared(*paths)
+        kit.save(path, {"calls": [at_most("a stream", value, 60), Figure("other", "x")]})
+    (table,) = kit.compared(*paths)
     cells = [list(column.cells) for column in table.columns]
     assert cells == [["a stream", "other"], ["200", "x"], ["150", "x"], ["-25.0 %", ""]]

@@ -1,0 +1,59 @@
+"""What is measured of drafts: the same texts with and without, and all costs on the same clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from benchmarks import drafts
+from benchmarks.drafts import Recital, Reciting, Workload, job_of
+from benchmarks.simulate import DEVICES, SHAPES, SimulatedModel
+
+from mlxgen import LanguageModel
+
+DEVICE, SHAPE = DEVICES[1], SHAPES[1]
+TEXT = [7, 8, 9, 10, 11, 12, 13, 14, 15, 16] * 3
+
+
+def reciting(*texts: list[int]) -> Workload:
+    lm = LanguageModel(Reciting(), drafts.tokenizer())
+    recitals = [Recital([5, 6, *TEXT[:10], 5], text) for text in texts]
+    return Workload("recited", lm, [job_of(each) for each in recitals])
+
+
+def test_a_text_is_recited_whatever_is_drafted() -> None:
+    work = reciting(TEXT, TEXT[::-1])
+    for job, text in zip(work.jobs, (TEXT, TEXT[::-1]), strict=True):
+        work.lm.model.recite(job.recital)
+        draft: Any
+        for draft in ("off", "auto"):
+            said = work.lm.generate(job.prompt, temperature=0, draft=draft, **job.options)
+            assert list(said.tokens) == text
+    assert drafts.drafted(work).tokens == [30, 30]
+
+
+def test_what_changes_in_a_copy_is_little_and_most_of_it_is_as_it_was() -> None:
+    for recital in (*drafts.copying(), *drafts.rewriting()):
+        trigrams = set(zip(recital.prompt, recital.prompt[1:], recital.prompt[2:], strict=False))
+        text = recital.text
+        said = list(zip(text, text[1:], text[2:], strict=False))
+        assert 0.5 < sum(each in trigrams for each in said) / len(said) < 1
+
+
+def test_a_simulated_device_gives_the_same_text_faster_with_drafts_that_stand() -> None:
+    ratio, found = drafts.simulated(reciting(TEXT), DEVICE, SHAPE)
+    assert ratio > 1.5 and found.passes < 20
+    assert found.tokens == [len(TEXT)]
+
+
+def test_without_drafts_a_simulated_device_takes_what_its_passes_take() -> None:
+    work = reciting(TEXT)
+    (seconds,) = drafts.drafted(work, SimulatedModel(DEVICE, SHAPE, work.lm), draft="off").seconds
+    assert seconds == pytest.approx(29 * SHAPE.seconds(DEVICE, 1, 1, 30), rel=0.05)
+
+
+@pytest.mark.parametrize("number", [0, 2], ids=["copying", "arithmetic"])
+def test_drafts_that_choose_themselves_give_what_was_wanted(number: int) -> None:
+    work = drafts.recitals()[number]
+    times, _ = drafts.simulated(work, DEVICE, SHAPE)
+    assert work.target is not None and times >= work.target

@@ -15,13 +15,13 @@ from starlette.types import ASGIApp
 
 from .. import __version__
 from .errors import RequestError
-from .http.gate import Gate
-from .http.responses import JsonResponse, error_response
+from .gate import Gate
 from .llama import in_force
 from .logs import log_failure
 from .openapi import answers, describe
 from .routes import make_router
 from .service import Service
+from .wire import JsonResponse, error_response
 
 _ABOUT = (
     "An OpenAI-compatible server for a language model that runs on this machine. A field that "

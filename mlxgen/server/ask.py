@@ -23,7 +23,7 @@ from ..text import heal_plan
 from ..tokens import Token
 from .bodies import Read
 from .errors import RequestError, as_request_error
-from .programs.registry import Steered
+from .registry import Steered
 from .reply import Reply
 from .served_model import ServedModel
 from .text_request import TextRequest, options_of

@@ -19,10 +19,10 @@ from .errors import RequestError, as_request_error
 from .exchange import Exchange
 from .fields import Body, Count, ModelName, about, named
 from .generation import FORMS, FormFields, form_of
-from .http.responses import to_json
 from .replying import read_body
 from .text_request import SamplingFields, options_of
 from .validation import validated
+from .wire import to_json
 
 MOST = 4096  # tokens or characters that are put at a time
 

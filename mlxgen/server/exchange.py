@@ -32,17 +32,26 @@ from .answers import Answer
 from .ask import Ask
 from .bodies import header_of
 from .engine.mailbox import Mailbox
+from .engine.running import Running
 from .errors import RequestError, error_body
 from .fleet.catalogue import Entry
 from .fleet.member import Serving
-from .http.body import ClientGone, check_headers, read_body
-from .http.gate import owner_of
-from .http.responses import DONE, STREAM, Header, JsonResponse, encode_events, error_response
+from .gate import owner_of
 from .jobs import Prepared
 from .logs import log, log_failure
-from .programs.running import Running
 from .reply import Sent
 from .service import Service, queue_timeout
+from .wire import (
+    DONE,
+    STREAM,
+    ClientGone,
+    Header,
+    JsonResponse,
+    check_headers,
+    encode_events,
+    error_response,
+    read_body,
+)
 
 LAST_WORDS = 1.0
 _TIMEOUTS = ("queue_timeout", "timeout")

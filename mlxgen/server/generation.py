@@ -38,7 +38,7 @@ from .fields import (
     about,
     option,
 )
-from .programs.registry import Registry, Steered
+from .registry import Registry, Steered
 from .reply import Reply
 from .served_model import ServedModel
 from .text_request import (

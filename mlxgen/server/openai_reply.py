@@ -22,10 +22,10 @@ from .ask import Ask
 from .engine.mailbox import Delivery
 from .errors import RequestError, error_body
 from .generation import GenerationRequest
-from .http.responses import to_text
 from .reply import Aside, Event, Sent
 from .timings import progress_of, timings
 from .told_tokens import Reported, TokenReport, TokenWriter
+from .wire import to_text
 
 FINGERPRINT = f"mlxgen-{__version__}"
 _GAP = "\0"  # in no name of a model

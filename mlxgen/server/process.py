@@ -29,12 +29,12 @@ from ..loading.sampling_defaults import in_words
 from ..open_files import FILES, raise_limit
 from . import stop_signals
 from .app import make_app
+from .connection import Connection
 from .engine.boot import EngineBoot
 from .fleet.catalogue import Catalogue
-from .http.connection import Connection
-from .http.gate import is_loopback
+from .gate import is_loopback
 from .logs import log, set_up_logs
-from .programs.registry import Registry
+from .registry import Registry
 from .service import REFUSED, Service
 from .settings import NAME, Settings, explained, is_named
 

@@ -19,10 +19,10 @@ from .engine.mailbox import Delivery, Mailbox
 from .errors import RequestError, as_request_error, error_body
 from .exchange import Exchange
 from .fleet.member import Serving
-from .http.responses import DONE, to_json
 from .jobs import Body, Parse, Prepared
 from .reply import Aside, Event, Reply, Sent
 from .validation import parse_body
+from .wire import DONE, to_json
 
 MOST = 1 << 20  # tokens and alternatives in a whole answer
 SILENCE = 5.0  # seconds after which a stream gives a sign of life; clients give up on silent ones

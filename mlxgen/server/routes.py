@@ -22,7 +22,6 @@ from .exchange import Exchange, Work
 from .fields import ModelRequest
 from .fleet.catalogue import Entry
 from .fleet.member import Status
-from .http.responses import JsonResponse, to_json
 from .llama import InfillRequest, LlamaRequest, parse_infill, parse_llama, props_of, slots_of
 from .messages import CountRequest, MessagesRequest, count_tokens, parse_messages
 from .metrics import CONTENT_TYPE
@@ -34,6 +33,7 @@ from .responses_reply import failed as response_failed
 from .service import Service
 from .token_work import DetokenizeRequest, TokenizeRequest, detokenize, tokenize, work_on_tokens
 from .validation import validated
+from .wire import JsonResponse, to_json
 
 Answers: TypeAlias = dict[int | str, dict[str, Any]]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..chat.dialect import Dialect
 from ..loading.sampling_defaults import BALANCED, SamplingChoice, sampling_defaults
 from ..tokens import Vocabulary
-from .programs.registry import Registry
+from .registry import Registry
 
 if TYPE_CHECKING:
     from ..language_model import LanguageModel

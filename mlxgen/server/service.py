@@ -29,7 +29,7 @@ from .fleet.member import Serving
 from .jobs import Workers
 from .logs import log, log_failure
 from .metrics import Metrics
-from .programs.registry import Registry
+from .registry import Registry
 from .served_model import ServedModel
 from .settings import Settings
 

@@ -20,10 +20,10 @@ from .errors import RequestError
 from .exchange import Exchange
 from .fields import Body, Int, Json, ModelName, named
 from .history import chat_history
-from .http.responses import to_json
 from .replying import read_body
 from .served_model import ServedModel
 from .validation import validated
+from .wire import to_json
 
 MAX_TOKENS = 1 << 20
 _OF_TOKENS = ("add_special", "add_special_tokens", "continues", "return_token_strs", "with_pieces")

@@ -21,9 +21,9 @@ from mlxgen.engine.chunk import Alternative, Chunk, FinishReason, Usage
 from mlxgen.server.ask import Ask
 from mlxgen.server.engine.mailbox import Delivery
 from mlxgen.server.errors import RequestError
-from mlxgen.server.http.responses import to_text
 from mlxgen.server.reply import Event, Reply, Sent
 from mlxgen.server.served_model import ServedModel
+from mlxgen.server.wire import to_text
 from mlxgen.text import TextDecoder
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import byte_level_tokenizer

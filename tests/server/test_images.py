@@ -18,10 +18,9 @@ from mlxgen.server import jobs
 from mlxgen.server.ask import Ask
 from mlxgen.server.chat import parse_chat
 from mlxgen.server.errors import RequestError
-from mlxgen.server.http.fetch import FetchError
 from mlxgen.server.jobs import Preparation, Workers
 from mlxgen.server.messages import count_tokens, parse_messages
-from mlxgen.server.remote_images import MOST_IMAGES, RemoteImages
+from mlxgen.server.remote_images import MOST_IMAGES, FetchError, RemoteImages
 from mlxgen.server.responses import parse_responses
 from mlxgen.server.served_model import ServedModel
 from mlxgen.server.token_work import tokenize

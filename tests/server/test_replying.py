@@ -17,11 +17,11 @@ from mlxgen.server.ask import Ask
 from mlxgen.server.chat import parse_chat
 from mlxgen.server.engine.mailbox import Delivery, Mailbox
 from mlxgen.server.exchange import Exchange
-from mlxgen.server.http.responses import encode_events
 from mlxgen.server.messages import parse_messages
 from mlxgen.server.reply import Sent
 from mlxgen.server.responses import parse_responses
 from mlxgen.server.served_model import ServedModel
+from mlxgen.server.wire import encode_events
 
 from .kit import chunks_of, demo, usage
 

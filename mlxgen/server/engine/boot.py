@@ -21,8 +21,7 @@ from ...load import weights_of
 from ...loading.checkpoint import check_adapter
 from ..fleet.catalogue import Entry
 from ..logs import log
-from ..programs.hooks import SlowCalls
-from ..programs.registry import Registry
+from ..registry import Registry, SlowCalls
 from ..served_model import ServedModel
 from ..settings import Settings
 

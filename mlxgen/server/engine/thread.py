@@ -27,9 +27,9 @@ from typing import Any, TypeAlias
 from ...engine import Event, Handle, Request, Scheduler, Stats
 from ...errors import MlxgenError, StateError
 from ...workers import Work, workers
-from ..programs.running import Running
 from .boot import Engine, EngineBoot
 from .mailbox import Delivery, Mailbox
+from .running import Running
 
 FLUSH = 10.0  # seconds
 STALL = 300.0  # seconds without a step: longer than any piece of a prompt takes

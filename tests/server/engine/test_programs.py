@@ -13,10 +13,9 @@ from mlxgen.engine import Limits, Scheduler, control_options
 from mlxgen.engine.options import Options
 from mlxgen.errors import ModelError
 from mlxgen.server.engine.mailbox import Delivery, Mailbox
+from mlxgen.server.engine.running import Running
 from mlxgen.server.errors import RequestError
-from mlxgen.server.programs.hooks import SlowCalls
-from mlxgen.server.programs.registry import Steered
-from mlxgen.server.programs.running import Running
+from mlxgen.server.registry import SlowCalls, Steered
 
 from ...fakes.failing import HOWS, How, Unread, fail
 from ...fakes.speaking import Speaker, endless, letters

@@ -10,7 +10,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from mlxgen.server.http.connection import Connection
+from mlxgen.server.connection import Connection
 from mlxgen.server.process import Server, listen
 
 WAIT = 30.0  # seconds after which a test fails instead of hanging

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mlxgen.server.errors import RequestError
-from mlxgen.server.http.body import ClientGone, check_headers, read_body
 from mlxgen.server.validation import parse_body
+from mlxgen.server.wire import ClientGone, check_headers, read_body
 
 REFUSED = {
     b"": "Expecting value",

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mlxgen.server.http import fetch as module
-from mlxgen.server.http.fetch import FetchError, fetch, is_public
+from mlxgen.server import remote_images as module
+from mlxgen.server.remote_images import FetchError, fetch, is_public
 
 Answer = Callable[[socket.socket], None]
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from mlxgen.server.http.gate import Gate, owner_of
+from mlxgen.server.gate import Gate, owner_of
 
 from ..running import Running
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlxgen.server.http.responses import encode_events
+from mlxgen.server.wire import encode_events
 
 
 def test_an_event_that_says_its_type_is_named_and_others_are_not() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlxgen.errors import OptionError
-from mlxgen.server.programs.registry import Registry
+from mlxgen.server.registry import Registry
 from mlxgen.server.settings import Settings
 
 from ..running import Running

@@ -30,11 +30,10 @@ from ...engine import (
     bound_controller,
 )
 from ...errors import CapacityError, MlxgenError, ModelError, QueueFullError
-from ..engine.mailbox import Delivery, Mailbox
 from ..errors import RequestError
 from ..logs import log
-from .hooks import SlowCalls
-from .registry import Steered
+from ..registry import SlowCalls, Steered
+from .mailbox import Delivery, Mailbox
 
 _NOT_ITS_FAULT = (ModelError, CapacityError, QueueFullError, RequestError)
 

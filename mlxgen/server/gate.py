@@ -30,8 +30,8 @@ from urllib.parse import quote, urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..errors import RequestError
-from .responses import error_response
+from .errors import RequestError
+from .wire import error_response
 
 Headers: TypeAlias = dict[bytes, bytes]
 

@@ -1,38 +1,104 @@
-"""What the operator has registered: programs, controllers and hooks by name.
+"""What the operator has registered: programs, controllers and hooks by name, and their arguments.
 
-Owns how ``NAME=package.module:attribute`` becomes something that requests can name. Must never know
-a request. Invariant: what is registered was imported, is of its kind, and has arguments that JSON
-can spell.
+Owns how ``NAME=package.module:attribute`` becomes something that requests can name, and what its
+signature and its types allow of a JSON object. Must never know a request. Invariant: what is
+registered was imported, is of its kind, and can be called with the arguments that were read.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import keyword
+import logging
 import re
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from ...errors import OptionError
-from ...filters import Checked
-from ...filters.checks import command
-from ...programs import Program
-from ..errors import RequestError
-from ..fields import shown
-from ..settings import Settings
-from .arguments import MODEL, Arguments
-from .hooks import NamedHook, SlowCalls
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.errors import PydanticUserError
+
+from ..errors import HookError, OptionError
+from ..filters import Checked
+from ..filters.checks import command
+from ..programs import Program
+from ..sampling import Hook, PostSamplingResult
+from .errors import RequestError
+from .fields import shown
+from .logs import log
+from .settings import Settings
+from .validation import validated
 
 if TYPE_CHECKING:
-    from ...language_model import LanguageModel
+    from ..language_model import LanguageModel
 
 Kind: TypeAlias = Literal["program", "controller", "hook"]
 
 _FIRST: Mapping[Kind, str] = {"program": "guide", "hook": "sampled token"}
+MODEL = "lm"
+"""The parameter that gets the language model."""
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+SLOW = 0.1  # seconds: a pause that a reader notices
+
+
+# ---- hooks ------------------------------------------------------------------------------------
+
+
+class SlowCalls:
+    """Calls of programs, controllers and hooks that took ``SLOW`` seconds or more, by name."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def saw(self, name: str, seconds: float) -> None:
+        """Note how long a call took, in the thread that runs all requests."""
+        if seconds < SLOW:
+            return
+        self.counts[name] = times = self.counts[name] + 1
+        if times & (times - 1) == 0:  # the first, the second, the fourth: not for every token
+            said = "the operator's code held others up"
+            log(logging.WARNING, said, name=name, seconds=seconds, times=times)
+
+
+class NamedHook:
+    """A hook that is made when it is first called. A fork is made anew."""
+
+    def __init__(self, name: str, make: Callable[[], Hook], slow: SlowCalls) -> None:
+        self._name = name
+        self._make = make
+        self._slow = slow
+        self._hook: Hook | None = None
+
+    def __call__(self, result: PostSamplingResult) -> None:
+        began = time.monotonic()
+        try:
+            if self._hook is None:
+                self._hook = self._make()
+            self._hook(result)
+        except HookError:
+            raise
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            log(logging.ERROR, "a hook failed", hook=self._name, error=said)
+            raise HookError(
+                f"hook {self._name} failed at position {result.position}: {said}"
+            ) from error
+        finally:
+            self._slow.saw(self._name, time.monotonic() - began)
+
+    def fork(self) -> NamedHook:
+        """A hook for another sequence."""
+        return NamedHook(self._name, self._make, self._slow)
+
+
+# ---- what is registered -----------------------------------------------------------------------
 
 
 class Steered(NamedTuple):
@@ -220,4 +286,110 @@ def _check_kind(kind: Kind, target: Any) -> None:
 def _is_async(target: Any) -> bool:
     return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(
         getattr(target, "__call__", None)  # noqa: B004 (whether that is async)
+    )
+
+
+# ---- arguments --------------------------------------------------------------------------------
+
+
+class Arguments:
+    """What a function takes from a request: all parameters but the ``first``, and ``lm``.
+
+    Raises ``OptionError`` if a request could not give them: they have no names, or types that JSON
+    does not have.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, first: str | None) -> None:
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError) as error:
+            raise OptionError("", f"its arguments are not known ({error})") from None
+        self._taken = {MODEL}
+        if first is not None:
+            if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
+                raise OptionError("", f"its first parameter has to be for the {first}")
+            if parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+                self._taken.add(parameters.pop(0).name)
+        self.takes_model = any(each.name == MODEL for each in parameters)
+        fields: dict[str, Any] = {}
+        extra = False
+        for each in parameters:
+            if each.kind is inspect.Parameter.VAR_KEYWORD:
+                extra = True
+            elif each.kind is inspect.Parameter.POSITIONAL_ONLY:
+                raise OptionError(
+                    "", f"its parameter {each.name} has no name for requests; remove the / after it"
+                )
+            elif each.kind in _BY_NAME and each.name != MODEL:
+                default = ... if each.default is inspect.Parameter.empty else each.default
+                kind = _type_of(each, function)
+                fields[f"field_{len(fields)}"] = kind, Field(default, alias=each.name)
+        self._model = _model_of(fields, extra=extra)
+        self.schema = self._described()
+
+    def of(self, given: Mapping[str, Any], at: str) -> dict[str, Any]:
+        """The keyword arguments of a request's field ``at``; raises ``RequestError``."""
+        try:
+            checked = validated(given, self._model)
+        except RequestError as error:
+            assert error.param is not None
+            reason = error.message.removeprefix(f"{error.param}: ")
+            code = error.code or "invalid_value"
+            raise RequestError.at(f"{at}.{error.param}", reason, code) from None
+        found = dict(checked.model_extra or {})
+        for name in checked.model_fields_set:
+            if name in self._model.model_fields:
+                alias = self._model.model_fields[name].alias
+                assert alias is not None
+                found[alias] = getattr(checked, name)
+        for name in found:
+            if not name.isidentifier() or keyword.iskeyword(name) or name in self._taken:
+                raise RequestError.at(f"{at}.{name[:64]}", "is not the name of an argument")
+        return found
+
+    def _described(self) -> dict[str, Any]:
+        try:
+            schema = self._model.model_json_schema()
+        except PydanticUserError as error:
+            raise _not_json(error) from None
+        schema.pop("title", None)
+        for each in schema.get("properties", {}).values():
+            each.pop("title", None)
+        return schema
+
+
+def _type_of(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
+    """The annotation of a parameter, if need be from its text; ``Any`` if it has none."""
+    kind = parameter.annotation
+    if kind is inspect.Parameter.empty:
+        return Any
+    if not isinstance(kind, str):
+        return kind
+    while isinstance(function, partial):
+        function = function.func
+    try:
+        return eval(kind, vars(sys.modules[function.__module__]))  # it is the operator's own
+    except Exception as error:
+        raise OptionError(
+            "",
+            f"the type {kind} of its parameter {parameter.name} is not known "
+            f"({type(error).__name__}: {error}); annotate it with a type that its module imports",
+        ) from None
+
+
+def _model_of(fields: Mapping[str, Any], *, extra: bool) -> type[BaseModel]:
+    config = ConfigDict(
+        extra="allow" if extra else "forbid", strict=True, allow_inf_nan=False, frozen=True
+    )
+    try:
+        return create_model("Arguments", __config__=config, **fields)
+    except PydanticUserError as error:
+        raise _not_json(error) from None
+
+
+def _not_json(error: PydanticUserError) -> OptionError:
+    return OptionError(
+        "",
+        f"one of its types cannot come from JSON ({str(error).splitlines()[0]}); annotate its "
+        "parameters with str, int, float, bool, list, dict or Literal",
     )

@@ -1,1 +1,0 @@
-"""The operator's own programs, controllers and hooks: their names, arguments and threads."""

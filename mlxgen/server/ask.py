@@ -23,10 +23,10 @@ from ..text import heal_plan
 from ..tokens import Token
 from .bodies import Read
 from .errors import RequestError, as_request_error
+from .fields import TextRequest, options_of
 from .registry import Steered
 from .reply import Reply
 from .served_model import ServedModel
-from .text_request import TextRequest, options_of
 
 R = TypeVar("R", bound=TextRequest)
 

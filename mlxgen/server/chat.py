@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from ..chat import Chat
-from ..chat.calls.values import returned
 from ..chat.events import CallArguments, CallStarted, Reasoning, Text, joined
 from ..chat.template.sandbox import RenderLimits
 from ..chat.turn import Effort, Turn, prompt_of
@@ -25,18 +24,25 @@ from ..images import plain
 from ..tokens import Token
 from .ask import Ask, Question, planned
 from .bodies import read
+from .conversation import (
+    MAX_TOOLS,
+    Choice,
+    Function,
+    called,
+    content_of,
+    image_part,
+    role_of,
+    tool_use,
+)
+from .conversation import Content as Shown
 from .errors import RequestError, as_request_error
-from .fields import Alternatives, Body, Budget, Json, Piece, about, option
+from .fields import Alternatives, Body, Budget, Json, Piece, about, limit_of, option
 from .generation import GenerationRequest, TextPart, ask_of_generation, form_of, keep_of
 from .history import chat_history
 from .openai_reply import ChoiceText, Delta, Finish, Kind, OpenAIReply
-from .parts import Content as Shown
-from .parts import content_of, image_part
 from .peers import OPENAI
 from .reply import Event, name_of
 from .served_model import ServedModel
-from .text_request import limit_of
-from .tool_use import MAX_TOOLS, Choice, Function, tool_use
 
 # ---- bodies --------------------------------------------------------------------------------------
 
@@ -346,11 +352,6 @@ def _rendered(message: Message, at: str) -> dict[str, Any]:
     return plain
 
 
-def role_of(role: str) -> str:
-    """Templates are written for "system"; only OpenAI's own models know "developer"."""
-    return "system" if role == "developer" else role
-
-
 def _thoughts(message: AssistantMessage) -> str | None:
     if message.reasoning_content is None and isinstance(message.reasoning, str):
         return message.reasoning
@@ -368,13 +369,6 @@ def _content(content: Content | None, at: str) -> Shown | None:
         else part.refusal
         for i, part in enumerate(content)
     )
-
-
-def called(id: str, name: str, arguments: str | Json) -> dict[str, Any]:
-    """A call for a chat template."""
-    given = returned(arguments) if isinstance(arguments, str) else arguments
-    function = {"name": name, "arguments": given}
-    return {"id": id, "type": "function", "function": function}
 
 
 # ---- a choice of an answer -----------------------------------------------------------------------

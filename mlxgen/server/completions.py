@@ -16,13 +16,12 @@ from ..tokens import Infill, Token, Vocabulary
 from .ask import Ask, Question
 from .bodies import Read, read
 from .errors import RequestError
-from .fields import Alternatives, Int, Limit, about, option
+from .fields import Alternatives, Int, Limit, about, limit_of, option
 from .generation import GenerationRequest, Text, ask_of_generation, form_of, keep_of
 from .openai_reply import ChoiceText, Delta, Finish, Kind, OpenAIReply
 from .peers import OPENAI
 from .reply import Event, Reply
 from .served_model import ServedModel
-from .text_request import limit_of
 from .told_tokens import Reported
 
 MAX_PROMPTS = 256

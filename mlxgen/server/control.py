@@ -17,10 +17,9 @@ from .answers import Answer, ended
 from .ask import Ask
 from .errors import RequestError, as_request_error
 from .exchange import Exchange
-from .fields import Body, Count, ModelName, about, named
+from .fields import Body, Count, ModelName, SamplingFields, about, named, options_of
 from .generation import FORMS, FormFields, form_of
 from .replying import read_body
-from .text_request import SamplingFields, options_of
 from .validation import validated
 from .wire import to_json
 

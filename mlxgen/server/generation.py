@@ -24,6 +24,7 @@ from .ask import Ask, Question, ask_of
 from .bodies import Read
 from .errors import RequestError, as_request_error
 from .fields import (
+    MAX_STOPS,
     Alternatives,
     Body,
     Budget,
@@ -32,25 +33,22 @@ from .fields import (
     Drafted,
     Held,
     Json,
+    ObjectFormat,
     Off,
     Piece,
     Resampled,
-    about,
-    option,
-)
-from .registry import Registry, Steered
-from .reply import Reply
-from .served_model import ServedModel
-from .text_request import (
-    MAX_STOPS,
-    ObjectFormat,
     Schema,
     ShortText,
     TextFormat,
     TextRequest,
+    about,
     json_form,
+    option,
     standard_format,
 )
+from .registry import Registry, Steered
+from .reply import Reply
+from .served_model import ServedModel
 
 MAX_BANNED = 10_000
 MAX_OPTIONS = 4096

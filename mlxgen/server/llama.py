@@ -21,13 +21,11 @@ from .bodies import Read, read
 from .completions import MAX_PROMPTS, CompletionRequest, Gap, gap_of, understood
 from .engine.mailbox import Delivery
 from .errors import RequestError, error_body
-from .fields import Piece, about
+from .fields import MAX_STOPS, Piece, about
 from .openai_reply import ChoiceText, Delta, grow, grown, still_alive, timed
 from .peers import INFILL, OPENAI, Rule, renamed
-from .reply import Aside, Event
+from .reply import Aside, Event, progress_of, timings
 from .served_model import ServedModel
-from .text_request import MAX_STOPS
-from .timings import progress_of, timings
 
 # ---- bodies --------------------------------------------------------------------------------------
 

@@ -18,15 +18,28 @@ from ..chat.template.telling import Content, joined
 from ..chat.turn import Effort, Plan, Turn
 from .ask import Ask, Question, ask_of, planned
 from .bodies import read
+from .conversation import MAX_TOOLS, Choice, Function, functions_in, image_part, left_out, tool_use
 from .errors import RequestError
-from .fields import MAX_NAME, Body, Count, Json, ModelName, Piece, about, named, option
+from .fields import (
+    MAX_NAME,
+    MAX_STOPS,
+    Body,
+    Count,
+    Json,
+    ModelName,
+    Piece,
+    Schema,
+    ShortText,
+    TextRequest,
+    about,
+    json_form,
+    named,
+    option,
+)
 from .history import messages_history
 from .messages_reply import MessagesReply
-from .parts import image_part
 from .peers import MESSAGES
 from .served_model import ServedModel
-from .text_request import MAX_STOPS, Schema, ShortText, TextRequest, json_form
-from .tool_use import MAX_TOOLS, Choice, Function, functions_in, left_out, tool_use
 
 Positive: TypeAlias = Annotated[Count, Field(ge=1)]
 

@@ -22,8 +22,7 @@ from ..engine import Usage
 from .ask import Ask
 from .engine.mailbox import Delivery
 from .errors import as_messages_error, error_body
-from .reply import Aside, Event, Sent, name_of
-from .timings import prompt_progress, timings
+from .reply import Aside, Event, Sent, name_of, prompt_progress, timings
 from .wire import to_text
 
 _REASONS = {"length": "max_tokens", "calls": "tool_use"}

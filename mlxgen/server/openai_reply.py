@@ -22,8 +22,7 @@ from .ask import Ask
 from .engine.mailbox import Delivery
 from .errors import RequestError, error_body
 from .generation import GenerationRequest
-from .reply import Aside, Event, Sent
-from .timings import progress_of, timings
+from .reply import Aside, Event, Sent, progress_of, timings
 from .told_tokens import Reported, TokenReport, TokenWriter
 from .wire import to_text
 

@@ -20,26 +20,39 @@ from ..chat.turn import Effort, Turn
 from ..filters import JsonObject
 from .ask import Ask, Question, ask_of, planned
 from .bodies import read
-from .chat import called, role_of
+from .conversation import (
+    MAX_TOOLS,
+    Choice,
+    Function,
+    called,
+    content_of,
+    functions_in,
+    image_part,
+    left_out,
+    role_of,
+    tool_use,
+)
+from .conversation import Content as Shown
 from .errors import RequestError
-from .fields import Body, Budget, Json, Piece, about
-from .history import responses_history
-from .parts import Content as Shown
-from .parts import content_of, image_part
-from .peers import RESPONSES
-from .reply import Event
-from .responses_reply import SUMMARY, THOUGHTS, ResponsesReply
-from .served_model import ServedModel
-from .text_request import (
+from .fields import (
+    Body,
+    Budget,
+    Json,
     ObjectFormat,
+    Piece,
     Schema,
     TextFormat,
     TextRequest,
+    about,
     json_form,
     limit_of,
     standard_format,
 )
-from .tool_use import MAX_TOOLS, Choice, Function, functions_in, left_out, tool_use
+from .history import responses_history
+from .peers import RESPONSES
+from .reply import Event
+from .responses_reply import SUMMARY, THOUGHTS, ResponsesReply
+from .served_model import ServedModel
 
 # ---- items -------------------------------------------------------------------------------------
 

@@ -26,8 +26,7 @@ from ..engine import Usage
 from .ask import Ask
 from .engine.mailbox import Delivery
 from .errors import error_body
-from .reply import Event, name_of
-from .timings import prompt_progress, timings
+from .reply import Event, name_of, prompt_progress, timings
 
 _FAILURES = {429: "rate_limit_exceeded"}
 

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from mlxgen.filters import Constraint
-from mlxgen.server.text_request import json_form
+from mlxgen.server.fields import json_form
 
 from .kit import demo
 from .running import Running, events, question

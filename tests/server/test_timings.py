@@ -11,7 +11,7 @@ import pytest
 from openai import OpenAI
 
 from mlxgen.engine import DraftCount, Usage
-from mlxgen.server.timings import timings
+from mlxgen.server.reply import timings
 
 from .apis import APIS, Api, answers
 from .running import ASK, WAIT, Running, events

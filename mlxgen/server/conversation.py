@@ -1,18 +1,52 @@
-"""The tools of a request, and which of them may or must be called, whichever API it came by."""
+"""What the chats of all APIs have in common: contents, calls of earlier answers, and the tools of a
+request, with which of them may or must be called."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import Field
 
 from ..chat.calls.use import ToolUse
+from ..chat.calls.values import returned
+from ..images import Address
 from .errors import RequestError
 from .fields import MAX_NAME, Json, Piece
 from .logs import log
+
+Content: TypeAlias = str | list[dict[str, Any]]
+
+
+def content_of(pieces: Iterable[str | dict[str, Any]]) -> Content:
+    """Texts and images, in their order; text without images is one string, as every chat template
+    takes it."""
+    found = list(pieces)
+    if all(isinstance(piece, str) for piece in found):
+        return "".join([piece for piece in found if isinstance(piece, str)])
+    return [{"type": "text", "text": piece} if isinstance(piece, str) else piece for piece in found]
+
+
+def image_part(address: str, at: str) -> dict[str, Any]:
+    """An image at an address, which ``at`` has in the request."""
+    return {"type": "image", "image": Address(address, at)}
+
+
+def role_of(role: str) -> str:
+    """Templates are written for "system"; only OpenAI's own models know "developer"."""
+    return "system" if role == "developer" else role
+
+
+def called(id: str, name: str, arguments: str | Json) -> dict[str, Any]:
+    """A call for a chat template."""
+    given = returned(arguments) if isinstance(arguments, str) else arguments
+    function = {"name": name, "arguments": given}
+    return {"id": id, "type": "function", "function": function}
+
+
+# ---- tools ------------------------------------------------------------------------------------
 
 MAX_TOOLS = 2048
 _EMPTY = {"type": "object", "properties": {}}

@@ -19,7 +19,6 @@ from .errors import RequestError, as_request_error
 from .exchange import Exchange
 from .fields import Body, Count, ModelName, SamplingFields, about, named, options_of
 from .generation import FORMS, FormFields, form_of
-from .replying import read_body
 from .validation import validated
 from .wire import to_json
 
@@ -56,7 +55,7 @@ class ReasoningControl(Body):
 async def control(exchange: Exchange) -> None:
     """Steer a running answer: end its thinking or its text, take tokens back, put others there, or
     change the options from here on."""
-    asked = validated(await read_body(exchange), ControlRequest)
+    asked = validated(await exchange.read(), ControlRequest)
     _check_fields(asked)
     answer = exchange.service.answers.find(exchange.owner, exchange.id_in_path)
     length = await _ordered(exchange, answer, asked)
@@ -66,7 +65,7 @@ async def control(exchange: Exchange) -> None:
 
 async def reasoning_control(exchange: Exchange) -> None:
     """End the thinking of a running chat, as with llama.cpp's server."""
-    given = validated(await read_body(exchange), ReasoningControl)
+    given = validated(await exchange.read(), ReasoningControl)
     try:
         answer = exchange.service.answers.find(exchange.owner, given.id)
         await _ordered(exchange, answer, ControlRequest(action=given.action))

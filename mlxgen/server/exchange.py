@@ -1,16 +1,18 @@
 """One request from its headers to its last byte, however it ends.
 
-Owns the order of events around an answer: admission, the body, what interrupts the work, the
-error that the client gets, and what is counted and logged. Must never know what is answered:
-that is the ``work`` passed to ``run``. It belongs to the event loop.
+Owns the order of events around an answer: admission, the body, the model, what interrupts the work,
+the error that the client gets, and what is counted and logged; and for generated text the way from
+a body to the last chunk of its sequences. Must never know how events look. It belongs to the event
+loop.
 
 Work may be interrupted at any await: by the client hanging up, a limit of its time, the server
 stopping or the engine failing. Then it is cancelled, and the client gets the error, as an answer
 or, if a stream has begun, as its last event. A client that does not read even that within
 ``LAST_WORDS`` seconds is disconnected.
 
-Invariant: when ``run`` returns, the sequences of the request are finished or cancelled, its place
-is free, and the answer is complete or its connection is closed.
+Invariants: when ``run`` returns, the sequences of the request are finished or cancelled, its place
+is free, and the answer is complete or its connection is closed. The same chunks are pushed into the
+reply, in the same order, whether the client streams or not.
 """
 
 from __future__ import annotations
@@ -22,25 +24,25 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from ..engine import Request
+from ..errors import MlxgenError
 from .answers import Answer
-from .ask import Ask
 from .bodies import header_of
-from .engine.mailbox import Mailbox
+from .engine.mailbox import Delivery, Mailbox
 from .engine.running import Running
-from .errors import RequestError, error_body
+from .errors import RequestError, as_request_error, error_body
 from .fleet.catalogue import Entry
 from .fleet.member import Serving
 from .gate import owner_of
-from .jobs import Prepared
+from .jobs import Body, Parse, Prepared
 from .logs import log, log_failure
-from .reply import Sent
+from .reply import Aside, Event, Reply, Sent
 from .service import Service, queue_timeout
+from .validation import parse_body
 from .wire import (
     DONE,
     STREAM,
@@ -51,10 +53,14 @@ from .wire import (
     encode_events,
     error_response,
     read_body,
+    to_json,
 )
 
 LAST_WORDS = 1.0
-_TIMEOUTS = ("queue_timeout", "timeout")
+SILENCE = 5.0  # seconds after which a stream gives a sign of life; clients give up on silent ones
+MOST = 1 << 20  # tokens and alternatives in a whole answer
+SMALL = 4096  # the same, in an answer that is written in one go
+LOADING = Aside(": the model is being loaded")
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 Work: TypeAlias = Callable[["Exchange"], Awaitable[None]]
@@ -76,6 +82,8 @@ class Exchange:
     ) -> None:
         self.service = service
         self.id = secrets.token_hex(12)
+        self.owner = owner_of(scope)
+        """Whose request it is."""
         self.fields: dict[str, Any] = {}
         """Further fields for the log; never anything that a person wrote."""
         self.describe_failure: Callable[[BaseException], Sequence[Sent]] = lambda error: [
@@ -86,7 +94,6 @@ class Exchange:
         """What follows the last event of a stream."""
         self.ignored: Sequence[str] = ()
         """Accepted fields without effect, which a header names."""
-        self._named: Answer | None = None
         self._aside = aside
         self._endpoint = endpoint
         self._scope = scope
@@ -95,9 +102,8 @@ class Exchange:
         self._streams = False
         self._answered = False
         self._status = 200
-        self._serving: Serving | None = None
-        self._entry: Entry | None = None
-        self._mailbox: Mailbox | None = None
+        self._used: tuple[Serving, Entry] | None = None
+        self._answer: Answer | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._task: asyncio.Task[Any] | None = None
         self._interruption: BaseException | None = None
@@ -112,15 +118,21 @@ class Exchange:
         """Seconds since the request's headers."""
         return time.perf_counter() - self._began
 
-    async def body(self) -> bytes:
-        """The request's body; after this, a client that hangs up interrupts the work."""
+    @property
+    def id_in_path(self) -> str:
+        """The id that the path names."""
+        id: str = self._scope["path_params"]["id"]
+        return id
+
+    async def read(self) -> Body:
+        """The object in the body; after this, a client that hangs up interrupts the work."""
         limit = self.service.body_limit
         check_headers(self._scope["headers"], limit)
         data = await read_body(self._receive, limit)
         if not self._aside:
             self.service.admit(self)
         self._watcher = asyncio.create_task(self._watch_client())
-        return data
+        return await self.service.workers.run(lambda: parse_body(data))
 
     async def use(self, name: object) -> Serving:
         """The model of this name, loaded, until the exchange ends."""
@@ -128,45 +140,31 @@ class Exchange:
         entry = fleet.catalogue.meant(name)
         self.fields["model"] = entry.name
         serving = await fleet.use(entry)
-        self._serving, self._entry = serving, entry
+        self._used = serving, entry
         return serving
 
-    def submit(self, sequences: Sequence[Request], *, watched: bool = False) -> Mailbox:
-        """Let the engine generate sequences until they end or the exchange does."""
-        assert self._serving is not None
-        self._mailbox = Mailbox(len(sequences), on_overflow=self._hang_up, watched=watched)
-        self._serving.engine.submit(sequences, self._mailbox, self.owner)
-        return self._mailbox
-
-    def control(self, prepared: Prepared) -> Mailbox:
-        """Let what a call is steered by write its text, likewise."""
-        steered, (job,), (request,) = prepared.ask.steered, prepared.ask.jobs, prepared.sequences
-        assert steered is not None and self._serving is not None
-        self.fields["program"] = steered.name
-        box = self._mailbox = Mailbox(1, on_overflow=self._hang_up, grows=True)
-        slow, opens_text = self._serving.model.registry.slow, job.prompt.opens_text
-        program = Running(steered, request, box, slow, opens_text=opens_text)
-        self._serving.engine.steer(program)
+    def submit(self, id: str, prepared: Prepared) -> Mailbox:
+        """Let the engine generate sequences, or a program of the operator's write the text, until
+        they end or the exchange does; ``id`` or that of the request steers them."""
+        assert self._used is not None
+        (ask, sequences), serving = prepared, self._used[0]
+        box = Mailbox(
+            len(sequences),
+            on_overflow=self._hang_up,
+            watched=ask.watched,
+            grows=ask.steered is not None,
+        )
+        own = _given_id(self._scope["headers"]) or self.id.encode()
+        self._answer = Answer(id, ask, box, serving)
+        self.service.answers.add(self.owner, (id, own.decode()), self._answer)
+        if ask.steered is None:
+            serving.engine.submit(sequences, box, self.owner)
+            return box
+        self.fields["program"] = ask.steered.name
+        slow, opens_text = serving.model.registry.slow, ask.questions[0].prompt.opens_text
+        serving.engine.steer(Running(ask.steered, sequences[0], box, slow, opens_text=opens_text))
         self.heard(all_run=False)  # what it runs first, and when, is its own affair
         return box
-
-    def name(self, id: str, ask: Ask, mailbox: Mailbox) -> None:
-        """Let the answer be steered by this id or that of the request, until the exchange ends."""
-        assert self._serving is not None
-        own = _given_id(self._scope["headers"]) or self.id.encode()
-        self._named = Answer(id, ask, mailbox, self._serving)
-        self.service.answers.add(self.owner, (id, own.decode()), self._named)
-
-    @property
-    def owner(self) -> str:
-        """Whose request it is."""
-        return owner_of(self._scope)
-
-    @property
-    def id_in_path(self) -> str:
-        """The id that the path names."""
-        id: str = self._scope["path_params"]["id"]
-        return id
 
     def heard(self, *, all_run: bool) -> None:
         """Note that a prompt is being run, or that all of it was; a stage never comes again."""
@@ -203,7 +201,7 @@ class Exchange:
         response.raw_headers.extend(self._headers())
         await response(self._scope, self._receive, self._send)
 
-    # ---- from outside ------------------------------------------------------------------------
+    # ---- its life ----------------------------------------------------------------------------
 
     def interrupt(self, error: BaseException) -> None:
         """End the work with an error if it has not ended."""
@@ -223,8 +221,6 @@ class Exchange:
             self._timer.cancel()
         later = asyncio.get_running_loop().call_later
         self._timer = later(seconds, self.interrupt, error) if seconds else None
-
-    # ---- its life ----------------------------------------------------------------------------
 
     async def run(self, work: Work) -> None:
         """Do the work and answer, with an error if necessary."""
@@ -257,14 +253,13 @@ class Exchange:
             self._watcher.cancel()
         if self._timer is not None:
             self._timer.cancel()
-        if self._named is not None:
-            self.service.answers.end(self._named)
-        serving, self._serving = self._serving, None
-        if serving is None or self._entry is None:
-            return
-        if self._mailbox is not None and not self._mailbox.finished:
-            serving.engine.cancel(self._mailbox)
-        self.service.fleet.release(self._entry)
+        used, self._used = self._used, None
+        if self._answer is not None:
+            self.service.answers.end(self._answer)
+            if used is not None and not self._answer.mailbox.finished:
+                used[0].engine.cancel(self._answer.mailbox)
+        if used is not None:
+            self.service.fleet.release(used[1])
 
     async def _fail(self, error: BaseException) -> str:
         """Tell the client, and return the outcome of the request."""
@@ -276,16 +271,18 @@ class Exchange:
             log_failure("a request failed", error, id=self.id)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS):
-                await self._say(error)
-        return _outcome(error, self._status)
-
-    async def _say(self, error: BaseException) -> None:
-        if self._answered:
-            return
-        if self._streams:
-            await self._write(encode_events(self.describe_failure(error)) + self.end, more=False)
-        else:
-            await self._respond(error_response(error, path=self._scope["path"]))
+                if self._streams and not self._answered:
+                    events = encode_events(self.describe_failure(error)) + self.end
+                    await self._write(events, more=False)
+                elif not self._answered:
+                    await self._respond(error_response(error, path=self._scope["path"]))
+        code = getattr(error, "code", None)
+        if code in ("queue_timeout", "timeout"):
+            return "timeout"
+        if code == "slow_reader":
+            return str(code)
+        known = {429: "busy", 503: "unavailable"}
+        return known.get(self._status, "invalid" if self._status < 500 else "failed")
 
     def _headers(self) -> list[Header]:
         headers = [(b"x-request-id", _given_id(self._scope["headers"]) or self.id.encode())]
@@ -299,22 +296,15 @@ class Exchange:
         return headers
 
     def _account(self, outcome: str) -> None:
-        seconds = self.seconds
-        metrics = self.service.metrics
+        seconds, metrics = self.seconds, self.service.metrics
         metrics.requests.labels(self._endpoint, outcome).inc()
         if "model" in self.fields:
             metrics.model_requests.labels(self.fields["model"]).inc()
         if outcome == "completed":
             metrics.request_seconds.labels(self._endpoint).observe(seconds)
             self.service.took(seconds)
-        log(
-            logging.INFO,
-            f"{self._scope['method']} {self._endpoint} {self._status}",
-            outcome=outcome,
-            seconds=seconds,
-            id=self.id,
-            **self.fields,
-        )
+        said = f"{self._scope['method']} {self._endpoint} {self._status}"
+        log(logging.INFO, said, outcome=outcome, seconds=seconds, id=self.id, **self.fields)
 
 
 def _timeout(seconds: float) -> RequestError:
@@ -331,14 +321,166 @@ def _given_id(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     return given if _REQUEST_ID.fullmatch(given) else None
 
 
-def _outcome(error: BaseException, status: int) -> str:
-    code = getattr(error, "code", None)
-    if code in _TIMEOUTS:
-        return "timeout"
-    if code == "slow_reader":
-        return str(code)
-    if status == 429:
-        return "busy"
-    if status == 503:
-        return "unavailable"
-    return "invalid" if status < 500 else "failed"
+# ---- generated text ------------------------------------------------------------------------------
+
+
+class Api(NamedTuple):
+    """What an endpoint speaks: ``parse`` reads its bodies, its ids begin with ``prefix``, ``end``
+    follows the last event of a stream, and ``fail`` makes the event that ends a stream of this id
+    which fails before its request was parsed."""
+
+    parse: Parse
+    prefix: str
+    end: bytes = DONE
+    fail: Callable[[BaseException, str], Event] = lambda error, id: error_body(error)[1]
+
+
+async def generate(exchange: Exchange, api: Api) -> None:
+    """The work of one endpoint."""
+    id = api.prefix + exchange.id
+    exchange.end = api.end
+    exchange.describe_failure = lambda error: [api.fail(error, id)]
+    body = await exchange.read()
+    serving = await _loaded(exchange, body)
+    prepared = await serving.preparation.sequences(body, api.parse)
+    ask = prepared.ask
+    exchange.ignored = [*ask.ignored, *_left_out(prepared)]
+    reply = ask.reply(id=id, created=int(time.time()))
+    box = exchange.submit(id, prepared)
+    try:
+        await (stream if ask.stream else _whole)(exchange, reply, box)
+    except MlxgenError as error:
+        known = as_request_error(error, ask.names)
+        if known is error or known.status >= 500:
+            raise
+        raise known from error
+    _account(exchange, prepared, box)
+
+
+def _left_out(prepared: Prepared) -> Sequence[str]:
+    """What of the schemas is not enforced, after the field that has them."""
+    ask, field = prepared.ask, prepared.ask.names["filters"]
+    bound = prepared.sequences[0].constraint
+    notes = [] if bound is None else [f"{field}:{note}" for note in bound.left_out]
+    return notes if ask.held is None else [*notes, *ask.held.left_out]
+
+
+async def _loaded(exchange: Exchange, body: Body) -> Serving:
+    """The model that a body names. While it is loaded, a stream begins, and gives signs of life."""
+    waiting = asyncio.ensure_future(exchange.use(body.get("model")))
+    try:
+        while body.get("stream") is True:
+            done, _ = await asyncio.wait({waiting}, timeout=SILENCE)
+            if done:
+                break
+            await exchange.write([LOADING])
+        return await waiting
+    finally:
+        waiting.cancel()
+
+
+class _Telling:
+    """The events of a reply in their order: its first ones before all others, but not before it is
+    known how much of the prompt is left to run."""
+
+    def __init__(self, exchange: Exchange, reply: Reply) -> None:
+        self._exchange = exchange
+        self._reply = reply
+        self._begun = False
+
+    def opening(self) -> Sequence[Sent]:
+        begun, self._begun = self._begun, True
+        return [] if begun else self._reply.start()
+
+    def events(self, items: Sequence[Delivery]) -> list[Sent]:
+        exchange, events = self._exchange, list[Sent]()
+        for item in items:
+            progress = item.progress
+            if progress is not None:
+                exchange.heard(all_run=progress.is_prefilled)
+            if item.chunks and "first" not in exchange.fields:
+                if progress is None:
+                    exchange.heard(all_run=True)
+                exchange.fields["first"] = seconds = exchange.seconds
+                exchange.service.metrics.first_token_seconds.observe(seconds)
+            new = self._reply.take(item)
+            runs = progress is not None and not progress.prefilled
+            if new or not (runs or item.ahead is not None):
+                events += self.opening()
+            events += new
+        return events
+
+
+async def stream(exchange: Exchange, reply: Reply, box: Mailbox) -> None:
+    """Send the headers once the engine has accepted the request, and then events as chunks come.
+
+    Never silent for longer than ``SILENCE``: if the engine has not said a word by then, an error is
+    an event as well.
+    """
+    telling, now = _Telling(exchange, reply), asyncio.get_running_loop().time
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(SILENCE):
+            await box.accepted()
+    exchange.describe_failure = lambda error: [*telling.opening(), reply.fail(error)]
+    await exchange.write([])
+    spoke = now()
+    while True:
+        try:
+            async with asyncio.timeout_at(spoke + SILENCE):
+                items = await box.take()
+        except TimeoutError:
+            sign, spoke = reply.alive(), now()
+            aside = all(isinstance(each, Aside) for each in sign)
+            await exchange.write([*([] if aside else telling.opening()), *sign])
+            continue
+        events = telling.events(items)
+        if box.finished:
+            break
+        spoke = now() if events else spoke
+        await exchange.write(events)
+    await exchange.finish([*events, *reply.finish(box.usages)])
+
+
+async def _whole(exchange: Exchange, reply: Reply, box: Mailbox) -> None:
+    """Send what the events of a stream come to."""
+    telling, size = _Telling(exchange, reply), 0
+
+    def fold(events: Sequence[Sent]) -> None:
+        for event in events:
+            if isinstance(event, dict):
+                reply.fold(event)
+
+    while items := await box.take():
+        fold(telling.events(items))
+        for chunk in [chunk for item in items for chunk in item.chunks]:
+            size += 1 + len(chunk.top) + sum(1 + len(score.top) for score in chunk.prompt)
+        if size > MOST:
+            raise RequestError(
+                f"the answer has more than {MOST} tokens and alternatives; stream it, or ask for "
+                "fewer",
+                status=413,
+                code="answer_too_large",
+            )
+    fold(reply.finish(box.usages))
+    if size <= SMALL:
+        body = to_json(reply.whole())
+    else:
+        body = await asyncio.to_thread(lambda: to_json(reply.whole()))
+    await exchange.answer(body)
+
+
+def _account(exchange: Exchange, prepared: Prepared, box: Mailbox) -> None:
+    usages = box.usages
+    exchange.fields |= {
+        "prompt": sum(usage.prompt_tokens for usage in usages),
+        "cached": sum(usage.cached_tokens for usage in usages),
+        "completion": sum(usage.completion_tokens for usage in usages),
+        "sequences": len(usages),
+        "stream": prepared.ask.stream,
+    }
+    if violated := [usage.violates for usage in usages if usage.violates]:
+        exchange.fields["violates"] = violated[0]
+    longest = max(usage.completion_tokens for usage in usages)
+    if longest > 1:
+        seconds = exchange.seconds - exchange.fields["first"]
+        exchange.service.metrics.token_seconds.observe(seconds / (longest - 1))

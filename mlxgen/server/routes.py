@@ -18,7 +18,7 @@ from .chat import ChatRequest, apply_template, parse_chat
 from .completions import CompletionRequest, parse_completion
 from .control import ControlRequest, ReasoningControl, control, reasoning_control
 from .errors import RequestError, as_messages_error, error_body
-from .exchange import Exchange, Work
+from .exchange import Api, Exchange, Work, generate
 from .fields import ModelRequest
 from .fleet.catalogue import Entry
 from .fleet.member import Status
@@ -27,7 +27,6 @@ from .messages import CountRequest, MessagesRequest, count_tokens, parse_message
 from .metrics import CONTENT_TYPE
 from .openapi import answers, body_of
 from .page import INDEX, read_page, unless_kept
-from .replying import Api, read_body, reply_to
 from .responses import ResponsesRequest, parse_responses
 from .responses_reply import failed as response_failed
 from .service import Service
@@ -80,32 +79,32 @@ class Answering(Response):
 
 async def chat_completions(exchange: Exchange) -> None:
     """Answer a conversation, rendered with the model's chat template."""
-    await reply_to(exchange, Api(parse_chat, "chatcmpl-"))
+    await generate(exchange, Api(parse_chat, "chatcmpl-"))
 
 
 async def completions(exchange: Exchange) -> None:
     """Continue raw text or tokens."""
-    await reply_to(exchange, Api(parse_completion, "cmpl-"))
+    await generate(exchange, Api(parse_completion, "cmpl-"))
 
 
 async def responses(exchange: Exchange) -> None:
     """Answer a conversation, as in OpenAI's Responses API."""
-    await reply_to(exchange, Api(parse_responses, "resp_", b"", response_failed))
+    await generate(exchange, Api(parse_responses, "resp_", b"", response_failed))
 
 
 async def llama_completion(exchange: Exchange) -> None:
     """The same in llama.cpp's form and names: n_predict (no limit), n_probs and others."""
-    await reply_to(exchange, Api(parse_llama, "cmpl-", b""))
+    await generate(exchange, Api(parse_llama, "cmpl-", b""))
 
 
 async def llama_infill(exchange: Exchange) -> None:
     """What fits between input_prefix and input_suffix, in the same form."""
-    await reply_to(exchange, Api(parse_infill, "cmpl-", b""))
+    await generate(exchange, Api(parse_infill, "cmpl-", b""))
 
 
 async def messages(exchange: Exchange) -> None:
     """Answer a conversation, as in Anthropic's Messages API."""
-    await reply_to(
+    await generate(
         exchange,
         Api(parse_messages, "msg_", b"", lambda error, _: as_messages_error(*error_body(error))),
     )
@@ -153,7 +152,7 @@ async def unload_model(exchange: Exchange) -> None:
 
 async def _named(exchange: Exchange) -> Entry:
     """The model that a ``ModelRequest`` names, strictly."""
-    body = await read_body(exchange)
+    body = await exchange.read()
     return exchange.service.fleet.catalogue.named(validated(body, ModelRequest).model)
 
 
@@ -175,6 +174,8 @@ _WORK: tuple[tuple[str, Work, type[BaseModel], Answers], ...] = (
     ("/detokenize", detokenize_tokens, DetokenizeRequest, _ANSWER),
     ("/v1/models/load", load_model, ModelRequest, _ANSWER),
     ("/v1/models/unload", unload_model, ModelRequest, _ANSWER | answers(409)),
+    ("/v1/requests/{id}/control", control, ControlRequest, _ANSWER | answers(409)),
+    ("/v1/chat/completions/control", reasoning_control, ReasoningControl, _ANSWER | answers(409)),
 )
 
 # ---- all endpoints ---------------------------------------------------------------------------
@@ -194,36 +195,22 @@ def make_router(service: Service) -> APIRouter:
             openapi_extra=body_of(body),
             responses=answer | answers(*_BODY),
         )
-    _add_control(router, service)
     _add_model(router, service)
     _add_state(router, service)
     _add_page(router)
     return router
 
 
-def _answering(service: Service, path: str, work: Work) -> Callable[[Request], Awaitable[Response]]:
-    async def endpoint(request: Request) -> Response:
-        return Answering(service, path, work)
+def _answering(service: Service, path: str, work: Work) -> Callable[..., Awaitable[Response]]:
+    name, aside = path.replace("/{id}", ""), path.endswith("/control")
 
-    return endpoint
+    async def endpoint() -> Response:
+        return Answering(service, name, work, aside=aside)
 
+    async def about_one(id: str) -> Response:
+        return await endpoint()
 
-def _add_control(router: APIRouter, service: Service) -> None:
-    described: dict[str, Any] = {"response_class": Response}
-    described["responses"] = _ANSWER | answers(409, *_BODY)
-
-    described["description"] = control.__doc__
-
-    @router.post("/v1/requests/{id}/control", openapi_extra=body_of(ControlRequest), **described)
-    async def steer(id: str) -> Response:
-        return Answering(service, "/v1/requests/control", control, aside=True)
-
-    path = "/v1/chat/completions/control"
-    described["description"] = reasoning_control.__doc__
-
-    @router.post(path, openapi_extra=body_of(ReasoningControl), **described)
-    async def end_reasoning() -> Response:
-        return Answering(service, path, reasoning_control, aside=True)
+    return about_one if "{id}" in path else endpoint
 
 
 def _add_model(router: APIRouter, service: Service) -> None:

@@ -20,7 +20,6 @@ from .errors import RequestError
 from .exchange import Exchange
 from .fields import Body, Int, Json, ModelName, named
 from .history import chat_history
-from .replying import read_body
 from .served_model import ServedModel
 from .validation import validated
 from .wire import to_json
@@ -72,7 +71,7 @@ Answer: TypeAlias = Callable[[Mapping[str, Any], ServedModel], dict[str, Any]]
 
 async def work_on_tokens(exchange: Exchange, answer: Answer) -> None:
     """The work of an endpoint that does not need the engine."""
-    body = await read_body(exchange)
+    body = await exchange.read()
     serving = await exchange.use(body.get("model"))
     await serving.preparation.fetch(body)
     workers = exchange.service.workers

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from mlxgen.engine import Limits
-from mlxgen.server import replying
+from mlxgen.server import exchange as replying
 from mlxgen.server.engine import boot as loading
 from mlxgen.server.engine import thread
 from mlxgen.server.engine.boot import booting

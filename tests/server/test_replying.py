@@ -12,7 +12,7 @@ import pytest
 
 from mlxgen.engine import Progress, Usage
 from mlxgen.errors import CapacityError, QueueFullError
-from mlxgen.server import replying
+from mlxgen.server import exchange as replying
 from mlxgen.server.ask import Ask
 from mlxgen.server.chat import parse_chat
 from mlxgen.server.engine.mailbox import Delivery, Mailbox
@@ -79,7 +79,7 @@ def test_silence_is_broken_before_the_first_token_and_between_tokens(
     async def main() -> str:
         line = Line()
         box = Mailbox(1, on_overflow=lambda: None)
-        streaming = asyncio.create_task(replying._stream(cast(Exchange, line), reply, box))
+        streaming = asyncio.create_task(replying.stream(cast(Exchange, line), reply, box))
         seen = 0
         for i, chunk in enumerate(chunks):
             while len(re.findall(sign, line.text)) < seen + 2:
@@ -103,7 +103,7 @@ def test_headers_wait_for_the_engine_and_for_nothing_else(monkeypatch: pytest.Mo
     async def main(refused: bool) -> Any:
         line: Any = Line()
         box = Mailbox(1, on_overflow=lambda: None)
-        stream = replying._stream(cast(Exchange, line), call.reply(id="id", created=0), box)
+        stream = replying.stream(cast(Exchange, line), call.reply(id="id", created=0), box)
         streaming = asyncio.create_task(stream)
         for _ in range(5):
             await asyncio.sleep(0)
@@ -141,7 +141,7 @@ def test_what_the_prefix_cache_had_is_known_when_a_message_starts(
 
     async def main() -> str:
         line, box = Line(), Mailbox(1, on_overflow=lambda: None)
-        streaming = asyncio.create_task(replying._stream(cast(Exchange, line), reply, box))
+        streaming = asyncio.create_task(replying.stream(cast(Exchange, line), reply, box))
         box.accept()
         while line.text.count(": the prompt is being run") < 2:
             await asyncio.sleep(0.001)

@@ -16,7 +16,7 @@ import mlx.core as mx
 import pytest
 
 from mlxgen.loading.memory import device_name
-from mlxgen.server import replying
+from mlxgen.server import exchange as replying
 from mlxgen.server.app import make_app
 from mlxgen.server.fleet import fleet as module
 from mlxgen.server.service import Service

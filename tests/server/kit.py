@@ -29,6 +29,7 @@ from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import byte_level_tokenizer
 
 DEMO = Path(mlxgen.__file__).parent / "demo" / "model"
+GAP_MARKS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>")
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
@@ -57,6 +58,14 @@ def thinker() -> ServedModel:
     """A model whose marks are single tokens of the fake vocabulary, and that thinks."""
     marks = Marks(think_start="<think>", think_end="</think>")
     return with_dialect(plain(), marks=marks, tools=FORMATS["json_tools"])
+
+
+@cache
+def coder() -> ServedModel:
+    """A model that can fill in a gap."""
+    tokenizer = byte_level_tokenizer()
+    tokenizer._tokenizer.add_special_tokens({"additional_special_tokens": list(GAP_MARKS)})
+    return served(tokenizer)
 
 
 def with_dialect(model: ServedModel, **changes: Any) -> ServedModel:

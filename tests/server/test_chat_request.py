@@ -46,45 +46,6 @@ def refusal(body: dict[str, Any], model: Any = None) -> Any:
 # ---- sampling ------------------------------------------------------------------------------------
 
 
-def test_every_sampling_field_reaches_the_engine_under_its_name() -> None:
-    given = {
-        "temperature": 0.3,
-        "top_p": 0.9,
-        "top_k": 40,
-        "min_p": 0.05,
-        "xtc_probability": 0.5,
-        "xtc_threshold": 0.2,
-        "repetition_penalty": 1.1,
-        "presence_penalty": 0.5,
-        "frequency_penalty": -0.5,
-        "repetition_context_size": 20,
-    }
-    options = options_of({**given, "logit_bias": {"5": 1, "7": -100}})
-    for name, value in given.items():
-        assert getattr(options.sampling, name) == value
-    assert options.sampling.logit_bias == {5: 1.0, 7: -100.0}
-
-
-def test_every_text_field_reaches_the_engine() -> None:
-    options = options_of(
-        {
-            "stop": "x",
-            "stop_token_ids": [7, 8],
-            "banned": ["bad"],
-            "heal": True,
-            "ignore_eos": True,
-            "min_tokens": 3,
-            "max_tokens": 9,
-            "prefix_tokens": [70, 71],
-            "seed": -5,
-        }
-    )
-    assert options.stop == ("x",) and options.stop_tokens == ((7,), (8,))
-    assert options.banned == ("bad",) and options.heal and options.ignore_eos
-    assert (options.min_tokens, options.max_tokens) == (3, 9)
-    assert options.prefix == (70, 71) and options.seed == -5
-
-
 def test_the_defaults_are_those_of_every_program() -> None:
     options = options_of({})
     assert options.sampling.temperature == 0.7
@@ -93,17 +54,6 @@ def test_the_defaults_are_those_of_every_program() -> None:
         options_of({}, replace(demo(), sampling={"temperature": 0.6})).sampling.temperature == 0.6
     )
     assert options_of({}, replace(demo(), max_context=None)).max_tokens == UNBOUNDED
-
-
-def test_a_nucleus_of_nothing_and_all_top_tokens_are_understood() -> None:
-    options = options_of({"top_p": 0, "top_k": -1})
-    assert 0 < options.sampling.top_p < 1e-6 and options.sampling.top_k == 0
-
-
-def test_the_new_name_of_max_tokens_is_taken_and_two_that_differ_are_not() -> None:
-    assert options_of({"max_completion_tokens": 5}).max_tokens == 5
-    assert options_of({"max_completion_tokens": 5, "max_tokens": 5}).max_tokens == 5
-    assert refusal({"max_completion_tokens": 5, "max_tokens": 6}).param == "max_tokens"
 
 
 def test_choices_share_the_prompt_and_draw_from_seeds_of_their_own() -> None:
@@ -116,66 +66,7 @@ def test_choices_share_the_prompt_and_draw_from_seeds_of_their_own() -> None:
     ]
 
 
-def test_alternatives_need_logprobs() -> None:
-    assert options_of({"logprobs": True}).top_logprobs == 0
-    assert options_of({"logprobs": True, "top_logprobs": 5}).top_logprobs == 5
-    assert options_of({"logprobs": False}).top_logprobs is None
-    assert refusal({"top_logprobs": 5}).param == "top_logprobs"
-
-
 # ---- messages ------------------------------------------------------------------------------------
-
-
-def test_parts_of_text_are_joined() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert "user\nab<|im_end|>" in prompt_of({"messages": [{"role": "user", "content": parts}]})
-
-
-def test_a_developer_is_the_system_to_templates() -> None:
-    messages = [{"role": "developer", "content": "Be brief."}, *HELLO]
-    assert prompt_of({"messages": messages}).startswith("<|im_start|>system\nBe brief.<|im_end|>")
-
-
-def test_a_conversation_with_calls_and_their_results_is_rendered() -> None:
-    function = {"name": "get_weather", "arguments": '{"city": "Oslo"}'}
-    messages = [
-        *HELLO,
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{"id": "1", "type": "function", "function": function, "index": 0}],
-            "refusal": None,
-            "annotations": [],
-            "audio": None,
-            "function_call": None,
-        },
-        {"role": "tool", "tool_call_id": "1", "content": "12 degrees"},
-    ]
-    text = prompt_of({"messages": messages, "tools": [tool()]})
-    assert '<tool_call>{"name": "get_weather", "arguments": {"city": "Oslo"}}</tool_call>' in text
-    assert "<tool_response>12 degrees</tool_response>" in text
-
-
-@pytest.mark.parametrize(
-    ("message", "param"),
-    [
-        (
-            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
-            "content",
-        ),
-        ({"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}, "content"),
-        ({"role": "user", "contnet": "x"}, "content"),
-        ({"role": "nobody", "content": "x"}, "role"),
-    ],
-)
-def test_a_message_that_cannot_be_shown_is_refused(message: Any, param: str) -> None:
-    error = refused(parse_chat, {"messages": [*HELLO, message]}, demo())
-    assert error.param.startswith("messages[1]") and param in error.param
-
-
-def test_a_refusal_stands_for_content() -> None:
-    messages = [*HELLO, {"role": "assistant", "refusal": "No."}, *HELLO]
-    assert "assistant\nNo.<|im_end|>" in prompt_of({"messages": messages})
 
 
 def test_a_template_that_refuses_is_the_reason_given() -> None:
@@ -184,21 +75,6 @@ def test_a_template_that_refuses_is_the_reason_given() -> None:
     messages = [{"role": "tool", "tool_call_id": "1", "content": "x"}]
     error = refused(parse_chat, {"messages": messages}, served(tokenizer))
     assert error.param == "messages" and "not today" in error.message
-
-
-def test_an_answer_can_be_gone_on_with() -> None:
-    messages = [*HELLO, {"role": "assistant", "content": "The answer"}]
-    body = {"messages": messages, "continue_final_message": True}
-    assert prompt_of(body).endswith("assistant\nThe answer")
-    assert refusal({"continue_final_message": True}).param == "continue_final_message"
-
-
-def test_variables_reach_the_template_and_its_own_names_are_refused() -> None:
-    assert prompt_of(OFF).endswith("<think>\n\n</think>\n\n")
-    assert prompt_of({}).endswith("assistant\n")
-    for name in ("messages", "tools", "add_generation_prompt", "not a name"):
-        error = refusal({"chat_template_kwargs": {name: 1}})
-        assert error.param == "chat_template_kwargs"
 
 
 def test_text_of_messages_writes_no_control_tokens() -> None:
@@ -234,13 +110,6 @@ def test_a_template_that_does_not_end_is_stopped() -> None:
         error = refused(parse, body, served(tokenizer))  # type: ignore[arg-type]
         assert error.status == 400 and error.param == "messages"
         assert "processor time" in error.message
-
-
-def test_the_switch_for_thinking_is_heard_whatever_the_model() -> None:
-    """Clients send it to every model; where it can make no difference it is fine."""
-    assert prompt_of(OFF, plain()) == prompt_of({}, plain())
-    on = {"chat_template_kwargs": {"enable_thinking": True}}
-    assert prompt_of(on, plain()) == prompt_of({}, plain())
 
 
 # ---- thinking ------------------------------------------------------------------------------------
@@ -349,23 +218,6 @@ def test_a_constraint_becomes_its_specification(fields: dict[str, Any], spec: An
     assert call.spec == spec
 
 
-def test_a_text_can_be_held_to_one_constraint_only() -> None:
-    error = refusal({"regex": "a", "response_format": {"type": "json_object"}})
-    assert error.param == "regex" and "response_format" in error.message
-    assert refusal({"regex": "a", "choice": ["a"]}).param == "choice"
-
-
-def test_a_grammar_that_cannot_be_read_is_refused_with_its_line() -> None:
-    error = refusal({"grammar": 'root ::= "a'})
-    assert error.param == "grammar" and "line 1" in error.message
-    assert error.code == "invalid_grammar"
-
-
-def test_closing_json_needs_a_constraint() -> None:
-    assert refusal({"close_json": True}).param == "close_json"
-    assert options_of({"close_json": True, "json_schema": SCHEMA}).close_json
-
-
 def test_models_with_headers_are_not_constrained() -> None:
     model = with_dialect(plain(), marks=replace(plain().dialect.marks, initial="header"))
     assert refusal({"regex": "a"}, model).param == "regex"
@@ -375,11 +227,6 @@ def test_models_with_headers_are_not_constrained() -> None:
 
 WEATHER, TIME = tool(), tool("get_time")
 BROKEN = {"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}
-
-
-def test_tools_are_shown_to_the_model_unless_it_may_not_call_them() -> None:
-    assert "get_weather(city: string)" in prompt_of({"tools": [WEATHER]})
-    assert "get_weather" not in prompt_of({"tools": [WEATHER], "tool_choice": "none"})
 
 
 def test_required_and_named_calls_are_held_to_the_tools() -> None:
@@ -422,30 +269,6 @@ def test_one_call_is_the_end_where_calls_may_not_be_parallel() -> None:
     assert unknown is not None
     model = with_dialect(demo(), tools=replace(unknown, enforced=False))
     assert options_of(one, model).stop == ("</tool_call>",)
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"tool_choice": "required", "tools": []}, "tool_choice"),
-        ({"tool_choice": "any", "tools": [WEATHER]}, "tool_choice"),
-        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
-        ({"tools": [{"type": "function"}]}, "tools[0].function"),
-        (
-            {"tools": [BROKEN], "tool_choice": "required"},
-            "tools[0].function.parameters.type",
-        ),
-        (
-            {
-                "tools": [WEATHER, BROKEN],
-                "tool_choice": {"type": "function", "function": {"name": "f"}},
-            },
-            "tools[1].function.parameters.type",
-        ),
-    ],
-)
-def test_tools_that_cannot_be_called_are_refused(fields: dict[str, Any], param: str) -> None:
-    assert refusal(fields).param == param
 
 
 def test_a_format_without_a_grammar_refuses_what_it_cannot_enforce() -> None:

@@ -134,11 +134,6 @@ def test_the_schema_has_a_description_for_every_field(kind: str) -> None:
         assert field.description, name
 
 
-def test_required_fields_are_asked_for_by_name() -> None:
-    assert refused(parse_chat, {}, demo()).param == "messages"
-    assert refused(parse_completion, {}, demo()).param == "prompt"
-
-
 def test_an_unknown_field_is_refused_with_the_one_that_was_meant() -> None:
     strict = replace(demo(), strict_fields=True)
     error = refused(parse_chat, {**CHAT, "temprature": 1}, strict)
@@ -157,34 +152,6 @@ def test_an_unknown_field_is_ignored_and_said_once(caplog: pytest.LogCaptureFixt
     told = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
     assert [each["field"] for each in told] == ["temprature", "enable_search"]
     assert told[0]["did_you_mean"] == "temperature"
-
-
-def test_messages_name_the_place_in_lists() -> None:
-    cases = [
-        ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content"),
-        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
-        ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role"),
-        ({**CHAT, "stop": ["a", 5]}, "stop[1]"),
-        ({**CHAT, "logit_bias": {"5": "x"}}, "logit_bias.5"),
-        ({**CHAT, "response_format": {"type": "xml"}}, "response_format.type"),
-        ({**CHAT, "tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
-        (
-            {**CHAT, "tools": [{"type": "function", "function": {"name": "f"}, "x": 1}]},
-            "tools[0].x",
-        ),
-        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, f"{PART}.text"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]},
-            f"{PART}.text",
-        ),
-        ({**CHAT, "tool_choice": {"type": "function", "function": {}}}, f"{CHOSEN}.function.name"),
-        (
-            {**CHAT, "tool_choice": {"type": "function", "function": {"name": "f"}, "text": 1}},
-            f"{CHOSEN}.text",
-        ),
-    ]
-    for body, param in cases:
-        assert refused(parse_chat, body, demo()).param == param
 
 
 def test_a_huge_value_makes_no_huge_message() -> None:

@@ -1,19 +1,53 @@
-"""Names that clients of other servers send: each is mapped, taken or refused with a sentence."""
+"""What clients send that is not of this server's own fields, and what they look for in errors."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from anthropic.types.beta import message_create_params as message_params
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types import completion_create_params as completion_params
+from openai.types.chat import (
+    ChatCompletionDeveloperMessageParam,
+    ChatCompletionFunctionToolParam,
+    ChatCompletionMessageFunctionToolCallParam,
+    ChatCompletionStreamOptionsParam,
+    ChatCompletionSystemMessageParam,
+    ChatCompletionToolMessageParam,
+    ChatCompletionUserMessageParam,
+)
+from openai.types.chat import completion_create_params as chat_params
+from openai.types.responses import response_create_params as response_params
+from openai.types.shared_params import FunctionDefinition as FunctionParam
+from openai.types.shared_params.response_format_json_schema import JSONSchema
+from pydantic import BaseModel
 
+from mlxgen.engine import Progress
+from mlxgen.server import chat as chat_bodies
+from mlxgen.server import generation
 from mlxgen.server.ask import Ask
+from mlxgen.server.bodies import cache_marks, header_of
 from mlxgen.server.chat import ChatRequest, parse_chat
 from mlxgen.server.completions import CompletionRequest, parse_completion
-from mlxgen.server.peers import OPENAI as PEERS
-from mlxgen.server.peers import Neutral, Rule, SameAs
+from mlxgen.server.engine.mailbox import Delivery
+from mlxgen.server.llama import parse_infill
+from mlxgen.server.messages import MessagesRequest
+from mlxgen.server.peers import MESSAGES, OPENAI, RESPONSES, Neutral, Rule, SameAs
+from mlxgen.server.responses import ResponsesRequest
 
-from .kit import HELLO, demo, refused
+from .kit import HELLO, chunks_of, coder, demo, refused, usage, whole_of
 
+PROGRESS = Progress(usage(), 3)
+GAP: dict[str, Any] = {"input_prefix": "def f(", "input_suffix": "):\n"}
+ELSEWHERE = {
+    ChatRequest: OPENAI,
+    CompletionRequest: OPENAI,
+    ResponsesRequest: RESPONSES,
+    MessagesRequest: MESSAGES,
+}
 CHAT: dict[str, Any] = {"messages": HELLO}
 TEXT: dict[str, Any] = {"prompt": "Hello"}
 FIELDS = {**ChatRequest.model_fields, **CompletionRequest.model_fields}
@@ -30,11 +64,11 @@ def leaves(rules: Any, at: str = "") -> list[tuple[str, Rule]]:
     return out
 
 
-LEAVES = leaves(PEERS)
+LEAVES = leaves(OPENAI)
 
 
 def body_of(path: str, value: Any) -> dict[str, Any]:
-    name, _, key = (path, "", "") if path in PEERS else path.partition(".")
+    name, _, key = (path, "", "") if path in OPENAI else path.partition(".")
     return {name: {key: value} if key else value}
 
 
@@ -67,182 +101,100 @@ def test_every_name_of_the_table_does_what_it_says(path: str, rule: Rule) -> Non
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours"),
+    ("sent", "known"),
     [
-        ({"repeat_penalty": 1.5}, {"repetition_penalty": 1.5}),
-        ({"n_predict": 7}, {"max_tokens": 7}),
-        ({"n_predict": -1}, {}),
-        ({"max_tokens": -1}, {}),
-        ({"guided_json": {"type": "string"}}, {"json_schema": {"type": "string"}}),
-        ({"guided_json": '{"type": "string"}'}, {"json_schema": {"type": "string"}}),
-        ({"guided_regex": "a+"}, {"regex": "a+"}),
-        ({"guided_choice": ["a", "b"]}, {"choice": ["a", "b"]}),
-        ({"guided_grammar": 'root ::= "a"'}, {"grammar": 'root ::= "a"'}),
-        ({"structured_outputs": {"regex": "a+"}}, {"regex": "a+"}),
-        ({"structured_outputs": {"json_object": True}}, {"json_schema": {"type": "object"}}),
-        ({"stop_sequences": ["x"]}, {"stop": ["x"]}),
-        ({"bad_words": ["x"]}, {"banned": ["x"]}),
-        ({"banned_strings": ["x"]}, {"banned": ["x"]}),
-        ({"enable_thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}),
-        ({"thinking": {"type": "disabled"}}, {"chat_template_kwargs": {"enable_thinking": False}}),
-        ({"thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}),
-        (
-            {"thinking": {"type": "enabled", "budget_tokens": 9}},
-            {"chat_template_kwargs": {"enable_thinking": True}, "thinking_budget": 9},
-        ),
-        ({"thinking_budget_tokens": 9}, {"thinking_budget": 9}),
-        ({"thinking_token_budget": 9}, {"thinking_budget": 9}),
-        ({"reasoning_budget": 0}, {"thinking_budget": 0}),
-        ({"reasoning_budget": -1}, {}),
-        ({"reasoning": {"max_tokens": 9}}, {"thinking_budget": 9}),
-        ({"repeat_last_n": 64}, {"repetition_context_size": 64}),
-        ({"repeat_last_n": -1}, {}),
-        ({"presence_context_size": 20}, {"repetition_context_size": 20}),
-        ({"speculative.n_max": 5, "speculative.n_min": 1}, {"num_draft_tokens": 5}),
-        ({"speculative.n_max": 0}, {"num_draft_tokens": 0}),
-        ({"regex": "a", "guided_regex": "a"}, {"regex": "a"}),
+        (chat_params.CompletionCreateParamsStreaming, ChatRequest),
+        (response_params.ResponseCreateParamsStreaming, ResponsesRequest),
+        (message_params.MessageCreateParamsStreaming, MessagesRequest),
+        (completion_params.CompletionCreateParamsStreaming, CompletionRequest),
+        (ChatCompletionStreamOptionsParam, generation.StreamOptions),
+        (ChatCompletionFunctionToolParam, chat_bodies.Tool),
+        (FunctionParam, chat_bodies.FunctionDefinition),
+        (JSONSchema, generation.NamedSchema),
+        (ChatCompletionSystemMessageParam, chat_bodies.PlainMessage),
+        (ChatCompletionDeveloperMessageParam, chat_bodies.PlainMessage),
+        (ChatCompletionUserMessageParam, chat_bodies.PlainMessage),
+        (ChatCompletionToolMessageParam, chat_bodies.ToolMessage),
+        (ChatCompletionMessageFunctionToolCallParam, chat_bodies.ToolCallOfMessage),
     ],
+    ids=lambda kind: kind.__name__,
 )
-def test_a_name_of_a_peer_is_the_field_that_it_means(
-    theirs: dict[str, Any], ours: dict[str, Any]
-) -> None:
-    assert parse_chat({**CHAT, **theirs}, demo()).jobs == parse_chat({**CHAT, **ours}, demo()).jobs
+def test_every_field_of_the_client_is_known(sent: Any, known: type[BaseModel]) -> None:
+    names = {field.alias or name for name, field in known.model_fields.items()}
+    names |= ELSEWHERE.get(known, {}).keys()
+    assert set(sent.__annotations__) <= names
 
 
-def test_dry_sampling_has_the_names_of_llama_cpp() -> None:
-    dry = {"dry_multiplier": 0.8, "dry_base": 2, "dry_allowed_length": 3.0}
-    body = {**TEXT, **dry, "dry_penalty_last_n": 64, "dry_sequence_breakers": ["\n", '"']}
-    (job,) = parse_completion(body, demo()).jobs
-    sampling = job.options.sampling
-    assert (sampling.dry_multiplier, sampling.dry_base) == (0.8, 2.0)
-    assert (sampling.dry_allowed_length, sampling.dry_penalty_last_n) == (3, 64)
-    assert sampling.dry_sequence_breakers == ("\n", '"')
-    for name, value in (("dry_base", 0.5), ("dry_sequence_breakers", "x"), ("dry_multiplier", -1)):
-        assert refused(parse_completion, {**TEXT, name: value}, demo()).param == name
+@pytest.mark.parametrize("fields", [{}, {"prefix_tokens": [5] * 2000}])
+def test_clients_recognise_the_words_for_a_prompt_that_is_too_long(fields: Any) -> None:
+    # litellm, langchain, Roo, and those that read the numbers out of vLLM's or OpenAI's message
+    prompt = "a " * (100 if fields else 3000)
+    error = refused(parse_completion, {"prompt": prompt, "max_tokens": 2048, **fields}, demo())
+    said = error.message.lower()
+    assert error.code == "context_length_exceeded"
+    assert "prompt is too long" in said
+    assert "this model's maximum context length is 2048 tokens. however, your" in said
+    assert re.search(r"resulted in (\d+) tokens", said)
 
 
-def test_no_limit_is_as_much_as_fits_also_for_completions() -> None:
-    (job,) = parse_completion({**TEXT, "max_tokens": -1}, demo()).jobs
-    assert job.options.max_tokens is None
-    assert refused(parse_completion, {**TEXT, "max_tokens": -2}, demo()).param == "max_tokens"
-    error = refused(parse_chat, {**CHAT, "n_predict": 0}, demo())
-    assert error.param == "n_predict" and error.code == "invalid_value"
-
-
-def test_drafts_are_bounded_or_left_out() -> None:
-    (job,) = parse_chat({**CHAT, "num_draft_tokens": 3}, demo()).jobs
-    assert job.options.num_draft_tokens == 3
-    (job,) = parse_chat({**CHAT, "num_draft_tokens": 0}, demo()).jobs
-    assert job.options.draft == "off"
-
-
-def test_a_prediction_is_text_that_drafts_know() -> None:
-    before = {"type": "content", "content": "def f():\n    return 1\n"}
-    parts = [{"type": "text", "text": "def f():\n"}, {"type": "text", "text": "    return 1\n"}]
-    for given in (before, {**before, "content": parts}):
-        (job,) = parse_chat({**CHAT, "prediction": given}, demo()).jobs
-        assert job.options.prediction == before["content"]
-    (job,) = parse_chat({**CHAT, "prediction": None}, demo()).jobs
-    assert job.options.prediction == ()
-    for wrong in ("text", {"type": "diff", "content": "x"}, {"type": "content"}):
-        error = refused(parse_chat, {**CHAT, "prediction": wrong}, demo())
-        assert (error.param or "").startswith("prediction")
-
-
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"repeat_penalty": "x"}, "repeat_penalty"),
-        ({"guided_choice": [1]}, "guided_choice"),
-        ({"structured_outputs": {"regex": 5}}, "structured_outputs.regex"),
-        ({"structured_outputs": {"xml": 5}}, "structured_outputs.xml"),
-        ({"structured_outputs": 5}, "structured_outputs"),
-        ({"repeat_penalty": 1.2, "repetition_penalty": 1.3}, "repeat_penalty"),
-        ({"guided_json": "{"}, "guided_json"),
-        ({"repeat_last_n": 0}, "repeat_last_n"),
-        ({"presence_context_size": 9, "repetition_context_size": 20}, "presence_context_size"),
-        ({"thinking": 5}, "thinking"),
-        ({"thinking": {"kind": 5}}, "thinking.kind"),
-        ({"reasoning": {"max_tokens": -2}}, "reasoning.max_tokens"),
-    ],
-)
-def test_errors_have_the_name_that_the_client_sent(body: dict[str, Any], param: str) -> None:
-    error = refused(parse_chat, {**CHAT, **body}, demo())
-    assert error.param == param and error.message.startswith(param)
-
-
-def test_what_only_chats_have_is_not_for_raw_text() -> None:
-    for body in ({"enable_thinking": False}, {"think": True}, {"chat_template_kwargs": {"a": 1}}):
-        error = refused(parse_completion, {**TEXT, **body}, demo())
-        assert error.param == next(iter(body)) and "/v1/chat/completions" in error.message
-    assert parse_completion({**TEXT, "verbosity": "low"}, demo())
-
-
-def test_functions_of_old_say_what_to_send_instead() -> None:
-    error = refused(parse_chat, {**CHAT, "functions": [{"name": "f"}]}, demo())
-    assert error.param == "functions" and '{"type": "function", "function"' in error.message
-
-
-def test_what_clients_leave_in_messages_is_ignored() -> None:
-    answer = {
-        "role": "assistant",
-        "content": None,
-        "provider_specific_fields": {"refusal": None},
-        "function_call": None,
-        "thinking_blocks": [],
-        "tool_calls": [
-            {
-                "id": "1",
-                "type": "function",
-                "function": {"name": "f", "arguments": "{}", "parsed": {}},
-                "extra_content": {},
-            }
-        ],
+def test_what_an_editor_sends_is_taken() -> None:
+    editor = {
+        **GAP,
+        "id_slot": 0,
+        "input_extra": [],
+        "prompt": "",
+        "n_predict": 128,
+        "stop": [],
+        "n_indent": 4,
+        "top_k": 40,
+        "top_p": 0.9,
+        "stream": False,
+        "samplers": ["top_k", "top_p", "infill"],
+        "cache_prompt": True,
+        "t_max_prompt_ms": 500,
+        "t_max_predict_ms": 1000,
+        "response_fields": ["content", "timings/prompt_n", "truncated", "nothing", "content/x"],
     }
-    cached = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}
-    messages = [{"role": "user", "content": [cached], "id": "m1"}, answer]
-    known = [
-        {"role": "user", "content": "Hi"},
-        {
-            "role": "assistant",
-            "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}],
-        },
+    call = parse_infill(editor, coder())
+    reply = call.reply(id="x", created=0)
+    vocabulary = coder().vocabulary
+    chunks = chunks_of(vocabulary.continue_with(b"pass"), vocabulary, opens_text=False)
+    events = [
+        event for chunk in chunks for event in reply.take(Delivery(0, [chunk], None, PROGRESS))
     ]
-    prompts = [parse_chat({"messages": m}, demo()).jobs for m in (messages, known)]
-    assert prompts[0] == prompts[1]
-    assert refused(parse_chat, {"messages": [{"role": "user", "contnet": "a"}]}, demo())
+    assert whole_of(reply, events) == {
+        "content": "pass",
+        "timings/prompt_n": 3,
+        "truncated": False,
+    }
+    warming = parse_infill({**editor, "n_predict": 0, "response_fields": [""]}, coder())
+    reply = warming.reply(id="x", created=0)
+    events = [
+        event for chunk in chunks for event in reply.take(Delivery(0, [chunk], None, PROGRESS))
+    ]
+    assert whole_of(reply, events) == {}
 
 
-def test_a_schema_needs_no_name() -> None:
-    form = {"type": "json_schema", "json_schema": {"schema": {"type": "string"}}}
-    assert parse_chat({**CHAT, "response_format": form}, demo()).spec
+# ---- the header that names what had no effect
 
 
-def test_the_generation_prompt_is_left_out_only_where_an_answer_goes_on() -> None:
-    begun = {"messages": [*HELLO, {"role": "assistant", "content": "Hi"}]}
-    going = {**begun, "continue_final_message": True}
-    same = parse_chat({**going, "add_generation_prompt": False}, demo())
-    assert same.jobs == parse_chat(going, demo()).jobs
-    for body in (
-        {**begun, "add_generation_prompt": False},
-        {**going, "add_generation_prompt": True},
-    ):
-        assert refused(parse_chat, body, demo()).param == "add_generation_prompt"
+@given(st.lists(st.text(max_size=300), max_size=30))
+def test_the_header_is_printable_ascii_and_bounded(names: list[str]) -> None:
+    header = header_of(names)
+    assert len(header) < 1100 and header.isascii() and (header.isprintable() or not header)
+    assert header == header.strip() and header_of(["", *names])
 
 
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"regex": "a+"}, "regex"),
-        ({"guided_regex": "a+"}, "guided_regex"),
-        ({"guided_json": '{"type": "object"}'}, "guided_json"),
-        ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs.choice"),
-        ({"format": {"type": "object"}}, "format"),
-        ({"response_schema": {"type": "object"}}, "response_schema"),
-        ({"ebnf": 'root ::= "a"'}, "ebnf"),
-    ],
-)
-def test_a_grammar_is_blamed_on_the_field_that_the_client_sent(
-    fields: dict[str, Any], named: str
-) -> None:
-    assert parse_chat({**CHAT, **fields}, demo()).names["filters"] == named
+def test_names_are_listed_once_and_what_is_too_much_is_left_out() -> None:
+    assert header_of(["store", "user", "store"]) == "store, user"
+    many = header_of(f"tools[{i}]" for i in range(2000))
+    assert many.startswith("tools[0], tools[1], ") and many.endswith("], ...")
+
+
+def test_marks_are_found_in_the_conversation_and_in_tools_and_not_in_schemas() -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    schema = {"properties": {"cache_control": {"type": "string"}}}
+    parts = [{"content": [{"type": "tool_result", "content": [{"text": "x", **mark}]}]}]
+    for body in ({"messages": parts}, {"system": [mark]}, {"tools": [{"function": mark}]}):
+        assert cache_marks(body) == ["cache_control"]
+    assert cache_marks({"tools": [{"input_schema": schema}], "messages": "x", "input": [5]}) == []

@@ -46,7 +46,6 @@ APIS: Mapping[str, tuple[Parse, str, dict[str, Any]]] = {
 }
 """How each API reads bodies, where it is, and its plainest body."""
 ABOUT = ("case", "model", "body", "more")
-SHORT = 160  # characters of a specification that is told whole
 
 
 def lines(api: str) -> Iterator[dict[str, Any]]:
@@ -65,8 +64,9 @@ def told(options: Options) -> dict[str, Any]:
     sampling, filters = found.pop("sampling"), found.pop("filters")
     found |= {each.name: getattr(sampling, each.name) for each in fields(sampling)}
     found["hooks"] = len(found["hooks"])
-    whole = [repr(spec) if len(repr(spec)) < SHORT else type(spec).__name__ for spec in filters]
-    plainly: dict[str, Any] = json.loads(json.dumps(found | {"filters": whole}))
+    plainly: dict[str, Any] = json.loads(
+        json.dumps(found | {"filters": [type(spec).__name__ for spec in filters]})
+    )
     return plainly
 
 

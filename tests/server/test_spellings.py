@@ -71,37 +71,6 @@ def test_chat_completions_know_further_names(wish: dict[str, Any]) -> None:
     assert call.jobs[0].options.thinking_budget == 0
 
 
-@pytest.mark.parametrize("api", APIS)
-def test_a_salt_has_no_effect_and_is_named(api: str) -> None:
-    parse, body = APIS[api]
-    assert parse({**body, "cache_salt": "x"}, demo()).ignored == ["cache_salt"]
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        ([[5, -1.5], [7, False]], {5: -1.5, 7: -100.0}),
-        ({"5": -1.5, "7": False}, {5: -1.5, 7: -100.0}),
-        ([["5", 1]], {5: 1.0}),
-    ],
-)
-def test_biases_are_taken_as_pairs(given: Any, meant: dict[int, float]) -> None:
-    for parse, body in ((parse_chat, {"messages": ASK}), (parse_completion, {"prompt": "a"})):
-        options = parse({**body, "logit_bias": given}, demo()).jobs[0].options
-        assert dict(options.sampling.logit_bias) == meant
-
-
-def test_samplers_and_zero_alternatives_ask_for_nothing() -> None:
-    call = parse_chat({"messages": ASK, "samplers": ["top_k"], "top_logprobs": 0}, demo())
-    assert call.ignored == ["samplers"] and call.jobs[0].options.top_logprobs is None
-
-
-def test_statistics_in_between_are_named() -> None:
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    call = parse_chat({"messages": ASK, "stream": True, "stream_options": options}, demo())
-    assert call.ignored == ["stream_options.continuous_usage_stats"]
-
-
 def test_a_refusal_has_the_code_that_a_client_looks_for() -> None:
     body = {"messages": ASK, "max_tokens": 9, "thread": {"id": "t"}}
     with pytest.raises(RequestError) as refused:
@@ -206,14 +175,6 @@ def test_texts_and_ids_are_one_prompt(mixed: list[Any], meant: list[Any]) -> Non
         else ()
     )
     assert not jobs or [list(each.prompt.tokens) for each in jobs][:2] == [tokens, [1, 2]]
-
-
-@pytest.mark.parametrize("most", [3, -1])
-def test_of_a_chat_the_last_tokens_are_kept(most: int) -> None:
-    whole = parse_chat({"messages": ASK}, demo()).jobs[0].prompt.tokens
-    body = {"messages": ASK, "truncate_prompt_tokens": most}
-    kept = parse_chat(body, demo()).jobs[0].prompt.tokens
-    assert kept == (whole if most < 0 else whole[-most:])
 
 
 def test_the_text_of_a_prompt_is_that_of_the_chat() -> None:

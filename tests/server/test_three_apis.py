@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from mlxgen.server.served_model import ServedModel
 from tests.fakes import byte_level_tokenizer
 
 from .apis import ANSWERS, APIS, CHAT, MESSAGES, READ_CALL, RESPONSES, SCHEMA, Api, Said, answers
-from .kit import demo, plain, refused, served, thinker, usage
+from .kit import demo, plain, refused, served, usage
 from .running import ASK, Running
 
 EACH = pytest.mark.parametrize("api", APIS, ids=str)
@@ -84,69 +83,7 @@ def test_usage_counts_the_prompt_what_was_cached_of_it_and_the_answer(api: Api) 
     assert (answer.prompt, answer.cached, answer.completion) == (9, 6, 4)
 
 
-@EACH
-def test_the_same_conversation_has_the_same_prompt(api: Api) -> None:
-    assert prompt(api) == prompt(CHAT)
-    assert prompt(api, tools=[api.tool()]) == prompt(CHAT, tools=[CHAT.tool()])
-    off = prompt(api, **api.effort("none"))
-    assert off == prompt(CHAT, **CHAT.effort("none")) != prompt(api)
-
-
-@EACH
-def test_options_reach_the_engine_by_the_same_names(api: Api) -> None:
-    given: dict[str, Any] = {
-        "temperature": 0.5,
-        "top_p": 0,
-        "top_k": -1,
-        "min_p": 0.1,
-        "seed": 7,
-        "repetition_penalty": 1.1,
-        "logit_bias": {"5": -1},
-    }
-    options = api.call(**given, **{api.limit: 9}).jobs[0].options
-    sampling = options.sampling
-    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 1e-9, 0)
-    assert (sampling.min_p, options.seed, sampling.repetition_penalty) == (0.1, 7, 1.1)
-    assert sampling.logit_bias == {5: -1} and options.max_tokens == 9
-
-
 # ---- refusals ------------------------------------------------------------------------------------
-
-
-@EACH
-@pytest.mark.parametrize(
-    ("fields", "place"),
-    [
-        ({"model": 5}, "model"),
-        ({"model": "x" * 300}, "model"),
-        ({"stream": "yes"}, "stream"),
-        ({"temperature": "hot"}, "temperature"),
-        ({"temperature": -1}, "temperature"),
-        ({"top_p": 2}, "top_p"),
-        ({"top_k": True}, "top_k"),
-        ({"logit_bias": {"a": 1}}, "logit_bias"),
-        ({"tools": {}}, "tools"),
-        ({"tools": [5]}, "tools[0]"),
-        ({"tool_choice": 5}, "tool_choice"),
-        ({"asked": [5]}, "prompt[0]"),
-        ({"asked": [{"role": "king", "content": "x"}]}, "prompt[0].role"),
-        ({"asked": [{"role": "user", "content": 5}]}, "prompt[0].content"),
-        ({"asked": "word " * 3000}, "prompt"),
-    ],
-)
-def test_the_field_at_fault_is_named(api: Api, fields: Mapping[str, Any], place: str) -> None:
-    assert refusal(api, **fields).param == place.replace("prompt", api.prompt)
-
-
-@EACH
-def test_a_conversation_is_required(api: Api) -> None:
-    error = refused(api.parse, {}, demo())
-    assert (error.param, error.code) == (api.prompt, "missing_required_parameter")
-
-
-@EACH
-def test_no_budget_is_refused_by_its_name(api: Api) -> None:
-    assert refusal(api, **{api.limit: 0}).param == api.limit
 
 
 @EACH
@@ -157,25 +94,6 @@ def test_clients_recognise_a_prompt_that_is_too_long(api: Api) -> None:
 
 
 # ---- tools and forms -----------------------------------------------------------------------------
-
-
-@EACH
-def test_calls_are_free_or_must_come(api: Api) -> None:
-    tools = {"tools": [api.tool()]}
-    for choice in ("auto", "none"):
-        assert not api.call(**tools, tool_choice=api.choice(choice)).spec
-    for choice in ("required", "Read"):
-        assert api.call(**tools, tool_choice=api.choice(choice)).spec
-    assert api.call(tools=[api.tool(strict=True)]).spec
-    assert api.call(**api.form(SCHEMA)).spec
-
-
-@EACH
-def test_a_choice_of_tools_must_be_possible(api: Api) -> None:
-    tools = {"tools": [api.tool()]}
-    assert refusal(api, tools=[api.tool(), api.tool()]).param == api.places["tool"]
-    assert refusal(api, tool_choice=api.choice("required")).param == "tool_choice"
-    assert refusal(api, **tools, tool_choice=api.choice("Write")).param == api.places["named"]
 
 
 # ---- what is harmless is not refused -------------------------------------------------------------
@@ -198,43 +116,12 @@ def test_many_tools_and_long_names_are_taken(api: Api) -> None:
 
 
 @EACH
-def test_marks_for_the_cache_of_a_service_change_nothing(api: Api) -> None:
-    kind = "input_text" if api is RESPONSES else "text"
-    talk = [{"role": "user", "content": [{"type": kind, "text": "Hello", **MARK}], **MARK}]
-    tool = api.tool()
-    tool.get("function", tool)["cache_control"] = MARK["cache_control"]
-    marked = {"asked": talk, "tools": [{**tool, **MARK}], **MARK}
-    call = api.call(**marked)
-    assert call.jobs == api.call(tools=[api.tool()]).jobs
-    assert set(call.ignored) == {"cache_control"}
-    assert set(api.call(asked=talk).ignored) == set(api.call(tools=[tool]).ignored)
-
-
-@EACH
-@pytest.mark.parametrize("effort", ["minimal", "low", "medium", "high", "xhigh", "max"])
-def test_an_effort_without_grades_is_a_thinking_budget(api: Api, effort: str) -> None:
-    call, plainly = api.call(**api.effort(effort)), api.call()
-    assert not call.ignored and call.jobs[0].prompt == plainly.jobs[0].prompt
-    assert call.jobs[0].options.thinking_budget == BUDGETS[effort]
-    silent = api.call(plain(), **api.effort(effort))
-    assert silent.jobs == api.call(plain()).jobs and silent.ignored == [api.places["effort"]]
-
-
-@EACH
 def test_an_effort_reaches_a_template_that_has_grades(api: Api) -> None:
     tokenizer = byte_level_tokenizer()
     tokenizer.chat_template += "{{ reasoning_effort }}"
     call = api.call(served(tokenizer), **api.effort("high"))
     assert served(tokenizer).vocabulary.decode(call.jobs[0].prompt.tokens).endswith("high")
     assert not call.ignored
-
-
-@EACH
-def test_no_thinking_is_heard_whatever_the_model(api: Api) -> None:
-    assert prompt(api, **api.effort("none")).endswith("</think>\n\n")
-    assert not api.call(plain(), **api.effort("none")).ignored
-    stubborn = api.call(thinker(), **api.effort("none"))  # it thinks, and cannot be told not to
-    assert not stubborn.ignored and stubborn.jobs[0].options.thinking_budget == 0
 
 
 @EACH
@@ -262,18 +149,6 @@ def test_tools_for_a_model_without_a_parser_are_only_shown_to_it(api: Api) -> No
     for choice in ("required", "Read"):
         error = refusal(api, model, tools=[api.tool()], tool_choice=api.choice(choice))
         assert error.param == "tool_choice"
-
-
-@EACH
-def test_a_budget_beyond_the_context_is_as_much_as_fits(api: Api) -> None:
-    assert api.call(**{api.limit: 10**9}).jobs
-
-
-@EACH
-def test_instructions_in_the_middle_stay_in_their_place(api: Api) -> None:
-    talk = [USER, {"role": "assistant", "content": "Hi"}, {"role": "system", "content": "Be kind"}]
-    text = prompt(api, asked=[*talk, USER])
-    assert text.index("Hi") < text.index("Be kind") < text.rindex("Hello")
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
@@ -307,23 +182,6 @@ def test_arguments_are_an_object_to_the_template_also_if_they_are_not_quite_json
         told[RESPONSES] = [USER, {"type": "function_call", "call_id": "1", **function}]
     for api, talk in told.items():
         assert prompt(api, served(tokenizer), asked=talk).endswith(r"\d+")
-
-
-def test_fields_that_had_no_effect_are_named() -> None:
-    service = {"service_tier": "auto", "metadata": {"user_id": "u"}}
-    assert CHAT.call(user="u", **service).ignored == ["user", "service_tier", "metadata"]
-    assert MESSAGES.call(context_management={}, **service).ignored == [
-        *("context_management", "service_tier", "metadata")
-    ]
-    given: dict[str, Any] = {"store": False, "include": [], "text": {"verbosity": "low"}}
-    assert set(RESPONSES.call(**given).ignored) == {"store", "include", "text.verbosity"}
-    renamed = CHAT.call(plain(), reasoning={"effort": "high", "summary": "auto"})
-    assert renamed.ignored == ["reasoning.summary", "reasoning.effort"]
-    assert CHAT.call(stream=True, stream_options={"include_usage": True}).ignored == []
-    search = {"type": "web_search", "name": "web_search"}
-    for api in (MESSAGES, RESPONSES):
-        call = api.call(tools=[search, api.tool()])
-        assert call.ignored == ["tools[0]"] and call.jobs == api.call(tools=[api.tool()]).jobs
 
 
 # ---- from a server -------------------------------------------------------------------------------
@@ -381,10 +239,3 @@ def test_an_error_has_the_shape_of_the_api_also_for_a_stream(api: Api, server: R
 
 
 # ---- loops ---------------------------------------------------------------------------------------
-
-
-@EACH
-def test_loops_are_taken_back_unless_a_request_says_otherwise(api: Api) -> None:
-    assert api.call().jobs[0].options.loops == "take back"
-    assert api.call(loops="stop").jobs[0].options.loops == "stop"
-    assert refusal(api, loops="yes").param == "loops"

@@ -24,7 +24,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from .chat.openings import beginnings, openings_of
 from .engine.drafts.drafts import Drafter, Drafts
 from .engine.drafts.head import Bound, HeadDrafter
-from .engine.drafts.lookup import Earlier
+from .engine.drafts.lookup import SURE, Earlier
 from .engine.drafts.model import LENGTH, ModelDrafter, check_same_tokens
 from .engine.drafts.policy import Policy
 from .engine.drafts.predictor import Predictor
@@ -274,12 +274,13 @@ class ModelRuntime:
         """
         kind, model = self.draft_of(options)
         drafters: list[Drafter] = []
-        if kind in ("auto", "ngram"):
-            drafters.append(self._earlier.drafter(owner, options.prediction))
         if model is not None:
             drafters.append(self._model_drafter(model, learned=kind == "auto"))
         if kind == "auto" and self.predictor is not None and self.share is None:
             drafters.append(self._head_drafter(self.predictor))
+        if kind in ("auto", "ngram"):
+            patience = SURE if drafters else 0
+            drafters.insert(0, self._earlier.drafter(owner, options.prediction, patience=patience))
         return Drafts(drafters, options.num_draft_tokens, wanted=kind != "auto")
 
     def _head_drafter(self, predictor: Predictor) -> HeadDrafter:

@@ -7,12 +7,10 @@ be nonsense, but never a token that does not exist. Whatever is drafted, the tex
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import ClassVar
+from typing import ClassVar, ParamSpec, TypeVar
 
 import mlx.core as mx
 
@@ -28,6 +26,8 @@ from .policy import MOST_ROWS, Policy
 
 WIDEST = 32  # tokens that all rows together run at most, with what is drafted for them
 
+P = ParamSpec("P")
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
@@ -48,10 +48,6 @@ class Drafter(ABC):
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-
-    def is_sure(self, request: Request) -> bool:
-        """Whether it has been right for so long that it is to be asked before all others."""
-        return False
 
     def expects(self, request: Request) -> bool:
         """Whether it will probably have something to propose after the next token, which is not
@@ -97,15 +93,15 @@ class Drafter(ABC):
 
 
 class Drafts:
-    """See the module. ``most``: tokens at a time, if the request says how many. ``wanted``: drafts
-    were asked for, whatever they take. ``turn``: who the time of the next step counts for.
-    ``wants_states``: one of the ``drafters`` wants to be told the states of what runs."""
+    """See the module. ``drafters``: in the order in which they are asked. ``most``: tokens at a
+    time, if the request says how many. ``wanted``: drafts were asked for, whatever they take.
+    ``turn``: who the time of the next step counts for. ``wants_states``: one of the drafters wants
+    to be told the states of what runs."""
 
     __slots__ = (
-        "_accepted",
         "_counts",
         "_expected",
-        "_proposed",
+        "_saw",
         "drafters",
         "most",
         "turn",
@@ -117,9 +113,9 @@ class Drafts:
         self, drafters: Iterable[Drafter] = (), most: int | None = None, *, wanted: bool = False
     ) -> None:
         self._use(drafters)
-        self._counts: dict[str, list[int]] = {}  # proposed and accepted
+        self._counts: dict[str, DraftCount] = {}
         self._expected: Drafter | None = None  # the next step waits for its tokens to be known
-        self._proposed = self._accepted = 0  # in the step whose turn it is
+        self._saw = DraftCount(0, 0)  # in the step whose turn it is
         self.most = most
         self.turn: Drafter | None = None
         self.wanted = wanted
@@ -128,10 +124,25 @@ class Drafts:
         self.drafters = tuple(drafters)
         self.wants_states = any(drafter.wants_states for drafter in self.drafters)
 
+    def _ask(
+        self, drafter: Drafter, ask: Callable[P, T], *given: P.args, **also: P.kwargs
+    ) -> T | None:
+        """Ask a drafter, and go on without it if it fails; but for what the request's filters
+        raise, which its draw raises again."""
+        try:
+            return ask(*given, **also)
+        except MlxgenError:
+            return None
+        except Exception as error:
+            name = drafter.name
+            logger.warning("the drafter %r failed and is not asked again", name, exc_info=error)
+            self._use([each for each in self.drafters if each is not drafter])
+            return None
+
     @property
     def counts(self) -> Mapping[str, DraftCount]:
         """How many tokens each proposed that were verified, and how many of these stood."""
-        return {name: DraftCount(*counts) for name, counts in self._counts.items()}
+        return self._counts
 
     # ---- proposals -------------------------------------------------------------------------
 
@@ -139,15 +150,13 @@ class Drafts:
         """Whether something is probably drafted after the next token, which is not known yet, if so
         many ``rows`` run together, whose plain ``step`` takes so many seconds."""
         self._expected = None
-        if request.position + 2 < request.budget and self._may(rows, step):
-            for drafter in self._in_order(request):
-                drafter.policy.step()
-                if self._expected is None and self._is_asked(drafter):
-                    try:
-                        if drafter.expects(request):
-                            self._expected = drafter
-                    except Exception as error:
-                        self._failed(drafter, error)
+        if request.position + 2 >= request.budget or not self._may(rows, step):
+            return False
+        for drafter in self.drafters:
+            drafter.policy.step()
+            asked = self._expected is None and (self.wanted or not drafter.policy.rests)
+            if asked and self._ask(drafter, drafter.expects, request):
+                self._expected = drafter
         return self._expected is not None
 
     def propose(self, request: Request, rows: int, step: float) -> Guess | None:
@@ -156,23 +165,17 @@ class Drafts:
         left = request.budget - request.position - 1
         if left <= 0 or not self._may(rows, step) or not is_foreseeable(request):
             return None
-        for drafter in self._in_order(request):
-            if not self._is_asked(drafter):
+        for drafter in self.drafters:
+            if drafter.policy.rests and not self.wanted:
                 continue
             count = drafter.policy.tokens(self.most or drafter.most)
             if not self.wanted:
                 count = min(count, WIDEST // rows - 1)
             elif self.most is not None:
                 count = self.most
-            try:
-                guess = drafter.propose(request, min(count, left))
-                guess = guess and guess.cut(min(count, left), request.vocab_size)
-            except Exception as error:
-                self._failed(drafter, error)
-                continue
+            guess = self._ask(drafter, _proposed, drafter, request, min(count, left))
             if guess is not None:
-                guess.drafter = drafter.name
-                self.turn = drafter
+                guess.drafter, self.turn = drafter.name, drafter
                 return guess
         return None
 
@@ -180,59 +183,32 @@ class Drafts:
         """Whether anything may be drafted; not before it is known what it has to be worth."""
         return self.wanted or (step > 0.0 and rows <= MOST_ROWS)
 
-    def _is_asked(self, drafter: Drafter) -> bool:
-        return self.wanted or not drafter.policy.rests
-
-    def _in_order(self, request: Request) -> Sequence[Drafter]:
-        """Those that save the most time first, and before them the one that is sure."""
-        if len(self.drafters) < 2:
-            return self.drafters
-
-        def order(drafter: Drafter) -> tuple[bool, float]:
-            sure = False
-            with contextlib.suppress(Exception):  # raised again as soon as it is asked
-                sure = drafter.is_sure(request)
-            return not sure, -drafter.policy.gain
-
-        return sorted(self.drafters, key=order)
-
     def saw(self, proposed: int, accepted: int) -> None:
         """Note how many tokens of the proposal stood, which was verified."""
         if self.turn is not None:
-            counts = self._counts.setdefault(self.turn.name, [0, 0])
-            counts[0] += proposed
-            counts[1] += accepted
-            self._proposed, self._accepted = proposed, accepted
+            before = self._counts.get(self.turn.name, DraftCount(0, 0))
+            counts = DraftCount(before.proposed + proposed, before.accepted + accepted)
+            self._counts[self.turn.name], self._saw = counts, DraftCount(proposed, accepted)
 
     def took(self, seconds: float, step: float) -> None:
         """Note the seconds of a step, and of a plain ``step`` of as many rows; 0: nobody knows."""
         drafter, self.turn = self.turn, None
-        proposed, accepted = self._proposed, self._accepted
-        self._proposed = self._accepted = 0
+        (proposed, accepted), self._saw = self._saw, DraftCount(0, 0)
         if drafter is not None:
             drafter.policy.saw(proposed, accepted, seconds / step if step else 0.0)
-
-    def _failed(self, drafter: Drafter, error: Exception) -> None:
-        """Go on without a drafter, but for what the request's filters raise: its draw raises it
-        again."""
-        if isinstance(error, MlxgenError):
-            return
-        name = drafter.name
-        logger.warning("the drafter %r failed and is not asked again", name, exc_info=error)
-        self._use([each for each in self.drafters if each is not drafter])
 
     # ---- all of them -----------------------------------------------------------------------
 
     def learn(self, history: History) -> None:
         """Have them remember what is worth it of a history that has ended."""
         for drafter in self.drafters:
-            self._try(drafter, partial(drafter.learn, history))
+            self._ask(drafter, drafter.learn, history)
 
     def ran(self, history: History, start: int, tokens: Sequence[Fed], states: mx.array) -> None:
         """Note that these tokens have run, from this place on, and gave these states."""
         for drafter in self.drafters:
             if drafter.wants_states:
-                self._try(drafter, partial(drafter.ran, history, start, tokens, states))
+                self._ask(drafter, drafter.ran, history, start, tokens, states)
 
     def missing(self, history: History) -> int:
         """How many tokens of a history they have to run before all can propose any."""
@@ -241,13 +217,7 @@ class Drafts:
     def follow(self, history: History, count: int) -> None:
         """Have them run ``count`` of these at most, but not the last one."""
         for drafter in self.drafters:
-            self._try(drafter, partial(drafter.follow, history, count))
-
-    def _try(self, drafter: Drafter, ask: Callable[[], None]) -> None:
-        try:
-            ask()
-        except Exception as error:
-            self._failed(drafter, error)
+            self._ask(drafter, drafter.follow, history, count)
 
     @property
     def caches(self) -> list[BlockStore]:
@@ -257,7 +227,7 @@ class Drafts:
     def keep(self, history: History, room: int) -> None:
         """Have them put what they hold into their prefix caches, which may use ``room`` bytes."""
         for drafter in self.drafters:
-            self._try(drafter, partial(drafter.keep, history, room))
+            self._ask(drafter, drafter.keep, history, room)
 
     @property
     def nbytes(self) -> int:
@@ -275,9 +245,14 @@ class Drafts:
     def restart(self) -> None:
         """Have them hold nothing on the device."""
         for drafter in self.drafters:
-            self._try(drafter, drafter.restart)
+            self._ask(drafter, drafter.restart)
 
     def distrust(self) -> None:
         """Go on without those that have anything on the device: a pass failed, maybe one of
         theirs."""
         self._use([each for each in self.drafters if not each.nbytes])
+
+
+def _proposed(drafter: Drafter, request: Request, count: int) -> Guess | None:
+    guess = drafter.propose(request, count)
+    return guess.cut(count, request.vocab_size) if guess is not None else None

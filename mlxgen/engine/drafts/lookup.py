@@ -26,7 +26,7 @@ OWNERS = 16  # whose texts are remembered, the latest ones
 LENGTH = 6.0  # tokens that are thought to stand at first
 _BITS = 24  # of a token
 NOTHING = -1  # in the place of a token that is never found
-SURE = 8  # tokens that came as they did at the place that is followed, after which it is sure
+SURE = 8  # tokens that have to come so before it is asked, if there is another drafter
 
 
 class Places:
@@ -105,7 +105,7 @@ class Earlier:
         self._of: dict[str, Texts] = {}
         self._lock = threading.Lock()
 
-    def drafter(self, owner: str, prediction: Sequence[Token] = ()) -> Lookup:
+    def drafter(self, owner: str, prediction: Sequence[Token] = (), *, patience: int = 0) -> Lookup:
         """A drafter that knows the earlier texts of an owner and this one, and adds to them."""
         with self._lock:
             own = self._of.pop(owner, None) or Texts()
@@ -114,26 +114,26 @@ class Earlier:
                 del self._of[next(iter(self._of))]
         if prediction:
             own.add(prediction)
-        return Lookup(own)
+        return Lookup(own, patience)
 
 
 class Lookup(Drafter):
-    """See the module; ``texts`` are shared with other requests of the same owner."""
+    """See the module; ``texts`` are shared with other requests of the same owner. ``patience``: how
+    many tokens have to come as they did at the place that is followed before it is asked for more:
+    those who know the text better come first until then."""
 
     name = "text"
     most = 16  # they cost nothing until they are verified
 
-    def __init__(self, texts: Texts) -> None:
+    def __init__(self, texts: Texts, patience: int = 0) -> None:
         super().__init__(Policy(LENGTH))
         self._texts = texts
+        self._patience = patience
         self._own = Places()
         self._moment = -1  # of the history when it was last seen
-        self._found: tuple[int, Sequence[Token]] = (-1, ())  # at this length of it
+        self._found: tuple[tuple[int, int], Sequence[Token]] = (-1, 0), ()  # moment, length, run
         self._copied: tuple[Places, int] | None = None  # what is followed, and from where on
         self._stood = 0  # tokens that have come as it had them
-
-    def is_sure(self, request: Request) -> bool:
-        return bool(self._run(request)) and self._stood >= SURE
 
     def expects(self, request: Request) -> bool:
         return len(self._run(request)) > 1
@@ -152,17 +152,20 @@ class Lookup(Drafter):
         """The tokens that may come next, as far as a grammar allows them; what other filters do not
         allow ends the walk that verifies it."""
         history, constraint = request.history, request.constraint
-        if constraint is not None and not constraint.rewinds:
-            return ()  # they would be fed the whole text to verify it
-        self._follow(history)
-        length, run = self._found
-        if length != len(history):
+        if self._found[0] == (at := (history.moment, len(history))):
+            return self._found[1]
+        run: Sequence[Token] = ()
+        # Other filters would be fed the whole text to verify it
+        if constraint is None or constraint.rewinds:
+            self._follow(history)
             run, eos = self._look_up(), request.vocabulary.eos
+            if self._stood < self._patience:
+                run = ()
             if not eos.isdisjoint(run):
                 run = run[: min(run.index(end) for end in eos if end in run)]
             if run and constraint is not None and isinstance(constraint.filter, GrammarFilter):
                 run = run[: constraint.validate(run)]
-            self._found = len(history), run
+        self._found = at, run
         return run
 
     def _follow(self, history: History) -> None:
@@ -170,20 +173,19 @@ class Lookup(Drafter):
         own, known = self._own, 0
         if self._moment >= 0:
             known = min(len(own.tokens), history.low_since(self._moment))
-        if self._moment != history.moment:
-            self._moment, self._found = history.moment, (-1, ())
+        self._moment = history.moment
         new = history[known:]
         if known < len(own.tokens):
             own.cut(known)
             self._copied = None
-        elif self._copied is not None and new:
+        own.extend(new)  # before it is compared, as a short turn goes on into itself
+        if self._copied is not None and new:
             places, at = self._copied
             goes_on = places.tokens[at : at + len(new)] == new
             self._copied = (places, at + len(new)) if goes_on else None
             self._stood += len(new)
         if self._copied is None:
             self._stood = 0
-        own.extend(new)
 
     def _look_up(self) -> list[Token]:
         """What followed the last tokens where they were last."""

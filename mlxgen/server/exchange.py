@@ -31,6 +31,7 @@ from starlette.types import Receive, Scope, Send
 
 from ..errors import MlxgenError
 from .answers import Answer
+from .ask import Ask
 from .bodies import header_of
 from .engine.mailbox import Delivery, Mailbox
 from .engine.running import Running
@@ -42,6 +43,7 @@ from .jobs import Body, Parse, Prepared
 from .logs import log, log_failure
 from .reply import Aside, Event, Reply, Sent
 from .service import Service, queue_timeout
+from .streams import Stream, gone
 from .validation import parse_body
 from .wire import (
     DONE,
@@ -104,6 +106,7 @@ class Exchange:
         self._status = 200
         self._used: tuple[Serving, Entry] | None = None
         self._answer: Answer | None = None
+        self._stream: Stream | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._task: asyncio.Task[Any] | None = None
         self._interruption: BaseException | None = None
@@ -134,6 +137,11 @@ class Exchange:
         self._watcher = asyncio.create_task(self._watch_client())
         return await self.service.workers.run(lambda: parse_body(data))
 
+    @property
+    def last_event(self) -> str:
+        """The id of the last event that the client has of a stream which it goes on with."""
+        return dict(self._scope["headers"]).get(b"last-event-id", b"").decode("latin-1")
+
     async def use(self, name: object) -> Serving:
         """The model of this name, loaded, until the exchange ends."""
         fleet = self.service.fleet
@@ -154,9 +162,7 @@ class Exchange:
             watched=ask.watched,
             grows=ask.steered is not None,
         )
-        own = _given_id(self._scope["headers"]) or self.id.encode()
-        self._answer = Answer(id, ask, box, serving)
-        self.service.answers.add(self.owner, (id, own.decode()), self._answer)
+        self._name(Answer(id, ask, box, serving))
         if ask.steered is None:
             serving.engine.submit(sequences, box, self.owner)
             return box
@@ -165,6 +171,37 @@ class Exchange:
         serving.engine.steer(Running(ask.steered, sequences[0], box, slow, opens_text=opens_text))
         self.heard(all_run=False)  # what it runs first, and when, is its own affair
         return box
+
+    def _name(self, answer: Answer) -> None:
+        """Let an answer be steered by its id or that of the request, until the exchange ends."""
+        own = _given_id(self._scope["headers"]) or self.id.encode()
+        self._answer = answer
+        self.service.answers.add(self.owner, (answer.id, own.decode()), answer)
+
+    def begin(self, reply: Reply) -> None:
+        """Send the stream of an answer, which can be gone on with if the client leaves."""
+        assert self._answer is not None
+        id, ask, box, serving = self._answer
+        self._stream = Stream(
+            self.owner, id, ask=ask, reply=reply, mailbox=box, engine=serving.engine, end=self.end
+        )
+        self.service.streams.hold(self._stream, self)
+
+    async def go_on(self) -> Stream:
+        """Send what a stream told after the last event that the client has, to go on with it."""
+        streams = self.service.streams
+        stream, number = await streams.taken(self.owner, self.last_event, self)
+        self._stream, self.end = stream, stream.end
+        self.fields["resumed"] = stream.id
+        if not stream.has_ended:
+            serving = await self.use(stream.ask.model.name)
+            if serving.engine is not stream.engine:
+                raise gone("its model was unloaded meanwhile")
+            stream.mailbox.on_overflow = self._hang_up
+            serving.engine.resume(stream.mailbox)
+            self._name(Answer(stream.id, stream.ask, stream.mailbox, serving))
+        await self.write([], stream.after(number))
+        return stream
 
     def heard(self, *, all_run: bool) -> None:
         """Note that a prompt is being run, or that all of it was; a stage never comes again."""
@@ -179,20 +216,30 @@ class Exchange:
         self._answered = True
         await self._respond(JsonResponse(body))
 
-    async def write(self, events: Sequence[Sent]) -> None:
-        """Send events of a stream in one piece; waits while the client does not read."""
+    async def write(self, events: Sequence[Sent], missed: bytes = b"") -> None:
+        """Send events of a stream in one piece, after those that were missed; waits while the
+        client does not read."""
+        new = missed + self._encoded(events)
         if not self._streams:  # from now on a failure can only be an event
             self._streams = True
             headers = [*STREAM, *self._headers()]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        if events:
-            await self._write(encode_events(events), more=True)
+        if new:
+            await self._write(new, more=True)
 
     async def finish(self, events: Sequence[Sent]) -> None:
         """Send the last events of a stream."""
+        last = self._encoded(events, ends=True)
         await self.write([])
         self._answered = True
-        await self._write(encode_events(events) + self.end, more=False)
+        await self._write(last + self.end, more=False)
+
+    def _encoded(self, events: Sequence[Sent], *, ends: bool = False) -> bytes:
+        """Events of the stream, which are kept if it can be gone on with."""
+        if self._stream is None:
+            return encode_events(events)
+        self._stream.has_ended |= ends
+        return self._stream.encoded(events)
 
     async def _write(self, body: bytes, *, more: bool) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
@@ -254,10 +301,14 @@ class Exchange:
         if self._timer is not None:
             self._timer.cancel()
         used, self._used = self._used, None
+        if self._stream is not None and self._stream.holder is self:
+            self.service.streams.leave(self._stream)
         if self._answer is not None:
             self.service.answers.end(self._answer)
             if used is not None and not self._answer.mailbox.finished:
-                used[0].engine.cancel(self._answer.mailbox)
+                rests = self._stream is not None and isinstance(self._interruption, ClientGone)
+                engine = used[0].engine
+                (engine.rest if rests else engine.cancel)(self._answer.mailbox)
         if used is not None:
             self.service.fleet.release(used[1])
 
@@ -272,8 +323,8 @@ class Exchange:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS):
                 if self._streams and not self._answered:
-                    events = encode_events(self.describe_failure(error)) + self.end
-                    await self._write(events, more=False)
+                    events = self._encoded(self.describe_failure(error), ends=True)
+                    await self._write(events + self.end, more=False)
                 elif not self._answered:
                     await self._respond(error_response(error, path=self._scope["path"]))
         code = getattr(error, "code", None)
@@ -341,12 +392,26 @@ async def generate(exchange: Exchange, api: Api) -> None:
     exchange.end = api.end
     exchange.describe_failure = lambda error: [api.fail(error, id)]
     body = await exchange.read()
+    if exchange.last_event:
+        begun = await exchange.go_on()
+        if begun.has_ended:
+            await exchange.finish([])
+            return
+        await _send(exchange, begun.ask, begun.reply, begun.mailbox)
+        return
     serving = await _loaded(exchange, body)
     prepared = await serving.preparation.sequences(body, api.parse)
     ask = prepared.ask
     exchange.ignored = [*ask.ignored, *_left_out(prepared)]
     reply = ask.reply(id=id, created=int(time.time()))
     box = exchange.submit(id, prepared)
+    if ask.stream and ask.steered is None:
+        exchange.begin(reply)
+    await _send(exchange, ask, reply, box)
+
+
+async def _send(exchange: Exchange, ask: Ask, reply: Reply, box: Mailbox) -> None:
+    """Send what is generated; errors name the fields of the request."""
     try:
         await (stream if ask.stream else _whole)(exchange, reply, box)
     except MlxgenError as error:
@@ -354,7 +419,7 @@ async def generate(exchange: Exchange, api: Api) -> None:
         if known is error or known.status >= 500:
             raise
         raise known from error
-    _account(exchange, prepared, box)
+    _account(exchange, ask, box)
 
 
 def _left_out(prepared: Prepared) -> Sequence[str]:
@@ -386,7 +451,7 @@ class _Telling:
     def __init__(self, exchange: Exchange, reply: Reply) -> None:
         self._exchange = exchange
         self._reply = reply
-        self._begun = False
+        self._begun = "resumed" in exchange.fields
 
     def opening(self) -> Sequence[Sent]:
         begun, self._begun = self._begun, True
@@ -402,7 +467,8 @@ class _Telling:
                 if progress is None:
                     exchange.heard(all_run=True)
                 exchange.fields["first"] = seconds = exchange.seconds
-                exchange.service.metrics.first_token_seconds.observe(seconds)
+                if "resumed" not in exchange.fields:
+                    exchange.service.metrics.first_token_seconds.observe(seconds)
             new = self._reply.take(item)
             runs = progress is not None and not progress.prefilled
             if new or not (runs or item.ahead is not None):
@@ -469,18 +535,18 @@ async def _whole(exchange: Exchange, reply: Reply, box: Mailbox) -> None:
     await exchange.answer(body)
 
 
-def _account(exchange: Exchange, prepared: Prepared, box: Mailbox) -> None:
+def _account(exchange: Exchange, ask: Ask, box: Mailbox) -> None:
     usages = box.usages
     exchange.fields |= {
         "prompt": sum(usage.prompt_tokens for usage in usages),
         "cached": sum(usage.cached_tokens for usage in usages),
         "completion": sum(usage.completion_tokens for usage in usages),
         "sequences": len(usages),
-        "stream": prepared.ask.stream,
+        "stream": ask.stream,
     }
     if violated := [usage.violates for usage in usages if usage.violates]:
         exchange.fields["violates"] = violated[0]
     longest = max(usage.completion_tokens for usage in usages)
-    if longest > 1:
+    if longest > 1 and "resumed" not in exchange.fields:
         seconds = exchange.seconds - exchange.fields["first"]
         exchange.service.metrics.token_seconds.observe(seconds / (longest - 1))

@@ -2,7 +2,8 @@
 
 Must never know what an event says. Invariant: one event is one ``data:`` line, whatever text is in
 it; one that says its ``type`` has an ``event:`` line of that name before it, as the APIs with such
-events have.
+events have. No blank line follows a comment: readers that keep the last id would take it for the
+end of an event without data.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def encode_events(events: Iterable[Sent]) -> bytes:
 
 def _framed(event: Sent) -> str:
     if isinstance(event, Aside):
-        return f"{event.text}\n\n"
+        return f"{event.text}\n" if event.text.startswith(":") else f"{event.text}\n\n"
     if isinstance(event, str):
         return f"data: {event}\n\n"
     name = f"event: {event['type']}\n" if "type" in event else ""

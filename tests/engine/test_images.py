@@ -178,9 +178,7 @@ def test_what_is_run_again_after_a_fault_or_a_preemption_sees_the_image_again(
     handle = hall.submit(lm.runtime.prepare(asking(png(1), png(2)), Options.of(GREEDY)))
     for _ in range(4):
         hall.step()
-    hall.park(handle)
-    handle.forget()
-    handle.restart()
+    hall.set_aside(handle)
     hall.resume(handle)
     while hall.busy:
         hall.step()

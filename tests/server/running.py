@@ -85,11 +85,11 @@ class Running:
 
     @contextlib.contextmanager
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Iterator[str]]:
-        """The lines of a stream."""
+        """The lines of a stream, without the ids of events."""
         whole = {**body, "stream": True}
         with httpx.stream("POST", self.url + path, json=whole, timeout=WAIT) as answer:
             assert answer.status_code == 200, answer.read()
-            yield answer.iter_lines()
+            yield (line for line in answer.iter_lines() if not line.startswith("id: "))
 
     def chat(self, body: Mapping[str, Any] | None = None, **options: Any) -> httpx.Response:
         """A chat completion of one question."""
@@ -157,7 +157,7 @@ def endless(**fields: Any) -> dict[str, Any]:
 def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
     """The events of a stream up to its ``[DONE]``, which has to come."""
     for line in lines:
-        if not line:
+        if not line or line.startswith("id: "):
             continue
         assert line.startswith("data: "), line
         if line == "data: [DONE]":

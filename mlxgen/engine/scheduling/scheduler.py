@@ -106,12 +106,17 @@ class Scheduler:
         """
         if handle.closed:
             return
-        kv = handle.kv
-        if handle in self._prefill and kv.length:  # whoever asks again goes on from there
-            room = max(0, self._room_for_cache())
-            self._prefill.keep(handle, room, kv.length * room // kv.nbytes)
+        if handle in self._prefill:  # whoever asks again goes on from there
+            self._keep_part(handle)
         self._take_out(handle)
         self._close(handle)
+
+    def _keep_part(self, handle: Handle) -> None:
+        """Have the prefix cache keep what a sequence holds, as far as there is room."""
+        kv = handle.kv
+        if kv.length:
+            room = max(0, self._room_for_cache())
+            self._prefill.keep(handle, room, kv.length * room // kv.nbytes)
 
     def fork(self, handle: Handle, n: int = 1) -> list[Handle]:
         """``n`` copies that go on from where a sequence is, each with a seed of its own."""
@@ -190,6 +195,14 @@ class Scheduler:
         """Let a sequence rest until ``resume``: it keeps its KV while there is room for it."""
         self._take_out(handle)
         self._parked.append(handle)
+
+    def set_aside(self, handle: Handle) -> None:
+        """The same, perhaps for long: it holds nothing meanwhile, and the prefix cache what it
+        may."""
+        self._keep_part(handle)
+        self.park(handle)
+        handle.forget()
+        handle.restart()
 
     def resume(self, handle: Handle) -> None:
         """Let a parked sequence take part again."""
@@ -281,7 +294,7 @@ class Scheduler:
         return Stats(
             running=len(self._loop.handles),
             prefilling=len(self._prefill),
-            queued=len(self._queue) + len(self._parked),
+            queued=len(self._queue) + sum([each.kv.length > 0 for each in self._parked]),
             kv_bytes=self._kv_bytes,
             cache_bytes=self._memory.cached,
             byte_limit=plan.caches,

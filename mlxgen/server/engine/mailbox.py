@@ -72,7 +72,7 @@ class Mailbox:
         self._waiting: list[Delivery] = []
         self._cost = 0
         self._limit = limit
-        self._on_overflow = on_overflow
+        self.on_overflow = on_overflow
         self._error: BaseException | None = None
         self._accepted = False
         self._waiter: asyncio.Future[None] | None = None
@@ -113,7 +113,7 @@ class Mailbox:
                     "the client reads its answer too slowly", status=408, code="slow_reader"
                 )
             )
-            self._on_overflow()
+            self.on_overflow()
         self._wake()
 
     def fail(self, error: BaseException) -> None:

@@ -98,6 +98,15 @@ class EngineThread:
         """Drop the sequences of a mailbox wherever they are; nothing more comes from them."""
         self._inbox.put(lambda scheduler: self._drop(scheduler, mailbox))
 
+    def rest(self, mailbox: Mailbox) -> None:
+        """Stop generating the sequences of a mailbox until ``resume`` or ``cancel``; they keep
+        their place in their texts."""
+        self._inbox.put(lambda scheduler: self._each(mailbox, scheduler.set_aside))
+
+    def resume(self, mailbox: Mailbox) -> None:
+        """Go on with the sequences of a mailbox that rest."""
+        self._inbox.put(lambda scheduler: self._each(mailbox, scheduler.resume))
+
     def steer(self, program: Running) -> None:
         """Let a program write the text of a request; ``cancel`` of its mailbox ends it."""
         self._inbox.put(lambda scheduler: self._begin(scheduler, program))
@@ -213,12 +222,19 @@ class EngineThread:
             self._call(program.box.accept)
 
     def _drop(self, scheduler: Scheduler, mailbox: Mailbox) -> None:
-        for handle in [handle for handle, (box, _) in self._rows.items() if box is mailbox]:
+        for handle in self._of(mailbox):
             self._forget(handle)
             scheduler.cancel(handle)
         for program in [each for each in self._programs if each.box is mailbox]:
             self._programs.remove(program)
             program.leave()
+
+    def _of(self, mailbox: Mailbox) -> list[Handle]:
+        return [handle for handle, (box, _) in self._rows.items() if box is mailbox]
+
+    def _each(self, mailbox: Mailbox, act: Callable[[Handle], None]) -> None:
+        for handle in self._of(mailbox):
+            act(handle)
 
     def _order(
         self,

@@ -348,6 +348,27 @@ def test_a_cancelled_row_frees_its_bytes_wherever_it_is(steps: int) -> None:
     assert hall.stats.kv_bytes == 0
 
 
+@pytest.mark.parametrize("steps", [1, 2, 5])
+@pytest.mark.parametrize("draft", ["off", "ngram"])
+def test_a_row_that_is_set_aside_holds_nothing_and_goes_on_where_it_was(
+    draft: str, steps: int
+) -> None:
+    hall = Hall(endless(), max_batch=2)
+    other = hall.submit(max_tokens=30)
+    aside = hall.submit([63] * 600, max_tokens=20, draft=draft)
+    hall.steps(steps)
+    hall.scheduler.set_aside(aside)
+    assert not aside.kv.length and hall.stats.queued == 0
+    hall.finish()
+    assert hall.texts[other] == letters(30)
+    assert not hall.scheduler.busy and hall.stats.kv_bytes == 0
+    assert hall.stats.completion_tokens == 30 + aside.request.position
+    hall.scheduler.resume(aside)
+    hall.finish()
+    assert hall.texts[aside] == hall.speaker.lm.generate([63] * 600, max_tokens=20).text
+    assert hall.stats.completion_tokens == 50
+
+
 def test_closing_frees_everything_but_the_prefixes() -> None:
     hall = Hall(endless(), max_batch=3)
     for i in range(6):

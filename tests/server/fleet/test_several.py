@@ -259,7 +259,7 @@ def test_a_stream_that_waits_for_its_model_gives_signs_of_life(
             waiting = await begun("one")
         for answer in await asyncio.gather(*waiting):
             assert answer.status_code == 200
-            assert answer.text.startswith(f"{replying.LOADING.text}\n\n")
+            assert answer.text.startswith(f"{replying.LOADING.text}\n")
             assert "a" in answer.text.partition("data:")[2]
 
         async with server.service.fleet._room:

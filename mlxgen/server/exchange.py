@@ -140,7 +140,8 @@ class Exchange:
     @property
     def last_event(self) -> str:
         """The id of the last event that the client has of a stream which it goes on with."""
-        return dict(self._scope["headers"]).get(b"last-event-id", b"").decode("latin-1")
+        given: bytes = dict(self._scope["headers"]).get(b"last-event-id", b"")
+        return given.decode("latin-1")
 
     async def use(self, name: object) -> Serving:
         """The model of this name, loaded, until the exchange ends."""

@@ -171,7 +171,7 @@ def test_what_was_steered_and_taken_back_is_told_to_who_comes_back(server: Slow)
 
 @pytest.mark.parametrize("last", ["cmpl-0-1", "1", "cmpl-0-x", "-", "\u00e9-2"])
 def test_a_stream_that_is_not_known_is_said_to_be_gone(server: Slow, last: str) -> None:
-    headers = {"x-api-key": "mine", "last-event-id": last.encode()}
+    headers = {b"x-api-key": b"mine", b"last-event-id": last.encode()}
     refused = httpx.post(server.url + TEXT, json=endless(), headers=headers, timeout=WAIT)
     assert refused.status_code == 404
     assert refused.json()["error"]["code"] == "stream_not_found"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlxgen.server.reply import Aside
+from mlxgen.server.reply import Aside, Sent
 from mlxgen.server.wire import encode_events
 
 
@@ -15,5 +15,5 @@ def test_an_event_that_says_its_type_is_named_and_others_are_not() -> None:
 
 
 def test_readers_that_keep_the_last_id_do_not_take_a_comment_for_an_event() -> None:
-    sent = [Aside(": wait"), {"n": 1}, Aside("event: ping\ndata: {}")]
+    sent: list[Sent] = [Aside(": wait"), {"n": 1}, Aside("event: ping\ndata: {}")]
     assert encode_events(sent) == b': wait\ndata: {"n":1}\n\nevent: ping\ndata: {}\n\n'

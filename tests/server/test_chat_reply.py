@@ -98,25 +98,6 @@ def said(text: str, body: dict[str, Any] | None = None, **how: Any) -> dict[str,
     return cast(dict[str, Any], answer["choices"][0])
 
 
-def test_an_answer_has_the_shape_of_the_protocol() -> None:
-    events, answer = answers({}, [chunks_of(tokens_of("Hi."), demo().vocabulary)])
-    assert answer["id"] == events[0]["id"] == "chatcmpl-1"
-    assert answer["object"] == "chat.completion" and answer["model"] == "tiny"
-    assert events[0]["object"] == "chat.completion.chunk"
-    assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
-    assert events[-1]["choices"][0] == {
-        "index": 0,
-        "delta": {},
-        "logprobs": None,
-        "finish_reason": "stop",
-    }
-    assert answer["choices"][0]["message"] == {
-        "role": "assistant",
-        "content": "Hi.",
-        "refusal": None,
-    }
-
-
 def test_long_arguments_are_streamed_as_they_grow() -> None:
     chunks = chunks_of(tokens_of(CALL.replace("Oslo", "Oslo " * 30)), demo().vocabulary)
     events, answer = answers(TOOLS, [chunks])
@@ -132,52 +113,10 @@ def test_long_arguments_are_streamed_as_they_grow() -> None:
     assert len(deltas) >= 5
 
 
-def test_a_call_that_is_cut_off_stays_a_call() -> None:
-    choice = said(CALL[:-17], TOOLS, finish="length")
-    (call,) = choice["message"]["tool_calls"]
-    assert call["function"] == {"name": "get_weather", "arguments": '{"city": "Os'}
-    assert choice["finish_reason"] == "length" and choice["message"]["content"] is None
-
-
-def test_half_a_call_at_the_end_of_an_answer_is_text() -> None:
-    choice = said(CALL[:-17], TOOLS)
-    assert choice["finish_reason"] == "stop" and choice["message"]["content"] == CALL[:-17]
-    assert "tool_calls" not in choice["message"]
-
-
 def test_calls_have_names_of_their_own_that_do_not_change() -> None:
     calls = said(f"{CALL}\n{CALL}", TOOLS)["message"]["tool_calls"]
     assert calls[0]["id"] != calls[1]["id"] and calls[0]["id"].startswith("call_")
     assert said(f"{CALL}\n{CALL}", TOOLS)["message"]["tool_calls"] == calls
-
-
-def test_a_bad_call_is_content() -> None:
-    text = "Look: <tool_call>{oops}</tool_call>"
-    choice = said(text, TOOLS)
-    assert choice["message"]["content"] == text and choice["finish_reason"] == "stop"
-
-
-def test_choices_are_told_apart_by_their_index() -> None:
-    rows = [chunks_of(tokens_of(text), demo().vocabulary) for text in ("One.", "Two.")]
-    events, answer = answers({"n": 2}, rows)
-    assert [choice["message"]["content"] for choice in folded(events, 2)] == ["One.", "Two."]
-    assert [choice["index"] for choice in answer["choices"]] == [0, 1]
-
-
-def test_a_prompt_is_counted_once_for_all_choices() -> None:
-    rows = [chunks_of(tokens_of("One."), demo().vocabulary) for _ in range(3)]
-    _, answer = answers({"n": 3}, rows)
-    assert answer["usage"]["prompt_tokens"] == 7
-    assert answer["usage"]["completion_tokens"] == sum(map(len, rows))
-    assert answer["usage"]["total_tokens"] == 7 + sum(map(len, rows))
-    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
-
-
-def test_tokens_of_the_thinking_are_counted() -> None:
-    tokens = tokens_of("<think>Well</think>Yes.")
-    _, answer = answers({}, [chunks_of(tokens, demo().vocabulary)])
-    thought = tokens.index(4) + 1
-    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == thought
 
 
 def test_drafted_tokens_are_counted_as_predicted_ones() -> None:
@@ -187,52 +126,11 @@ def test_drafted_tokens_are_counted_as_predicted_ones() -> None:
     assert (details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]) == (8, 8)
 
 
-def test_usage_is_the_last_event_where_it_is_asked_for() -> None:
-    row = chunks_of(tokens_of("Hi."), demo().vocabulary)
-    events, answer = answers({"stream_options": {"include_usage": True}}, [row])
-    assert events[-1]["choices"] == [] and events[-1]["usage"] == answer["usage"]
-    assert all(event["usage"] is None for event in events[:-1])
-    events, _ = answers({"stream_options": {}}, [row])
-    assert all("usage" not in event for event in events)
-
-
-def test_log_probabilities_rejoin_to_the_content() -> None:
-    body = {"logprobs": True, "top_logprobs": 2}
-    choice = said("<think>é</think>Ça 你好 😊", body, logprob=True)
-    data = b"".join(bytes(entry["bytes"]) for entry in choice["logprobs"]["content"])
-    assert data.decode() == choice["message"]["content"] == "Ça 你好 😊"
-    thought = b"".join(bytes(entry["bytes"]) for entry in choice["logprobs"]["reasoning_content"])
-    assert thought.decode() == "é"
-    entry = choice["logprobs"]["content"][0]
-    assert entry["logprob"] == -0.5 and len(entry["top_logprobs"]) == 2
-
-
-def test_an_answer_without_content_has_no_entries() -> None:
-    choice = said(CALL, {**TOOLS, "logprobs": True}, logprob=True)
-    assert choice["logprobs"] == {"content": [], "refusal": None}
-
-
 def test_impossible_tokens_have_a_number_that_json_can_say() -> None:
     (token,) = tokens_of("a")
     chunk = Chunk("a", token, 0, logprob=float("-inf"), finish_reason="stop")
     _, answer = answers({"logprobs": True}, [[chunk]])
     assert answer["choices"][0]["logprobs"]["content"][0]["logprob"] == -9999.0
-
-
-def test_token_ids_and_marks_come_only_when_asked_for() -> None:
-    body = {"logprobs": True, "top_logprobs": 2}
-    text = "<think>a</think>bc"
-    assert "tokens" not in said(text, body, logprob=True)
-    choice = said(text, {**body, "return_token_ids": True}, logprob=True)
-    assert choice["token_ids"] == tokens_of(text)
-    assert [token["id"] for token in choice["tokens"]] == tokens_of(text)
-    assert [token["index"] for token in choice["tokens"]] == list(range(len(tokens_of(text))))
-    begin, thought, end, *rest = [token["part"] for token in choice["tokens"]]
-    assert (begin, thought, end) == ("mark", "reasoning", "mark") and set(rest) == {"content"}
-    first = choice["tokens"][0]
-    assert first["token"] == "<think>" and first["top_logprobs"][0]["id"] == first["id"]
-    assert (first["forced"], first["from_draft"], first["attempts"]) == (False, False, 0)
-    assert said(text, {"return_token_ids": True})["token_ids"] == tokens_of(text)
 
 
 def test_marks_say_what_is_not_allowed_and_what_was_rejected() -> None:

@@ -87,60 +87,10 @@ def row(text: str, **how: Any) -> list[Chunk]:
     return chunks_of(tokens, demo().vocabulary, opens_text=False, **how)
 
 
-def test_an_answer_has_the_shape_of_the_protocol() -> None:
-    events, answer = answers({"prompt": "a"}, [row(" bc")])
-    assert answer["object"] == events[0]["object"] == "text_completion"
-    assert answer["choices"] == [
-        {"index": 0, "text": " bc", "logprobs": None, "finish_reason": "stop"}
-    ]
-    assert answer["usage"]["total_tokens"] == 7 + len(row(" bc"))
-
-
-def test_marks_of_chats_are_plain_text_here() -> None:
-    text = "<think>a</think><tool_call>{}</tool_call>"
-    _, answer = answers({"prompt": "a"}, [row(text)])
-    assert answer["choices"][0]["text"] == text
-
-
-def test_the_prompt_is_echoed_before_each_choice() -> None:
-    body = {"prompt": ["One", "Two"], "n": 2, "echo": True}
-    events, answer = answers(body, [row(f" {i}") for i in range(4)])
-    texts = ["One 0", "One 1", "Two 2", "Two 3"]
-    assert [choice["text"] for choice in answer["choices"]] == texts
-    assert [choice["text"] for choice in folded(events, 4)] == texts
-    ids = demo().vocabulary.encode("One")
-    _, answer = answers({"prompt": ids, "echo": True}, [row(" 0")])
-    assert answer["choices"][0]["text"] == "One 0"
-
-
-def test_each_prompt_is_counted_once() -> None:
-    _, answer = answers({"prompt": ["One", "Two"], "n": 2}, [row(" x") for _ in range(4)])
-    assert answer["usage"]["prompt_tokens"] == 14
-
-
-def test_log_probabilities_have_the_text_and_the_place_of_each_token() -> None:
-    _, answer = answers({"prompt": "a", "logprobs": 2}, [row(" né 😊", logprob=True)])
-    choice = answer["choices"][0]
-    logprobs = choice["logprobs"]
-    assert "".join(logprobs["tokens"]) == choice["text"]
-    for text, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
-        assert choice["text"][offset:].startswith(text)
-    assert set(logprobs["token_logprobs"]) == {-0.5}
-    assert all(-0.5 in top.values() for top in logprobs["top_logprobs"])
-
-
 def test_the_token_itself_is_always_among_its_alternatives() -> None:
     chunk = Chunk("b", 98, 0, logprob=-3.0, top=(Alternative(97, -0.1),), finish_reason="length")
     _, answer = answers({"prompt": "a", "logprobs": 1}, [[chunk]], plain())
     assert answer["choices"][0]["logprobs"]["top_logprobs"] == [{"b": -3.0, "a": -0.1}]
-
-
-def test_token_ids_come_only_when_asked_for() -> None:
-    body = {"prompt": "a", "logprobs": 1, "return_token_ids": True}
-    _, answer = answers(body, [row(" bc", logprob=True)])
-    tokens = tokens_of(" bc", demo().vocabulary)
-    choice = answer["choices"][0]
-    assert choice["token_ids"] == [token["id"] for token in choice["tokens"]] == tokens
 
 
 @settings(max_examples=tries(100))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +12,8 @@ from mlxgen.server.errors import RequestError
 from mlxgen.server.messages import count_tokens, parse_messages
 from mlxgen.server.served_model import ServedModel
 
-from .apis import ANSWERS, MESSAGES, READ_CALL, answers
-from .kit import chunks_of, demo, news, refused, usage, whole_of, without
+from .apis import ANSWERS, MESSAGES, answers
+from .kit import demo, refused, without
 
 USER = {"role": "user", "content": "Hello"}
 BODY: dict[str, Any] = {"model": "claude-any", "max_tokens": 20, "messages": [USER]}
@@ -71,59 +69,6 @@ def test_the_blocks_of_a_stream_are_in_order(name: str, delays: list[int]) -> No
             assert is_open and event["index"] == index
             is_open = event["type"] != "content_block_stop"
     assert not is_open and len(message["content"]) == index + 1
-
-
-def test_thoughts_text_and_calls_are_blocks() -> None:
-    message = whole(ANSWERS["all of it"])
-    thought, text, first, second = message["content"]
-    assert thought["type"] == "thinking" and thought["thinking"] == "A file."
-    assert thought["signature"] and text == {"type": "text", "text": "I read."}
-    assert first["input"] == {"path": "/a"} and first["id"] != second["id"]
-    assert message["role"] == "assistant"
-    events, _ = answers(MESSAGES, ANSWERS["a call"])
-    begun = next(e["content_block"] for e in events if e["type"] == "content_block_start")
-    assert begun["input"] == {} and begun["name"] == "Read"
-
-
-def test_thoughts_that_were_switched_off_are_not_shown() -> None:
-    message = whole("Hi. <think>\nHm.\n</think>\n\nHello!", thinking={"type": "disabled"})
-    assert [block["type"] for block in message["content"]] == ["text"]
-
-
-def test_a_stop_sequence_is_the_reason_of_the_end() -> None:
-    reply = MESSAGES.call(stop_sequences=["END"]).reply(id="msg_1", created=0)
-    *chunks, last = chunks_of([104, 105], demo().vocabulary, finish="stop")
-    events = [*reply.start()]
-    for chunk in chunks:
-        events += reply.take(news(chunk))
-    events += reply.take(news(replace(last, stop="END"), 0, usage(7, 2, 4)))
-    message = whole_of(reply, events)
-    assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
-    assert without(message["usage"], "timings") == {
-        "input_tokens": 3,
-        "cache_read_input_tokens": 4,
-        "cache_creation_input_tokens": 0,
-        "output_tokens": 2,
-    }
-
-
-@pytest.mark.parametrize(
-    ("text", "finish", "reason"),
-    [
-        ("Hi", "length", "max_tokens"),
-        ("Hi", "stop", "end_turn"),
-        ("Hi", "filter", "end_turn"),
-        (READ_CALL, "stop", "tool_use"),
-    ],
-)
-def test_the_reason_of_the_end(text: str, finish: Any, reason: str) -> None:
-    message = whole(text, finish)
-    assert (message["stop_reason"], message["stop_sequence"]) == (reason, None)
-
-
-def test_a_call_that_was_cut_off_has_no_arguments() -> None:
-    message = whole(READ_CALL[:50], "length")
-    assert message["content"][0]["input"] == {} and message["stop_reason"] == "max_tokens"
 
 
 def test_a_failure_is_an_error_of_the_api() -> None:

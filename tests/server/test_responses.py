@@ -22,7 +22,7 @@ from mlxgen.server.errors import RequestError
 from mlxgen.server.reply import Event, Reply
 from mlxgen.server.responses import parse_responses
 
-from .apis import ANSWERS, READ_CALL, RESPONSES, answers, spoken
+from .apis import ANSWERS, RESPONSES, answers, spoken
 from .kit import demo, news, read_again
 
 SCHEMA: dict[str, Any] = {
@@ -128,59 +128,6 @@ def test_a_stream_keeps_its_laws_and_says_what_the_whole_says(
     assert last["type"] in ENDS and last["response"]["output"] == items
     assert last["response"] == answer
     Whole.model_validate(json.loads(json.dumps(answer, allow_nan=False)))
-
-
-def test_thoughts_text_and_calls_are_items_of_their_own() -> None:
-    answer = whole(ANSWERS["all of it"])
-    thought, text, one, two = answer["output"]
-    assert thought["content"] == [{"type": "reasoning_text", "text": "A file."}]
-    assert thought["summary"] == []
-    assert text["content"][0]["text"] == "I read." and text["role"] == "assistant"
-    for call in (one, two):
-        assert call["type"] == "function_call" and call["name"] == "Read"
-        assert json.loads(call["arguments"]) == {"path": "/a"}
-    assert one["call_id"] != two["call_id"]
-    assert answer["status"] == "completed" and answer["incomplete_details"] is None
-
-
-def test_thoughts_are_the_summary_if_one_is_asked_for() -> None:
-    thought, _ = whole(ANSWERS["thoughts"], reasoning={"summary": "auto"})["output"]
-    assert thought["summary"] == [{"type": "summary_text", "text": "A greeting."}]
-    assert "content" not in thought
-
-
-def test_an_answer_that_is_cut_off_is_incomplete_and_so_is_its_last_item() -> None:
-    *_, last = answers(RESPONSES, "Hello the", finish="length")[0]
-    assert last["type"] == "response.incomplete"
-    response = last["response"]
-    assert response["status"] == response["output"][-1]["status"] == "incomplete"
-    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
-    *others, cut = whole(READ_CALL[:50], "length")["output"]
-    assert not others and cut["type"] == "function_call" and cut["status"] == "incomplete"
-
-
-def test_the_usage_tells_cached_and_reasoning_tokens() -> None:
-    answer = whole(ANSWERS["thoughts"])
-    told = answer["usage"]
-    assert told["input_tokens"] == 7 and told["input_tokens_details"]["cached_tokens"] == 2
-    assert told["output_tokens"] == 5 and told["total_tokens"] == 12
-    assert told["output_tokens_details"]["reasoning_tokens"] > 0
-
-
-def test_a_response_says_what_it_was_asked_for_and_what_was_taken_of_it() -> None:
-    answer = whole(
-        "Hi",
-        instructions="Be brief.",
-        tools=[RESPONSES.tool(), {"type": "web_search"}],
-        metadata={"a": "b"},
-        temperature=0.5,
-        store=True,
-        text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
-    )
-    assert answer["instructions"] == "Be brief." and answer["metadata"] == {"a": "b"}
-    assert [tool["name"] for tool in answer["tools"]] == ["Read"]
-    assert answer["temperature"] == 0.5 and answer["store"] is False
-    assert answer["text"]["format"]["schema"] == {"type": "object"}
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from mlxgen.server.served_model import ServedModel
 from tests.fakes import byte_level_tokenizer
 
-from .apis import ANSWERS, APIS, CHAT, MESSAGES, READ_CALL, RESPONSES, SCHEMA, Api, Said, answers
-from .kit import demo, plain, refused, served, usage
+from .apis import ANSWERS, APIS, CHAT, MESSAGES, RESPONSES, SCHEMA, Api, Said, answers
+from .kit import demo, plain, refused, served
 from .running import ASK, Running
 
 EACH = pytest.mark.parametrize("api", APIS, ids=str)
@@ -55,34 +55,6 @@ def test_a_stream_says_what_the_whole_says(
     assert late == said(api, ANSWERS[name], finish=finish)
 
 
-@EACH
-def test_thoughts_text_and_calls_are_told_apart(api: Api) -> None:
-    answer = said(api, ANSWERS["all of it"])
-    assert (answer.thoughts, answer.text) == ("A file.", "I read.")
-    assert answer.calls == [("Read", {"path": "/a"})] * 2 and answer.reason == "calls"
-
-
-@EACH
-@pytest.mark.parametrize(
-    ("text", "finish", "reason"),
-    [
-        ("Hi", "stop", "stop"),
-        ("Hi", "filter", "stop"),
-        ("Hi", "length", "length"),
-        (READ_CALL, "stop", "calls"),
-        (READ_CALL[:50], "length", "length"),
-    ],
-)
-def test_an_answer_says_why_it_ended(api: Api, text: str, finish: Any, reason: str) -> None:
-    assert said(api, text, finish=finish).reason == reason
-
-
-@EACH
-def test_usage_counts_the_prompt_what_was_cached_of_it_and_the_answer(api: Api) -> None:
-    answer = said(api, "Hello there!", used=usage(9, 4, 6))
-    assert (answer.prompt, answer.cached, answer.completion) == (9, 6, 4)
-
-
 # ---- refusals ------------------------------------------------------------------------------------
 
 
@@ -97,12 +69,6 @@ def test_clients_recognise_a_prompt_that_is_too_long(api: Api) -> None:
 
 
 # ---- what is harmless is not refused -------------------------------------------------------------
-
-
-@EACH
-def test_any_name_of_a_model_is_served_and_repeated(api: Api) -> None:
-    assert said(api, "Hi", model="gpt-9").model == "gpt-9"
-    assert said(api, "Hi", model=None).model == said(api, "Hi", model="").model == "tiny"
 
 
 @EACH

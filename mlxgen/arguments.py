@@ -13,10 +13,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import __version__
-from .loading.sampling_defaults import CHOICES, SamplingChoice
-from .options.kv import KV_BITS, KV_GROUP_SIZE, KV_QUANT_START
+from .loading.generation_config import CHOICES, SamplingChoice
 from .options.rule import Rule, integer
-from .options.table import texts_in
+from .options.table import KV_BITS, KV_GROUP_SIZE, KV_QUANT_START, texts_in
 
 if TYPE_CHECKING:
     from .language_model import LanguageModel

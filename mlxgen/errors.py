@@ -30,7 +30,8 @@ copied with their fields and notes, so they pass through a process pool unchange
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -168,3 +169,21 @@ class StateError(MlxgenError, RuntimeError):
 def _again(kind: type[MlxgenError], *args: Any) -> MlxgenError:
     """Make an error with its message; pickle restores its fields afterwards."""
     return kind.__new__(kind, *args)
+
+
+@contextlib.contextmanager
+def failing(kind: type[LoadError], what: str) -> Iterator[None]:
+    """A context in which any error of another library says ``what`` has failed, in one line.
+
+    mlx-lm, transformers, tokenizers, sentencepiece and tiktoken may raise anything.
+    """
+    try:
+        yield
+    except MlxgenError:
+        raise
+    except Exception as error:
+        words = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, KeyError):
+            words = f"{words} is missing"
+        shown = words if len(words) <= 200 else f"{words[:200]}..."
+        raise kind(f"{what}: {shown}") from error

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from .arguments import OneModel, Parser, add_settings, load_model
 from .errors import MachineError, MlxgenError, OptionError, PromptError
 from .load import join
-from .loading.sampling_defaults import SamplingChoice, in_words, sampling_defaults
+from .loading.generation_config import SamplingChoice, in_words, sampling_defaults
 from .open_files import FILES, raise_limit
 from .options.rule import LOOPS
 from .options.table import OPTIONS, Recommended, SamplingOptions, check_together, checked

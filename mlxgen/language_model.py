@@ -42,13 +42,11 @@ from .filters import AllOf
 from .images import ImageProcessor
 from .loading.cache_dir import CacheDir
 from .loading.checkpoint import check_adapter, path_of
-from .loading.generation_config import NOTHING, frozen_options
+from .loading.generation_config import NOTHING, frozen_options, sampling_defaults
 from .loading.memory import MemoryPlan, check_memory
-from .loading.sampling_defaults import sampling_defaults
 from .machines.share import Share
 from .model import ModelRuntime
-from .options.kv import check_kv
-from .options.table import GenerationOptions, Recommended, checked, takes_options
+from .options.table import GenerationOptions, Recommended, check_kv, checked, takes_options
 from .tokens import Vocabulary
 
 logger = logging.getLogger(__name__)

@@ -24,8 +24,8 @@ from .loading.cache_dir import CacheDir
 from .loading.checkpoint import Checkpoint, Part, check_adapter, path_of
 from .loading.memory import check_memory, wirable
 from .loading.predictors.layout import layout_of
-from .options.kv import check_kv
-from .options.rule import DRAFTS
+from .options.rule import DRAFTS, integer
+from .options.table import check_kv
 
 if TYPE_CHECKING:
     from .language_model import LanguageModel
@@ -97,7 +97,8 @@ def load(
     subclasses, with a message that says what to do.
     """
     check_kv(kv_bits, kv_group_size, kv_quant_start)
-    _check_context(max_context)
+    if max_context is not None:
+        integer(None, 2).check("max_context", max_context)
     CacheDir.of(cache_dir, cache_dir_bytes)  # now, as reading weights takes long
     _wired(wired_limit)
     wanted = _Wanted(
@@ -151,11 +152,6 @@ def load(
     lm.draft = draft
     _wire(lm, wired_limit)
     return lm
-
-
-def _check_context(given: Any) -> None:
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 2):
-        raise OptionError("max_context", f"expected an integer from 2, got {given!r}")
 
 
 def join(wanted: _Wanted | None = None) -> Machines | None:
@@ -265,7 +261,7 @@ def _alone(do: Callable[[], T]) -> T:
 
 def _agree(share: Share, found: Checkpoint, wanted: _Wanted) -> None:
     """Raise ``MachineError`` on all ranks if they differ in what they are about to load."""
-    from .loading.fingerprint import fingerprint
+    from .loading.safetensors import fingerprint
     from .machines.agreement import MODEL_FILE, agree, versions
 
     machines = share.machines

@@ -51,14 +51,13 @@ from .engine.step.runner import Runner
 from .engine.step.step import Loop
 from .engine.step.watched import Watch, WatchedLoop
 from .engine.stream import Stream
-from .errors import AdapterError, CapacityError, PromptError
+from .errors import AdapterError, CapacityError, PromptError, failing
 from .images import ImageProcessor, Patch
 from .loading.adapter import adapted
 from .loading.cache_dir import CacheDir
-from .loading.failing import failing
-from .loading.images import image_processor
 from .loading.memory import MemoryPlan, memory_limit, wirable
 from .loading.model_config import max_context_of
+from .loading.pair import image_processor
 from .machines.called import Called, forbid_calls
 from .machines.share import Share
 from .sampling import Sampler

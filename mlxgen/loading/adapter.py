@@ -19,9 +19,8 @@ import mlx.nn as nn
 import mlx_lm.utils
 from mlx.utils import tree_flatten, tree_unflatten
 
-from ..errors import AdapterError
-from .checkpoint import tensor_shapes
-from .failing import failing
+from ..errors import AdapterError, failing
+from .safetensors import tensors_in
 from .sharding import Split
 
 _LEAVES = ("lora_a", "lora_b", "m")
@@ -46,8 +45,8 @@ def adapted(model: Any, folder: Path) -> Any:
     with failing(AdapterError, unfit):
         twin = mlx_lm.utils.load_adapters(_twin(model, {}), str(folder))
     twin.eval()
-    given, have = tensor_shapes(folder / "adapters.safetensors"), _shapes(twin)
-    wrong = [f"{name} {shape}" for name, shape in given.items() if have.get(name) != shape]
+    given, have = tensors_in(folder / "adapters.safetensors"), _shapes(twin)
+    wrong = [f"{name} {t.shape}" for name, t in given.items() if have.get(name) != t.shape]
     new = {name for name in have if name not in before and _leaf(name) in _LEAVES}
     wrong += [f"{name} is missing" for name in sorted(new - set(given))]
     if wrong:

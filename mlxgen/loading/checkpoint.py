@@ -1,9 +1,9 @@
 """A model's files on disk, checked before the model is loaded.
 
 Owns what names, sizes and headers alone tell: the configuration, which weight files
-there are, their size, and the shapes of their tensors. Must never know MLX or mlx-lm, nor
-read the tensors' data. Invariant: a ``Checkpoint`` has a readable ``config.json`` with a
-``model_type``, and its weight files are as long as their headers say.
+there are, and the sizes of their tensors. Must never know MLX or mlx-lm, nor read the tensors'
+data. Invariant: a ``Checkpoint`` has a readable ``config.json`` with a ``model_type``, and its
+weight files are as long as their headers say.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..errors import (
     UnsupportedModelError,
     WeightsError,
 )
-from .safetensors import read_head
+from .safetensors import BROKEN, tensors_in
 
 Part: TypeAlias = Callable[[Path], Collection[str] | None]
 """Gives the names of the weight files that are necessary, or ``None`` for all, of a folder that may
@@ -36,9 +36,6 @@ HEADS = "mtp*.safetensors"
 _LEFT_OUT = "the multi-token-prediction head is left out"
 logger = logging.getLogger(__name__)
 
-_DEEPEST = 100  # levels of a JSON file; no configuration has ten, and its readers may recurse
-# What unexpected JSON raises where it is read.
-_BROKEN = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 _OTHER_FORMATS = {"*.gguf": "GGUF", "pytorch_model*.bin": "PyTorch", "*.npz": "NumPy"}
 
 
@@ -59,10 +56,10 @@ class Checkpoint:
         """
         config = config_of(folder)
         files = _weight_files(folder, None if part is None else part(folder))
-        tensors = {name: size for file in files for name, size in _tensor_sizes(file).items()}
+        tensors = {name: each.nbytes for file in files for name, each in tensors_in(file).items()}
         for file in sorted(folder.glob(HEADS)):
             try:
-                tensors.update(_tensor_sizes(file))
+                tensors |= {name: each.nbytes for name, each in tensors_in(file).items()}
             except WeightsError as error:
                 logger.warning(f"{_LEFT_OUT}: %s", error)
         return cls(folder, config, tensors)
@@ -105,27 +102,13 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; raises ``LoadError`` if there is none to read."""
     try:
         value = json.loads(path.read_text(encoding="utf-8-sig"))
-        _check_depth(value)
     except (OSError, ValueError) as error:
         raise LoadError(f"{path} cannot be read as JSON: {error}; download it again") from error
     except RecursionError as error:
-        raise LoadError(
-            f"{path} is nested more than {_DEEPEST} levels deep; download it again"
-        ) from error
+        raise LoadError(f"{path} is nested too deeply; download it again") from error
     if not isinstance(value, dict):
         raise LoadError(f"{path} does not hold a JSON object; download it again")
     return value
-
-
-def _check_depth(value: Any) -> None:
-    """Raise ``RecursionError`` for what the parser reads and others cannot walk through."""
-    level = [value] if isinstance(value, dict | list) else []
-    for _ in range(_DEEPEST):
-        values = (v.values() if isinstance(v, dict) else v for v in level)
-        level = [item for items in values for item in items if isinstance(item, dict | list)]
-        if not level:
-            return
-    raise RecursionError
 
 
 def _weight_files(folder: Path, needed: Collection[str] | None) -> list[Path]:
@@ -168,7 +151,7 @@ def _promised(folder: Path) -> set[str]:
     try:
         named = read_json(folder / "model.safetensors.index.json")["weight_map"].values()
         return {str(name) for name in named}
-    except (LoadError, *_BROKEN):
+    except (LoadError, *BROKEN):
         return set()
 
 
@@ -213,50 +196,6 @@ def check_adapter(folder: Path) -> int:
             )
     try:
         read_json(folder / "adapter_config.json")
-        return tensor_bytes(folder / "adapters.safetensors")
+        return sum(each.nbytes for each in tensors_in(folder / "adapters.safetensors").values())
     except LoadError as error:
         raise AdapterError(f"the adapter is broken: {error}") from error
-
-
-def tensor_bytes(path: Path) -> int:
-    """The size of a safetensors file's data; raises ``WeightsError`` unless it is complete."""
-    _, start, end = _read_header(path)
-    return end - start
-
-
-def _tensor_sizes(path: Path) -> dict[str, int]:
-    """The bytes of every tensor in a safetensors file; raises as ``tensor_bytes``."""
-    header, _, _ = _read_header(path)
-    places = {name: entry["data_offsets"] for name, entry in header.items()}
-    return {name: int(end) - int(start) for name, (start, end) in places.items()}
-
-
-def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor in a safetensors file, from its header."""
-    header, _, _ = _read_header(path)
-    return {name: tuple(entry["shape"]) for name, entry in header.items()}
-
-
-def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
-    """The header of a safetensors file, and where its data starts and ends."""
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            head = read_head(file, advice="download it again")
-        header, start = json.loads(head[8:]), len(head)
-        header.pop("__metadata__", None)
-        places = [entry["data_offsets"] for entry in header.values()]
-        end = start + max((int(last) for first, last in places if int(first) >= 0), default=0)
-        for entry in header.values():
-            tuple(entry["shape"])
-    except OSError as error:
-        raise WeightsError(f"{path} cannot be read: {error.strerror or error}") from error
-    except _BROKEN as error:
-        raise WeightsError(
-            f"{path} has a broken header ({type(error).__name__}); download it again"
-        ) from error
-    if end > size:
-        raise WeightsError(
-            f"{path} is truncated: expected {end:,} bytes, got {size:,}; download it again"
-        )
-    return header, start, end

@@ -1,4 +1,8 @@
-"""``generation_config.json``: how a model's makers want it sampled, and what ends its text.
+"""How a model's makers want it sampled, what ends its text, and how tokens are chosen by default.
+
+One rule for all chats of the library, the commands and the server: what ``generation_config.json``
+recommends, and if it recommends nothing, ``BALANCED``. Raw text of the library and of ``--raw`` is
+continued greedily.
 
 Owns which of its values have a meaning here, and what happens to invalid ones. Must never know who
 asks for a generation. Invariant: reading it never fails; what is malformed or out of range is left
@@ -11,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from ..errors import LoadError, OptionError
 from ..options.table import OPTIONS, Recommended, checked, understood
@@ -31,6 +35,25 @@ def frozen_options(given: Recommended | Mapping[str, Any]) -> Recommended:
 
 NOTHING = frozen_options({})
 """The recommendation of makers who make none."""
+
+
+SamplingChoice: TypeAlias = Literal["model", "greedy", "openai"]
+CHOICES: tuple[SamplingChoice, ...] = ("model", "greedy", "openai")
+
+BALANCED: Mapping[str, Any] = MappingProxyType({"temperature": 0.7, "top_p": 0.95, "min_p": 0.05})
+GREEDY: Mapping[str, Any] = MappingProxyType({"temperature": 0.0})
+OPENAI: Mapping[str, Any] = MappingProxyType({"temperature": 1.0, "top_p": 1.0})
+
+
+def sampling_defaults(choice: SamplingChoice, recommended: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that hold by default; ``model`` is the rule of the module."""
+    chosen = {"model": recommended or BALANCED, "greedy": GREEDY, "openai": OPENAI}
+    return dict(chosen[choice])
+
+
+def in_words(options: Mapping[str, Any]) -> str:
+    """Sampling options for a line of the log."""
+    return ", ".join(f"{name} {value:g}" for name, value in options.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

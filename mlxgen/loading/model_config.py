@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 MAX_CONTEXT = (
@@ -18,18 +18,26 @@ HEADS = ("num_attention_heads", "n_heads", "num_heads", "n_head")
 EXPERTS = ("num_experts_per_tok", "moe_top_k", "top_k_experts", "num_experts_per_token")
 
 
+LAYERS = ("num_hidden_layers", "n_layers", "num_layers", "n_layer")
+WIDTHS = ("hidden_size", "d_model", "dim", "n_embd")
+
+
+def levels(config: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """A configuration, and the part of it that describes the text model, if that is apart."""
+    nested = config.get("text_config")
+    return (config, nested) if isinstance(nested, Mapping) else (config,)
+
+
 def max_context_of(config: Mapping[str, Any]) -> int | None:
     """The tokens of prompt and answer together that a configuration allows; ``None`` if it does not
     say. YaRN extends the length that the model was trained with by a factor."""
     known = number_of(config, MAX_CONTEXT)
-    nested = config.get("text_config")
-    for level in (config, nested if isinstance(nested, Mapping) else {}):
+    for level in levels(config):
         for name in ("rope_scaling", "rope_parameters"):
             rope = level.get(name)
-            if not isinstance(rope, Mapping) or "yarn" not in (
-                rope.get("rope_type"),
-                rope.get("type"),
-            ):
+            if not isinstance(rope, Mapping):
+                continue
+            if "yarn" not in (rope.get("rope_type"), rope.get("type")):
                 continue
             length, factor = rope.get("original_max_position_embeddings"), rope.get("factor")
             if isinstance(length, int) and isinstance(factor, int | float) and factor >= 1:
@@ -39,17 +47,12 @@ def max_context_of(config: Mapping[str, Any]) -> int | None:
 
 def number_of(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     """The first positive number under one of these names, or ``None``."""
-    nested = config.get("text_config")
-    for level in (config, nested if isinstance(nested, Mapping) else {}):
+    for level in levels(config):
         for name in names:
             value = level.get(name)
             if isinstance(value, int) and value > 0:
                 return value
     return None
-
-
-LAYERS = ("num_hidden_layers", "n_layers", "num_layers", "n_layer")
-WIDTHS = ("hidden_size", "d_model", "dim", "n_embd")
 
 
 def kv_bytes_of(config: Mapping[str, Any], bytes_each: int = 2) -> int | None:
@@ -60,9 +63,7 @@ def kv_bytes_of(config: Mapping[str, Any], bytes_each: int = 2) -> int | None:
     out, and elsewhere they count as if they grew.
     """
     layers = number_of(config, LAYERS)
-    nested = config.get("text_config")
-    level = {**config, **nested} if isinstance(nested, Mapping) else config
-    kinds = level.get("layer_types")
+    kinds = levels(config)[-1].get("layer_types", config.get("layer_types"))
     if isinstance(kinds, list):
         layers = sum("full" in str(kind) for kind in kinds) or layers
     latent = number_of(config, ("kv_lora_rank",))

@@ -23,12 +23,13 @@ import mlx.core as mx
 import mlx_lm.utils
 from mlx.utils import tree_flatten
 
-from ..errors import LoadError, UnsupportedModelError, WeightsError
+from ..errors import LoadError, UnsupportedModelError, WeightsError, failing
+from ..images import ImageProcessor
 from .adapter import adapted, fused
 from .checkpoint import Checkpoint, Part, config_of, missing_files, template_beside
-from .failing import failing
 from .generation_config import NAME as GENERATION_CONFIG
 from .generation_config import GenerationConfig
+from .model_config import levels
 from .predictors.head import HeadPredictor
 from .predictors.reading import read_predictor, without_head
 from .sharding import Group, Split, partly
@@ -114,9 +115,7 @@ def part_of(group: Group, *, adapter: bool) -> Part:
 
 def _vocab_size(config: Mapping[str, Any]) -> int | None:
     """The most tokens that the model may have logits for, if its configuration says so."""
-    nested = config.get("text_config")
-    levels = (config, nested if isinstance(nested, Mapping) else {})
-    sizes = [level.get("vocab_size") for level in levels]
+    sizes = [level.get("vocab_size") for level in levels(config)]
     return max((size for size in sizes if isinstance(size, int) and size > 0), default=None)
 
 
@@ -221,3 +220,22 @@ def _classes(config: Mapping[str, Any]) -> tuple[Any, Any]:
         ) from error
     calling = failing(LoadError, f"config.json does not describe a {kind} model")
     return calling(model), SimpleNamespace(from_dict=calling(arguments.from_dict))
+
+
+def image_processor(model: Any, tokenizer: Any, config: Mapping[str, Any]) -> ImageProcessor | None:
+    """What reads images for a model; ``None`` for a model that takes none.
+
+    A model takes images if mlx-lm has a processor for it, if it was loaded with its vision tower,
+    and if the tokenizer knows the token of a patch.
+    """
+    if not config.get("vision_config") or not hasattr(model, "embed_inputs"):
+        return None
+    try:
+        from mlx_lm.processors import load_processor
+    except ImportError:  # an mlx-lm without any
+        return None
+    own = load_processor(model, dict(config))
+    token = None if own is None else tokenizer.convert_tokens_to_ids(own.image_token)
+    if token is None or token == getattr(tokenizer, "unk_token_id", None):
+        return None
+    return ImageProcessor(own, int(token))

@@ -24,9 +24,8 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from ..errors import UnsupportedModelError
+from ..errors import UnsupportedModelError, failing
 from .checkpoint import read_json
-from .failing import failing
 
 Group: TypeAlias = Any  # mx.distributed.Group, or whatever has its ``rank()`` and ``size()``
 Kind: TypeAlias = Literal["tensor", "pipeline"]

@@ -71,6 +71,19 @@ def integer(default: int | None, low: int, high: int | None = None) -> Rule:
     return Rule(default, f"an integer {span}", read, low, high)
 
 
+def one_of(*values: int) -> Rule:
+    """One of these integers; there is no default."""
+
+    def read(value: Any) -> int:
+        number = whole(value)
+        if number not in values:
+            raise ValueError(repr(number))
+        return number
+
+    *most, last = map(str, values)
+    return Rule(None, f"{', '.join(most)} or {last}", read)
+
+
 def _number(value: Any, *, low: float, high: float) -> float:
     if (
         isinstance(value, bool)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypedDict,
 
 from ..errors import OptionError
 from . import rule
-from .rule import ABOVE_ZERO, Rule, integer, number
+from .rule import ABOVE_ZERO, Rule, integer, number, one_of
 
 if TYPE_CHECKING:
     from ..filters.protocol import Filter, Specification
@@ -360,6 +360,24 @@ def check_together(values: Mapping[str, Any]) -> None:
         )
     if values["close_json"] and not values["filters"]:
         raise OptionError("close_json", "needs a filter, such as filters=[JsonSchema(schema)]")
+
+
+KV_BITS = one_of(2, 3, 4, 5, 6, 8)
+KV_GROUP_SIZE = one_of(32, 64, 128)
+KV_QUANT_START = integer(0, 0, 1 << 31)
+
+
+def check_kv(bits: int | None, group_size: int | None, start: int) -> None:
+    """Raise ``OptionError`` for ways to quantise a KV cache that no model could do with."""
+    KV_QUANT_START.check("kv_quant_start", start)
+    if bits is not None:
+        KV_BITS.check("kv_bits", bits)
+    if group_size is not None:
+        KV_GROUP_SIZE.check("kv_group_size", group_size)
+    if bits is None:
+        for name, given in (("kv_group_size", group_size), ("kv_quant_start", start)):
+            if given:
+                raise OptionError(name, "has no effect without kv_bits; set that, too")
 
 
 def takes_options(function: F) -> F:

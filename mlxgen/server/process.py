@@ -25,7 +25,7 @@ import uvicorn
 
 from ..errors import MachineError, OptionError
 from ..loading.cache_dir import CacheDir
-from ..loading.sampling_defaults import in_words
+from ..loading.generation_config import in_words
 from ..open_files import FILES, raise_limit
 from . import stop_signals
 from .app import make_app

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..chat.dialect import Dialect
-from ..loading.sampling_defaults import BALANCED, SamplingChoice, sampling_defaults
+from ..loading.generation_config import BALANCED, SamplingChoice, sampling_defaults
 from ..tokens import Vocabulary
 from .registry import Registry
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mlxgen import LanguageModel
-from mlxgen.loading.sampling_defaults import GREEDY
+from mlxgen.loading.generation_config import GREEDY
 from mlxgen.tokens import Token
 
 from .scripted import ScriptedModel

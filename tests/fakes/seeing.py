@@ -13,7 +13,7 @@ from mlx_lm.models.muse_spark import Model, ModelArgs
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 
 from mlxgen import LanguageModel
-from mlxgen.loading.sampling_defaults import GREEDY
+from mlxgen.loading.generation_config import GREEDY
 
 from .muse_kernels import use_plain_kernels
 from .tokenizers import byte_level_tokenizer

@@ -16,7 +16,7 @@ from mlxgen.engine.request.accept import rewind
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.accepting import Event
 from mlxgen.engine.step.handle import Handle
-from mlxgen.loading.sampling_defaults import GREEDY
+from mlxgen.loading.generation_config import GREEDY
 from mlxgen.tokens import Token, Vocabulary
 
 from .paces import Still

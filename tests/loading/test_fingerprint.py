@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mlxgen.loading.fingerprint import fingerprint
+from mlxgen.loading.safetensors import fingerprint
 
 MODEL = Path(__file__).parents[2] / "mlxgen" / "demo" / "model"
 

@@ -340,12 +340,7 @@ BROKEN: dict[str, tuple[Break, type[mlxgen.LoadError], str]] = {
     "config nested without end": (
         lambda f: nest(f, "config.json", 100_000),
         mlxgen.LoadError,
-        "config.json is nested more than 100 levels deep",
-    ),
-    "config nested as deep as a parser goes": (
-        lambda f: nest(f, "config.json", 500),
-        mlxgen.LoadError,
-        "config.json is nested more than 100 levels deep",
+        "config.json is nested too deeply",
     ),
     "an end token is an object": (
         lambda f: change_config(f, eos_token_id={"a": 1}),
@@ -498,7 +493,7 @@ def test_an_adapter_nested_without_end_is_refused(pristine: Path, tmp_path: Path
     with pytest.raises(mlxgen.AdapterError, match="the adapter is broken"):
         mlxgen.load(pristine, adapter=adapter)
     nest(adapter, "adapter_config.json", 100_000)
-    with pytest.raises(mlxgen.AdapterError, match=r"the adapter is broken.*nested more than 100"):
+    with pytest.raises(mlxgen.AdapterError, match=r"the adapter is broken.*nested too deeply"):
         mlxgen.load(pristine, adapter=adapter)
 
 

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from mlxgen.engine.options import Options
-from mlxgen.loading.sampling_defaults import CHOICES, GREEDY, SamplingChoice, sampling_defaults
+from mlxgen.loading.generation_config import CHOICES, GREEDY, SamplingChoice, sampling_defaults
 from mlxgen.server.ask import Ask
 from mlxgen.server.chat import parse_chat
 from mlxgen.server.completions import parse_completion

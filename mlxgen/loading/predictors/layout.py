@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..model_config import levels
+
 BLOCK = "model.layers.0."
 """The decoder layer, as the first one of a model by itself."""
 
@@ -102,7 +104,7 @@ def layout_of(
     config: Mapping[str, Any], names: Collection[str]
 ) -> tuple[Layout, dict[str, str]] | None:
     """The layout of the head among these tensors, with its ``named``; ``None`` for no head."""
-    layers = text_level(config).get("num_hidden_layers")
+    layers = levels(config)[-1].get("num_hidden_layers")
     if not isinstance(layers, int) or config.get("model_file") is not None:  # its own code
         return None
     for layout in LAYOUTS:
@@ -113,11 +115,5 @@ def layout_of(
 
 def unknown(config: Mapping[str, Any], names: Collection[str]) -> str | None:
     """A tensor that looks as if it were of a head, among those without a known layout."""
-    layer = f".layers.{text_level(config).get('num_hidden_layers')}."
+    layer = f".layers.{levels(config)[-1].get('num_hidden_layers')}."
     return next((name for name in names if ".mtp" in f".{name}" or layer in name), None)
-
-
-def text_level(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a configuration that describes the text model."""
-    nested = config.get("text_config")
-    return nested if isinstance(nested, Mapping) else config

@@ -23,11 +23,11 @@ import mlx.nn as nn
 import mlx_lm.utils
 from mlx_lm.models.cache import make_prompt_cache
 
-from ...errors import LoadError, WeightsError
+from ...errors import LoadError, WeightsError, failing
 from ..checkpoint import HEADS, Checkpoint
-from ..failing import failing
+from ..model_config import levels
 from .head import Head, HeadPredictor, inner_of
-from .layout import BLOCK, DEEPSEEK, Layout, layout_of, text_level, unknown
+from .layout import BLOCK, DEEPSEEK, Layout, layout_of, unknown
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def without_head(make: Callable[[Any], Any], config: Mapping[str, Any]) -> Calla
 
     mlx-lm drops it for most architectures, for DeepSeek V3 only if the model has 61 layers.
     """
-    layers = text_level(config).get("num_hidden_layers")
+    layers = levels(config)[-1].get("num_hidden_layers")
     if not isinstance(layers, int):
         return make
 
@@ -120,7 +120,7 @@ class _Reader:
         config = self._source.config
         experts = any("experts." in name or "switch_mlp." in name for name in self._names)
         changes: dict[str, Any] = {**_ONE_LAYER, "first_k_dense_replace": 0 if experts else 1}
-        level = text_level(config)
+        level = levels(config)[-1]
         if level is not config:
             changes = {"text_config": {**level, **changes}}
         if isinstance(how := config.get("quantization"), Mapping):  # not what single layers have
@@ -206,7 +206,7 @@ def _stacked(weights: dict[str, mx.array]) -> dict[str, mx.array]:
 
 def _published(message: str, layout: Layout, config: Mapping[str, Any]) -> str:
     """A message with the makers' names of tensors."""
-    layers = text_level(config).get("num_hidden_layers")
+    layers = levels(config)[-1].get("num_hidden_layers")
     starts = {part: start.format(n=layers) for start, part in layout.names.items()}
 
     def theirs(match: re.Match[str]) -> str:

@@ -9,12 +9,8 @@ gives one line there and exit status 2. Slow imports come only after the argumen
 from __future__ import annotations
 
 import argparse
-import contextlib
 import io
 import os
-import select
-import shutil
-import stat
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,26 +20,33 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .arguments import OneModel, Parser, add_settings, load_model
-from .errors import MachineError, MlxgenError, OptionError, PromptError
+from .errors import MachineError, MlxgenError, OptionError
 from .load import join
 from .loading.generation_config import SamplingChoice, in_words, sampling_defaults
 from .open_files import FILES, raise_limit
 from .options.rule import LOOPS
 from .options.table import OPTIONS, Recommended, SamplingOptions, check_together, checked
-from .terminal.files import parse_json, read_form
+from .terminal.asked import (
+    FLAGS,
+    NUMBERS,
+    engine_options,
+    forms_of,
+    make_prompt,
+    read_first,
+    read_prompt,
+    template_variables,
+)
 from .terminal.interrupt import end_as_interrupted, leaving_at_once
-from .terminal.json_lines import json_line
 from .terminal.painter import Painter, legend, wants_colour
-from .terminal.report import report, unheld
+from .terminal.report import NAME, json_line, report, say, unheld
 from .terminal.trace import Trace
-from .words import broken, counted
+from .words import counted
 
 if TYPE_CHECKING:
     from .engine import Chunk, Usage
     from .language_model import LanguageModel
     from .tokens import Vocabulary
 
-NAME = "mlxgen.generate"
 COMMON = (
     *("--model", "--draft", "--max-context", "--cache-dir", "--prompt", "--system"),
     *("--image", "--chat", "--resume", "--raw", "--max-tokens", "--thinking-budget"),
@@ -66,7 +69,6 @@ ALIASES = {  # see arguments.ALIASES
     "--chat-template-config": "--chat-template-args",
     "--chat-template-kwargs": "--chat-template-args",
 }
-PATIENCE = 2.0  # seconds without standard input, after which a line says so
 LOST, WRONG, INTERRUPTED = 1, 2, 130  # exit statuses; the last is 128 and the signal's number
 EXAMPLES = """\
 examples:
@@ -83,34 +85,6 @@ DEMO = (
     " for a real one, use --model FOLDER or --model mlx-community/Qwen3-4B-4bit"
 )
 
-# Options that go to the engine under the same name.
-NUMBERS = (
-    "max_tokens",
-    "min_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "top_n_sigma",
-    "min_k",
-    "adaptive_target",
-    "adaptive_decay",
-    "ban_strength",
-    "xtc_probability",
-    "xtc_threshold",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_context_size",
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-    "seed",
-    "num_draft_tokens",
-    "thinking_budget",
-)
-FLAGS = ("ignore_eos", "heal", "close_json", "stop_in_reasoning")
 UNSET = {name: OPTIONS[name].rule.default for name in Recommended.__annotations__}
 DEFAULTS = {  # those that differ from the engine's
     **dict.fromkeys(Recommended.__annotations__, "see --sampling-defaults"),
@@ -335,9 +309,8 @@ def run_chat(
     launched: bool,
 ) -> int:
     """Converse until the input ends; returns the exit status."""
-    from .terminal.conversation import Conversation
-    from .terminal.converse import converse
-    from .terminal.kept import resumed
+    from .terminal.chat import converse
+    from .terminal.conversation import Conversation, resumed
 
     conversation = resumed() if arguments.resume else Conversation()
     conversation.system = arguments.system or conversation.system
@@ -346,7 +319,7 @@ def run_chat(
     conversation.allow_control_tokens = arguments.allow_control_tokens
     options.pop("filters", None)
     conversation.configure(
-        {**conversation.settings, **options}, {**conversation.forms, **_forms(arguments)}
+        {**conversation.settings, **options}, {**conversation.forms, **forms_of(arguments)}
     )
     told = report if arguments.verbose else None
     notice = f"{NAME}: {DEMO}" if _is_demo(lm, arguments) else None
@@ -405,134 +378,6 @@ def stream_text(
     return status
 
 
-# ---- input ----
-
-
-def read_first(arguments: argparse.Namespace) -> str | None:
-    """The first message of a conversation, if one was given."""
-    for name in ("json", "image"):
-        if getattr(arguments, name):
-            raise OptionError(name, "cannot be used with --chat; leave out one of them")
-    if arguments.text is None and arguments.prompt is None:
-        return None
-    if "-" in (arguments.text, arguments.prompt):
-        raise OptionError("prompt", "with --chat, standard input is the conversation; leave out -")
-    return read_prompt(arguments)
-
-
-def read_prompt(arguments: argparse.Namespace) -> str:
-    """The prompt's text, from the arguments or standard input."""
-    if arguments.text is not None and arguments.prompt is not None:
-        raise OptionError("prompt", "given twice; use either --prompt or the argument")
-    text: str | None = arguments.prompt if arguments.text is None else arguments.text
-    if text == "-" or (text is None and _is_piped() and not arguments.chat):
-        text = _standard_input()
-    elif text is None:
-        raise PromptError('there is no prompt; pass one, such as mlxgen.generate "Hello"')
-    elif _is_piped() and not (arguments.chat or arguments.raw or arguments.launched):
-        text = "\n\n".join(filter(None, (text, _standard_input())))
-    if not (text if arguments.raw else text.strip()):
-        raise PromptError("the prompt is empty; pass some text")
-    for name, value in (("prompt", text), ("system message", arguments.system)):
-        if value is not None and any("\ud800" <= c <= "\udfff" for c in value):
-            raise PromptError(f"the {name} is not valid UTF-8 text")
-    for name in ("system", "image", "chat_template_args", "allow_control_tokens"):
-        if arguments.raw and getattr(arguments, name):
-            raise OptionError(
-                name, "cannot be used with --raw, which has no chat template; leave out one of them"
-            )
-    if arguments.heal and not arguments.raw:
-        raise OptionError("heal", "needs --raw, as a chat ends where a new message begins")
-    return text
-
-
-def _is_piped() -> bool:
-    """Whether standard input is a pipe or a file, which has an end."""
-    try:
-        mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):
-        return False
-    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
-
-
-def _standard_input() -> str:
-    with contextlib.suppress(OSError, ValueError):  # what is not a file of the system is there
-        if not select.select([sys.stdin], [], [], PATIENCE)[0]:
-            say("waiting for standard input; to leave it out, add </dev/null")
-    try:
-        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise PromptError(f"standard input is not UTF-8 text ({error.reason})") from error
-
-
-def make_prompt(lm: LanguageModel, text: str, arguments: argparse.Namespace) -> Any:
-    """The prompt for the engine: raw text or chat messages."""
-    if arguments.raw:
-        return text
-    if not lm.tokenizer.has_chat_template:
-        raise PromptError(f"{lm.name} has no chat template; use --raw to continue a text")
-    messages: list[dict[str, Any]] = [{"role": "user", "content": text}]
-    if arguments.image:
-        from .images import Source
-
-        images = [{"type": "image", "image": Source(file, "image")} for file in arguments.image]
-        messages[0]["content"] = [*images, {"type": "text", "text": text}]
-    if arguments.system is not None:
-        messages.insert(0, {"role": "system", "content": arguments.system})
-    from .chat import Chat
-
-    return Chat(
-        messages,
-        template=template_variables(arguments),
-        allow_control_tokens=arguments.allow_control_tokens,
-    )
-
-
-def template_variables(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The variables for the chat template, apart from the messages."""
-    text = arguments.chat_template_args
-    given = parse_json("chat_template_args", "{}" if text is None else text)
-    if not isinstance(given, dict):
-        raise OptionError(
-            "chat_template_args",
-            'expected a JSON object of variables, such as {"enable_thinking": false}',
-        )
-    return given
-
-
-def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options for ``LanguageModel.stream``, without those that were not given."""
-    names = (*NUMBERS, *FLAGS, "dry_sequence_breakers", "loops", "stop", "banned")
-    options = {name: getattr(arguments, name) for name in names}
-    forms = _forms(arguments)
-    if forms:
-        from .terminal.conversation import FORMS
-
-        options["filters"] = [FORMS[kind](source) for kind, source in forms.items()]
-    elif arguments.close_json:
-        raise OptionError("close_json", "needs a filter; add --json-schema, --regex or --lark")
-    if arguments.json:
-        options["top_logprobs"] = arguments.top_logprobs or 0
-    elif arguments.show_probs and not arguments.chat:  # a chat keeps them anyway
-        options["top_logprobs"] = 0
-    if arguments.top_logprobs is not None and not arguments.json:
-        raise OptionError("top_logprobs", "only --json shows them; add it")
-    if arguments.num_draft_tokens is not None and arguments.draft == "off":
-        raise OptionError("num_draft_tokens", "has no effect with --draft off; leave out one")
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _forms(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the text must match: a schema, an expression, a grammar; by kind."""
-    names = {"json": "json_schema", "regex": "regex", "lark": "lark"}
-    given = {kind: getattr(arguments, name) for kind, name in names.items()}
-    return {
-        kind: read_form(kind, names[kind], source)
-        for kind, source in given.items()
-        if source is not None
-    }
-
-
 # ---- output ----
 
 
@@ -559,20 +404,12 @@ def _is_demo(lm: LanguageModel, arguments: argparse.Namespace) -> bool:
 def _plain_renderer(arguments: argparse.Namespace) -> Callable[[Chunk, Usage | None], str]:
     """The text itself; on a terminal, lines are broken between words, but not those of a form."""
     is_screen = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    if not is_screen or _forms(arguments):
+    if not is_screen or forms_of(arguments):
         return lambda chunk, usage: chunk.text
     from .terminal.screens import Wrapper, width
 
     wrapper = Wrapper(width)
     return lambda chunk, usage: wrapper.push(chunk.text)
-
-
-def say(line: str) -> None:
-    """Print one line on standard error."""
-    if sys.stderr is not None:  # print() would use standard output instead
-        line = f"{NAME}: {line}"
-        columns = shutil.get_terminal_size().columns if sys.stderr.isatty() else len(line)
-        print(broken(line, columns), file=sys.stderr, flush=True)
 
 
 def _as_typed(error: MlxgenError) -> str:

@@ -23,5 +23,6 @@ def broken(text: str, columns: int) -> str:
 
 
 def shortened(text: str) -> str:
-    """The beginning of a text."""
+    """The beginning of a text, in one line."""
+    text = " ".join(text.split())
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 import mlxgen
-from mlxgen.generate import FLAGS, NUMBERS, engine_options, main, make_parser
+from mlxgen.generate import main, make_parser
+from mlxgen.terminal.asked import FLAGS, NUMBERS, engine_options
 
 from .fakes.checkpoints import write_checkpoint
 from .fakes.seeing import asking, png, seeing

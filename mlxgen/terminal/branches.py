@@ -1,24 +1,31 @@
 """The versions of the last answer: those that were left behind, and the one that is shown.
 
 Owns their numbers, their tree and its drawing, and what two of them have in common. Must never know
-a stream or a terminal. Invariant: no version is the beginning of another one, but for the one that
+a stream. Invariant: no version is the beginning of another one, but for the one that
 is shown.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import groupby
+from typing import TextIO
 
 from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from ..engine import Chunk
 from ..errors import OptionError, StateError
 from ..tokens import Token
 
 Version = tuple[Chunk, ...]
+_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 WIDTH, LEAST = 60, 20  # columns that the tree shows of a branch, and in a narrow terminal at least
 
 
@@ -178,3 +185,31 @@ def _short(text: str, columns: int) -> str:
         right = right[right.find(" ", 0, half // 2) :] if " " in right[: half // 2] else right
         short, half = f"{left}...{right}", half - 1
     return short
+
+
+def write_side_by_side(
+    left: tuple[str, str], right: tuple[str, str], out: TextIO, *, colours: bool
+) -> None:
+    """Write two texts, each with its title, in two columns as wide as half of the terminal."""
+    console = Console(file=out, force_terminal=colours, no_color=not colours, highlight=False)
+    table = Table(left[0], right[0], expand=True, show_lines=False)
+    for column in table.columns:
+        column.ratio, column.overflow = 1, "fold"
+    table.add_row(*_marked(left[1], right[1], colours=colours))
+    console.print(table)
+
+
+def _marked(left: str, right: str, *, colours: bool) -> Iterator[Text]:
+    words = [_WORDS.findall(text) for text in (left, right)]
+    found = difflib.SequenceMatcher(None, words[0], words[1], autojunk=False).get_opcodes()
+    for side in (0, 1):
+        text = Text()
+        for kind, *places in found:
+            piece = "".join(words[side][slice(*places[2 * side : 2 * side + 2])])
+            if kind == "equal" or not piece.strip():
+                text.append(piece)
+            elif colours:
+                text.append(piece, "bold reverse")
+            else:
+                text.append(f"«{piece}»")
+        yield text

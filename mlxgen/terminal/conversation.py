@@ -1,23 +1,28 @@
 """A conversation: its messages, and the settings for the next answer.
 
 Owns the exchanges, the system message, the settings and the forms that answers must have, how
-they are taken back, and their JSON. Must never know a model, a terminal or a file. Invariant:
-every message has an answer, except one that is waiting; what cannot be done raises and changes
-nothing.
+they are taken back, their JSON, and the file that keeps the last conversation for ``--resume``.
+Must never know a model or a terminal. Invariant: every message has an answer, except one that is
+waiting; what cannot be done raises and changes nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..engine import Options
 from ..errors import OptionError, PromptError, StateError
 from ..filters import AllOf, JsonSchema, Lark, Regex, Specification
 from ..options.table import OPTIONS, checked, unknown
+from .files import read_json, replaced
 
 # Options that /set does not take, and what to do instead.
 _ELSEWHERE = {
@@ -237,6 +242,10 @@ class Conversation:
             "template": dict(self.template),
         }
 
+    def as_text(self) -> str:
+        """The same as text, for a file."""
+        return json.dumps(self.as_json(), indent=2, ensure_ascii=False) + "\n"
+
     @classmethod
     def of_json(cls, data: Any) -> Conversation:
         """The conversation that ``as_json`` gave; ``OptionError`` names a part that is wrong."""
@@ -323,3 +332,29 @@ def _with_ids(name: str, value: Any) -> Any:
     if name == "logit_bias" and isinstance(value, Mapping):
         return {int(key) if str(key).isdigit() else key: bias for key, bias in value.items()}
     return value
+
+
+# ---- the last conversation ----
+
+
+def place() -> Path:
+    """The file: ``mlxgen/last_chat.json`` in the folder for the state of programs."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "mlxgen" / "last_chat.json"
+
+
+def keep(conversation: Conversation) -> None:
+    """Write a conversation there, readable by its person alone. That it cannot be written, as on a
+    full disk, does not disturb the chat."""
+    path = place()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        replaced(path, conversation.as_text())
+
+
+def resumed() -> Conversation:
+    """The conversation that was kept; raises ``OptionError`` if there is none."""
+    path = place()
+    if not path.exists():
+        raise OptionError("resume", "there is no chat to go on with; begin one with --chat")
+    return Conversation.of_json(read_json("resume", str(path)))

@@ -1,4 +1,4 @@
-"""A conversation in a terminal, or over pipes: ``python -m mlxgen.generate --chat``.
+"""A conversation in a terminal, or over pipes: what a person says, and what is shown for it.
 
 Owns the loop of reading and answering, and how an answer is shown. Must never know how a line
 is read, which commands there are, how an answer is made, or how it is shown. Invariants: answers,
@@ -9,29 +9,22 @@ message of the conversation has one.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
 from ..engine import Chunk, Usage
-from ..errors import MachineError, MlxgenError, PromptError, StateError
-from ..language_model import LanguageModel
-from ..words import broken, counted
+from ..errors import MachineError, MlxgenError, StateError
+from ..words import broken, counted, shortened
 from .answer import Answer, Answerer, ContextError
-from .branches import Branches
-from .commands import completions, is_command, run_command
-from .compare import write_side_by_side
-from .conversation import Conversation, Exchange
+from .branches import Branches, write_side_by_side
+from .conversation import Conversation, Exchange, keep
 from .interrupt import Brake
-from .kept import keep
 from .last import Last
 from .odds import least_sure, tinted
-from .painter import Painter, legend, wants_colour
-from .reader import PipeReader, Reader, TerminalReader, Typed
+from .reader import Reader, Typed
 from .report import unheld
-from .screens import DimScreen, Look, PlainScreen, Wrapper, width
+from .screens import DimScreen, Look, PlainScreen
 
 Report = Callable[[Usage, Chunk | None], Iterable[str]]
 
@@ -42,6 +35,7 @@ FULL = 0.75  # of the context that is to be in use at most after exchanges are d
 class TerminalChat:
     """See the module. Call ``run`` once; ``report`` gives further lines about each answer.
 
+    ``command`` runs a line that begins with a slash, and ``EOFError`` from it ends the chat.
     ``look`` makes the screen of an answer; ``colours``: for what is said about it; ``columns``: how
     wide the terminal is that shows this, now, or ``None`` if none does.
     ``interactive``: a person is typing, who is greeted, told how full the context is, asked what to
@@ -53,6 +47,7 @@ class TerminalChat:
     answerer: Answerer
     conversation: Conversation
     reader: Reader
+    command: Callable[[TerminalChat, str], None]
     out: TextIO
     notes: TextIO
     interactive: bool = False
@@ -204,8 +199,8 @@ class TerminalChat:
         """Read a message and do what it asks for; returns whether to continue."""
         try:
             typed = read()
-            if not typed.quoted and is_command(typed.text):
-                run_command(self, typed.text)
+            if not typed.quoted and typed.text.startswith("/"):
+                self.command(self, typed.text)
             elif typed.text.strip():
                 self.conversation.ask(typed.text)
                 self.answer()
@@ -317,7 +312,7 @@ class TerminalChat:
         left = self._with(count)
         if not said or left >= most:
             return False
-        named = "".join(f"\n  {_short(exchange.message)}" for exchange in said[:count])
+        named = "".join(f"\n  {shortened(exchange.message)}" for exchange in said[:count])
         what = "exchange" if count == 1 else f"{count} exchanges"
         freed = counted(tokens - left, "token")
         self.note(
@@ -337,71 +332,3 @@ class TerminalChat:
         twin = self.conversation.fork()
         twin.exchanges = twin.exchanges[dropped:]
         return self.answerer.count(twin) if twin.messages else 0
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 60 else f"{line[:57]}..."
-
-
-def converse(
-    lm: LanguageModel,
-    conversation: Conversation,
-    *,
-    first: str | None = None,
-    notice: str | None = None,
-    report: Report | None = None,
-    raw: bool = False,
-    tints: bool = False,
-    launched: bool = False,
-) -> int:
-    """Run a conversation on the standard streams of the process; returns the exit status.
-
-    ``raw``: show answers as they are written, not as Markdown. ``tints``: show how likely each
-    token was. ``launched``: by ``mlx.launch``, which passes on what is typed at its terminal.
-    """
-    if not lm.tokenizer.has_chat_template:
-        raise PromptError(f"{lm.name} has no chat template; use --raw to continue a text")
-    typing = sys.stdin.isatty()
-    reader: Reader
-    if typing and sys.stdout.isatty():
-        reader = TerminalReader(complete=completions)
-    else:
-        reader = PipeReader(sys.stdin.buffer, sys.stderr if typing or launched else None)
-    chat = TerminalChat(
-        Answerer(lm),
-        conversation,
-        reader,
-        out=sys.stdout,
-        notes=sys.stderr,
-        interactive=typing,
-        launched=launched,
-        look=look_of(sys.stdout, raw=raw, tints=tints),
-        colours=wants_colour(sys.stderr, os.environ),
-        columns=_columns,
-        report=report,
-    )
-    if tints and chat.look is None:
-        chat.note("no tints, because this is not a terminal or NO_COLOR is set; /tokens has marks")
-    elif tints:
-        chat.note(f"probability: {legend()}")
-    return chat.run(first, notice=notice)
-
-
-def _columns() -> int | None:
-    return width() if sys.stderr.isatty() else None
-
-
-def look_of(out: TextIO, *, raw: bool, tints: bool) -> Look | None:
-    """How answers are shown on ``out``; ``None`` is plainly."""
-    if not wants_colour(out, os.environ):
-        return None
-    if tints:
-        return lambda exact: DimScreen(out, Painter())
-    if not out.isatty():
-        return lambda exact: DimScreen(out)
-    if raw:
-        return lambda exact: DimScreen(out, wrapper=None if exact else Wrapper(width))
-    from .markdown import MarkdownScreen  # slow to import
-
-    return lambda exact: DimScreen(out) if exact else MarkdownScreen(out)

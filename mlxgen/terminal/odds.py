@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.cells import cell_len
@@ -29,7 +28,7 @@ def tinted(
 ) -> Iterator[str]:
     """A legend, and the text of these chunks, tinted or marked."""
     text = io.StringIO()
-    screen = DimScreen(text, Painter() if colours else Marker())
+    screen = DimScreen(text, Painter() if colours else Painter(marked))
     for chunk, events in readings:
         screen.show(chunk, events)
     marks = (f"{before}less than {least:.0%}{after}" for least, before, after in reversed(MARKS))
@@ -65,25 +64,13 @@ def least_sure(
         yield line.rstrip()
 
 
-class Marker:
-    """Puts marks around tokens that are not likely; text that came late is marked as the least
-    likely of its tokens."""
-
-    def __init__(self) -> None:
-        self._least = 1.0
-
-    def push(self, text: str, logprob: float | None) -> str:
-        """The marked text of one more token."""
-        if logprob is not None:
-            self._least = min(self._least, math.exp(min(logprob, 0.0)))
-        inner = text.strip()
-        if not inner:
-            return text
-        probability, self._least = self._least, 1.0
-        for least, before, after in MARKS:
-            if probability < least:
-                return text.replace(inner, f"{before}{inner}{after}", 1)
-        return text
+def marked(text: str, probability: float) -> str:
+    """A text with marks around it, if it is not likely."""
+    inner = text.strip()
+    for least, before, after in MARKS:
+        if inner and probability < least:
+            return text.replace(inner, f"{before}{inner}{after}", 1)
+    return text
 
 
 def _shown(piece: Callable[[Token], str], token: Token | None) -> str:

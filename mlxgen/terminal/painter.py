@@ -9,7 +9,7 @@ terminal's own colours restored.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -56,13 +56,15 @@ def paint(text: str, probability: float) -> str:
 
 
 class Painter:
-    """Colours the text of a stream of tokens, some of which deliver their text late.
+    """Colours the text of a stream of tokens, some of which deliver their text late, or does else
+    what ``paint`` says with a text and its probability.
 
     Text that comes out at once for several tokens (a character split over them, or text
     that was held for a stop string) takes the colour of the least likely of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, paint: Callable[[str, float], str] = paint) -> None:
+        self._paint = paint
         self._least = 1.0
 
     def push(self, text: str, logprob: float | None) -> str:
@@ -71,7 +73,7 @@ class Painter:
             self._least = min(self._least, math.exp(min(logprob, 0.0)))
         if not text:
             return ""
-        painted = paint(text, self._least)
+        painted = self._paint(text, self._least)
         self._least = 1.0
         return painted
 

@@ -1,14 +1,30 @@
-"""How fast a generation was, and what it took, in lines for people."""
+"""What the command line says of a generation: lines for people, and for programs."""
 
 from __future__ import annotations
 
+import json
+import math
+import shutil
+import sys
 from collections.abc import Iterable
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
-from ..words import counted, shortened
+from ..words import broken, counted, shortened
 
 if TYPE_CHECKING:
     from ..engine import Chunk, Usage
+    from ..tokens import Token, Vocabulary
+
+NAME = "mlxgen.generate"
+
+
+def say(line: str) -> None:
+    """Print one line on standard error."""
+    if sys.stderr is not None:  # print() would use standard output instead
+        line = f"{NAME}: {line}"
+        columns = shutil.get_terminal_size().columns if sys.stderr.isatty() else len(line)
+        print(broken(line, columns), file=sys.stderr, flush=True)
 
 
 def report(usage: Usage, last: Chunk | None) -> Iterable[str]:
@@ -52,3 +68,38 @@ def _drafts(usage: Usage) -> str:
 def _speed(tokens: int, timed: int, seconds: float, cached: str = "") -> str:
     rate = f", {timed / seconds:.1f} tokens per second" if timed > 0 and seconds > 0 else ""
     return f"{counted(tokens, 'token')}{cached}{rate}"
+
+
+def json_line(chunk: Chunk, usage: Usage | None, vocabulary: Vocabulary) -> str:
+    """A JSON object, always with the same keys; only the last chunk comes with its ``usage``.
+
+    ``text`` is what was delivered with the chunk; ``token_text`` is the token's own text.
+    """
+
+    def spelled(token: Token) -> str:
+        return vocabulary.piece(token).decode("utf-8", "replace")
+
+    shown = {f.name: getattr(chunk, f.name) for f in fields(chunk)}
+    shown["from_draft"] = chunk.from_draft
+    shown["token_text"] = None if chunk.token is None else spelled(chunk.token)
+    shown["logprob"] = _finite(chunk.logprob)
+    shown["top"] = [
+        {"token": token, "token_text": spelled(token), "logprob": _finite(logprob)}
+        for token, logprob in chunk.top
+    ]
+    shown["rejected"] = [
+        {"token": token, "token_text": spelled(token), "reason": reason, "by": by, "text": text}
+        for token, reason, by, text in chunk.rejected
+    ]
+    shown["candidates"] = [
+        {"token": token, "token_text": spelled(token), "prob": prob}
+        for token, prob in chunk.candidates
+    ]
+    if usage is not None:
+        drafts = {name: count._asdict() for name, count in usage.drafts.items()}
+        shown["usage"] = asdict(usage) | {"drafts": drafts}
+    return json.dumps(shown)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

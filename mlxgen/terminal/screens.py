@@ -17,6 +17,7 @@ from rich.cells import cell_len
 
 from ..chat.events import ChatEvent, Reasoning, Text
 from ..engine import Chunk
+from .painter import Painter
 
 _DIM, _RESET = "\x1b[2m", "\x1b[0m"
 ASIDE = "| "  # before each line of reasoning that cannot be dimmed
@@ -30,13 +31,6 @@ class Screen(Protocol):
 
     def end(self) -> None:
         """End the answer."""
-
-
-class Paints(Protocol):
-    """Paints the text of a stream of tokens, as ``Painter`` does."""
-
-    def push(self, text: str, logprob: float | None) -> str:
-        """The painted text of one more token."""
 
 
 Look: TypeAlias = Callable[[bool], Screen]
@@ -124,7 +118,7 @@ class DimScreen:
     painted by their probability instead."""
 
     out: TextIO
-    painter: Paints | None = None
+    painter: Painter | None = None
     wrapper: Wrapper | None = None
     _part: type[Reasoning | Text] | None = None
     _ends_line: bool = True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from mlxgen import OptionError, StateError
 from mlxgen.terminal.answer import Answerer
 from mlxgen.terminal.commands import COMMANDS, read_value, run_command
 from mlxgen.terminal.conversation import Conversation
-from mlxgen.terminal.last import Last
+from mlxgen.terminal.converse import TerminalChat
 from mlxgen.terminal.reader import Typed
 
 
@@ -32,43 +34,20 @@ class Person:
         return self.edited
 
 
-class Host:
+class Host(TerminalChat):
     """A conversation of ``said`` messages whose model answers with the number of the answer."""
 
     def __init__(self, *said: str) -> None:
-        self.conversation = Conversation()
-        self.reader = Person()
-        self.notes: list[str] = []
+        self.person, self.told = Person(), io.StringIO()
+        no_model: Any = None
+        super().__init__(
+            no_model, Conversation(), self.person, run_command, io.StringIO(), self.told
+        )
         self.answers = 0
         self.refuses: Exception | None = None
         for message in said:
             self.conversation.ask(message)
             self.answer()
-
-    def note(self, line: str) -> None:
-        self.notes.append(line)
-
-    @property
-    def last(self) -> Last:
-        raise StateError("there is no stream here")
-
-    def go_on(self) -> None:
-        raise AssertionError("not without a last answer")
-
-    def moved(self) -> None:
-        raise AssertionError("not without a last answer")
-
-    def show(self) -> None:
-        raise AssertionError("not without a last answer")
-
-    def tokens(self, count: int) -> None:
-        raise AssertionError("not without a last answer")
-
-    def branches(self) -> None:
-        raise AssertionError("not without a last answer")
-
-    def compare(self, left: int, right: int) -> None:
-        raise AssertionError("not without a last answer")
 
     def freed(self, count: int) -> int:
         return count
@@ -85,12 +64,13 @@ class Host:
     def said(self) -> list[tuple[str, str]]:
         return [(exchange.message, exchange.answer) for exchange in self.conversation.exchanges]
 
-    def run(self, *lines: str) -> str:
+    def does(self, *lines: str) -> str:
         """What is told in answer to commands."""
-        self.notes.clear()
+        self.told.seek(0)
+        self.told.truncate()
         for line in lines:
             run_command(self, line)
-        return "\n".join(self.notes)
+        return self.told.getvalue().removesuffix("\n")
 
 
 # ---- what was said ----
@@ -99,64 +79,64 @@ class Host:
 def test_a_loaded_conversation_goes_on_with_the_defaults_of_this_model(tmp_path: Path) -> None:
     host = Host("a")
     host.conversation.defaults = {"temperature": 0.5}
-    host.run(f"/save {tmp_path / 'c.json'}", f"/load {tmp_path / 'c.json'}")
-    assert host.run("/set temperature") == "  temperature          0.5"
+    host.does(f"/save {tmp_path / 'c.json'}", f"/load {tmp_path / 'c.json'}")
+    assert host.does("/set temperature") == "  temperature          0.5"
 
 
 def test_undo_takes_back_the_last_exchange_and_says_which() -> None:
     host = Host("a", "b " * 50)
-    assert host.run("/undo").startswith("took back: b b b")
-    assert len(host.notes[0]) < 80
+    assert host.does("/undo").startswith("took back: b b b")
+    assert len(host.told.getvalue()) < 80
     assert host.said == [("a", "1")]
-    host.run("/undo")
+    host.does("/undo")
     with pytest.raises(StateError, match="there are no messages yet"):
-        host.run("/undo")
+        host.does("/undo")
 
 
 def test_retry_asks_again_and_says_where_that_changes_nothing() -> None:
     host = Host("a")
-    assert "temperature is 0" in host.run("/retry")
+    assert "temperature is 0" in host.does("/retry")
     assert host.said == [("a", "2")]
-    assert "seed is set" in host.run("/set temperature 1", "/set seed 5", "/retry")
-    assert "stays the same" not in host.run("/set seed default", "/retry")
+    assert "seed is set" in host.does("/set temperature 1", "/set seed 5", "/retry")
+    assert "stays the same" not in host.does("/set seed default", "/retry")
     with pytest.raises(StateError):
-        Host().run("/retry")
+        Host().does("/retry")
 
 
 def test_edit_takes_the_text_behind_it() -> None:
     host = Host("a", "b")
-    host.run("/edit c d")
+    host.does("/edit c d")
     assert host.said == [("a", "1"), ("c d", "3")]
-    assert host.reader.edits == []
+    assert host.person.edits == []
 
 
 def test_edit_offers_the_message_where_the_reader_can() -> None:
     host = Host("a")
-    host.reader.edited = "a, edited"
-    assert host.run("/edit") == ""
-    assert host.reader.edits == ["a"]
+    host.person.edited = "a, edited"
+    assert host.does("/edit") == ""
+    assert host.person.edits == ["a"]
     assert host.said == [("a, edited", "2")]
 
 
 def test_edit_asks_for_another_message_where_the_reader_cannot() -> None:
     host = Host("a")
-    host.reader.next = "b"
-    assert host.run("/edit") == "the message was:\na\nwrite the new one:"
+    host.person.next = "b"
+    assert host.does("/edit") == "the message was:\na\nwrite the new one:"
     assert host.said == [("b", "2")]
-    host.reader.next = " "
-    assert host.run("/edit").endswith("nothing changed")
+    host.person.next = " "
+    assert host.does("/edit").endswith("nothing changed")
     assert host.said == [("b", "2")]
 
 
 def test_clear_forgets_and_show_shows() -> None:
     host = Host("a")
-    host.run("/system be brief")
-    assert host.run("/show") == "[system] be brief\n[user] a\n[assistant] 1"
-    assert host.run("/clear", "/show") == (
+    host.does("/system be brief")
+    assert host.does("/show") == "[system] be brief\n[user] a\n[assistant] 1"
+    assert host.does("/clear", "/show") == (
         "a new conversation; the settings stay\n[system] be brief"
     )
-    assert host.run("/system off") == "system message: none"
-    assert host.run("/show") == "no messages yet"
+    assert host.does("/system off") == "system message: none"
+    assert host.does("/show") == "no messages yet"
 
 
 # ---- how answers are made ----
@@ -164,12 +144,12 @@ def test_clear_forgets_and_show_shows() -> None:
 
 def test_set_sets_shows_and_takes_back() -> None:
     host = Host()
-    assert host.run("/set temperature 0.3") == "* temperature          0.3"
-    assert host.run("/set top-k 5") == "* top_k                5"
-    assert host.run("/set temperature") == "* temperature          0.3"
-    assert host.run("/set temperature default") == "  temperature          0.0"
+    assert host.does("/set temperature 0.3") == "* temperature          0.3"
+    assert host.does("/set top-k 5") == "* top_k                5"
+    assert host.does("/set temperature") == "* temperature          0.3"
+    assert host.does("/set temperature default") == "  temperature          0.0"
     assert host.conversation.settings == {"top_k": 5}
-    listed = host.run("/set")
+    listed = host.does("/set")
     assert "* top_k                5\n" in listed
     assert "  max_tokens           null\n" in listed
     assert len(listed.splitlines()) == len(host.conversation.values()) + 1
@@ -201,18 +181,18 @@ def test_what_is_wrong_is_named_and_changes_nothing(line: str, message: str) -> 
     host = Host("a")
     before = host.conversation.as_json()
     with pytest.raises(OptionError, match=message):
-        host.run(line)
+        host.does(line)
     assert host.conversation.as_json() == before
 
 
 def test_what_the_model_cannot_follow_changes_nothing(tmp_path: Path) -> None:
     host = Host("a")
-    host.run(f"/save {tmp_path / 'chat.json'}", "/undo")
+    host.does(f"/save {tmp_path / 'chat.json'}", "/undo")
     before = host.conversation.as_json()
     host.refuses = OptionError("logit_bias", "no such token")
     for line in ('/set logit_bias {"5": 1}', "/regex a+", f"/load {tmp_path / 'chat.json'}"):
         with pytest.raises(OptionError, match="no such token"):
-            host.run(line)
+            host.does(line)
         assert host.conversation.as_json() == before
 
 
@@ -241,15 +221,15 @@ def test_forms_come_from_files_or_the_line_and_go_again(tmp_path: Path) -> None:
     (tmp_path / "my schema.json").write_text('{"type": "array"}')
     (tmp_path / "grammar.lark").write_text('start: "a"')
     (tmp_path / "broken.json").write_text("{")
-    assert host.run("/json") == "json: off"
-    assert host.run(f"/json {tmp_path / 'my schema.json'}") == 'json: {"type": "array"}'
-    assert host.run('/json {"type": "object"}') == 'json: {"type": "object"}'
-    assert host.run("/regex a{3} b") == "regex: a{3} b"
-    assert host.run(f"/lark {tmp_path / 'grammar.lark'}") == 'lark: start: "a"'
+    assert host.does("/json") == "json: off"
+    assert host.does(f"/json {tmp_path / 'my schema.json'}") == 'json: {"type": "array"}'
+    assert host.does('/json {"type": "object"}') == 'json: {"type": "object"}'
+    assert host.does("/regex a{3} b") == "regex: a{3} b"
+    assert host.does(f"/lark {tmp_path / 'grammar.lark'}") == 'lark: start: "a"'
     assert set(host.conversation.forms) == {"json", "regex", "lark"}
     with pytest.raises(OptionError, match=r"/json: .*broken.json"):
-        host.run(f"/json {tmp_path / 'broken.json'}")
-    assert host.run("/json off", "/regex off", "/lark off") == "json: off\nregex: off\nlark: off"
+        host.does(f"/json {tmp_path / 'broken.json'}")
+    assert host.does("/json off", "/regex off", "/lark off") == "json: off\nregex: off\nlark: off"
     assert host.conversation.form is None
 
 
@@ -259,14 +239,14 @@ def test_forms_come_from_files_or_the_line_and_go_again(tmp_path: Path) -> None:
 def test_what_was_saved_can_be_loaded_and_saved_again(tmp_path: Path) -> None:
     path = tmp_path / "my chat.json"
     host = Host("a", "é")
-    host.run("/system s", "/set temperature 0.3", "/regex a+")
+    host.does("/system s", "/set temperature 0.3", "/regex a+")
     before = host.conversation.as_json()
-    assert host.run(f"/save {path}") == f"saved to {path}: 2 exchanges"
+    assert host.does(f"/save {path}") == f"saved to {path}: 2 exchanges"
     assert json.loads(path.read_text(encoding="utf-8"))["settings"] == {"temperature": 0.3}
     other = Host("b")
-    assert other.run(f"/load {path}") == f"loaded {path}: 2 exchanges"
+    assert other.does(f"/load {path}") == f"loaded {path}: 2 exchanges"
     assert other.conversation.as_json() == before
-    assert other.run("/undo", f"/save {path}").endswith("1 exchange")
+    assert other.does("/undo", f"/save {path}").endswith("1 exchange")
     assert [path.name for path in tmp_path.iterdir()] == ["my chat.json"]
 
 
@@ -274,10 +254,10 @@ def test_save_overwrites_nothing_but_conversations(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("mine")
     with pytest.raises(OptionError, match=r"/save: .*exists and is not a conversation"):
-        Host("a").run(f"/save {path}")
+        Host("a").does(f"/save {path}")
     assert path.read_text() == "mine"
     with pytest.raises(OptionError, match=r"/save: .*cannot be written: No such file"):
-        Host("a").run(f"/save {tmp_path / 'nowhere' / 'chat.json'}")
+        Host("a").does(f"/save {tmp_path / 'nowhere' / 'chat.json'}")
 
 
 def test_load_names_the_file_and_the_part_that_is_wrong(tmp_path: Path) -> None:
@@ -287,10 +267,10 @@ def test_load_names_the_file_and_the_part_that_is_wrong(tmp_path: Path) -> None:
         OptionError,
         match=r"/load: .*chat.json: messages\[0\].role: expected user or system, got 'owl'",
     ):
-        Host("a").run(f"/load {path}")
+        Host("a").does(f"/load {path}")
     path.write_bytes(b"\xff")
     with pytest.raises(OptionError, match=r"/load: .*chat.json cannot be read: it is not UTF-8"):
-        Host("a").run(f"/load {path}")
+        Host("a").does(f"/load {path}")
 
 
 @pytest.mark.parametrize(
@@ -321,7 +301,7 @@ def test_a_malformed_conversation_is_refused_with_its_file_and_changes_nothing(
     answerer = Answerer(mlxgen.load())
     host.check = answerer.check  # type: ignore[method-assign]
     with pytest.raises(OptionError, match=r"/load: .*chat.json"):
-        host.run(f"/load {path}")
+        host.does(f"/load {path}")
     assert host.conversation is before and host.said == [("a", "1")]
 
 
@@ -329,19 +309,19 @@ def test_a_malformed_conversation_is_refused_with_its_file_and_changes_nothing(
 def test_a_path_that_is_no_files_is_named(name: str) -> None:
     for command in ("save", "load", "json", "lark"):
         with pytest.raises(OptionError, match=f"/{command}: "):
-            Host("a").run(f"/{command} {name}")
+            Host("a").does(f"/{command} {name}")
 
 
 # ---- help ----
 
 
 def test_help_lists_every_command_and_quit_ends() -> None:
-    listed = Host().run("/help")
+    listed = Host().does("/help")
     assert all(f"/{name}" in listed for name, command in COMMANDS.items() if command.more)
     for name, command in COMMANDS.items():
-        told = Host().run(f"/help {name}")
+        told = Host().does(f"/help {name}")
         assert command.help in told and command.more in told
     assert "Ctrl-C" in listed
     assert max(len(line) for line in listed.splitlines()) < 80
     with pytest.raises(EOFError):
-        Host().run("/quit")
+        Host().does("/quit")

@@ -21,6 +21,7 @@ import pytest
 
 from mlxgen.errors import MachineError
 from mlxgen.terminal.answer import Answerer
+from mlxgen.terminal.commands import run_command
 from mlxgen.terminal.conversation import Conversation
 from mlxgen.terminal.converse import TerminalChat
 from mlxgen.terminal.reader import PipeReader
@@ -48,6 +49,7 @@ class Talk:
             Answerer(chatter.lm),
             kind.pop("conversation", None) or Conversation(),
             reader,
+            run_command,
             out=self.out,
             notes=self.notes,
             **kind,
@@ -257,7 +259,7 @@ def test_an_answer_that_is_cut_off_says_what_allows_more() -> None:
 @pytest.mark.slow
 def test_the_chat_needs_no_web_server() -> None:
     code = (
-        "import sys, mlxgen.terminal.converse\n"
+        "import sys, mlxgen.terminal.chat\n"
         "assert not {'fastapi', 'pydantic', 'uvicorn'} & {n.split('.')[0] for n in sys.modules}"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

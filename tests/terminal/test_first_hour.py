@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxgen.generate import DEMO, NAME
+from mlxgen.generate import DEMO
+from mlxgen.terminal.report import NAME
 from mlxgen.terminal.screens import Wrapper
 
 from .test_converse import Terminal, interruptible  # noqa: F401 (a fixture)

@@ -12,10 +12,11 @@ from mlxgen.engine.chunk import Alternative, Chunk
 from mlxgen.errors import OptionError
 from mlxgen.terminal.answer import Answerer
 from mlxgen.terminal.branches import Branches, percent
-from mlxgen.terminal.commands import completions
+from mlxgen.terminal.chat import completions
 from mlxgen.terminal.conversation import Conversation
 from mlxgen.terminal.last import Last
-from mlxgen.terminal.odds import Marker, least_sure
+from mlxgen.terminal.odds import least_sure, marked
+from mlxgen.terminal.painter import Painter
 
 from ..fakes.chatting import THINK, THOUGHT, Chatter
 from .test_converse import Talk
@@ -235,7 +236,7 @@ def test_tokens_are_tinted_where_there_are_colours() -> None:
 
 
 def test_unlikely_tokens_are_marked_where_there_are_no_colours() -> None:
-    marker = Marker()
+    marker = Painter(marked)
     pushed = [("a", -0.1), (" b ", -1.0), ("", -4.0), (" c", -0.1), ("d", None), ("\n", -9.0)]
     assert "".join(marker.push(*each) for each in pushed) == "a ‹b›  «c»d\n"
     assert percent(None) == "  typed"

@@ -1,0 +1,160 @@
+"""What a command line asks for: the text, the prompt and the options of a generation.
+
+Raises ``OptionError`` or ``PromptError`` for what is wrong by itself. Slow imports come only after
+the arguments are checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import select
+import stat
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ..errors import OptionError, PromptError
+from ..options.table import OPTIONS
+from .files import parse_json, read_form
+from .report import say
+
+if TYPE_CHECKING:
+    from ..language_model import LanguageModel
+
+PATIENCE = 2.0  # seconds without standard input, after which a line says so
+_PROGRAMS = (  # options that are of use to a program alone, or have one of their own
+    *("max_resample", "hold_tokens", "allow_retract"),
+    *("top_logprobs", "top_candidates", "prompt_logprobs"),
+)
+NUMBERS = tuple(
+    name
+    for name, option in OPTIONS.items()
+    if option.type in (int, float, int | None) and name not in _PROGRAMS
+)
+FLAGS = tuple(n for n, option in OPTIONS.items() if option.type is bool and n not in _PROGRAMS)
+
+
+def read_first(arguments: argparse.Namespace) -> str | None:
+    """The first message of a conversation, if one was given."""
+    for name in ("json", "image"):
+        if getattr(arguments, name):
+            raise OptionError(name, "cannot be used with --chat; leave out one of them")
+    if arguments.text is None and arguments.prompt is None:
+        return None
+    if "-" in (arguments.text, arguments.prompt):
+        raise OptionError("prompt", "with --chat, standard input is the conversation; leave out -")
+    return read_prompt(arguments)
+
+
+def read_prompt(arguments: argparse.Namespace) -> str:
+    """The prompt's text, from the arguments or standard input."""
+    if arguments.text is not None and arguments.prompt is not None:
+        raise OptionError("prompt", "given twice; use either --prompt or the argument")
+    text: str | None = arguments.prompt if arguments.text is None else arguments.text
+    if text == "-" or (text is None and _is_piped() and not arguments.chat):
+        text = _standard_input()
+    elif text is None:
+        raise PromptError('there is no prompt; pass one, such as mlxgen.generate "Hello"')
+    elif _is_piped() and not (arguments.chat or arguments.raw or arguments.launched):
+        text = "\n\n".join(filter(None, (text, _standard_input())))
+    if not (text if arguments.raw else text.strip()):
+        raise PromptError("the prompt is empty; pass some text")
+    for name, value in (("prompt", text), ("system message", arguments.system)):
+        if value is not None and any("\ud800" <= c <= "\udfff" for c in value):
+            raise PromptError(f"the {name} is not valid UTF-8 text")
+    for name in ("system", "image", "chat_template_args", "allow_control_tokens"):
+        if arguments.raw and getattr(arguments, name):
+            raise OptionError(
+                name, "cannot be used with --raw, which has no chat template; leave out one of them"
+            )
+    if arguments.heal and not arguments.raw:
+        raise OptionError("heal", "needs --raw, as a chat ends where a new message begins")
+    return text
+
+
+def _is_piped() -> bool:
+    """Whether standard input is a pipe or a file, which has an end."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def _standard_input() -> str:
+    with contextlib.suppress(OSError, ValueError):  # what is not a file of the system is there
+        if not select.select([sys.stdin], [], [], PATIENCE)[0]:
+            say("waiting for standard input; to leave it out, add </dev/null")
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"standard input is not UTF-8 text ({error.reason})") from error
+
+
+def make_prompt(lm: LanguageModel, text: str, arguments: argparse.Namespace) -> Any:
+    """The prompt for the engine: raw text or chat messages."""
+    if arguments.raw:
+        return text
+    if not lm.tokenizer.has_chat_template:
+        raise PromptError(f"{lm.name} has no chat template; use --raw to continue a text")
+    messages: list[dict[str, Any]] = [{"role": "user", "content": text}]
+    if arguments.image:
+        from ..images import Source
+
+        images = [{"type": "image", "image": Source(file, "image")} for file in arguments.image]
+        messages[0]["content"] = [*images, {"type": "text", "text": text}]
+    if arguments.system is not None:
+        messages.insert(0, {"role": "system", "content": arguments.system})
+    from ..chat import Chat
+
+    return Chat(
+        messages,
+        template=template_variables(arguments),
+        allow_control_tokens=arguments.allow_control_tokens,
+    )
+
+
+def template_variables(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The variables for the chat template, apart from the messages."""
+    text = arguments.chat_template_args
+    given = parse_json("chat_template_args", "{}" if text is None else text)
+    if not isinstance(given, dict):
+        raise OptionError(
+            "chat_template_args",
+            'expected a JSON object of variables, such as {"enable_thinking": false}',
+        )
+    return given
+
+
+def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options for ``LanguageModel.stream``, without those that were not given."""
+    names = (*NUMBERS, *FLAGS, "dry_sequence_breakers", "loops", "stop", "banned")
+    options = {name: getattr(arguments, name) for name in names}
+    forms = forms_of(arguments)
+    if forms:
+        from .conversation import FORMS
+
+        options["filters"] = [FORMS[kind](source) for kind, source in forms.items()]
+    elif arguments.close_json:
+        raise OptionError("close_json", "needs a filter; add --json-schema, --regex or --lark")
+    if arguments.json:
+        options["top_logprobs"] = arguments.top_logprobs or 0
+    elif arguments.show_probs and not arguments.chat:  # a chat keeps them anyway
+        options["top_logprobs"] = 0
+    if arguments.top_logprobs is not None and not arguments.json:
+        raise OptionError("top_logprobs", "only --json shows them; add it")
+    if arguments.num_draft_tokens is not None and arguments.draft == "off":
+        raise OptionError("num_draft_tokens", "has no effect with --draft off; leave out one")
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def forms_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the text must match: a schema, an expression, a grammar; by kind."""
+    names = {"json": "json_schema", "regex": "regex", "lark": "lark"}
+    given = {kind: getattr(arguments, name) for kind, name in names.items()}
+    return {
+        kind: read_form(kind, names[kind], source)
+        for kind, source in given.items()
+        if source is not None
+    }

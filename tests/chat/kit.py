@@ -13,7 +13,8 @@ from mlxgen.chat.calls.call import ToolCall
 from mlxgen.chat.calls.formats import FORMATS
 from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.dialect import Dialect
-from mlxgen.chat.splitter import Reading, Splitter
+from mlxgen.chat.families import HARMONY
+from mlxgen.chat.splitter import Marks, Reading, Splitter
 from mlxgen.filters import Constraint, EndSearch
 from mlxgen.filters import tokens_of as allowed_by
 from mlxgen.tokens import Token, Vocabulary
@@ -31,7 +32,8 @@ def plain() -> Dialect:
 
 def calls_of(reader: ToolReader, text: str) -> list[ToolCall]:
     """The calls in a whole text."""
-    splitter = Splitter(Reading(tools=reader))
+    marks = HARMONY if reader.format.thought else Marks()
+    splitter = Splitter(Reading(marks=marks, tools=reader))
     calls: list[ToolCall] = []
     for span in [*splitter.push(text), *splitter.flush()]:
         calls += span.calls
@@ -48,6 +50,16 @@ def tokens_of(text: str, vocabulary: Vocabulary) -> list[Token]:
             before, _, after = text.partition(name)
             return [*tokens_of(before, vocabulary), token, *tokens_of(after, vocabulary)]
     return vocabulary.continue_with(text.encode())
+
+
+def takes(spec: Any, vocabulary: Vocabulary, text: str) -> bool:
+    """Whether a specification allows a text, as a whole."""
+    filter, tokens = spec.bind(vocabulary, vocabulary.size), tokens_of(text, vocabulary)
+    if filter.validate(tokens) < len(tokens):
+        return False
+    for token in tokens:
+        filter.advance(token)
+    return bool(filter.can_end())
 
 
 def tool(name: str = "get_weather", **properties: Any) -> dict[str, Any]:

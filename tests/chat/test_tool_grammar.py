@@ -1,12 +1,16 @@
-"""Calls that a grammar allows are calls that the format's parser reads."""
+"""Calls that a grammar allows are calls that the format's reader reads."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
+import jsonschema
 import pytest
+from tokenizers import AddedToken
 
 from mlxgen.chat.calls.formats import FORMATS, CallFormat
 from mlxgen.chat.calls.grammar import calls_grammar
@@ -14,12 +18,43 @@ from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.dialect import UnsupportedError
 from mlxgen.errors import GrammarError
 from mlxgen.filters import Constraint, Lark
+from mlxgen.tokens import Vocabulary
+from tests.fakes import byte_level_tokenizer
 
-from . import kit
-from .kit import calls_of, plain, walk
+from .kit import STYLES, calls_of, plain, takes, walk
+from .test_golden import GOLDEN, TOOLS
 
-VOCABULARY = plain().vocabulary
-SIZE = VOCABULARY.size
+PLAIN = plain().vocabulary
+ENFORCED = [style for style in STYLES if FORMATS[style].enforced]
+every_format = pytest.mark.parametrize("style", ENFORCED)
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("get_weather", {"city": "Oslo", "days": 3}),
+    ("get_time", {}),
+]
+OTHERWISE = ("harmony", "internlm", "llama_pythonic")  # have other marks around golden calls
+CALL_END = "<|call|>"  # which ends the answer, too
+# What ends an argument that is text, and the call after it.
+CLOSING = {
+    "qwen3_coder": ("\n</parameter>\n", "</function>\n</tool_call>"),
+    "seed": ("</parameter>\n", "</function>\n</seed:tool_call>"),
+    "glm47": ("</arg_value>\n", "</tool_call>"),
+    "laguna": ("</arg_value>\n", "</tool_call>"),
+    "minimax_m2": ("</parameter>\n", "</invoke>\n</minimax:tool_call>"),
+}
+BOX = {"type": "object", "properties": {"x": {"type": "number"}}}
+WEATHER: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer"},
+        "unit": {"enum": ["c", "f"]},
+        "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "box": {"$ref": "#/$defs/Box"},
+    },
+    "required": ["city"],
+    "additionalProperties": False,
+    "$defs": {"Box": BOX},
+}
 
 
 def function(name: str, parameters: Any, *, strict: bool = False) -> dict[str, Any]:
@@ -29,91 +64,34 @@ def function(name: str, parameters: Any, *, strict: bool = False) -> dict[str, A
     }
 
 
-BOX = {"type": "object", "properties": {"x": {"type": "number"}}}
-WEATHER = function(
-    "get_weather",
-    {
-        "type": "object",
-        "properties": {
-            "city": {"type": "string"},
-            "days": {"type": "integer"},
-            "unit": {"enum": ["c", "f"]},
-            "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-            "box": {"$ref": "#/$defs/Box"},
-        },
-        "required": ["city"],
-        "additionalProperties": False,
-        "$defs": {"Box": BOX},
-    },
-)
-NOOP = function("no-op", {"type": "object", "properties": {}, "additionalProperties": False})
-TOOLS = [WEATHER, NOOP]
-
-# For each style: two calls in a row, as the models write them.
-TEXTS = {
-    "json_tools": [
-        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo", "days": 3}}'
-        "\n</tool_call>",
-        '\n<tool_call>{"name":"no-op","arguments":{}}</tool_call>',
-    ],
-    "qwen3_coder": [
-        "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n"
-        "<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
-        "\n<tool_call>\n<function=no-op>\n</function>\n</tool_call>",
-    ],
-    "glm47": [
-        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
-        "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
-        "\n<tool_call>no-op\n</tool_call>",
-    ],
-    "minimax_m2": [
-        '<minimax:tool_call>\n<invoke name="get_weather">\n'
-        '<parameter name="city">Oslo</parameter>\n'
-        '<parameter name="days">3</parameter>\n</invoke>\n</minimax:tool_call>',
-        '\n<minimax:tool_call>\n<invoke name="no-op">\n</invoke>\n</minimax:tool_call>',
-    ],
-    "kimi_k2": [
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
-        '<|tool_call_argument_begin|>{"city": "Oslo", "days": 3}<|tool_call_end|>'
-        "<|tool_calls_section_end|>",
-    ],
-    "mistral": ['[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Oslo", "days": 3}}]'],
-}
-
-# What ends an argument that is text.
-CLOSING = {
-    "qwen3_coder": "\n</parameter>\n",
-    "glm47": "</arg_value>\n",
-    "minimax_m2": "</parameter>\n",
-}
-
-
-# What ends a call behind an argument.
-END = {
-    "qwen3_coder": "\n</parameter>\n</function>\n</tool_call>",
-    "glm47": "</arg_value>\n</tool_call>",
-    "minimax_m2": "</parameter>\n</invoke>\n</minimax:tool_call>",
-}
-
-
-def takes(spec: Any, text: str) -> bool:
-    tokens = kit.tokens_of(text, VOCABULARY)
-    filter = spec.bind(VOCABULARY, SIZE)
-    if filter.validate(tokens) < len(tokens):
-        return False
-    for token in tokens:
-        filter.advance(token)
-    return bool(filter.can_end())
+@cache
+def marked(style: str) -> Vocabulary:
+    """A vocabulary in which the marks of a format are tokens."""
+    tokenizer = byte_level_tokenizer()._tokenizer
+    format = FORMATS[style]
+    body = format.body
+    pieces = [*body.open, *body.close, *body.key, *body.after, *format.thought]
+    marks = [piece for piece in pieces if re.fullmatch(r"<\S+>|\[[A-Z_]+\]", piece)]
+    marks += re.findall(r"<[^<>]+>|\[[A-Z_]+\]", f"{format.start} {format.end}")
+    tokenizer.backend_tokenizer.add_special_tokens(
+        [AddedToken(mark, normalized=False) for mark in dict.fromkeys(marks)]
+    )
+    return Vocabulary.of(tokenizer)
 
 
 def grammar_of(
-    format: CallFormat, tools: Sequence[Any], *, many: bool, begun: bool = False
+    format: CallFormat,
+    tools: Sequence[Any],
+    *,
+    many: bool,
+    begun: bool = False,
+    vocabulary: Vocabulary = PLAIN,
 ) -> Lark:
     functions = [tool["function"] for tool in tools]
     return calls_grammar(
         format,
         tools,
-        VOCABULARY,
+        vocabulary,
         names=[function["name"] for function in functions],
         strict=[function["name"] for function in functions if function.get("strict")],
         many=many,
@@ -121,35 +99,51 @@ def grammar_of(
     )
 
 
-@pytest.mark.parametrize("style", TEXTS)
+@every_format
 def test_what_a_model_writes_is_allowed_and_read(style: str) -> None:
-    format, texts = FORMATS[style], TEXTS[style]
-    assert format.enforced
-    many = grammar_of(format, TOOLS, many=True)
-    assert takes(many, texts[0])
-    assert takes(many, "".join(texts))
-    assert not takes(many, "Well, " + texts[0]) and not takes(many, "")
-    one = grammar_of(format, TOOLS, many=False)
-    assert takes(one, texts[0])
-    assert len(texts) == 1 or not takes(one, "".join(texts))
-    rest = grammar_of(format, TOOLS, many=True, begun=True)
-    assert takes(rest, "".join(texts)[len(format.start) :])
-    reader = ToolReader(format, TOOLS)
-    (call,) = calls_of(reader, texts[0])
-    assert call.name == "get_weather"
-    assert json.loads(call.arguments) == {"city": "Oslo", "days": 3}
-    for text in texts[1:]:
-        (call,) = calls_of(reader, text)
-        assert (call.name, call.arguments) == ("no-op", "{}")
+    format, vocabulary = FORMATS[style], marked(style)
+    many = grammar_of(format, TOOLS, many=True, vocabulary=vocabulary)
+    rest = grammar_of(format, TOOLS, many=True, begun=True, vocabulary=vocabulary)
+    texts = [format.write([call]) for call in CALLS]
+    published = [
+        case["text"].strip()
+        for case in GOLDEN
+        if case["style"] == style and "slip" not in case and not case["reasoning"]
+        if case["calls"] == [list(CALLS[0])]
+    ]
+    allowed = [text for text in published if takes(many, vocabulary, text.removesuffix(CALL_END))]
+    assert allowed or not published or style in OTHERWISE
+    for text in texts + allowed:
+        text = text.removesuffix(CALL_END)
+        assert takes(many, vocabulary, text), text
+        assert takes(rest, vocabulary, text.removeprefix(format.start))
+        for wrong in (f"Well, {text}", text.replace("get_", "got_"), text.replace("days", "daze")):
+            assert wrong == text or not takes(many, vocabulary, wrong), wrong
+        assert "3" not in text or not takes(many, vocabulary, text.replace("3", "three"))
+    assert not takes(many, vocabulary, "")
+    both, one = format.write(CALLS), grammar_of(format, TOOLS, many=False, vocabulary=vocabulary)
+    assert takes(one, vocabulary, texts[0].removesuffix(CALL_END))
+    assert not takes(one, vocabulary, both)
+    if format.paired or (format.body.between is not None and not format.thought):
+        assert takes(many, vocabulary, both), both
+    calls = calls_of(ToolReader(format, TOOLS), both)
+    assert [(call.name, json.loads(call.arguments)) for call in calls] == CALLS
 
 
-@pytest.mark.parametrize("style", TEXTS)
-def test_wrong_names_and_arguments_are_not_allowed(style: str) -> None:
-    spec = grammar_of(FORMATS[style], TOOLS, many=True)
-    text = TEXTS[style][0]
-    assert not takes(spec, text.replace("get_weather", "get_whether"))
-    assert not takes(spec, text.replace("3", "three"))
-    assert not takes(spec, text.replace("days", "daze"))
+@every_format
+def test_whatever_a_grammar_allows_is_read(style: str) -> None:
+    tools = [function("get_weather", WEATHER), function("no-op", {})]
+    format, reader = FORMATS[style], ToolReader(FORMATS[style], tools)
+    for vocabulary in (PLAIN, marked(style)):
+        spec = grammar_of(format, tools, many=False, vocabulary=vocabulary)
+        for seed in range(4):
+            constraint = Constraint([spec], vocabulary, vocabulary.size)
+            closing = CLOSING.get(style, ("",))[0]
+            text = vocabulary.decode(walk(constraint, vocabulary, seed, closing))
+            (call,) = calls_of(reader, text)
+            arguments = json.loads(call.arguments)
+            schema = WEATHER if call.name == "get_weather" else {"maxProperties": 0}
+            jsonschema.validate(arguments, schema)
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -157,9 +151,9 @@ def test_arguments_have_no_keys_that_nobody_asked_for(strict: bool) -> None:
     format = FORMATS["json_tools"]
 
     def allows(parameters: Any, arguments: str) -> bool:
-        tools = [function("f", parameters, strict=strict)]
-        spec = grammar_of(format, tools, many=False)
-        return takes(spec, f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>')
+        spec = grammar_of(format, [function("f", parameters, strict=strict)], many=False)
+        text = f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>'
+        return takes(spec, PLAIN, text)
 
     for nothing in (None, {}, {"type": "object"}, {"type": "object", "properties": {}}):
         assert allows(nothing, "{}") and not allows(nothing, '{"city": "Do"}')
@@ -178,12 +172,9 @@ def test_arguments_have_no_keys_that_nobody_asked_for(strict: bool) -> None:
 @pytest.mark.parametrize("style", CLOSING)
 def test_arguments_between_tags_have_no_keys_that_nobody_asked_for(style: str) -> None:
     tools = [function("f", {"properties": {"box": {"$ref": "#/$defs/Box"}}, "$defs": {"Box": BOX}})]
-    format = FORMATS[style]
-    spec = grammar_of(format, tools, many=False)
-    text = TEXTS[style][0].replace("get_weather", "f")
-    begun, _, rest = text.partition("city")
-    for box, good in (('{"x": 1}', True), ('{"y": 1}', False)):
-        assert takes(spec, f"{begun}box{rest.partition('Oslo')[0]}{box}{END[style]}") == good
+    spec = grammar_of(FORMATS[style], tools, many=False)
+    for box, good in (({"x": 1}, True), ({"y": 1}, False)):
+        assert takes(spec, PLAIN, FORMATS[style].write([("f", {"box": box})])) == good
 
 
 def test_a_schema_that_cannot_be_closed_is_refused_with_its_place() -> None:
@@ -195,40 +186,24 @@ def test_a_schema_that_cannot_be_closed_is_refused_with_its_place() -> None:
     assert caught.value.field == "tools[0].function.parameters"
 
 
-@pytest.mark.parametrize("style", TEXTS)
-def test_whatever_a_grammar_allows_is_read(style: str) -> None:
-    format = FORMATS[style]
-    reader = ToolReader(format, TOOLS)
-    spec = grammar_of(format, TOOLS, many=False)
-    for seed in range(16):
-        text = VOCABULARY.decode(
-            walk(Constraint([spec], VOCABULARY, SIZE), VOCABULARY, seed, CLOSING.get(style, ""))
-        )
-        calls = calls_of(reader, text)
-        assert len(calls) == 1, text
-        arguments = json.loads(calls[0].arguments)
-        assert isinstance(arguments, dict)
-        assert "city" in arguments if calls[0].name == "get_weather" else not arguments, text
-        assert isinstance(arguments.get("days", 0), int)
-        assert arguments.get("unit", "c") in ("c", "f")
+@pytest.mark.parametrize("style", CLOSING)
+def test_texts_between_tags_may_be_anything_but_the_tag(style: str) -> None:
+    spec = grammar_of(FORMATS[style], [function("get_weather", WEATHER)], many=True)
+    end, close = CLOSING[style]
 
+    def text(city: str, unit: str = "c") -> str:
+        return FORMATS[style].write([("get_weather", {"city": city, "unit": unit})])
 
-def test_texts_between_tags_may_be_anything_but_the_tag() -> None:
-    spec = grammar_of(FORMATS["qwen3_coder"], TOOLS, many=True)
-    head, tail = (
-        "<tool_call>\n<function=get_weather>\n<parameter=city>\n",
-        "</function>\n</tool_call>",
-    )
-    assert takes(spec, f'{head}New\n"York" </param\n</parameter>\n{tail}')
-    assert takes(spec, f"{head}\n</parameter>\n<parameter=unit>\nc\n</parameter>\n{tail}")
-    assert not takes(spec, f"{head}x\n</parameter>\n<parameter=unit>\nk\n</parameter>\n{tail}")
+    assert takes(spec, PLAIN, text(f'New\n"York" {end[:-3]} <x>'))
+    assert takes(spec, PLAIN, text("")) and not takes(spec, PLAIN, text("x", "k"))
+    assert not takes(spec, PLAIN, text(f"{end}{close}"))
 
 
 def test_parameters_that_were_left_out_are_none() -> None:
     bare = {"type": "function", "function": {"name": "f"}}
     spec = grammar_of(FORMATS["json_tools"], [bare], many=False)
-    assert takes(spec, '<tool_call>{"name": "f", "arguments": {}}</tool_call>')
-    assert not takes(spec, '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>')
+    assert takes(spec, PLAIN, '<tool_call>{"name": "f", "arguments": {}}</tool_call>')
+    assert not takes(spec, PLAIN, '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>')
 
 
 def test_strict_texts_with_a_form_are_refused_between_tags() -> None:

@@ -1,11 +1,12 @@
 """A block as a file, and which model it is of.
 
-Owns what such a file says (see ``sealed_file`` for its bytes), and the checks before it reaches a
-model. Must never know where files are kept. A saved prefix is a file of the same kind, with all
-tokens from the first one on. Invariant: what ``read`` returns was written for the same model, other
-files raise a ``LoadError`` that says why.
+Owns what such a file says, the checks before it reaches a model, and a checksum that finds every
+change. Must never know where files are kept. A saved prefix is a file of the same kind, with all
+tokens from the first one on. Invariants: a file is written whole or not at all; what ``read``
+returns is what was written, to the bit, for the same model. Other files raise a ``LoadError`` that
+says why.
 
-All arrays are tensors. The metadata has, besides the name of the format:
+All arrays are tensors of safetensors. The metadata has, besides the name of the format:
 
     tokens     the token ids
     start      how many tokens come before them
@@ -14,6 +15,7 @@ All arrays are tensors. The metadata has, besides the name of the format:
     model      a digest of the model, possibly empty
     segment    the arrays of each layer that can be cut, with names of tensors in place of arrays
     snapshot   the state of each other layer, likewise; ``null`` if there is none
+    checksum   a SHA-256 of all tensors and the rest of the metadata
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
@@ -36,10 +39,11 @@ from ...errors import LoadError, OptionError, StateError
 from ...loading.sharding import Split
 from ..kv.layers import CacheFactory, LayerCache, fill, leaves, sliceable
 from ..kv.quantised import Quantisation
-from . import sealed_file
 from .block import Block, Snapshot, TokenIds, as_ids, root_of
 
 FORMAT = "mlxgen prefix 5"
+PART = ".part"  # ends the names of files that are not written whole yet
+_CHECKSUM = "checksum"
 _TOKENS = range(-(2**61), 2**31)  # those below zero are patches of images
 _PLAIN = (bool, int, float, str)
 _PROBES = 64  # values of each parameter in a model's digest
@@ -111,7 +115,7 @@ def _configuration(model: Any) -> str:
 
 
 def write(path: Path, block: Block, layout: Layout, **how: Any) -> int:
-    """Write a block as ``sealed_file.write`` does; returns the size of the file."""
+    """Write a block as ``write_arrays`` does; returns the size of the file."""
     arrays: dict[str, mx.array] = {}
     snapshot = block.snapshot and [
         {name: _packed(value, f"snapshot.{i}.{name}", arrays) for name, value in vars(leaf).items()}
@@ -127,7 +131,7 @@ def write(path: Path, block: Block, layout: Layout, **how: Any) -> int:
         "segment": json.dumps(_packed(block.layers, "segment", arrays)),
         "snapshot": json.dumps(snapshot),
     }
-    return sealed_file.write(path, metadata, arrays, **how)
+    return write_arrays(path, metadata, arrays, **how)
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
@@ -164,12 +168,12 @@ def _reason(error: Exception) -> object:
 def read_tokens(path: Path) -> TokenIds:
     """The tokens of a block, from the head of its file; what they are for is checked later."""
     with checked(path):
-        return _tokens(sealed_file.read_metadata(path)["tokens"])
+        return _tokens(_open(path)[0]["tokens"])
 
 
 def read(path: Path, layout: Layout) -> Block:
     """The block in a file, with evaluated arrays; ``OSError`` if it cannot be read."""
-    metadata, arrays = sealed_file.read(path)
+    metadata, arrays = read_arrays(path)
     with checked(path):
         return _block(path, metadata, arrays, layout)
 
@@ -279,3 +283,85 @@ def _restore(leaf: LayerCache, kept: Any, arrays: dict[str, mx.array], length: i
     offset = getattr(leaf, "offset", length)
     if offset != length and not leaf.empty():
         raise ValueError(f"{length} tokens, but a {type(leaf).__name__} with {offset}")
+
+
+# ---- the bytes ---------------------------------------------------------------------------------
+
+
+def write_arrays(
+    path: Path,
+    metadata: Mapping[str, str],
+    arrays: Mapping[str, mx.array],
+    *,
+    mode: int = 0o666,
+    modified: int | None = None,
+) -> int:
+    """Write the whole file or, if that raises ``OSError``, nothing; returns its size.
+
+    ``modified``: the time of its modification in nanoseconds, if that is not now.
+    """
+    held = dict(arrays)
+    mx.eval(held)
+    about = {**metadata, _CHECKSUM: _checksum(metadata, held)}
+    part = path.with_name(f".{secrets.token_hex(8)}{PART}")
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            mx.save_safetensors(file, held, about)
+            file.flush()
+            size = file.tell()
+            if modified is not None:
+                os.utime(handle, ns=(modified, modified))
+            os.fsync(handle)
+        part.replace(path)
+    finally:
+        with suppress(OSError):  # after a success it has another name already
+            part.unlink()
+    return size
+
+
+def read_arrays(path: Path) -> tuple[dict[str, str], dict[str, mx.array]]:
+    """The metadata of a file, and its tensors by name, evaluated.
+
+    Raises ``OSError`` if the file cannot be read, and ``LoadError`` if it is not such a file, or
+    has changed since it was written.
+    """
+    metadata, arrays = _open(path)
+    checksum = metadata.pop(_CHECKSUM)
+    try:
+        mx.eval(arrays)
+    except Exception as error:
+        raise _broken(path, error) from error
+    if _checksum(metadata, arrays) != checksum:
+        raise _broken(path, "it is not what was written")
+    return metadata, arrays
+
+
+def _open(path: Path) -> tuple[dict[str, str], dict[str, mx.array]]:
+    """The metadata, and the tensors, which are not read yet."""
+    with path.open("rb"):  # which says better than MLX why it cannot be read
+        pass
+    try:
+        found: Any = mx.load(str(path), format="safetensors", return_metadata=True)
+    except Exception as error:  # whatever somebody else may have written
+        raise _broken(path, error) from error
+    arrays, metadata = found
+    if _CHECKSUM not in metadata:
+        raise LoadError(f"{path} is not a saved prefix; pass a file that save_prefix wrote")
+    return metadata, arrays
+
+
+def _checksum(metadata: Mapping[str, str], arrays: Mapping[str, mx.array]) -> str:
+    forms = sorted((name, str(array.dtype), array.shape) for name, array in arrays.items())
+    total = hashlib.sha256(json.dumps([sorted(metadata.items()), forms]).encode())
+    for name, _, _ in forms:
+        data = memoryview(arrays[name])  # type: ignore[arg-type]
+        total.update(data if data.c_contiguous else data.tobytes())
+    return total.hexdigest()
+
+
+def _broken(path: Path, why: object) -> LoadError:
+    reason = " ".join(str(why).split())[:200]
+    return LoadError(
+        f"{path} is truncated, broken or not safetensors ({reason}); save the prefix again"
+    )

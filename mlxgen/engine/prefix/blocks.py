@@ -218,14 +218,6 @@ class Blocks:
         """The key that blocks after these follow."""
         return way[-1].key if way else self._root
 
-    def way_to(self, block: Block) -> list[Block]:
-        """The blocks that lead to one, itself included, as far as they are held."""
-        way, at = list[Block](), self._held.get(block.key)
-        while at is not None:
-            way.append(at)
-            at = self._held.get(at.parent)
-        return way[::-1]
-
     def known(self, ids: TokenIds) -> int:
         """How many of these tokens have run in what is held."""
         way = self.whole(ids)

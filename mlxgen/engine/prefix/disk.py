@@ -27,7 +27,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ from typing import NamedTuple
 from ...errors import LoadError, OptionError
 from ...loading.memory import in_words
 from ...workers import workers
-from . import block_file, sealed_file
+from . import block_file
 from .block import Block, TokenIds
 from .block_file import Layout
 
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 _NAME = re.compile(
     r"([0-9a-f]{40})\.([0-9a-f]{40})\.([0-9]{1,12})\.([0-9]{1,12})\.(kv|state)\.safetensors"
 )
-_PART = re.compile(r"\.[0-9a-f]{16}" + re.escape(sealed_file.PART))
+_PART = re.compile(r"\.[0-9a-f]{16}" + re.escape(block_file.PART))
 _ABANDONED = 600.0  # seconds after which nobody writes a part any more
 _RESCAN = 5.0  # seconds between two listings of the folder, at least
 _SHARE = 100  # and so many times what a listing takes
@@ -192,16 +192,17 @@ class Disk:
                 self._lose(file, error)
         return file.tokens
 
-    def touch(self, keys: Sequence[str]) -> None:
-        """Note that a chain of blocks was used now, unless this was noted a moment ago."""
+    def touch(self, key: str) -> None:
+        """Note that a block and all before it were used now, unless this was noted a moment ago."""
         with self._lock:
-            now, files = time.time_ns(), [self._files[key] for key in keys if key in self._files]
-            if not files or abs(now - files[-1].used) < _RECENT * 1e9:
+            now, file = time.time_ns(), self._files.get(key)
+            if file is None or abs(now - file.used) < _RECENT * 1e9:
                 return
-            for file in files:
+            while file is not None:
                 with suppress(OSError):  # it is gone, or the folder cannot be written
                     os.utime(self.path / file.name, ns=(now, now))
                 file.used = now
+                file = self._files.get(file.parent)
 
     # ---- reading and writing ---------------------------------------------------------------
 
@@ -247,6 +248,7 @@ class Disk:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # it may have been removed
             with self._alone():
                 with self._lock:
+                    self.touch(block.parent)
                     self._missing.discard(block.key)
                     old, before = self._files.get(block.key), self._files.get(block.parent)
                     if old is not None and old.has_state >= block.has_state:

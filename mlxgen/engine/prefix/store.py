@@ -337,7 +337,7 @@ class BlockStore:
                 tokens = disk.tokens_of(first)
             if tokens is None:  # it has just gone
                 return self._next(disk, ids, room, token)
-            disk.touch([each.key for each in chain.all_of])
+            disk.touch(chain.all_of[-1].key)
             before = [block.tokens for block in chain.blocks[: first.start // BLOCK]]
             told: list[Token] = np.concatenate([*before, tokens]).tolist()
             return Restore(tuple(told), first.has_state, room)

@@ -10,8 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -26,11 +24,6 @@ RESCUED = 256 << 20  # bytes that may wait to be written after they were evicted
 _LAST_FILE = 5.0  # seconds for what is being written when it is closed
 
 
-class _Job(NamedTuple):
-    block: Block
-    way: Sequence[str]  # the keys that lead to it
-
-
 class Writer:
     """See the module. ``lock`` is that of ``blocks``. ``rests``: the device has nothing to do."""
 
@@ -41,7 +34,7 @@ class Writer:
         self._changed = threading.Condition(lock)
         self._work: Work | None = None
         self._writes = self._flushes = self._closed = False
-        self._rescued: deque[_Job] = deque()
+        self._rescued: deque[Block] = deque()
         self._todo: deque[str] = deque()
 
     def wake(self) -> None:
@@ -80,30 +73,30 @@ class Writer:
         so many bytes would wait then; hold the lock."""
         if block.saved or self._closed:
             return
-        way = self._blocks.way_to(block)
-        missing = [each for each in way if not each.saved]
-        waiting = [*(job.block for job in self._rescued), *missing]
-        if sum(each.size for each in waiting) > min(RESCUED, most):
+        missing, at = list[Block](), self._blocks.get(block.key)
+        while at is not None and not at.saved:
+            missing.append(at)
+            at = self._blocks.get(at.parent)
+        if sum(each.size for each in (*self._rescued, *missing)) > min(RESCUED, most):
             return
         try:
             mx.eval([each.arrays() for each in missing])
         except Exception:  # then it is of no use
             return
-        for each in missing:
+        for each in reversed(missing):
             each.saved = True
-            self._rescued.append(_Job(each, [before.key for before in way]))
+            self._rescued.append(each)
         self.wake()
 
     def _run(self) -> None:
         try:
-            while (job := self._next()) is not None:
+            while (block := self._next()) is not None:
                 try:
-                    self._disk.touch(job.way)
-                    if self._disk.write(job.block) and job.block.instead_of:
-                        self._disk.remove(job.block.instead_of)
+                    if self._disk.write(block) and block.instead_of:
+                        self._disk.remove(block.instead_of)
                 except Exception:
                     logger.warning("a prefix could not be written to the disk", exc_info=True)
-                del job  # it is not held while the lock is waited for
+                del block  # it is not held while the lock is waited for
         except BaseException:
             self._end()
             raise
@@ -114,7 +107,7 @@ class Writer:
             self._todo.clear()
             self._changed.notify_all()
 
-    def _next(self) -> _Job | None:
+    def _next(self) -> Block | None:
         """What to write next; if there is nothing, writing has ended."""
         with self._changed:
             if self._rescued and not self._closed:
@@ -128,6 +121,6 @@ class Writer:
                 block = self._blocks.get(self._todo.popleft())
                 if block is not None and not block.saved:
                     block.saved = True
-                    return _Job(block, [each.key for each in self._blocks.way_to(block)])
+                    return block
             self._end()
             return None

@@ -245,7 +245,7 @@ def _offer(
         forced=forced,
         attempts=attempts,
         exhausted=exhausted,
-        rejected=retries.at(position).rejected,
+        rejected=retries.at(position).rejected if retries.decided else (),
     )
     if wanted is not None or options.top_candidates:
         chunk = _reported(chunk, request, view, mask, missed)
@@ -295,7 +295,8 @@ def _reason(
     request: Request, token: Token, event: BanMatch | StopMatch | None
 ) -> FinishReason | None:
     """Why the text ends with the token just taken in, if it does; checked in a fixed order."""
-    if isinstance(event, StopMatch) or request.ends(token):
+    ends = token in request.vocabulary.eos and not request.options.ignore_eos
+    if ends or isinstance(event, StopMatch):
         return "stop"
     if request.constraint is not None:
         with contextlib.suppress(Exception):  # the next draw raises it again, and should

@@ -83,12 +83,16 @@ def next_mask(request: Request) -> Int32Words | None:
 
     Raises ``DeadEndError`` if none is left.
     """
-    excluded = request.retries.excluded(request.position)
+    excluded, constraint = request.retries.excluded(request.position), request.constraint
     if request.closing is not None or request.thinking is not None:
         step = _only_step(request, excluded)
         if step:
             return words_of(step, request.vocab_size)
-    return _left(request, _allowed(request), excluded)
+    if request.healer is not None:
+        words = _allowed(request)
+    else:
+        words = constraint.mask() if constraint is not None else None
+    return _left(request, words, excluded)
 
 
 def leaves_any(request: Request, exclude: Set[Token]) -> bool:

@@ -162,7 +162,8 @@ class Outbox:
                 return chunks
             self._settled = transcript.settled(hold, self._settled)
             end = transcript.decoder.end(self._settled)
-        return [*self._all_but_one(end), self._take(end)]
+        earlier = self._all_but_one(end) if len(waiting) > 1 else ()
+        return [*earlier, self._take(end)]
 
     def finish(
         self, reason: FinishReason, stop: Stop | None = None, cut: int | None = None

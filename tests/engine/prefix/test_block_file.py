@@ -21,7 +21,7 @@ from mlx_lm.tuner.lora import LoRALinear
 
 from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.kv.quantised import Quantisation, QuantisedKeys
-from mlxgen.engine.prefix import sealed_file
+from mlxgen.engine.prefix import block_file
 from mlxgen.engine.prefix.block_file import digest
 from mlxgen.engine.prefix.store import BlockStore
 from mlxgen.errors import LoadError, OptionError, StateError
@@ -66,7 +66,7 @@ def rewritten(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
             found: Any = mx.load(str(path), format="safetensors", return_metadata=True)
             arrays, about = found
             del about["checksum"]
-            header["__metadata__"]["checksum"] = sealed_file._checksum(about, arrays)
+            header["__metadata__"]["checksum"] = block_file._checksum(about, arrays)
     return path
 
 
@@ -317,9 +317,9 @@ def test_arrays_of_every_type_and_of_no_size_come_back_to_the_bit(tmp_path: Path
         for kind in TYPES
         for shape in ((), (3, 5), (1, 0, 4))
     }
-    size = sealed_file.write(tmp_path / "file", {"about": "it"}, arrays)
+    size = block_file.write_arrays(tmp_path / "file", {"about": "it"}, arrays)
     assert (tmp_path / "file").stat().st_size == size
-    metadata, read = sealed_file.read(tmp_path / "file")
+    metadata, read = block_file.read_arrays(tmp_path / "file")
     assert metadata == {"about": "it"} and read.keys() == arrays.keys()
     for name, a in arrays.items():
         assert (a.dtype, a.shape, bits(a)) == ((b := read[name]).dtype, b.shape, bits(b))

@@ -188,7 +188,7 @@ def test_nobody_waits_for_what_is_written(slow: BlockStore) -> None:
         assert slow.take((*sequence(1024, first), 0)) is not None
     assert Slow.begun.wait(20) and slow.nbytes <= slow.max_bytes
     assert slow._writer is not None
-    waits = sum(job.block.nbytes for job in slow._writer._rescued)
+    waits = sum(block.nbytes for block in slow._writer._rescued)
     assert 0 <= waits <= slow.max_bytes / 16
     assert not slow.flush(0.01)
     Slow.may.set()

@@ -59,13 +59,6 @@ def test_a_controller_that_allows_everything_gives_the_plain_text(options: dict[
     assert result.usage.forced_tokens == plain.usage.forced_tokens
 
 
-def test_the_controller_is_asked_once_for_a_sampled_token_and_told_of_it() -> None:
-    speaker = reciter("abc")
-    controller = Recited([anything(speaker)])
-    finish(speaker.lm.control(PROMPT, controller))
-    assert controller.calls == [Call(0, 0, []), *(Call(0, 0, [t]) for t in b"abc")]
-
-
 def test_the_controller_decides_while_the_pass_behind_its_token_runs() -> None:
     speaker = reciter("abcdef")
     fed = []
@@ -82,13 +75,6 @@ def test_the_controller_decides_while_the_pass_behind_its_token_runs() -> None:
 # ---- masks, runs, splices, backtracks
 
 
-def test_only_what_the_mask_allows_is_sampled() -> None:
-    speaker = alphabet()
-    controller = Recited([Branch(sample_mask=list(b"xyz"))])
-    run = speaker.lm.control(PROMPT, controller, max_tokens=4)
-    assert finish(run) == {(): "xyzx"}
-
-
 def test_a_forced_run_is_appended_without_sampling_in_one_pass() -> None:
     speaker = reciter("abcdefgh")
     controller = Recited([Branch(ff_tokens=[list(b"XYZ")])], [anything(speaker)], [])
@@ -100,14 +86,6 @@ def test_a_forced_run_is_appended_without_sampling_in_one_pass() -> None:
     result = run.results[()]
     assert [c.forced for c in result.chunks if c.token is not None] == [True, True, True, False]
     assert result.usage.forced_tokens == 3
-
-
-def test_a_run_that_starts_with_the_sampled_token_is_appended_whole() -> None:
-    speaker = reciter("abcdef")
-    mask = Branch(sample_mask=list(b"ab"), ff_tokens=[list(b"aXY"), list(b"bZ")])
-    controller = Recited([mask], [anything(speaker)], [])
-    assert finish(speaker.lm.control(PROMPT, controller)) == {(): "aXYd"}
-    assert controller.calls[1] == Call(0, 0, list(b"aXY"))
 
 
 def test_run_and_sampled_token_go_through_the_model_together() -> None:
@@ -131,24 +109,6 @@ def test_a_splice_replaces_the_sampled_token_before_anybody_sees_it() -> None:
     assert run.results[()].usage.redraws == 1
 
 
-def test_a_splice_may_take_back_more_than_the_sampled_token() -> None:
-    speaker = reciter("abcdefgh")
-    controller = Recited(
-        [anything(speaker)],
-        [anything(speaker)],
-        [anything(speaker, splices=[Splice([ord("x")], 1), Splice((), 3, list(b"Z"))])],
-        [anything(speaker)],
-        [],
-    )
-    run = speaker.lm.control(PROMPT, controller)
-    chunks = [chunk for _, chunk in run]
-    assert run.results[()].text == "Zb"
-    assert controller.calls[3] == Call(0, 2, [ord("Z")])
-    assert [(c.text, c.retract, c.index) for c in chunks] == [
-        ("a", 0, 0), ("b", 0, 1), ("Z", 2, 0), ("b", 0, 1), ("", 0, 2),
-    ]  # fmt: skip
-
-
 def test_a_splice_that_only_removes_draws_the_position_again() -> None:
     speaker = alphabet()
     controller = Recited(
@@ -160,34 +120,6 @@ def test_a_splice_that_only_removes_draws_the_position_again() -> None:
     assert controller.calls[1] == Call(0, 0, [])
     assert run.results[()].chunks[0].attempts == 1
     assert speaker.model.passes <= 3  # the same logits serve twice
-
-
-def test_the_order_is_backtrack_sample_append_splice() -> None:
-    speaker = alphabet()
-    branch = Branch(
-        backtrack=2,
-        sample_mask=list(b"mn"),
-        ff_tokens=[list(b"mop")],
-        splices=[Splice([ord("m")], 2, list(b"XY"))],
-    )
-    controller = Recited([Branch(ff_tokens=[list(b"abcd")])], [branch], [])
-    run = speaker.lm.control(PROMPT, controller)
-    assert finish(run) == {(): "abmXY"}
-    assert controller.calls[2] == Call(0, 2, list(b"mXY"))
-
-
-def test_a_backtrack_with_a_run_replaces_text_that_was_delivered() -> None:
-    speaker = reciter("abcdef")
-    controller = Recited(
-        [anything(speaker)],
-        [anything(speaker)],
-        [Branch(1, None, [list(b"XY")])],
-        [anything(speaker)],
-    )
-    run = speaker.lm.control(PROMPT, controller)
-    assert finish(run) == {(): "aXYdef"}
-    assert controller.calls[3] == Call(0, 1, list(b"XY"))
-    assert run.results[()].usage.rewound_tokens == 1
 
 
 def test_a_temperature_holds_for_one_draw() -> None:
@@ -210,29 +142,6 @@ def test_a_stop_or_the_budget_ends_a_branch_inside_a_run() -> None:
     assert finish(run) == {(): "abcd"}
     assert run.results[()].finish_reason == "length"
     assert len(run.results[()].tokens) == 4
-
-
-def test_text_that_a_stop_may_claim_is_held_and_comes_back_with_a_backtrack() -> None:
-    speaker = reciter("abcdef")
-    controller = Recited(
-        [Branch(ff_tokens=[list(b"xe")])],
-        [Branch(1, None, [list(b"yen")])],
-        [Branch(2, None, [[]])],
-        [],
-    )
-    assert finish(speaker.lm.control(PROMPT, controller, stop="end")) == {(): "xy"}
-
-
-def test_characters_split_over_tokens_survive_backtracks() -> None:
-    speaker = alphabet()
-    smile = "😀".encode()
-    controller = Recited(
-        [Branch(ff_tokens=[[*b"a", *smile[:2]]])],
-        [Branch(ff_tokens=[[*smile[2:], *smile[:3]]])],
-        [Branch(5, None, [[*smile[2:], *b"z"]])],
-        [],
-    )
-    assert finish(speaker.lm.control(PROMPT, controller)) == {(): "a😀z"}
 
 
 # ---- the prompt
@@ -268,16 +177,6 @@ def test_a_backtrack_may_reach_into_the_prompt(options: dict[str, Any]) -> None:
     )
     finish(plain)
     assert plain.results[()].tokens == result.tokens
-
-
-def test_a_splice_may_reach_into_the_prompt_and_new_logits_are_drawn_from() -> None:
-    def say(self: Speaker, history: list[Token]) -> list[Token]:
-        return [97 + len(history)]
-
-    speaker = Speaker([], say, prompt_length=0)
-    controller = Recited([anything(speaker, splices=[Splice((), 3)])], [anything(speaker)], [])
-    assert finish(speaker.lm.control(list(b"hello"), controller)) == {(): "d"}
-    assert controller.calls[1:] == [Call(0, 2, []), Call(0, 0, [ord("d")])]
 
 
 def test_a_whole_prompt_may_be_replaced() -> None:

@@ -14,7 +14,7 @@ from mlxgen.engine.control import Control
 from mlxgen.tokens import Token
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds
-from tests.fakes.controllers import Call, Recited, anything, check_integrity, finish
+from tests.fakes.controllers import Recited, anything, check_integrity, finish
 from tests.fakes.speaking import PROMPT, Speaker, reciter
 
 LONG = [t % 96 for t in range(500)]
@@ -52,34 +52,6 @@ def llama() -> LanguageModel:
 # ---- names and indexes
 
 
-def test_several_branches_fork_and_the_first_stays_the_parent() -> None:
-    speaker = reciter("abcdef")
-    controller = Recited(
-        [anything(speaker)], [run_of("A"), run_of("B"), run_of("C")], [anything(speaker)], []
-    )
-    texts = finish(speaker.lm.control(PROMPT, controller))
-    assert texts == {(): "aAc", (1,): "aBc", (2,): "aCc"}
-    told = [call for call in controller.calls if call.last_append in ([65], [66], [67])]
-    assert sorted(told) == [Call(0, 0, [65]), Call(1, 0, [66]), Call(2, 0, [67])]
-
-
-def test_branch_idx_is_the_index_in_the_last_fork() -> None:
-    speaker = reciter("abcdef")
-    run = speaker.lm.control(PROMPT, Tree(speaker.lm.vocab_size, [1, 3, 1, 2]), max_tokens=5)
-    texts = finish(run)
-    assert set(texts.values()) == {"abcde"}
-    assert set(texts) == {(), (1,), (2,), (0, 1), (1, 1), (2, 1)}
-    assert list(run.results) and len(run.results) == 6
-
-
-def test_each_branch_has_a_mask_and_a_text_of_its_own() -> None:
-    speaker = reciter("abcdef")
-    masks = [[Branch(sample_mask=[t]) for t in b"xyz"], [anything(speaker)]]
-    run = speaker.lm.control(PROMPT, Recited(*masks), max_tokens=3)
-    assert finish(run) == {(): "xbc", (1,): "ybc", (2,): "zbc"}
-    assert [r.finish_reason for r in run.results.values()] == ["length"] * 3
-
-
 def test_the_branches_of_a_fork_may_begin_with_different_backtracks() -> None:
     speaker = reciter("abcdefgh")
     fork = [Branch(1, None, [list(b"X")]), Branch(3, None, [[]]), Branch(0, None, [list(b"YY")])]
@@ -102,16 +74,6 @@ def test_forks_draw_from_seeds_of_their_own() -> None:
         PROMPT, Tree(speaker.lm.vocab_size, [4]), temperature=1.0, seed=1, max_tokens=8
     )
     assert finish(again) == texts
-
-
-def test_a_result_has_the_text_and_the_tokens_from_before_the_fork() -> None:
-    speaker = reciter("abcdef")
-    run = speaker.lm.control(PROMPT, Tree(speaker.lm.vocab_size, [1, 1, 2]), max_tokens=4)
-    own = [chunk for branch, chunk in run if branch == (1,)]
-    assert [chunk.index for chunk in own] == [2, 3]
-    result = run.results[(1,)]
-    assert (result.text, result.tokens) == ("abcd", tuple(b"abcd"))
-    assert [chunk.index for chunk in result.chunks] == [0, 1, 2, 3]
 
 
 # ---- copies

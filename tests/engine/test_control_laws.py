@@ -62,8 +62,7 @@ def finish_looking(run: Control[Any]) -> dict[Any, str]:
     return finish(run)
 
 
-@pytest.mark.slow
-@settings(max_examples=tries(120))
+@settings(max_examples=tries(240))
 @given(
     numbers=st.lists(st.integers(0, 719), min_size=1, max_size=40),
     prompt=st.lists(st.sampled_from(LETTERS), min_size=1, max_size=6),

@@ -83,16 +83,12 @@ def next_mask(request: Request) -> Int32Words | None:
 
     Raises ``DeadEndError`` if none is left.
     """
-    excluded, constraint = request.retries.excluded(request.position), request.constraint
+    excluded = request.retries.excluded(request.position)
     if request.closing is not None or request.thinking is not None:
         step = _only_step(request, excluded)
         if step:
             return words_of(step, request.vocab_size)
-    if request.healer is not None:
-        words = _allowed(request)
-    else:
-        words = constraint.mask() if constraint is not None else None
-    return _left(request, words, excluded)
+    return _left(request, _allowed(request), excluded)
 
 
 def leaves_any(request: Request, exclude: Set[Token]) -> bool:

@@ -69,8 +69,8 @@ def sampled(splice: Any, back: int = 0) -> Branch:
     return Branch(back, [1], splices=[splice])
 
 
-NO_MASKS = [[], set(), np.zeros(SIZE, bool), np.zeros(2, np.int32), range(0)]
-WRONG_MASKS = ["ab", b"ab", 5, [SIZE], [-1], [True], [1.5]]
+NO_MASKS: list[Any] = [[], set(), np.zeros(SIZE, bool), np.zeros(2, np.int32), range(0)]
+WRONG_MASKS: list[Any] = ["ab", b"ab", 5, [SIZE], [-1], [True], [1.5]]
 WRONG_MASKS += [np.zeros(SIZE + 1, bool), np.zeros(3, np.int32), np.zeros(2, np.int64)]
 WRONG_TOKENS: list[Any] = [-1, SIZE, True, "a", 1.5]
 REFUSED: dict[str, list[Any]] = {

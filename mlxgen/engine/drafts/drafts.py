@@ -153,8 +153,10 @@ class Drafts:
         if request.position + 2 >= request.budget or not self._may(rows, step):
             return False
         for drafter in self.drafters:
-            drafter.policy.step()
-            asked = self._expected is None and (self.wanted or not drafter.policy.rests)
+            policy = drafter.policy
+            if policy.rests:
+                policy.step()
+            asked = self._expected is None and (self.wanted or not policy.rests)
             if asked and self._ask(drafter, drafter.expects, request):
                 self._expected = drafter
         return self._expected is not None

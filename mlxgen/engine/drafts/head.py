@@ -28,24 +28,22 @@ BEHIND = 64  # tokens that ran without a draft, after which the predictor reads 
 
 
 class States(NamedTuple):
-    """The trunk's states [n, width] after so many tokens from ``start`` on."""
+    """The trunk's states [n, width] after the tokens from ``start`` to ``end``."""
 
     start: int
+    end: int
     tokens: Sequence[Fed]
     array: mx.array
 
-    @property
-    def end(self) -> int:
-        return self.start + len(self.tokens)
-
     def part(self, first: int, end: int) -> mx.array:
         """Those from one place of the history to another, as far as they are here."""
-        low, high = max(0, first - self.start), min(len(self.tokens), end - self.start)
+        low, high = max(first, self.start) - self.start, min(self.end, end) - self.start
         return self.array if high - low == len(self.tokens) else self.array[low:high]
 
     def cut(self, to: int) -> States:
         """Those before a place of the history."""
-        return States(self.start, self.tokens[: to - self.start], self.part(0, to))
+        end = min(to, self.end)
+        return States(self.start, end, self.tokens[: end - self.start], self.part(0, end))
 
 
 class Bound:
@@ -102,8 +100,9 @@ class HeadDrafter(ModelledDrafter):
         self._cut(start)
         if self._states and self._states[-1].end < start:
             self._states.clear()
-        self._states.append(States(start, tokens, states))
-        end = min(start + len(tokens), len(history) - 1)
+        new = States(start, start + len(tokens), tokens, states)
+        self._states.append(new)
+        end = min(new.end, len(history) - 1)
         if end - self._base - self._kv.length >= BEHIND:
             self._read(history)
             self._kv.submit()

@@ -25,6 +25,7 @@ MOST = 1 << 16  # tokens of an owner's texts that are remembered: some 9 MB at m
 OWNERS = 16  # whose texts are remembered, the latest ones
 LENGTH = 6.0  # tokens that are thought to stand at first
 _BITS = 24  # of a token
+_MASK = (1 << RUN * _BITS) - 1
 NOTHING = -1  # in the place of a token that is never found
 SURE = 8  # tokens that have to come so before it is asked, if there is another drafter
 
@@ -33,49 +34,54 @@ class Places:
     """Tokens, and the latest place after each three of them.
 
     Only one thread may change it. Others may read it at the same time, if it is not cut.
+    ``last``: the newest three, as ``latest`` has them. ``latest``: places, by the three before.
     """
 
-    __slots__ = ("_before", "_latest", "tokens")
+    __slots__ = ("_before", "last", "latest", "tokens")
 
     def __init__(self) -> None:
         self.tokens: list[Token] = []
-        self._latest: dict[int, int] = {}  # places, by the three tokens before them
+        self.last = NOTHING
+        self.latest: dict[int, int] = {}
         self._before: list[int] = []  # for each place, the one that was the latest before it
 
-    def after(self, run: Sequence[Token]) -> int:
-        """The latest place after these three tokens; -1 if there is none."""
-        return self._latest.get(_key(*run), -1) if len(run) == RUN and min(run) >= 0 else -1
-
     def extend(self, tokens: Iterable[Token]) -> None:
-        """Add tokens, all of them before anything leads to one of them; those below 0, which are
-        of images, are never found."""
-        known, latest, before = self.tokens, self._latest, self._before
-        start = len(known)
-        a, b, c = (NOTHING, NOTHING, NOTHING, *known[-RUN:])[-RUN:]
-        known.extend([token if token >= 0 else NOTHING for token in tokens])
-        for place in range(start, len(known)):
-            token, was = known[place], -1
-            if a | b | c | token >= 0:
-                key = _key(a, b, c)
-                was, latest[key] = latest.get(key, -1), place
-            before.append(was)
-            a, b, c = b, c, token
+        """Add tokens; those below 0, which are of images, are never found."""
+        known, latest, last = self.tokens, self.latest, self.last
+        for token in tokens:
+            known.append(token if token >= 0 else NOTHING)
+            was = NOTHING
+            if last >= 0 and token >= 0:
+                was, latest[last] = latest.get(last, NOTHING), len(known) - 1
+                last = (last << _BITS | token) & _MASK
+            else:
+                last = packed(known[-RUN:])
+            self._before.append(was)
+        self.last = last
 
     def cut(self, to: int) -> None:
         """Keep the first ``to`` tokens."""
-        known, latest, before = self.tokens, self._latest, self._before
+        known, latest, before = self.tokens, self.latest, self._before
         for place in range(len(known) - 1, max(to, RUN) - 1, -1):
-            if min(run := known[place - RUN : place + 1]) >= 0:
-                key = _key(*run[:RUN])
+            if known[place] >= 0 and (key := packed(known[place - RUN : place])) >= 0:
                 if before[place] < 0:
                     del latest[key]
                 else:
                     latest[key] = before[place]
         del known[to:], before[to:]
+        self.last = packed(known[-RUN:])
 
     def fork(self) -> Places:
         """An independent copy."""
         return forked(self)
+
+
+def packed(run: Sequence[Token]) -> int:
+    """Three tokens as a number; -1 if there are fewer, or one that is never found."""
+    if len(run) < RUN or min(run) < 0:
+        return NOTHING
+    a, b, c = run
+    return (a << _BITS | b) << _BITS | c
 
 
 class Texts:
@@ -155,15 +161,16 @@ class Lookup(Drafter):
         if self._found[0] == (at := (history.moment, len(history))):
             return self._found[1]
         run: Sequence[Token] = ()
-        # Other filters would be fed the whole text to verify it
-        if constraint is None or constraint.rewinds:
+        is_grammar = constraint is not None and isinstance(constraint.filter, GrammarFilter)
+        # Other filters may have to be fed the whole text to verify it
+        if constraint is None or is_grammar or constraint.rewinds:
             self._follow(history)
             run, eos = self._look_up(), request.vocabulary.eos
             if self._stood < self._patience:
                 run = ()
             if not eos.isdisjoint(run):
                 run = run[: min(run.index(end) for end in eos if end in run)]
-            if run and constraint is not None and isinstance(constraint.filter, GrammarFilter):
+            if run and constraint is not None and is_grammar:
                 run = run[: constraint.validate(run)]
         self._found = at, run
         return run
@@ -191,9 +198,8 @@ class Lookup(Drafter):
         """What followed the last tokens where they were last."""
         own = self._own
         if self._copied is None:
-            last = own.tokens[-RUN:]
             for places in (own, *self._texts.generations):
-                if (at := places.after(last)) >= 0:
+                if (at := places.latest.get(own.last, NOTHING)) >= 0:
                     self._copied = places, at
                     break
             else:
@@ -205,7 +211,3 @@ class Lookup(Drafter):
         if run and places is own and at + len(run) == len(own.tokens):  # the text goes round
             run = (run * (self.most // len(run) + 1))[: self.most + 1]
         return run
-
-
-def _key(a: Token, b: Token, c: Token) -> int:
-    return (a << _BITS | b) << _BITS | c

@@ -15,29 +15,24 @@ OFTEN, PAUSE = 128, 3  # drafts, after which a few steps without show what plain
 
 class Policy:
     """See the module. ``length``: how many tokens of a draft stood; one that stood whole counts
-    twice, as more could have. ``gain``: how many plain steps a drafted one saved."""
+    twice, as more could have. ``gain``: how many plain steps a drafted one saved. ``rests``: for
+    how many steps nothing is to be drafted."""
 
-    __slots__ = ("_drafts", "_left", "_rest", "gain", "length")
+    __slots__ = ("_drafts", "_rest", "gain", "length", "rests")
 
     def __init__(self, length: float) -> None:
         self.length = length
         self.gain = HOPE
-        self._rest, self._left = REST, 0  # how long it would rest next, and how long it still does
+        self.rests, self._rest = 0, REST  # how long it still rests, and how long it would next time
         self._drafts = 0  # since the last rest
 
     def tokens(self, most: int) -> int:
         """How many of ``most`` tokens to draft; at least one."""
         return min(most, max(1, math.ceil(self.length)))
 
-    @property
-    def rests(self) -> bool:
-        """Whether nothing is to be drafted now."""
-        return self._left > 0
-
     def step(self) -> None:
         """Note a step without a draft."""
-        if self._left:
-            self._left -= 1
+        self.rests = max(0, self.rests - 1)
 
     def saw(self, proposed: int, accepted: int, steps: float) -> None:
         """Note what became of a draft, or that there was none although it was waited for, and how
@@ -55,10 +50,10 @@ class Policy:
         self.gain += GAIN_WEIGHT * (gained - self.gain)
         self._drafts += 1
         if self.gain < 0.0:
-            self._left, self._rest = self._rest, min(LONGEST_REST, 2 * self._rest)
+            self.rests, self._rest = self._rest, min(LONGEST_REST, 2 * self._rest)
             self.gain, self._drafts = 0.0, 0
         elif self._drafts == OFTEN:
-            self._left, self._drafts = PAUSE, 0
+            self.rests, self._drafts = PAUSE, 0
         elif gained > 0.0:
             self._rest = REST
 

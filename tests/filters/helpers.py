@@ -86,6 +86,15 @@ def accepts(spec: Specification, text: str | bytes, vocabulary: Vocabulary | Non
         return False
 
 
+def stands(spec: Specification, text: str | bytes) -> bool:
+    """Whether a text is allowed, and is not objected to once it is complete."""
+    constraint = constrained(spec)
+    try:
+        return feed(constraint, text).can_end() and constraint.objection() is None
+    except FilterError:
+        return False
+
+
 def allowed(constraint: Constraint) -> set[Token]:
     """The tokens that the mask allows, end tokens included."""
     mask = constraint.mask()

@@ -36,13 +36,9 @@ _SHAPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
 _LENGTHS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 SAYING = frozenset(
     {*_SHAPES, *_LENGTHS, *UNHELD, *CONDITIONAL, "const", "required", "items", "additionalItems"}
-    | {"uniqueItems", "contains", "unevaluatedProperties", "unevaluatedItems", "\0within"}
+    | {"uniqueItems", "contains", "unevaluatedProperties", "unevaluatedItems"}
 ) - {"$defs", "definitions"}
 """Keywords that say something about a value."""
-
-WITHIN = "\0within"
-"""In a schema of our own making: the ``id()`` of each schema with ``unevaluatedProperties`` that it
-is a part of."""
 
 
 def says(schema: Any) -> bool:
@@ -190,7 +186,7 @@ def items_of(schema: Schema) -> tuple[Sequence[Any], Any]:
 def is_shut(plain: Sequence[Schema]) -> bool:
     """Whether what is said names keys, and does not say which others there may be."""
     return any(isinstance(s.get(word), Mapping) for s in plain for word in _KEYED) and not any(
-        "additionalProperties" in s or WITHIN in s for s in plain
+        "additionalProperties" in s or "unevaluatedProperties" in s for s in plain
     )
 
 

@@ -38,7 +38,6 @@ from .keywords import (
     CONDITIONAL,
     SAYING,
     UNHELD,
-    WITHIN,
     Schema,
     check,
     fraction,
@@ -64,7 +63,6 @@ from .references import References
 MAX_PLACES = 20_000
 _OVERLAPS = 3  # patterns of keys whose overlaps are written out
 _OPENING = frozenset({"additionalProperties", "unevaluatedProperties", "patternProperties"})
-_STATES = 4000  # of an object whose keys are counted
 _PAIRS = 5000  # branches of a oneOf that are compared
 _MODULUS = 10_000  # the engine counts multiples in as many states
 ANY_KEY = "ANY_KEY"
@@ -110,7 +108,8 @@ class Array:
 @dataclass(frozen=True, slots=True)
 class Object:
     """``named`` keys in order, each with its place and whether it is required; then others, each
-    kind with the terminal of its keys. From ``least`` to ``most`` keys in all."""
+    kind with the terminal of its keys. From ``least`` to ``most`` keys in all; if some are named,
+    only ``least`` up to 1 and ``most`` up to 1 are held."""
 
     named: Sequence[tuple[str, int, bool]]
     others: Sequence[tuple[str, int]]
@@ -148,7 +147,6 @@ class Places:
         self._given: dict[Node, int] = {}
         self._waiting: list[tuple[int, Sequence[Any]]] = []
         self._made_of: dict[tuple[Any, ...], tuple[Any, Any]] = {}
-        self._owners: dict[int, Schema] = {}  # those with ``unevaluatedProperties``, by their id()
         try:
             self._place([root])
             while self._waiting:
@@ -212,31 +210,13 @@ class Places:
         less: Schema = self._made_of[key][0]
         return less
 
-    def _inner(self, schema: Any, owners: Sequence[int]) -> Any:
-        """The same schema as a part of others with ``unevaluatedProperties``."""
-        if not owners or not isinstance(schema, Mapping):
-            return schema
-        key = id(schema), *owners
-        if key not in self._made_of:
-            inner = {**schema, WITHIN: (*schema.get(WITHIN, ()), *owners)}
-            self._made_of[key] = inner, schema
-            self._references.liken(inner, schema)
-        return self._made_of[key][0]
-
     def _said(self, schemas: Sequence[Any]) -> _Said:
-        said, seen = _Said(), set[tuple[int, ...]]()
+        said, seen = _Said(), set[int]()
         for schema in schemas:
-            self._collect(schema, said, seen, frozenset(), ())
+            self._collect(schema, said, seen, frozenset())
         return said
 
-    def _collect(
-        self,
-        schema: Any,
-        said: _Said,
-        seen: set[tuple[int, ...]],
-        within: frozenset[int],
-        owners: tuple[int, ...],
-    ) -> None:
+    def _collect(self, schema: Any, said: _Said, seen: set[int], within: frozenset[int]) -> None:
         if schema is True or said.never:
             return
         if schema is False:
@@ -245,28 +225,23 @@ class Places:
         if id(schema) in within:
             said.never = "it refers to itself and never ends"
             return
-        if (id(schema), *owners) in seen:
+        if id(schema) in seen:
             return
-        seen.add((id(schema), *owners))
+        seen.add(id(schema))
         check(schema)
         within = within | {id(schema)}
-        if "unevaluatedProperties" in schema and "additionalProperties" not in schema:
-            self._owners[id(schema)] = schema
-            owners = (*owners, id(schema))
         rest = schema
-        for keyword in ("$ref", "allOf", "unevaluatedProperties"):
+        for keyword in ("$ref", "allOf"):
             rest = self._less(rest, keyword) if keyword in rest else rest
-        rest = self._inner(rest, owners)
         if says(rest):
             said.plain.append(rest)
             for keyword in CHOICES:
                 if keyword in rest and said.choice is None:
                     said.choice = rest, keyword
-        owners = rest.get(WITHIN, ())
         if isinstance(schema.get("$ref"), str):
-            self._collect(self._target(schema), said, seen, within, owners)
+            self._collect(self._target(schema), said, seen, within)
         for part in schema.get("allOf", ()):
-            self._collect(part, said, seen, within, owners)
+            self._collect(part, said, seen, within)
 
     def _made(self, schemas: Sequence[Any]) -> Node:
         said = self._said(schemas)
@@ -287,9 +262,7 @@ class Places:
                 self.notes["oneOf"] = None
             elif not self._are_apart(branches):
                 self.checked["oneOf"] = None
-        owners = schema.get(WITHIN, ())
-        inner = [self._inner(branch, owners) for branch in branches]
-        return Either([self._place([*rest, branch]) for branch in inner], "no branch fits")
+        return Either([self._place([*rest, branch]) for branch in branches], "no branch fits")
 
     # ---- branches that exclude each other ----------------------------------------------------
 
@@ -337,8 +310,9 @@ class Places:
         """The values that a schema lists, as far as they fit the other ones."""
         rest = [schema for schema in plain if schema is not given]
         rest.append(self._less(given, "const" if "const" in given else "enum"))
-        rest = [schema for schema in rest if says(schema)]
-        rest += [self._owners[owner] for s in plain for owner in s.get(WITHIN, ())]
+        if any("unevaluatedProperties" in schema for schema in rest):
+            self.checked["unevaluatedProperties"] = None
+            rest = [self._less(schema, "unevaluatedProperties") for schema in rest]
         fitting = [v for v in options_of(given) or () if all(self._fits(v, s) for s in rest)]
         texts: list[str] = []
         places: list[int] = []
@@ -528,7 +502,7 @@ class Places:
             names = {**names, **dict.fromkeys(finite)}
         named = []
         shuts = self._closed and is_shut(plain)
-        knows = shuts or any(WITHIN in schema for schema in plain)
+        knows = shuts or any("unevaluatedProperties" in schema for schema in plain)
         for name in {**names, **(more if knows else {}), **needed}:
             if all(self._fits(name, limit) for limit in limits if limit is not False) and only:
                 named.append((name, self._place(self._values(plain, name)), name in needed))
@@ -536,10 +510,9 @@ class Places:
                 return Either(why=f"the required property {name!r} is not one of propertyNames")
         taken = [literal(name) for name, _, _ in named]
         others = [] if finite is not None or not only else self._others(plain, taken, keys, shuts)
-        counts = most is not None or least > len(needed)
-        if counts and len(named) * (max(least, most or 0) + 2) > _STATES:
+        most = None if most is not None and not others and most >= len(named) else most
+        if named and (least > max(1, len(needed)) if most is None else most > 1):
             self.checked["minProperties or maxProperties"] = None
-            least, most = 0, None
         return Object(named, others, least, most)
 
     def _conditional(self, schema: Schema) -> tuple[dict[str, None], bool]:
@@ -573,30 +546,27 @@ class Places:
                 if regex.search(in_python(pattern), name):
                     own.append(inner)
             values += own or [schema.get("additionalProperties", True)]
-        return [*values, *self._unevaluated(plain, name)]
+        named = (
+            any(name in map_of(s, "properties") or name in self._conditional(s)[0] for s in plain)
+            or any(regex.search(in_python(p), name)
+                   for s in plain for p in map_of(s, "patternProperties"))
+        )  # fmt: skip
+        return values if named else [*values, *self._unevaluated(plain, name)]
 
     def _unevaluated(self, plain: Sequence[Schema], name: str | None) -> list[Any]:
-        """What ``unevaluatedProperties`` say of a key; None: of one that nobody names, and that
-        matches no pattern."""
-        found = []
-        for owner in dict.fromkeys(o for s in plain for o in s.get(WITHIN, ())):
-            parts = [s for s in plain if owner in s.get(WITHIN, ())]
-            if any("additionalProperties" in s or s[WITHIN][-1] != owner for s in parts):
-                continue  # which evaluate all keys
-            if any(self._conditional(s)[1] for s in parts):
-                self.checked["unevaluatedProperties"] = None
-                continue
-            if name is None or not any(self._names_key(s, name) for s in parts):
-                found.append(self._owners[owner]["unevaluatedProperties"])
-        return found
+        """What ``unevaluatedProperties`` says of keys that nothing said about the object names.
 
-    def _names_key(self, schema: Schema, name: str) -> bool:
-        return (
-            name in map_of(schema, "properties")
-            or (self._closed and name in list_of(schema, "required"))
-            or name in self._conditional(schema)[0]
-            or any(regex.search(in_python(p), name) for p in map_of(schema, "patternProperties"))
-        )
+        What stands outside of its schema may name a key, and it does not know that: this is to be
+        checked then, and so is what it says if others say it too.
+        """
+        found = [s["unevaluatedProperties"] for s in plain if "unevaluatedProperties" in s]
+        if not found:
+            return []
+        if len(plain) > 1 or any(self._conditional(s)[1] for s in plain):
+            self.checked["unevaluatedProperties"] = None
+        opens = any("additionalProperties" in s or self._conditional(s)[1] for s in plain)
+        required = self._closed and any(name in list_of(s, "required") for s in plain)
+        return [] if len(found) > 1 or opens or required else found
 
     def _finite(self, limits: Sequence[Any]) -> list[str] | None:
         """The only keys that there may be, if ``propertyNames`` lists them."""

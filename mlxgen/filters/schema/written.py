@@ -6,7 +6,7 @@ Places that no text satisfies are left out: branches of a choice, optional keys,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -15,7 +15,6 @@ from ...errors import GrammarError
 from .keywords import literal
 from .places import ANY_KEY, ANY_KEY_IS, Array, Either, Given, Leaf, Node, Object, Places
 
-EMPTY = '""'
 MAX_DEPTH = 500  # places within places; the engine would overflow the stack
 
 
@@ -115,11 +114,7 @@ class _Writer:
         more = "" if rest is None else self._name(rest)
         count = len(first)
         if not count:
-            inner = ""
-            if more and most != 0:
-                several = repeated(f"{comma} {more}", max(least - 1, 0), most and most - 1)
-                inner = f"{more} {several}" if least else f"({more} {several})?"
-            return f'"[" {inner} "]"'
+            return f'"[" {_several(more, comma, least, most)} "]"'
         tail = ""
         if more and (most is None or most > count):
             tail = repeated(f"{comma} {more}", max(least - count, 0), most and most - count)
@@ -154,12 +149,19 @@ class _Writer:
             if self._alive[place]
         ]
         other = f"({' | '.join(kinds)})" if kinds else ""
-        if node.most is not None or node.least > sum(needed for _, needed in named):
-            return f'"{{" {self._counted(number, node, named, other)} "}}"'
-        return f'"{{" {self._ordered(number, named, other)} "}}"'
+        if not named:
+            inner = _several(other, json.dumps(self.separators[0]), node.least, node.most)
+        elif node.most is not None and node.most <= 1:
+            one = [item for item, needed in named if needed] or [*(i for i, _ in named), *kinds]
+            inner = f"({' | '.join(one)}){'' if node.least else '?'}" if node.most else ""
+        else:
+            inner = self._ordered(number, named, other, "" if node.least else "?")
+        return f'"{{" {inner} "}}"'
 
-    def _ordered(self, number: int, named: Sequence[tuple[str, bool]], other: str) -> str:
-        """Keys in order; each but the first one after a comma."""
+    def _ordered(
+        self, number: int, named: Sequence[tuple[str, bool]], other: str, none: str
+    ) -> str:
+        """Keys in order; each but the first one after a comma. ``none``: "?" if none will do."""
         comma = json.dumps(self.separators[0])
         first = next((i for i, (_, needed) in enumerate(named) if needed), len(named))
         rest = [f"({comma} {other})*"] if other else []
@@ -171,11 +173,11 @@ class _Writer:
             rest = [named[first][0], *after, *rest]
         tail = " ".join(rest)
         if not first:
-            return tail if named else f"({other} {tail})?" if other else ""
+            return tail
         free = self._some([item for item, _ in named[:first]], f"v{number}", comma)[0]
         if first < len(named):
             return f"({free} {comma} {tail} | {tail})"
-        return f"({free} {tail} | {other} {tail})?" if other else f"({free})?"
+        return f"({free} {tail} | {other} {tail}){none}" if other else f"({free}){none}"
 
     def _some(self, items: Sequence[str], name: str, comma: str) -> tuple[str, str]:
         """At least one of some keys in order; and any of them, each after a comma.
@@ -190,54 +192,6 @@ class _Writer:
         self._rules[f"{name}f"] = f"{first} {more} | {second}"
         self._rules[f"{name}p"] = f"{first_more} {more}"
         return f"{name}f", f"{name}p"
-
-    def _counted(
-        self, number: int, node: Object, named: Sequence[tuple[str, bool]], other: str
-    ) -> str:
-        """The same with at least and at most so many keys."""
-        comma, least, most = json.dumps(self.separators[0]), node.least, node.most
-        cap = max(least, 1, 0 if most is None else most + 1)
-        made: dict[tuple[int, int], str | None] = {}
-        for i in range(len(named), -1, -1):
-            for count in range(min(i, cap) + 1):
-                made[i, count] = self._from(named, other, made, i, count, cap, node, comma)
-                text = made[i, count]
-                if text and i:
-                    name = f"v{number}c{i}n{count}"
-                    self._rules[name] = text
-                    made[i, count] = name
-        body = made[0, 0]
-        assert body is not None
-        return body
-
-    def _from(
-        self,
-        named: Sequence[tuple[str, bool]],
-        other: str,
-        made: Mapping[tuple[int, int], str | None],
-        i: int,
-        count: int,
-        cap: int,
-        node: Object,
-        comma: str,
-    ) -> str | None:
-        """The keys from the one with index ``i`` on, after ``count`` others; None: none will do."""
-        least, most = max(0, node.least - count), None if node.most is None else node.most - count
-        if most is not None and most < 0:
-            return None
-        if i == len(named):
-            if not other or most == 0:
-                return "" if not least else None
-            if count:
-                return repeated(f"{comma} {other}", least, most)
-            inner = repeated(f"{comma} {other}", max(0, least - 1), most and most - 1)
-            return f"{other} {inner}" if least else f"({other} {inner})?"
-        item, needed = named[i]
-        taken = made[i + 1, min(count + 1, cap)]
-        left = None if needed else made[i + 1, count]
-        options = [] if taken is None else [f"{comma if count else ''} {item} {taken}"]
-        options += [] if left is None else [left or EMPTY]
-        return f"({' | '.join(options)})" if options else None
 
     def _why(self) -> str:
         """Why nothing satisfies the document: the first reason on the way down."""
@@ -279,6 +233,14 @@ def repeated(part: str, least: int, most: int | None) -> str:
     if most is None:
         return f"({part})*" if least == 0 else f"({part}){{{least},}}"
     return f"({part}){{{least},{most}}}" if most else ""
+
+
+def _several(item: str, comma: str, least: int, most: int | None) -> str:
+    """So many items, with commas between them."""
+    if not item or most == 0:
+        return ""
+    more = repeated(f"{comma} {item}", max(least - 1, 0), most and most - 1)
+    return f"{item} {more}" if least else f"({item} {more})?"
 
 
 def _inside(node: Node) -> Sequence[int]:

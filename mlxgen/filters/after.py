@@ -17,7 +17,7 @@ from ..errors import FilterError, OptionError, PromptError
 from ..forks import forked
 from ..recent import Recent
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
-from .compose import checking, checks, due, hint, objection, unchecked
+from .compose import hint, objection
 from .protocol import (
     Filter,
     Int32Words,
@@ -30,7 +30,6 @@ from .protocol import (
 from .replay import WholeFilter, whole
 
 if TYPE_CHECKING:
-    from .checked import Checking
     from .schema.check import Objection
 
 _TRIGGERS = 32  # text triggers whose tables a vocabulary keeps
@@ -123,6 +122,7 @@ class AfterFilter:
     ) -> None:
         self._search = search
         self._then = then
+        self.parts = (then,)
         self._vocabulary = vocabulary
         self._vocab_size = vocab_size
         self._required = required
@@ -203,7 +203,8 @@ class AfterFilter:
         del self._states[to + 1 :]
 
     def fork(self) -> AfterFilter:
-        return forked(self, shared=("_search", "_vocabulary", "_rows"))
+        then = self._then.fork()
+        return forked(self, shared=("_search", "_vocabulary", "_rows"), _then=then, parts=(then,))
 
     def forced(self) -> Sequence[Token]:
         """What the other filter forces, once it has started."""
@@ -214,22 +215,6 @@ class AfterFilter:
         if self._started:
             return hint(self._then)
         return self._search.missing(self._states[-1]) if self._required else ()
-
-    @property
-    def checks(self) -> bool:
-        return checks(self._then)
-
-    @property
-    def unchecked(self) -> int:
-        return max(0, unchecked(self._then) - self._first) if self._started else 0
-
-    @property
-    def due(self) -> bool:
-        return self._started and due(self._then)
-
-    def checking(self) -> Checking | None:
-        """That of the other filter, once it has started."""
-        return checking(self._then) if self._started else None
 
     def objection(self) -> Objection | None:
         """That of the other filter, once it has started; the trigger is not taken back for it."""

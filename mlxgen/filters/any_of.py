@@ -23,7 +23,7 @@ import numpy as np
 from ..errors import FilterError
 from ..forks import forked
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
-from .compose import bind_opening, checks, hint, objection, unchecked
+from .compose import bind_opening, objection
 from .protocol import Filter, Int32Words, Specification, allows, is_by_bytes, left_out, words_of
 from .replay import WholeFilter, whole
 
@@ -104,17 +104,17 @@ class AnyOfFilter:
     """
 
     def __init__(self, parts: Sequence[Filter], lanes: Sequence[Int32Words] = ()) -> None:
-        self._parts = [whole(part) for part in parts]
+        self.parts = [whole(part) for part in parts]
         self._lanes = lanes
         self._out: dict[int, int] = {}  # by index: tokens before the one that a part did not take
         self._length = 0  # tokens so far
-        self._alive = self._parts  # those that took all of them
+        self._alive = self.parts  # those that took all of them
 
     def _open_to(self, token: Token) -> list[WholeFilter]:
         """The parts to ask about a token."""
         if self._length or not self._lanes:
             return self._alive
-        lanes = zip(self._parts, self._lanes, strict=True)
+        lanes = zip(self.parts, self._lanes, strict=True)
         return [part for part, lane in lanes if allows(lane, token)]
 
     def fill(self, row: Int32Words) -> bool:
@@ -139,11 +139,11 @@ class AnyOfFilter:
         if len(taking) > 1:  # a single one refuses by itself
             taking = [part for part in self._open_to(token) if part.validate([token])]
             if not taking:
-                raise FilterError(f"none of {len(self._parts)} filters allows token {token} here")
+                raise FilterError(f"none of {len(self.parts)} filters allows token {token} here")
         for part in taking:
             part.advance(token)
         if len(taking) < len(self._alive):
-            for index, part in enumerate(self._parts):
+            for index, part in enumerate(self.parts):
                 if all(part is not other for other in taking):
                     self._out.setdefault(index, self._length)
         self._length += 1
@@ -157,35 +157,23 @@ class AnyOfFilter:
         self.rewind(0)
 
     def rewind(self, to: int) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.rewind(to)
         self._length = min(self._length, to)
         self._out = {index: at for index, at in self._out.items() if at < self._length}
         self._alive = self._in()
 
     def fork(self) -> AnyOfFilter:
-        twin = forked(self, shared=("_lanes", "_alive"), _parts=[p.fork() for p in self._parts])
+        twin = forked(self, shared=("_lanes", "_alive"), parts=[p.fork() for p in self.parts])
         twin._alive = twin._in()
         return twin
 
     def _in(self) -> list[WholeFilter]:
-        return [part for index, part in enumerate(self._parts) if index not in self._out]
+        return [part for index, part in enumerate(self.parts) if index not in self._out]
 
     def forced(self) -> Sequence[Token]:
         """What must come next, once one filter is left."""
         return self._alive[0].forced() if len(self._alive) == 1 else ()
-
-    def hint(self) -> Sequence[Token]:
-        """From the first filter that fits."""
-        return hint(self._alive[0]) if self._alive else ()
-
-    @property
-    def checks(self) -> bool:
-        return any(map(checks, self._parts))
-
-    @property
-    def unchecked(self) -> int:
-        return max(map(unchecked, self._alive), default=0)
 
     def objection(self) -> Objection | None:
         """That of the filters by which the text may end, unless one of them has none."""

@@ -6,7 +6,7 @@ part, or raises and happens in none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -113,9 +113,6 @@ class Intersection:
                 np.bitwise_and(row, spare, out=row)
         return filled
 
-    def asked(self) -> Sequence[Filter]:
-        return self.parts
-
     def can_end(self) -> bool:
         return all(part.can_end() for part in self.parts)
 
@@ -131,31 +128,6 @@ class Intersection:
                 best = max(best, run, key=len)
         return best
 
-    def hint(self) -> Sequence[Token]:
-        """The hint of the first part that has one."""
-        return next(filter(None, map(hint, self.parts)), ())
-
-    @property
-    def checks(self) -> bool:
-        return any(map(checks, self.parts))
-
-    @property
-    def unchecked(self) -> int:
-        return max(map(unchecked, self.parts), default=0)
-
-    @property
-    def due(self) -> bool:
-        return any(map(due, self.parts))
-
-    def checking(self) -> Checking | None:
-        asked = [part for part in self.parts if due(part)] or self.parts
-        each = [found for found in map(checking, asked) if found is not None]
-        return next((found for found in each if not found.is_over), None)
-
-    def objection(self) -> Objection | None:
-        asked = [part for part in self.parts if due(part)] or self.parts
-        return next(filter(None, map(objection, asked)), None)
-
     def validate(self, tokens: Sequence[Token]) -> int:
         count = len(tokens)
         for part in self.parts:
@@ -165,35 +137,64 @@ class Intersection:
         return count
 
 
+# ---- what a filter may have, or those that it is made of ----------------------------------------
+
+
+def asked(filter: Filter) -> Sequence[Filter]:
+    """The filters of which a filter is made, as far as they say what comes next; () if none."""
+    ask: Callable[[], Sequence[Filter]] = getattr(
+        filter, "asked", lambda: getattr(filter, "parts", ())
+    )
+    return ask()
+
+
+def leaves(filter: Filter) -> Iterator[Filter]:
+    """The filters that say what comes next, and are made of no others."""
+    if not hasattr(filter, "parts"):
+        yield filter
+    for inner in asked(filter):
+        yield from leaves(inner)
+
+
 def checks(filter: Filter) -> bool:
     """Whether a filter holds only a part of what was asked, so that finished texts are checked."""
-    return bool(getattr(filter, "checks", False))
+    return getattr(filter, "checks", False) or any(map(checks, getattr(filter, "parts", ())))
 
 
 def unchecked(filter: Filter) -> int:
     """How many of the newest tokens are of a text that it will check."""
-    count: int = getattr(filter, "unchecked", 0)
-    return count
+    return max((getattr(leaf, "unchecked", 0) for leaf in leaves(filter)), default=0)
 
 
 def due(filter: Filter) -> bool:
     """Whether a part of the text is complete that it will check before the end."""
-    return bool(getattr(filter, "due", False))
+    return any(getattr(leaf, "due", False) for leaf in leaves(filter))
+
+
+def checking(filter: Filter) -> Checking | None:
+    """The check of a text or a part of it that is not over, if it has one that takes its time."""
+    each = list(leaves(filter))
+    for leaf in [leaf for leaf in each if due(leaf)] or each:
+        ask: Callable[[], Checking | None] = getattr(leaf, "checking", lambda: None)
+        found = ask()
+        if found is not None and not found.is_over:
+            return found
+    return None
 
 
 def objection(filter: Filter) -> Objection | None:
     """What a filter finds wrong with a text that may end, if it checks such texts."""
-    ask: Callable[[], Objection | None] = getattr(filter, "objection", lambda: None)
-    return ask()
-
-
-def checking(filter: Filter) -> Checking | None:
-    """The check of a text or a part of it, if a filter has one that may take its time."""
-    ask: Callable[[], Checking | None] = getattr(filter, "checking", lambda: None)
-    return ask()
+    if hasattr(filter, "objection"):
+        found: Objection | None = filter.objection()
+        return found
+    parts = asked(filter)
+    each = map(objection, [part for part in parts if due(part)] or parts)
+    return next((found for found in each if found is not None), None)
 
 
 def hint(filter: Filter) -> Sequence[Token]:
     """Tokens that lead a filter towards an end, if it knows any."""
-    ask: Callable[[], Sequence[Token]] = getattr(filter, "hint", tuple)
-    return ask()
+    if hasattr(filter, "hint"):
+        run: Sequence[Token] = filter.hint()
+        return run
+    return next((run for run in map(hint, asked(filter)) if run), ())

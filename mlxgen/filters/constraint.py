@@ -87,6 +87,8 @@ class Constraint:
         self.filter: WholeFilter  # all of them as one
         self.filter = whole(running[0]) if len(running) == 1 else Intersection(running)
         self.checks = checks(self.filter)  # whether finished texts may be taken back
+        # Whether every filter goes back by itself, without being fed the text again
+        self.rewinds = all(getattr(part, "rewinds", True) for part in self.parts)
         self.left_out = tuple(dict.fromkeys(note for spec in flat for note in left_out(spec)))
         self._fed: list[Token] = []  # every token fed, in order
         self._ends: list[int] = []  # how many had been fed after each position
@@ -123,20 +125,19 @@ class Constraint:
 
         DeadEndError, naming the filters, if no token is allowed and the text may not end.
         """
-        outlook = self.outlook
-        return self._look().mask if outlook is None else outlook.mask
+        return (self.outlook or self.look()).mask
 
     @property
     def ordinary(self) -> Int32Words:
         """All tokens but those that end the text."""
         return self._rows.ordinary
 
-    def _look(self) -> Outlook:
-        """The outlook of this position, which is kept until the next step."""
+    def look(self) -> Outlook:
+        """The outlook of this position, which is kept until the next step. Raises as ``mask``."""
         rows = self._rows
         row = self._row
         filled = self.filter.fill(row)
-        can_end = self.can_end()
+        can_end = self.filter.can_end() if self._may_end is None else self._may_end
         is_open = True
         mask: Int32Words | None
         if filled:
@@ -150,6 +151,7 @@ class Constraint:
             mask = None
         else:
             mask = rows.everything if can_end else rows.ordinary
+        self._may_end = can_end
         self.outlook = Outlook(mask, can_end, is_open)
         return self.outlook
 
@@ -170,11 +172,6 @@ class Constraint:
             return "all"
         return str(len(tokens_of(row & self._rows.ordinary)) or "none")
 
-    @property
-    def rewinds(self) -> bool:
-        """Whether every filter goes back by itself, without being fed the text again."""
-        return all(getattr(part, "rewinds", True) for part in self.parts)
-
     def can_end(self) -> bool:
         """Whether the text may end here."""
         if self._may_end is None:
@@ -183,9 +180,7 @@ class Constraint:
 
     def ended(self) -> bool:
         """Whether nothing but the end is possible. A mask is computed only where it may end."""
-        if not self.can_end():
-            return False
-        return not (self._look() if self.outlook is None else self.outlook).is_open
+        return self.can_end() and not (self.outlook or self.look()).is_open
 
     def forced(self) -> list[Token]:
         """Tokens that must come next: every filter agrees on them, and the text may not end.
@@ -194,7 +189,7 @@ class Constraint:
         that none are known: filters that know nothing of this are asked for a mask, of which a
         single token is forced, and grammars are not, because they know.
         """
-        if self.can_end():
+        if self.can_end() if self._may_end is None else self._may_end:
             return []
         if forced := self.filter.forced():
             run = list(takewhile(self._rows.is_ordinary, forced))

@@ -236,13 +236,14 @@ class GrammarFilter:
 
     def forced(self) -> list[Token]:
         """Tokens that must come next, as the tokenizer would spell them."""
-        self._renew()
+        if self._compiled.spent:
+            self._renew()
         run = self._matcher.compute_ff_tokens()
         if self._matcher.is_error() and self._mended():
             run = self._matcher.compute_ff_tokens()
             if self._given_up():
                 return []
-        return run[: self._ordinary(run)]
+        return run[: self._ordinary(run)] if run else run
 
     def validate(self, tokens: Sequence[Token]) -> int:
         ordinary = self._ordinary(tokens)

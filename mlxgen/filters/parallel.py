@@ -13,46 +13,37 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from .compiled import GrammarEngine
+from .compose import leaves
 from .constraint import Constraint
 from .matcher import GrammarFilter
-from .protocol import Filter
 
-_WORTH = 8  # from so many grammars on, threads are used
+_WORTH = 8  # from so many rows on, threads are used
 
 
 def fill_masks(constraints: Sequence[Constraint], *, threads: int | None = None) -> None:
     """Computes the mask of every constraint: those of grammars in parallel, others one by one.
 
     ``threads`` is the number of threads: by default one less than there are cores, and none
-    for fewer than ``_WORTH`` grammars. A constraint's own ``mask()`` raises its errors.
+    for fewer than ``_WORTH`` constraints. A constraint's own ``mask()`` raises its errors.
     """
     count = threads or (os.cpu_count() or 1) - 1
     worth = 2 if threads else _WORTH if count > 1 else sys.maxsize
     waiting = [constraint for constraint in constraints if constraint.outlook is None]
     by_engine: dict[GrammarEngine, list[GrammarFilter]] = {}
-    for constraint in waiting:
-        for part in constraint.parts:
-            for grammar in _grammars(part):
-                by_engine.setdefault(grammar.engine, []).append(grammar)
+    for constraint in waiting if len(waiting) >= worth else ():
+        for leaf in leaves(constraint.filter):
+            if isinstance(leaf, GrammarFilter):
+                by_engine.setdefault(leaf.engine, []).append(leaf)
     for engine, grammars in by_engine.items():
-        if len(grammars) >= worth:
-            _fill(engine, grammars, count)
+        _fill(engine, grammars, count)
     for constraint in waiting:
         with contextlib.suppress(Exception):  # a caller's filter may raise anything
-            constraint.mask()
-
-
-def _grammars(filter: Filter) -> Iterator[GrammarFilter]:
-    if isinstance(filter, GrammarFilter):
-        yield filter
-    else:
-        for inner in getattr(filter, "asked", tuple)():
-            yield from _grammars(inner)
+            constraint.look()
 
 
 def _fill(engine: GrammarEngine, grammars: Sequence[GrammarFilter], threads: int) -> None:

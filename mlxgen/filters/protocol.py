@@ -18,7 +18,8 @@ A filter may have more methods than the protocol requires; these are used if the
     unchecked: int                   how many of the newest tokens are of such a text
     checking() -> Checking | None    the check of such a text or part, which may take its time
     due: bool                        whether a part of the text is to be checked before its end
-    asked() -> Sequence[Filter]      if it is made of others, those that the next ``fill`` asks
+    parts: Sequence[Filter]          those that it is made of; what they have of these, it has
+    asked() -> Sequence[Filter]      those of them that say what comes next, if not all do
 """
 
 from __future__ import annotations

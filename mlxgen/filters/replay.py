@@ -24,15 +24,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ..errors import FilterError, OptionError, RewindError, StateError
 from ..forks import forked
 from ..tokens import Token
 from .protocol import Filter, Int32Words, is_filter
-
-if TYPE_CHECKING:
-    from .schema.check import Objection
 
 
 class WholeFilter(Filter, Protocol):
@@ -151,8 +148,9 @@ class Replay:
         """As ``Filter.fill``."""
         return self.filter.fill(row)
 
-    def asked(self) -> Sequence[Filter]:
-        """The filters that ``fill`` asks."""
+    @property
+    def parts(self) -> Sequence[Filter]:
+        """The filter of which it is made."""
         return (self.filter,)
 
     def can_end(self) -> bool:
@@ -163,27 +161,6 @@ class Replay:
         """Tokens that must come next, as far as the filter says."""
         forced: Callable[[], Sequence[Token]] = getattr(self.filter, "forced", tuple)
         return forced()
-
-    def hint(self) -> Sequence[Token]:
-        """Tokens that lead towards an end, if the filter knows any."""
-        hint: Callable[[], Sequence[Token]] = getattr(self.filter, "hint", tuple)
-        return hint()
-
-    @property
-    def checks(self) -> bool:
-        """Whether the filter checks finished texts."""
-        return bool(getattr(self.filter, "checks", False))
-
-    @property
-    def unchecked(self) -> int:
-        """How many of the newest tokens are of such a text."""
-        count: int = getattr(self.filter, "unchecked", 0)
-        return count
-
-    def objection(self) -> Objection | None:
-        """What the filter finds wrong with a finished text."""
-        ask: Callable[[], Objection | None] = getattr(self.filter, "objection", lambda: None)
-        return ask()
 
     def validate(self, tokens: Sequence[Token]) -> int:
         """How many of ``tokens``, in order, the filter would take; changes nothing."""

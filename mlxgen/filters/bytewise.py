@@ -63,7 +63,8 @@ class ByteVocabulary(Vocabulary):
                 spelled += map(self._bytes.__getitem__, self._whole.piece(token))
         return spelled
 
-    def _tokenize(self, data: bytes) -> list[Token] | None:
+    def continue_with(self, data: bytes) -> list[Token]:
+        """Each byte by itself."""
         return list(map(self._bytes.__getitem__, data))
 
 

@@ -2,21 +2,16 @@
 
     scripts/train_demo_model.py                    train all, resuming what was begun
     scripts/train_demo_model.py --only head        train the head of the model that is there
-    scripts/train_demo_model.py --processes 2      the same, in two processes (data parallel)
     scripts/train_demo_model.py --evaluate         the exam of mlxgen/demo/model
 
-Owns the command line, the worker processes and the order of the work. The corpus, the tokenizer,
+Owns the command line and the order of the work. The corpus, the tokenizer,
 the network, the training loop and the exam are in the folder demo_model beside it.
 """
 
 import argparse
 import ctypes.util
-import json
 import os
-import socket
-import subprocess
 import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -28,9 +23,6 @@ TARGET = ROOT / "mlxgen" / "demo"
 
 def main() -> int:
     options = _options()
-    is_worker = "MLX_RANK" in os.environ
-    if options.processes > 1 and not options.evaluate and not is_worker:
-        return _launch(options.processes)
     library = _fast_library()
     if library and "LD_PRELOAD" not in os.environ:
         environment = os.environ | {"LD_PRELOAD": library}
@@ -60,7 +52,6 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--work", type=Path, default=Path("runs"), help="folder for checkpoints")
     parser.add_argument("--output", type=Path, help="where the models go (default: mlxgen/demo)")
-    parser.add_argument("--processes", type=int, default=1, choices=(1, 2))
     parser.add_argument("--export", action="store_true", help="export the checkpoints as they are")
     parser.add_argument("--evaluate", action="store_true", help="measure instead of training")
     parser.add_argument("--model", type=Path, help="the folder to measure, with model/ and draft/")
@@ -69,42 +60,14 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _launch(processes: int) -> int:
-    """Run this command in several processes that train together over MLX's ring."""
-    ports = []
-    for _ in range(processes):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            ports.append(free.getsockname()[1])
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as hosts:
-        json.dump([[f"127.0.0.1:{port}"] for port in ports], hosts)
-        hosts.flush()
-        environment = os.environ | {"MLX_HOSTFILE": hosts.name, "OPENBLAS_NUM_THREADS": "1"}
-        library = _fast_library()
-        if library and "LD_PRELOAD" not in environment:
-            environment["LD_PRELOAD"] = library
-        workers = [
-            subprocess.Popen([sys.executable, *sys.argv], env=environment | {"MLX_RANK": str(rank)})
-            for rank in range(processes)
-        ]
-        try:
-            return max(worker.wait() for worker in workers)
-        finally:
-            for worker in workers:
-                worker.terminate()
-
-
 def _train(options: argparse.Namespace) -> None:
     from demo_model import corpus, head, network, package, tokenizer, train
     from tokenizers import Tokenizer
 
     console = Console(stderr=True)
     work = options.work / f"demo-{options.seed}"
-    file = work / "tokenizer" / "tokenizer.json"
-    rank = int(os.environ.get("MLX_RANK", "0"))
     trained = tokenizer.train(corpus.texts(options.seed, 40_000))
-    if rank == 0:
-        tokenizer.save(trained, file.parent)
+    tokenizer.save(trained, work / "tokenizer")
     words = Tokenizer.from_str(trained.to_str())
     output = options.output or TARGET
     plans = {
@@ -128,14 +91,11 @@ def _train(options: argparse.Namespace) -> None:
         else:
             fresh = network.new_model(plan.name, plan.seed)
             weights = train.train(plan, fresh, network.loss, words, checkpoint, console)
-        if rank > 0:
-            continue
         if name == "head":
             package.save_head(weights, output / "model")
         else:
             package.save(plan.name, weights, trained, output / name)
-    if rank == 0:
-        package.save_schemas(output / "schemas.json")
+    package.save_schemas(output / "schemas.json")
 
 
 if __name__ == "__main__":

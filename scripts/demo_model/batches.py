@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from demo_model import copying, corpus
 from demo_model.chat import END, END_OF_TEXT, MARK_TOKENS, NO_THOUGHT, SPECIAL_TOKENS, START
 
-PARTS: Final = 2  # batches in a step; as many processes can share the work
+PARTS: Final = 2  # batches in a step
 BLOCK: Final = 4096  # examples that are sorted by length together
 _LONGEST: Final = 320
 

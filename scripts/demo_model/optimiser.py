@@ -1,7 +1,7 @@
 """Muon for the matrices, AdamW for the rest.
 
-Owns the update rules and their state. The orthogonalisation of Muon is shared out over the
-processes. Source of Muon and its coefficients: Keller Jordan et al., 2024.
+Owns the update rules and their state. Source of Muon and its coefficients: Keller Jordan et al.,
+2024.
 """
 
 from typing import Any, Final, cast
@@ -24,9 +24,8 @@ def flatten(tree: Weights) -> dict[str, mx.array]:
 class Optimiser:
     """Updates a tree of weights. `state` is flat and goes into checkpoints as it is."""
 
-    def __init__(self, weights: Weights, group: mx.distributed.Group) -> None:
+    def __init__(self, weights: Weights) -> None:
         flat = flatten(weights)
-        self._group = group
         self._matrices = [name for name in flat if ".layers." in name and flat[name].ndim == 2]
         self._others = [name for name in flat if name not in set(self._matrices)]
         self.state: dict[str, mx.array] = {}
@@ -42,7 +41,10 @@ class Optimiser:
         """The weights after this step (counted from 0)."""
         flat = flatten(weights)
         grads = flatten(gradients)
-        for name, change in self._orthogonal(grads).items():
+        for name in self._matrices:
+            momentum = _MOMENTUM * self.state[f"momentum.{name}"] + grads[name]
+            self.state[f"momentum.{name}"] = momentum
+            change = orthogonalise(grads[name] + _MOMENTUM * momentum)
             scale = max(1.0, change.shape[0] / change.shape[1]) ** 0.5
             flat[name] = flat[name] * (1 - 0.05 * matrix_rate) - matrix_rate * scale * change
         first, second = _BETAS
@@ -57,29 +59,6 @@ class Optimiser:
             flat[name] = flat[name] - rate * mean / (mx.sqrt(square) + 1e-8)
         tree: Weights = tree_unflatten(list(flat.items()))
         return tree
-
-    def _orthogonal(self, grads: dict[str, mx.array]) -> dict[str, mx.array]:
-        """The change of each matrix; every process works out its share of them."""
-        rank, size = self._group.rank(), self._group.size()
-        shares: list[mx.array] = []
-        for index, name in enumerate(self._matrices):
-            momentum = _MOMENTUM * self.state[f"momentum.{name}"] + grads[name]
-            self.state[f"momentum.{name}"] = momentum
-            if index % size == rank:
-                change = orthogonalise(grads[name] + _MOMENTUM * momentum)
-            else:
-                change = mx.zeros_like(grads[name])
-            shares.append(change.reshape(-1))
-        whole = mx.concatenate(shares)
-        if size > 1:
-            whole = mx.distributed.all_sum(whole, group=self._group)
-        changes = {}
-        offset = 0
-        for name in self._matrices:
-            shape, count = grads[name].shape, grads[name].size
-            changes[name] = whole[offset : offset + count].reshape(shape)
-            offset += count
-        return changes
 
 
 def orthogonalise(matrix: mx.array) -> mx.array:

@@ -61,10 +61,7 @@ def train(
     console: Console,
 ) -> Weights:
     """Train fresh `weights`, or go on from the checkpoint, and return the averaged weights."""
-    group = mx.distributed.init()
-    if PARTS % group.size():
-        raise SystemExit(f"the number of processes must divide {PARTS}")
-    optimiser = Optimiser(weights, group)
+    optimiser = Optimiser(weights)
     averaged = weights
     start = 0
     if checkpoint.exists():
@@ -83,12 +80,11 @@ def train(
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    quiet = group.rank() > 0
-    with Progress(*columns, console=console, disable=quiet) as progress:
+    with Progress(*columns, console=console) as progress:
         task = progress.add_task(plan.name, total=plan.steps, completed=start)
         recent = 0.0
         for step in range(start, plan.steps):
-            mean, gradients = _gradients(weights, loss, batches, step, group)
+            mean, gradients = _gradients(weights, loss, batches, step)
             share = rate_at(step, plan.steps)
             weights = optimiser.update(
                 weights,
@@ -104,7 +100,7 @@ def train(
             recent = now if step == start else 0.98 * recent + 0.02 * now
             progress.update(task, advance=1, description=f"{plan.name} loss {recent:.3f}")
             done = step + 1
-            if not quiet and (done % _SAVE_EVERY == 0 or done == plan.steps):
+            if done % _SAVE_EVERY == 0 or done == plan.steps:
                 _save(checkpoint, weights, averaged, optimiser.state, done)
                 if not console.is_terminal:
                     console.print(f"{plan.name} step {done}/{plan.steps} loss {recent:.4f}")
@@ -112,34 +108,24 @@ def train(
 
 
 def _gradients(
-    weights: Weights, loss: Loss, batches: Batches, step: int, group: mx.distributed.Group
+    weights: Weights, loss: Loss, batches: Batches, step: int
 ) -> tuple[mx.array, Weights]:
-    """Mean loss and clipped gradient of one step, over all parts and processes."""
-    share = PARTS // group.size()
-    total = mx.array(0.0)
-    count = 0
+    """Mean loss and clipped gradient of one step, over all parts."""
+    total, count = mx.array(0.0), 0
     summed: dict[str, mx.array] = {}
-    for index in range(share):
-        batch = batches.part(step, group.rank() * share + index)
+    for index in range(PARTS):
+        batch = batches.part(step, index)
         value, grads = mx.value_and_grad(loss)(weights, batch)
         flat = flatten(grads)
         mx.eval(value, flat)
         total = total + value
         count += batch.targets.size
         summed = {name: summed[name] + g if summed else g for name, g in flat.items()}
-    head = mx.stack([total, mx.array(float(count))])
-    joined = mx.concatenate([head, *(grad.reshape(-1) for grad in summed.values())])
-    if group.size() > 1:
-        joined = mx.distributed.all_sum(joined, group=group)
-    mean = joined[0] / joined[1]
-    whole = joined[2:] / joined[1]
-    whole = whole * mx.minimum(1.0, 1.0 / (mx.sqrt((whole * whole).sum()) + 1e-6))
-    result: list[tuple[str, mx.array]] = []
-    offset = 0
-    for name, grad in summed.items():
-        result.append((name, whole[offset : offset + grad.size].reshape(grad.shape)))
-        offset += grad.size
-    return mean, tree_unflatten(result)
+    squares = mx.stack([(grad * grad).sum() for grad in summed.values()])
+    norm = mx.sqrt(squares.sum()) / count
+    scale = mx.minimum(1.0, 1.0 / (norm + 1e-6)) / count
+    result: Weights = tree_unflatten([(name, grad * scale) for name, grad in summed.items()])
+    return total / count, result
 
 
 def averaged_weights(checkpoint: Path) -> tuple[Weights, int]:

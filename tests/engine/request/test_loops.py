@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -222,6 +223,11 @@ def test_a_consumer_may_take_it_back_further_and_it_is_found_again() -> None:
         assert stream.text + "".join(chunk.text for chunk in stream) == TURN * 2 + END
 
 
+@cache
+def one_parrot() -> Speaker:
+    return parrot()
+
+
 def test_another_value_is_refused() -> None:
     with pytest.raises(OptionError, match='loops: expected "off", "stop" or "take back", got'):
         parrot().lm.generate(PROMPT, loops="back")  # type: ignore[arg-type]
@@ -248,14 +254,14 @@ def shortest(tokens: list[Token]) -> tuple[int, int]:
 def test_the_shortest_period_is_found(
     before: list[Token], turn: list[Token], times: int, more: int
 ) -> None:
-    speaker = parrot()
+    vocabulary = one_parrot().vocabulary
     tokens = before + turn * times + turn[:more]
     tokens = tokens[: len(tokens) - len(tokens) % 4]
-    transcript = Transcript(TextDecoder(speaker.vocabulary))
+    transcript = Transcript(TextDecoder(vocabulary))
     for token in tokens:
         transcript.advance(token)
     history = History([*PROMPT, *tokens])
-    found = repeated(UNKNOWN, history, len(PROMPT), transcript, speaker.vocabulary)
+    found = repeated(UNKNOWN, history, len(PROMPT), transcript, vocabulary)
     assert (found.period, found.run) == shortest(tokens)
 
 

@@ -63,21 +63,6 @@ def result_of(case: Case, server: Server) -> Figure:
     return Figure(case.name, found, " or ".join(case.wanted), met)
 
 
-def chat(**fields: Any) -> Run:
-    """What a chat with these fields gets: the status, and the message of an error."""
-    asked = [{"role": "user", "content": "What is the capital of France?"}]
-    body = {"messages": asked, "max_tokens": 30, "temperature": 0, **fields}
-
-    def run(server: Server) -> str:
-        response = post(server, "/v1/chat/completions", body)
-        if response.status_code < 400:
-            return str(response.status_code)
-        message = response.json().get("error", {}).get("message", "")
-        return f"{response.status_code} {message[:120]}"
-
-    return run
-
-
 def post(server: Server, path: str, body: Any, seconds: float = PATIENCE) -> httpx.Response:
     return httpx.post(server.url + path, json=body, timeout=seconds)
 
@@ -166,15 +151,8 @@ _GET = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 _POST = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 _MANY = {"prompt": "a", "n": 128, "max_tokens": 1, "prefix_tokens": [5] * 1900}
 _PIECES = {"content": "word and word. " * 60_000, "with_pieces": True}
-_FIELDS = {f"field_{i}": {"type": "integer"} for i in range(6000)}
-_WIDE = {"name": "answer", "schema": {"type": "object", "properties": _FIELDS}}
 
 CASES = (
-    Case(
-        "a schema of 6,000 optional properties",
-        ("200", "400"),
-        chat(response_format={"type": "json_schema", "json_schema": _WIDE}),
-    ),
     Case("128 answers to 1,900 prefix tokens", ("prompt",), holding_up("/v1/completions", _MANY)),
     Case("/tokenize with pieces of 900 kB", ("prompt",), holding_up("/tokenize", _PIECES)),
     Case("headers of a byte a second", ("cut",), dawdling(_POST[:-2] + b"\r\nX: " + b"a" * 4000)),

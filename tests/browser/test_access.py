@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 HTML = "<img src=x onerror=alert(1)> <b>hi</b>"
-NAMELESS = """
-[...document.querySelectorAll("button, input, select, textarea, summary, [role=button]")]
-  .filter((e) => !(e.ariaLabel || e.labels?.length || e.textContent.trim()))
-  .map((e) => e.outerHTML)
-"""
 
 
 @pytest.mark.slow
@@ -82,17 +77,6 @@ def test_settings_open_and_close_by_keys_and_give_the_focus_back(chat: Chat) -> 
     chat.page.keyboard.press("Escape")
     assert chat.page.evaluate("document.activeElement.id") == "show-settings"
     assert chat.page.locator("#settings").is_hidden()
-
-
-def test_everything_has_a_name(chat: Chat) -> None:
-    chat.set(GREEDY)
-    chat.ask(FACT)
-    chat.set({"Maximum tokens": "3"})
-    chat.press("Try again")
-    chat.page.get_by_text("2 of 2").wait_for()
-    chat.show_tokens()
-    chat.press("Settings")
-    assert chat.page.evaluate(NAMELESS) == []
 
 
 def test_answers_are_told_to_screen_readers_sentence_by_sentence(chat: Chat) -> None:

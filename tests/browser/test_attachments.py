@@ -130,12 +130,3 @@ def test_drafts_survive_a_reload_in_the_conversation_that_they_are_for(chat: Cha
     chat.press("New conversation")
     assert message.input_value() == ""
     assert chat.page.locator(".tray li").count() == 0
-
-
-def test_an_arrow_up_in_the_empty_box_edits_the_last_message(chat: Chat) -> None:
-    chat.set(GREEDY)
-    chat.ask("What is 3 + 4?")
-    chat.page.get_by_label("Message", exact=True).press("ArrowUp")
-    box = chat.page.get_by_label("Edited message")
-    assert box.input_value() == "What is 3 + 4?"
-    assert box.evaluate("box => box === document.activeElement")

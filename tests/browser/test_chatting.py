@@ -76,31 +76,6 @@ def test_a_call_of_a_tool_is_shown_and_its_result_goes_back(chat: Chat) -> None:
     assert "Oslo" in chat.answer
 
 
-@pytest.mark.slow
-def test_a_reload_keeps_conversations_settings_and_versions(chat: Chat) -> None:
-    chat.set(GREEDY)
-    chat.ask(FACT)
-    chat.set({"Maximum tokens": "3"})
-    chat.press("Try again")
-    chat.answers.last.get_by_text("2 of 2").wait_for()
-    chat.wait_done()
-    chat.press("New conversation")
-    chat.set(GREEDY)
-    chat.ask("What is the opposite of hot?")
-    chat.reload()
-    names = chat.page.locator("#conversations .title").all_text_contents()
-    assert names == ["What is the opposite of hot?", FACT]
-    assert chat.answer == "The opposite of hot is cold."
-    chat.press(FACT)
-    chat.answers.last.get_by_text("2 of 2").wait_for()
-    assert chat.answer == "The capital of"
-    chat.page.get_by_label("More for “What is the opposite of hot?”").click()
-    chat.page.get_by_role("menuitem", name="Delete").click()
-    chat.reload()
-    assert len(chat.stored) == 1
-    assert chat.stored[0]["settings"]["temperature"] == "0"
-
-
 def test_an_edited_message_is_another_version_with_what_followed_it(chat: Chat) -> None:
     chat.set(GREEDY)
     chat.ask(FACT)

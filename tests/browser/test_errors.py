@@ -71,14 +71,6 @@ def test_a_schema_that_is_no_json_is_said_before_anything_is_sent(chat: Chat) ->
     assert chat.page.get_by_label("JSON schema").evaluate("f => f === document.activeElement")
 
 
-def test_a_schema_that_the_server_refuses_is_named(chat: Chat) -> None:
-    chat.set({"The answer must be": "schema", "JSON schema": '{"type": "fish"}'})
-    chat.ask(FACT)
-    assert "json_schema" in chat.answers.last.get_by_role("alert").inner_text()
-    chat.press("Show the setting")
-    assert chat.page.get_by_label("JSON schema").get_attribute("aria-invalid") == "true"
-
-
 def _busy(route: Route) -> None:
     route.fulfill(status=429, headers={"retry-after": "7"}, json={"error": {"message": "full"}})
 

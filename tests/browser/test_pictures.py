@@ -1,14 +1,10 @@
-"""The pictures of `docs/page.md`; ``MLXGEN_PICTURES=docs/screenshots`` draws these anew.
-
-The views of the page in both themes at three widths are drawn, too, into ``MLXGEN_VIEWS``, for
-people to look at after a change.
-"""
+"""The pictures of `docs/page.md`; ``MLXGEN_PICTURES=docs/screenshots`` draws these anew."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -70,48 +66,6 @@ def test_a_picture_of_a_phone(browser: Browser, server: Running, folder: Path) -
         _branch(chat)
         chat.page.get_by_role("button", name="Try again").last.scroll_into_view_if_needed()
         _draw(chat, folder / "phone.png")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [(1280, 800), (1100, 720), (390, 780)])
-def test_views_in_both_themes_at_three_widths(
-    browser: Browser, server: Running, tmp_path: Path, scheme: Any, size: tuple[int, int]
-) -> None:
-    folder = Path(os.environ.get("MLXGEN_VIEWS") or tmp_path)
-    folder.mkdir(parents=True, exist_ok=True)
-    view = {"width": size[0], "height": size[1]}
-    with Chat.opened(browser, server.url, viewport=view, color_scheme=scheme) as chat:
-
-        def draw(name: str) -> None:
-            chat.page.screenshot(
-                path=folder / f"{name}-{scheme}-{size[0]}.png", animations="disabled"
-            )
-            assert chat.page.evaluate("document.body.scrollWidth") <= size[0], name
-
-        draw("welcome")
-        chat.set({"Temperature": "0.9", "Thinking": "off", "Seed": "5"})
-        chat.ask("What is 34 + 28?")
-        chat.ask(STORY)
-        draw("chat")
-        chat.show_tokens()
-        chat.token(4).click()
-        draw("tokens")
-        chat.page.keyboard.press("Escape")
-        chat.press("Settings")
-        draw("settings")
-        chat.page.keyboard.press("Escape")
-        chat.press("Map")
-        chat.press("Sample")
-        chat.until(lambda: chat.page.locator(".map-node.end").count() == 6)  # of both messages
-        chat.wait_done()
-        draw("map")
-        chat.press("Close the map")
-        chat.press("Tokens")
-        chat.page.get_by_label("Message", exact=True).fill("word " * 2000)
-        chat.page.get_by_text("are left").first.wait_for()
-        draw("full")
-        chat.check_clean()
 
 
 def _branch(chat: Chat) -> None:

@@ -173,45 +173,6 @@ def test_a_browser_without_a_database_chats_and_says_that_nothing_is_kept(
 
 
 @pytest.mark.slow
-def test_four_long_answers_open_in_token_view_as_fast_as_they_can_be_drawn(chat: Chat) -> None:
-    fill = """async () => {
-      const { Database } = await import("/page/database.js");
-      const database = await Database.opened();
-      const logprob = (k) => -((k * 7919) % 500000) / 1e5;
-      const token = (k) => [k % 5000, ` word${k % 5000}`, logprob(k)];
-      const records = Array.from({ length: 1500 }, (_, k) => {
-        const [i, b, l] = token(k);
-        const a = [1, 2, 3, 4, 5, 6, 7, 8].flatMap((n) => token(k * n + n));
-        return { i, b, p: "content", l, a };
-      });
-      const blank = { settings: {}, reasoning: "", calls: [], finish: "stop", tokens: records };
-      const content = records.map(({ b }) => b).join("");
-      const nodes = {};
-      const chosen = {};
-      let parent = "";
-      for (const k of [0, 1, 2, 3]) {
-        nodes[`u${k}`] = { id: `u${k}`, parent, role: "user", text: "More" };
-        nodes[`a${k}`] = { id: `a${k}`, parent: `u${k}`, role: "assistant", ...blank, content };
-        chosen[parent] = `u${k}`;
-        chosen[`u${k}`] = parent = `a${k}`;
-      }
-      await database.write({ id: "long", title: "Long", changed: 1, settings: {}, nodes, chosen });
-    }"""
-    chat.set(GREEDY)
-    chat.ask(FACT)
-    chat.page.evaluate(fill)
-    chat.show_tokens()
-    chat.reload()
-
-    def open_it() -> None:
-        chat.press("Long")
-        chat.until(lambda: chat.answers.count() == 4)
-
-    cost = chat.costs_of(open_it)
-    assert cost < 8, cost
-
-
-@pytest.mark.slow
 def test_four_hundred_messages_open_about_as_fast_as_they_can_be_drawn(chat: Chat) -> None:
     fill = """async ([text, count]) => {
       const { Database } = await import("/page/database.js");

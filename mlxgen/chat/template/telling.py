@@ -229,11 +229,11 @@ def in_order(messages: Messages) -> Messages:
 def ways(messages: Messages, write: WriteCalls | None) -> Iterator[Way]:
     """Ways to tell a conversation, the closest first.
 
-    Texts in pieces as one; images that a tool returned as the user's; one call a message, with what
-    was said before it as a thought if there are others, or as a message of its own; calls as text,
-    as the model itself writes them, with results in their role, or as the user's. Each of these
-    with instructions as one message, after the first message as the user's, or all of them so; and
-    then with user and assistant in turn.
+    One call a message, with what was said before it as a thought if there are others, or as a
+    message of its own; calls as text, as the model itself writes them, with results in their role,
+    or as the user's. Each of these with texts in pieces as one, or images that a tool returned as
+    the user's; with instructions as one message, after the first message as the user's, or all of
+    them so; and then with user and assistant in turn.
     """
     shown: list[tuple[Way, ...]] = [()]
     if any(isinstance(message.get("content"), list) for message in messages):
@@ -247,7 +247,7 @@ def ways(messages: Messages, write: WriteCalls | None) -> Iterator[Way]:
     if any(message.get("role") in _INSTRUCTIONS for message in messages):
         instructions += [(_gathered,)]
         instructions += [(partial(_by_user, roles=_INSTRUCTIONS, keep=keep),) for keep in (1, 0)]
-    for steps in product(shown, calls, instructions, [(), (_in_turn,)]):
+    for steps in product(calls, shown, instructions, [(), (_in_turn,)]):
         yield partial(_taken, [*chain.from_iterable(steps)])
 
 

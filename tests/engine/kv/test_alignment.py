@@ -261,6 +261,8 @@ def test_nothing_but_a_kv_takes_back_what_a_cache_holds() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                if name == "go_back" and isinstance(node.func, ast.Name):
+                    continue  # a request's way back, which leaves the cache to its alignment
                 if name in calls:
                     calls[name].add(path.relative_to(package / "engine").as_posix())
     assert calls["Trim"] == {"kv/kv.py"}  # when it is aligned

@@ -458,13 +458,16 @@ def test_a_fork_copies_the_hooks_that_can_be_copied() -> None:
         def fork(self) -> Counter:
             return Counter(self.count)
 
-    counter = Counter()
-    stream = reciter(list("abcd")).lm.stream(PROMPT, hooks=counter)
+    counter, alone = Counter(), Counter()
+    lm = reciter(list("abcd")).lm
+    list(lm.stream(PROMPT, hooks=alone))
+    stream = lm.stream(PROMPT, hooks=counter)
     next(stream)
-    before = counter.count
     (twin,) = stream.fork()
     list(twin)
-    assert counter.count == before
+    assert counter.count < alone.count
+    list(stream)
+    assert counter.count == alone.count
 
 
 # ---- rewinds by the consumer

@@ -12,8 +12,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
+from .conversation import as_text
 from .errors import RequestError
-from .history import Mend
 from .logs import log
 from .peers import Rule, name_given, renamed, translated
 from .served_model import ServedModel
@@ -24,6 +24,7 @@ M = TypeVar("M", bound=BaseModel)
 _MOST_NAMES = 1000  # of unknown fields in the log
 _LONGEST = 1000  # characters of a header
 _UNSAFE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")
+_TALKS = ("messages", "system", "input", "instructions")
 _CACHED = "cache_control"  # prefixes are always cached
 
 
@@ -34,6 +35,10 @@ class Read(NamedTuple, Generic[M]):
     request: M
     idle: list[str]
     names: Mapping[str, str]
+
+    def also(self, left_out: Iterable[str]) -> Read[M]:
+        """It, if these were left out as well."""
+        return self._replace(idle=[*self.idle, *left_out])
 
     def ignored(
         self, also: Iterable[str] = (), names: Mapping[str, str] = MappingProxyType({})
@@ -50,14 +55,13 @@ def read(
     rules: Mapping[str, Rule],
     *,
     served: ServedModel,
-    mend: Mend | None = None,
 ) -> Read[M]:
     """Check and validate a body; raises ``RequestError`` for the first thing that is wrong.
 
-    ``mend`` makes the conversation in it one that can be read. A field that nobody here knows is
-    left out and named, unless the ``served`` model wants fields strictly.
+    What in a conversation is no text is replaced. A field that nobody here knows is left out and
+    named, unless the ``served`` model wants fields strictly.
     """
-    body, left_out = (body, []) if mend is None else mend(body)
+    body = {name: as_text(each) if name in _TALKS else each for name, each in body.items()}
     check_body(body)
     fields, names, idle = translated(body, model.model_fields, rules)
     if not served.strict_fields:
@@ -71,7 +75,7 @@ def read(
         request = modelled(fields, model)
     except RequestError as error:
         raise renamed(error, names) from None
-    return Read(request, [*idle, *left_out, *cache_marks(body)], names)
+    return Read(request, [*idle, *cache_marks(body)], names)
 
 
 def _tell(name: str, known: Iterable[str], served: ServedModel) -> None:

@@ -24,101 +24,17 @@ from ..images import plain
 from ..tokens import Token
 from .ask import Ask, Question, planned
 from .bodies import read
-from .conversation import (
-    MAX_TOOLS,
-    Choice,
-    Function,
-    called,
-    content_of,
-    image_part,
-    role_of,
-    tool_use,
-)
-from .conversation import Content as Shown
+from .conversation import of_chat
 from .errors import RequestError, as_request_error
-from .fields import Alternatives, Body, Budget, Json, Piece, about, limit_of, option
-from .generation import GenerationRequest, TextPart, ask_of_generation, form_of, keep_of
-from .history import chat_history
+from .fields import Alternatives, Body, Budget, Json, about, limit_of, option
+from .generation import GenerationRequest, ask_of_generation, form_of, keep_of
 from .openai_reply import ChoiceText, Delta, Finish, Kind, OpenAIReply
 from .peers import OPENAI
 from .reply import Event, name_of
 from .served_model import ServedModel
+from .tools import MAX_TOOLS, Choice, Function, tool_use
 
 # ---- bodies --------------------------------------------------------------------------------------
-
-
-class RefusalPart(Piece):
-    """A refusal that an earlier answer consisted of."""
-
-    type: Literal["refusal"]
-    refusal: str
-
-
-class ImageAddress(Piece):
-    """Where an image is: an address that begins with data:, or one to fetch."""
-
-    url: str
-
-
-class ImagePart(Piece):
-    """An image."""
-
-    type: Literal["image_url"]
-    image_url: ImageAddress
-
-
-Part: TypeAlias = Annotated[TextPart | RefusalPart | ImagePart, Field(discriminator="type")]
-Content: TypeAlias = str | list[Part]
-
-
-class FunctionOfCall(Piece):
-    """The called function; some clients send its arguments as an object, not as JSON text."""
-
-    name: str
-    arguments: str | Json
-
-
-class ToolCallOfMessage(Piece):
-    """A call that an earlier answer made."""
-
-    id: str
-    type: Literal["function"] = "function"
-    function: FunctionOfCall
-
-
-class PlainMessage(Piece):
-    """Instructions, or what the user says."""
-
-    role: Literal["system", "developer", "user"]
-    content: Content
-    name: str | None = None
-
-
-class AssistantMessage(Piece):
-    """An earlier answer, or the beginning of one."""
-
-    role: Literal["assistant"]
-    content: Content | None = None
-    name: str | None = None
-    refusal: str | None = None
-    reasoning_content: str | None = None
-    reasoning: Any = None  # the same, if it is text
-    tool_calls: list[ToolCallOfMessage] | None = None
-    prefix: bool | None = None  # whether the answer goes on with it, if it is the last message
-
-
-class ToolMessage(Piece):
-    """What a tool answered."""
-
-    role: Literal["tool"]
-    content: Content
-    tool_call_id: str
-    name: str | None = None
-
-
-Message: TypeAlias = Annotated[
-    PlainMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
-]
 
 
 class FunctionDefinition(Function, extra="forbid"):
@@ -168,10 +84,15 @@ ToolChoice: TypeAlias = (
 )
 
 
+Messages: TypeAlias = Annotated[
+    list[Json], Field(min_length=1, description="the conversation so far")
+]
+
+
 class ChatRequest(GenerationRequest):
     """A body of ``POST /v1/chat/completions``."""
 
-    messages: Annotated[list[Message], Field(min_length=1, description="the conversation so far")]
+    messages: Messages
     max_completion_tokens: Budget | None = about("the new name of max_tokens")
     logprobs: bool | None = about("report log-probabilities")
     top_logprobs: Alternatives | None = option("top_logprobs")
@@ -203,12 +124,13 @@ NAMES = {"prompt": "messages", "template": "chat_template_kwargs"}
 
 def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Ask:
     """What a body asks for; raises ``RequestError``, which names the field at fault."""
-    known = read(body, ChatRequest, OPENAI, served=model, mend=chat_history)
+    known = read(body, ChatRequest, OPENAI, served=model)
     request = known.request
     model = model.called(request.model)
-    plan = planned(turn_of(request, model), model, NAMES)
+    talk = of_chat(request.messages)
+    plan = planned(turn_of(request, talk.messages, model), model, NAMES)
     return ask_of_generation(
-        known,
+        known.also(talk.left_out),
         model,
         [Question.of_chat("messages", plan)],
         {
@@ -222,12 +144,12 @@ def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Ask:
     )
 
 
-def turn_of(request: ChatRequest, model: ServedModel) -> Turn:
-    """What a request means."""
+def turn_of(request: ChatRequest, messages: Sequence[Json], model: ServedModel) -> Turn:
+    """What a request means, with these messages for a chat template."""
     _check_continuation(request)
     return Turn(
         chat=Chat(
-            rendered(request.messages),
+            messages,
             template=request.chat_template_kwargs or {},
             continue_final_message=_goes_on(request),
         ),
@@ -266,7 +188,8 @@ def tokens_of(body: Mapping[str, Any], model: ServedModel) -> list[Token]:
     answer."""
     begins = body.get("add_generation_prompt") is not False
     given = body if begins else {**body, "add_generation_prompt": None}
-    turn = turn_of(read(given, ChatRequest, OPENAI, served=model, mend=chat_history).request, model)
+    request = read(given, ChatRequest, OPENAI, served=model).request
+    turn = turn_of(request, of_chat(request.messages).messages, model)
     turn = replace(turn, chat=replace(turn.chat, add_generation_prompt=begins))
     try:
         return plain(prompt_of(turn, model.dialect, RenderLimits()).tokens)
@@ -282,7 +205,7 @@ def apply_template(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any
 def _goes_on(request: ChatRequest) -> bool:
     """Whether the answer is the rest of the last message, in either way to say so."""
     last = request.messages[-1]
-    begun = isinstance(last, AssistantMessage) and bool(last.prefix)
+    begun = last["role"] == "assistant" and bool(last.get("prefix"))
     return begun if request.continue_final_message is None else request.continue_final_message
 
 
@@ -297,7 +220,7 @@ def _check_continuation(request: ChatRequest) -> None:
             f"; {other} continue_final_message: true",
         )
     last = request.messages[-1]
-    if going_on and (not isinstance(last, AssistantMessage) or last.tool_calls):
+    if going_on and (last["role"] != "assistant" or last.get("tool_calls")):
         raise RequestError.at(
             "continue_final_message",
             "expected a last message with the role assistant and some text, to be continued",
@@ -319,56 +242,6 @@ def _top_logprobs(request: ChatRequest) -> int | None:
     if request.top_logprobs:
         raise RequestError.at("top_logprobs", "needs logprobs: true")
     return None
-
-
-# ---- messages for a chat template ----------------------------------------------------------------
-
-
-def rendered(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The messages for a chat template."""
-    return [_rendered(message, f"messages[{i}]") for i, message in enumerate(messages)]
-
-
-def _rendered(message: Message, at: str) -> dict[str, Any]:
-    content = _content(message.content, f"{at}.content")
-    plain: dict[str, Any] = {"role": role_of(message.role), "content": content}
-    if message.name is not None:
-        plain["name"] = message.name
-    if isinstance(message, ToolMessage):
-        plain["tool_call_id"] = message.tool_call_id
-    if not isinstance(message, AssistantMessage):
-        return plain
-    if not message.content and message.refusal is not None:
-        plain["content"] = message.refusal
-    thoughts = _thoughts(message)
-    if thoughts is not None:
-        plain["reasoning_content"] = thoughts
-    if message.tool_calls:
-        plain["tool_calls"] = [
-            called(call.id, call.function.name, call.function.arguments)
-            for call in message.tool_calls
-        ]
-    plain["content"] = plain["content"] or ""
-    return plain
-
-
-def _thoughts(message: AssistantMessage) -> str | None:
-    if message.reasoning_content is None and isinstance(message.reasoning, str):
-        return message.reasoning
-    return message.reasoning_content
-
-
-def _content(content: Content | None, at: str) -> Shown | None:
-    if content is None or isinstance(content, str):
-        return content
-    return content_of(
-        image_part(part.image_url.url, f"{at}[{i}].image_url.url")
-        if isinstance(part, ImagePart)
-        else part.text
-        if isinstance(part, TextPart)
-        else part.refusal
-        for i, part in enumerate(content)
-    )
 
 
 # ---- a choice of an answer -----------------------------------------------------------------------

@@ -20,19 +20,7 @@ from ..chat.turn import Effort, Turn
 from ..filters import JsonObject
 from .ask import Ask, Question, ask_of, planned
 from .bodies import read
-from .conversation import (
-    MAX_TOOLS,
-    Choice,
-    Function,
-    called,
-    content_of,
-    functions_in,
-    image_part,
-    left_out,
-    role_of,
-    tool_use,
-)
-from .conversation import Content as Shown
+from .conversation import goes_on, of_responses
 from .errors import RequestError
 from .fields import (
     Body,
@@ -48,79 +36,11 @@ from .fields import (
     limit_of,
     standard_format,
 )
-from .history import responses_history
 from .peers import RESPONSES
 from .reply import Event
 from .responses_reply import SUMMARY, THOUGHTS, ResponsesReply
 from .served_model import ServedModel
-
-# ---- items -------------------------------------------------------------------------------------
-
-
-class TextPart(Piece):
-    """A piece of text, of whichever side."""
-
-    type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
-    text: str
-
-
-class RefusalPart(Piece):
-    """A refusal that an earlier answer consisted of."""
-
-    type: Literal["refusal"]
-    refusal: str
-
-
-class ImagePart(Piece):
-    """An image: an address that begins with data:, or one to fetch."""
-
-    type: Literal["input_image"]
-    image_url: str | None = None
-    file_id: str | None = None
-
-
-Part: TypeAlias = Annotated[TextPart | RefusalPart | ImagePart, Field(discriminator="type")]
-Content: TypeAlias = str | list[Part]
-
-
-class MessageItem(Piece):
-    """What somebody says, or the text of an earlier answer."""
-
-    type: Literal["message"]
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Content
-    status: str | None = None
-
-
-class ReasoningItem(Piece):
-    """What an earlier answer thought; encrypted thoughts of other services are left out."""
-
-    type: Literal["reasoning"]
-    summary: list[Part] | None = None
-    content: list[Part] | None = None
-
-
-class CallItem(Piece):
-    """A call that an earlier answer made."""
-
-    type: Literal["function_call"]
-    call_id: str
-    name: str
-    arguments: str
-
-
-class ResultItem(Piece):
-    """What a function returned."""
-
-    type: Literal["function_call_output"]
-    call_id: str
-    output: Content
-
-
-Item: TypeAlias = Annotated[
-    MessageItem | ReasoningItem | CallItem | ResultItem, Field(discriminator="type")
-]
-Input: TypeAlias = Annotated[str, Field(min_length=1)] | Annotated[list[Item], Field(min_length=1)]
+from .tools import MAX_TOOLS, Choice, Function, functions_in, left_out, tool_use
 
 # ---- tools -------------------------------------------------------------------------------------
 
@@ -217,7 +137,7 @@ class ReasoningConfig(Piece):
 class ResponsesRequest(TextRequest):
     """A body of ``POST /v1/responses``."""
 
-    input: Input = Field(description="what the user says, or the conversation so far")
+    input: str | list[Json] = Field(description="what the user says, or the conversation so far")
     instructions: str | None = about("instructions before the conversation")
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = about(
         "functions that the model may call; other kinds of tools are left out"
@@ -253,14 +173,15 @@ _NAMES = {
 
 def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Ask:
     """What a body asks for; raises ``RequestError``, which names the field at fault."""
-    known = read(body, ResponsesRequest, RESPONSES, served=model, mend=responses_history)
+    known = read(body, ResponsesRequest, RESPONSES, served=model)
     request = known.request
     model = model.called(request.model)
     functions = functions_in(request.tools, FunctionTool)
     thinking = request.reasoning
+    talk = of_responses(request.instructions, request.input)
     turn = Turn(
         chat=Chat(
-            rendered(request.instructions, request.input),
+            talk.messages,
             template=request.chat_template_kwargs or {},
             continue_final_message=goes_on(request.input),
         ),
@@ -274,7 +195,7 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Ask:
     wanted = thinking and (thinking.summary or thinking.generate_summary)
     thoughts = THOUGHTS if wanted in (None, "none") else SUMMARY
     return ask_of(
-        known,
+        known.also(talk.left_out),
         model,
         [Question.of_chat("input", plan)],
         {"max_tokens": limit_of(request.max_output_tokens)},
@@ -347,91 +268,3 @@ def _about(request: ResponsesRequest, functions: Mapping[str, FunctionTool]) -> 
         "truncation": "disabled",
         "user": request.user,
     }
-
-
-# ---- messages for a chat template ---------------------------------------------------------------
-
-
-def goes_on(given: Input) -> bool:
-    """Whether the answer is the rest of the last item: one of the model that is in progress."""
-    last = given[-1] if isinstance(given, list) else None
-    return (
-        isinstance(last, MessageItem)
-        and (last.role, last.status) == ("assistant", "in_progress")
-        and bool(last.content)
-    )
-
-
-def rendered(instructions: str | None, given: Input) -> list[dict[str, Any]]:
-    """The messages for a chat template, instructions first; raises ``RequestError``."""
-    messages: list[dict[str, Any]] = []
-    answer: dict[str, Any] | None = None  # that of the model, if it is not over
-    if instructions:
-        messages.append({"role": "system", "content": instructions})
-    if isinstance(given, str):
-        return [*messages, {"role": "user", "content": given}]
-    for i, item in enumerate(given):
-        at = f"input[{i}]"
-        if isinstance(item, ResultItem):
-            result = {"role": "tool", "tool_call_id": item.call_id}
-            answer = None
-            messages.append({**result, "content": _content(item.output, f"{at}.output")})
-        elif isinstance(item, MessageItem) and item.role != "assistant":
-            answer = None
-            content = _content(item.content, f"{at}.content")
-            messages.append({"role": role_of(item.role), "content": content})
-        else:
-            thoughts = _thoughts(item) if isinstance(item, ReasoningItem) else None
-            if thoughts == "":
-                continue
-            if answer is None:
-                answer = {"role": "assistant", "content": ""}
-                messages.append(answer)
-            if isinstance(item, CallItem):
-                call = called(item.call_id, item.name, item.arguments)
-                answer.setdefault("tool_calls", []).append(call)
-            elif isinstance(item, MessageItem):
-                _add(answer, "content", _text(item.content))
-            elif thoughts is not None:
-                _add(answer, "reasoning_content", thoughts)
-    return messages
-
-
-def _add(answer: dict[str, Any], name: str, text: str) -> None:
-    before = answer.get(name)
-    answer[name] = f"{before}\n{text}" if before else text
-
-
-def _thoughts(item: ReasoningItem) -> str:
-    """All that is known of them: the summary only if there are no others."""
-    return "\n".join(map(_said, item.content or item.summary or ()))
-
-
-def _text(content: Content) -> str:
-    return content if isinstance(content, str) else "".join(map(_said, content))
-
-
-def _content(content: Content, at: str) -> Shown:
-    if isinstance(content, str):
-        return content
-    return content_of(
-        _image(part, f"{at}[{i}]") if isinstance(part, ImagePart) else _said(part)
-        for i, part in enumerate(content)
-    )
-
-
-def _image(part: ImagePart, at: str) -> dict[str, Any]:
-    if part.image_url is None:
-        raise RequestError.at(
-            f"{at}.file_id" if part.file_id is not None else f"{at}.image_url",
-            "this server keeps no files; send the image as image_url",
-            "unsupported_value",
-        )
-    return image_part(part.image_url, f"{at}.image_url")
-
-
-def _said(part: Part) -> str:
-    """The text of a part; where no image can be shown, a note."""
-    if isinstance(part, TextPart):
-        return part.text
-    return part.refusal if isinstance(part, RefusalPart) else "[image]"

@@ -15,11 +15,11 @@ from pydantic import Field
 
 from ..chat.turn import Effort
 from ..tokens import Vocabulary
-from .chat import Message, Tool, tokens_of
+from .chat import Tool, tokens_of
+from .conversation import as_text
 from .errors import RequestError
 from .exchange import Exchange
 from .fields import Body, Int, Json, ModelName, named
-from .history import chat_history
 from .served_model import ServedModel
 from .validation import validated
 from .wire import to_json
@@ -37,7 +37,7 @@ class TokenizeRequest(Body):
     model: ModelName | None = named()
     prompt: str | None = Field(default=None, description="raw text")
     content: str | None = Field(default=None, description="raw text")
-    messages: list[Message] | None = Field(default=None, description="for the chat template")
+    messages: list[Json] | None = Field(default=None, description="for the chat template")
     tools: list[Tool] | None = Field(default=None, description="for the chat template")
     reasoning_effort: Effort | None = Field(default=None, description="as in a chat")
     add_generation_prompt: bool | None = Field(
@@ -81,7 +81,7 @@ async def work_on_tokens(exchange: Exchange, answer: Answer) -> None:
 
 def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
     """The answer to a ``TokenizeRequest``."""
-    request = validated(chat_history(body).body, TokenizeRequest)
+    request = validated({**body, "messages": as_text(body.get("messages"))}, TokenizeRequest)
     model = model.called(request.model)
     given = [
         name for name in ("prompt", "content", "messages") if getattr(request, name) is not None

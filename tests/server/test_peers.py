@@ -11,13 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types import completion_create_params as completion_params
 from openai.types.chat import (
-    ChatCompletionDeveloperMessageParam,
     ChatCompletionFunctionToolParam,
-    ChatCompletionMessageFunctionToolCallParam,
     ChatCompletionStreamOptionsParam,
-    ChatCompletionSystemMessageParam,
-    ChatCompletionToolMessageParam,
-    ChatCompletionUserMessageParam,
 )
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import response_create_params as response_params
@@ -111,11 +106,6 @@ def test_every_name_of_the_table_does_what_it_says(path: str, rule: Rule) -> Non
         (ChatCompletionFunctionToolParam, chat_bodies.Tool),
         (FunctionParam, chat_bodies.FunctionDefinition),
         (JSONSchema, generation.NamedSchema),
-        (ChatCompletionSystemMessageParam, chat_bodies.PlainMessage),
-        (ChatCompletionDeveloperMessageParam, chat_bodies.PlainMessage),
-        (ChatCompletionUserMessageParam, chat_bodies.PlainMessage),
-        (ChatCompletionToolMessageParam, chat_bodies.ToolMessage),
-        (ChatCompletionMessageFunctionToolCallParam, chat_bodies.ToolCallOfMessage),
     ],
     ids=lambda kind: kind.__name__,
 )

@@ -1,0 +1,89 @@
+"""The tools of a request, and which of them may or must be called, whichever API it came by."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field
+
+from ..chat.calls.use import ToolUse
+from .errors import RequestError
+from .fields import MAX_NAME, Json, Piece
+from .logs import log
+
+MAX_TOOLS = 2048
+_EMPTY = {"type": "object", "properties": {}}
+
+
+class Function(Piece):
+    """A function that the model may call."""
+
+    name: Annotated[str, Field(pattern=rf"^[a-zA-Z0-9_.-]{{1,{MAX_NAME}}}$")]
+    description: str | None = None
+    parameters: Json | None = None
+    strict: bool | None = None
+
+
+F = TypeVar("F", bound=Function)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What must happen with the tools; ``named`` are the only ones that may be called, by the place
+    where each is named, or nothing for all."""
+
+    mode: Literal["none", "auto", "required", "named"] = "auto"
+    named: Mapping[str, str] = field(default_factory=dict)
+
+
+def functions_in(tools: Sequence[Any] | None, kind: type[F]) -> dict[str, F]:
+    """The functions among the tools, by their places in a request."""
+    return {f"tools[{i}]": tool for i, tool in enumerate(tools or ()) if isinstance(tool, kind)}
+
+
+def left_out(tools: Sequence[Any] | None, kind: type[Function]) -> list[str]:
+    """The places of the others, which a remote service would run; a note is in the log."""
+    others = {i: tool for i, tool in enumerate(tools or ()) if not isinstance(tool, kind)}
+    if others:
+        kinds = sorted({tool.type[:32] for tool in others.values()})
+        log(logging.INFO, "left out tools that are not functions", kinds=", ".join(kinds))
+    return [f"tools[{i}]" for i in others]
+
+
+def tool_use(functions: Mapping[str, F], choice: Choice, *, many: bool) -> ToolUse | None:
+    """How tools may be used; ``None`` if there are none, or none may be called.
+
+    ``functions`` are the tools by the place of each in the request. Raises ``RequestError``.
+    """
+    names: dict[str, str] = {}
+    for at, function in functions.items():
+        if function.name in names:
+            raise RequestError.at(f"{at}.name", f"{function.name} is defined twice")
+        names[function.name] = at
+    if choice.mode == "none" or (choice.mode == "auto" and not names and not choice.named):
+        return None
+    if not names:
+        raise RequestError.at("tool_choice", "there are no tools to choose from; send tools")
+    for at, name in choice.named.items():
+        if name not in names:
+            raise RequestError.at(at, f"{name!r} is not one of the tools")
+    allowed = frozenset(choice.named.values() or names)
+    return ToolUse(
+        tools=tuple([_shown(function) for function in functions.values()]),
+        mode=choice.mode,
+        names=[name for name in names if name in allowed],
+        strict=frozenset([each.name for each in functions.values() if each.strict]),
+        many=many,
+    )
+
+
+def _shown(function: Function) -> dict[str, Any]:
+    """A tool as chat templates and parsers take it: with parameters, and without ``strict``."""
+    shown: dict[str, Any] = {"name": function.name}
+    if function.description is not None:
+        shown["description"] = function.description
+    shown["parameters"] = _EMPTY if function.parameters is None else function.parameters
+    return {"type": "function", "function": shown}

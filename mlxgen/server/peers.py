@@ -247,14 +247,22 @@ _CONSTRAINTS: Mapping[str, Rule] = {
     "whitespace_pattern": "white space is fixed here; leave it out",
 }
 
-THINKING: Mapping[str, Rule] = {
+COMMON: Mapping[str, Rule] = {
+    # whether to think
     "enable_thinking": SameAs("chat_template_kwargs.enable_thinking"),
     "think": _THINK,
     "thinking": {"": _THINK, "type": _THINK, "budget_tokens": _BUDGET},
+    # prefixes are always cached, and nothing is kept
+    **dict.fromkeys(("cache_control", "cache_salt", "context_management", "store"), _TAKEN),
+    **dict.fromkeys(("prompt_cache_key", "prompt_cache_options"), _TAKEN),
+    # who asks and pays, how fast it is, and how many words it likes
+    **dict.fromkeys(("user", "metadata", "safety_identifier", "service_tier"), _TAKEN),
+    **dict.fromkeys(("prompt_cache_retention", "verbosity"), _TAKEN),
 }
-"""The names under which clients of every API say whether to think."""
+"""What means the same in every API that has no field of this name."""
 
 OPENAI: Mapping[str, Rule] = {
+    **COMMON,
     # llama.cpp's server
     "n_predict": SameAs("max_tokens"),
     "repeat_penalty": SameAs("repetition_penalty"),
@@ -315,7 +323,6 @@ OPENAI: Mapping[str, Rule] = {
     "frequency_context_size": SameAs("repetition_context_size"),
     "draft_model": "the draft model is chosen with --draft; leave it out",
     "role_mapping": "the chat template writes the roles; leave it out",
-    **THINKING,
     "reasoning": {
         "effort": SameAs("reasoning_effort"),
         "enabled": _THINK,
@@ -343,10 +350,6 @@ OPENAI: Mapping[str, Rule] = {
     "usage": _TAKEN,  # streams have it with stream_options: {include_usage: true}
     # OpenAI's own that have no effect, or are not supported
     "stream_options.continuous_usage_stats": _TAKEN,  # the end has the usage
-    **dict.fromkeys(("user", "metadata", "safety_identifier", "service_tier", "store"), _TAKEN),
-    **dict.fromkeys(("prompt_cache_key", "prompt_cache_options"), _TAKEN),
-    **dict.fromkeys(("prompt_cache_retention", "verbosity"), _TAKEN),
-    **dict.fromkeys(("cache_control", "cache_salt"), _TAKEN),
     "audio": "this server returns text only; leave it out",
     "functions": (
         'is the old name of tools; send tools: [{"type": "function", "function": ...}, ...] with '
@@ -372,27 +375,23 @@ INFILL: Mapping[str, Rule] = {
 }
 
 MESSAGES: Mapping[str, Rule] = {
+    **COMMON,
     "compaction": "this server makes no summaries of its own; leave it out",
     "thread": Refused(
         "this server is stateless and keeps no messages; send the whole conversation",
         "thread_unsupported_request",
     ),
-    # who pays, where it runs and how fast
     **dict.fromkeys(("billing_policy", "fallback_credit_token", "fallbacks"), _TAKEN),
     **dict.fromkeys(("inference_geo", "speed", "workspace_id", "user_profile_id"), _TAKEN),
-    **dict.fromkeys(("betas", "diagnostics"), _TAKEN),
-    **dict.fromkeys(("metadata", "service_tier"), _TAKEN),
-    **THINKING,
-    # prefixes are always cached, and nothing is kept
-    **dict.fromkeys(("cache_control", "cache_salt", "context_management"), _TAKEN),
-    # of tools that are left out
-    **dict.fromkeys(("container", "mcp_servers"), _TAKEN),
+    # of tools that are left out, and of the service
+    **dict.fromkeys(("container", "mcp_servers", "betas", "diagnostics"), _TAKEN),
 }
 
 _STATELESS = "this server is stateless and keeps no responses; send the whole conversation in input"
 _LOGPROBS = "log-probabilities are reported by POST /v1/chat/completions; leave it out"
 
 RESPONSES: Mapping[str, Rule] = {
+    **COMMON,
     "previous_response_id": _STATELESS,
     "conversation": _STATELESS,
     "background": Neutral((False,), "a response ends with its request; leave it out"),
@@ -406,19 +405,13 @@ RESPONSES: Mapping[str, Rule] = {
         "include_obfuscation": Neutral((False,), "leave it out"),
     },
     "truncation": _TAKEN,  # a conversation that is too long is refused
-    **dict.fromkeys(("service_tier", "client_metadata", "text.verbosity"), _TAKEN),
-    # nothing is kept
-    **dict.fromkeys(("access_programs", "background_options", "context_management"), _TAKEN),
-    "store": _TAKEN,
-    **dict.fromkeys(("prompt_cache_options", "prompt_cache_retention"), _TAKEN),
-    **THINKING,
-    **dict.fromkeys(("cache_control", "cache_salt"), _TAKEN),
-    # of tools that are left out
+    **dict.fromkeys(("client_metadata", "text.verbosity"), _TAKEN),
+    # nothing is kept, and some tools are left out
+    **dict.fromkeys(("access_programs", "background_options"), _TAKEN),
     **dict.fromkeys(("max_tool_calls", "image"), _TAKEN),
     # the names of chat completions
     **dict.fromkeys(("max_tokens", "max_completion_tokens"), SameAs("max_output_tokens")),
     "reasoning_effort": SameAs("reasoning.effort"),
-    "verbosity": _TAKEN,
     "messages": "belongs to POST /v1/chat/completions; send input",
     "response_format": "belongs to POST /v1/chat/completions; send text: {format: ...}",
 }

@@ -1,27 +1,39 @@
-"""OpenAI's Responses API: its bodies, from which the description is made, and what they ask for.
+"""OpenAI's Responses API: its bodies, what they ask for, and the events of its answers.
 
-``null`` means the default for every field that is not required. The order of what was said is kept,
-so that a conversation that grows begins with the tokens that it began with before; what the model
-said between two inputs is one message, with its thoughts and its calls: that is how it was
-generated.
+``null`` means the default for every field that is not required. Every item and every part that
+begins is done once, before the next one begins, with the text that its deltas add up to. Events are
+numbered from 0, without a gap. The whole response is the one in the last event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from ..chat import Chat
+from ..chat.answer import AnswerReader
 from ..chat.calls.use import Form
+from ..chat.events import (
+    CallArguments,
+    CallEnded,
+    CallStarted,
+    ChatEvent,
+    Ended,
+    Reasoning,
+    Text,
+)
 from ..chat.turn import Effort, Turn
+from ..engine import Usage
 from ..filters import JsonObject
 from .ask import Ask, Question, ask_of, planned
 from .bodies import read
 from .conversation import goes_on, of_responses
-from .errors import RequestError
+from .engine.mailbox import Delivery
+from .errors import RequestError, error_body
 from .fields import (
     Body,
     Budget,
@@ -37,10 +49,236 @@ from .fields import (
     standard_format,
 )
 from .peers import RESPONSES
-from .reply import Event
-from .responses_reply import SUMMARY, THOUGHTS, ResponsesReply
+from .reply import Event, name_of, prompt_progress, timings
 from .served_model import ServedModel
 from .tools import MAX_TOOLS, Choice, Function, functions_in, left_out, tool_use
+
+# ---- answers ------------------------------------------------------------------------------------
+
+_FAILURES = {429: "rate_limit_exceeded"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A kind of item.
+
+    - ``letters``: how its ids begin; ``empty``: it without its text.
+    - ``text``: what the events of its text are called; ``extra`` is in all of them.
+    - ``field``: where the text is, in the item or in its one ``part``.
+    - ``place``: where the part is, and ``parts`` what its events are called.
+    """
+
+    letters: str
+    empty: Event
+    text: str
+    extra: Event = field(default_factory=dict)
+    field: str = "text"
+    part: Event | None = None
+    place: Literal["content", "summary"] = "content"
+    parts: str = "response.content_part"
+
+
+MESSAGE = Shape(
+    "msg",
+    {"type": "message", "role": "assistant", "content": []},
+    "response.output_text",
+    {"logprobs": []},
+    part={"type": "output_text", "text": "", "annotations": [], "logprobs": []},
+)
+THOUGHTS = Shape(
+    "rs",
+    {"type": "reasoning", "summary": [], "content": []},
+    "response.reasoning_text",
+    part={"type": "reasoning_text", "text": ""},
+)
+SUMMARY = Shape(
+    "rs",
+    {"type": "reasoning", "summary": []},
+    "response.reasoning_summary_text",
+    part={"type": "summary_text", "text": ""},
+    place="summary",
+    parts="response.reasoning_summary_part",
+)
+CALL = Shape(
+    "fc",
+    {"type": "function_call", "arguments": ""},
+    "response.function_call_arguments",
+    field="arguments",
+)
+
+
+class ResponsesReply:
+    """A ``Reply``. ``about`` is what each of its responses says of the request, and ``thoughts``
+    the kind of item that thoughts become."""
+
+    def __init__(self, ask: Ask, id: str, created: int, *, about: Event, thoughts: Shape) -> None:
+        chosen = ask.options.sampling
+        self._ask = ask
+        self._thoughts = thoughts
+        self._head: Event = {
+            "id": id,
+            "object": "response",
+            "created_at": created,
+            **about,
+            "model": ask.model.name,
+            "temperature": chosen.temperature,
+            "top_p": chosen.top_p,
+        }
+        self._reader = AnswerReader(ask.questions[0].reading, partial(name_of, "call", id))
+        self._items: list[Event] = []  # that are done
+        self._kind: Shape | None = None  # of the one that is being written, if any
+        self._item: Event = {}
+        self._texts: list[str] = []
+        self._place: Event = {}  # of its text
+        self._ended: Ended | None = None
+        self._whole: Event = {}
+        self._numbered = 2  # the first two are those of ``start``, whenever it is called
+
+    def start(self) -> list[Event]:
+        begun = self._response("in_progress")
+        return [
+            {"type": f"response.{name}", "sequence_number": number, "response": begun}
+            for number, name in enumerate(("created", "in_progress"))
+        ]
+
+    def alive(self) -> list[Event]:
+        return self._numbers([_told("in_progress", self._response("in_progress"))])
+
+    def take(self, news: Delivery) -> Sequence[Event]:
+        """As ``Reply.take``: no progress unless asked for, as each event repeats all the tools."""
+        if not news.chunks:
+            if news.progress is None or not self._ask.watched:
+                return []
+            told = prompt_progress(news.progress)
+            return [{**event, "prompt_progress": told} for event in self.alive()]
+        events: list[Event] = []
+        for chunk in news.chunks:
+            for event in self._reader.push(chunk, news.usage)[0]:
+                events += self._shown(event)
+        return self._numbers(events)
+
+    def fail(self, error: BaseException) -> Event:
+        failure = _failure(error, self._ask.names)
+        [event] = self._numbers([_told("failed", self._response("failed", error=failure))])
+        return event
+
+    def finish(self, usages: Sequence[Usage]) -> list[Event]:
+        assert self._ended is not None
+        cut = self._ended.reason == "length"
+        status = "incomplete" if cut else "completed"
+        response = self._response(
+            status,
+            incomplete_details={"reason": "max_output_tokens"} if cut else None,
+            usage=_usage(usages[0], self._ended.reasoning_tokens),
+        )
+        return self._numbers([_told(status, response)])
+
+    def fold(self, event: Event) -> None:
+        """As ``Reply.fold``: the last event has it all."""
+        self._whole = event.get("response", self._whole)
+
+    def whole(self) -> Event:
+        return self._whole
+
+    # ---- events
+
+    def _shown(self, event: ChatEvent) -> Iterator[Event]:
+        """What an event of the chat adds."""
+        if isinstance(event, Text):
+            yield from self._more(MESSAGE, event.text)
+        elif isinstance(event, Reasoning):
+            yield from self._more(self._thoughts, event.text)
+        elif isinstance(event, CallStarted):
+            yield from self._begin(CALL, call_id=event.id, name=event.name)
+        elif isinstance(event, CallArguments):
+            yield from self._more(CALL, event.text)
+        elif isinstance(event, CallEnded):
+            yield from self._end()
+        elif isinstance(event, Ended):
+            self._ended = event
+            yield from self._end("incomplete" if event.reason == "length" else "completed")
+
+    def _begin(self, kind: Shape, **known: Any) -> Iterator[Event]:
+        yield from self._end()
+        index = len(self._items)
+        id = name_of(kind.letters, self._head["id"], index)
+        self._kind, self._texts = kind, []
+        self._item = {"id": id, **kind.empty, **known, "status": "in_progress"}
+        self._place = {"item_id": id, "output_index": index}
+        yield _of_item("added", index, self._item)
+        if kind.part is not None:
+            self._place[f"{kind.place}_index"] = 0
+            yield {"type": f"{kind.parts}.added", **self._place, "part": kind.part}
+
+    def _more(self, kind: Shape, text: str) -> Iterator[Event]:
+        if self._kind is not kind:
+            yield from self._begin(kind)
+        self._texts.append(text)
+        yield {"type": f"{kind.text}.delta", **self._place, **kind.extra, "delta": text}
+
+    def _end(self, status: str = "completed") -> Iterator[Event]:
+        kind, text = self._kind, "".join(self._texts)
+        if kind is None:
+            return
+        yield {"type": f"{kind.text}.done", **self._place, **kind.extra, kind.field: text}
+        item: Event = {**self._item, "status": status}
+        if kind.part is None:
+            item[kind.field] = text
+        else:
+            part = {**kind.part, kind.field: text}
+            yield {"type": f"{kind.parts}.done", **self._place, "part": part}
+            item[kind.place] = [part]
+        yield _of_item("done", len(self._items), item)
+        self._kind = None
+        self._items.append(item)
+
+    def _response(self, status: str, **known: Any) -> Event:
+        empty: Event = {"error": None, "incomplete_details": None, "usage": None}
+        output = {"status": status, "output": [*self._items]}
+        return {**self._head, **empty, **output, **known}
+
+    def _numbers(self, events: list[Event]) -> list[Event]:
+        """The events with their numbers."""
+        for event in events:
+            event["sequence_number"] = self._numbered
+            self._numbered += 1
+        return events
+
+
+def failed(error: BaseException, id: str) -> Event:
+    """The only event of a stream that fails before its request was parsed."""
+    response = {"id": id, "object": "response", "status": "failed", "output": []}
+    event = _told("failed", {**response, "error": _failure(error, {})})
+    return {**event, "sequence_number": 0}
+
+
+def _failure(error: BaseException, names: Mapping[str, str]) -> dict[str, str]:
+    status, body = error_body(error, names)
+    code = body["error"]["code"]
+    if code != "context_length_exceeded":
+        code = _FAILURES.get(status, "server_error" if status >= 500 else "invalid_prompt")
+    return {"code": code, "message": body["error"]["message"]}
+
+
+def _of_item(what: str, index: int, item: Event) -> Event:
+    return {"type": f"response.output_item.{what}", "output_index": index, "item": item}
+
+
+def _told(status: str, response: Event) -> Event:
+    return {"type": f"response.{status}", "response": response}
+
+
+def _usage(usage: Usage, reasoning: int) -> dict[str, Any]:
+    cached = min(usage.cached_tokens, usage.prompt_tokens)
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": reasoning},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "timings": timings([usage]),
+    }
+
 
 # ---- tools -------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from .metrics import CONTENT_TYPE
 from .openapi import answers, body_of
 from .page import INDEX, read_page, unless_kept
 from .responses import ResponsesRequest, parse_responses
-from .responses_reply import failed as response_failed
+from .responses import failed as response_failed
 from .service import Service
 from .token_work import DetokenizeRequest, TokenizeRequest, detokenize, tokenize, work_on_tokens
 from .validation import validated

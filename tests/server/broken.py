@@ -27,10 +27,10 @@ from mlxgen.server import exchange as replying
 from mlxgen.server.engine import boot as loading
 from mlxgen.server.engine import thread
 from mlxgen.server.engine.boot import booting
-from mlxgen.server.messages_reply import MessagesReply
+from mlxgen.server.messages import MessagesReply
 from mlxgen.server.openai_reply import OpenAIReply
 from mlxgen.server.process import serve
-from mlxgen.server.responses_reply import ResponsesReply
+from mlxgen.server.responses import ResponsesReply
 from mlxgen.server.settings import read_settings
 
 POISON = 77

@@ -120,8 +120,8 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
         marks=Marks() if turn.raw_thoughts else dialect.marks,
         thinking="closed" if turn.raw_thoughts else thinking,
         tools=tools.reader,
-        trim=turn.form is None or turn.form.is_json,
-        exact=turn.form is not None,
+        trim=form is None or form.is_json or form.is_free,
+        exact=form is not None and not form.is_free,
     )
     return Plan(
         ids=tuple(ids),

@@ -23,7 +23,7 @@ import numpy as np
 from ..errors import FilterError
 from ..forks import forked
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
-from .compose import bind_opening, objection
+from .compose import bind_opening, due, objection
 from .protocol import Filter, Int32Words, Specification, allows, is_by_bytes, left_out, words_of
 from .replay import WholeFilter, whole
 
@@ -175,9 +175,15 @@ class AnyOfFilter:
         """What must come next, once one filter is left."""
         return self._alive[0].forced() if len(self._alive) == 1 else ()
 
+    @property
+    def due(self) -> bool:
+        """Whether all filters by which the text may go on check a part of it now."""
+        return bool(self._alive) and all(map(due, self._alive))
+
     def objection(self) -> Objection | None:
         """That of the filters by which the text may end, unless one of them has none."""
-        found = [objection(part) for part in self._alive if part.can_end()]
+        asked = self._alive if self.due else [part for part in self._alive if part.can_end()]
+        found = [objection(part) for part in asked]
         return found[0] if found and all(found) else None
 
     def validate(self, tokens: Sequence[Token]) -> int:

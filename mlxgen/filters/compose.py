@@ -168,7 +168,10 @@ def unchecked(filter: Filter) -> int:
 
 def due(filter: Filter) -> bool:
     """Whether a part of the text is complete that it will check before the end."""
-    return any(getattr(leaf, "due", False) for leaf in leaves(filter))
+    if hasattr(filter, "due"):
+        found: bool = filter.due
+        return found
+    return any(map(due, asked(filter)))
 
 
 def checking(filter: Filter) -> Checking | None:

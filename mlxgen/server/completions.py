@@ -16,8 +16,8 @@ from ..tokens import Infill, Token, Vocabulary
 from .ask import Ask, Question
 from .bodies import Read, read
 from .errors import RequestError
-from .fields import Alternatives, Int, Limit, about, limit_of, option
-from .generation import GenerationRequest, Text, ask_of_generation, form_of, keep_of
+from .fields import Alternatives, Int, Limit, Text, about, limit_of, option
+from .generation import GenerationRequest, ask_of_generation, form_of, keep_of
 from .openai_reply import ChoiceText, Delta, Finish, Kind, OpenAIReply
 from .peers import OPENAI
 from .reply import Event, Reply

@@ -169,6 +169,7 @@ MAX_STOP_LENGTH = 1024
 Schema: TypeAlias = Annotated[
     Json | bool, WithJsonSchema({"type": ["object", "boolean"], "description": "a JSON schema"})
 ]
+Text: TypeAlias = Annotated[str, Field(min_length=1)]
 ShortText: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 _NEVER = -100.0  # a bias that leaves no chance
 
@@ -211,7 +212,23 @@ class SamplingFields(Body):
     logit_bias: Annotated[dict[str, float], BeforeValidator(_pairs)] | None = option("logit_bias")
 
 
-class TextRequest(SamplingFields):
+class Named(Body):
+    """Something of the server's operator, with its arguments."""
+
+    name: Text
+    arguments: Json | None = None
+
+
+class CheckField(Body):
+    """What looks at the text while it is written."""
+
+    check: Text | Named | None = about(
+        "a check of the server's operator, by name or as an object with name and arguments: what "
+        "it complains about is written again"
+    )
+
+
+class TextRequest(SamplingFields, CheckField):
     """What requests for text have in common."""
 
     model: ModelName | None = named()

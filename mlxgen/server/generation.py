@@ -28,17 +28,20 @@ from .fields import (
     Alternatives,
     Body,
     Budget,
+    CheckField,
     Choices,
     Count,
     Drafted,
     Held,
     Json,
+    Named,
     ObjectFormat,
     Off,
     Piece,
     Resampled,
     Schema,
     ShortText,
+    Text,
     TextFormat,
     TextRequest,
     about,
@@ -59,7 +62,6 @@ MAX_GRAMMAR = 200_000
 RegexText: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_REGEX)]
 Grammar: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR)]
 Pieces: TypeAlias = Annotated[list[ShortText], Field(max_length=MAX_STOPS)]
-Text: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
 class TextPart(Piece):
@@ -112,14 +114,7 @@ class Prediction(Body):
         return "".join(part.text for part in self.content)
 
 
-class NamedHook(Body):
-    """One of the operator's hooks, with its arguments."""
-
-    name: Text
-    arguments: Json | None = None
-
-
-class FormFields(Body):
+class FormFields(CheckField):
     """Where a text ends, and what it matches."""
 
     stop: ShortText | Pieces | None = option("stop")
@@ -137,9 +132,6 @@ class FormFields(Body):
     grammar: Grammar | None = about("the text follows this grammar, in Lark or GBNF")
     choice: Annotated[list[str], Field(min_length=1, max_length=MAX_OPTIONS)] | None = about(
         "the text is one of these"
-    )
-    check: Text | None = about(
-        "a check of the server's operator: what it complains about is written again"
     )
 
 
@@ -174,7 +166,7 @@ class GenerationRequest(TextRequest, FormFields):
         "a program of the server's operator that writes the text; GET /v1/programs lists them"
     )
     controller: Text | None = about("a controller of the server's operator, likewise")
-    hooks: Annotated[list[Text | NamedHook], Field(max_length=MAX_HOOKS)] | None = about(
+    hooks: Annotated[list[Text | Named], Field(max_length=MAX_HOOKS)] | None = about(
         "hooks of the server's operator, by name or as an object with name and arguments"
     )
     arguments: Json | None = about("arguments of the program, the controller or the one hook")
@@ -192,13 +184,19 @@ _MAKERS: Mapping[str, Callable[[Any], Specification]] = {
     "grammar": lambda grammar: Lark(lark_of(grammar) if is_gbnf(grammar) else grammar),
     "choice": lambda options: Choice(options),
 }
-FORMS = ("response_format", "json_schema", *_MAKERS, "check")
+_ONE = ("response_format", "json_schema", *_MAKERS)
+FORMS = (*_ONE, "check")
 """The fields that become filters."""
 
 
 def form_of(request: FormFields, registry: Registry) -> Form | None:
-    """What the text must match; raises ``RequestError`` if it is invalid or more than one."""
-    given = {name: getattr(request, name) for name in FORMS}
+    """What the text must match; raises ``RequestError`` if it is invalid or more than one, besides
+    a check."""
+    return registry.checked(_form_of(request), request.check)
+
+
+def _form_of(request: FormFields) -> Form | None:
+    given = {name: getattr(request, name) for name in _ONE}
     fields = [
         name
         for name, value in given.items()
@@ -210,8 +208,6 @@ def form_of(request: FormFields, registry: Registry) -> Form | None:
     if len(fields) > 1:
         raise RequestError.at(fields[1], f"cannot be combined with {field}; send one of them")
     value = given[field]
-    if field == "check":
-        return Form(field, registry.check(value, field))
     try:
         if isinstance(value, ObjectFormat):
             return Form(field, JsonObject(), is_json=True)
@@ -265,7 +261,7 @@ def hooks_of(request: GenerationRequest, registry: Registry) -> Sequence[Hook]:
     hooks = []
     for place, each in enumerate(named):
         at = f"hooks[{place}]"
-        if isinstance(each, NamedHook):
+        if isinstance(each, Named):
             name, own = each.name, each.arguments
             hooks.append(registry.hook(name, f"{at}.name", own, f"{at}.arguments"))
         else:

@@ -361,7 +361,10 @@ def _planned(
     config, thinking = request.output_config, request.thinking
     silent = thinking is not None and thinking.type == "disabled"
     effort: Effort | None = "none" if silent else None if config is None else config.effort
-    form = None if config is None else config.format
+    format = None if config is None else config.format
+    form = None if format is None else json_form("output_config.format", format.schema_)
+    if isinstance(request, MessagesRequest):
+        form = model.registry.checked(form, request.check)
     budget, names = getattr(request, "thinking_budget", None), dict(_NAMES)
     if silent:
         names["reasoning_effort"] = "thinking"
@@ -378,7 +381,7 @@ def _planned(
             _choice(choice),
             many=choice is None or not choice.disable_parallel_tool_use,
         ),
-        form=None if form is None else json_form("output_config.format", form.schema_),
+        form=form,
         effort=effort,
         thinking_budget=budget,
         usual_budget=model.thinking_budget,

@@ -16,21 +16,22 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import partial, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.errors import PydanticUserError
 
+from ..chat.calls.use import Form
 from ..errors import HookError, OptionError
-from ..filters import Checked
+from ..filters import AllOf, Checked
 from ..filters.checks import command
 from ..programs import Program
 from ..sampling import Hook, PostSamplingResult
 from .errors import RequestError
-from .fields import shown
+from .fields import Named, shown
 from .logs import log
 from .settings import Settings
 from .validation import validated
@@ -38,9 +39,14 @@ from .validation import validated
 if TYPE_CHECKING:
     from ..language_model import LanguageModel
 
-Kind: TypeAlias = Literal["program", "controller", "hook"]
+Kind: TypeAlias = Literal["program", "controller", "hook", "check"]
 
-_FIRST: Mapping[Kind, str] = {"program": "guide", "hook": "sampled token"}
+_FIRST: Mapping[Kind, Sequence[str]] = {
+    "program": ["guide"],
+    "hook": ["sampled token"],
+    "check": ["piece", "text before it"],
+}
+"""What the first parameters of a function are for."""
 MODEL = "lm"
 """The parameter that gets the language model."""
 
@@ -113,35 +119,45 @@ class Steered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """Something of the operator's that requests may name."""
+    """Something of the operator's that requests may name; a check's target is its ``Checked``."""
 
     kind: Kind
     name: str
-    target: Callable[..., Any]
+    target: Any
     arguments: Arguments
 
     @classmethod
     def of(cls, kind: Kind, given: str) -> Registered:
-        """Import what ``NAME=package.module:attribute`` says; raises ``OptionError``."""
-        match = re.fullmatch(r"([\w.-]{1,64})=([\w.]+):([\w.]+)", given)
-        if match is None:
-            raise OptionError(kind, f"expected NAME=package.module:attribute, got {given!r}")
-        name, module, attribute = match.groups()
+        """Import what ``NAME=package.module:attribute`` says, or for a check, take what
+        ``NAME=command`` does; raises ``OptionError``."""
+        name, _, place = given.partition("=")
+        runs = kind == "check" and re.fullmatch(r"[\w.]+:[\w.]+", place) is None
+        whole = r"([\w.-]{1,64})=" + ("(.*)" if runs else r"([\w.]+:[\w.]+)")
+        if re.fullmatch(whole, given, re.DOTALL) is None:
+            also = " or NAME=command" if kind == "check" else ""
+            raise OptionError(kind, f"expected NAME=package.module:attribute{also}, got {given!r}")
         try:
-            target = _imported(module, attribute)
-            _check_kind(kind, target)
-            first = None if inspect.isclass(target) else _FIRST.get(kind)
-            return cls(kind, name, target, Arguments(target, first=first))
+            target = Checked(command(place), at=None) if runs else _imported(*place.split(":"))
+            if kind == "check" and callable(target):
+                target = Checked(target)
+            function = target.check if isinstance(target, Checked) else target
+            _check_kind(kind, function)
+            first = () if inspect.isclass(function) else _FIRST.get(kind, ())
+            return cls(kind, name, target, Arguments(function, first=first))
         except OptionError as error:
             reason = str(error).removeprefix(f"{error.field}: ")
             raise OptionError(kind, f"{given}: {reason}") from error
 
     def make(self, given: Mapping[str, Any], lm: LanguageModel | None) -> Any:
-        """A ``Program``, a controller or a hook, for one generation.
+        """A ``Program``, a controller, a hook or a ``Checked``, for one generation.
 
         This runs the operator's code: it may raise anything, or not return.
         """
         more = {MODEL: lm} if self.arguments.takes_model else {}
+        if self.kind == "check":
+            check = self.target.check
+            own = update_wrapper(partial(check, **given, **more), check) if given or more else check
+            return replace(self.target, check=own)
         if self.kind == "program":
             return Program(partial(self.target, **given, **more))
         if self.kind == "hook" and not inspect.isclass(self.target):
@@ -153,7 +169,7 @@ class Registered:
         return {
             "id": self.name,
             "object": self.kind,
-            "description": inspect.getdoc(self.target) or "",
+            "description": inspect.getdoc(getattr(self.target, "check", self.target)) or "",
             "arguments": self.arguments.schema,
         }
 
@@ -165,7 +181,6 @@ class Registry:
     everything: tuple[Registered, ...] = ()
     lm: LanguageModel | None = None
     slow: SlowCalls = field(default_factory=SlowCalls)
-    checks: Mapping[str, Checked] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -176,15 +191,14 @@ class Registry:
             ("program", settings.programs),
             ("controller", settings.controllers),
             ("hook", settings.hooks),
+            ("check", settings.checks),
         )
         everything = tuple(Registered.of(kind, each) for kind, all in given for each in all)
-        checks = list(map(_check_of, settings.checks))
-        named: list[tuple[str, str]] = [(each.kind, each.name) for each in everything]
-        named += [("check", name) for name, _ in checks]
+        named = [(each.kind, each.name) for each in everything]
         for kind, name in named:
             if named.count((kind, name)) > 1:
                 raise OptionError(kind, f"{name} is named twice; give each a name of its own")
-        return cls(everything, lm, slow or SlowCalls(), dict(checks))
+        return cls(everything, lm, slow or SlowCalls())
 
     def find(self, kind: Kind, name: str, at: str) -> Registered:
         """What has a name; raises ``RequestError`` (404) if nothing of its kind has."""
@@ -192,12 +206,9 @@ class Registry:
         for each in known:
             if each.name == name:
                 return each
-        raise self._not_found(kind, name, at, [each.name for each in known])
-
-    def _not_found(self, kind: str, name: str, at: str, known: Sequence[str]) -> RequestError:
         hint = f"the server was started without any --{kind}"
-        hint = f"there are {', '.join(known)}" if known else hint
-        return RequestError(
+        hint = f"there are {', '.join(each.name for each in known)}" if known else hint
+        raise RequestError(
             f"{at}: there is no {kind} {shown(name)} here; {hint}",
             status=404,
             param=at,
@@ -216,37 +227,23 @@ class Registry:
         """A hook likewise."""
         return NamedHook(*self.steered("hook", name, at, given, place), self.slow)
 
-    def check(self, name: str, at: str) -> Checked:
-        """The check that has a name; raises ``RequestError`` (404) if none has."""
-        found = self.checks.get(name)
-        if found is None:
-            raise self._not_found("check", name, at, list(self.checks))
-        return found
+    def checked(self, form: Form | None, asked: str | Named | None) -> Form | None:
+        """A form whose text the check of a request looks at as well; raises ``RequestError``."""
+        if asked is None:
+            return form
+        if isinstance(asked, str):
+            steered = self.steered("check", asked, "check", None, "check.arguments")
+        else:
+            own = asked.arguments
+            steered = self.steered("check", asked.name, "check.name", own, "check.arguments")
+        check: Checked = steered.make()
+        if form is None:
+            return Form("check", check, is_free=True)
+        return replace(form, spec=AllOf(form.spec, check))
 
     def listed(self) -> dict[str, Any]:
         """The answer of ``/v1/programs``."""
-        checks = [
-            {"id": name, "object": "check", "description": inspect.getdoc(each.check) or ""}
-            for name, each in self.checks.items()
-        ]
-        return {"object": "list", "data": [*(each.listed() for each in self.everything), *checks]}
-
-
-def _check_of(given: str) -> tuple[str, Checked]:
-    """What ``NAME=package.module:attribute`` says, or ``NAME=command``; raises ``OptionError``."""
-    name, equals, place = given.partition("=")
-    if not equals or not re.fullmatch(r"[\w.-]{1,64}", name):
-        raise OptionError(
-            "check", f"expected NAME=package.module:attribute or NAME=command, got {given!r}"
-        )
-    if re.fullmatch(r"[\w.]+:[\w.]+", place) is None:
-        return name, Checked(command(place), at=None)
-    try:
-        found = _imported(*place.split(":"))
-        return name, found if isinstance(found, Checked) else Checked(found)
-    except OptionError as error:
-        reason = str(error).removeprefix(f"{error.field}: ")
-        raise OptionError("check", f"{given}: {reason}") from error
+        return {"object": "list", "data": [each.listed() for each in self.everything]}
 
 
 def _imported(module: str, attribute: str) -> Any:
@@ -270,11 +267,14 @@ def _imported(module: str, attribute: str) -> Any:
 def _check_kind(kind: Kind, target: Any) -> None:
     """Raise ``OptionError`` for what cannot be one of its kind."""
     if not callable(target):
-        raise OptionError("", f"expected a function or a class, got {target!r}")
+        kinds = "a function" if kind == "check" else "a function or a class"
+        raise OptionError("", f"expected {kinds}, got {target!r}")
     if kind == "program" and not _is_async(target):
         raise OptionError("", "expected an async function of a guide; write async def")
-    if kind == "hook" and _is_async(target):
-        raise OptionError("", "a hook is not awaited; write def instead of async def")
+    if kind in ("hook", "check") and _is_async(target):
+        raise OptionError("", f"a {kind} is not awaited; write def instead of async def")
+    if kind == "check" and inspect.isclass(target):
+        raise OptionError("", "expected a function, got a class")
     if not inspect.isclass(target):
         return
     if kind == "controller" and not (hasattr(target, "mid_process") or hasattr(target, "bind")):
@@ -293,21 +293,21 @@ def _is_async(target: Any) -> bool:
 
 
 class Arguments:
-    """What a function takes from a request: all parameters but the ``first``, and ``lm``.
+    """What a function takes from a request: all parameters but the ``first`` ones, and ``lm``.
 
     Raises ``OptionError`` if a request could not give them: they have no names, or types that JSON
     does not have.
     """
 
-    def __init__(self, function: Callable[..., Any], *, first: str | None) -> None:
+    def __init__(self, function: Callable[..., Any], *, first: Sequence[str]) -> None:
         try:
             parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError) as error:
             raise OptionError("", f"its arguments are not known ({error})") from None
         self._taken = {MODEL}
-        if first is not None:
+        for nth, what in zip(("first", "second"), first, strict=False):
             if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
-                raise OptionError("", f"its first parameter has to be for the {first}")
+                raise OptionError("", f"its {nth} parameter has to be for the {what}")
             if parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
                 self._taken.add(parameters.pop(0).name)
         self.takes_model = any(each.name == MODEL for each in parameters)

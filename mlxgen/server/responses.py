@@ -424,7 +424,7 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Ask:
             continue_final_message=goes_on(request.input),
         ),
         tools=tool_use(functions, _choice(request), many=request.parallel_tool_calls is not False),
-        form=_form(request),
+        form=model.registry.checked(_form(request), request.check),
         effort=None if thinking is None else thinking.effort,
         thinking_budget=request.thinking_budget,
         usual_budget=model.thinking_budget,

@@ -37,7 +37,7 @@ def operator() -> Iterator[Running]:
         *registering("program", *PROGRAMS),
         *registering("controller", "Spells", "Detours", "Ponders"),
         *registering("hook", *HOOKS),
-        *registering("check", "no_paris", "short"),
+        *registering("check", "no_paris", "short", "no_city"),
         *("--check", "fine=true"),
     ]
     with running(*own, "--max-batch", "8", "--max-queue", "12") as server:

@@ -213,6 +213,14 @@ def _no_paris(word: str, before: str) -> str | None:
 no_paris = mlxgen.Checked(_no_paris, at=" ", tries=9)
 
 
-def short(line: str, before: str) -> str | None:
-    """Lines of at most ten letters."""
-    return f"{len(line)} letters" if len(line) > 10 else None
+def short(line: str, before: str, most: int = 10) -> str | None:
+    """Lines of at most so many letters."""
+    return f"{len(line)} letters" if len(line) > most else None
+
+
+def _no_city(word: str, before: str, city: str = "Paris") -> str | None:
+    """Every city but one."""
+    return "the city" if city in word else None
+
+
+no_city = mlxgen.Checked(_no_city, at=" ", tries=9)

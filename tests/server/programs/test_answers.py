@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import httpx
+import pytest
 
 import mlxgen
 
+from ..apis import APIS, Api, Said
+from ..apis import CHAT as CHAT_API
 from ..running import Running, events
 from . import own_code
 
@@ -344,13 +348,58 @@ def test_checks_are_listed_and_others_are_not_found(operator: Running) -> None:
     listed = good(operator.get("/v1/programs"))["data"]
     checks = {each["id"]: each["description"] for each in listed if each["object"] == "check"}
     assert checks["no_paris"] == "Every city but one."
-    assert set(checks) == {"no_paris", "short", "fine"}
+    assert set(checks) == {"no_paris", "short", "no_city", "fine"}
     wrong = error(chat(operator, check="spelling"), 404)
     assert (wrong["param"], wrong["code"]) == ("check", "check_not_found")
-    assert "there are no_paris, short, fine" in wrong["message"]
-    assert error(chat(operator, check="fine", regex="a"))["param"] == "check"
+    assert "there are no_paris, short, no_city, fine" in wrong["message"]
 
 
 def test_a_command_checks_a_whole_text(operator: Running) -> None:
     answer = good(completed(operator, check="fine", max_tokens=8))
     assert answer["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("api", APIS, ids=str)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_check_looks_at_the_text_in_every_api(api: Api, stream: bool, operator: Running) -> None:
+    asked = api.body("What is the capital of France?", temperature=0, seed=1, **{api.limit: 90})
+    body = asked | api.effort("none")
+    for check, kept in ((None, True), ("no_paris", False), ("no_city", False)):
+        said = answered(api, operator, body | {"check": check}, stream)
+        assert said.text.startswith("The capital of France is ")
+        assert ("Paris" in said.text) is kept
+    other = {"name": "no_city", "arguments": {"city": "Rome"}}
+    assert "Paris" in answered(api, operator, body | {"check": other}, stream).text
+    refused = error(operator.post(api.path, body | {"check": "spelling"}), 404)
+    assert "spelling" in refused["message"]
+
+
+@pytest.mark.parametrize("api", APIS, ids=str)
+def test_a_check_and_a_schema_hold_together(api: Api, operator: Running) -> None:
+    schema = {"properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
+    asked = api.body("What is the capital of France? As JSON.", temperature=0, **{api.limit: 90})
+    body = {**asked, **api.effort("none"), **api.form({"type": "object", **schema}), "seed": 2}
+    body["check"] = "fine"
+    cities = {"Paris", "Rome"}
+    first = json.loads(answered(api, operator, body, True).text)["city"]
+    body["check"] = {"name": "no_city", "arguments": {"city": first}}
+    other = json.loads(answered(api, operator, body, True).text)["city"]
+    assert {first, other} == cities
+
+
+def test_a_check_lets_a_model_call_a_tool(operator: Running) -> None:
+    """Its pieces are of the answer."""
+    tool = CHAT_API.tool("get_weather", parameters={"properties": {"city": {"type": "string"}}})
+    body = CHAT_API.body("What is the weather in Oslo?", tools=[tool], reasoning_effort="none")
+    for check in (None, {"name": "short", "arguments": {"most": 1}}):
+        said = answered(CHAT_API, operator, {**body, "max_tokens": 200, "check": check}, True)
+        assert [name for name, _ in said.calls] == ["get_weather"]
+
+
+def answered(api: Api, operator: Running, body: dict[str, Any], stream: bool) -> Said:
+    answer = operator.post(api.path, {**body, **(api.usage if stream else {}), "stream": stream})
+    assert answer.status_code == 200, answer.text
+    if not stream:
+        return api.whole(answer.json())
+    lines = [line for line in answer.text.split("\n") if line.startswith("data: {")]
+    return api.streamed([json.loads(line.removeprefix("data: ")) for line in lines])

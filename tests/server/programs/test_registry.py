@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from mlxgen import Checked
 from mlxgen.errors import OptionError
+from mlxgen.server.errors import RequestError
+from mlxgen.server.fields import Named
 from mlxgen.server.registry import Registry
 from mlxgen.server.settings import Settings
 
@@ -64,12 +67,26 @@ def test_a_check_that_cannot_be_used_is_refused_with_a_sentence(given: str, reas
 
 def test_a_check_is_a_function_a_checked_or_a_command() -> None:
     own = (f"a={HERE}:short", f"b={HERE}:no_paris", "c=npx tsc --noEmit")
-    checks = Registry.of(Settings(checks=own)).checks
-    assert [(name, each.at, each.tries) for name, each in checks.items()] == [
-        ("a", "\n", 4),
-        ("b", " ", 9),
-        ("c", None, 4),
-    ]
+    registry = Registry.of(Settings(checks=own))
+
+    def check(asked: str | Named) -> Checked:
+        form = registry.checked(None, asked)
+        assert form is not None and isinstance(form.spec, Checked)
+        return form.spec
+
+    found = [check(name) for name in ("a", "b", "c")]
+    assert [(each.at, each.tries) for each in found] == [("\n", 4), (" ", 9), (None, 4)]
+    strict = check(Named(name="a", arguments={"most": 3}))
+    assert (found[0].check("four", ""), strict.check("four", "")) == (None, "4 letters")
+    for name, arguments, at in [
+        ("a", {"most": "3"}, "check.arguments.most"),
+        ("a", {"line": "3"}, "check.arguments.line"),
+        ("c", {"strict": True}, "check.arguments.strict"),
+        ("d", {}, "check.name"),
+    ]:
+        with pytest.raises(RequestError) as refused:
+            check(Named(name=name, arguments=arguments))
+        assert refused.value.param == at
 
 
 def test_a_name_is_given_once_for_each_kind() -> None:

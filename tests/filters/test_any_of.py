@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxgen.errors import FilterError
-from mlxgen.filters import After, Choice, JsonObject, Regex, Replay, no_tokens, tokens_of
+from mlxgen.filters import After, Checked, Choice, JsonObject, Regex, Replay, no_tokens, tokens_of
 from mlxgen.filters.any_of import AnyOf, FirstToken
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import alphabet_tokenizer, sentencepiece_tokenizer
@@ -153,3 +153,12 @@ def test_a_leading_space_that_the_text_loses_is_allowed() -> None:
     for spec in specs:
         assert spec.bind_opening(vocabulary, vocabulary.size).validate([spaced]) == 1
         assert spec.bind(vocabulary, vocabulary.size).validate([spaced]) == 0
+
+
+def test_a_piece_is_checked_once_the_text_cannot_follow_another_specification() -> None:
+    spec = AnyOf((Checked(lambda piece, before: f"no {piece!r}"), Regex("ab\n+c")))
+    for text, due in ((b"ab\n", False), (b"ab\nb\n", True), (b"b\n", True)):
+        assert running(spec, list(text)).due is due
+    found = running(spec, list(b"ab\nb\n")).objection()
+    assert found is not None and found.reason == "no 'b\\n'"
+    assert running(spec, list(b"ab\nc")).objection() is None, "the other one lets it end so"

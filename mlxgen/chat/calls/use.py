@@ -27,8 +27,8 @@ Tool: TypeAlias = Mapping[str, Any]
 class Form:
     """The form that the text of an answer must have, and the ``field`` that asked for it.
 
-    ``is_json``: white space before the text means nothing. ``is_free``: it is any text, which is only
-    checked.
+    ``is_json``: white space before the text means nothing. ``is_free``: it is any text, which is
+    only checked.
     """
 
     field: str

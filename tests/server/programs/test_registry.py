@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,12 +79,13 @@ def test_a_check_is_a_function_a_checked_or_a_command() -> None:
     assert [(each.at, each.tries) for each in found] == [("\n", 4), (" ", 9), (None, 4)]
     strict = check(Named(name="a", arguments={"most": 3}))
     assert (found[0].check("four", ""), strict.check("four", "")) == (None, "4 letters")
-    for name, arguments, at in [
+    wrong: list[tuple[str, dict[str, Any], str]] = [
         ("a", {"most": "3"}, "check.arguments.most"),
         ("a", {"line": "3"}, "check.arguments.line"),
         ("c", {"strict": True}, "check.arguments.strict"),
         ("d", {}, "check.name"),
-    ]:
+    ]
+    for name, arguments, at in wrong:
         with pytest.raises(RequestError) as refused:
             check(Named(name=name, arguments=arguments))
         assert refused.value.param == at

@@ -147,52 +147,6 @@ def prompt_before(chatter: Chatter, conversation: Conversation) -> list[int]:
     return Chat(conversation.messages[:1]).tokens(chatter.lm.vocabulary)
 
 
-def test_the_demo_model_runs_new_tokens_only(demo: mlxgen.LanguageModel) -> None:
-    answerer = Answerer(demo)
-    conversation = Conversation(
-        system="You answer questions in one sentence.", template={"enable_thinking": False}
-    )
-    ask(answerer, conversation, "What is the capital of France?")
-    before = prompt(demo, conversation)
-    conversation.ask("What is the opposite of hot?")
-    common = in_common(
-        prompt(demo, conversation),
-        Chat(conversation.messages[:2], template={"enable_thinking": False}).tokens(
-            demo.vocabulary
-        ),
-    )
-    second = answer(answerer, conversation)
-    assert 16 <= second.usage.cached_tokens == common < len(before)
-    conversation.retry()
-    again = answer(answerer, conversation)
-    assert again.text == second.text
-    assert again.usage.cached_tokens == again.usage.prompt_tokens - 1
-    conversation.undo()
-    conversation.undo()
-    anew = ask(answerer, conversation, "What is the capital of Italy?")
-    assert anew.usage.cached_tokens == in_common(before, prompt(demo, said(conversation)))
-
-
-def said(conversation: Conversation) -> Conversation:
-    """The conversation with its last message waiting again."""
-    twin = conversation.fork()
-    twin.retry()
-    return twin
-
-
-def test_a_conversation_is_the_same_with_and_without_what_was_kept(
-    demo: mlxgen.LanguageModel,
-) -> None:
-    texts = []
-    for answerer in (Answerer(demo), None):
-        conversation = Conversation()
-        for message in ("What is 34 + 28?", "What is the opposite of hot?", "Who are you?"):
-            ask(answerer or Answerer(mlxgen.load()), conversation, message)
-        texts.append([exchange.answer for exchange in conversation.exchanges])
-    assert texts[0] == texts[1]
-    assert texts[0][0] == "34 + 28 = 62."
-
-
 # ---- what an answer is made of ----
 
 
@@ -230,20 +184,6 @@ def test_a_form_holds_for_what_follows_the_reasoning(demo: mlxgen.LanguageModel)
     conversation.require("json", None)
     conversation.require("regex", "ab{3}")
     assert ask(Answerer(demo), conversation, "What is 34 + 28?").text == "abbb"
-
-
-def test_drafted_tokens_are_counted() -> None:
-    chatter = Chatter(lambda message: "ab" * 20)
-    conversation = Conversation()
-    conversation.set("draft", "ngram")
-    given = ask(Answerer(chatter.lm), conversation, "repeat")
-    assert given.text == "ab" * 20
-    assert 0 < given.usage.accepted_draft_tokens < 41
-    stopped = ask(Answerer(chatter.lm), conversation, "repeat", stop_after=20)
-    assert 20 <= len(stopped.text) < 40
-    assert ("ab" * 20).startswith(stopped.text)
-    conversation.retry()
-    assert answer(Answerer(chatter.lm), conversation).text == "ab" * 20
 
 
 def test_settings_and_forms_that_the_model_cannot_follow_are_found_early(

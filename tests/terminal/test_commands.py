@@ -103,29 +103,17 @@ def test_retry_asks_again_and_says_where_that_changes_nothing() -> None:
         Host().does("/retry")
 
 
-def test_edit_takes_the_text_behind_it() -> None:
+def test_edit_takes_a_text_or_offers_the_message_or_asks_for_another_one() -> None:
     host = Host("a", "b")
     host.does("/edit c d")
-    assert host.said == [("a", "1"), ("c d", "3")]
-    assert host.person.edits == []
-
-
-def test_edit_offers_the_message_where_the_reader_can() -> None:
-    host = Host("a")
-    host.person.edited = "a, edited"
+    assert host.said == [("a", "1"), ("c d", "3")] and host.person.edits == []
+    host.person.edited = "c d, edited"
     assert host.does("/edit") == ""
-    assert host.person.edits == ["a"]
-    assert host.said == [("a, edited", "2")]
-
-
-def test_edit_asks_for_another_message_where_the_reader_cannot() -> None:
-    host = Host("a")
-    host.person.next = "b"
-    assert host.does("/edit") == "the message was:\na\nwrite the new one:"
-    assert host.said == [("b", "2")]
+    assert host.person.edits == ["c d"] and host.said[1:] == [("c d, edited", "4")]
+    host.person.edited, host.person.next = None, "e"  # the reader cannot
+    assert host.does("/edit") == "the message was:\nc d, edited\nwrite the new one:"
     host.person.next = " "
-    assert host.does("/edit").endswith("nothing changed")
-    assert host.said == [("b", "2")]
+    assert host.does("/edit").endswith("nothing changed") and host.said[1:] == [("e", "5")]
 
 
 def test_clear_forgets_and_show_shows() -> None:
@@ -171,6 +159,7 @@ def test_set_sets_shows_and_takes_back() -> None:
         ("/what", r'/what: .*/help lists.*"""/what""" is a message'),
         ("/undo 3", "/undo: expected no argument"),
         ("/save", "/save: expected a file name"),
+        ("/save /nowhere/chat.json", "/save: .*cannot be written: No such file"),
         ("/load", "/load: expected a file name"),
         ("/load /nowhere.json", "/load: /nowhere.json cannot be read: No such file"),
         ("/json /nowhere.json", "/json: /nowhere.json cannot be read: No such file"),
@@ -247,17 +236,11 @@ def test_what_was_saved_can_be_loaded_and_saved_again(tmp_path: Path) -> None:
     assert other.does(f"/load {path}") == f"loaded {path}: 2 exchanges"
     assert other.conversation.as_json() == before
     assert other.does("/undo", f"/save {path}").endswith("1 exchange")
-    assert [path.name for path in tmp_path.iterdir()] == ["my chat.json"]
-
-
-def test_save_overwrites_nothing_but_conversations(tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
     path.write_text("mine")
     with pytest.raises(OptionError, match=r"/save: .*exists and is not a conversation"):
-        Host("a").does(f"/save {path}")
+        other.does(f"/save {path}")
     assert path.read_text() == "mine"
-    with pytest.raises(OptionError, match=r"/save: .*cannot be written: No such file"):
-        Host("a").does(f"/save {tmp_path / 'nowhere' / 'chat.json'}")
+    assert [path.name for path in tmp_path.iterdir()] == ["my chat.json"]
 
 
 def test_load_names_the_file_and_the_part_that_is_wrong(tmp_path: Path) -> None:

@@ -149,36 +149,7 @@ def test_what_cannot_be_done_says_so_and_changes_nothing() -> None:
     assert made.as_json() == conversation(("a", "b")).as_json()
 
 
-def test_clear_keeps_how_answers_are_made() -> None:
-    made = conversation(("a", "b"), system="s")
-    made.set("temperature", 0.5)
-    made.clear()
-    assert made.messages == [{"role": "system", "content": "s"}]
-    assert made.settings == {"temperature": 0.5}
-
-
 # ---- settings and forms ----
-
-
-def test_settings_are_checked_by_the_engine_and_given_to_it() -> None:
-    made, chat = Conversation(), {"max_tokens": None, "loops": "take back"}
-    assert made.options == chat
-    made.set("temperature", 0.5)
-    made.set("top-k", 7)
-    made.set("max_tokens", 9)
-    assert made.options == {**chat, "max_tokens": 9, "temperature": 0.5, "top_k": 7}
-    with pytest.raises(OptionError, match="temperature: expected a number from 0 to 100, got -1"):
-        made.set("temperature", -1)
-    with pytest.raises(OptionError, match="did you mean temperature"):
-        made.set("temprature", 1)
-    with pytest.raises(OptionError, match="min_tokens: 10 is more than max_tokens=9"):
-        made.set("min_tokens", 10)
-    assert made.options == {**chat, "max_tokens": 9, "temperature": 0.5, "top_k": 7}
-    made.set("max_tokens", None)
-    made.set("top_k", None)
-    assert made.options == {**chat, "temperature": 0.5}
-    with pytest.raises(OptionError, match="no such option"):
-        made.set("nonsense", None)
 
 
 def test_every_option_can_be_set_or_says_what_to_do_instead() -> None:

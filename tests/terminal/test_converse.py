@@ -5,33 +5,32 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
 import random
 import re
-import select
 import signal
 import string
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mlxgen.engine import Usage
 from mlxgen.errors import MachineError
 from mlxgen.terminal.answer import Answerer
 from mlxgen.terminal.commands import run_command
 from mlxgen.terminal.conversation import Conversation
 from mlxgen.terminal.converse import TerminalChat
 from mlxgen.terminal.reader import PipeReader
+from mlxgen.terminal.report import unheld
 from mlxgen.terminal.screens import DimScreen
 
 from ..fakes.chatting import THINK, THOUGHT, Chatter
+from .conftest import COMMAND, Terminal
 
-COMMAND = [sys.executable, "-m", "mlxgen.generate", "--chat"]
 QUIET = ["--chat-template-args", '{"enable_thinking": false}']
-ANSI = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 # ---- in this process, with a model that does as it is told ----
@@ -154,12 +153,6 @@ def test_reasoning_is_dimmed_where_that_can_be_and_kept_apart() -> None:
     )
 
 
-def test_an_answer_right_after_the_reasoning_has_a_line_of_its_own_where_that_is_dimmed() -> None:
-    chatter = Chatter(lambda message: f"{THINK}\nhm\n{THOUGHT}{message.upper()}", thinks=True)
-    assert dim(Talk, chatter, "one").shown == "\x1b[2mhm\x1b[0m\n\nONE\n"
-    assert Talk(chatter, "one").shown == "ONE\n"
-
-
 def test_text_that_ends_in_its_reasoning_is_not_dim_for_ever() -> None:
     chatter = Chatter(lambda message: f"{THINK}\nhm", thinks=True)
     talk = dim(Talk, chatter, "one")
@@ -193,15 +186,6 @@ def test_an_interrupt_before_anything_came_leaves_the_conversation_as_it_was() -
     assert talk.shown == ""
     assert "(stopped before the answer began; the conversation is unchanged)" in talk.noted
     assert talk.said == []
-
-
-def test_a_retry_that_is_interrupted_at_once_keeps_the_old_answer() -> None:
-    chatter = Chatter()
-    conversation = Conversation()
-    Talk(chatter, "one", conversation=conversation)
-    chatter._answers = press_at(0, "something else")
-    talk = Talk(chatter, "/retry", conversation=conversation)
-    assert talk.said == [("one", "ONE")]
 
 
 def test_an_ignored_interrupt_stays_ignored() -> None:
@@ -266,6 +250,12 @@ def test_the_chat_needs_no_web_server() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+def test_what_is_left_out_or_violated_is_said() -> None:
+    assert list(unheld(Usage())) == []
+    said = list(unheld(Usage(left_out=("format=path",), violates="it violates pattern")))
+    assert "format=path" in said[0] and "it violates pattern" in said[1]
+
+
 # ---- pipes ----
 
 
@@ -319,133 +309,7 @@ def test_a_script_of_messages_and_commands(tmp_path: Path) -> None:
     assert [m["role"] for m in json.loads(saved.read_text())["messages"]] == ["user", "assistant"]
 
 
-@pytest.mark.slow
-def test_options_of_the_command_line_hold_in_the_conversation() -> None:
-    ended = piped(
-        "What is the capital of France?",
-        "/set",
-        options=("--max-tokens", "3", "--temperature", "0", "--regex", "ab+c", "--system", "Hm."),
-    )
-    assert re.fullmatch(rb"abb?b?c?\n", ended.stdout)
-    assert "* max_tokens           3" in ended.stderr.decode()
-    assert "  top_p                1.0" in ended.stderr.decode()
-
-
-@pytest.mark.slow
-def test_a_prompt_is_the_first_message() -> None:
-    ended = piped("/retry", options=("What is the capital of France?",))
-    assert ended.stdout.decode() == "The capital of France is Paris.\n" * 2
-
-
-@pytest.mark.slow
-def test_what_fails_in_a_script_gives_status_2_in_the_end() -> None:
-    ended = piped("/nothing", "What is the capital of France?")
-    assert (ended.returncode, ended.stdout) == (2, b"The capital of France is Paris.\n")
-    assert b"error: /nothing: there is no such command" in ended.stderr
-    assert b"Traceback" not in ended.stderr
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Children get SIGINT as in a terminal, whatever this process does with it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.slow
-def test_an_interrupt_stops_the_answer_and_the_script_goes_on(interruptible: None) -> None:
-    with subprocess.Popen(
-        [*COMMAND, *QUIET, "--ignore-eos"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(b"Tell me a story about a fox.\n")
-        assert process.stdout.read(20)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(b"/set max_tokens 4\nTell me more.\n", timeout=120)
-        assert process.returncode == 0
-        assert out.count(b"\n") >= 2
-        assert b"(stopped; " in err
-        assert b"cut off after 4 tokens" in err
-
-
 # ---- a terminal ----
-
-
-class Terminal:
-    """A chat in a pseudo-terminal of its own."""
-
-    def __init__(self, *options: str) -> None:
-        self.master, slave = pty.openpty()
-        environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
-        self.process = subprocess.Popen(
-            # A session of its own, with this terminal: so that Ctrl-C there is a signal here.
-            [
-                sys.executable,
-                "-c",
-                "import fcntl, os, sys, termios\n"
-                "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
-                "os.execv(sys.argv[1], sys.argv[1:])",
-                *COMMAND,
-                *options,
-            ],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            env={**environment, "TERM": "xterm-256color"},
-        )
-        os.close(slave)
-
-    def type(self, text: str) -> None:
-        os.write(self.master, text.encode())
-
-    def until(self, pattern: str, *, again: str = "") -> str:
-        """What is shown up to where a pattern matches, without escape sequences but dimming.
-
-        ``again`` is typed where nothing comes: readline does not see a signal that arrives
-        between the echo of a key and its wait for the next one.
-        """
-        shown = b""
-        silences = 0
-        while True:
-            text = ANSI.sub(lambda found: _only_dimming(found.group()), shown)
-            decoded = text.decode(errors="replace").replace("\r\n", "\n")
-            if re.search(pattern, decoded):
-                return decoded
-            if select.select([self.master], [], [], 5)[0]:
-                shown += os.read(self.master, 4096)
-            else:
-                silences += 1
-                assert silences < 12, f"nothing more comes after {decoded!r}"
-                self.type(again)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self.master)
-
-
-def _only_dimming(sequence: bytes) -> bytes:
-    return {b"\x1b[2m": b"<dim>", b"\x1b[0m": b"</dim>"}.get(sequence, b"")
-
-
-@pytest.fixture
-def terminal(interruptible: None) -> Iterator[Callable[..., Terminal]]:
-    opened: list[Terminal] = []
-
-    def start(*options: str) -> Terminal:
-        opened.append(Terminal(*options))
-        return opened[-1]
-
-    yield start
-    for one in opened:
-        one.close()
 
 
 def test_a_terminal_greets_dims_the_reasoning_and_ends_with_ctrl_d(

@@ -1,94 +1,25 @@
-"""What a person types in the first hour, typed at a terminal: in tmux, or in a bare pty."""
+"""What a person types in the first hour, at a terminal and in pipes."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import os
-import shlex
-import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxgen.generate import DEMO
-from mlxgen.terminal.report import NAME
 from mlxgen.terminal.screens import Wrapper
 
-from .test_converse import Terminal, interruptible  # noqa: F401 (a fixture)
+from .conftest import Terminal
 
 QUIET = ("--chat-template-args", '{"enable_thinking": false}')
 CHAT = (sys.executable, "-m", "mlxgen.generate", "--chat", *QUIET)
 PASTED = "What is the capital of France?\n/clear\nlast line"
-WITH_TMUX = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
-
-
-class Tmux:
-    """A program in a terminal of tmux, with its screen."""
-
-    def __init__(self, folder: Path, command: tuple[str, ...], columns: int = 70) -> None:
-        self._socket = str(folder / "tmux")
-        kept = {
-            name: os.environ[name]
-            for name in ("XDG_STATE_HOME", "PATH", "PYTHONPATH")
-            if name in os.environ
-        }
-        words = [
-            "env",
-            "-u",
-            "NO_COLOR",
-            "-u",
-            "COLUMNS",
-            *(f"{name}={value}" for name, value in kept.items()),
-        ]
-        line = shlex.join([*words, *command]) + "; echo ENDED; sleep 600"
-        self("new-session", "-d", "-x", str(columns), "-y", "50", line)
-
-    def __call__(self, *arguments: str, text: str | None = None) -> str:
-        command = ["tmux", "-S", self._socket, "-f", os.devnull, *arguments]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
-        return done.stdout
-
-    def type(self, text: str, *keys: str) -> None:
-        self("send-keys", "-l", text)
-        self("send-keys", *(keys or ("Enter",)))
-
-    def paste(self, text: str) -> None:
-        self("load-buffer", "-", text=text)
-        self("paste-buffer", "-p")  # with the marks of a paste, if the program wants them
-
-    def until(self, text: str, times: int = 1) -> str:
-        """The screen once a text is there."""
-        shown = ""
-        for _ in range(600):
-            shown = self("capture-pane", "-p")
-            if shown.count(text) >= times:
-                return shown
-            time.sleep(0.1)
-        raise AssertionError(f"{text!r} does not come after:\n{shown}")
-
-    def close(self) -> None:
-        self("kill-server")
-
-
-@pytest.fixture
-def tmux(tmp_path: Path) -> Iterator[Callable[..., Tmux]]:
-    opened: list[Tmux] = []
-
-    def start(*options: str, command: tuple[str, ...] = CHAT, columns: int = 70) -> Tmux:
-        folder = tmp_path / str(len(opened))
-        folder.mkdir()
-        opened.append(Tmux(folder, (*command, *options), columns))
-        return opened[-1]
-
-    yield start
-    for each in opened:
-        each.close()
 
 
 @pytest.fixture
@@ -103,86 +34,57 @@ def said(state: Path) -> list[str]:
     return [message["content"] for message in messages if message["role"] == "user"]
 
 
-@WITH_TMUX
-@pytest.mark.parametrize("readline", [True, False])
+@pytest.mark.parametrize("readline", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_pasted_lines_are_one_message(
-    readline: bool, tmux: Callable[..., Tmux], state: Path
+    readline: bool, terminal: Callable[..., Terminal], state: Path
 ) -> None:
     command = CHAT
     if not readline:
         code = "import sys; sys.modules['readline'] = None; from mlxgen import generate"
         command = (sys.executable, "-c", f"{code}; sys.exit(generate.main())", *CHAT[3:])
-    chat = tmux("--max-tokens", "8", command=command)
-    chat.until("Ctrl-D ends")
-    if readline:
-        chat.paste(PASTED)
-        chat.type("")
-    else:  # only whole lines can be seen to wait
-        chat.paste(f"{PASTED}\n")
-    chat.until("(context:")
-    assert said(state) == [PASTED]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("interruptible")
-def test_pasted_lines_are_one_message_in_a_bare_terminal(state: Path) -> None:
-    pytest.importorskip("readline")
-    chat = Terminal(*QUIET, "--max-tokens", "8")
+    elif not importlib.util.find_spec("readline"):
+        pytest.skip("needs readline")
+    chat = terminal("--max-tokens", "8", command=command)
     chat.until("\n> ")
-    chat.type("\x1b[200~" + PASTED.replace("\n", "\r") + "\x1b[201~\n")
+    if readline:
+        chat.type("\x1b[200~" + PASTED.replace("\n", "\r") + "\x1b[201~\n")
+    else:  # only whole lines can be seen to wait
+        chat.type(f"{PASTED}\n")
     chat.until(r"\(context: ")
-    chat.close()
     assert said(state) == [PASTED]
 
 
-@WITH_TMUX
-def test_a_chat_is_kept_and_resumed(tmux: Callable[..., Tmux], state: Path) -> None:
-    chat = tmux()
-    chat.until("Ctrl-D ends")
-    chat.type("What is the capital of France?")
-    chat.until("(context:")
-    chat.type("", "C-d")
-    assert "--resume goes on" in chat.until("ENDED")
+def test_a_chat_is_kept_and_resumed(terminal: Callable[..., Terminal], state: Path) -> None:
+    chat = terminal(*QUIET)
+    chat.until("\n> ")
+    chat.type("What is the capital of France?\n")
+    chat.until(r"\(context: [^\n]*\n> ")
+    chat.type("\x04")
+    chat.until("--resume goes on")
     assert state.stat().st_mode & 0o077 == 0
-    command = (sys.executable, "-m", "mlxgen.generate", "--resume")
-    chat = tmux(command=command)
-    assert "going on after: What is the capital of France?" in chat.until("Ctrl-D ends")
-    chat.type("/show")
-    assert "[assistant] The capital of France is Paris." in chat.until("[assistant]")
-    chat.type("What is the capital of Italy?")
-    chat.until("(context:")
+    chat = terminal(command=(sys.executable, "-m", "mlxgen.generate", "--resume"))
+    assert "going on after: What is the capital of France?" in chat.until("\n> ")
+    chat.type("/show\n")
+    chat.until(r"\[assistant\] The capital of France is Paris\.")
+    chat.type("What is the capital of Italy?\n")
+    chat.until(r"\(context: ")
     assert said(state) == ["What is the capital of France?", "What is the capital of Italy?"]
 
 
-@WITH_TMUX
 def test_a_form_keeps_its_spaces_and_commands_explain_themselves(
-    tmux: Callable[..., Tmux], state: Path
+    terminal: Callable[..., Terminal], state: Path
 ) -> None:
-    chat = tmux()
-    chat.until("Ctrl-D ends")
-    chat.type(r'/regex \{\n    "name": "[A-Z][a-z]{1,9}"\n\}')
-    chat.type("Who lives in Rome?")
-    assert '\n{\n    "name": "' in chat.until("(context:")
-    chat.type("/help rewind")
+    chat = terminal(*QUIET)
+    chat.until("\n> ")
+    chat.type('/regex \\{\\n    "name": "[A-Z][a-z]{1,9}"\\n\\}\n')
+    chat.type("Who lives in Rome?\n")
+    assert '{\n    "name": "' in chat.until(r"\(context: ")
+    chat.type("/help rewind\n")
     assert "/rewind @12" in chat.until("/continue goes on")
-    chat.type("/set foo 1")
+    chat.type("/set foo 1\n")
     chat.until("foo: there is no such option; /set lists the options")
-    chat.type("/set temp 1")
-    chat.until("did you mean temperature?")
-
-
-@WITH_TMUX
-def test_words_are_not_broken_inside(tmux: Callable[..., Tmux]) -> None:
-    line = "Tell me a story about a fox."
-    command = (sys.executable, "-m", "mlxgen.generate", "--seed", "1", *QUIET)
-    shown = tmux(line, command=command, columns=24).until("ENDED")
-    plain = subprocess.run([*command, line], capture_output=True, text=True, check=True).stdout
-    words = set(plain.split())
-    note, _, story = shown.partition("Once")
-    told = ["Once", *story.partition("ENDED")[0].split()]
-    assert len(told) > 20 and set(told) <= words
-    known = {f"{NAME}:", *DEMO.split()}
-    assert all(word in known or word in "mlx-community/Qwen3-4B-4bit" for word in note.split())
+    chat.type("/set temp 1\n")
+    chat.until(r"did you mean\s+temperature\?")
 
 
 @given(st.lists(st.text(alphabet="ab \n", max_size=5)), st.integers(3, 12))

@@ -67,16 +67,6 @@ def test_every_text_can_be_a_block(text: str) -> None:
     assert typed('"""', *text.split("\n"), '"""') == [(text, True)]
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\n"))))
-def test_nothing_is_lost_at_the_end_of_the_input(lines: list[str]) -> None:
-    composer = Composer()
-    for line in lines:
-        composer.push(line)
-    composer.flush()
-    assert not composer.is_open
-    assert composer.flush() is None
-
-
 # ---- pipes ----
 
 
@@ -133,19 +123,6 @@ def test_a_terminal_asks_for_each_line(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out == "\n"
 
 
-def test_the_end_of_the_input_within_a_message_ends_that(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    lines = iter(['"""', "one"])
-
-    def ask(prompt: str) -> str:
-        for line in lines:
-            return line
-        raise EOFError
-
-    assert TerminalReader(ask).read() == ("one", True)
-
-
 def test_the_end_of_the_input_at_an_edit_ends_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("readline")
 
@@ -166,11 +143,3 @@ def test_libedit_which_fills_no_line_has_the_message_an_arrow_away(
     assert TerminalReader().edit(text) is None
     assert history == kept
     assert ("the arrow up brings the message back\n" in capsys.readouterr().err) == bool(kept)
-
-
-def test_bytes_that_are_no_text_are_refused() -> None:
-    def ask(prompt: str) -> str:
-        return b"\xff".decode()
-
-    with pytest.raises(PromptError, match="not UTF-8"):
-        TerminalReader(ask).read()

@@ -288,7 +288,7 @@ def break_it(folder: Path, verb: str, what: Any) -> None:
     elif verb == "write":
         file.write_bytes(more[0].encode("latin-1"))
     elif verb == "cut":
-        file.write_bytes(file.read_bytes()[: -more[0]])
+        file.write_bytes(file.read_bytes()[: -int(more[0])])
     else:  # a tensor is added, or all with such an end are lost
         loaded = mx.load(str(file))
         assert isinstance(loaded, dict)

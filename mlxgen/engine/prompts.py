@@ -30,7 +30,10 @@ def requests_of(
     prompt, and ``prepare`` makes its request.
     """
     if each is not None:
-        _check_each(each, prompts)
+        if isinstance(each, (str, bytes, Mapping)) or not isinstance(each, Iterable):
+            raise _no_options(f"{type(each).__name__}", "a list with a mapping")
+        if isinstance(each, Sized) and isinstance(prompts, Sized) and len(each) > len(prompts):
+            raise _no_options(f"{len(each)} for {len(prompts)} prompts")
     makers = _makers(prompts, each, options, read, prepare)
     if not isinstance(prompts, Sequence):
         return makers
@@ -44,22 +47,12 @@ def requests_of(
     return (partial(_given, request) for request in ready)
 
 
-def _check_each(each: Any, prompts: Iterable[AnyPrompt]) -> None:
-    if isinstance(each, (str, bytes, Mapping)) or not isinstance(each, Iterable):
-        raise OptionError(
-            "each",
-            f"expected a list with a mapping of options for each prompt, got {type(each).__name__}",
-        )
-    if isinstance(each, Sized) and isinstance(prompts, Sized) and len(each) > len(prompts):
-        raise OptionError(
-            "each",
-            f"expected a mapping of options for each prompt, got {len(each)} for "
-            f"{len(prompts)} prompts",
-        )
-
-
 def _given(request: Request) -> Request:
     return request
+
+
+def _no_options(got: str, expected: str = "a mapping") -> OptionError:
+    return OptionError("each", f"expected {expected} of options for each prompt, got {got}")
 
 
 def _makers(
@@ -87,16 +80,9 @@ def _makers(
 
     for index, prompt in enumerate(prompts):
         own = next(others, None) if others is not None else {}
-        if own is None:
-            raise OptionError(
-                "each",
-                f"expected a mapping of options for each prompt, got none for prompts[{index}]",
-            )
         if not isinstance(own, Mapping):
-            raise OptionError(
-                "each",
-                f"expected a mapping of options for each prompt, got {own!r} for prompts[{index}]",
-            )
+            got = "none" if own is None else repr(own)
+            raise _no_options(f"{got} for prompts[{index}]")
         yield partial(make, index, prompt, {**options, **own})
 
 

@@ -147,42 +147,6 @@ def test_random_use_of_any_cache_keeps_its_promises(
             check(kv.caches, ids[: kv.length])
 
 
-def test_what_was_used_least_recently_goes_first() -> None:
-    cache = BlockStore(plain_layers, 16 * 25)
-    first, second, third = tuple(range(10)), tuple(range(20, 30)), tuple(range(40, 50))
-    cache.keep(first, holding(plain_layers, first))
-    cache.keep(second, holding(plain_layers, second))
-    assert cache.take((*first, 9)) is not None
-    cache.keep(third, holding(plain_layers, third))
-    assert [cache.match((*ids, 9)) for ids in (first, second, third)] == [10, 0, 10]
-    assert cache.entries == 2
-
-
-def test_asking_what_would_match_does_not_keep_it() -> None:
-    cache = BlockStore(plain_layers, 16 * 20)
-    first, second = tuple(range(10)), tuple(range(20, 30))
-    cache.keep(first, holding(plain_layers, first))
-    cache.keep(second, holding(plain_layers, second))
-    assert cache.match((*first, 9)) == 10
-    cache.keep((77,), holding(plain_layers, (77,)))
-    assert cache.match((*first, 9)) == 0
-
-
-def test_a_common_beginning_stays_while_one_of_its_ends_is_used(by_the_token: None) -> None:
-    cache = BlockStore(plain_layers, PLENTY)
-    common = tuple(range(10))
-    for end in (11, 12, 13):
-        ids = (*common, end, end)
-        cache.keep(ids, holding(plain_layers, ids))
-    assert cache.nbytes == 16 * (10 + 3 * 2)
-    assert cache.entries == 3
-    cache.take((*common, 11, 11, 0))
-    cache.shrink(16 * 12)
-    assert cache.match((*common, 11, 11, 0)) == 12
-    assert cache.match((*common, 12, 12, 0)) == 10
-    check_integrity(cache)
-
-
 def test_a_long_sequence_nobody_asks_for_goes_from_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -249,19 +213,6 @@ def test_what_is_larger_than_the_limit_alone_is_not_kept_and_evicts_nothing() ->
     check_integrity(cache)
 
 
-def test_shrinking_leaves_the_limit_and_a_lower_limit_shrinks() -> None:
-    cache = BlockStore(plain_layers, 1000)
-    ids = tuple(range(10))
-    cache.keep(ids, holding(plain_layers, ids))
-    cache.shrink(0)
-    assert (cache.nbytes, cache.max_bytes, cache.entries) == (0, 1000, 0)
-    cache.keep(ids, holding(plain_layers, ids))
-    assert cache.nbytes == 160
-    cache.max_bytes = 159
-    assert cache.nbytes == 0
-    check_integrity(cache)
-
-
 def test_a_cleared_cache_has_nothing_and_works_again() -> None:
     cache = BlockStore(mixed_layers, PLENTY)
     cache.keep((1, 2, 3), holding(mixed_layers, (1, 2, 3)))
@@ -271,15 +222,6 @@ def test_a_cleared_cache_has_nothing_and_works_again() -> None:
     cache.keep((1, 2, 3), holding(mixed_layers, (1, 2, 3)))
     assert cache.match((1, 2, 3, 4)) == 3
     check_integrity(cache)
-
-
-def test_nothing_is_found_for_an_empty_query_or_a_single_token() -> None:
-    cache = BlockStore(plain_layers, PLENTY)
-    cache.keep((), Alone(plain_layers))
-    cache.keep((1, 2), holding(plain_layers, (1, 2)))
-    assert cache.take(()) is None
-    assert cache.take((1,)) is None
-    assert (cache.match(()), cache.match((1,))) == (0, 0)
 
 
 def test_only_the_tokens_that_the_kv_holds_are_kept() -> None:

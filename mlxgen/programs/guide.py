@@ -23,10 +23,9 @@ from ..options.rule import integer
 from ..tokens import Token, Vocabulary
 from .running import Awaited, Running
 from .shared import Task, Variables
-from .steps import BranchHistory, Label, gen, put, sample, until
+from .steps import BACK, FIXED, BranchHistory, Label, gen, put, sample, until
 from .token_set import TokenSet
 
-FIXED = "fixed"  # text
 _EXPRESSIONS = 32  # how many expressions' tokens are remembered for each vocabulary
 
 ProgramFunction: TypeAlias = Callable[["Guide"], Coroutine[Any, Any, Any]]
@@ -147,19 +146,11 @@ class Guide:
         if max_tokens is not None:
             max_tokens = integer(None, 0).check("max_tokens", max_tokens)
 
-        running = self._running
+        history, size = self._running.history, self._running.vocab_size
         return Awaited(
-            running,
+            self._running,
             "gen",
-            lambda: gen(
-                running.history,
-                running.vocab_size,
-                rules,
-                stops,
-                max_tokens,
-                temperature,
-                fixed=running.record.newest(FIXED),
-            ),
+            lambda: gen(history, size, rules, stops, max_tokens, temperature),
         )
 
     def choose(self, options: Iterable[str], *, temperature: float | None = None) -> Awaited[str]:
@@ -188,8 +179,8 @@ class Guide:
                 f"expected a label, got {label!r}; write start = g.label() at the place to go "
                 "back to, and later await g.backtrack(start)",
             )
-        back = self._running.history.find(label)
-        return Awaited(self._running, "backtrack", lambda: put(back, ()))
+        back, tokens = self._running.history.find(label)
+        return Awaited(self._running, BACK, lambda: put(back, tokens))
 
     # ---- branches --------------------------------------------------------------------------
 

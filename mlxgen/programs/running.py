@@ -17,7 +17,7 @@ from ..engine.branches import Path, name_of
 from ..errors import StateError
 from ..tokens import Token
 from .shared import Forked, Task, Variables
-from .steps import Answer, BranchHistory, Step
+from .steps import BACK, FIXED, Answer, BranchHistory, Step
 
 T = TypeVar("T")
 Start: TypeAlias = Callable[["Running"], Coroutine[Any, Any, Any]]
@@ -64,15 +64,6 @@ class Record:
             raise self.diverged(f"asked for {what}")
         self._place += 1
         return entry
-
-    def newest(self, what: str) -> int:
-        """How many of the newest tokens come from entries of ``what``."""
-        count = 0
-        for entry in reversed(self.entries):
-            if entry.what != what and (entry.back or entry.appended):
-                break
-            count += len(entry.appended)
-        return count
 
     def diverged(self, did: str) -> StateError:
         """The error of a program that does something other than before."""
@@ -186,6 +177,7 @@ class Running:
                 error = raised
             told, changes = None, self.history.tokens.changed_since(*self._since)
             self.record.add(entry := Entry(self._what, result, error, *changes))
+            self._note(entry)
             self._resume(entry)
         return []
 
@@ -248,10 +240,14 @@ class Running:
                 break
             entry = self.record.replayed(awaited.what)
             self.history.apply(entry.back, entry.appended)
+            self._note(entry)
         self._step = None
         if awaited is not None:
             self._what, self._step = awaited.what, awaited.make()
             self._since = (self.history.tokens.moment, len(self.history.tokens))
+
+    def _note(self, entry: Entry) -> None:
+        self.history.spelled(len(entry.appended), fixed=entry.what in (FIXED, BACK))
 
     def _sent(self, entry: Entry) -> Awaited[Any] | None:
         """What the program awaits after it is given a result; ``None``: it has returned."""

@@ -18,8 +18,10 @@ from ..errors import DeadEndError, StateError
 from ..filters import Filter, Specification
 from ..forks import forked
 from ..text import TextDecoder, heal_plan
-from ..tokens import Token, Vocabulary
+from ..tokens import Token, Vocabulary, in_common
 from .token_set import TokenSet
+
+FIXED, BACK = "fixed", "backtrack"  # what appends text that the model has not spelled
 
 T = TypeVar("T")
 Answer: TypeAlias = list[Branch] | Wait
@@ -28,24 +30,29 @@ Step: TypeAlias = Generator[Answer, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A place in the text to go back to; made by ``Guide.label``."""
+    """A place in the text to go back to; made by ``Guide.label``.
+
+    ``length`` and ``moment`` are those of the history when it was made; ``end`` are the tokens of
+    fixed text before it, which may be spelled anew with what follows.
+    """
 
     length: int
-    moment: int  # of the history when it was made
+    moment: int
+    end: tuple[Token, ...] = ()
 
 
 class BranchHistory:
     """The prompt and the generated tokens; ``base`` is how much of the prompt is left, and
-    ``labelled`` the length at the last label, before which nothing is spelled anew."""
+    ``fixed`` are the runs of text, from one length to another, that the model has not spelled."""
 
-    __slots__ = ("base", "labelled", "opens_text", "tokens", "vocabulary")
+    __slots__ = ("base", "fixed", "opens_text", "tokens", "vocabulary")
 
     def __init__(self, prompt: Sequence[Token], vocabulary: Vocabulary, *, opens_text: bool):
         self.tokens = History(prompt)
         self.base = len(self.tokens)
         self.vocabulary = vocabulary
         self.opens_text = opens_text
-        self.labelled = 0
+        self.fixed: list[tuple[int, int]] = []
 
     def apply(self, back: int, appended: Sequence[Token]) -> None:
         """Takes a report: tokens taken back, then tokens appended."""
@@ -53,6 +60,20 @@ class BranchHistory:
             self.tokens.cut(len(self.tokens) - back)
             self.base = min(self.base, len(self.tokens))
         self.tokens += appended
+
+    def spelled(self, count: int, *, fixed: bool) -> None:
+        """Note whether the newest tokens, which something awaited has appended, are fixed text."""
+        end, length = len(self.tokens) - count, len(self.tokens)
+        self.fixed = [(start, min(stop, end)) for start, stop in self.fixed if start < end]
+        if fixed and count:
+            joins = self.fixed and self.fixed[-1][1] == end
+            self.fixed.append((self.fixed.pop()[0] if joins else end, length))
+
+    @property
+    def newest(self) -> int:
+        """How many of the newest tokens are fixed text."""
+        start, stop = self.fixed[-1] if self.fixed else (0, 0)
+        return stop - start if stop == len(self.tokens) else 0
 
     @property
     def text(self) -> str:
@@ -63,15 +84,25 @@ class BranchHistory:
         return decoder.text
 
     def label(self) -> Label:
-        self.labelled = len(self.tokens)
-        return Label(len(self.tokens), self.tokens.moment)
-
-    def find(self, label: Label) -> int:
-        """How many tokens follow a label. StateError if its place was taken back."""
         tokens = self.tokens
-        if label.moment > tokens.moment or label.length > tokens.low_since(label.moment):
+        return Label(len(tokens), tokens.moment, tuple(tokens[len(tokens) - self.newest :]))
+
+    def find(self, label: Label) -> tuple[int, Sequence[Token]]:
+        """How many tokens to take back to a label, and those to append, as the text before it may
+        have been spelled anew. StateError if its place was taken back."""
+        tokens, start = self.tokens, label.length - len(label.end)
+        low = tokens.low_since(label.moment) if label.moment <= tokens.moment else -1
+        if label.length <= low:
+            return len(tokens) - label.length, ()
+        before = self._bytes(label.end)
+        now = self._bytes(tokens[start : start + len(before)]) if start <= low else b""
+        if not before or not now.startswith(before):
             raise StateError("the text before this label was taken back; make a new label")
-        return len(tokens) - label.length
+        kept = in_common(tokens[start:], label.end)
+        return len(tokens) - start - kept, label.end[kept:]
+
+    def _bytes(self, tokens: Sequence[Token]) -> bytes:
+        return b"".join([self.vocabulary.piece(token) for token in tokens])
 
     def fork(self) -> BranchHistory:
         """An independent copy."""
@@ -105,21 +136,19 @@ def gen(
     stop: Sequence[str],
     max_tokens: int | None,
     temperature: float | None,
-    *,
-    fixed: int = 0,
 ) -> Step:
     """Generates a piece of text after ``history``; see ``Guide.gen`` for the rest.
 
     A ``Session`` has the rules; here they become branches. When it is done, the history ends with
     exactly the tokens of its text: a stop is taken back with everything after it, and an end token
-    is never appended. Of the last ``fixed`` tokens, which are text, those that it may join are
-    taken back first and spelled anew.
+    is never appended. Of the fixed text at the end, the tokens that it may join are taken back
+    first and spelled anew.
     """
     vocabulary = history.vocabulary
     opens = history.opens_text and len(history.tokens) == history.base
     session, removed, back = None, b"", 0
-    if max_tokens != 0 and (fixed := min(fixed, len(history.tokens) - history.labelled)):
-        end = history.tokens[-1 - fixed :]
+    if max_tokens != 0 and history.newest:
+        end = history.tokens[-1 - history.newest :]
         kept, removed = heal_plan(vocabulary, end)
         if removed:
             back = len(end) - len(kept)  # tokens that are spelled anew

@@ -465,18 +465,35 @@ def test_fixed_text_is_not_joined_if_the_filters_do_not_allow_it() -> None:
     assert text_of(program, indented()) == "def f():\npass"
 
 
-def test_a_label_stays_where_it_is() -> None:
-    async def program(g: Guide) -> str:
-        await g.fixed("def f():\n")
+@pytest.mark.parametrize("speaker", [letters, indented])
+def test_a_label_stays_where_it_is_though_the_text_before_it_is_joined(
+    speaker: Callable[[], Speaker],
+) -> None:
+    seen: list[str] = []
+
+    async def program(g: Guide) -> tuple[str, str]:
+        await g.fixed("def ")
+        earlier = g.label()
+        await g.fixed("f():\n")
         start = g.label()
         first = await g.gen(max_tokens=3)
         await g.backtrack(start)
-        return first + await g.gen(max_tokens=3)
+        seen.append(g.text)
+        await g.backtrack(start)
+        again = await g.gen(max_tokens=3)
+        await g.backtrack(earlier)
+        seen.append(g.text)
+        await g.fixed("g():\n")
+        await g.gen(max_tokens=3)
+        with pytest.raises(StateError, match="label"):
+            await g.backtrack(start)
+        return first, again
 
-    run = carry_out(program, letters())
-    assert run.results[()].text == "def f():\nabc"
-    assert run.controller.value == "abcabc"
-    assert text_of(program, indented()) == "def f():\n"
+    run = carry_out(program, speaker())
+    first, again = run.controller.value
+    assert first == again == ("abc" if speaker is letters else "    return ")
+    assert seen == ["def f():\n", "def "]
+    assert run.results[()].text == "def g():\n" + first
 
 
 def test_fixed_tokens_are_never_joined() -> None:

@@ -69,7 +69,6 @@ class AnswerReader:
         self._thoughts = bytearray()  # for each token, whether it was a thought
         self._first = 0  # the index of the first of these tokens
         self._begun = self._read_given() if reading.given else []
-        self._is_plain = False  # whether only text can follow
 
     def _read_given(self) -> list[Shown]:
         """The call that the client's beginning leaves open, as far as it goes: all of it if only
@@ -101,12 +100,8 @@ class AnswerReader:
         Returns the events, and the spans of the text from which they were made.
         """
         finish, text = chunk.finish_reason, chunk.text
-        if self._is_plain and finish is None and not chunk.retract:
-            self._texts.append(text)
-            self._thoughts.append(False)
-            return [Text(text)] if text else [], self._splitter.push(text)
         if chunk.retract:
-            back, self._is_plain = self._take_back(chunk.retract), False
+            back = self._take_back(chunk.retract)
             del self._thoughts[max(0, chunk.index - self._first) :]
         thought = self._splitter.thinking
         shown, spans = self._read(text, finish)
@@ -114,7 +109,6 @@ class AnswerReader:
             if not self._thoughts:
                 self._first = chunk.index
             self._thoughts.append(thought or self._splitter.thinking)
-            self._is_plain = self._splitter.is_plain
         events: Sequence[ChatEvent] = shown
         if chunk.retract:
             events = [*back, *events]

@@ -54,8 +54,13 @@ class Dialect:
     def of(cls, vocabulary: Vocabulary, images: ImageProcessor | None = None) -> Dialect:
         """The dialect of a tokenizer's model; ``images`` reads those that it takes."""
         tokenizer: Any = vocabulary.tokenizer
-        variables, words = _template_knows(vocabulary)
-        template, added = _template(tokenizer), _added(vocabulary)
+        format, with_tools = _format(vocabulary), _format(vocabulary, tools=True)
+        variables = frozenset[str]() if format is None else format.variables
+        words = frozenset[str]() if format is None else format.words
+        template = tokenizer.chat_template  # None if there is only a program
+        texts = template.values() if isinstance(template, Mapping) else (template,)
+        template = "\0".join(text for text in texts if isinstance(text, str))
+        added = {vocabulary.piece(token).decode(errors="replace") for token in vocabulary.added}
         marks = marks_of(tokenizer, template, added)
         start = tokenizer.think_start_tokens
         if start is None and marks.think_start is not None:
@@ -68,7 +73,7 @@ class Dialect:
             grades=_grades(words) if "reasoning_effort" in variables else (),
             on=_switched(variables, words, on=True),
             off=_switched(variables, words, on=False),
-            shows_tools=_shows_tools(vocabulary),
+            shows_tools=with_tools is not None and with_tools.shows_tools,
             images=images,
         )
 
@@ -132,24 +137,12 @@ def turn_end(vocabulary: Vocabulary) -> Token | None:
     return None if before.strip() or Dialect.of(vocabulary).marks.initial else marks[0]
 
 
-def _template(tokenizer: Any) -> str:
-    """The text of the chat templates; "" if there is only a program."""
-    template = tokenizer.chat_template
-    texts = template.values() if isinstance(template, Mapping) else (template,)
-    return "\0".join(text for text in texts if isinstance(text, str))
-
-
-def _added(vocabulary: Vocabulary) -> frozenset[str]:
-    return frozenset(vocabulary.piece(token).decode(errors="replace") for token in vocabulary.added)
-
-
-def _template_knows(vocabulary: Vocabulary) -> tuple[frozenset[str], frozenset[str]]:
-    """The variables of the chat template, and the words in it; none if it cannot be used."""
+def _format(vocabulary: Vocabulary, *, tools: bool = False) -> ChatFormat | None:
+    """The chat format; None if there is no template, or it cannot be used."""
     try:
-        format = ChatFormat.of(vocabulary)
+        return ChatFormat.of(vocabulary, tools=tools)
     except PromptError:
-        return frozenset(), frozenset()
-    return format.variables, format.words
+        return None
 
 
 def _grades(words: Collection[str]) -> tuple[str, ...]:
@@ -174,11 +167,3 @@ def _switched(variables: Collection[str], words: Collection[str], *, on: bool) -
     if "thinking_budget" in variables and not on:
         switched["thinking_budget"] = 0
     return switched
-
-
-def _shows_tools(vocabulary: Vocabulary) -> bool:
-    """Whether the chat template mentions them; not if it cannot be used."""
-    try:
-        return ChatFormat.of(vocabulary, tools=True).shows_tools
-    except PromptError:
-        return False

@@ -167,12 +167,6 @@ class Splitter:
         """The tool of the call in which the text so far ends, if its name is known."""
         return None if self._call is None else self._call.name
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether only content can follow."""
-        held = self._source.text or self._skips or self._reads or self._part != "content"
-        return not (held or self._finder.edges)
-
     def push(self, text: str) -> list[Span]:
         """Takes more text; returns what is certain."""
         source = self._source

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from mlxgen import PromptError, Vocabulary
@@ -60,16 +58,3 @@ def test_the_library_has_no_limits_of_its_own() -> None:
     with pytest.raises(PromptError, match="processor time"):
         render(template, RenderLimits(seconds=0))
     assert len(render(template, None)) > 100_000
-
-
-def test_programs_are_stopped_too() -> None:
-    def program(messages: list[Any], **_: Any) -> str:
-        text = ""
-        while True:
-            text = text[:10] + str(len(messages))
-
-    wrapper = byte_level_tokenizer()
-    wrapper._chat_template = program
-    chat = Chat(MANY)
-    with pytest.raises(PromptError, match="processor time"):
-        chat.tokens(Vocabulary.of(wrapper), LIMITS)

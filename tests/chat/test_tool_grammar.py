@@ -13,11 +13,9 @@ import pytest
 from tokenizers import AddedToken
 
 from mlxgen.chat.calls.formats import FORMATS, CallFormat
-from mlxgen.chat.calls.grammar import calls_grammar
+from mlxgen.chat.calls.grammar import CallsGrammar, calls_grammar
 from mlxgen.chat.calls.reader import ToolReader
-from mlxgen.chat.dialect import UnsupportedError
-from mlxgen.errors import GrammarError
-from mlxgen.filters import Constraint, Lark
+from mlxgen.filters import Constraint
 from mlxgen.tokens import Vocabulary
 from tests.fakes import byte_level_tokenizer
 
@@ -86,7 +84,7 @@ def grammar_of(
     many: bool,
     begun: bool = False,
     vocabulary: Vocabulary = PLAIN,
-) -> Lark:
+) -> CallsGrammar:
     functions = [tool["function"] for tool in tools]
     return calls_grammar(
         format,
@@ -102,8 +100,8 @@ def grammar_of(
 @every_format
 def test_what_a_model_writes_is_allowed_and_read(style: str) -> None:
     format, vocabulary = FORMATS[style], marked(style)
-    many = grammar_of(format, TOOLS, many=True, vocabulary=vocabulary)
-    rest = grammar_of(format, TOOLS, many=True, begun=True, vocabulary=vocabulary)
+    many = grammar_of(format, TOOLS, many=True, vocabulary=vocabulary).spec
+    rest = grammar_of(format, TOOLS, many=True, begun=True, vocabulary=vocabulary).spec
     texts = [format.write([call]) for call in CALLS]
     published = [
         case["text"].strip()
@@ -121,7 +119,10 @@ def test_what_a_model_writes_is_allowed_and_read(style: str) -> None:
             assert wrong == text or not takes(many, vocabulary, wrong), wrong
         assert "3" not in text or not takes(many, vocabulary, text.replace("3", "three"))
     assert not takes(many, vocabulary, "")
-    both, one = format.write(CALLS), grammar_of(format, TOOLS, many=False, vocabulary=vocabulary)
+    both, one = (
+        format.write(CALLS),
+        grammar_of(format, TOOLS, many=False, vocabulary=vocabulary).spec,
+    )
     assert takes(one, vocabulary, texts[0].removesuffix(CALL_END))
     assert not takes(one, vocabulary, both)
     if format.paired or (format.body.between is not None and not format.thought):
@@ -135,7 +136,7 @@ def test_whatever_a_grammar_allows_is_read(style: str) -> None:
     tools = [function("get_weather", WEATHER), function("no-op", {})]
     format, reader = FORMATS[style], ToolReader(FORMATS[style], tools)
     for vocabulary in (PLAIN, marked(style)):
-        spec = grammar_of(format, tools, many=False, vocabulary=vocabulary)
+        spec = grammar_of(format, tools, many=False, vocabulary=vocabulary).spec
         for seed in range(4):
             constraint = Constraint([spec], vocabulary, vocabulary.size)
             closing = CLOSING.get(style, ("",))[0]
@@ -151,7 +152,7 @@ def test_arguments_have_no_keys_that_nobody_asked_for(strict: bool) -> None:
     format = FORMATS["json_tools"]
 
     def allows(parameters: Any, arguments: str) -> bool:
-        spec = grammar_of(format, [function("f", parameters, strict=strict)], many=False)
+        spec = grammar_of(format, [function("f", parameters, strict=strict)], many=False).spec
         text = f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>'
         return takes(spec, PLAIN, text)
 
@@ -172,23 +173,29 @@ def test_arguments_have_no_keys_that_nobody_asked_for(strict: bool) -> None:
 @pytest.mark.parametrize("style", CLOSING)
 def test_arguments_between_tags_have_no_keys_that_nobody_asked_for(style: str) -> None:
     tools = [function("f", {"properties": {"box": {"$ref": "#/$defs/Box"}}, "$defs": {"Box": BOX}})]
-    spec = grammar_of(FORMATS[style], tools, many=False)
+    spec = grammar_of(FORMATS[style], tools, many=False).spec
     for box, good in (({"x": 1}, True), ({"y": 1}, False)):
         assert takes(spec, PLAIN, FORMATS[style].write([("f", {"box": box})])) == good
 
 
-def test_a_schema_that_cannot_be_closed_is_refused_with_its_place() -> None:
+def test_of_a_schema_that_cannot_be_held_the_outline_is() -> None:
     deep: dict[str, Any] = {}
     for _ in range(2000):
         deep = {"properties": {"x": deep}}
-    with pytest.raises(GrammarError) as caught:
-        grammar_of(FORMATS["json_tools"], [function("f", deep)], many=False)
-    assert caught.value.field == "tools[0].function.parameters"
+    form = {"properties": {"a": {"type": "string", "pattern": "x+"}}}
+    tagged, named = FORMATS["qwen3_coder"], FORMATS["json_tools"]
+    for format, schema, loose in ((named, deep, True), (tagged, form, True), (named, form, False)):
+        found = grammar_of(format, [function("f", schema, strict=True)], many=False)
+        assert found.loose == ({"f"} if loose else set()) and not found.checked
+        assert takes(found.spec, PLAIN, format.write([("f", {})]))
+        assert not takes(found.spec, PLAIN, format.write([("f", {"b": "x"})]))
+    few = [function("f", {"properties": {"a": {}}, "minProperties": 1}, strict=True)]
+    assert grammar_of(tagged, few, many=False).checked == {"f"}
 
 
 @pytest.mark.parametrize("style", CLOSING)
 def test_texts_between_tags_may_be_anything_but_the_tag(style: str) -> None:
-    spec = grammar_of(FORMATS[style], [function("get_weather", WEATHER)], many=True)
+    spec = grammar_of(FORMATS[style], [function("get_weather", WEATHER)], many=True).spec
     end, close = CLOSING[style]
 
     def text(city: str, unit: str = "c") -> str:
@@ -201,15 +208,6 @@ def test_texts_between_tags_may_be_anything_but_the_tag(style: str) -> None:
 
 def test_parameters_that_were_left_out_are_none() -> None:
     bare = {"type": "function", "function": {"name": "f"}}
-    spec = grammar_of(FORMATS["json_tools"], [bare], many=False)
+    spec = grammar_of(FORMATS["json_tools"], [bare], many=False).spec
     assert takes(spec, PLAIN, '<tool_call>{"name": "f", "arguments": {}}</tool_call>')
     assert not takes(spec, PLAIN, '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>')
-
-
-def test_strict_texts_with_a_form_are_refused_between_tags() -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "x+"}}}
-    strict = [function("f", schema, strict=True)]
-    with pytest.raises(UnsupportedError) as info:
-        grammar_of(FORMATS["qwen3_coder"], strict, many=False)
-    assert info.value.field == "tools[0].function.parameters.properties.a"
-    grammar_of(FORMATS["json_tools"], strict, many=False)

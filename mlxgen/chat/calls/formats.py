@@ -57,12 +57,12 @@ class CallFormat:
     @property
     def starts(self) -> tuple[str, ...]:
         """All marks with which calls begin."""
-        return (self.start, *self.also) if self.start else self.also
+        return tuple(dict.fromkeys(filter(None, (self.start, *self.also))))
 
     @property
     def all_ends(self) -> tuple[str, ...]:
         """All marks with which they end."""
-        return (self.end, *self.ends) if self.end else self.ends
+        return tuple(dict.fromkeys(filter(None, (self.end, *self.ends))))
 
     @property
     def begins(self) -> tuple[str, ...]:
@@ -297,8 +297,10 @@ _MISTRAL = Style(
         rf"{_NAME}\s*(?:\[CALL_ID\]\s*(?P<id>[\w-]+)\s*)?(?:\[ARGS\]|(?=\{{))",
     ),
 )
-_OBJECT_MARKS = ("<tool_calls>", "<TOOLCALL>", "<function_call>", "<|tool_call|>")
-_OBJECT_ENDS = ("</tool_calls>", "</TOOLCALL>", "</function_call>")
+_MARKS: Mapping[str, Any] = {  # of objects, which models take for one another
+    "also": ("<tool_call>", "<tool_calls>", "<TOOLCALL>", "<function_call>", "<|tool_call|>"),
+    "ends": ("</tool_call>", "</tool_calls>", "</TOOLCALL>", "</function_call>", "<|/tool_call|>"),
+}
 _GLM_BARE = ("{name}<arg_key>", "{name}\n<arg_key>", "<function=")
 _FUNCTION = _function("\n")
 _DEEPSEEK: Mapping[str, Any] = {
@@ -375,39 +377,35 @@ _FORMATS = (
     CallFormat(  # Hermes, and the many that write as it does
         *("json_tools", "<tool_call>", "</tool_call>", _ANY),
         others=(_FUNCTION, _glm("")),
-        also=_OBJECT_MARKS,
-        ends=_OBJECT_ENDS,
+        **_MARKS,
         paired=True,
         template=("<tool_call>",),
         space="\n",
     ),
     CallFormat(  # Phi-4-mini, which has two ways
         *("phi", "<|tool_call|>", "<|/tool_call|>", _LIST),
-        also=("functools", "<tool_call>"),
-        ends=("</tool_call>",),
+        also=("functools", *_MARKS["also"]),
+        ends=_MARKS["ends"],
         tokens=("<|tool_call|>", "<|/tool_call|>"),
     ),
     CallFormat(  # Granite 3
         *("granite", "<|tool_call|>", "", _LIST),
-        also=("<tool_call>",),
-        ends=("</tool_call>", "<|/tool_call|>"),
+        **_MARKS,
         template=("<|tool_call|>",),
     ),
     CallFormat(  # Granite's 20B for function calling
         *("granite_20b", "<function_call>", "", _ANY),
-        ends=("</function_call>",),
+        **_MARKS,
         template=("<function_call>",),
     ),
     CallFormat(
         *("nemotron", "<TOOLCALL>", "</TOOLCALL>", _LIST),
-        also=("<tool_call>", "<tool_calls>"),
-        ends=("</tool_call>", "</tool_calls>"),
+        **_MARKS,
         template=("<TOOLCALL>",),
     ),
     CallFormat(  # Jamba, Hunyuan, MiniMax M1, Apriel
         *("tool_calls", "<tool_calls>", "</tool_calls>", _LIST),
-        also=("<tool_call>",),
-        ends=("</tool_call>",),
+        **_MARKS,
         template=("<tool_calls>",),
     ),
     CallFormat(
@@ -483,12 +481,6 @@ _FORMATS = (
         paired=True,
     ),
     CallFormat(
-        *("laguna", "<tool_call>", "</tool_call>", _glm("")),
-        others=(_FUNCTION,),
-        bare=_GLM_BARE,
-        paired=True,
-    ),
-    CallFormat(
         *("longcat", "<longcat_tool_call>", "</longcat_tool_call>", _glm("longcat_")),
         bare=("{name}<longcat_arg_key>", "{name}\n<longcat_arg_key>"),
         paired=True,
@@ -513,5 +505,7 @@ _FORMATS = (
     ),
 )
 
-FORMATS: Mapping[str, CallFormat] = {format.style: format for format in _FORMATS}
+FORMATS: Mapping[str, CallFormat] = {format.style: format for format in _FORMATS} | {
+    "laguna": next(format for format in _FORMATS if format.style == "glm47")
+}
 """All formats, by their names."""

@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import GrammarError, OptionError
 from ...filters import Lark
@@ -24,7 +24,7 @@ from ...filters.json_schema import WHITESPACE
 from ...tokens import Vocabulary
 from ..dialect import UnsupportedError
 from .formats import CallFormat
-from .schema import kinds_of, options_of
+from .schema import kinds_of, options_of, outline
 from .styles import TEXT, Style, as_text, filled
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ class _Writer:
         self._added = {vocabulary.piece(token): token for token in vocabulary.added}
         self._vocabulary = vocabulary
         self._style = style
+        self._spaces = " WS? " if style.spaced else " "
+        self._named = next(i for i, piece in enumerate(style.open) if _NAMED.search(piece))
         self.rules: list[str] = []
 
     def is_special(self, text: str) -> bool:
@@ -87,18 +89,17 @@ class _Writer:
             parts += [write(after)] if after else []
         return parts
 
-    def calls(self, functions: Sequence[_Function], many: bool, end: str) -> str:
-        """The right side of a rule: calls of these functions, up to the ``end``."""
-        style, spaces = self._style, " WS? " if self._style.spaced else " "
-        at = next(i for i, each in enumerate(style.open) if _NAMED.search(each))
-        names = []
-        for i, function in enumerate(functions):
-            head = self.pieces(style.open[at:], function.name)
-            parts = [*head, *self._arguments(i, function)]
-            self.rules.append(f"f{i}: {spaces.join(parts)}")
-            names.append(f"f{i}")
-        parts = [*self.pieces(style.open[:at]), f"({' | '.join(names)})"]
-        self.rules.append(f"call: {spaces.join([*parts, *self.pieces(style.close)])}")
+    def function(self, i: int, function: _Function) -> None:
+        """Adds the rules of a call of a function, from the first piece that names it."""
+        parts = [*self.pieces(self._style.open[self._named :], function.name)]
+        parts += self._arguments(i, function)
+        self.rules.append(f"f{i}: {self._spaces.join(parts)}")
+
+    def calls(self, count: int, many: bool, end: str) -> str:
+        """The right side of a rule: calls of so many functions, up to the ``end``."""
+        style, names = self._style, " | ".join(f"f{i}" for i in range(count))
+        parts = [*self.pieces(style.open[: self._named]), f"({names})", *self.pieces(style.close)]
+        self.rules.append(f"call: {self._spaces.join(parts)}")
         first, last = (quoted(text) if text.strip() else "" for text in style.around)
         between = (style.between or "").strip()
         between = (
@@ -157,13 +158,6 @@ def json_value(schema: Mapping[str, Any] | bool, at: str) -> str:
         raise
 
 
-def unheld(format: CallFormat, schema: Mapping[str, Any]) -> bool:
-    """Whether calls in this format may have arguments that the grammar takes and the schema does
-    not. GrammarError if it is not one."""
-    is_json = not format.body.key
-    return bool(_held(schema).checked) or not (is_json or schema.keys() <= _PLAIN)
-
-
 def notes_of(schema: Mapping[str, Any]) -> Sequence[str]:
     """What of a schema is not even checked, such as unknown formats."""
     try:
@@ -199,6 +193,16 @@ def _escaped(text: str) -> str:
     return re.sub(r"[\\.+*?()|\[\]{}^$/]", r"\\\g<0>", text).replace("\n", "\\n")
 
 
+class CallsGrammar(NamedTuple):
+    """A grammar of calls; the tools of whose schemas it holds the outline alone, because it was
+    asked to or because no grammar can be made of more; and the strict ones of which it holds a
+    part."""
+
+    spec: Lark
+    loose: frozenset[str]
+    checked: frozenset[str]
+
+
 def calls_grammar(
     format: CallFormat,
     tools: Sequence[Mapping[str, Any]],
@@ -206,37 +210,54 @@ def calls_grammar(
     *,
     names: Collection[str],
     strict: Collection[str],
+    loose: Collection[str] = (),
     many: bool,
     begun: bool = False,
-) -> Lark:
+) -> CallsGrammar:
     """One call of one of the tools with these names, or with ``many`` one or more calls.
 
     ``begun``: the start mark of the first call is already there. Arguments for the ``strict``
-    functions follow the schema to the letter.
+    functions follow the schema to the letter, and those for ``loose`` ones its outline.
     """
     style = format.body
     if format.style == "mistral" and b"[ARGS]" not in map(vocabulary.piece, vocabulary.added):
         style = format.others[0]  # that of older models
     if format.thought:
         style = replace(style, close=())  # its end is that of the text
+    writer, outlined, checked = _Writer(vocabulary, style), set(loose), set[str]()
     functions = [
         _function(tool["function"], i, strict)
         for i, tool in enumerate(tools)
         if tool["function"]["name"] in names
     ]
-    writer = _Writer(vocabulary, style)
+    for i, function in enumerate(functions):
+        before = len(writer.rules)
+        try:
+            if function.name not in outlined:
+                writer.function(i, function)
+        except (GrammarError, UnsupportedError):
+            outlined.add(function.name)
+            del writer.rules[before:]
+        if function.name in outlined:
+            writer.function(i, replace(function, schema=outline(function.schema), strict=False))
+        elif function.strict and (_held(function.schema).checked or not _is_whole(style, function)):
+            checked.add(function.name)
     start, end = writer.mark(format.start), writer.mark(format.end)
     if format.thought:
         thought = writer.pieces(format.thought)
         writer.rules.append(f"thought: {' '.join(thought).replace(quoted(TEXT), 'TEXT?')}")
-        body = f"thought* {writer.calls(functions, many=False, end='')}"
+        body = f"thought* {writer.calls(len(functions), many=False, end='')}"
     else:
-        body = writer.calls(functions, many, end)
-    has_more = many and format.paired
-    calls = f"body (WS? {start} body)*" if has_more else "body"
+        body = writer.calls(len(functions), many, end)
+    calls = f"body (WS? {start} body)*" if many and format.paired else "body"
     whole = f"{calls} WS?" if begun else f"{'WS? ' if start else ''}{start} {calls}"
-    rules = [f"start: {whole}", f"body: {body}", *writer.rules]
-    return Lark("\n".join([*rules, _SPACE, _TEXT, _INDEX, ""]))
+    rules = [f"start: {whole}", f"body: {body}", *writer.rules, _SPACE, _TEXT, _INDEX]
+    return CallsGrammar(Lark("\n".join([*rules, ""])), frozenset(outlined), frozenset(checked))
+
+
+def _is_whole(style: Style, function: _Function) -> bool:
+    """Whether the arguments are held as one object, or each has all that the schema says of it."""
+    return not style.key or function.schema.keys() <= _PLAIN
 
 
 def _function(function: Mapping[str, Any], index: int, strict: Collection[str]) -> _Function:

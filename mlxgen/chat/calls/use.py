@@ -6,19 +6,17 @@ not call are never read from its text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from ...errors import GrammarError
 from ...filters import After, Specification
 from ...filters.any_of import AnyOf
 from ..dialect import Dialect, UnsupportedError
 from .formats import CallFormat
-from .grammar import calls_grammar, unheld
+from .grammar import calls_grammar
 from .reader import ToolReader
-from .schema import outline
 
 Tool: TypeAlias = Mapping[str, Any]
 
@@ -102,93 +100,46 @@ def plan_tools(
     callable = [tool for tool in use.tools if tool["function"]["name"] in called]
     most = None if use.many else 1
     reader = ToolReader(format, callable, most=most, strict=use.strict)
+    grammar = partial(
+        calls_grammar,
+        *(format, use.tools, dialect.vocabulary),
+        names=use.names,
+        strict=use.strict,
+        loose=loose,
+    )
+    spec: Specification
     if use.mode != "auto":
         _check(format.enforced, format, "tool_choice", f"{use.mode} calls cannot be enforced")
-        many = use.many and use.mode == "required"
-        spec, loose = _grammar(use, dialect, loose, many=many)
-        checked = _checked(use, format, loose)
-        return ToolPlan(reader=reader, spec=spec, loose=loose, checked=checked)
-    if form is not None:
+        held = grammar(many=use.many and use.mode == "required")
+        spec = held.spec
+    elif form is not None:
         if not format.enforced:
             raise UnsupportedError(
                 form.field,
                 f"cannot be combined with tools in this model's call format ({format.style}); "
                 f"set tool_choice to none, or leave out {form.field}",
             )
-        spec, loose = _grammar(use, dialect, loose, many=use.many)
-        either = AnyOf((form.spec, spec))
-        return ToolPlan(
-            reader=reader,
-            spec=either,
-            loose=loose,
-            checked=_checked(use, format, loose),
-            field=form.field,
-        )
-    if len(callable) < len(use.tools):
-        reason = "a choice of tools cannot be enforced"
-        _check(format.announced, format, "tool_choice", reason)
-    elif use.many and not use.strict:
-        return ToolPlan(reader=reader)
-    elif not format.announced:
-        stop = None if use.many else format.end or None
-        return ToolPlan(reader=reader, stop=stop, loose=use.strict & called)
-    rest, loose = _grammar(use, dialect, loose, many=use.many, begun=True)
-    spec = After(format.start, rest)
-    checked = _checked(use, format, loose)
-    return ToolPlan(reader=reader, spec=spec, required=False, loose=loose, checked=checked)
-
-
-def _grammar(
-    use: ToolUse, dialect: Dialect, loose: Set[str], *, many: bool, begun: bool = False
-) -> tuple[Specification, frozenset[str]]:
-    """The grammar of calls, and the tools of whose schemas it holds the outline alone: the loose
-    ones, and those of which no grammar can be made."""
-    make = partial(_calls_grammar, use, dialect, many=many, begun=begun)
-    try:
-        return make(use.names, loose), frozenset(loose)
-    except (GrammarError, UnsupportedError):
-        loose = loose | {name for name in use.names if name not in loose and _fails(make, name)}
-        return make(use.names, loose), frozenset(loose)
-
-
-def _checked(use: ToolUse, format: CallFormat, loose: Set[str]) -> frozenset[str]:
-    """The strict tools whose schemas the grammar does not hold as a whole."""
-    held = use.strict.intersection(use.names) - loose
-    return frozenset(name for name in held if unheld(format, use.schemas[name]))
-
-
-def _fails(make: Callable[[Sequence[str], Set[str]], Specification], name: str) -> bool:
-    try:
-        make([name], frozenset())
-    except (GrammarError, UnsupportedError):
-        return True
-    return False
-
-
-def _calls_grammar(
-    use: ToolUse,
-    dialect: Dialect,
-    names: Sequence[str],
-    loose: Set[str],
-    *,
-    many: bool,
-    begun: bool,
-) -> Specification:
-    assert dialect.tools is not None
-    return calls_grammar(
-        dialect.tools,
-        [_outlined(tool) if tool["function"]["name"] in loose else tool for tool in use.tools],
-        dialect.vocabulary,
-        names=names,
-        strict=use.strict - loose,
-        many=many,
-        begun=begun,
+        held = grammar(many=use.many)
+        spec = AnyOf((form.spec, held.spec))
+    else:
+        if len(callable) < len(use.tools):
+            reason = "a choice of tools cannot be enforced"
+            _check(format.announced, format, "tool_choice", reason)
+        elif use.many and not use.strict:
+            return ToolPlan(reader=reader)
+        elif not format.announced:
+            stop = None if use.many else format.end or None
+            return ToolPlan(reader=reader, stop=stop, loose=use.strict & called)
+        held = grammar(many=use.many, begun=True)
+        spec = After(format.start, held.spec)
+    return ToolPlan(
+        reader=reader,
+        spec=spec,
+        required=use.mode != "auto" or form is not None,
+        loose=held.loose,
+        checked=held.checked,
+        field="tools" if form is None or use.mode != "auto" else form.field,
     )
-
-
-def _outlined(tool: Tool) -> Tool:
-    function = tool["function"]
-    return {**tool, "function": {**function, "parameters": outline(function["parameters"])}}
 
 
 def _check(can: bool, format: CallFormat, at: str, reason: str) -> None:

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 
 from ...errors import MlxgenError, OptionError, PromptError
@@ -234,7 +232,7 @@ class ChatFormat:
         )
         if self._template is None and _tells_text_apart(self._tokenizer):
             chat = replace(chat, messages=for_templates(chat.messages))
-            return Told([int(token) for token in self._run(chat, limits, tokenize=True)])
+            return Told([int(token) for token in self._run(chat, tokenize=True)])
         used = {*json.dumps((chat.messages, chat.tools, chat.template), ensure_ascii=False)}
         free = (letter for letter in map(chr, LETTERS) if letter not in used)
         seams = "" if chat.allow_control_tokens else next(free) + next(free)
@@ -333,7 +331,7 @@ class ChatFormat:
         the end of a message that is left open. RefusedError if they raise anything."""
         chat = replace(chat, messages=for_templates(chat.messages))
         if self._template is None:
-            text: str = self._run(chat, limits, tokenize=False)
+            text: str = self._run(chat, tokenize=False)
             return text
         # The space shows whether the template trims the end of the message.
         messages = _left_open(chat.messages, f"{end} ") if end else chat.messages
@@ -363,10 +361,10 @@ class ChatFormat:
             )
         return kept if rest.startswith(" ") else kept.rstrip()
 
-    def _run(self, chat: Chat, limits: RenderLimits | None, *, tokenize: bool) -> Any:
+    def _run(self, chat: Chat, *, tokenize: bool) -> Any:
         """Lets the program render; it may want the arguments of calls as text."""
         spelled = with_spelled_arguments(chat.messages)
-        with _refusals(), _watched(limits):
+        with _refusals():
             try:
                 return self._applied(chat, chat.messages, tokenize)
             except TypeError:
@@ -435,21 +433,3 @@ def _renders_itself(tokenizer: Any) -> bool:
 def _tells_text_apart(tokenizer: Any) -> bool:
     """Whether a tokenizer never reads control tokens in text, as that of mistral-common."""
     return type(tokenizer).__module__.endswith("tokenization_mistral_common")
-
-
-@contextmanager
-def _watched(limits: RenderLimits | None) -> Iterator[None]:
-    """Holds the Python code of this thread to its limit of time."""
-    if limits is None:
-        yield
-        return
-    meter, before = Meter(limits), sys.getprofile()
-
-    def look(frame: FrameType, event: str, argument: Any) -> None:
-        meter.look()
-
-    sys.setprofile(look)
-    try:
-        yield
-    finally:
-        sys.setprofile(before)

@@ -95,62 +95,21 @@ def calls_of(events: Sequence[ChatEvent]) -> list[tuple[str, str]]:
     return calls
 
 
-def texts_of(
-    events: Sequence[ChatEvent], kind: type[Text | Reasoning | CallArguments] = Text
-) -> str:
-    return "".join(event.text for event in events if isinstance(event, kind))
-
-
-def expected(maker: Maker) -> list[tuple[str, dict[str, Any]]]:
-    return CALLS if maker.between is not None else CALLS[:1]
-
-
 @every_maker
-def test_a_call_that_is_cut_off_anywhere_shows_no_mark_and_never_less_than_before(
-    name: str,
-) -> None:
+def test_thoughts_text_and_calls_of_a_family_are_read(name: str) -> None:
     maker = MAKERS[name]
-    call = maker.written(CALLS[0])
-    ((_, whole),) = calls_of(events_of(name, [call]))
-    assert json.loads(whole) == ARGUMENTS
-    format = dialect_of(name).tools
-    assert format is not None
-    start = max((len(mark) for mark in format.starts if call.startswith(mark)), default=0)
-    before = ""
-    for end in range(start, len(call) - len(maker.around[1])):
-        *events, ended = events_of(name, [call[:end]], "length")
-        assert isinstance(ended, Ended) and ended.reason == "length"
-        assert "[get_weather(".startswith(texts_of(events)), call[:end]
-        calls = calls_of(events)
-        assert len(calls) <= 1
-        arguments = calls[0][1] if calls else ""
-        assert whole.startswith(arguments) and arguments.startswith(before)
-        before = arguments
-    assert len(before) > len(whole) - 48  # but for a value that is not a string, and the end
-
-
-PARTS = st.sampled_from(
-    [
-        *sorted({token for maker in MAKERS.values() for token in maker.tokens}),
-        *("Action:", "```", "json", "functools", "assistant", "analysis", "commentary", "final"),
-        *("to=functions.", "get", "get_weather", '{"name": "get", "parameters": ', "{", "}", "["),
-        *("]", "(", ")", '"city": "Rome"', "city='Rome'", "\n", " ", ",", ";", "Hello", "<", "<|"),
-    ]
-)
-
-
-@settings(max_examples=tries(400))
-@given(st.data(), SIZES, st.sampled_from(["stop", "length"]))
-def test_events_do_not_depend_on_the_pieces(
-    data: st.DataObject, sizes: list[int], finish: FinishReason
-) -> None:
-    name = data.draw(st.sampled_from(sorted(MAKERS)))
-    sample = MAKERS[name].written(*expected(MAKERS[name]))
-    text = "".join(data.draw(st.lists(st.one_of(PARTS, st.just(sample)), max_size=8)))
-    *whole, end = events_of(name, [text], finish)
-    *events, ended = events_of(name, pieces_of(text, sizes), finish)
-    assert events == whole
-    assert isinstance(end, Ended) and isinstance(ended, Ended) and end.reason == ended.reason
+    calls = CALLS if maker.between is not None else CALLS[:1]
+    thought, said = ("Hm." if maker.thinks else ""), ("I look." if maker.leads else "")
+    text = maker.written(*calls, thought=thought, text=said)
+    for pieces in ([text], list(text)):
+        *events, ended = events_of(name, pieces)
+        found = [(called, json.loads(arguments)) for called, arguments in calls_of(events)]
+        assert found == calls and isinstance(ended, Ended) and ended.reason == "calls"
+        said_so = "".join(event.text for event in events if isinstance(event, Text))
+        assert said_so.strip() == said
+        assert [e.text.strip() for e in events if isinstance(e, Reasoning)] == [thought][
+            : bool(thought)
+        ]
 
 
 @settings(max_examples=tries(200))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 
@@ -70,31 +69,6 @@ def parts(text: str, **options: object) -> list[tuple[Kind, str]]:
     whole = split([text], **options)  # type: ignore[arg-type]
     assert split(list(text), **options) == whole  # type: ignore[arg-type]
     return [(span.kind, span.text) for span in whole if span.kind != "mark"]
-
-
-def test_a_call_is_read_and_its_marks_are_not_content() -> None:
-    (content, call) = split([f"I look.\n{CALL}\n"], tools=reader())[:3:2]
-    assert (content.kind, content.text) == ("content", "I look.")
-    assert call.calls[0].name == "get_weather"
-    assert json.loads(call.calls[0].arguments) == {"city": "Oslo"}
-
-
-def test_a_call_whose_end_mark_was_a_stop_is_a_call() -> None:
-    spans = split([CALL[:-12]], tools=reader(), cut=False)
-    assert [span.kind for span in spans] == ["call"]
-
-
-def test_only_as_many_calls_as_allowed_are_made() -> None:
-    spans = split([f"{CALL}\n{CALL}"], tools=reader(most=1))
-    calls = [call for span in spans for call in span.calls]
-    assert [json.loads(call.arguments) for call in calls] == [{"city": "Oslo"}]
-
-
-def test_a_format_without_an_end_mark_takes_the_rest_of_the_text() -> None:
-    text = '[TOOL_CALLS]get_weather[ARGS]{"city": "Oslo"}'
-    spans = split(list(f"Well. {text}"), tools=reader("mistral"))
-    assert [span.kind for span in spans] == ["content", "mark", "call"]
-    assert spans[-1].calls[0].name == "get_weather"
 
 
 def test_models_with_headers_start_in_them() -> None:

@@ -124,9 +124,8 @@ class LanguageModel:
         self.draft = draft
 
     def __repr__(self) -> str:
-        return (
-            f"<LanguageModel {self.name}: {self.vocab_size} logits, {self.vocabulary.size} tokens>"
-        )
+        sizes = f"{self.vocab_size} logits, {self.vocabulary.size} tokens"
+        return f"<LanguageModel {self.name}: {sizes}>"
 
     def __copy__(self) -> LanguageModel:  # copies of objects that hold a model share it
         return self
@@ -326,9 +325,8 @@ class LanguageModel:
         """
         if not isinstance(message, str) or not message.strip():
             raise PromptError("expected a message to answer, such as lm.chat('Who are you?')")
-        messages = [{"role": "user", "content": message}]
-        if system is not None:
-            messages.insert(0, {"role": "system", "content": system})
+        said = [] if system is None else [{"role": "system", "content": system}]
+        messages = [*said, {"role": "user", "content": message}]
         chat, given = Chat(messages), self._with_defaults(messages, options)
         filters = Options.of({"filters": given.pop("filters", None)}).filters
         form = None
@@ -379,9 +377,8 @@ class LanguageModel:
         wrong.
         """
         if isinstance(prompts, (str, bytes, Mapping)) or not hasattr(prompts, "__iter__"):
-            raise OptionError(
-                "prompts", f"expected a list of prompts, got {type(prompts).__name__}"
-            )
+            kind = type(prompts).__name__
+            raise OptionError("prompts", f"expected a list of prompts, got {kind}")
         from .progress import progress_bar
 
         checked(options)  # even if there is no prompt to check them with

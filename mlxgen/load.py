@@ -97,6 +97,11 @@ def load(
     subclasses, with a message that says what to do.
     """
     check_kv(kv_bits, kv_group_size, kv_quant_start)
+    kv: dict[str, Any] = {
+        "kv_bits": kv_bits,
+        "kv_group_size": kv_group_size,
+        "kv_quant_start": kv_quant_start,
+    }
     if max_context is not None:
         integer(None, 2).check("max_context", max_context)
     CacheDir.of(cache_dir, cache_dir_bytes)  # now, as reading weights takes long
@@ -113,9 +118,7 @@ def load(
             "cache_bytes": cache_bytes,
             "cache_dir": _portable(cache_dir),
             "cache_dir_bytes": cache_dir_bytes,
-            "kv_bits": kv_bits,
-            "kv_group_size": kv_group_size,
-            "kv_quant_start": kv_quant_start,
+            **kv,
         },
     )
     machines = join(wanted) if distributed is None or distributed else None
@@ -136,18 +139,13 @@ def load(
             draft="off",  # nor a head of its own
             wired_limit=None,
             trust_remote_code=trust_remote_code,
-            kv_bits=kv_bits,
-            kv_group_size=kv_group_size,
-            kv_quant_start=kv_quant_start,
             distributed=False,
+            **kv,
         )
     if max_context is not None:
         if lm.max_context is not None and max_context > lm.max_context:
-            logger.warning(
-                "%s is said to hold %d tokens; what is beyond may be nonsense",
-                lm.name,
-                lm.max_context,
-            )
+            said = "%s is said to hold %d tokens; what is beyond may be nonsense"
+            logger.warning(said, lm.name, lm.max_context)
         lm.max_context = max_context
     lm.draft = draft
     _wire(lm, wired_limit)

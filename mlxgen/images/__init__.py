@@ -1,7 +1,6 @@
 """Images in prompts: read from what callers pass, and cut into patches. No MLX here."""
 
-from .image import Image, Patch, plain
-from .processor import ImageProcessor
+from .image import Image, ImageProcessor, Patch, plain
 from .source import Address, Source
 
 __all__ = ["Address", "Image", "ImageProcessor", "Patch", "Source", "plain"]

@@ -35,7 +35,7 @@ from .engine.prompts import requests_of
 from .engine.request.prompt import AnyPrompt, Prompt, is_chat
 from .engine.resampled import check, resample
 from .engine.scheduling.scheduler import Scheduler
-from .engine.step.watched import Watch
+from .engine.step.timeline import Watch
 from .engine.stream import Stream
 from .errors import OptionError, PromptError
 from .filters import AllOf

@@ -49,7 +49,7 @@ from .engine.step.handle import Handle
 from .engine.step.pace import Pace
 from .engine.step.runner import Runner
 from .engine.step.step import Loop
-from .engine.step.watched import Watch, WatchedLoop
+from .engine.step.timeline import Watch
 from .engine.stream import Stream
 from .errors import AdapterError, CapacityError, PromptError, failing
 from .images import ImageProcessor, Patch
@@ -342,11 +342,7 @@ class ModelRuntime:
 
     def loop(self, runner: Runner, *, longest_run: int | None = None) -> Loop:
         """A step loop for this model, which tells ``watch`` what it does, if that is set."""
-        if self.watch is None:
-            return Loop(runner, self.sampler, self.pace, longest_run=longest_run)
-        return WatchedLoop(
-            runner, self.sampler, self.pace, longest_run=longest_run, watch=self.watch
-        )
+        return Loop(runner, self.sampler, self.pace, longest_run=longest_run, watch=self.watch)
 
     def draft_of(self, options: Options) -> tuple[str, ModelRuntime | None]:
         """Which kind of drafts the options ask for, and the model for them; ``OptionError`` for

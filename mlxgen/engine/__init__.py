@@ -29,7 +29,7 @@ from .scheduling.scheduler import Scheduler
 from .session import Session
 from .step.accepting import Event
 from .step.handle import Handle
-from .step.watched import Moment, Watch
+from .step.timeline import Moment, Watch
 from .stream import Stream
 
 __all__ = [

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ..kv import PREFILL_STEP
 from ..kv.here import Here
+from .timeline import Timeline, Watch
 
 GAP = 3  # plain steps that a gap may take, if nobody says how long it may be
 UNNOTICED = 0.05  # seconds of a gap that nobody notices
@@ -82,17 +83,19 @@ NOTHING = Submitted(0, 0)
 
 
 class Clock:
-    """Feeds a ``pace`` with what passes between two reads from a ``device``.
+    """Feeds a ``pace`` with what passes between two reads from a ``device``, and a ``timeline``, if
+    somebody watches.
 
     ``submitted`` is what was submitted so far. A draw remembers it, as the read of a draw does not
     wait for what was submitted after it.
     """
 
-    __slots__ = ("_device", "_rows", "_since", "_waited", "pace", "submitted")
+    __slots__ = ("_device", "_rows", "_since", "_waited", "pace", "submitted", "timeline")
 
-    def __init__(self, pace: Pace, device: Here) -> None:
+    def __init__(self, pace: Pace, device: Here, watch: Watch | None = None) -> None:
         self.pace = pace
         self.submitted = NOTHING
+        self.timeline = None if watch is None else Timeline(watch, device)
         self._device = device
         self._waited = 0  # tokens of prompts that were waited for
         self._rows = 0  # in the step before; 0: nothing is known of the time since it
@@ -107,13 +110,17 @@ class Clock:
         """Note that more than a step happens before the next read."""
         self._rows = 0
 
+    def lose(self) -> None:
+        """Note that what was submitted is lost."""
+        self._rows = 0
+        if self.timeline is not None:
+            self.timeline.lost()
+
     def wait(self) -> None:
         """Note that all that was submitted has been waited for outside of a step."""
         self._rows = 0
-
-    def forget(self) -> None:
-        """Note that what was submitted is lost."""
-        self._rows = 0
+        if self.timeline is not None:
+            self.timeline.waited()
 
     def read(self, rows: int, submitted: Submitted, *, plain: bool) -> float:
         """Note that a step of so many rows has waited for its draw, before which so much had been
@@ -123,6 +130,9 @@ class Clock:
         waited = submitted.prompts if self._device.queues else self.submitted.prompts
         tokens, self._waited = waited - self._waited, waited
         seconds, self._since = now - self._since, now
+        if self.timeline is not None:
+            left = self.submitted.passes - submitted.passes if self._device.queues else 0
+            self.timeline.waited(left)
         known, self._rows = self._rows == rows, rows
         if not known:
             return 0.0

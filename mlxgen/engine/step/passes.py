@@ -223,6 +223,10 @@ class Passes:
     def _do(self, work: Sequence[Work]) -> mx.array:
         """One pass, whose states go to those who draft from them."""
         rows = tuple([(handle.kv.number, tuple(tokens)) for handle, tokens, _ in work])
+        if self.clock.timeline is not None:
+            longest = max(len(tokens) for _, tokens, _ in work)
+            new = all(handle.kv.length < handle.request.base for handle, _, _ in work)
+            self.clock.timeline.run(len(work) * longest, new=new)
         told = [each for each in work if each.handle.tells_states]
         states = self.runner.states = [] if told else None
         logits: mx.array = self.runner.do(Run(rows, tuple([each.wanted for each in work])))

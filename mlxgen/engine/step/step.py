@@ -30,6 +30,7 @@ from .handle import Handle, logits_of
 from .pace import Clock, Pace
 from .passes import FEW, Passes, Work
 from .runner import Runner
+from .timeline import Watch
 
 PATIENCE = 0.05  # seconds to wait for a check, if there is nothing else to do
 CLEAR_EVERY = 256  # steps between two releases of MLX's buffer cache
@@ -45,13 +46,12 @@ class Loop:
         pace: Pace | None = None,
         *,
         longest_run: int | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.handles: list[Handle] = []
-        self.behind: list[
-            Handle
-        ] = []  # those that had more to run in the last step than goes there
+        self.behind: list[Handle] = []  # they have more to run than goes between two steps
         self.runner = runner
-        self.clock = Clock(pace or Pace(), runner)
+        self.clock = Clock(pace or Pace(), runner, watch)
         self.passes = Passes(runner, self.clock)
         self._sampler = sampler
         self._blind: Drawn | None = None  # submitted already
@@ -90,6 +90,9 @@ class Loop:
         if going and not handles:
             going[0].request.wait(PATIENCE)
             return
+        timeline = self.clock.timeline
+        if timeline is not None:
+            timeline.begin(self.handles)
         try:
             self._start(handles, events)
             if not events:
@@ -102,6 +105,9 @@ class Loop:
         except BaseException:
             self._halt(events)
             raise
+        finally:
+            if timeline is not None:
+                timeline.end(self.handles, events)
         self._steps += 1
         if self._steps % CLEAR_EVERY == 0:
             mx.clear_cache()
@@ -117,7 +123,7 @@ class Loop:
         for handle in self.handles:
             handle.distrust()
         self._blind = None
-        self.clock.forget()
+        self.clock.lose()
 
     def check_integrity(self) -> None:
         """Assert the invariant; for tests."""
@@ -154,7 +160,10 @@ class Loop:
 
     def _step(self, handles: list[Handle], events: list[Event]) -> None:
         """Plan, submit, read, accept, and have masks and the next pass begin."""
+        timeline = self.clock.timeline
         self._align(handles)
+        if timeline is not None:
+            timeline.did("align")
         drafting = self._drafting(handles)
         ready = [handle for handle in handles if not handle.pending]
         idle = [handle for handle in handles if handle.pending and self._runs_here(handle)]
@@ -167,12 +176,20 @@ class Loop:
             drawn_soon = {*ready, *[handle for handle in idle if handle.is_ready]}
             ready, idle = [handle for handle in handles if handle in drawn_soon], []
         looks = not opens and _looks_ahead(ready, drafting)
+        if timeline is not None:
+            timeline.did("plan")
         drawn, places = self._draw(ready, events)
+        if timeline is not None:
+            timeline.did("draw")
         if drawn is None:
             self._forward(idle)
             return
         blind = self._look_ahead(places, drawn, idle) if looks else None
+        if timeline is not None:
+            timeline.did("look ahead")
         tokens = drawn.tokens()  # the one time that the host waits
+        if timeline is not None:
+            timeline.did("wait")
         # After a step of the other kind, a pass was submitted earlier or later than it is here
         plain = looks == self._looked and not self._drafted
         self._looked, self._drafted = looks, False
@@ -181,12 +198,16 @@ class Loop:
             events.append(accept_draws(handle, tokens, drawn, place))
             if handle.drafts.turn is not None:
                 handle.drafts.took(seconds, self._company()[1])
+        if timeline is not None:
+            timeline.did("accept")
         arrived = [handle.arrive() for handle in (*places, *idle)]
         if looks and all(arrived):
             self._blind = blind
         elif not opens:
             self._catch_up(handles, events, looked=looks)
         self._warm(handles)
+        if timeline is not None:
+            timeline.did("masks")
 
     def _catch_up(self, handles: list[Handle], events: list[Event], *, looked: bool) -> None:
         """Run those without logits, unless they can do so beside the next look-ahead."""
@@ -308,6 +329,8 @@ class Loop:
             if handle.drafts.drafters:
                 self._propose(handle)
         arrays = self.passes.run([Work.pending(handle) for handle in handles])
+        if self.clock.timeline is not None:
+            self.clock.timeline.did("run", requests=len(handles))
         arrived = [handle.arrive() for handle in handles]
         requests = _free_draws(handles) if all(arrived) and len(arrays) == 1 else []
         if requests and arrays[0].shape[0] == len(requests):
@@ -335,7 +358,9 @@ class Loop:
 
     def _propose(self, handle: Handle) -> None:
         """Have tokens drafted after what a handle has pending."""
-        handle.guess = handle.drafts.propose(handle.request, *self._company())
+        guess = handle.guess = handle.drafts.propose(handle.request, *self._company())
+        if guess is not None and self.clock.timeline is not None:
+            self.clock.timeline.did("draft", drafter=guess.drafter, tokens=len(guess.fed))
         self._drafted |= handle.drafts.turn is not None
 
     def _runs_here(self, handle: Handle) -> bool:

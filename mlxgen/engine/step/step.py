@@ -60,6 +60,7 @@ class Loop:
         self._steps = 0
         self._looked = False  # whether the last step did
         self._drafted = False  # whether the time of the next one counts for a drafter
+        self._beside: set[Handle] = set()  # those that ran beside the look-ahead of the last step
 
     def join(self, handle: Handle) -> None:
         """Let a handle take part from the next step on."""
@@ -184,20 +185,22 @@ class Loop:
         if drawn is None:
             self._forward(idle)
             return
-        blind = self._look_ahead(places, drawn, idle) if looks else None
+        # After a step of the other kind, a pass was submitted earlier or later than it is here
+        plain = looks == self._looked and not self._drafted
+        beside, self._beside, self._drafted = self._beside, set(idle) if looks else set(), False
+        blind = self._look_ahead(places, drawn, idle, drafting) if looks else None
         if timeline is not None:
             timeline.did("look ahead")
         tokens = drawn.tokens()  # the one time that the host waits
         if timeline is not None:
             timeline.did("wait")
-        # After a step of the other kind, a pass was submitted earlier or later than it is here
-        plain = looks == self._looked and not self._drafted
-        self._looked, self._drafted = looks, False
+        self._looked = looks
         seconds = self.clock.read(len(self.handles), drawn.after, plain=plain)
         for handle, place in places.items():
             events.append(accept_draws(handle, tokens, drawn, place))
             if handle.drafts.turn is not None:
-                handle.drafts.took(seconds, self._company()[1])
+                steps = 2 if handle in beside else 1
+                handle.drafts.took(steps * seconds, self._company()[1])
         if timeline is not None:
             timeline.did("accept")
         arrived = [handle.arrive() for handle in (*places, *idle)]
@@ -284,39 +287,31 @@ class Loop:
     # running the model
 
     def _look_ahead(
-        self, places: dict[Handle, int], drawn: Drawn, idle: list[Handle]
+        self,
+        places: dict[Handle, int],
+        drawn: Drawn,
+        idle: list[Handle],
+        drafting: Collection[Handle],
     ) -> Drawn | None:
         """Submit the pass after tokens that are not known yet, with what others have pending.
 
-        After drafts, it is the pass after the last of their draws. Returns the next draw, if
-        nothing that the host decides goes into it.
+        Those that something is drafted for wait until it is known, and run beside the next one.
+        Returns the next draw, if nothing that the host decides goes into it.
         """
-        work, ready = [], list(places)
-        for handle, place in places.items():
-            if handle.kv.slot is not None or not _in_vain(handle):
-                last = place + (0 if handle.guess is None else handle.draws - 1)
-                work.append(Work(handle, [drawn.later(last)]))
+        goes = [
+            handle
+            for handle in places
+            if handle not in drafting and (handle.kv.slot is not None or not _in_vain(handle))
+        ]
+        for handle in idle:
+            self._propose(handle)
+        work = [Work(handle, [drawn.later(places[handle])]) for handle in goes]
         arrays = self.passes.run([*work, *map(Work.pending, idle)])
         # Not if others are drawn after the next tokens as well
-        waits = bool(idle) or any(h.is_ready for h in self.handles if h not in places)
-        alike = not waits and len(arrays) == 1 and arrays[0].shape[0] == len(ready)
-        requests = self._blind_requests(ready) if alike else []
-        if not requests:
-            mx.async_eval(arrays)
-            return None
-        return self._drawn(arrays[0], ready, requests)
-
-    def _blind_requests(self, ready: Sequence[Handle]) -> list[DrawRow]:
-        """The draws after the next ones; none if one of them depends on what that gives."""
-        requests = []
-        for handle in ready:
-            if handle.flat or handle.ahead is None or handle.request.may_decline:
-                return []
-            draws = free_draws(handle.request, 1, after=1)
-            if not draws:
-                return []
-            requests += draws
-        return requests
+        waits = idle or len(goes) < len(places)
+        if waits or any(h.is_ready for h in self.handles if h not in places):
+            goes = []
+        return self._submit(arrays, goes, [_blind_draws(handle) for handle in goes])
 
     def _forward(self, handles: Sequence[Handle]) -> None:
         """Run what is pending, and drafts after it; the logits are submitted, with the draws from
@@ -326,29 +321,39 @@ class Loop:
         if not handles:
             return
         for handle in handles:
-            if handle.drafts.drafters:
-                self._propose(handle)
+            self._propose(handle)
         arrays = self.passes.run([Work.pending(handle) for handle in handles])
         if self.clock.timeline is not None:
             self.clock.timeline.did("run", requests=len(handles))
         arrived = [handle.arrive() for handle in handles]
-        requests = _free_draws(handles) if all(arrived) and len(arrays) == 1 else []
-        if requests and arrays[0].shape[0] == len(requests):
-            self._blind = self._drawn(arrays[0], handles, requests)
-        else:
-            mx.async_eval(arrays)
+        guesses = [handle.guess for handle in handles] if all(arrived) else []
+        self._blind = self._submit(
+            arrays, handles, [each.draws if each and each.free else [] for each in guesses]
+        )
+
+    def _submit(
+        self, arrays: list[mx.array], handles: Sequence[Handle], draws: Sequence[list[DrawRow]]
+    ) -> Drawn | None:
+        """Submit the logits of a pass, or the draws from them if all are known."""
+        if all(draws) and len(arrays) == 1:
+            requests = [draw for own in draws for draw in own]
+            if requests and arrays[0].shape[0] == len(requests):
+                return self._drawn(arrays[0], handles, requests)
+        mx.async_eval(arrays)
+        return None
 
     # drafting
 
     def _drafting(self, handles: Sequence[Handle]) -> Collection[Handle]:
         """Those for whom something is drafted after the next token, as far as can be told now; if
         drafts are on their way, it is not known where these end."""
-        drafting = [handle for handle in handles if handle.guess is not None]
-        if not drafting:
-            for handle in handles:
-                drafts = handle.drafts
-                if drafts.drafters and drafts.expects(handle.request, *self._company()):
-                    drafting.append(handle)
+        drafting = set()
+        for handle in handles:
+            drafts = handle.drafts
+            if handle.guess is not None or (
+                drafts.drafters and drafts.expects(handle.request, *self._company())
+            ):
+                drafting.add(handle)
         return drafting
 
     def _company(self) -> tuple[int, float]:
@@ -358,6 +363,8 @@ class Loop:
 
     def _propose(self, handle: Handle) -> None:
         """Have tokens drafted after what a handle has pending."""
+        if not handle.drafts.drafters:
+            return
         guess = handle.guess = handle.drafts.propose(handle.request, *self._company())
         if guess is not None and self.clock.timeline is not None:
             self.clock.timeline.did("draft", drafter=guess.drafter, tokens=len(guess.fed))
@@ -397,14 +404,14 @@ _PLACE = attrgetter("kv.slot.group.number", "kv.slot.index")  # of a handle
 def _looks_ahead(drawn: Sequence[Handle], drafting: Collection[Handle]) -> bool:
     """Whether to submit the next pass before the tokens of these are known.
 
-    Drafts are made from tokens that are known. If most rows are about to be fast-forwarded,
-    token and forced run rather go through in one pass after the draw, unless there are more than a
-    ``FEW`` rows.
+    Drafts are made from tokens that are known, so not if half of the rows or more are drafted for.
+    If most rows are about to be fast-forwarded, token and forced run rather go through in one pass
+    after the draw, unless there are more than a ``FEW`` rows.
     """
+    if drafting and 2 * sum([handle in drafting for handle in drawn]) >= len(drawn):
+        return False
     forced, last = 0, True
     for handle in drawn:
-        if drafting and handle in drafting:
-            return False
         request = handle.request
         forced += request.expects_forced
         last = last and request.is_last
@@ -423,14 +430,11 @@ def _read(handle: Handle) -> None:
         _ = handle.guess.tokens
 
 
-def _free_draws(handles: Sequence[Handle]) -> list[DrawRow]:
-    """The draws after the drafts of these; none if one of them has no drafts that are free."""
-    requests: list[DrawRow] = []
-    for handle in handles:
-        if handle.guess is None or not handle.guess.free:
-            return []
-        requests += handle.guess.draws
-    return requests
+def _blind_draws(handle: Handle) -> list[DrawRow]:
+    """The draw after the next one; none if it depends on what that gives."""
+    if handle.flat or handle.ahead is None or handle.request.may_decline:
+        return []
+    return free_draws(handle.request, 1, after=1)
 
 
 def _due(drawn: Drawn, ready: Sequence[Handle]) -> dict[Handle, int]:

@@ -27,7 +27,7 @@ from .request.prompt import AnyPrompt, Prompt
 from .request.request import Request
 from .scheduling.scheduler import Scheduler
 from .session import Session
-from .step.accepting import Event
+from .step.drawn import Event
 from .step.handle import Handle
 from .step.timeline import Moment, Watch
 from .stream import Stream

@@ -14,7 +14,7 @@ from .limits import Stats
 from .pulled import Pulled
 from .request.request import Request
 from .scheduling.scheduler import Scheduler
-from .step.accepting import Event
+from .step.drawn import Event
 from .step.handle import Handle
 
 AHEAD = 8  # requests that are ready in addition to those that run

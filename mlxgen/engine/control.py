@@ -24,7 +24,7 @@ from .limits import Stats
 from .options import Options
 from .pulled import Pulled
 from .request.request import Request
-from .step.accepting import Event
+from .step.drawn import Event
 from .step.handle import Handle
 
 IDLE_CALLS = 10_000  # a branch fails after more answers in a row that do not advance it

@@ -20,7 +20,7 @@ from ..sampling import Sampler
 from ..tokens import Token, Vocabulary
 from .chunk import Chunk, FinishReason, Usage
 from .options import Options
-from .owner import OneAtATime
+from .pulled import OneAtATime
 from .request.accept import accept, end, push, rewind, start, take
 from .request.assembly import assemble, xtc_special
 from .request.leads import forced_run, next_draw, next_mask

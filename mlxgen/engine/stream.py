@@ -22,10 +22,10 @@ from .pulled import Pulled
 from .request.accept import put, rewind
 from .request.assembly import change, check_change
 from .scheduling.memory import fit
-from .step.accepting import Event
-from .step.fault import Fault
+from .step.drawn import Event
 from .step.handle import Handle
 from .step.passes import WIDEST
+from .step.runner import Fault
 from .step.step import Loop
 
 

@@ -13,7 +13,7 @@ from mlx_lm.models import llama
 
 import mlxgen
 from mlxgen import LanguageModel, Session, StateError
-from mlxgen.engine.owner import Owner
+from mlxgen.engine.pulled import Owner
 from tests.fakes import byte_level_tokenizer
 from tests.fakes.controllers import Recited
 from tests.fakes.prefix_integrity import check_integrity

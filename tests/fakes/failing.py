@@ -10,7 +10,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 
-from mlxgen.engine.kv.here import Here
+from mlxgen.engine.kv.held import Here
 
 from .scripted import ScriptedModel
 from .speaking import Speaker

@@ -14,7 +14,7 @@ from mlxgen.engine.limits import Limits, Stats
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.accept import rewind
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.engine.step.accepting import Event
+from mlxgen.engine.step.drawn import Event
 from mlxgen.engine.step.handle import Handle
 from mlxgen.loading.generation_config import GREEDY
 from mlxgen.tokens import Token, Vocabulary

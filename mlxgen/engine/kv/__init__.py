@@ -2,11 +2,11 @@
 
 from .commands import Device
 from .footprint import SMALLEST, Activations, Footprint, Measures
+from .groups import Slots, batch_equals_alone
 from .held import Fed, Later, Unread
 from .kv import KV
 from .layers import PREFILL_STEP, CacheFactory, LayerCache
-from .probe import batch_equals_alone
-from .slots import Slot, Slots
+from .slots import Slot
 
 __all__ = [
     "KV",

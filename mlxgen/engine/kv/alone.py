@@ -21,9 +21,10 @@ from typing import Any
 
 import mlx.core as mx
 
-from .checkpoints import EVERY, Checkpoints
 from .layers import (
+    EVERY,
     CacheFactory,
+    Checkpoints,
     LayerCache,
     Model,
     Run,

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 
 from ...images import Image, Patch
 from ...tokens import Token
-from .held import Fed, Later
-from .here import Here
+from .held import Fed, Here, Later
 
 
 class Run(NamedTuple):

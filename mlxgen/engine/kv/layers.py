@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import mlx.core as mx
 from mlx_lm.models.cache import (
@@ -198,3 +198,49 @@ def restore(caches: Iterable[LayerCache], states: Iterable[LayerCache]) -> None:
     others = (leaf for leaf in leaves(caches) if not sliceable(leaf))
     for leaf, state in zip(others, states, strict=True):
         leaf.__dict__.update(copied(state).__dict__)
+
+
+# ---- ways back ---------------------------------------------------------------------------------
+
+S = TypeVar("S")
+
+EVERY = 64  # tokens between two checkpoints
+KEPT = 3  # the oldest one and the two newest
+
+
+class Checkpoints(Generic[S]):
+    """States after increasing lengths, to which a cache that cannot be trimmed can be restored.
+
+    They are never written to, so copies share them.
+    """
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[int, S]] = []
+
+    def __iter__(self) -> Iterator[tuple[int, S]]:
+        return iter(self._kept)
+
+    def is_due(self, length: int, every: int = EVERY) -> bool:
+        """Whether the last one is at least ``every`` tokens before ``length``, or there is none."""
+        return not self._kept or length - self._kept[-1][0] >= every
+
+    def add(self, length: int, state: S) -> None:
+        self._kept.append((length, state))
+        if len(self._kept) > KEPT:
+            del self._kept[1]
+
+    def back_to(self, length: int) -> tuple[int, S] | None:
+        """The nearest one at or before ``length``, with its own; those after it are forgotten."""
+        while self._kept and self._kept[-1][0] > length:
+            self._kept.pop()
+        return self._kept[-1] if self._kept else None
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+    def fork(self) -> Checkpoints[S]:
+        twin: Checkpoints[S] = Checkpoints()
+        twin._kept = list(self._kept)
+        return twin

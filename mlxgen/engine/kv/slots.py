@@ -1,34 +1,24 @@
 """The sequences that go through the model together, and the KV part of each.
 
-Owns the slots of a runner: which sequence has which, how long each is, and what can be taken back.
+Owns the slots of a group: which sequence has which, how long each is, and what can be taken back.
 Must never know why a token is fed or taken back. Invariant: the slots in use of a group are the
 first ones, without gaps; ``Slot.length`` is the number of tokens that a slot holds.
-
-A group is one set of arrays: every slot of it has as many places as its longest sequence needs, and
-a pass reads them all. So a sequence goes to a group of others that are about as long, from its
-first token to its last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Tokens
 from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import ArraysCache
 
 from ...errors import StateError
-from .alone import Alone
-from .checkpoints import EVERY, Checkpoints
-from .footprint import Footprint
-from .layers import CacheFactory, LayerCache, Model, Run, leaves
+from .layers import EVERY, CacheFactory, Checkpoints, LayerCache, Model, Run, leaves
 from .places import GROWTH, SLACK, Pass
 from .slot_caches import SlotKeys, SlotLayer, SlotState, States, slot_layer
 
 FEW = 4  # slots that are added at a time; twice as many once there are 16
-WASTE = 2  # there may be that many times as much padding as tokens
 
 
 class Slot:
@@ -202,7 +192,7 @@ class Group:
 
     def add(self, room: int) -> Slot:
         """An empty slot, for a sequence of so many tokens."""
-        rooms = _rooms(len(self.members) + 1)
+        rooms = rooms_for(len(self.members) + 1)
         if rooms > self._room:
             if self.members:  # copy no more places than needed into the larger buffers
                 self._trim(self._room)
@@ -230,7 +220,7 @@ class Group:
         if not self.members:
             self.clear()
             return
-        room = _rooms(len(self.members))
+        room = rooms_for(len(self.members))
         # Only if it frees half, so that leaving and joining by turns copies nothing.
         if 2 * room <= self._room:
             self._room = room
@@ -358,104 +348,12 @@ class Group:
         assert self.nbytes == sum(array.nbytes for array in self.arrays())
 
 
-class Slots:
-    """All slots of a runner, in groups of sequences that are about as long.
-
-    ``make`` builds the model's empty caches for one sequence; a pass may read up to ``spare``
-    unused places. Raises ``StateError`` for models with a cache that has no counterpart for
-    several sequences.
-    """
-
-    def __init__(self, make: CacheFactory, spare: int = 1 << 40) -> None:
-        self._make, self._spare = make, spare
-        self.groups = [Group(make)]
-        self.recurrent, self.window = self.groups[0].recurrent, self.groups[0].window
-
-    def __len__(self) -> int:
-        return sum(map(len, self.groups))
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all buffers."""
-        return sum([group.nbytes for group in self.groups])
-
-    def open(self, room: int) -> Slot:
-        """An empty slot for a sequence of so many tokens, among others that are about as long."""
-        for group in self.groups:
-            if self._suits(room, [max(each.length, each.room) for each in group.members]):
-                return group.add(room)
-        self.groups.append(Group(self._make, len(self.groups)))
-        return self.groups[-1].add(room)
-
-    def move(self, alone: Alone) -> Slot:
-        """A slot that holds what caches of one sequence do, which are not changed."""
-        slot = self.open(alone.length + 1)
-        try:
-            for length, caches in alone.checkpoints:
-                states = [each.cache for each in caches if isinstance(each, ArraysCache)]
-                slot.checkpoints.add(length, states)
-            if alone.length:
-                slot.fill(alone.whole(), alone.others(), alone.length)
-        except BaseException:
-            slot.group.leave(slot)
-            raise
-        return slot
-
-    def clear(self) -> None:
-        """Free all slots, whatever is in them."""
-        for group in self.groups:
-            group.clear()
-
-    def nbytes_with(
-        self,
-        footprint: Footprint,
-        lengths: Mapping[Slot, int],
-        joining: Iterable[int],
-        ahead: int,
-        twin_of: Slot | None = None,
-    ) -> int:
-        """The bytes of all buffers once the sequences in slots are those of ``lengths``, others of
-        the lengths ``joining`` have come, and the longest of each group has grown by ``ahead``
-        tokens; ``twin_of`` one that is forked."""
-        groups = [
-            [
-                max(each.length, each.room, lengths[each])
-                for each in group.members
-                if each in lengths
-            ]
-            for group in self.groups
-        ]
-        if twin_of is not None:
-            groups[twin_of.group.number].append(twin_of.room)
-        for length in joining:
-            place = next((own for own in groups if self._suits(length, own)), None)
-            if place is None:
-                groups.append(place := [])
-            place.append(length)
-        total = 0
-        for i, own in enumerate(groups):
-            if own:  # a group is freed with its last sequence
-                held = self.groups[i].nbytes if i < len(self.groups) else 0
-                total += max(held, footprint.together(_rooms(len(own)), max(own) + ahead))
-        return total
-
-    def check_integrity(self) -> None:
-        """Assert the invariant; for tests."""
-        for group in self.groups:
-            group.check_integrity()
-
-    def _suits(self, length: int, others: Tokens[int]) -> bool:
-        count, held = len(others) + 1, length + sum(others)
-        padding = count * max(length, *others, 0) - held
-        return padding <= min(WASTE * held, self._spare) + count * GROWTH
-
-
 def _is_cut(layer: SlotLayer) -> bool:
     """Whether a layer holds its tokens side by side, so any run of them can be cut out."""
     return isinstance(layer, SlotKeys) and layer.window is None
 
 
-def _rooms(count: int) -> int:
+def rooms_for(count: int) -> int:
     """How many slots to have for ``count`` sequences: a few more, as a change copies them all."""
     if count < FEW:
         return count if count < 3 else FEW

@@ -25,8 +25,7 @@ from ..kv import PREFILL_STEP
 from ..kv.commands import Changed, Empty
 from ..prefix.ends import LEAST, ahead
 from ..prefix.store import BlockStore
-from ..step.handle import Handle
-from ..step.scores import PIECE
+from ..step.handle import PIECE, Handle
 from ..step.step import Loop
 
 COPIED_PER_RUN = 128  # tokens taken from the prefix cache that count as one that is run

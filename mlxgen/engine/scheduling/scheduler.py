@@ -36,9 +36,9 @@ from ..prefix.store import BlockStore
 from ..request.accept import append, end, take_back
 from ..request.request import Request
 from ..runtime import Runtime
-from ..step.accepting import Event
-from ..step.fault import Fault
+from ..step.drawn import Event
 from ..step.handle import Handle
+from ..step.runner import Fault
 from .memory import Memory
 from .prefill import Prefill
 

@@ -1,4 +1,5 @@
-"""The draw of a batch, read from the device once, and what each request may see of it.
+"""The draw of a batch, read from the device once, what each request may see of it, and what becomes
+of it, row by row and along drafted positions.
 
 Invariant: what a view shows belongs to the draw that gave its token, whatever was submitted since.
 An array that is sliced or computed only now waits for all of that, so whole arrays are converted
@@ -8,7 +9,7 @@ looked at, so that the next draw reports it at once: what nobody looks at is nev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -19,8 +20,13 @@ import numpy.typing as npt
 from ...errors import ModelError
 from ...sampling import CANDIDATES, DrawRow, Sampler, Want
 from ...tokens import Token
+from ..chunk import Chunk, Rejected
+from ..drafts.guess import Guess
 from ..kv import Fed, Later, Unread
-from ..kv.here import HERE, Here
+from ..kv.held import HERE, Here
+from ..request.accept import accept
+from ..request.objections import Verdict
+from .handle import Handle
 from .pace import NOTHING, Submitted
 
 
@@ -103,6 +109,26 @@ class Drawn:
         again = Drawn(self._sampler, logits, requests, self.want, exact=True, here=self._here)
         self.redrawn[row] = again
         return again.tokens()[0]
+
+    def due(self, ready: Iterable[Handle]) -> dict[Handle, int]:
+        """Whose draws these are, of the handles that are drawn now, and where they are, if all of
+        them are due; what came later is drawn with the next ones, so that nobody waits for it."""
+        due: dict[Handle, int] = {}
+        place = 0
+        for handle in ready:
+            logits, request = handle.logits, handle.request
+            if logits is None or logits.array is not self.logits:
+                continue
+            if logits.places[0] != place or place >= len(self.requests) or not handle.draws:
+                return {}
+            draw = self.requests[place]
+            if (draw.seed, draw.position) != (request.seed, request.position):
+                return {}  # a fork has the logits as well
+            if draw.attempt != request.attempt:
+                return {}
+            due[handle] = place
+            place += handle.draws
+        return due if place == len(self.requests) else {}
 
     def inexact(self, row: int) -> bool:
         """Whether a row's candidates fell short, so that its token may be another than the lazy."""
@@ -220,3 +246,87 @@ def _floats(array: Any, row: int) -> npt.NDArray[np.float32]:
     halves = np.frombuffer(view, np.uint16).reshape(array.shape)[row]
     floats = (halves.astype(np.uint32) << 16).view(np.float32)  # the upper halves of float32
     return floats
+
+
+# ---- what becomes of it ------------------------------------------------------------------------
+
+SORTED_DRAWS = 16  # draws that sort the vocabulary at once, after one whose candidates fell short
+
+
+class Event(NamedTuple):
+    """What came of one sequence: chunks, or, last of all, an error that concerns it alone.
+
+    After an error, or when its request has a finish reason, the caller takes the handle out, or
+    rewinds it, before the next step.
+    """
+
+    handle: Handle
+    chunks: list[Chunk]
+    error: Exception | None = None
+
+
+def accept_draws(handle: Handle, tokens: list[Token], drawn: Drawn, place: int) -> Event:
+    """Decide on one draw, and on those after it that were drafted."""
+    handle.flat = SORTED_DRAWS if place in drawn.redrawn else max(0, handle.flat - 1)
+    chunks: list[Chunk] = []
+    try:
+        if handle.guess is None:
+            _accept_one(handle, tokens[place], DrawnView(drawn, place))
+        else:
+            _accept_guess(handle, handle.guess, tokens, drawn, place, chunks)
+    except Exception as error:
+        handle.forget()
+        return Event(handle, [*chunks, *handle.take()], error)  # with what was accepted before it
+    return Event(handle, [*chunks, *handle.take()])
+
+
+def _accept_one(
+    handle: Handle,
+    token: Token,
+    view: DrawnView,
+    *,
+    drafter: str = "",
+    missed: Rejected | None = None,
+) -> Verdict:
+    if token < 0:
+        token = view.token  # raises
+    return accept(handle.request, token, view, drafter=drafter, missed=missed)
+
+
+def _accept_guess(
+    handle: Handle,
+    guess: Guess,
+    tokens: list[Token],
+    drawn: Drawn,
+    place: int,
+    chunks: list[Chunk],
+) -> None:
+    """Accept position after position, as long as what is drawn is what was drafted.
+
+    What each of them releases goes to ``chunks`` before the next one, as without a draft: so hooks
+    may take back as much, and the text is divided alike.
+    """
+    history = handle.history
+    start = len(history)
+    at = accepted = draws = 0
+    handle.guess = None
+    drafted, tells = [*guess.tokens, -1], handle.request.options.top_logprobs is not None
+    while True:
+        token = tokens[place + at]
+        stands = token == drafted[at]
+        accepted += stands
+        draws += 1
+        drafter = guess.drafter if stands else ""
+        misses = tells and not stands and drafted[at] >= 0
+        missed = Rejected(drafted[at], "draft", guess.drafter) if misses else None
+        view = DrawnView(drawn, place + at)
+        verdict = _accept_one(handle, token, view, drafter=drafter, missed=missed)
+        at = len(history) - start
+        if verdict is not Verdict.NEXT or at >= len(guess.draws):
+            break
+        if history[start:] != drafted[:at] or handle.request.strayed:
+            break
+        chunks += handle.take()
+    skipped = max(0, at - draws)  # tokens that filters forced: they were appended without a draw
+    proposed = max(accepted, len(guess.tokens) - skipped)
+    handle.drafts.saw(proposed, accepted)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..kv import PREFILL_STEP
-from ..kv.here import Here
+from ..kv.held import Here
 from .timeline import Timeline, Watch
 
 GAP = 3  # plain steps that a gap may take, if nobody says how long it may be

@@ -18,10 +18,9 @@ from ..kv import PREFILL_STEP, Fed
 from ..kv.commands import Run
 from ..kv.places import SLACK
 from ..kv.slots import Group
-from .handle import Handle, Logits
+from .handle import PIECE, Handle, Logits
 from .pace import Clock
 from .runner import Runner
-from .scores import PIECE
 
 FEW = 4  # rows up to which several tokens of each take hardly longer in one pass than in two
 WIDEST = 32  # tokens of a pass that takes hardly longer than one of a single token

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 import mlx.core as mx
 
-from ...errors import MlxgenError
+from ...errors import CapacityError, MlxgenError, ModelError
 from ..drafts.predictor import Predictor, Told
 from ..kv.alone import Alone
 from ..kv.commands import (
@@ -41,11 +41,13 @@ from ..kv.commands import (
     Wait,
 )
 from ..kv.feed import Feed
+from ..kv.groups import Slots
 from ..kv.held import Fed, stacked
 from ..kv.layers import PREFILL_STEP, CacheFactory, Model
-from ..kv.slots import Slot, Slots
+from ..kv.slots import Slot
 from ..prefix.store import BlockStore
 
+_SHOWN = 300  # characters of a foreign message
 SHORT = 32  # tokens of a pass of which the head takes all, though fewer are wanted
 
 
@@ -226,3 +228,54 @@ def last_rows(logits: mx.array, lengths: Sequence[int], counts: Sequence[int]) -
         end = row * longest + length
         chosen += range(end - own, end)
     return logits.reshape(-1, vocab)[mx.array(chosen)]
+
+
+class Fault(Exception):  # noqa: N818 (it is not an error of the caller)
+    """A failure in the middle of a step: of a pass, of what leads to one, or of reading it.
+
+    It never leaves the engine: callers get its ``error``. Nobody looks for who is to blame: what is
+    on the device is dropped, and every row that ran begins again from its history.
+    """
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+    @classmethod
+    def of(cls, error: Exception) -> Fault:
+        """An error as a fault, if it is not one."""
+        return error if isinstance(error, Fault) else cls(error)
+
+    @property
+    def short_of_memory(self) -> bool:
+        """Whether the device had no memory left, as far as the message tells."""
+        said = str(self.cause).lower()
+        return isinstance(self.cause, MemoryError) or any(sign in said for sign in _NO_MEMORY)
+
+    def error(self) -> MlxgenError:
+        """What to tell the caller of a sequence that the model fails with."""
+        if isinstance(self.cause, MlxgenError):
+            return self.cause
+        if self.short_of_memory:
+            error: MlxgenError = CapacityError(
+                f"the device has no memory left for this sequence ({self._said}); shorten it"
+            )
+        else:
+            error = ModelError(f"the model failed on this sequence: {self._said}")
+        error.__cause__ = self.cause
+        return error
+
+    def error_of_all(self) -> MlxgenError:
+        """The same, if it fails with everything."""
+        error = ModelError(f"the model fails on every sequence: {self._said}")
+        error.__cause__ = self.cause
+        return error
+
+    @property
+    def _said(self) -> str:
+        said = " ".join(str(self.cause).split())[:_SHOWN]
+        return f"{type(self.cause).__name__}: {said}"
+
+
+_NO_MEMORY = ("out of memory", "outofmemory", "insufficient memory", "unable to allocate", "malloc")
+"""Parts of the messages of MLX and of Metal."""

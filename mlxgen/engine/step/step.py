@@ -23,13 +23,11 @@ from ...filters import fill_masks
 from ...sampling import DrawRow, Sampler, Want
 from ..kv.commands import Clear
 from ..request.leads import free_draws, next_draw, warm
-from .accepting import Event, accept_draws
-from .drawn import Drawn
-from .fault import Fault
+from .drawn import Drawn, Event, accept_draws
 from .handle import Handle, logits_of
 from .pace import Clock, Pace
 from .passes import FEW, Passes, Work
-from .runner import Runner
+from .runner import Fault, Runner
 from .timeline import Watch
 
 PATIENCE = 0.05  # seconds to wait for a check, if there is nothing else to do
@@ -229,7 +227,7 @@ class Loop:
         With the draw comes where each handle's is in it: the first one, if it has several.
         """
         submitted, self._blind = self._blind, None
-        if submitted is not None and (due := _due(submitted, ready)):
+        if submitted is not None and (due := submitted.due(ready)):
             return submitted, due
         requests: list[DrawRow] = []
         places: dict[Handle, int] = {}
@@ -435,26 +433,3 @@ def _blind_draws(handle: Handle) -> list[DrawRow]:
     if handle.flat or handle.ahead is None or handle.request.may_decline:
         return []
     return free_draws(handle.request, 1, after=1)
-
-
-def _due(drawn: Drawn, ready: Sequence[Handle]) -> dict[Handle, int]:
-    """Whose draws these are that were submitted before, and where they are, if all of them are due;
-    the others, whose logits came later, are drawn with the next ones, so that nobody waits for
-    them."""
-    due: dict[Handle, int] = {}
-    place = 0
-    for handle in ready:
-        logits, request = handle.logits, handle.request
-        draws = 1 if handle.guess is None else handle.draws
-        if logits is None or logits.array is not drawn.logits:
-            continue
-        if not draws or logits.places[0] != place or place >= len(drawn.requests):
-            return {}
-        draw = drawn.requests[place]
-        if (draw.seed, draw.position) != (request.seed, request.position):  # a fork has the logits
-            return {}
-        if draw.attempt != request.attempt:
-            return {}
-        due[handle] = place
-        place += draws
-    return due if place == len(drawn.requests) else {}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from ..chunk import Chunk, DraftCount
-from ..kv.here import Here
+from ..kv.held import Here
 from .handle import Handle
 
 HOST, DEVICE = "host", "device"

@@ -256,14 +256,10 @@ def test_a_history_knows_how_far_back_it_was_cut_since_any_moment(
 
 def test_nothing_but_a_kv_takes_back_what_a_cache_holds() -> None:
     package = Path(mlxgen.__file__).parent
-    calls: dict[str, set[str]] = {"go_back": set(), "Trim": set()}
-    for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call):
-                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-                if name == "go_back" and isinstance(node.func, ast.Name):
-                    continue  # a request's way back, which leaves the cache to its alignment
-                if name in calls:
-                    calls[name].add(path.relative_to(package / "engine").as_posix())
-    assert calls["Trim"] == {"kv/kv.py"}  # when it is aligned
-    assert calls["go_back"] == {"step/runner.py", "kv/probe.py"}  # for a Trim, and for a trial
+    told = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Trim"
+    }
+    assert told == {"engine/kv/kv.py"}  # when it is aligned

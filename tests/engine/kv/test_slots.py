@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen.engine.kv.alone import Alone
+from mlxgen.engine.kv.groups import WASTE, Slots
 from mlxgen.engine.kv.places import SLACK
-from mlxgen.engine.kv.slots import WASTE, Group, Slot, Slots
+from mlxgen.engine.kv.slots import Group, Slot
 from mlxgen.errors import StateError
 from tests.fakes.architectures import VOCAB, cache_kinds
 

@@ -18,7 +18,7 @@ from mlxgen.engine.prefix.disk import Disk
 from mlxgen.engine.prefix.store import BlockStore
 from mlxgen.engine.scheduling import prefill as prefill_file
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.engine.step.accepting import Event
+from mlxgen.engine.step.drawn import Event
 from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.step import Loop
 from tests.fakes import alphabet_tokenizer

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxgen.engine.kv import PREFILL_STEP
-from mlxgen.engine.kv.here import Here
+from mlxgen.engine.kv.held import Here
 from mlxgen.engine.step.pace import FIRST, GAP, LEAST, UNNOTICED, Clock, Pace, Submitted
 
 STEP, TOKEN = 0.03, 0.002  # seconds

@@ -20,7 +20,7 @@ from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step import step
-from mlxgen.engine.step.accepting import accept_draws
+from mlxgen.engine.step.drawn import accept_draws
 from mlxgen.engine.step.step import Loop
 from mlxgen.sampling import Sampler
 

@@ -14,8 +14,8 @@ from mlxgen.engine.kv.commands import Command, Run, Wait
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
+from mlxgen.engine.step.handle import PIECE
 from mlxgen.engine.step.runner import Runner
-from mlxgen.engine.step.scores import PIECE
 
 TEXT = "Once upon a time there was a fox who lived in a wood and liked the rain. " * 30
 

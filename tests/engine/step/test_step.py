@@ -23,7 +23,7 @@ from mlxgen.engine.options import Options
 from mlxgen.engine.request.accept import end, rewind
 from mlxgen.engine.request.request import Request
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.engine.step.accepting import Event
+from mlxgen.engine.step.drawn import Event
 from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.runner import Runner
 from mlxgen.engine.step.step import Loop

@@ -58,7 +58,7 @@ from .loading.cache_dir import CacheDir
 from .loading.memory import MemoryPlan, memory_limit, wirable
 from .loading.model_config import max_context_of
 from .loading.pair import image_processor
-from .machines.called import Called, forbid_calls
+from .machines.part import Called, forbid_calls
 from .machines.share import Share
 from .sampling import Sampler
 from .tokens import Token, Vocabulary

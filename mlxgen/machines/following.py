@@ -12,12 +12,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import mlx.core as mx
 import numpy as np
 
-from ..engine.kv import Footprint, LayerCache, Slots
+from ..engine.kv import Slots
 from ..engine.kv.commands import Command, Copy, Free, Load, Place, Run, Save, read
 from ..engine.kv.held import Fed, Later, Unread
 from ..errors import MachineError, MlxgenError
@@ -29,24 +29,14 @@ from .share import Share
 CLEAR_EVERY = 256  # passes between two releases of MLX's buffer cache
 
 
-class Shared(Protocol):
-    """What is asked of a model; a ``LanguageModel`` is one."""
-
-    @property
-    def footprint(self) -> Footprint: ...
-    def make_cache(self) -> list[LayerCache]: ...
-    def runner(self, slots: Slots | None = None) -> Any: ...
-
-
 class Follower:
-    """See the module. ``load`` makes this rank's part of a model, by its settings."""
+    """See the module. ``load`` makes this rank's part of a model, a ``ModelRuntime``, by its
+    settings."""
 
-    def __init__(
-        self, machines: Machines, load: Callable[[Share, Mapping[str, Any]], Shared]
-    ) -> None:
+    def __init__(self, machines: Machines, load: Callable[[Share, Mapping[str, Any]], Any]) -> None:
         self._machines = machines
         self._load = load
-        self._models: dict[int, Shared] = {}
+        self._models: dict[int, Any] = {}
         self._runners: dict[int, Part] = {}
         self._held: dict[int, dict[int, Any]] = {}  # of each runner, so that it lives
         self._images: dict[str, Image] = {}

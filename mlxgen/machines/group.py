@@ -1,6 +1,7 @@
-"""The ranks that run one model together.
+"""The ranks that run one model together, as ``mlx.launch`` and ``mpirun`` start them.
 
-Must never know what they run. MLX is imported when ranks join, not before.
+Must never know what they run. MLX is imported when ranks join, not before: every start of a program
+asks here whether it is one of several.
 
 What becomes of a rank whose peer is gone depends on MLX's back end, as read in its source. On the
 ring, whoever waits for a sum gets a ``RuntimeError``, and sums that are submitted later never end.
@@ -17,13 +18,13 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MachineError
-from .launch import Launch
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -32,7 +33,54 @@ JOIN_TIME = 60.0
 """Seconds that a rank waits for the others to start. The ring's own attempts to connect end after
 31 s, but it would accept for ever."""
 
+_ADVICE = "start the program with mlx.launch"
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """This process as one of ``size`` ranks.
+
+    ``backend`` is a name that ``mx.distributed.init`` takes. ``addresses`` are those that ranks
+    are known to listen on, by rank: the ring has them for all, MPI for none, the others for rank 0.
+    """
+
+    backend: str
+    rank: int
+    size: int
+    addresses: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str] = os.environ) -> Launch | None:
+        """What the environment says, or ``None`` if this process is not one of several.
+
+        Raises ``MachineError`` if it says something that cannot be.
+        """
+        rank, addresses = "MLX_RANK", list[list[str]]()
+        # What MLX asks for, and in its order; of MPIs it takes Open MPI only
+        if _has(environment, rank, "NCCL_HOST_IP", "NCCL_PORT", "MLX_WORLD_SIZE"):
+            backend, size = "nccl", _number(environment, "MLX_WORLD_SIZE")
+            addresses = [[environment["NCCL_HOST_IP"]]]
+        elif _has(environment, rank, "MLX_HOSTFILE"):
+            ranks = _ranks(environment, "MLX_HOSTFILE")
+            backend, size = "ring", len(ranks)
+            addresses = [[_host(address) for address in each] for each in ranks]
+        elif _has(environment, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"):
+            backend, size = "mpi", _number(environment, "OMPI_COMM_WORLD_SIZE")
+            rank = "OMPI_COMM_WORLD_RANK"
+        elif _has(environment, rank, "MLX_IBV_DEVICES", "MLX_JACCL_COORDINATOR"):
+            backend, size = "jaccl", len(_ranks(environment, "MLX_IBV_DEVICES"))
+            addresses = [[_host(environment["MLX_JACCL_COORDINATOR"])]]
+        else:
+            return None
+        if size < 2:
+            return None
+        number = _number(environment, rank)
+        if not 0 <= number < size:
+            raise MachineError(
+                f"{rank}: expected a number from 0 to {size - 1}, got {number}; {_ADVICE}"
+            )
+        return cls(backend, number, size, tuple(map(tuple, addresses)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,3 +209,31 @@ def _no_longer_than(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _has(environment: Mapping[str, str], *names: str) -> bool:
+    return all(environment.get(name) for name in names)
+
+
+def _host(address: Any) -> str:
+    return str(address).rpartition(":")[0]
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    text = environment[name]
+    try:
+        return int(text)
+    except ValueError as error:
+        raise MachineError(f"{name}: expected a number, got {text!r}; {_ADVICE}") from error
+
+
+def _ranks(environment: Mapping[str, str], name: str) -> list[list[Any]]:
+    """A file of ``mlx.launch`` with a list for each rank. For a single rank it may be empty."""
+    path = environment[name]
+    try:
+        ranks = json.loads(Path(path).read_text(encoding="utf-8").strip() or "[]")
+    except (OSError, ValueError) as error:
+        raise MachineError(f"{name}: {path} cannot be read: {error}; {_ADVICE}") from error
+    if not isinstance(ranks, list) or not all(isinstance(rank, list) for rank in ranks):
+        raise MachineError(f"{name}: expected a list for each rank in {path}; {_ADVICE}")
+    return ranks

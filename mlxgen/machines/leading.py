@@ -8,7 +8,11 @@ files of prefixes are saved and loaded by all ranks at a time, and fail on all.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+import contextlib
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from types import FrameType
 from typing import Any
 from weakref import WeakSet, finalize
 
@@ -37,7 +41,6 @@ from ..engine.kv.held import Fed, Later
 from ..images import Image, Patch
 from .machines import Machines
 from .part import Part
-from .uninterrupted import uninterrupted
 
 _SMALL = (Trim, Snapshot, Expect)
 """They go out with what comes next, which mostly is a pass."""
@@ -140,3 +143,20 @@ def _as_far_as_known(run: Run) -> Run:
 
 def _if_known(token: Fed) -> Fed:
     return token.read() if isinstance(token, Later) and token.of.is_read else token
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """A context after which SIGINT does what it would have done in it; for the main thread, as no
+    other one is interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    noted: list[tuple[int, FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda *given: noted.append(given))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if noted and callable(before):
+            before(*noted[-1])

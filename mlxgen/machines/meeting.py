@@ -3,8 +3,8 @@
 Rank 0 listens on a port that the system chooses, and tells the others its addresses, the port and
 a secret of this run. Whoever connects says its rank and proves that it knows the secret; so does
 rank 0 in its answer, since an address may lead to another machine than the one that is meant.
-Everybody else is dropped, and nobody is listened to once all ranks are there. (The challenges of
-``multiprocessing.connection`` end in an assertion if a stranger says something else.)
+Everybody else is dropped, one after the other. (The challenges of ``multiprocessing.connection``
+end in an assertion if a stranger says something else.)
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ import os
 import secrets
 import socket
 import struct
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-_GUESTS = 64  # connections at a time that have not said their rank; the oldest goes
-_TRY = 2.0  # seconds for each step of an attempt at an address
+_GREETING = 0.25  # seconds in which somebody who connects has to say its rank
+_TRY, _ANSWER = 2.0, 5.0  # seconds for a connection to an address, and for the answer there
 _PAUSE = 0.2  # seconds before all addresses are tried again
 
 
@@ -52,7 +51,7 @@ def invite(known: Sequence[Sequence[str]]) -> tuple[socket.socket, Invitation]:
         routes = [_route_to(address) for address in [*flat, "192.0.2.1"]]  # of documentation
         mine = [*(known[0] if known else ()), *routes, name, f"{name.removesuffix('.local')}.local"]
         addresses, bound = list(dict.fromkeys(filter(None, mine))), ""
-    listener = socket.create_server((bound, 0), backlog=2 * _GUESTS)
+    listener = socket.create_server((bound, 0), backlog=64)
     return listener, Invitation(addresses, listener.getsockname()[1], secrets.token_hex())
 
 
@@ -71,45 +70,21 @@ def receive_all(
 ) -> dict[int, socket.socket]:
     """Connections of the ``ranks`` that come within ``timeout`` seconds."""
     missing, met = set(ranks), dict[int, socket.socket]()
-    changed = threading.Condition()
-    guests: dict[socket.socket, None] = {}  # who has not said yet which rank it is, oldest first
-
-    def introduce(guest: socket.socket) -> None:
-        rank = None
-        with suppress(OSError, EOFError, struct.error), _talking(guest) as link:
-            said, proof = struct.unpack("!I32s", link.recv_bytes(36))
-            with changed:
-                if said in missing and hmac.compare_digest(proof, invitation.proof(said)):
-                    link.send_bytes(invitation.proof(0))
-                    missing.remove(said)
-                    rank = said
-        with changed:
-            guests.pop(guest, None)
-            if rank is not None:
+    until = time.monotonic() + timeout
+    while missing and (left := until - time.monotonic()) > 0:
+        listener.settimeout(left)
+        try:
+            guest, _ = listener.accept()
+        except TimeoutError:
+            break
+        with suppress(OSError, EOFError, struct.error), _talking(guest, _GREETING) as link:
+            rank, proof = struct.unpack("!I32s", link.recv_bytes(36))
+            if rank in missing and hmac.compare_digest(proof, invitation.proof(rank)):
+                link.send_bytes(invitation.proof(0))
+                missing.remove(rank)
                 met[rank] = guest
-                changed.notify()
-        if rank is None:
+        if guest not in met.values():
             guest.close()
-
-    def admit() -> None:
-        with suppress(OSError):  # the listener is closed in the end
-            while True:
-                guest, _ = listener.accept()
-                with changed:
-                    guests[guest] = None
-                    if len(guests) > _GUESTS:
-                        _hang_up(next(iter(guests)))
-                threading.Thread(target=introduce, args=(guest,), daemon=True).start()
-
-    door = threading.Thread(target=admit, daemon=True)
-    door.start()
-    with changed:
-        changed.wait_for(lambda: not missing and len(met) == len(set(ranks)), timeout)
-        missing.clear()
-        for guest in guests:
-            _hang_up(guest)
-    _hang_up(listener)
-    door.join()
     return met
 
 
@@ -131,7 +106,7 @@ def reach(invitation: Invitation, rank: int, timeout: float) -> socket.socket:
 def _introduce(address: str, invitation: Invitation, rank: int) -> socket.socket:
     connection = socket.create_connection((address, invitation.port), timeout=_TRY)
     try:
-        with _talking(connection) as link:
+        with _talking(connection, _ANSWER) as link:
             link.send_bytes(struct.pack("!I32s", rank, invitation.proof(rank)))
             if hmac.compare_digest(link.recv_bytes(32), invitation.proof(0)):
                 return connection
@@ -145,10 +120,10 @@ def _introduce(address: str, invitation: Invitation, rank: int) -> socket.socket
 
 
 @contextmanager
-def _talking(own: socket.socket) -> Iterator[Connection]:
-    """Messages over a socket, of which nobody waits longer than ``_TRY`` seconds for one."""
+def _talking(own: socket.socket, seconds: float) -> Iterator[Connection]:
+    """Messages over a socket, of which nobody waits longer than so many seconds for one."""
     own.settimeout(None)
-    limit_waits(own, socket.SO_RCVTIMEO, _TRY)
+    limit_waits(own, socket.SO_RCVTIMEO, seconds)
     with Connection(os.dup(own.fileno())) as link:
         yield link
     limit_waits(own, socket.SO_RCVTIMEO, 0)
@@ -159,8 +134,3 @@ def limit_waits(own: socket.socket, option: int, seconds: float) -> None:
     own.setsockopt(
         socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     )
-
-
-def _hang_up(own: socket.socket) -> None:
-    with suppress(OSError):
-        own.shutdown(socket.SHUT_RDWR)

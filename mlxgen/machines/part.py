@@ -1,21 +1,23 @@
-"""A runner of one rank's part of a model.
+"""A runner of one rank's part of a model, and who may call the part.
 
 Owns the order of what the ranks compute together. Must never know which rank leads. Invariant: what
 a pass adds up with the other ranks follows from the commands alone, and it is submitted as a whole
 while its command is carried out. So whoever gives all ranks the same commands in one order has them
 add up the same things in one order; if one left out a sum, all would wait for each other for ever.
+A program that called a part on rank 0 alone would wait like that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import mlx.core as mx
 
 from ..engine.kv.commands import Run
 from ..engine.kv.held import Fed, Later
 from ..engine.step.runner import Runner
+from ..errors import MachineError
 
 
 class Part(Runner):
@@ -59,3 +61,31 @@ class Part(Runner):
 
     def _arrays(self, kv: int) -> list[Any]:
         return self._stores[kv].arrays()
+
+
+def forbid_calls(model: Any) -> None:
+    """Have calls of a part of a model fail, but for those of ``Called``."""
+    kind = type(model)
+
+    def refuse(self: Any, *args: Any, **options: Any) -> NoReturn:
+        raise MachineError(
+            "only a part of this model is on this machine, and the others take no part in a call"
+            " of it; generate with its LanguageModel, or load it with distributed=False"
+        )
+
+    own = {"__call__": refuse, "__module__": kind.__module__, "called": kind.__call__}
+    model.__class__ = type(kind.__name__, (kind,), own)
+
+
+class Called:
+    """A part of a model, for those who have all ranks call it."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._call = getattr(type(model), "called", type(model).__call__)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._call(self._model, *args, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)

@@ -14,10 +14,9 @@ from ..engine.kv.layers import Model
 from ..engine.prefix.blocks import different
 from ..errors import MlxgenError
 from ..loading.sharding import Split
-from .called import Called
 from .leading import Leading
 from .machines import Machines
-from .part import Part
+from .part import Called, Part
 
 M = TypeVar("M")
 

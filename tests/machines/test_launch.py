@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mlxgen.errors import MachineError
-from mlxgen.machines.launch import Launch
+from mlxgen.machines.group import Launch
 
 
 @pytest.fixture

@@ -238,7 +238,7 @@ def test_a_scheduler_tells_of_all_that_it_does(pair: Pair) -> None:
     while scheduler.busy:
         scheduler.step()
     mine = pair.lm.prefix_cache
-    theirs = pair.follower._models[0].prefix_cache  # type: ignore[attr-defined]
+    theirs = pair.follower._models[0].prefix_cache
     assert mine.nbytes == theirs.nbytes > 0
     mine.clear()
     assert theirs.nbytes == 0

@@ -86,9 +86,9 @@ def accepts(spec: Specification, text: str | bytes, vocabulary: Vocabulary | Non
         return False
 
 
-def stands(spec: Specification, text: str | bytes) -> bool:
+def stands(spec: Specification, text: str | bytes, vocabulary: Vocabulary | None = None) -> bool:
     """Whether a text is allowed, and is not objected to once it is complete."""
-    constraint = constrained(spec)
+    constraint = constrained(spec, vocabulary=vocabulary)
     try:
         return feed(constraint, text).can_end() and constraint.objection() is None
     except FilterError:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeAlias
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,21 +19,6 @@ from tests.fakes import byte_level_tokenizer
 from ..effort import tries
 
 VOCABULARY = Vocabulary.of(byte_level_tokenizer())
-
-JSON = r"""
-# a value that has an object around it
-root ::= object
-value ::= object | array | string | number | ("true" | "false" | "null") ws
-object ::= "{" ws (
-    string ":" ws value   # the first
-    ("," ws string ":" ws value)*
-  )? "}" ws
-array ::=
-  "[" ws ( value ("," ws value)* )? "]" ws
-string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
-number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9]{1,3})? ws
-ws ::= | " " | "\n" [ \t]{0,20}
-"""
 
 
 @cache
@@ -53,53 +37,6 @@ def takes(grammar: str, text: str | list[Token]) -> bool:
     return bool(filter.can_end())
 
 
-@pytest.mark.parametrize(
-    ("grammar", "good", "bad"),
-    [
-        ('root ::= "yes" | "no"', ["yes", "no"], ["", "yesno", "y"]),
-        ('root ::= "a"{0} "b"', ["b"], ["ab", "a", ""]),
-        ('root ::= "a"{0,0} x\nx ::= "(" x ")" | [b]{0}', ["", "(())"], ["a", "(b)"]),
-        ('root ::= "a" |\n  "b" | # or\n  "c"', ["a", "b", "c"], ["", "d"]),
-        ('root ::= "a"\n  | "b"\n', ["a", "b"], ["ab"]),
-        ('root ::= ("a"\n "b"\n | "c") "d"', ["abd", "cd"], ["ab", "abcd"]),
-        ("root ::= [a-c] [^a-c] [-x] [x-]", ["ad--", "bzx-"], ["aa--", "dd--"]),
-        ("root ::= [^\\n\\]]+", ["a b[", "é中"], ["a\nb", "]", ""]),
-        ('root ::= [\\x41-\\x43] "\\u00e9\\U0001F600"', ["Aé😀"], ["Dé😀"]),
-        ('root ::= "\\"\\\\\\t" "\\x41"', ['"\\\tA'], ['"']),
-        (
-            'root ::= "ab"{2} "c"{1,2} "d"{2,} "e"{0,1}',
-            ["ababcddd", "ababccdde"],
-            ["abcdd", "ababcd"],
-        ),
-        ('root ::= "a"{0,2} [x]?', ["", "a", "aax"], ["aaa"]),
-        ('root ::= "a"{,2} "b"', ["b", "ab", "aab"], ["aaab"]),
-        ('root ::= "ab"* "c"+', ["c", "ababccc"], ["aab", ""]),
-        ("root ::= . .", ["ab", "\n😀"], ["a", "abc"]),
-        ("root ::= the-rule | THE_rule\nthe-rule ::= [0-9]\nTHE_rule ::= [a]", ["5", "a"], ["b"]),
-        ('root ::= x "b" | "c"\nx ::= x "a" | "a"', ["ab", "aaab", "c"], ["b"]),
-        ('root ::= "(" root ")" | ""', ["", "()", "((()))"], ["(()", ")("]),
-        ('root ::= ("a" | "ab") "bc" | root "!"', ["abc", "abbc", "abc!!"], ["ab"]),
-        ('root ::= ("a" | "ab") "bc"', ["abc", "abbc"], ["ab"]),
-        ('root ::= "a"\nunused ::= unused "b" | "c"', ["a"], ["c"]),
-        ('root ::=\n\n  "a" # one rule\n\n\n# and no more', ["a"], [""]),
-        ("root ::= ", [""], ["a"]),
-        ('root ::= "/" [/] "\x7f"', ["//\x7f"], ["/"]),
-        (
-            JSON,
-            ['{"a": [1, -2.5e3, "x\\n\\u00e9 中"], "b": {"c": null}}', "{}", '{"": true }'],
-            ["[1]", '{"a": }', '{"a": "\n"}', '{"a": 1', '{"a": 01x}'],
-        ),
-    ],
-)
-def test_a_grammar_takes_its_texts_and_no_others(
-    grammar: str, good: list[str], bad: list[str]
-) -> None:
-    for text in good:
-        assert takes(grammar, text), text
-    for text in bad:
-        assert not takes(grammar, text), text
-
-
 def test_tokens_may_be_named_or_numbered() -> None:
     names = {VOCABULARY.piece(token).decode(): token for token in VOCABULARY.added}
     call, end = names["<tool_call>"], names["</tool_call>"]
@@ -108,40 +45,6 @@ def test_tokens_may_be_named_or_numbered() -> None:
     assert not takes(f"root ::= <tool_call> [a-z] <[{end}]>", "<tool_call>x</tool_call>")
     assert takes(f"root ::= !<[{call}]> <tool_call>", [x, call])
     assert not takes(f"root ::= !<[{call}]> <tool_call>", [call, call])
-
-
-@pytest.mark.parametrize(
-    ("grammar", "reason"),
-    [
-        ('start ::= "a"', "no rule named root"),
-        ("root ::= other", "rule root uses other"),
-        ('root ::= "a"\nroot ::= "b"', "line 2: rule root is defined twice"),
-        ('root ::= "a', "the string has no end"),
-        ("root ::= [a-", "the class has no end"),
-        ("root ::= []", "an empty class"),
-        ("root ::= [b-a]", "the range b-a is empty"),
-        ('root ::= ("a"', "expected )"),
-        ('root ::= "a" )', "unexpected ')'"),
-        ('root ::= "a"{3,2}', "{3,2} allows nothing"),
-        ('root ::= "a"{}', "needs a number"),
-        ('root ::= "a"{x}', "expected a repetition"),
-        ('root ::= "a"{99999999999999999999}', "repetitions go up to"),
-        ('root ::= "a"{2001}', "repetitions go up to"),
-        ('root ::= "\\q"', "\\q is not an escape"),
-        ('root ::= "\\xg0"', "\\x needs 2 hexadecimal digits"),
-        ('root ::= "\\ud800"', "\\ud800 is not a character"),
-        ('root ::= "\\U00110000"', "is not a character"),
-        ("root ::= <", "expected a token"),
-        ("root ::= !<tool_call>", "expected the number"),
-        ("root := x\nroot ::= x", "expected ::= after root"),
-        ("root ::= " + "(" * 200 + '"a"' + ")" * 200, "nested more than"),
-        ('root ::= "a"' + "*" * 200, "nested more than"),
-    ],
-)
-def test_what_is_not_gbnf_is_refused_with_the_reason(grammar: str, reason: str) -> None:
-    with pytest.raises(GrammarError, match="GBNF") as info:
-        lark_of(grammar)
-    assert reason in str(info.value)
 
 
 def test_rules_that_multiply_are_not_written_out() -> None:

@@ -80,42 +80,6 @@ def test_what_only_looks_like_the_verbose_mode_is_taken(pattern: str, text: str)
         assert accepts(Regex(pattern), text)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "reason"),
-    [
-        ("(", "unclosed group"),
-        ("a(?=b)", "look-around"),
-        (r"(a)\1", "backreferences"),
-        (r"[^\s\S]", "no text satisfies it"),
-        (r"abc[^\s\S]", "no text satisfies it"),
-    ],
-)
-def test_an_expression_that_cannot_be_met_says_why_before_anything_is_generated(
-    pattern: str, reason: str
-) -> None:
-    with pytest.raises(GrammarError, match=reason) as caught:
-        constrained(Regex(pattern))
-    assert "Regex(" in str(caught.value)
-    assert "<state>" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("grammar", "reason"),
-    [
-        ("", "start"),
-        ("start: thing", "thing"),
-        ('start: "a', "lexer error"),
-        ('start: "a" NEVER\nNEVER: /[^\\s\\S]/', "no text satisfies it"),
-        ("start: <no_such_token>", "unknown special token"),
-        ("start: <[99999]>", "outside the vocabulary"),
-        ('start: %json {"type": "nothing"}', "Invalid type"),
-    ],
-)
-def test_a_lark_grammar_that_cannot_be_met_says_why(grammar: str, reason: str) -> None:
-    with pytest.raises(GrammarError, match=reason):
-        constrained(Lark(grammar))
-
-
 def test_lark_takes_rules_terminals_and_embedded_json() -> None:
     lark = Lark('start: "n=" NUMBER rest?\nrest: ";" %json {"enum": ["<x>"]}\nNUMBER: /[0-9]+/')
     assert accepts(lark, "n=12")
@@ -296,9 +260,3 @@ def test_a_stop_in_a_text_or_a_remark_is_none() -> None:
         Lark('start: A B\nA: "x[stop=1]:"\n// t[stop="x"]: "y"\nB: /[stop=]/'), "x[stop=1]:s"
     )
     assert accepts(Lark('start: t "z"\nt[suffix="x"]: /[a-w]*/'), "abxz")
-
-
-def test_a_token_outside_the_vocabulary_is_named() -> None:
-    for grammar in ("start: <[999999]>", "start: <[^1-999999]>"):
-        with pytest.raises(GrammarError, match=r"token 999999 .* is outside the vocabulary"):
-            constrained(Lark(grammar))

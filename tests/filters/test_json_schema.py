@@ -14,7 +14,6 @@ from mlxgen.filters import Constraint, JsonObject, JsonSchema
 from ..effort import tries
 from .helpers import (
     accepts,
-    alphabet,
     byte_level,
     constrained,
     feed,
@@ -34,25 +33,6 @@ RECORD = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
-
-
-def test_valid_json_is_taken_and_invalid_json_is_not() -> None:
-    spec = JsonSchema(RECORD)
-    for text in (
-        '{"name":"Bob","age":7}',
-        '{ "name": "é", "age": 120, "tags": ["x"], "more": null }',
-    ):
-        assert accepts(spec, text)
-    for text in (
-        '{"name":"Robert","age":7}',  # too long
-        '{"name":"Bob","age":121}',
-        '{"name":"Bob"}',
-        '{"name":"Bob","age":7,"other":1}',
-        '{"age":7,"name":"Bob"}',  # properties come in the schema's order
-        '{"name":"Bob","age":7,}',
-        "",
-    ):
-        assert not accepts(spec, text)
 
 
 VALUES = st.recursive(
@@ -193,53 +173,9 @@ def test_a_schema_cannot_be_changed_behind_the_specifications_back() -> None:
 # ---- refusals ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("schema", "reason"),
-    [
-        ("{", "not JSON"),
-        ("[" * 5000, "not JSON"),
-        ("3", "object or a boolean"),
-        ("null", "object or a boolean"),
-        ('"x"', "object or a boolean"),
-        (False, "no text satisfies it"),
-        ({"type": 5}, "type must be"),
-        ({"type": "strng"}, "Invalid type: strng"),
-        ({"properties": []}, "properties must be an object"),
-        ({"enum": []}, "none of its values"),
-        ({"enum": 5}, "enum must be"),
-        ({"not": {}}, "not excludes every value"),
-        ({"type": "string", "pattern": "("}, "unclosed group"),
-        ({"type": "string", "pattern": "[b-a]"}, "comes before its beginning"),
-        ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "no type fits"),
-        ({"type": "integer", "minimum": 5, "maximum": 3}, "no integers from 5 to 3"),
-        ({"type": "string", "minLength": 5, "maxLength": 3}, "minLength 5 is above maxLength 3"),
-        (
-            {"type": "object", "required": ["a"], "additionalProperties": False},
-            "required property 'a'",
-        ),
-        ({"type": "string", "enum": [1]}, "none of its values"),
-        ({"$ref": "#/$defs/missing"}, "does not exist"),
-        ({"$ref": "http://example.com/x.json"}, "not present"),
-        ({"$ref": "#"}, "never ends"),
-        (
-            {
-                "$ref": "#/$defs/a",
-                "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
-            },
-            "never ends",
-        ),
-        (
-            {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]},
-            "property 'next' always needs another",
-        ),
-        ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, "never ends"),
-    ],
-)
-def test_a_schema_that_cannot_be_met_is_refused_with_the_reason(schema: Any, reason: str) -> None:
-    spec = JsonSchema(schema)
-    with pytest.raises(GrammarError, match=reason) as caught:
-        spec.bind(alphabet(), alphabet().size)
-    assert "JsonSchema(" in str(caught.value)
+def test_a_schema_of_brackets_is_not_json() -> None:
+    with pytest.raises(GrammarError, match="not JSON") as caught:
+        constrained(JsonSchema("[" * 5000))
     assert len(str(caught.value)) < 400
 
 
@@ -266,65 +202,6 @@ def test_a_deeply_nested_schema_is_held() -> None:
 def test_what_is_not_a_schema_is_refused_when_it_is_written(make: Any) -> None:
     with pytest.raises(OptionError, match="filters: JsonSchema"):
         make()
-
-
-# ---- schemas without end -------------------------------------------------------------------
-
-TREE = {
-    "type": "object",
-    "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}},
-    "required": ["kids"],
-}
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        TREE,
-        {"anyOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#"}, "minItems": 1}]},
-        {"type": "object", "properties": {"next": {"$ref": "#"}}},
-        {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "null"}}},
-        {"$ref": "#anchor", "$defs": {"x": {"$anchor": "anchor", "type": "null"}}},
-        {
-            "allOf": [{"$ref": "#/$defs/x"}],
-            "$defs": {"x": {"type": "array", "items": {"$ref": "#"}}},
-        },
-        {"type": ["object", "null"], "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
-        {"type": "array", "prefixItems": [{"type": "null"}], "items": {"$ref": "#"}, "minItems": 1},
-    ],
-)
-def test_recursion_with_a_way_out_is_accepted(schema: Any) -> None:
-    constrained(JsonSchema(schema))
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"anyOf": [{"$ref": "#"}, {"$ref": "#/anyOf/0"}]},
-        {"allOf": [{"type": "object"}, {"$ref": "#"}]},
-        {"type": "array", "prefixItems": [{"$ref": "#"}], "minItems": 2},
-        {"$anchor": "top", "type": "array", "items": {"$ref": "#top"}, "minItems": 1},
-        {
-            "$ref": "#/$defs/a",
-            "$defs": {"a": {"$id": "http://example.com/a", "allOf": [{"$ref": "#"}]}},
-        },
-        {
-            "type": "object",
-            "properties": {"a": {"$ref": "#/$defs/b"}},
-            "required": ["a"],
-            "$defs": {
-                "b": {"type": "object", "properties": {"c": {"$ref": "#"}}, "required": ["c"]}
-            },
-        },
-    ],
-)
-def test_recursion_without_a_way_out_is_found_through_references(schema: Any) -> None:
-    with pytest.raises(GrammarError, match="no text satisfies it"):
-        constrained(JsonSchema(schema))
-
-
-def test_a_recursive_schema_runs() -> None:
-    assert accepts(JsonSchema(TREE), '{"kids":[{"kids":[]},{"kids":[]}]}')
 
 
 # ---- SentencePiece -------------------------------------------------------------------------

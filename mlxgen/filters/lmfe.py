@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any
 
-from ..errors import FilterError, GrammarError, MlxgenError, OptionError
-from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
-from .any_of import AnyOfFilter, opening
+from ..errors import FilterError, OptionError
+from ..tokens.vocabulary import Token, Vocabulary
+from .adapter import Adapter, StatesFilter
 from .protocol import Int32Words, words_of
-from .states import StatesFilter
 
 
 @dataclass(frozen=True, slots=True)
-class LMFormatEnforcer:
+class LMFormatEnforcer(Adapter):
     """What a character-level parser of lm-format-enforcer accepts.
 
     ``make_parser`` returns a new parser, once for each binding, as in
@@ -30,6 +29,9 @@ class LMFormatEnforcer:
     """
 
     make_parser: Callable[[], Any]
+
+    PACKAGE = "lmformatenforcer"
+    EXTRA = "lmfe"
 
     def __post_init__(self) -> None:
         if not callable(self.make_parser):
@@ -42,75 +44,50 @@ class LMFormatEnforcer:
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any] | str | None = None) -> LMFormatEnforcer:
         """JSON that is valid against a schema; None: any JSON."""
-        text = schema if isinstance(schema, str) else json.dumps(schema)
-        return cls(_Make("JsonSchemaParser", text))
+        return cls(
+            _Make("JsonSchemaParser", schema if isinstance(schema, str) else json.dumps(schema))
+        )
 
     @classmethod
     def regex(cls, pattern: str) -> LMFormatEnforcer:
         """Text of which a regular expression matches the whole."""
         return cls(_Make("RegexParser", json.dumps(pattern)))
 
-    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> StatesFilter:
-        """As ``Specification.bind``."""
-        vocabulary = Vocabulary.of(tokenizer)
-        library = _library()
+    def _after_space(self) -> LMFormatEnforcer:
+        def parser() -> Any:
+            library = self._library()
+            return library.SequenceParser([library.StringParser(" "), self.make_parser()])
+
+        return LMFormatEnforcer(parser)
+
+    def _states(self, vocabulary: Vocabulary, vocab_size: int) -> StatesFilter:
+        library = self._library()
         data = vocabulary.derived(
             ("lm-format-enforcer", vocab_size), lambda: _data(library, vocabulary, vocab_size)
         )
-        try:
-            parser = self.make_parser()
-            enforcer = library.TokenEnforcer(data, parser)
-        except MlxgenError:
-            raise
-        except Exception as error:
-            raise GrammarError(f"{self!r}: {type(error).__name__}: {error}") from error
-        parsers = _Parsers(enforcer, vocabulary, vocab_size)
-        return StatesFilter([parser], parsers.row, parsers.after, methodcaller("can_end"))
+        parser = self.make_parser()
+        enforcer = library.TokenEnforcer(data, parser)
 
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
-        """As ``bind``, for the start of a text that loses its leading space."""
+        def row(parser: Any) -> Int32Words:
+            enforcer.prefix_states.clear()
+            enforcer.root_parser = parser
+            return words_of(enforcer.get_allowed_tokens([]).allowed_tokens, vocab_size)
 
-        def parser_after_space() -> Any:
-            library = _library()
-            return library.SequenceParser([library.StringParser(" "), self.make_parser()])
-
-        vocabulary = Vocabulary.of(tokenizer)
-        plain = self.bind(vocabulary, vocab_size)
-        after_space = LMFormatEnforcer(parser_after_space).bind(vocabulary, vocab_size)
-        return opening(plain, after_space, vocabulary, vocab_size)
-
-
-class _Parsers:
-    """What may follow a parser."""
-
-    def __init__(self, enforcer: Any, vocabulary: Vocabulary, vocab_size: int) -> None:
-        self._enforcer = enforcer
-        self._vocabulary = vocabulary
-        self._vocab_size = vocab_size
-
-    def row(self, parser: Any) -> Int32Words:
-        enforcer = self._enforcer
-        enforcer.prefix_states.clear()
-        enforcer.root_parser = parser
-        return words_of(enforcer.get_allowed_tokens([]).allowed_tokens, self._vocab_size)
-
-    def after(self, parser: Any, token: Token) -> Any:
-        try:
-            text = self._vocabulary.piece(token).decode()
-        except UnicodeDecodeError:
-            text = ""
-        if not text or token in self._vocabulary.special:
-            raise FilterError(f"lm-format-enforcer reads whole characters; token {token} has none")
-        for character in text:
-            if character not in parser.get_allowed_characters():
+        def after(parser: Any, token: Token) -> Any:
+            text = _text(vocabulary, token)
+            if not text or token in vocabulary.special:
                 raise FilterError(
-                    f"lm-format-enforcer does not allow token {token} ({text!r}) here"
+                    f"lm-format-enforcer reads whole characters; token {token} has none"
                 )
-            parser = parser.add_character(character)
-        return parser
+            for character in text:
+                if character not in parser.get_allowed_characters():
+                    raise FilterError(
+                        f"lm-format-enforcer does not allow token {token} ({text!r}) here"
+                    )
+                parser = parser.add_character(character)
+            return parser
 
-
-# ---- the package ---------------------------------------------------------------------------
+        return StatesFilter([parser], row, after, methodcaller("can_end"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,27 +98,20 @@ class _Make:
     argument: str  # as JSON
 
     def __call__(self) -> Any:
-        return getattr(_library(), self.parser)(json.loads(self.argument))
+        return getattr(LMFormatEnforcer._library(), self.parser)(json.loads(self.argument))
 
 
-def _library() -> Any:
+def _text(vocabulary: Vocabulary, token: Token) -> str:
+    """The text of a token; empty if it is not whole characters."""
     try:
-        import lmformatenforcer
-    except ImportError as error:
-        raise OptionError(
-            "filters", "LMFormatEnforcer needs lm-format-enforcer: pip install 'mlxgen[lmfe]'"
-        ) from error
-    return lmformatenforcer
+        return vocabulary.piece(token).decode()
+    except UnicodeDecodeError:
+        return ""
 
 
 def _data(library: Any, vocabulary: Vocabulary, vocab_size: int) -> Any:
-    tokens = []
-    for token in range(min(vocab_size, vocabulary.size)):
-        if vocabulary.is_ordinary(token):
-            try:
-                tokens.append((token, vocabulary.piece(token).decode(), True))
-            except UnicodeDecodeError:
-                continue
+    ordinary = filter(vocabulary.is_ordinary, range(min(vocab_size, vocabulary.size)))
+    tokens = [(token, text, True) for token in ordinary if (text := _text(vocabulary, token))]
     # Every piece is the token's own text whatever precedes it, so nothing needs decoding.
     return library.TokenEnforcerTokenizerData(
         tokens, vocabulary.decode, sorted(vocabulary.eos), False, vocab_size

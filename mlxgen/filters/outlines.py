@@ -16,21 +16,22 @@ import numpy as np
 
 from ..errors import FilterError, GrammarError, OptionError
 from ..recent import Recent
-from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
-from .any_of import AnyOfFilter, opening
+from ..tokens.vocabulary import Token, Vocabulary
+from .adapter import Adapter, StatesFilter
 from .protocol import Int32Words, words_of
-from .reasons import shortened
-from .states import StatesFilter
 
 _INDEXES = 8  # indexes kept for one vocabulary
 _ROWS = 256  # rows kept for one index
 
 
 @dataclass(frozen=True, slots=True)
-class OutlinesCore:
+class OutlinesCore(Adapter):
     """Text of which a regular expression matches the whole; ``.json_schema(schema)`` for JSON."""
 
     pattern: str
+
+    PACKAGE = "outlines_core"
+    EXTRA = "outlines"
 
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str):
@@ -45,7 +46,7 @@ class OutlinesCore:
         ``whitespace`` is a pattern for what may stand between the parts; by default that is at
         most one space.
         """
-        _library()
+        cls._library()
         from outlines_core.json_schema import build_regex_from_schema
 
         text = schema if isinstance(schema, str) else json.dumps(schema)
@@ -54,33 +55,22 @@ class OutlinesCore:
         except Exception as error:
             raise GrammarError(f"OutlinesCore: {error}") from error
 
-    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> StatesFilter:
-        """As ``Specification.bind``."""
-        vocabulary = Vocabulary.of(tokenizer)
+    def _after_space(self) -> OutlinesCore:
+        return OutlinesCore(f" (?:{self.pattern})")
+
+    def _states(self, vocabulary: Vocabulary, vocab_size: int) -> StatesFilter:
         tables: Recent[tuple[str, int], _Table]
         tables = vocabulary.derived("outlines-core", lambda: Recent(_INDEXES))
         table = tables.get((self.pattern, vocab_size), lambda: self._table(vocabulary, vocab_size))
         start = table.index.get_initial_state()
         return StatesFilter([start], table.row, table.after, table.index.is_final_state)
 
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
-        """As ``bind``, for the start of a text that loses its leading space."""
-        vocabulary = Vocabulary.of(tokenizer)
-        plain = self.bind(vocabulary, vocab_size)
-        after_space = OutlinesCore(f" (?:{self.pattern})").bind(vocabulary, vocab_size)
-        return opening(plain, after_space, vocabulary, vocab_size)
-
     def _table(self, vocabulary: Vocabulary, vocab_size: int) -> _Table:
-        library = _library()
+        library = self._library()
         words = vocabulary.derived(
             ("outlines-core", vocab_size), lambda: _vocabulary(library, vocabulary, vocab_size)
         )
-        try:
-            index = library.Index(self.pattern, words)
-        except Exception as error:
-            name = shortened(f"OutlinesCore({self.pattern!r})")
-            raise GrammarError(f"{name}: {error}") from error
-        return _Table(index, vocabulary.eos, vocab_size)
+        return _Table(library.Index(self.pattern, words), vocabulary.eos, vocab_size)
 
 
 class _Table:
@@ -106,24 +96,10 @@ class _Table:
         return following
 
 
-# ---- the package ---------------------------------------------------------------------------
-
-
-def _library() -> Any:
-    try:
-        import outlines_core
-    except ImportError as error:
-        raise OptionError(
-            "filters", "OutlinesCore needs outlines-core: pip install 'mlxgen[outlines]'"
-        ) from error
-    return outlines_core
-
-
 def _vocabulary(library: Any, vocabulary: Vocabulary, vocab_size: int) -> Any:
     pieces: dict[bytes, list[Token]] = {}
-    for token in range(min(vocab_size, vocabulary.size)):
-        if vocabulary.is_ordinary(token):
-            pieces.setdefault(vocabulary.piece(token), []).append(token)
+    for token in filter(vocabulary.is_ordinary, range(min(vocab_size, vocabulary.size))):
+        pieces.setdefault(vocabulary.piece(token), []).append(token)
     # It wants one end token, although it is never asked where the text may end.
     end = min(vocabulary.eos, default=max(vocab_size, vocabulary.size))
     return library.Vocabulary(end, pieces)

@@ -497,7 +497,7 @@ class Places:
         more = {name: None for s in plain for name in self._conditional(s)[0]}
         limits = [s["propertyNames"] for s in plain if s.get("propertyNames", True) is not True]
         finite = self._finite(limits)
-        keys, only = self._key_limits(limits)
+        keys, only = ([], True) if finite is not None else self._key_limits(limits)
         if finite is not None:
             names = {**names, **dict.fromkeys(finite)}
         named = []

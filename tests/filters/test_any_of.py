@@ -8,15 +8,12 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mlxgen.errors import FilterError
-from mlxgen.filters import After, Checked, Choice, JsonObject, Regex, Replay, no_tokens, tokens_of
+from mlxgen.filters import After, Checked, Choice, JsonObject, Regex, no_tokens, tokens_of
 from mlxgen.filters.any_of import AnyOf, FirstToken
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import alphabet_tokenizer, sentencepiece_tokenizer
-from tests.text.laws import Operations, operations
 
 VOCABULARY = Vocabulary.of(alphabet_tokenizer(["<t>", "</t>", "ab"]))
 OPEN, CLOSE, AB = 256, 257, 258
@@ -97,36 +94,6 @@ def test_validation_agrees_with_advancing() -> None:
     for spec in (ANY, FIRST):
         assert running(spec, []).validate([ord("a"), ord("b"), ord("z")]) == 2
         assert running(spec, []).validate([]) == 0
-
-
-TOKENS = st.sampled_from([ord("a"), ord("b"), ord("c"), ord("x"), AB, OPEN, CLOSE])
-
-
-@pytest.mark.parametrize("spec", [ANY, FIRST], ids=["any of", "first token"])
-def test_rewinding_and_forking_equal_a_fresh_filter(spec: Any) -> None:
-    @given(operations(TOKENS))
-    def law(history: Operations) -> None:
-        part, kept = Replay(spec.bind(VOCABULARY, SIZE)), list[Token]()
-        for name, argument in history:
-            if name == "rewind":
-                to = int(len(kept) * argument)
-                part.rewind(to)
-                del kept[to:]
-            elif name == "advance":
-                if part.validate([argument]):
-                    part.advance(argument)
-                    kept.append(argument)
-            else:
-                before = view(part)
-                twin = part.fork()
-                assert view(twin) == before
-                for token in argument:
-                    if twin.validate([token]):
-                        twin.advance(token)
-                assert view(part) == before
-            assert view(part) == view(running(spec, kept))
-
-    law()
 
 
 def test_specifications_can_be_sent_to_another_process_without_the_model_room() -> None:

@@ -28,6 +28,7 @@ from mlxgen.filters import (
     Specification,
     Substring,
 )
+from mlxgen.filters.any_of import AnyOf, FirstToken
 from mlxgen.tokens import Vocabulary
 
 from ..effort import tries
@@ -73,6 +74,11 @@ FILTERS: dict[str, Callable[[], Specification | Filter]] = {
     "copyable toy": CopyableToy,
     "forward-only toy": Toy,
     "replayed factory": lambda: Replay(Toy, every=3),
+    "replayed copies": lambda: Replay(CopyableToy(), every=2),
+    "any of": lambda: AnyOf((Regex("a*b"), Regex("(ab)*c"), Choice(["aab", "x"]))),
+    "first token": lambda: FirstToken(
+        Regex("[ab]*"), ((260, After("so", Choice(["ab", "b"]), required=True)),)
+    ),
 }
 
 

@@ -40,7 +40,6 @@ from .helpers import (
     feed,
     ordinary,
     pieces,
-    sentencepiece,
     state,
     takes,
 )
@@ -445,19 +444,6 @@ def test_a_grammar_that_forces_text_without_end_is_refused_or_cut_into_runs() ->
 # ---- JSON, free text, SentencePiece --------------------------------------------------------
 
 
-def test_json_white_space_is_bounded_whatever_the_schema_says() -> None:
-    schema = {
-        "type": "array",
-        "items": {"type": "integer", "x-guidance": {"whitespace_pattern": "[ ]+"}},
-        "x-guidance": {"whitespace_pattern": "[ ]+", "lenient": True},
-    }
-    assert accepts(JsonSchema(schema), "[ 1,  2\n    ]")
-    assert accepts(JsonSchema(schema), "[\n" + " " * 40 + "1]")
-    for blanks in (" " * 9, "\n\n", "\n" + " " * 41):
-        assert not accepts(JsonSchema(schema), f"[{blanks}1]")
-        assert not accepts(JsonSchema(schema), f"[1,{blanks}1]")
-
-
 def test_free_text_swallows_a_marker_unless_it_is_lazy_or_the_marker_is_a_token() -> None:
     greedy = 'start: TEXT "<x>" "1"\nTEXT: /(.|\\n)*/'
     lazy = 'start: text "1"\ntext[lazy]: /(.|\\n)*<x>/'
@@ -475,30 +461,7 @@ def constrained_after(lark: str, text: str) -> bool:
     return feed(constrained(Lark(lark)), text).ended()
 
 
-def test_the_leading_space_of_sentencepiece_text_is_not_part_of_it() -> None:
-    vocabulary = sentencepiece()
-    a, space_a = vocabulary.token_of(b"a"), vocabulary.token_of(b" a")
-    assert a is not None and space_a is not None
-    for token in (a, space_a):
-        constraint = constrained(Regex("a"), vocabulary=vocabulary)
-        assert token in allowed(constraint)
-        constraint.advance(token)
-        assert constraint.ended()
-    continued = constrained(Regex("a"), vocabulary=vocabulary, strips_space=False)
-    assert ordinary(continued) == {a}
-
-
 # ---- copies and threads --------------------------------------------------------------------
-
-
-def test_copies_are_independent() -> None:
-    constraint = feed(constrained(Regex("[ab]*c")), "ab")
-    twin = constraint.fork()
-    before = state(constraint)
-    assert feed(twin, "c").ended()
-    assert state(constraint) == before
-    twin.rewind(2)
-    assert state(twin) == before
 
 
 def test_copies_that_share_an_automaton_work_in_threads_at_once() -> None:

@@ -28,10 +28,6 @@ def look(replay: Replay) -> tuple[Any, ...]:
     return tuple(replay.fed), tuple(tokens_of(row).tolist()), replay.can_end()
 
 
-def rebuilt(fed: list[int]) -> Replay:
-    return fed_to(Replay(Toy), fed)
-
-
 def fed_to(replay: Replay, tokens: Sequence[int]) -> Replay:
     for token in tokens:
         replay.advance(token)
@@ -42,42 +38,6 @@ def allowed(replay: Replay) -> list[int]:
     row = no_tokens(Toy.SIZE)
     replay.fill(row)
     return [int(token) for token in tokens_of(row)]
-
-
-@pytest.mark.parametrize("ability", ABILITIES)
-@pytest.mark.parametrize("as_factory", [False, True])
-@settings(max_examples=tries(40))
-@given(data=st.data(), every=st.integers(1, 9))
-def test_any_history_of_advances_rewinds_and_forks_equals_a_new_filter(
-    ability: Factory, as_factory: bool, data: st.DataObject, every: int
-) -> None:
-    replay = Replay(ability if as_factory else ability(), every)
-    history: list[int] = []
-    others: list[tuple[Replay, tuple[Any, ...]]] = []
-    for _ in range(data.draw(st.integers(1, 14))):
-        match data.draw(st.sampled_from(["go", "go", "go", "refused", "back", "fork"])):
-            case "go":
-                token = data.draw(st.sampled_from(allowed(replay)))
-                replay.advance(token)
-                history.append(token)
-            case "refused":
-                before = look(replay)
-                with pytest.raises(FilterError):
-                    replay.advance(Toy.SIZE)
-                assert look(replay) == before
-            case "back":
-                to = data.draw(st.integers(0, len(history) + 1))
-                replay.rewind(to)
-                del history[to:]
-            case "fork":
-                twin = replay.fork()
-                if data.draw(st.booleans()):
-                    replay, twin = twin, replay
-                others.append((twin, look(twin)))
-        assert look(replay) == look(rebuilt(history))
-        assert list(replay.fed) == history
-    for other, seen in others:
-        assert look(other) == seen
 
 
 @pytest.mark.parametrize("ability", ABILITIES)

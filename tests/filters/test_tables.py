@@ -31,7 +31,7 @@ MAKE: Mapping[str, Callable[[Any], Specification]] = {
 NAMES = {"schema": "JsonSchema(", "gbnf": "GBNF", "lark": "Lark", "regex": "Regex("}
 
 
-def table(name: str) -> Any:
+def table(name: str) -> pytest.MarkDecorator:
     lines = (DATA / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     cases = list(map(json.loads, lines))
     return pytest.mark.parametrize("case", cases, ids=lambda case: json.dumps(case)[:60])

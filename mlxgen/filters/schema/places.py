@@ -546,12 +546,15 @@ class Places:
                 if regex.search(in_python(pattern), name):
                     own.append(inner)
             values += own or [schema.get("additionalProperties", True)]
-        named = (
-            any(name in map_of(s, "properties") or name in self._conditional(s)[0] for s in plain)
-            or any(regex.search(in_python(p), name)
-                   for s in plain for p in map_of(s, "patternProperties"))
-        )  # fmt: skip
-        return values if named else [*values, *self._unevaluated(plain, name)]
+        wanted = self._unevaluated(plain, name)
+        if wanted and any(
+            name in map_of(s, "properties")
+            or name in self._conditional(s)[0]
+            or any(regex.search(in_python(p), name) for p in map_of(s, "patternProperties"))
+            for s in plain
+        ):
+            return values
+        return [*values, *wanted]
 
     def _unevaluated(self, plain: Sequence[Schema], name: str | None) -> list[Any]:
         """What ``unevaluatedProperties`` says of keys that nothing said about the object names.

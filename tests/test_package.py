@@ -81,15 +81,16 @@ def test_what_the_readme_and_the_pages_link_to_is_in_the_source_distribution(
             assert target in names, f"{page}: {link}"
 
 
-@pytest.mark.parametrize("kind", ["runtime", "dev"])
+@pytest.mark.parametrize("kind", ["runtime", "dev", "mutants"])
 def test_the_locks_pin_every_dependency_and_never_torch(kind: str) -> None:
     lines = (ROOT / "requirements" / f"{kind}.lock").read_text().splitlines()
     packages = [line for line in lines if line and not line.startswith("#")]
     assert all(re.match(r"[a-z0-9-]+==[\w.]+( ; .+)?$", line) for line in packages), "unpinned"
     names = {line.partition("==")[0] for line in packages}
-    wanted = list(PROJECT["project"]["dependencies"]) + PROJECT["dependency-groups"]["build"]
-    if kind == "dev":
-        wanted += PROJECT["dependency-groups"]["dev"]
+    groups = PROJECT["dependency-groups"]
+    wanted = list(groups.get(kind, []))
+    if kind != "mutants":
+        wanted += PROJECT["project"]["dependencies"] + groups["build"]
     assert {re.split(r"[\[><=;]", item)[0].strip() for item in wanted} <= names
     assert not names & {"torch", "tensorflow", "jax"}
 

@@ -1,4 +1,4 @@
-"""The server against ``mlx_lm.server``: requests a second, first tokens, and the cost of HTTP.
+"""The server against ``mlx_lm.server``: requests a second and first tokens.
 
 Both serve the same model files, get the same requests in turn, and answer as many tokens. A server
 that died is started again, and the row says so.
@@ -14,12 +14,9 @@ from collections.abc import Iterator
 from http.client import HTTPException
 from typing import Any, TypeAlias
 
-import mlxgen
-
 from .kit import DEMO, Comparison, Figure, Server, Spread, at_least, compare, guarded
 
 TOKENS = 32
-LONG = 256  # tokens of an answer whose single ones are measured
 RESETS = 1000
 MIXED: list[dict[str, Any]] = [
     {"temperature": 0.5 + 0.05 * i, "top_p": 0.8 + 0.01 * i, "top_k": 20 + 5 * i} for i in range(16)
@@ -38,8 +35,6 @@ def figures(turns: int) -> Iterator[Figure]:
             kind = "16 different samplers" if mixed else "the same sampler"
             what = f"{clients} clients, {kind}: requests per second over mlx_lm.server's"
             yield from guarded(what, _served(what, (ours, other), clients, turns, target, mixed))
-        what = "1 client: cost of the HTTP layer a streamed token, in µs"
-        yield from guarded(what, _cost(what, ours, turns))
         what = "connections of good requests that were reset"
         yield Figure(what, f"{ours.resets}; mlx_lm's: {other.resets}")
 
@@ -50,28 +45,6 @@ def _served(
     found, first = throughput(servers, clients, turns, mixed=mixed)
     yield at_least(what, found.ratio.median, target, found.ratio)
     yield Figure(f"{what}: their time to first token over ours", str(first), value=first.median)
-
-
-def _cost(what: str, server: Server, turns: int) -> Iterator[Figure]:
-    """Microseconds that a streamed token costs beside what it costs in this process."""
-    lm = mlxgen.load()
-    request = {"prompt": "Once upon a time", "max_tokens": LONG, "ignore_eos": True, "seed": 1}
-
-    def served() -> float:
-        start = time.perf_counter()
-        answer = server.ask({**request, "stream": True, "temperature": 0})
-        assert answer.status == 200 and answer.events, answer
-        return time.perf_counter() - start
-
-    def within() -> float:
-        start = time.perf_counter()
-        for _ in lm.stream("Once upon a time", max_tokens=LONG, ignore_eos=True, seed=1):
-            pass
-        return time.perf_counter() - start
-
-    served(), within()
-    cost = Spread.of([(served() - within()) / LONG * 1e6 for _ in range(turns)])
-    yield Figure(what, f"{cost.median:.0f} ({cost.low:.0f} to {cost.high:.0f})", value=cost.median)
 
 
 def throughput(

@@ -1,12 +1,10 @@
-"""The corpus: deterministic, rendered as the template renders, and without the exam's prompts."""
+"""The corpus: deterministic, and without the exam's prompts."""
 
 import json
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import numpy as np
-import pytest
 from demo_model import (
     batches,
     corpus,
@@ -15,27 +13,8 @@ from demo_model import (
     records,
     train,
 )
-from demo_model.chat import Dialogue
 from demo_model.drawing import is_for_exam, words
 from tokenizers import Tokenizer
-
-
-@pytest.mark.parametrize("make", corpus.CHATS.values(), ids=corpus.CHATS)
-def test_the_renderer_equals_the_chat_template(
-    pair: tuple[Any, Any], make: Callable[[Random], Dialogue]
-) -> None:
-    _, tokenizer = pair
-    rng = Random(1)
-    for _ in range(60):
-        dialogue = make(rng)
-        text = tokenizer.apply_chat_template(
-            [message.as_dict() for message in dialogue.messages],
-            tools=[tool.as_dict() for tool in dialogue.tools] or None,
-            add_generation_prompt=True,
-            tokenize=False,
-            enable_thinking=dialogue.thought is not None,
-        )
-        assert text == dialogue.prompt()
 
 
 def test_tokens_of_examples_decode_to_their_text(pair: tuple[Any, Any]) -> None:

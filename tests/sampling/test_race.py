@@ -122,7 +122,7 @@ def test_neither_the_order_of_tokens_nor_tokens_of_weight_0_matter(n: int) -> No
     assert ids[np.array(first)].tolist() == others[np.array(second)].tolist()
 
 
-@pytest.mark.parametrize("n", [1000, 5024, 32_000])
+@pytest.mark.parametrize("n", [1000, 5024, pytest.param(32_000, marks=pytest.mark.slow)])
 def test_nearly_the_same_weights_mostly_give_the_same_token(n: int) -> None:
     noise = np.random.default_rng(n).normal(size=n)
     one = softmax(spread(n, n).astype(np.float64))

@@ -20,6 +20,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from cosmic_ray.commands.init import init
@@ -62,9 +63,10 @@ def main() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([folder, str(Path(folder, "scripts"))])
         report = []
         for room in options.rooms or ROOMS:
-            report += tried(room, options.count, options.python, earlier)
-            if options.json:
-                options.json.write_text(json.dumps(report, indent=1) + "\n")
+            for record in tried(room, options.count, options.python, earlier):
+                report.append(record)
+                if options.json:  # also of a run that is stopped before its end
+                    options.json.write_text(json.dumps(report, indent=1) + "\n")
     show(report, earlier)
 
 
@@ -79,7 +81,7 @@ def copy_tree(folder: Path) -> None:
 
 def tried(
     room: str, count: int, python: str, earlier: list[dict[str, str]]
-) -> list[dict[str, str]]:
+) -> Iterator[dict[str, str]]:
     """A record of each fault drawn in a room: what it is, and what came of it."""
     code, tests = ROOMS[room]
     arguments = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
@@ -88,7 +90,6 @@ def tried(
     subprocess.run(shlex.split(command), check=True, stdout=subprocess.DEVNULL)
     limit = max(LEAST_SECONDS, 3 * (time.monotonic() - start))
 
-    records = []
     wanted = [known["fault"] for known in earlier if known["room"] == room]
     for fault, mutation in drawn(code, count, wanted):
         result = mutate_and_test([mutation], command, limit)
@@ -99,9 +100,8 @@ def tried(
             raise SystemExit(f"{fault}: not tried: {result.output}")
         change = [line for line in (result.diff or "").splitlines() if re.match(r"[-+][^-+]", line)]
         place = f"{mutation.module_path}:{mutation.start_pos[0]}"
-        records.append({"room": room, "fault": fault, "place": place, "outcome": outcome})
         print(f"{outcome:11} {place}", *change, sep="\n  ", flush=True)
-    return records
+        yield {"room": room, "fault": fault, "place": place, "outcome": outcome}
 
 
 def drawn(code: str, count: int, wanted: list[str]) -> list[tuple[str, MutationSpec]]:

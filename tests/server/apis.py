@@ -5,29 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
-from mlxgen.engine import Chunk, Usage
-from mlxgen.engine.chunk import FinishReason
 from mlxgen.server.ask import Ask
 from mlxgen.server.chat import parse_chat
 from mlxgen.server.messages import parse_messages
-from mlxgen.server.reply import Event, Sent
+from mlxgen.server.reply import Event
 from mlxgen.server.responses import parse_responses
 from mlxgen.server.served_model import ServedModel
 
-from .kit import chunks_of, demo, news, read_again, usage, whole_of
+from .kit import demo
 
-READ_CALL = '<tool_call>\n{"name": "Read", "arguments": {"path": "/a"}}\n</tool_call>'
-ANSWERS = {
-    "text": "Hello there!",
-    "nothing": "",
-    "thoughts": "<think>\nA greeting.\n</think>\n\nHello!",
-    "a call": READ_CALL,
-    "all of it": f"<think>\nA file.\n</think>\n\nI read.\n{READ_CALL}\n{READ_CALL}",
-}
-"""What the demo model may say."""
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"path": {"type": "string"}},
@@ -300,47 +288,3 @@ def _arguments(text: str) -> Any:
         return json.loads(text or "{}")
     except ValueError:
         return {}
-
-
-# ---- replies without a server ------------------------------------------------------------------
-
-
-def spoken(text: str, delays: Sequence[int] = (), finish: FinishReason = "stop") -> list[Chunk]:
-    """The demo model's chunks of a text."""
-    vocabulary = demo().vocabulary
-    tokens = vocabulary.encode(text, special=False) if text else []
-    end = sorted(vocabulary.eos)[:1] if finish == "stop" or not tokens else []
-    return chunks_of([*tokens, *end], vocabulary, delays=delays, finish=finish)
-
-
-def both(api: Api, **fields: Any) -> tuple[Ask, Ask]:
-    """The same request, streamed and whole, with one tool unless other fields are given."""
-    given = {"tools": [api.tool()], **fields}
-    return api.call(**given, stream=True, **api.usage), api.call(**given)
-
-
-usual = cache(both)
-
-
-def answers(
-    api: Api,
-    text: str,
-    /,
-    delays: Sequence[int] = (),
-    finish: FinishReason = "stop",
-    used: Usage | None = None,
-    **fields: Any,
-) -> tuple[list[Event], Any]:
-    """The events of a stream, and the whole answer, if the demo model says this."""
-    used = used or usage(7, 5, 2)
-    calls = both(api, **fields) if fields else usual(api)
-    stream, whole = (call.reply(id="id_1", created=1) for call in calls)
-    streamed: list[Sent] = []
-    folded: list[Sent] = []
-    chunks = spoken(text, delays, finish)
-    for chunk in chunks:
-        last = used if chunk is chunks[-1] else None
-        streamed += stream.take(news(chunk, 0, last))
-        folded += whole.take(news(chunk, 0, last))
-    events = read_again([*stream.start(), *streamed, *stream.finish([used])])
-    return events, whole_of(whole, [*whole.start(), *folded, *whole.finish([used])])

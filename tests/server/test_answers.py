@@ -24,7 +24,9 @@ from pydantic import TypeAdapter
 
 from mlxgen.engine import Chunk
 from mlxgen.engine.chunk import DraftCount, Usage
+from mlxgen.server.reply import Event
 
+from .apis import APIS as CLIENTS
 from .kit import chunks_of, demo, news, read_again
 from .test_requests import APIS, written
 
@@ -70,7 +72,9 @@ def chunks(line: Mapping[str, Any], delays: Sequence[int]) -> list[list[Chunk]]:
     return rows
 
 
-def answers(line: Mapping[str, Any], delays: Sequence[int] = ()) -> tuple[list[Any], Any]:
+def answers(
+    line: Mapping[str, Any], delays: Sequence[int] = (), used: Usage | None = None
+) -> tuple[list[Any], Any]:
     """The events of a stream, and what another reply puts together of its own."""
     parse, _, plainest = APIS[line["api"]]
     body = plainest | line["more"]
@@ -78,7 +82,7 @@ def answers(line: Mapping[str, Any], delays: Sequence[int] = ()) -> tuple[list[A
         parse(each, demo()).reply(id="id_1", created=1) for each in ({**body, "stream": True}, body)
     )
     rows = chunks(line, delays)
-    usages = [replace(USED, completion_tokens=len(row)) for row in rows]
+    usages = [used or replace(USED, completion_tokens=len(row)) for row in rows]
     events = read_again(stream.start())
     for event in whole.start():
         whole.fold(event)  # type: ignore[arg-type]
@@ -107,9 +111,79 @@ def test_every_answer_is_what_its_line_says_and_what_official_clients_read() -> 
             complete.model_validate(whole)
 
 
+# ---- the laws of a stream ------------------------------------------------------------------------
+
+
+def check_responses(events: Sequence[Event], whole: Any) -> None:
+    """Items, and parts of them, come one after the other, and are done with what they said."""
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    items: list[Event] = []
+    opened: Event | None = None
+    texts: list[str] = []
+    part: Event | None = None
+    for event in events[2:-1]:
+        kind = event["type"]
+        assert event["output_index"] == len(items), "one item after another"
+        if kind == "response.output_item.added":
+            assert opened is None
+            opened, texts = event["item"], []
+            assert opened["status"] == "in_progress"
+            continue
+        assert opened is not None
+        if kind == "response.output_item.done":
+            assert event["item"]["id"] == opened["id"] and part is None
+            assert event["item"]["type"] == opened["type"]
+            items.append(event["item"])
+            opened = None
+            continue
+        assert event["item_id"] == opened["id"]
+        assert event.get("content_index", event.get("summary_index", 0)) == 0
+        if kind.endswith("part.added"):
+            assert part is None
+            part = event["part"]
+        elif kind.endswith("part.done"):
+            assert event["part"] == {**(part or {}), "text": "".join(texts)}
+            part = None
+        elif kind.endswith(".delta"):
+            assert event["delta"]
+            texts.append(event["delta"])
+        else:
+            assert kind.endswith(".done"), kind
+            assert event.get("text", event.get("arguments")) == "".join(texts)
+    assert opened is None, "every item is done"
+    assert len({item["id"] for item in items}) == len(items)
+    assert events[-1]["type"] in ("response.completed", "response.incomplete")
+    assert events[-1]["response"]["output"] == items == whole["output"]
+
+
+def check_messages(events: Sequence[Event], whole: Any) -> None:
+    """Blocks come one after the other."""
+    kinds = [event["type"] for event in events]
+    assert kinds[0] == "message_start" and kinds[-2:] == ["message_delta", "message_stop"]
+    index, is_open = -1, False
+    for event in events[1:-2]:
+        if event["type"] == "content_block_start":
+            assert not is_open and event["index"] == index + 1
+            index, is_open = index + 1, True
+        else:
+            assert is_open and event["index"] == index
+            is_open = event["type"] != "content_block_stop"
+    assert not is_open and len(whole["content"]) == index + 1
+
+
+LAWS = {"messages": check_messages, "responses": check_responses}
+READERS = {str(api): api for api in CLIENTS}
+
+
 @given(st.sampled_from(LINES), st.lists(st.integers(0, 9), min_size=1, max_size=4))
 def test_an_answer_does_not_depend_on_how_its_text_comes(line: Any, delays: list[int]) -> None:
-    _, whole = answers(line, delays)
+    events, whole = answers(line, delays)
+    if line["api"] in LAWS:
+        LAWS[line["api"]](events, whole)
+    reader = READERS.get(line["api"])
+    if reader is not None and "usage" in events[-1] and len(line["says"]) == 1:
+        assert reader.streamed(events) == reader.whole(whole)
     if isinstance(whole, dict) and "usage" in whole:  # where thoughts end is seen when they do
         whole["usage"] = line["whole"]["usage"]
     assert whole == line["whole"]

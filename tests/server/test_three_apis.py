@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from mlxgen.server.messages import count_tokens
 from mlxgen.server.served_model import ServedModel
 from tests.fakes import byte_level_tokenizer
 
-from .apis import ANSWERS, APIS, CHAT, MESSAGES, RESPONSES, SCHEMA, Api, Said, answers
+from .apis import APIS, CHAT, MESSAGES, RESPONSES, SCHEMA, Api
 from .kit import demo, plain, refused, served
 from .running import ASK, Running
 
@@ -21,13 +20,6 @@ EACH = pytest.mark.parametrize("api", APIS, ids=str)
 MARK = {"cache_control": {"type": "ephemeral"}}
 USER = {"role": "user", "content": "Hello"}
 BUDGETS = {"minimal": 512, "low": 1024, "medium": 8192, "high": 24_576, "xhigh": None, "max": None}
-
-
-def said(api: Api, text: str, **how: Any) -> Said:
-    """A whole answer that says what its stream says."""
-    events, whole = answers(api, text, **how)
-    assert api.streamed(events) == api.whole(whole)
-    return api.whole(whole)
 
 
 def prompt(api: Api, model: ServedModel | None = None, /, **fields: Any) -> str:
@@ -39,22 +31,6 @@ def refusal(api: Api, model: ServedModel | None = None, /, **fields: Any) -> Any
     return refused(api.parse, api.body(**fields), model or demo())
 
 
-# ---- answers -------------------------------------------------------------------------------------
-
-
-@EACH
-@given(
-    st.sampled_from(sorted(ANSWERS)),
-    st.lists(st.integers(0, 9), max_size=4),
-    st.sampled_from(["stop", "length"]),
-)
-def test_a_stream_says_what_the_whole_says(
-    api: Api, name: str, delays: list[int], finish: Any
-) -> None:
-    late = said(api, ANSWERS[name], delays=delays, finish=finish)
-    assert late == said(api, ANSWERS[name], finish=finish)
-
-
 # ---- refusals ------------------------------------------------------------------------------------
 
 
@@ -63,9 +39,6 @@ def test_clients_recognise_a_prompt_that_is_too_long(api: Api) -> None:
     error = refusal(api, asked="word " * 3000)
     assert (error.status, error.code) == (400, "context_length_exceeded")
     assert "prompt is too long" in error.message and "2048 tokens" in error.message
-
-
-# ---- tools and forms -----------------------------------------------------------------------------
 
 
 # ---- what is harmless is not refused -------------------------------------------------------------
@@ -205,3 +178,17 @@ def test_an_error_has_the_shape_of_the_api_also_for_a_stream(api: Api, server: R
 
 
 # ---- loops ---------------------------------------------------------------------------------------
+
+
+# ---- Messages alone ------------------------------------------------------------------------------
+
+
+def test_the_tokens_of_a_prompt_are_counted_as_they_would_be_run() -> None:
+    body = {"messages": [USER], "tools": [MESSAGES.tool(cache_control=MARK)], "system": "Be kind"}
+    run = MESSAGES.parse(body, demo()).jobs[0].prompt.tokens
+    assert count_tokens(body, demo()) == {"input_tokens": len(run)}
+
+
+def test_a_failure_is_an_error_of_the_api() -> None:
+    event = MESSAGES.call(stream=True).reply(id="msg_1", created=0).fail(RuntimeError("x"))
+    assert event["type"] == "error" and event["error"]["type"] == "api_error"

@@ -13,8 +13,9 @@ from openai import OpenAI
 from mlxgen.engine import DraftCount, Usage
 from mlxgen.server.reply import timings
 
-from .apis import APIS, Api, answers
+from .apis import APIS, Api
 from .running import ASK, WAIT, Running, events
+from .test_answers import answers
 
 USED = Usage(
     prompt_tokens=110,
@@ -79,7 +80,8 @@ def found(value: Any) -> list[Any]:
 
 @pytest.mark.parametrize("api", APIS, ids=str)
 def test_every_api_has_them_in_its_usage_whole_and_at_the_end_of_a_stream(api: Api) -> None:
-    events, whole = answers(api, "Hello!", used=USED)
+    line = {"api": str(api), "more": dict(api.usage), "says": ["Hello!"]}
+    events, whole = answers(line, used=USED)
     assert found(whole) == found(events) == [NAMES]
     assert found(events[-2:]) == [NAMES]
 

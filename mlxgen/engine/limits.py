@@ -1,13 +1,14 @@
-"""What a scheduler may use, and what it reports."""
+"""What a scheduler may use, what it reports, and the account that it keeps for that."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 from ..errors import OptionError
 from ..options.rule import ABOVE_ZERO, integer, number
-from .chunk import DraftCount
+from .chunk import DraftCount, Usage, all_drafts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,3 +82,36 @@ class Stats:
     faults: int
     steps: int
     drafts: Mapping[str, DraftCount]
+
+
+_SUMS = {each.name for each in fields(Usage)} & {each.name for each in fields(Stats)} - {"drafts"}
+
+
+class Account:
+    """What sequences that are gone have used, and what a scheduler has done since it was made."""
+
+    def __init__(self) -> None:
+        self.preempted = self.faults = self.steps = 0
+        self._sums = dict.fromkeys(_SUMS, 0)
+        self._drafts: Mapping[str, DraftCount] = {}
+
+    def add(self, usage: Usage, first: int) -> None:
+        """Add what a sequence has used, the ``first`` tokens of which a prefix gave."""
+        for name in _SUMS:
+            self._sums[name] += getattr(usage, name)
+        # What a prefix gives, or a fork has from another sequence, was not generated. Like the
+        # prompt, a prefix is run or comes from the cache.
+        self._sums["prompt_tokens"] += first
+        self._sums["completion_tokens"] -= min(
+            usage.completion_tokens, max(first, usage.forked_tokens)
+        )
+        self._drafts = all_drafts([self._drafts, usage.drafts])
+
+    def told(self, others: Iterable[tuple[Usage, int]]) -> dict[str, Any]:
+        """The fields of ``Stats`` with these, and what ``others`` have used so far."""
+        whole = Account()
+        whole._sums, whole._drafts = dict(self._sums), self._drafts
+        for usage, first in others:
+            whole.add(usage, first)
+        counts = {name: getattr(self, name) for name in ("preempted", "faults", "steps")}
+        return {**counts, **whole._sums, "drafts": whole._drafts}

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from ...errors import CapacityError
 from ...loading.memory import MemoryPlan
-from ..kv import SMALLEST, Activations, Footprint, Slot
+from ..kv import SMALLEST, Activations, Footprint
 from ..kv.commands import Limit
 from ..prefix.store import BlockStore
 from ..step.handle import Handle
@@ -113,30 +113,18 @@ class Memory:
     ) -> int:
         """Bytes of all KV of these a few steps from now, with one sequence ``more``, or ``without``
         one."""
-        total, slots = 0, self._runner.slots
-        held: dict[Slot, int] = {}
-        joining: list[int] = []
-        for handle in handles:
-            if handle is not without:
-                length = len(handle.history)
-                total += handle.drafts.nbytes_at(length + HEADROOM)
-                if slots is None:
-                    total += self._footprint.alone(length + HEADROOM)
-                elif handle.kv.slot is None:
-                    joining.append(length)
-                else:
-                    held[handle.kv.slot] = length
-        if more is not None:
-            length = len(more.history)
-            total += more.drafts.nbytes_at(length + HEADROOM)
-            if slots is None:
-                total += self._footprint.alone(length + HEADROOM)
-            if more.kv.slot is None:
-                joining.append(length)
+        slots, rows = self._runner.slots, [handle for handle in handles if handle is not without]
+        total, lengths = 0, list[int]()  # of those without a slot
+        for handle in [*rows, *([] if more is None else [more])]:
+            length = len(handle.history)
+            total += handle.drafts.nbytes_at(length + HEADROOM)
+            if handle.kv.slot is None:
+                lengths.append(length)
         if slots is None:
-            return total
+            return total + sum([self._footprint.alone(length + HEADROOM) for length in lengths])
+        held = {each.kv.slot: len(each.history) for each in rows if each.kv.slot is not None}
         twin_of = None if more is None else more.kv.slot
-        return total + slots.nbytes_with(self._footprint, held, joining, HEADROOM, twin_of)
+        return total + slots.nbytes_with(self._footprint, held, lengths, HEADROOM, twin_of)
 
     def leave_for_cache(self, room: int) -> None:
         """Let the prefix caches hold no more than ``room`` bytes now."""

@@ -19,18 +19,17 @@ Nobody looks for a culprit.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Tokens
-from dataclasses import fields
 
 import mlx.core as mx
 
 from ...errors import CapacityError, OptionError, QueueFullError, StateError
 from ...loading.memory import MemoryPlan
 from ...tokens import Token
-from ..chunk import Chunk, DraftCount, FinishReason, Usage, all_drafts
+from ..chunk import Chunk, FinishReason
 from ..kv import KV, PREFILL_STEP, Slots
-from ..limits import Limits, Stats
+from ..limits import Account, Limits, Stats
 from ..prefix.disk import NO_DISK
 from ..prefix.store import BlockStore
 from ..request.accept import append, end, take_back
@@ -44,9 +43,6 @@ from .prefill import Prefill
 
 HEADROOM_STEP = 32  # tokens by which a request grows until its bytes are counted again
 BEHIND = 64  # pending tokens from which on a request is prefilled again instead of stepped
-
-
-_SUMS = {each.name for each in fields(Usage)} & {each.name for each in fields(Stats)} - {"drafts"}
 
 
 class Scheduler:
@@ -72,11 +68,9 @@ class Scheduler:
         self._prefill = Prefill(
             self._loop, self.cache, self._room_for_cache, self._memory.leave_for_cache, lm.places
         )
-        self._sums = dict.fromkeys(_SUMS, 0)
-        self._drafted: Mapping[str, DraftCount] = {}
+        self._account = Account()
         self._events: list[Event] = []  # of this step, and of one that was interrupted
         self._stand: list[tuple[Handle, int]] = []
-        self._preempted = self._steps = self._faults = 0
 
     # ---- what callers do -------------------------------------------------------------------
 
@@ -146,7 +140,7 @@ class Scheduler:
                 self._loop.join(twin)
             else:
                 self._queue.append(twin)
-                self._preempted += 1
+                self._account.preempted += 1
         self._memory.leave_for_cache(self._room_for_cache())
         return twins
 
@@ -155,16 +149,13 @@ class Scheduler:
 
         The result is as that of ``step``: what comes of it, or why it failed.
         """
-        try:
+
+        def act(request: Request) -> None:
             if back:
-                take_back(handle.request, back)
-            append(handle.request, tokens)
-            handle.forget()
-        except Exception as error:
-            return self._became(handle, [], error)
-        if handle in self._loop.handles:
-            self._send_back([handle])
-        return self._became(handle, handle.take())
+                take_back(request, back)
+            append(request, tokens)
+
+        return self._act(handle, act)
 
     def order(self, handle: Handle, act: Callable[[Request], object]) -> list[Event]:
         """Have something done to the text of a sequence, whole or not at all: it is tried on a copy
@@ -176,12 +167,16 @@ class Scheduler:
         if handle.closed or handle.has_ended:
             raise StateError("the answer has ended")
         act(request.fork(request.seed))
+        self._loop.draw_anew()
+        return self._act(handle, act)
+
+    def _act(self, handle: Handle, act: Callable[[Request], object]) -> list[Event]:
+        """Do something to the text of a sequence, and say what comes of it."""
         try:
-            act(request)
+            act(handle.request)
             handle.forget()
         except Exception as error:
             return self._became(handle, [], error)
-        self._loop.draw_anew()
         if handle in self._loop.handles:
             self._send_back([handle])
         return self._became(handle, handle.take())
@@ -221,7 +216,7 @@ class Scheduler:
         while nothing runs is raised as a ``ModelError``, and an interrupt as it is: then what had
         happened before it comes with the next step.
         """
-        self._steps += 1
+        self._account.steps += 1
         events = self._events
         try:
             self._step(events)
@@ -288,9 +283,8 @@ class Scheduler:
 
     def stats(self) -> Stats:
         """Numbers for metrics and tests."""
-        sums, plan = dict(self._sums), self._memory.plan
-        for handle in self._everywhere:
-            _add(sums, handle)
+        plan = self._memory.plan
+        live = [(handle.usage, handle.request.first) for handle in self._everywhere]
         return Stats(
             running=len(self._loop.handles),
             prefilling=len(self._prefill),
@@ -305,12 +299,8 @@ class Scheduler:
             wired_bytes=plan.wired,
             cache_hits=self._prefill.hits,
             cache_misses=self._prefill.misses,
-            preempted=self._preempted,
-            faults=self._faults,
-            steps=self._steps,
-            drafts=all_drafts([self._drafted, *(one.drafts.counts for one in self._everywhere)]),
             **(self.cache.disk if self.cache is not None else NO_DISK)._asdict(),
-            **sums,
+            **self._account.told(live),
         )
 
     def check_integrity(self) -> None:
@@ -419,7 +409,7 @@ class Scheduler:
         """Free a sequence's KV: all of it is run again when it takes part again."""
         handle.forget()
         handle.restart()
-        self._preempted += 1
+        self._account.preempted += 1
 
     def _needed_soon(self, more: Handle | None = None, without: Handle | None = None) -> int:
         """Bytes of all KV a few steps from now, with one sequence more or without one."""
@@ -475,8 +465,7 @@ class Scheduler:
             self._close(handle)
 
     def _close(self, handle: Handle) -> None:
-        _add(self._sums, handle)
-        self._drafted = all_drafts([self._drafted, handle.drafts.counts])
+        self._account.add(handle.usage, handle.request.first)
         handle.close()
 
     def _run_prompts(self) -> None:
@@ -510,7 +499,7 @@ class Scheduler:
     def _recover(self, fault: Fault, events: list[Event]) -> None:
         """Have everybody who ran begin again from their history, and those fail that have done so
         and did not get on. Raises what happens while nothing runs."""
-        self._faults += 1
+        self._account.faults += 1
         self._loop.restart()
         for handle in (*self._prefill, *self._parked):
             handle.distrust()
@@ -530,15 +519,3 @@ class Scheduler:
                 handle.distrust()
                 handle.faults = 1
                 self._queue.appendleft(handle)
-
-
-def _add(sums: dict[str, int], handle: Handle) -> None:
-    usage = handle.usage
-    for name in _SUMS:
-        sums[name] += getattr(usage, name)
-    # What a prefix gives, or a fork has from another sequence, was not generated. Like the prompt,
-    # a prefix is run or comes from the cache.
-    sums["prompt_tokens"] += handle.request.first
-    sums["completion_tokens"] -= min(
-        usage.completion_tokens, max(handle.request.first, usage.forked_tokens)
-    )

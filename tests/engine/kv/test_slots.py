@@ -100,28 +100,6 @@ class Rows:
 
 
 @pytest.mark.parametrize("kind", BATCHED)
-def test_rows_of_different_lengths_see_what_they_would_alone(kind: str) -> None:
-    rows = Rows(kind)
-    rows.join([1, 2, 3])
-    rows.join([7] * 20)
-    rows.step([4, 5])
-    rows.join([9, 8])
-    for token in range(20):
-        rows.step([token, token + 1, token + 2])
-
-
-@pytest.mark.parametrize("kind", BATCHED)
-def test_a_run_of_one_row_leaves_the_others_as_they_are(kind: str) -> None:
-    rows = Rows(kind)
-    rows.join([1, 2, 3])
-    rows.join([4, 5, 6, 7])
-    rows.run({0: list(range(10, 40))})
-    rows.step([1, 2])
-    rows.run({1: list(range(10, 40))})
-    rows.step([1, 2])
-
-
-@pytest.mark.parametrize("kind", BATCHED)
 def test_a_row_between_others_that_run_keeps_what_it_holds(kind: str) -> None:
     rows = Rows(kind)
     for start, length in ((1, 3), (30, 17), (60, 5), (8, 2)):
@@ -159,17 +137,6 @@ def test_padding_counts_as_having_been_where_a_ring_forgets() -> None:
     rows.rewind(0, SLACK - 20)
     assert rows.rows[0][1].length == len(rows.rows[0][0])
     rows.step([1, 2])
-
-
-@pytest.mark.parametrize("kind", PADDED)
-def test_short_runs_of_several_rows_go_through_together(kind: str) -> None:
-    rows = Rows(kind)
-    for start in (1, 30, 60):
-        rows.join([start, start + 1])
-    rows.run({2: [5, 7, 8], 0: [6]})
-    rows.step([1, 2, 3])
-    rows.run({0: [1], 1: [2, 3], 2: [4]})
-    rows.step([4, 5, 6])
 
 
 @pytest.mark.parametrize("kind", BATCHED)

@@ -36,7 +36,6 @@ from mlxgen.engine.request.accept import rewind
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.runner import Runner
-from mlxgen.errors import StateError
 from mlxgen.images import Patch
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds
@@ -219,13 +218,3 @@ def test_images_are_written_down_as_digests_and_rows(monkeypatch: pytest.MonkeyP
             np.testing.assert_allclose(np.array(again), np.array(found), rtol=2e-3, atol=2e-4)
         elif found is not None:
             held[line.get("twin", line["kv"])] = again
-
-
-def test_a_closed_stream_keeps_nothing() -> None:
-    model, _ = cache_kinds()["plain"]()
-    lm = LanguageModel(model, alphabet_tokenizer())
-    stream = lm.stream([1, 2, 3], max_tokens=4)
-    next(stream)
-    stream.close()
-    with pytest.raises(StateError, match="closed"):
-        stream.keep()

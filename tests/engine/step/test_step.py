@@ -17,10 +17,10 @@ from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 import mlxgen
 from mlxgen import Choice, JsonSchema, LanguageModel, MlxgenError, PostSamplingResult, Regex
 from mlxgen.engine.chunk import Chunk, FinishReason
-from mlxgen.engine.kv import KV, Slots
+from mlxgen.engine.kv import KV
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
-from mlxgen.engine.request.accept import end, rewind
+from mlxgen.engine.request.accept import rewind
 from mlxgen.engine.request.request import Request
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.drawn import Event
@@ -386,17 +386,6 @@ def test_a_row_goes_back_behind_the_place_where_it_joined_the_others(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", BATCHED)
-def test_a_row_goes_back_to_just_where_it_joined_the_others(kind: str) -> None:
-    for count in range(17, 22):
-        crowd = crowd_of(kind, [3, 5], steps=20, max_tokens=30)
-        position = crowd.requests[0].handle.request.position
-        crowd.rewind(crowd.requests[0], (count + 0.5) / position)
-        crowd.finish()
-        crowd.compare()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rotating", "sliding window"])
 def test_a_row_goes_back_further_than_a_window_reaches(kind: str) -> None:
     crowd = crowd_of(kind, [3, 5], steps=4, max_tokens=320)
@@ -443,27 +432,3 @@ def test_a_fork_draws_with_its_own_seed_even_if_its_parent_leaves_at_once() -> N
         scheduler.step()
     alone = lm.generate(prompt, prefix=given, seed=seed, **options)  # type: ignore[arg-type]
     assert twin.request.tokens == list(alone.tokens)
-
-
-@pytest.mark.parametrize("kind", ["plain", "hybrid"])
-def test_rows_go_on_around_one_that_has_ended_and_not_left(kind: str) -> None:
-    lm = model_with(kind)
-    loop = Loop(
-        Runner(lm.model, lm.runtime.make_cache, Slots(lm.runtime.make_cache)), lm.runtime.sampler
-    )
-    asked = []
-    for seed, prompt in enumerate(([5, 6], [1, 2, 3], [4] * 9)):
-        options = {"max_tokens": 20, "seed": seed, "temperature": 0.3, "ignore_eos": True}
-        handle = Handle(lm.runtime.prepare(prompt, Options.of(options)), KV(loop.runner))
-        asked.append(Asked(prompt, options, handle))
-        loop.join(handle)
-    for step in range(25):
-        if step == 8:
-            assert [each.handle.kv.slot is not None for each in asked] == [True] * 3
-            end(asked[1].handle.request, "cancelled")
-        events: list[Event] = []
-        loop.step(events)
-        for event in events:
-            next(each for each in asked if each.handle is event.handle).seen.take(event.chunks)
-    for each in (asked[0], asked[2]):
-        assert each.seen.tokens == alone(lm, each).tokens

@@ -14,8 +14,7 @@ from ..filters import AllOf, Specification
 from ..text import ThinkingMarks
 from ..tokens import Token
 from .calls.checked import CheckedCalls
-from .calls.held import HeldCalls
-from .calls.use import Form, ToolPlan, ToolUse, plan_tools
+from .calls.use import Form, HeldCalls, ToolPlan, ToolUse, plan_tools
 from .dialect import Dialect, UnsupportedError
 from .splitter import Marks, Reading
 from .template.format import SWITCHES, Chat, ChatFormat, Told

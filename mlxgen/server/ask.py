@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
-from ..chat.calls.held import HeldCalls
-from ..chat.calls.use import Form
+from ..chat.calls.use import Form, HeldCalls
 from ..chat.splitter import Reading
 from ..chat.template.sandbox import RenderLimits
 from ..chat.turn import Plan, Turn, plan_turn

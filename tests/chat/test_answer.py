@@ -22,6 +22,7 @@ from mlxgen.chat.events import (
     Retracted,
     Shown,
     Text,
+    joined,
 )
 from mlxgen.chat.splitter import Marks, Reading
 from mlxgen.engine import Chunk, FinishReason, Usage
@@ -58,24 +59,18 @@ def events_of(chunks: Iterable[Chunk], reading: Reading) -> list[ChatEvent]:
 
 
 def standing(events: Iterable[ChatEvent]) -> list[ChatEvent]:
-    """What is left once all was taken back that was; neighbours of a kind as one."""
-    left: list[ChatEvent] = []
+    """What is left once all was taken back that was, and the end; neighbours of a kind as one."""
+    left: list[Shown] = []
+    *events, ended = events
     for event in events:
-        if isinstance(event, Retracted):
-            last, back = left.pop(), event.event
-            if last != back:
-                assert isinstance(last, Reasoning | Text | Mark | CallArguments)
-                assert type(back) is type(last) and last.text.endswith(back.text)
-                left.append(type(last)(last.text[: len(last.text) - len(back.text)]))
-        elif left and isinstance(event, Reasoning | Text | Mark | CallArguments):
-            last = left[-1]
-            if type(last) is type(event):
-                left[-1] = type(event)(last.text + event.text)
-            else:
-                left.append(event)
-        else:
-            left.append(event)
-    return left
+        if not isinstance(event, Retracted):
+            assert not isinstance(event, Ended)
+            left = [*joined([*left, event])]
+        elif (last := left.pop()) != (back := event.event):
+            assert isinstance(last, Reasoning | Text | Mark | CallArguments)
+            assert type(back) is type(last) and last.text.endswith(back.text)
+            left.append(type(last)(last.text[: len(last.text) - len(back.text)]))
+    return [*left, ended]
 
 
 def shown(text: str, reading: Reading, finish: FinishReason = "stop") -> list[ChatEvent]:

@@ -23,7 +23,9 @@ from mlxgen.chat.events import (
     Ended,
     Mark,
     Reasoning,
+    Retracted,
     Text,
+    joined,
 )
 from mlxgen.chat.splitter import Reading
 from mlxgen.chat.turn import Plan, Turn, plan_turn
@@ -72,17 +74,9 @@ def events_of(
     reader = AnswerReader(reading or reading_of(name))
     chunks = [Chunk(piece, 7, index) for index, piece in enumerate(pieces)]
     chunks.append(Chunk("", 7, len(chunks), finish_reason=finish))
-    events: list[ChatEvent] = []
-    for chunk in chunks:
-        for event in reader.push(chunk, Usage())[0]:
-            last = events[-1] if events else None
-            if isinstance(event, Mark):
-                continue
-            if isinstance(event, Reasoning | Text | CallArguments) and type(last) is type(event):
-                events[-1] = type(event)(last.text + event.text)
-            else:
-                events.append(event)
-    return events
+    *events, ended = [event for chunk in chunks for event in reader.push(chunk, Usage())[0]]
+    shown = joined([e for e in events if not isinstance(e, Mark | Retracted | Ended)])
+    return [*shown, ended]
 
 
 def calls_of(events: Sequence[ChatEvent]) -> list[tuple[str, str]]:

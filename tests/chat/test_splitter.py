@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 
 from mlxgen.chat.calls.formats import FORMATS
 from mlxgen.chat.calls.reader import ToolReader
-from mlxgen.chat.splitter import Kind, Marks, Reading, Span, Splitter, Thinking
+from mlxgen.chat.splitter import Kind, Marks, Reading, Splitter, Thinking
 
 from .kit import SIZES, STYLES, pieces_of, tool
 from .test_golden import GOLDEN
@@ -25,50 +28,30 @@ def reader(style: str = "json_tools", most: int | None = None) -> ToolReader:
 
 
 def split(
-    pieces: Sequence[str],
-    *,
-    thinking: Thinking = "possible",
-    tools: ToolReader | None = None,
-    cut: bool = False,
-    trim: bool = True,
-    marks: Marks = MARKS,
-) -> list[Span]:
-    splitter = Splitter(Reading(marks=marks, thinking=thinking, tools=tools, trim=trim))
+    pieces: Sequence[str], *, cut: bool = False, **options: Any
+) -> tuple[list[tuple[Kind, str]], list[list[str]]]:
+    """Kinds and texts, neighbours of a kind made one; and the calls with their arguments."""
+    splitter = Splitter(Reading(**{"marks": MARKS, "thinking": "possible", **options}))
     spans = [span for piece in pieces for span in splitter.push(piece)]
     spans += splitter.flush(cut=cut)
+    calls: list[list[str]] = []
     at = 0
     for span in spans:
         assert span.start == at and (span.text or span.more)
         at += len(span.text)
+        calls += [[call.name, ""] for call in span.calls]
+        if span.more:
+            calls[-1][1] += span.more
     assert "".join(span.text for span in spans) == "".join(pieces)
-    return joined(spans)
+    kinds = groupby(spans, attrgetter("kind"))
+    return [(kind, "".join(span.text for span in same)) for kind, same in kinds], calls
 
 
-def joined(spans: Sequence[Span]) -> list[Span]:
-    """With neighbours of a kind made one; calls stay apart, each with all of its arguments."""
-    out: list[Span] = []
-    for span in spans:
-        if out and out[-1].kind == span.kind and not span.calls:
-            out[-1] = _more(out[-1]._replace(text=out[-1].text + span.text), span.more)
-        else:
-            assert not span.more or span.calls
-            out.append(_more(span._replace(more="", ended=False), span.more))
-    return out
-
-
-def _more(span: Span, arguments: str) -> Span:
-    """A span whose last call has more arguments."""
-    if not arguments:
-        return span
-    call = span.calls[-1]._replace(arguments=span.calls[-1].arguments + arguments)
-    return span._replace(calls=(*span.calls[:-1], call))
-
-
-def parts(text: str, **options: object) -> list[tuple[Kind, str]]:
+def parts(text: str, **options: Any) -> list[tuple[Kind, str]]:
     """Kinds and texts, the marks left out; the same in any pieces."""
-    whole = split([text], **options)  # type: ignore[arg-type]
-    assert split(list(text), **options) == whole  # type: ignore[arg-type]
-    return [(span.kind, span.text) for span in whole if span.kind != "mark"]
+    whole = split([text], **options)
+    assert split(list(text), **options) == whole
+    return [part for part in whole[0] if part[0] != "mark"]
 
 
 def test_models_with_headers_start_in_them() -> None:

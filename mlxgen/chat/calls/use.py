@@ -6,7 +6,7 @@ not call are never read from its text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -15,7 +15,7 @@ from ...filters import After, Specification
 from ...filters.any_of import AnyOf
 from ..dialect import Dialect, UnsupportedError
 from .formats import CallFormat
-from .grammar import calls_grammar
+from .grammar import calls_grammar, notes_of
 from .reader import ToolReader
 
 Tool: TypeAlias = Mapping[str, Any]
@@ -79,6 +79,30 @@ class ToolPlan:
     checked: frozenset[str] = frozenset()
     stop: str | None = None
     field: str = "tools"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCalls:
+    """The calls that a specification holds to schemas, as far as it can.
+
+    - ``loose``: the tools of which it holds the outline alone, so that the rest is checked.
+    - ``spec_of``: the specification if these tools are loose; ``alone``: that of one tool.
+    """
+
+    use: ToolUse
+    loose: frozenset[str]
+    spec_of: Callable[[Set[str]], Specification | None]
+    alone: Callable[[str], Specification | None]
+
+    @property
+    def left_out(self) -> list[str]:
+        """What is not enforced of the schemas of strict tools, after the name of each."""
+        return [
+            f"{name}:{note}"
+            for name, schema in self.use.schemas.items()
+            if name in self.use.strict
+            for note in notes_of(schema)
+        ]
 
 
 def plan_tools(

@@ -13,17 +13,17 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Tokens
 from functools import partial
-from typing import Any, Generic, Protocol
+from typing import Any, Generic
 
 from ..errors import MlxgenError, OptionError, StateError
 from ..images import plain
-from ..tokens import Token
 from .branches import C, Controller, Decision, Path, Plan, Wait, decide, name_of
-from .chunk import Chunk, FinishReason, Result, Usage, fold
+from .chunk import Chunk, Result, Usage, fold
 from .limits import Stats
 from .options import Options
 from .pulled import Pulled
 from .request.request import Request
+from .scheduling.scheduler import Scheduler
 from .step.drawn import Event
 from .step.handle import Handle
 
@@ -73,26 +73,6 @@ def bound_controller(controller: Plan[C] | C, request: Request, *, opens_text: b
         )
     made: C = root
     return made
-
-
-class Sequences(Protocol):
-    """What a control needs of a scheduler: its methods for the sequences of one caller.
-
-    ``busy`` and ``step`` are about these alone, and ``close`` drops them.
-    """
-
-    @property
-    def busy(self) -> bool: ...
-    def submit(self, request: Request) -> Handle: ...
-    def step(self) -> list[Event]: ...
-    def fork(self, handle: Handle, n: int = 1) -> list[Handle]: ...
-    def change(self, handle: Handle, back: int, tokens: Tokens[Token]) -> list[Event]: ...
-    def finish(self, handle: Handle, reason: FinishReason) -> list[Event]: ...
-    def park(self, handle: Handle) -> None: ...
-    def resume(self, handle: Handle) -> None: ...
-    def cancel(self, handle: Handle) -> None: ...
-    def close(self) -> None: ...
-    def stats(self) -> Stats: ...
 
 
 class _Live:
@@ -147,7 +127,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
     ``leave`` raise ``StateError``; they may ``close`` it, and read its attributes.
     """
 
-    def __init__(self, scheduler: Sequences, request: Request, controller: C) -> None:
+    def __init__(self, scheduler: Scheduler, request: Request, controller: C) -> None:
         super().__init__("control")
         self._scheduler = scheduler
         self.controller: C = controller

@@ -8,8 +8,7 @@ rewound together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ...sampling import DrawRow
@@ -69,8 +68,9 @@ def walk(request: Request, choose: Next) -> list[DrawRow]:
     or is not allowed. Raises what ``next_draw`` raises for the first position.
     """
     draw = _kept(next_draw(request))
-    draws = [draw]
-    with _returning(request):
+    draws, start, constraint = [draw], len(request.history), request.constraint
+    outlook = constraint.outlook if constraint is not None else None
+    try:
         while request.position + 1 < request.budget:
             token = choose(draw)
             if token is None:
@@ -82,17 +82,6 @@ def walk(request: Request, choose: Next) -> list[DrawRow]:
             except Exception:  # it may never come to this; if it does, the draw raises it again
                 break
             draws.append(draw)
-    return draws
-
-
-@contextmanager
-def _returning(request: Request) -> Iterator[None]:
-    """Lets a request be advanced, and has it back where it was after that; what is known of its
-    next token stays known."""
-    start, constraint = len(request.history), request.constraint
-    outlook = constraint.outlook if constraint is not None else None
-    try:
-        yield
     finally:
         try:
             request.rewind(start)
@@ -100,7 +89,8 @@ def _returning(request: Request) -> Iterator[None]:
             request.drop(start)
             raise
         if constraint is not None:
-            constraint.outlook = outlook
+            constraint.outlook = outlook  # what is known of its next token stays known
+    return draws
 
 
 def _kept(draw: DrawRow) -> DrawRow:

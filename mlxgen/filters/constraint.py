@@ -93,6 +93,8 @@ class Constraint:
         self._fed: list[Token] = []  # every token fed, in order
         self._ends: list[int] = []  # how many had been fed after each position
         self._rows = _Rows.of(vocabulary, vocab_size)
+        self.due = False  # whether a part is complete to which the filters may have an objection
+        self.unchecked = 0  # so many of the newest positions may be taken back at the end of it
         self.outlook: Outlook | None = None  # of this position, as soon as it is known
         self._may_end: bool | None = None  # whether the text may end here, as soon as it is known
         self._row = np.empty(self._rows.words, dtype=np.int32)  # what filters write to
@@ -180,7 +182,9 @@ class Constraint:
 
     def ended(self) -> bool:
         """Whether nothing but the end is possible. A mask is computed only where it may end."""
-        return self.can_end() and not (self.outlook or self.look()).is_open
+        if self._may_end is None:
+            self._may_end = self.filter.can_end()
+        return self._may_end and not (self.outlook or self.look()).is_open
 
     def forced(self) -> list[Token]:
         """Tokens that must come next: every filter agrees on them, and the text may not end.
@@ -224,16 +228,12 @@ class Constraint:
         """The check of what is ``due``, or of a text that ends here, if it may take its time."""
         return checking(self.filter)
 
-    @property
-    def due(self) -> bool:
-        """Whether a part of the text is complete to which the filters may have an objection."""
-        return self.checks and due(self.filter)
-
-    @property
-    def unchecked(self) -> int:
-        """How many of the newest positions are of a text that may be taken back at its end."""
-        count = unchecked(self.filter) if self.checks else 0
-        return len(self._ends) - bisect_right(self._ends, len(self._fed) - count) if count else 0
+    def _note_checks(self) -> None:
+        """Notes what is to be checked of a text that may be taken back."""
+        self.due = due(self.filter)
+        count = unchecked(self.filter)
+        first = bisect_right(self._ends, len(self._fed) - count)
+        self.unchecked = len(self._ends) - first if count else 0
 
     def hint(self) -> list[Token]:
         """Allowed tokens that lead towards an end, if a filter knows any."""
@@ -254,6 +254,8 @@ class Constraint:
         self._fed.append(token)
         self._ends.append(len(self._fed))
         self.outlook = self._may_end = None
+        if self.checks:
+            self._note_checks()
 
     def advance_as(self, fed: Sequence[Token]) -> None:
         """One position that feeds these tokens instead: () for a token that was withheld."""
@@ -272,6 +274,8 @@ class Constraint:
         self._ends.append(len(self._fed))
         if fed:
             self.outlook = self._may_end = None
+        if self.checks:
+            self._note_checks()
 
     def _refused(self, token: Token) -> FilterError:
         if token in self.vocabulary.eos:
@@ -291,6 +295,8 @@ class Constraint:
             del self._fed[fed:]
         del self._ends[to:]
         self.outlook = self._may_end = None
+        if self.checks:
+            self._note_checks()
 
     def fork(self) -> Constraint:
         """An independent copy. StateError if a filter cannot be copied."""

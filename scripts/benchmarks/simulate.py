@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -322,7 +322,7 @@ class SimulatedModel(mlxgen.LanguageModel):
         self.runtime.runner = self._runner  # type: ignore[method-assign]
 
     def _runner(self, slots: Slots | None = None) -> Runner:
-        cache: Callable[[], Any] = lambda: self.prefix_cache  # noqa: E731
-        made = Simulated(self.model, self.runtime.make_cache, slots, cache)
+        make = self.runtime.make_cache
+        made = Simulated(self.model, make, slots, lambda: self.prefix_cache)
         made.timeline, made.shape = self.timeline, self.shape
         return made

@@ -62,15 +62,6 @@ def test_an_edited_message_that_the_settings_do_not_allow_is_not_lost(chat: Chat
     chat.until(lambda: chat.answer == "3 + 4 = 7.")
 
 
-def test_a_schema_that_is_no_json_is_said_before_anything_is_sent(chat: Chat) -> None:
-    chat.set({"The answer must be": "schema", "JSON schema": '{"type": '})
-    chat.say(FACT)
-    chat.page.get_by_text("invalid JSON").wait_for()
-    assert chat.answers.count() == 0
-    assert chat.page.get_by_label("Message", exact=True).input_value() == FACT
-    assert chat.page.get_by_label("JSON schema").evaluate("f => f === document.activeElement")
-
-
 def _busy(route: Route) -> None:
     route.fulfill(status=429, headers={"retry-after": "7"}, json={"error": {"message": "full"}})
 

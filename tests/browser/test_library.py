@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -113,30 +112,6 @@ def test_what_is_downloaded_can_be_imported_and_is_the_same(chat: Chat, tmp_path
     assert len({one["id"] for one in stored}) == 4
     plain = [json.dumps({**one, "id": ""}, sort_keys=True) for one in stored]
     assert len(set(plain)) == 2
-
-
-def test_a_file_that_is_not_of_this_page_is_refused_with_a_sentence(
-    chat: Chat, tmp_path: Path
-) -> None:
-    def refused(value: Any) -> str:
-        file = tmp_path / "some.json"
-        file.write_text(value if isinstance(value, str) else json.dumps(value))
-        chat.page.locator("#problem").evaluate("box => box.replaceChildren()")
-        chat.page.locator("#files").set_input_files(file)
-        chat.page.locator("#problem p").wait_for()
-        return chat.page.locator("#problem p").inner_text()
-
-    ours = {"format": "mlxgen conversations", "version": 1, "conversations": []}
-    assert refused("{").startswith("“some.json” is not JSON.")
-    other: Any
-    for other in ([], {"conversations": []}, "null"):
-        assert refused(other).startswith("“some.json” has no conversations of this page.")
-    assert refused(ours | {"version": 2}).startswith("“some.json” has version 2 of the format")
-    assert refused(ours).startswith("There are no conversations in this file.")
-    assert refused(ours | {"conversations": [{"id": "x"}]}).startswith(
-        "Nothing was imported: conversation 1 of 1"
-    )
-    assert chat.stored == []
 
 
 def test_a_transcript_is_markdown_of_what_is_shown(chat: Chat, tmp_path: Path) -> None:

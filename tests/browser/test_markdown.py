@@ -181,34 +181,6 @@ def test_what_has_been_drawn_stays_and_so_does_what_is_selected_in_it(tab: Chat)
     assert (kept, word, selected) == (all_of_it, True, "one")
 
 
-def test_marks_that_are_still_open_are_taken_as_closed(tab: Chat) -> None:
-    script = """async (texts) => {
-      const { blocksOf } = await import("/page/markdown-tree.js");
-      const blocks = texts.map((text) => blocksOf(text, { growing: true }));
-      return blocks.map((some) => some.map(({ node }) => node.children ?? node));
-    }"""
-
-    def tree(tag: str, *children: Any, **attrs: str) -> dict[str, Any]:
-        return {"tag": tag, "attrs": attrs, "children": list(children)}
-
-    expected: dict[str, list[Any]] = {
-        "a **bo": [["a ", tree("strong", "bo")]],
-        "a **bo*": [["a ", tree("strong", "bo")]],
-        "a **bo** *c": [["a ", tree("strong", "bo"), " ", tree("em", "c")]],
-        "a `x": [["a ", tree("code", "x")]],
-        "a `x` `": [["a ", tree("code", "x")]],
-        "see [this](https://exa": [["see this"]],
-        "2 * 3": [["2 * 3"]],
-        "text\n-": [["text"]],
-        "text\n1.": [["text"]],
-        "text\n``": [["text"]],
-        "$$\nx": [{"math": "x", "display": True, "source": "$$\nx", "open": True}],
-        FENCE + "js\nlet": [{"code": "let", "language": "js"}],
-    }
-    found = tab.page.evaluate(script, list(expected))
-    assert dict(zip(expected, found, strict=True)) == expected
-
-
 def test_json_that_a_schema_asked_for_is_shown_as_it_is_in_colours(chat: Chat) -> None:
     chat.hold_to_schema()
     text = json.dumps({"name": "# **Maria**", "age": 34, "city": "$x$"})

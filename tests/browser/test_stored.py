@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -90,19 +89,6 @@ def test_a_later_message_does_not_take_away_one_that_nobody_has_read(chat: Chat)
     chat.ask(FACT)  # which dismisses what the file was refused for, and nothing else
     chat.until(lambda: told.locator("p").count() == 1)
     assert told.inner_text().startswith("2 stored conversations cannot be read")
-
-
-def test_settings_and_looks_that_are_nonsense_are_the_defaults(chat: Chat) -> None:
-    for nonsense in ("5", '"text"', "null", "[1]", "{", json.dumps({"stop": {}, "theme": "fish"})):
-        chat.page.goto(f"{chat.url}/health")
-        script = "(text) => { for (const name of ['look', 'start']) "
-        script += "localStorage.setItem(`mlxgen/${name}`, text); }"
-        chat.page.evaluate(script, nonsense)
-        chat.page.goto(chat.url)
-        chat.wait_open()
-        assert chat.page.get_by_role("radio", name="System").is_checked()
-    chat.set(GREEDY)
-    assert chat.ask(FACT) == PARIS
 
 
 def test_a_full_store_is_said_and_the_answer_is_still_there(chat: Chat) -> None:

@@ -100,29 +100,6 @@ def test_what_was_rejected_at_a_place_is_marked_and_said(chat: Chat) -> None:
     assert [text.removeprefix("abc").strip() for text in shown] == ["another was rejected"]
 
 
-def test_an_emoji_of_several_characters_is_one_with_all_its_parts(chat: Chat) -> None:
-    woman, joiner, boy = "\N{WOMAN}", "\N{ZERO WIDTH JOINER}", "\N{BOY}"
-    pieces: list[tuple[bytes, str]] = [(b" a", " a")]
-    for character in (woman, joiner, boy):
-        *first, last = (bytes([byte]) for byte in character.encode())
-        pieces += [*((byte, "") for byte in first), (last, character)]
-    pieces += [(joiner.encode(), joiner), (boy.encode(), boy), (b"!", "!")]
-    tops = [{"id": 1, "token": joiner, "bytes": list(joiner.encode()), "logprob": -1.0}]
-    events = [
-        told(text, index=k, token=text or "\ufffd", bytes=list(piece), top_logprobs=tops)
-        for k, (piece, text) in enumerate(pieces)
-    ]
-    chat.answer_with([*events, event(finish="stop")])
-    chat.ask("A family.")
-    chat.show_tokens()
-    box = chat.answers.last.locator(".character")
-    assert box.locator(".whole").all_text_contents() == [woman + (joiner + boy) * 2]
-    assert box.locator(".token").count() == len(pieces) - 2
-    assert chat.answer == f" a{woman}{(joiner + boy) * 2}!"
-    box.click()
-    assert chat.alternative("‹200d›").locator("code").inner_text() == "‹200d›"
-
-
 def test_text_can_be_read_on_every_tint_in_both_themes(chat: Chat) -> None:
     chat.press("Tokens")
     steps = chat.page.locator("#legend .steps")

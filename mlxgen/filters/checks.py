@@ -1,7 +1,8 @@
 """Checks for ``Checked``: of Python, of JSON Lines, and by a command.
 
 Each takes a finished piece and the text before it, and returns what is wrong with it, if anything.
-In a chat, code is what is between ``` and ```: what is not is not checked.
+In a chat, code is what is between ``` and ```: what is not is not checked. A text without these
+marks is code if it begins like it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ast
 import builtins
 import codeop
 import json
+import re
 import shlex
 import subprocess
 import warnings
@@ -18,6 +20,11 @@ from collections.abc import Callable
 from ..errors import OptionError
 
 FENCE = "```"
+_CODE = re.compile(
+    r"\s*(?:[@#(\[{'\"]|[A-Za-z_][\w.]*\s*(?:[=(:\[,]|$)|"
+    r"(?:async|assert|class|def|del|for|from|global|if|import|match|raise|return|try|while|with)\b)"
+)
+"""How a first line of Python begins, and prose hardly ever does."""
 PATIENCE = 60.0  # seconds for a command
 
 
@@ -54,8 +61,9 @@ def json_lines(piece: str, before: str) -> str | None:
 
 
 def command(line: str) -> Callable[[str, str], str | None]:
-    """A check by a command that reads the piece on its standard input: it is fine if the exit
-    status is 0; otherwise the last line that it prints is the complaint."""
+    """A check by a command that reads the piece on its standard input, or what is between ``` and
+    ``` in it: it is fine if the exit status is 0; otherwise the last line that it prints is the
+    complaint."""
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -64,9 +72,11 @@ def command(line: str) -> Callable[[str, str], str | None]:
         raise OptionError("check", "expected a command, got an empty string")
 
     def check(piece: str, before: str) -> str | None:
+        blocks = [block.partition("\n")[2] for block in piece.split(FENCE)[1::2]]
+        given = "".join(blocks) if blocks else piece
         try:
             done = subprocess.run(
-                words, input=piece, capture_output=True, text=True, timeout=PATIENCE, check=False
+                words, input=given, capture_output=True, text=True, timeout=PATIENCE, check=False
             )
         except OSError as error:
             raise OptionError("check", f"{words[0]} cannot be run: {error}") from error
@@ -83,7 +93,7 @@ def command(line: str) -> Callable[[str, str], str | None]:
 def _code(text: str) -> str | None:
     """The code at the end of a text; ``None`` if it does not end in code."""
     if FENCE not in text:
-        return text
+        return text if not text.strip() or _CODE.match(text) else None
     parts = text.split(FENCE)
     if len(parts) % 2:
         return None

@@ -24,6 +24,8 @@ FINE = (
     "from os import *\ngetcwd()\n",
     "match 5:\n    case [x, *rest]:\n        print(x, rest)\n",
     "Some prose.\n```python\nx = 1\n```\nmore of it here, which is not checked\n",
+    "<think>\nThey want a loop.\n</think>\n\nHere it is:\n\n```\nwhile True:\n    pass\n```\n",
+    "in Python, you can write: it works\n",
 )
 WRONG = {
     "def f(x):\n    retrn x y\n": "not Python",
@@ -32,14 +34,16 @@ WRONG = {
     "    return 1\n": "not Python: unexpected indent",
     "def f():\n    x = 1\n  y = 2\n": "not Python: unindent",
     "Some prose.\n```python\nx = zz\n": "not defined: zz",
+    "def f(:\n": "not Python",
+    "Foo(1\n)\n": "not defined: Foo",
+    "x y\n# so\nz = = 1\n```\nx y\n": "not Python",
 }
 
 
 @pytest.mark.parametrize("code", FINE)
 def test_python_that_may_go_on_like_this_is_fine(code: str) -> None:
     lines = code.splitlines(keepends=True)
-    start = next((i + 1 for i, line in enumerate(lines) if "```" in line), 0)
-    for i in range(start, len(lines)):
+    for i in range(len(lines)):
         assert python(lines[i], "".join(lines[:i])) is None
 
 
@@ -61,6 +65,8 @@ def test_a_command_reads_the_piece_and_its_status_decides() -> None:
     )
     assert check("a\n", "x") is None
     assert check("x y\n", "") == "x y"
+    assert check("Prose about x:\n```js\na\n```\nand\n```\nb\n```\nx\n", "") is None
+    assert check("Prose:\n```js\na\n```\nand\n```\nx y\n```\n", "") == "x y"
 
 
 @pytest.mark.parametrize("line", ["", "'"])

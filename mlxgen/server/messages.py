@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field, Tag
 
 from ..chat import Chat
 from ..chat.answer import AnswerReader
@@ -51,7 +51,16 @@ from .fields import (
 from .peers import MESSAGES
 from .reply import Aside, Event, Sent, name_of, prompt_progress, timings
 from .served_model import ServedModel
-from .tools import MAX_TOOLS, Choice, Function, functions_in, left_out, tool_use
+from .tools import (
+    MAX_TOOLS,
+    Choice,
+    Function,
+    OtherTool,
+    functions_are,
+    functions_in,
+    left_out,
+    tool_use,
+)
 from .wire import to_text
 
 # ---- answers ------------------------------------------------------------------------------------
@@ -237,21 +246,9 @@ class FunctionTool(Function):
     parameters: Annotated[Json, Field(alias="input_schema")]
 
 
-class ServiceTool(Piece):
-    """A tool that a remote service would run, or one whose schema only its models know."""
-
-    type: str
-    name: str | None = None
-
-
-def _kind_of_tool(given: Any) -> str:
-    kind = given.get("type") if isinstance(given, dict) else None
-    return "function" if kind in (None, "custom") else "service"
-
-
 Tool: TypeAlias = Annotated[
-    Annotated[FunctionTool, Tag("function")] | Annotated[ServiceTool, Tag("service")],
-    Discriminator(_kind_of_tool),
+    Annotated[FunctionTool, Tag("function")] | Annotated[OtherTool, Tag("other")],
+    functions_are(None, "custom"),
 ]
 
 

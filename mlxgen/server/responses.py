@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Field, Tag
 
 from ..chat import Chat
 from ..chat.answer import AnswerReader
@@ -51,7 +51,16 @@ from .fields import (
 from .peers import RESPONSES
 from .reply import Event, name_of, prompt_progress, timings
 from .served_model import ServedModel
-from .tools import MAX_TOOLS, Choice, Function, functions_in, left_out, tool_use
+from .tools import (
+    MAX_TOOLS,
+    Choice,
+    Function,
+    OtherTool,
+    functions_are,
+    functions_in,
+    left_out,
+    tool_use,
+)
 
 # ---- answers ------------------------------------------------------------------------------------
 
@@ -289,20 +298,9 @@ class FunctionTool(Function):
     type: Literal["function"]
 
 
-class OtherTool(Piece):
-    """A tool that OpenAI would run, or that is not called with JSON; it is left out."""
-
-    type: str
-
-
-def _kind_of_tool(given: Any) -> str:
-    is_function = isinstance(given, dict) and given.get("type") == "function"
-    return "function" if is_function else "other"
-
-
 Tool: TypeAlias = Annotated[
     Annotated[FunctionTool, Tag("function")] | Annotated[OtherTool, Tag("other")],
-    Discriminator(_kind_of_tool),
+    functions_are("function"),
 ]
 
 

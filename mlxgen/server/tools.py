@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Discriminator, Field
 
 from ..chat.calls.use import ToolUse
 from .errors import RequestError
@@ -25,6 +25,23 @@ class Function(Piece):
     description: str | None = None
     parameters: Json | None = None
     strict: bool | None = None
+
+
+class OtherTool(Piece):
+    """A tool that a remote service would run, or that is not called with JSON; it is left out."""
+
+    type: str
+    name: str | None = None
+
+
+def functions_are(*kinds: str | None) -> Discriminator:
+    """Tells functions, whose type is one of these, from other tools."""
+
+    def kind_of(given: Any) -> str:
+        kind = given.get("type") if isinstance(given, dict) else None
+        return "function" if kind in kinds else "other"
+
+    return Discriminator(kind_of)
 
 
 F = TypeVar("F", bound=Function)

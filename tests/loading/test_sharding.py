@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ from mlxgen.load import _find, _reading, join
 from mlxgen.loading import hub
 from mlxgen.loading.checkpoint import Checkpoint
 from mlxgen.loading.pair import load_pair, part_of
+from mlxgen.loading.safetensors import fingerprint
 from mlxgen.loading.sharding import Split
 from mlxgen.machines.group import Group
 from mlxgen.machines.machines import Machines
@@ -276,3 +279,41 @@ def test_every_part_has_a_digest_of_its_own(name: str) -> None:
     for rank, model in enumerate(same[:2]):
         Split.of(model, Ranks(rank, 2)).cut(model, Ranks(rank, 2))
     assert len({digest(model) for model in same}) == 3
+
+
+# ---- which model a folder holds ----
+
+MODEL = Path(__file__).parents[2] / "mlxgen" / "demo" / "model"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(MODEL, tmp_path / "elsewhere"))
+
+
+def test_a_copy_is_the_same_model_whenever_it_was_made(elsewhere: Path) -> None:
+    os.utime(elsewhere / "config.json", (0, 0))
+    assert fingerprint(elsewhere) == fingerprint(MODEL)
+    assert {"config.json", "model.safetensors"} <= fingerprint(elsewhere).keys()
+
+
+def test_a_tokenizer_makes_no_other_model(elsewhere: Path) -> None:
+    (elsewhere / "tokenizer_config.json").write_text("{}")
+    assert fingerprint(elsewhere) == fingerprint(MODEL)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_file_that_changed_is_another(elsewhere: Path, name: str) -> None:
+    data = bytearray((elsewhere / name).read_bytes())
+    for place in range(len(data) // 2, len(data), 100):  # the size and the header stay
+        data[place] ^= 1
+    (elsewhere / name).write_bytes(data)
+    changed = {
+        key for key, value in fingerprint(elsewhere).items() if value != fingerprint(MODEL)[key]
+    }
+    assert changed == {name}
+
+
+def test_code_of_the_model_counts(elsewhere: Path) -> None:
+    (elsewhere / "model.py").write_text("a = 1")
+    assert fingerprint(elsewhere).keys() - fingerprint(MODEL).keys() == {"model.py"}

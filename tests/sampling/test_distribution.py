@@ -13,7 +13,7 @@ from mlx_lm import sample_utils
 from mlx_lm.sample_utils import make_logits_processors, make_repetition_penalty
 
 from mlxgen.sampling import DrawRow, SamplingSettings, final_distribution
-from mlxgen.sampling.distribution import apply_min_p, apply_top_k, apply_top_p, apply_xtc
+from mlxgen.sampling.distribution import apply_min_p, apply_top_k, apply_top_p
 from mlxgen.sampling.processors import (
     adjusted,
     apply_mask,
@@ -109,16 +109,6 @@ def test_of_equal_logits_top_k_keeps_the_lowest_ids() -> None:
     assert survivors(apply_top_k(logits, mx.array([[6]])) > -mx.inf) == [[0, 1, 2, 3, 4, 5]]
 
 
-def test_xtc_keeps_the_least_likely_of_the_top_and_what_it_spares() -> None:
-    logits = mx.log(mx.array([[0.4, 0.3, 0.2, 0.06, 0.04]]))
-    spared = mx.array([False] * 5)
-    threshold = mx.array([[0.1]])
-    assert survivors(apply_xtc(logits, threshold, spared) > -mx.inf) == [[2, 3, 4]]
-    spared = mx.array([True] + [False] * 4)
-    assert survivors(apply_xtc(logits, threshold, spared) > -mx.inf) == [[0, 2, 3, 4]]
-    assert survivors(apply_xtc(logits, mx.array([[mx.inf]]), spared) > -mx.inf) == [[0, 1, 2, 3, 4]]
-
-
 SETTINGS = st.builds(
     SamplingSettings,
     temperature=st.sampled_from([0.0, 0.2, 1.0, 1.9]),
@@ -185,24 +175,6 @@ def test_a_temperature_for_one_draw_takes_the_place_of_the_settings() -> None:
 
 def test_a_row_without_a_possible_token_is_nan() -> None:
     assert mx.all(mx.isnan(final_distribution(mx.full((1, 9), -mx.inf), [row_of({"top_p": 0.5})])))
-
-
-def test_top_n_sigma_and_min_k_keep_the_same_at_any_temperature() -> None:
-    logits = spread(300, 4)
-    options: list[dict[str, Any]] = [{"top_n_sigma": 1.5}, {"min_k": 3.0}]
-    for option in options:
-        kept = [
-            np.flatnonzero(
-                np.array(
-                    final_distribution(
-                        mx.array(logits * scale)[None],
-                        [DrawRow(SamplingSettings(temperature=temperature, **option), 1, 0)],
-                    )
-                )
-            ).tolist()
-            for temperature, scale in ((0.5, 1.0), (4.0, 1.0))
-        ]
-        assert kept[0] == kept[1] and 0 < len(kept[0]) < 300
 
 
 def test_min_k_ends_at_the_steepest_drop_and_keeps_at_least_its_share() -> None:
@@ -272,16 +244,6 @@ def test_biases_and_penalties_are_those_of_mlx_lm(options: dict[str, Any]) -> No
     assert mx.allclose(processed(logits, [row]), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_repetition_counts_the_prompt_and_the_other_penalties_do_not() -> None:
-    logits = mx.array([[1.0, -1.0, 2.0, -2.0, 3.0]])
-    counts = counts_of(prompt=[0, 1], generated=[2, 3, 3])
-    settings_ = SamplingSettings(
-        repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25
-    )
-    changed = processed(logits, [DrawRow(settings_, 0, 0, counts=counts)])
-    assert changed.tolist() == [[0.5, -2.0, 1.0 - 0.75, -4.0 - 1.0, 3.0]]
-
-
 def test_what_penalties_look_at_is_what_mlx_lm_looks_at() -> None:
     rng = np.random.default_rng(3)
     logits = mx.array(rng.normal(size=(1, 30)).astype(np.float32))
@@ -304,23 +266,6 @@ def test_penalties_leave_an_impossible_token_impossible() -> None:
     assert processed(logits, [row]).tolist() == [[-mx.inf, 1.0]]
 
 
-def test_rows_without_penalties_or_biases_keep_their_bits() -> None:
-    rng = np.random.default_rng(0)
-    logits = mx.array(rng.normal(size=(3, 200)).astype(np.float32) * 10)
-    plain = SamplingSettings()
-    settings_ = SamplingSettings(repetition_penalty=1.5, logit_bias={5: 3.0, 199: 1.0})
-    rows = [
-        DrawRow(plain, 0, 0),
-        DrawRow(settings_, 0, 0, counts=counts_of(range(150), range(90))),
-        DrawRow(plain, 0, 0, counts=counts_of(range(20), [])),
-    ]
-    changed = processed(logits, rows)
-    assert mx.array_equal(changed[0], logits[0])
-    assert mx.array_equal(changed[2], logits[2])
-    assert mx.array_equal(changed[1], processed(logits[1:2], rows[1:2])[0])
-    assert not mx.array_equal(changed[1], logits[1])
-
-
 @given(st.integers(1, 130), st.integers(0, 2**32), st.sampled_from(["float32", "bfloat16"]))
 @settings(max_examples=tries(40))
 def test_a_mask_forbids_exactly_the_tokens_without_a_bit(vocab: int, seed: int, dtype: str) -> None:
@@ -332,12 +277,3 @@ def test_a_mask_forbids_exactly_the_tokens_without_a_bit(vocab: int, seed: int, 
     assert masked.dtype == logits.dtype
     expected = np.where(allowed, np.array(logits.astype(mx.float32)), -np.inf)
     assert np.array_equal(np.array(masked.astype(mx.float32)), expected)
-
-
-def test_a_row_without_a_mask_is_allowed_everything() -> None:
-    logits = mx.zeros((2, 40))
-    words = words_of(np.arange(40) % 2 == 0)
-    rows = [DrawRow(SamplingSettings(), 0, 0), DrawRow(SamplingSettings(), 0, 0, words=words)]
-    changed = processed(logits, rows)
-    assert changed[0].tolist() == [0.0] * 40
-    assert changed[1].tolist() == [0.0, -mx.inf] * 20

@@ -53,20 +53,6 @@ def test_numbers_are_uniform_along_every_argument(argument: str) -> None:
         assert is_likely(observed, np.full(BINS, 1 / BINS))
 
 
-@pytest.mark.parametrize("other", [(0, 1), (1, 0)])
-def test_neighbours_are_independent(other: tuple[int, int]) -> None:
-    for place in range(3):
-        pairs = [
-            (
-                numbers_of(chance(9, p, 0))[place],
-                numbers_of(chance(9, p + other[0], other[1]))[place],
-            )
-            for p in range(10000)
-        ]
-        cells = [int(a * 8) * 8 + int(b * 8) for a, b in pairs]
-        assert is_likely(np.bincount(cells, minlength=64), np.full(64, 1 / 64))
-
-
 def test_branches_draw_from_other_seeds() -> None:
     seeds = {derive_seed(seed, branch) for seed in (0, 1, -5, 2**90) for branch in range(50)}
     assert len(seeds) == 200

@@ -27,12 +27,18 @@ from mlxgen.sampling.candidates import best
 from mlxgen.sampling.sampler import KEPT
 
 from ..effort import tries
-from .mixed import EVERYTHING, MIXED, SPECIAL, assert_same, fields_of, logits_for, mixed_rows
 from .reference import (
+    EVERYTHING,
+    MIXED,
+    SPECIAL,
+    assert_same,
     counts_of,
     excludes,
+    fields_of,
     is_likely,
     listed,
+    logits_for,
+    mixed_rows,
     reference,
     reference_and_whether_sure,
     repeat,
@@ -111,18 +117,6 @@ def test_tokens_are_drawn_with_the_probabilities_of_the_reference(
     expected += p * reference(logits, chosen, **given_, xtc=True)
     assert observed[expected == 0].sum() == 0
     assert is_likely(observed, expected)
-
-
-def test_a_mask_and_the_draw_agree() -> None:
-    vocab = 203
-    allowed = np.random.default_rng(0).random(vocab) < 0.3
-    logits, chosen = spread(vocab, 0), SamplingSettings(temperature=1.5)
-    rows = [row._replace(words=words_of(allowed)) for row in rows_for(chosen, 10_000)]
-    observed = np.bincount(
-        np.array(Sampler(vocab).sample(repeat(logits, len(rows)), rows).token), minlength=vocab
-    )
-    assert is_likely(observed, reference(logits, chosen, allowed=allowed))
-    assert observed[~allowed].sum() == 0
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16])

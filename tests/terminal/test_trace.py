@@ -118,16 +118,6 @@ def test_what_is_taken_back_says_by_whom(events: Any) -> None:
     assert all(each["args"]["tokens"] >= 2 for each in rewinds if each["args"]["by"] == "caller")
 
 
-def test_a_batch_has_a_track_for_each_request_and_its_prompts_in_pieces(events: Any) -> None:
-    lm = mlxgen.load()
-    prompts = ["Once upon a time " * 3, "The capital of France"]
-    found = events(lm, lambda: list(lm.batch(prompts, max_tokens=4)))
-    requests = [name for name in names(found).values() if name.startswith("request")]
-    assert len(requests) == 2
-    assert of(found, "prefill")
-    assert len(of(found, "token")) == 8
-
-
 def test_nobody_is_told_if_nobody_watches() -> None:
     lm = Chatter().lm
     with lm.stream("x", max_tokens=2) as stream:

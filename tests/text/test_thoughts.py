@@ -96,15 +96,6 @@ def test_the_thinking_lasts_from_mark_to_mark(
     assert thoughts.is_over and not thoughts.is_open
 
 
-def test_what_may_begin_a_mark_is_undecided_until_it_cannot() -> None:
-    thoughts = Thoughts(OPENING)
-    undecided = []
-    for character in " <tx":
-        thoughts.advance(character)
-        undecided.append(thoughts.undecided)
-    assert undecided == [1, 2, 3, 0]
-
-
 # ---- stops --------------------------------------------------------------------------------------
 
 VOCABULARY = Vocabulary.of(alphabet_tokenizer(["<t>", "</t>", "</t>\n\nNo"]))

@@ -117,9 +117,10 @@ class Drawn:
         place = 0
         for handle in ready:
             logits, request = handle.logits, handle.request
+            draws = 1 if handle.guess is None else handle.draws
             if logits is None or logits.array is not self.logits:
                 continue
-            if logits.places[0] != place or place >= len(self.requests) or not handle.draws:
+            if logits.places[0] != place or place >= len(self.requests) or not draws:
                 return {}
             draw = self.requests[place]
             if (draw.seed, draw.position) != (request.seed, request.position):
@@ -127,7 +128,7 @@ class Drawn:
             if draw.attempt != request.attempt:
                 return {}
             due[handle] = place
-            place += handle.draws
+            place += draws
         return due if place == len(self.requests) else {}
 
     def inexact(self, row: int) -> bool:

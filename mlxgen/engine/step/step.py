@@ -296,20 +296,20 @@ class Loop:
         Those that something is drafted for wait until it is known, and run beside the next one.
         Returns the next draw, if nothing that the host decides goes into it.
         """
-        goes = [
-            handle
-            for handle in places
-            if handle not in drafting and (handle.kv.slot is not None or not _in_vain(handle))
-        ]
+        work = []
+        for handle, place in places.items():
+            if handle not in drafting and (handle.kv.slot is not None or not _in_vain(handle)):
+                work.append(Work(handle, [drawn.later(place)]))
         for handle in idle:
             self._propose(handle)
-        work = [Work(handle, [drawn.later(places[handle])]) for handle in goes]
         arrays = self.passes.run([*work, *map(Work.pending, idle)])
+        draws = []
         # Not if others are drawn after the next tokens as well
-        waits = idle or len(goes) < len(places)
-        if waits or any(h.is_ready for h in self.handles if h not in places):
-            goes = []
-        return self._submit(arrays, goes, [_blind_draws(handle) for handle in goes])
+        waits = idle or len(work) < len(places)
+        if not waits and not any(h.is_ready for h in self.handles if h not in places):
+            for handle in places:
+                draws.append(_blind_draws(handle))
+        return self._submit(arrays, list(places), draws)
 
     def _forward(self, handles: Sequence[Handle]) -> None:
         """Run what is pending, and drafts after it; the logits are submitted, with the draws from
@@ -325,16 +325,17 @@ class Loop:
             self.clock.timeline.did("run", requests=len(handles))
         arrived = [handle.arrive() for handle in handles]
         guesses = [handle.guess for handle in handles] if all(arrived) else []
-        self._blind = self._submit(
-            arrays, handles, [each.draws if each and each.free else [] for each in guesses]
-        )
+        draws = [each.draws if each and each.free else [] for each in guesses]
+        self._blind = self._submit(arrays, handles, draws) or self._blind
 
     def _submit(
         self, arrays: list[mx.array], handles: Sequence[Handle], draws: Sequence[list[DrawRow]]
     ) -> Drawn | None:
         """Submit the logits of a pass, or the draws from them if all are known."""
+        requests: list[DrawRow] = []
         if all(draws) and len(arrays) == 1:
-            requests = [draw for own in draws for draw in own]
+            for own in draws:
+                requests += own
             if requests and arrays[0].shape[0] == len(requests):
                 return self._drawn(arrays[0], handles, requests)
         mx.async_eval(arrays)

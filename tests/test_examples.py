@@ -10,7 +10,6 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +19,36 @@ import pytest
 import mlxgen
 
 EXAMPLES = Path(__file__).parent.parent / "scripts" / "examples"
-SHOWN: dict[str, Callable[[dict[str, Any]], None]] = {}
 
 
-def shows(check: Callable[[dict[str, Any]], None]) -> None:
-    """What an example of this name shows; it is given the names in its file."""
-    SHOWN[check.__name__] = check
+@pytest.fixture(scope="module")
+def lm() -> mlxgen.LanguageModel:
+    return mlxgen.load()
 
 
-@shows
-def decline_unlikely(names: dict[str, Any]) -> None:
+@pytest.fixture
+def names(
+    request: pytest.FixtureRequest, lm: mlxgen.LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    """The names in the file of the example that the test is called after; its ``main`` finds the
+    model loaded already."""
+    monkeypatch.setattr(mlxgen, "load", lambda: lm)
+    return runpy.run_path(str(EXAMPLES / f"{request.node.name.removeprefix('test_')}.py"))
+
+
+def test_decline_unlikely(names: dict[str, Any]) -> None:
     result, hook = names["main"]()
     jsonschema.validate(json.loads(result.text), names["SCHEMA"])
     assert hook.doubts and all(doubt.prob < names["LIKELY"] for doubt in hook.doubts)
     assert result.usage.redraws == len(hook.doubts) - sum(c.exhausted for c in result.chunks)
 
 
-@shows
-def as_it_means(names: dict[str, Any]) -> None:
+def test_as_it_means(names: dict[str, Any]) -> None:
     meant, drawn = names["main"](chains=24, each=(0, 8))
     assert abs(drawn[8] - meant) < abs(drawn[0] - meant) - 0.1
 
 
-@shows
-def revert_last_n(names: dict[str, Any]) -> None:
+def test_revert_last_n(names: dict[str, Any]) -> None:
     every, is_fine = names["EVERY"], names["is_fine"]
     found = [names["main"](seed) for seed in (1, 2)]
     assert any(held.reverted for held, _ in found)
@@ -55,8 +60,7 @@ def revert_last_n(names: dict[str, Any]) -> None:
             assert is_fine("".join(chunk.text for chunk in run)) or run[-1].exhausted
 
 
-@shows
-def uncertain_whitespace(names: dict[str, Any]) -> None:
+def test_uncertain_whitespace(names: dict[str, Any]) -> None:
     found = [names["main"](seed) for seed in (1, 2)]
     assert any(outcome.added for outcome in found)
     for outcome in found:
@@ -65,15 +69,13 @@ def uncertain_whitespace(names: dict[str, Any]) -> None:
         assert len(outcome.text) == len(outcome.without) + len(outcome.added)
 
 
-@shows
-def other_library(names: dict[str, Any]) -> None:
+def test_other_library(names: dict[str, Any]) -> None:
     texts = names["main"]()
     assert list(texts) == ["by hand", "lm-format-enforcer", "outlines-core"]
     assert all(re.fullmatch(names["PATTERN"], text) for text in texts.values())
 
 
-@shows
-def best_of_forks(names: dict[str, Any]) -> None:
+def test_best_of_forks(names: dict[str, Any]) -> None:
     common, candidates = names["main"]()
     assert len({candidate.text for candidate in candidates}) > 1
     assert all(candidate.text.startswith(common) for candidate in candidates)
@@ -82,8 +84,7 @@ def best_of_forks(names: dict[str, Any]) -> None:
     assert all(candidate.forward_passes <= candidate.tokens for candidate in candidates)
 
 
-@shows
-def session_batch(names: dict[str, Any]) -> None:
+def test_session_batch(names: dict[str, Any]) -> None:
     answer, listed, record, story = (row.session for row in names["main"]())
     assert "\n" not in answer.text
     prompt = answer.history[: answer.usage.prompt_tokens]
@@ -93,8 +94,7 @@ def session_batch(names: dict[str, Any]) -> None:
     assert story.finish_reason in ("stop", "length")
 
 
-@shows
-def own_loop(names: dict[str, Any]) -> None:
+def test_own_loop(names: dict[str, Any]) -> None:
     words, first, second = names["main"]()
     assert words in first.session.text and first.rewound == 0
     assert words not in second.session.text and second.rewound > 1
@@ -103,16 +103,14 @@ def own_loop(names: dict[str, Any]) -> None:
         assert alone.text == outcome.session.text
 
 
-@shows
-def yes_or_no(names: dict[str, Any]) -> None:
+def test_yes_or_no(names: dict[str, Any]) -> None:
     answer = names["main"]()
     between = {"yes": "! The", "no": ". Still, the"}[answer.is_known]
     wanted = f"Do I know it? {answer.is_known}{between} capital of France is {answer.city}."
     assert answer.text == wanted and answer.city == "Paris"
 
 
-@shows
-def numbered_list(names: dict[str, Any]) -> None:
+def test_numbered_list(names: dict[str, Any]) -> None:
     items, result = names["main"]()
     for number, (line, (beginning, pattern)) in enumerate(
         zip(result.text.splitlines(), names["ITEMS"].items(), strict=True), start=1
@@ -121,8 +119,7 @@ def numbered_list(names: dict[str, Any]) -> None:
         assert line == f"{number}. {beginning}{items[beginning]}."
 
 
-@shows
-def several_answers(names: dict[str, Any]) -> None:
+def test_several_answers(names: dict[str, Any]) -> None:
     run, stats = names["main"]()
     stories = {branch: result.text for branch, result in run.results.items()}
     end = stories.pop(())
@@ -131,8 +128,7 @@ def several_answers(names: dict[str, Any]) -> None:
     assert stats.steps < sum(len(result.tokens) for result in run.results.values())
 
 
-@shows
-def backtrack(names: dict[str, Any]) -> None:
+def test_backtrack(names: dict[str, Any]) -> None:
     found = [names["main"](seed) for seed in (1, 2)]
     assert any(len(tried) > 1 for tried, _, _ in found)
     for tried, screen, result in found:
@@ -141,16 +137,14 @@ def backtrack(names: dict[str, Any]) -> None:
         assert not any(map(names["will_do"], tried[:-1]))
 
 
-@shows
-def quotes(names: dict[str, Any]) -> None:
+def test_quotes(names: dict[str, Any]) -> None:
     found, text = names["main"]()
     assert len(found) == names["QUOTES"]
     assert all(quote and quote in names["TEXT"] for quote in found)
     assert re.findall('"([^"]*)"', text) == found
 
 
-@shows
-def tree_sampling(names: dict[str, Any]) -> None:
+def test_tree_sampling(names: dict[str, Any]) -> None:
     run = names["main"]()
     results = list(run.results.values())
     finished = [result for result in results if result.finish_reason == "filter"]
@@ -161,36 +155,25 @@ def tree_sampling(names: dict[str, Any]) -> None:
     assert run.stats.steps < sum(len(result.tokens) for result in results) / 2
 
 
-@shows
-def loops(names: dict[str, Any]) -> None:
+def test_loops(names: dict[str, Any]) -> None:
     text, deleted, usage = names["main"]()
     assert deleted and all(piece not in text for piece in deleted)
     assert usage.loops + bool(usage.looped) == len(deleted)
 
 
-@shows
-def checked_lines(names: dict[str, Any]) -> None:
+def test_checked_lines(names: dict[str, Any]) -> None:
     text, deleted, usage = names["main"]()
     sentences = text.split(".")[:-1]
     too_long = [sentence for sentence in sentences if len(sentence.split()) > names["MOST"]]
     assert deleted and bool(too_long) == bool(usage.violates)
 
 
-@pytest.fixture(scope="module")
-def lm() -> mlxgen.LanguageModel:
-    return mlxgen.load()
-
-
-@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py")))
-def test_an_example_shows_what_it_says(
-    name: str, lm: mlxgen.LanguageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mlxgen, "load", lambda: lm)
-    path = EXAMPLES / f"{name}.py"
-    SHOWN[name](runpy.run_path(str(path)))
-    text = path.read_text()
-    assert f".venv/bin/python scripts/examples/{name}.py\n" in text
-    assert len(text.splitlines()) <= 90
+def test_every_example_says_how_to_run_it_and_is_tested_here() -> None:
+    for path in EXAMPLES.glob("*.py"):
+        text = path.read_text()
+        assert f".venv/bin/python scripts/examples/{path.name}\n" in text
+        assert f"test_{path.stem}" in globals(), path.stem
+        assert len(text.splitlines()) <= 90
 
 
 def test_an_example_runs_as_a_program() -> None:

@@ -21,7 +21,7 @@ EVERY = 4  # tokens between two looks
 LONGEST = 1024  # tokens of a turn
 TURNS = 3
 LEAST = 16  # tokens of a loop in prose
-WORD = 64  # if a turn has fewer than ``LETTERS`` different letters, as a single word
+WORD = 64  # if a turn has fewer than ``LETTERS`` different letters, as a single word, or is blank
 PATIENT = 256  # in code, or if a turn has none: it may be a table, a matrix or a line
 LETTERS = 6
 HELD = 8  # tokens of a loop that wait, if a turn has not more
@@ -89,9 +89,12 @@ def _look(
         while start > base and history[start - 1] == history[start - 1 + period]:
             start -= 1
         turn, patience = history[end - period : end], LEAST
-        letters = {letter for letter in vocabulary.decode(turn).lower() if letter.isalpha()}
+        said = vocabulary.decode(turn).lower()
+        letters = {letter for letter in said if letter.isalpha()}
         text = transcript.decoder.slice(0, transcript.decoder.end(at))
-        if not letters or text.count(FENCE) % 2:
+        if said.isspace():
+            patience = WORD
+        elif not letters or text.count(FENCE) % 2:
             patience = PATIENT
         elif len(letters) < LETTERS:
             patience = WORD

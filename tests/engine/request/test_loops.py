@@ -111,6 +111,15 @@ def test_patterns_of_a_table_or_a_matrix_stay_but_not_for_ever(turn: str, least:
     assert result.text.endswith(END)
 
 
+@pytest.mark.parametrize("turn", ["\n", " ", "\n \n"])
+def test_blank_lines_go_on_for_a_while_and_no_longer(turn: str) -> None:
+    lm = parrot(turn).lm
+    assert lm.generate(PROMPT, loops="take back", max_tokens=60).usage.loops == 0
+    result = lm.generate(PROMPT, loops="take back", max_tokens=400)
+    assert result.usage.loops == 1 and result.text.endswith(END)
+    assert len(result.text) < 70 + len(END)
+
+
 def test_lists_that_go_on_stay() -> None:
     said = "".join(f"{n}. The animal of the number {n} is a cat.\n" for n in range(1, 30))
     chatter = Chatter(lambda message: said)

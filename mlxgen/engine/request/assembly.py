@@ -156,6 +156,7 @@ def _count(request: Request) -> None:
     """What draws depend on beside the logits: the tokens so far, as the sampling counts them."""
     sampling, tokens, base = request.options.sampling, plain(request.history), request.base
     request.counts = request.repetitions = request.aim = None
+    request.looks_back = sampling.penalises or sampling.avoids_repetitions or sampling.aims
     if sampling.penalises:
         request.counts = TokenCounts(tokens[:base], window=sampling.repetition_context_size)
         for token in tokens[base:]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...errors import RewindError, StateError
+from ...errors import StateError
 from .accept import end, put, take_back
 from .assembly import change, may_append_forced
 from .request import Request
@@ -23,17 +23,8 @@ def keep_only(request: Request, tokens: int | None, to: int | None) -> None:
 
     Raises ``RewindError`` for more than was generated here and may be taken back.
     """
-    have, least = request.position, max(request.first, request.outbox.shown)
-    target = have - tokens if tokens is not None else to
-    assert target is not None
-    if not least <= target <= have:
-        raise RewindError(
-            f"cannot go back to {target} tokens: there are {have}, of which {have - least} can be "
-            f"taken back; go back to {least} at the least. What was delivered stays, unless the "
-            "request had allow_retract",
-            possible=have - least,
-        )
-    take_back(request, have - target)
+    have = request.position
+    take_back(request, have - request.target_of(tokens, to, have, request.outbox.shown))
 
 
 def end_thinking(request: Request) -> None:

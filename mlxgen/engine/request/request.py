@@ -61,6 +61,8 @@ class Request:
     - ``constraint`` to ``retries``: the parts. ``counts`` and ``repetitions`` cover the prompt as
       well.
     - ``thinking``: how long to think before the answer; None: without a limit.
+    - ``looks_back``: whether each draw depends on the tokens before it, through penalties or
+      adaptive-p.
     - ``want``: what a draw has to report; hooks add to it what they look at.
     - ``steering``: how a controller wants the next token drawn.
     - ``finish_reason``, ``match``: why it has ended, and the stop that it ended with.
@@ -90,6 +92,7 @@ class Request:
     counts: TokenCounts | None = None
     repetitions: Repetitions | None = None
     aim: Aim | None = None
+    looks_back: bool = False
     appends_forced: bool = False
     position: int = 0
     closing: Closing | None = None
@@ -238,13 +241,6 @@ class Request:
         return self.position + 1 >= self.budget
 
     @property
-    def looks_back(self) -> bool:
-        """Whether each draw depends on the tokens before it, through penalties or adaptive-p."""
-        if self.counts is None and self.repetitions is None:
-            return self.aim is not None
-        return True
-
-    @property
     def is_healing(self) -> bool:
         """Whether the end of the prompt is still being spelled anew."""
         return self.healer is not None and not self.healer.done
@@ -286,21 +282,23 @@ class Request:
         )
         return goes_on(known, self.history, self.base)
 
-    def target_of(self, tokens: int | None, to: int | None, have: int) -> int:
-        """The number of tokens that a rewind keeps, for a caller who has seen ``have`` tokens.
+    def target_of(self, tokens: int | None, to: int | None, have: int, shown: int = 0) -> int:
+        """The number of tokens that a rewind keeps, for a caller who has seen ``have`` tokens, the
+        first ``shown`` of which have to stay.
 
-        Raises ``RewindError`` if that is less than the prefix or more than ``have``.
+        Raises ``RewindError`` if that is less than these or the prefix, or more than ``have``.
         """
         if (tokens is None) == (to is None):
             raise TypeError("expected either tokens=n or to=length; pass one of them")
-        target = have - tokens if tokens is not None else to
+        target, least = have - tokens if tokens is not None else to, max(self.first, shown)
         assert target is not None
-        if not self.first <= target <= have:
-            given = f", of which the first {self.first} are the prefix" if self.first else ""
+        if not least <= target <= have:
+            why = "are the prefix" if least == self.first else "stay, without allow_retract"
+            given = f", of which the first {least} {why}" if least else ""
             raise RewindError(
-                f"cannot rewind to length {target}: the length is {have}{given}; take back at most "
-                f"{have - self.first}",
-                possible=have - self.first,
+                f"cannot go back to {target} tokens: there are {have}{given}; take back at most "
+                f"{have - least}",
+                possible=have - least,
             )
         return target
 

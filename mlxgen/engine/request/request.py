@@ -294,10 +294,10 @@ class Request:
         assert target is not None
         if not least <= target <= have:
             why = "are the prefix" if least == self.first else "stay, without allow_retract"
-            given = f", of which the first {least} {why}" if least else ""
+            stays = f"; the first {least} {why}" if least else ""
             raise RewindError(
-                f"cannot go back to {target} tokens: there are {have}{given}; take back at most "
-                f"{have - least}",
+                f"cannot go back to {target} tokens: there are {have}, of which {have - least} can "
+                f"be taken back{stays}",
                 possible=have - least,
             )
         return target

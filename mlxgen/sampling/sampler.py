@@ -184,7 +184,7 @@ class Sampler:
             Method.COMPLETE if exact and method is Method.TRUNCATED else method,
             draws and group.excludes,
             draws and group.aims,
-            masked=any(row.words is not None for row in rows),
+            masked=bool([row for row in rows if row.words is not None]),
             changed=inputs[0] is not logits and (want.logprob or want.top > 0),
             final=want.candidates > 0 or (want.prob and not draws),
             own=want.logprob or want.top > 0,

@@ -26,7 +26,7 @@ _Step: TypeAlias = tuple[int, str, bytes, int]
 how many bytes were skipped so far at the start. The start lasts until a token with bytes has ended
 it: it is the leading space, and the bytes to skip."""
 _PLAIN = -1  # in place of the skipped bytes, after the start
-_END = itemgetter(0)
+_END, _TEXT = itemgetter(0), itemgetter(1)
 
 
 class TextDecoder(Steps[_Step]):
@@ -89,7 +89,7 @@ class TextDecoder(Steps[_Step]):
     @property
     def text(self) -> str:
         """All complete characters."""
-        return "".join([step[1] for step in self._steps])
+        return "".join(map(_TEXT, self._steps))
 
     def slice(self, start: int, stop: int) -> str:
         """``text[start:stop]`` for offsets from 0, in the time of that slice alone."""
@@ -102,7 +102,7 @@ class TextDecoder(Steps[_Step]):
             first = bisect_right(steps, start, key=_END)
         base = steps[first - 1][0]
         last = bisect_left(steps, stop, first, key=_END) + 1
-        return "".join([step[1] for step in steps[first:last]])[start - base : stop - base]
+        return "".join(map(_TEXT, steps[first:last]))[start - base : stop - base]
 
     def end(self, n: int = -1) -> int:
         """Characters complete after the first ``n`` tokens, by default after all."""

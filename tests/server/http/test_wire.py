@@ -1,4 +1,4 @@
-"""Bodies: what is read, what is refused, and how the reason says where."""
+"""Bodies and events: what is read, what is refused and where, and what goes over the line."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from mlxgen.server.errors import RequestError
+from mlxgen.server.reply import Aside, Sent
 from mlxgen.server.validation import parse_body
-from mlxgen.server.wire import ClientGone, check_headers, read_body
+from mlxgen.server.wire import ClientGone, check_headers, encode_events, read_body
 
 REFUSED = {
     b"": "Expecting value",
@@ -102,3 +103,16 @@ def test_a_body_over_the_limit_is_not_read_to_its_end() -> None:
 def test_a_client_that_hangs_up_is_no_error_of_the_request() -> None:
     with pytest.raises(ClientGone):
         reading([b"ab"], 100, gone=True)
+
+
+def test_an_event_that_says_its_type_is_named_and_others_are_not() -> None:
+    events = encode_events([{"type": "ping", "text": "a\nb"}, {"choices": []}, '{"choices":[]}'])
+    assert events == (
+        b'event: ping\ndata: {"type":"ping","text":"a\\nb"}\n\n'
+        b'data: {"choices":[]}\n\ndata: {"choices":[]}\n\n'
+    )
+
+
+def test_readers_that_keep_the_last_id_do_not_take_a_comment_for_an_event() -> None:
+    sent: list[Sent] = [Aside(": wait"), {"n": 1}, Aside("event: ping\ndata: {}")]
+    assert encode_events(sent) == b': wait\ndata: {"n":1}\n\nevent: ping\ndata: {}\n\n'

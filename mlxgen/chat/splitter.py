@@ -127,7 +127,7 @@ class Splitter:
         self._tools = reading.tools
         self._marks = marks
         self._trim = reading.trim
-        self._exact = reading.exact
+        self._reading = reading
         self._part = first_part(marks, reading.thinking)
         self._section: Section = "none"
         self._skips = self._part == "reasoning"  # whether white space starts this part
@@ -441,7 +441,7 @@ class Splitter:
     def _finder(self) -> _Finder:
         key = self._part, self._section != "none"
         if key not in self._finders:
-            self._finders[key] = _Finder(_edges(self._marks, self._tools, *key, exact=self._exact))
+            self._finders[key] = _Finder(_edges(self._reading, *key))
         return self._finders[key]
 
     @property
@@ -485,21 +485,19 @@ class _Finder:
         return start, mark
 
 
-def _edges(
-    marks: Marks, tools: ToolReader | None, part: str, section: bool, *, exact: bool
-) -> dict[str, str]:
+def _edges(reading: Reading, part: str, section: bool) -> dict[str, str]:
     """The marks that end a part, or begin a call in it, and to what they lead; ``section`` as in
     ``ToolReader.edges``."""
+    marks, tools = reading.marks, reading.tools
     edges = dict(marks.edges(None if tools is None else tools.format.starts).get(part, {}))
-    start, end = marks.think_start, marks.think_end
-    if exact and part == "content":
+    if part not in _KINDS or (reading.exact and part == "content"):
         return edges
-    if start and end and marks.initial is None and part in _KINDS:
-        edges.setdefault(start, "reasoning")
-        edges.setdefault(end, "content")
-    if tools is not None and part in _KINDS:
+    if marks.think_start and marks.think_end and marks.initial is None:
+        edges.setdefault(marks.think_start, "reasoning")
+        edges.setdefault(marks.think_end, "content")
+    if tools is not None:
         of_calls = tools.edges(part, section=section)
-        edges = {**of_calls, **edges, **{m: to for m, to in of_calls.items() if to == "end"}}
+        edges |= {mark: to for mark, to in of_calls.items() if to == "end" or mark not in edges}
     return edges
 
 

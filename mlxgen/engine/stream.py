@@ -114,7 +114,7 @@ class Stream(Pulled[Chunk, Chunk]):
                 each._handle.restart()
 
     @property
-    def joins(self) -> bool:
+    def _joins(self) -> bool:
         """Whether its next token may come in a step of another stream: it was asked for one, and
         has little to run."""
         handle = self._handle
@@ -367,8 +367,8 @@ class _Family:
             if each() is None:
                 kv.close()  # a slot is not free by itself
         self._members = [member for member in self._members if member[0]() is not None]
-        rows = [stream for stream in self if stream is one or stream.joins]
-        spare = self._spare() if len(rows) > 1 and one.joins else None
+        rows = [stream for stream in self if stream is one or stream._joins]
+        spare = self._spare() if len(rows) > 1 and one._joins else None
         if spare is None:
             return [one]
         for stream in rows:

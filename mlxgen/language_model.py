@@ -400,8 +400,9 @@ class LanguageModel:
 
         ``controller`` is a ``Controller``, whose ``mid_process`` decides on every token, or a
         ``Program``. The options are those of ``stream``, except the ones that take tokens back
-        on their own (``hooks``, ``banned``, ``close_json``, ``heal``), ``prefix`` and ``draft``.
-        Filters apply in addition to the controller's masks, and ``max_tokens`` to each branch.
+        on their own (``hooks``, ``banned``, ``close_json``), and ``prefix``. Filters apply in
+        addition to the controller's masks, and ``max_tokens`` to each branch. With ``heal``, what
+        comes first has to spell the prompt's end again.
 
         Raises ``OptionError``, ``PromptError`` or ``GrammarError`` if the prompt or an option is
         wrong.

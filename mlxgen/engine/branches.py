@@ -135,8 +135,11 @@ class Plan(Protocol[Made]):
         *,
         prompt: Sequence[Token],
         opens_text: bool,
+        removed: bytes = b"",
     ) -> Made:
-        """The root's controller. ``opens_text``: the prompt's end starts a new text."""
+        """The root's controller. ``opens_text``: the prompt's end starts a new text. ``removed``,
+        given only with ``heal``: the prompt's end that is not in ``prompt``, and that the first
+        tokens have to spell again."""
 
 
 class Decision(NamedTuple):

@@ -33,15 +33,11 @@ _REFUSED: Mapping[str, str] = {
     "hooks": "a controller decides on every token itself; use its observe method",
     "max_resample": "there are no hooks that could ask for another draw; leave it out",
     "banned": "a ban takes back tokens that the controller counts on; use its masks",
-    "heal": "let the controller's first branch backtrack into the prompt",
     "thinking_budget": "the end of the thinking would be forced; let the controller force it",
     "loops": "what repeats is taken back by the controller, if by anybody; leave it out",
     "close_json": "its way to an end and the controller's masks exclude each other; leave it out",
     "prefix": "pass these tokens with the prompt, or as ff_tokens of the first branch",
     "prompt_logprobs": "its branches may begin anywhere; score the prompt with lm.generate",
-    "draft": "the controller decides what follows a token; leave it out",
-    "num_draft_tokens": "nothing is drafted; leave it out",
-    "prediction": "nothing is drafted; leave it out",
     "allow_retract": "what a controller takes back is always retracted; leave it out",
 }
 
@@ -52,18 +48,20 @@ def control_options(given: Mapping[str, Any]) -> Options:
         value, own = given.get(name), name == "allow_retract"
         if value not in (None, (), [], "auto", "off") and value is not own:
             raise OptionError(name, f"cannot be used with a controller: {reason}")
-    return Options.of({**given, "allow_retract": True, "draft": "off"})
+    return Options.of({**given, "allow_retract": True})
 
 
 def bound_controller(controller: Plan[C] | C, request: Request, *, opens_text: bool) -> C:
     """The root's controller for a request; ``opens_text``: the prompt's end starts a new text."""
     root: Any = controller
     if hasattr(root, "bind"):
+        healed = {} if request.healer is None else {"removed": request.healer.removed}
         root = root.bind(
             request.vocabulary,
             request.vocab_size,
             prompt=tuple(plain(request.history)),
             opens_text=opens_text,
+            **healed,
         )
     if not callable(getattr(root, "mid_process", None)):
         raise OptionError(
@@ -136,6 +134,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         self._woken: deque[_Live] = deque()
         self._is_new = True  # no controller was asked yet, if tokens are pushed
         root = _Live((), scheduler.submit(request), controller, [])
+        root.handle.asks_each = True
         self._live: dict[Handle, _Live] = {root.handle: root}
         self._known: dict[Path, _Live] = {(): root}  # including those that have ended
 

@@ -114,11 +114,13 @@ class Guide:
     def fixed(self, text: str | Sequence[Token]) -> Awaited[None]:
         """Appends text, or tokens as they are. If the end of a text may be joined by what ``gen``
         writes after it, the model spells it anew."""
+        history = self._running.history
         if isinstance(text, str):
             tokens: Sequence[Token] = self.tokenize(text)
-            return Awaited(self._running, FIXED, lambda: put(0, tokens))
+            return Awaited(self._running, FIXED, lambda: put(0, history.after_prompt(tokens)))
         tokens = token_ids("text", text, self.vocab_size)
-        return Awaited(self._running, "fixed tokens", lambda: put(0, tokens))
+        whole = partial(history.after_prompt, tokens, as_text=False)
+        return Awaited(self._running, "fixed tokens", lambda: put(0, whole()))
 
     def gen(
         self,
@@ -278,10 +280,16 @@ class Program:
             )
 
     def bind(
-        self, vocabulary: Vocabulary, vocab_size: int, *, prompt: Sequence[Token], opens_text: bool
+        self,
+        vocabulary: Vocabulary,
+        vocab_size: int,
+        *,
+        prompt: Sequence[Token],
+        opens_text: bool,
+        removed: bytes = b"",
     ) -> Running:
         """The controller of the root, for one generation."""
-        history = BranchHistory(prompt, vocabulary, opens_text=opens_text)
+        history = BranchHistory(prompt, vocabulary, opens_text=opens_text, removed=removed)
         start = partial(begin, self.function)
         return Running(start, history, vocab_size, Variables(self.variables))
 

@@ -43,15 +43,24 @@ class Label:
 
 class BranchHistory:
     """The prompt and the generated tokens; ``base`` is how much of the prompt is left, and
-    ``fixed`` are the runs of text, from one length to another, that the model has not spelled."""
+    ``fixed`` are the runs of text, from one length to another, that the model has not spelled.
+    ``removed`` is the prompt's end that the first tokens spell again: it is no generated text."""
 
-    __slots__ = ("base", "fixed", "opens_text", "tokens", "vocabulary")
+    __slots__ = ("base", "fixed", "opens_text", "removed", "tokens", "vocabulary")
 
-    def __init__(self, prompt: Sequence[Token], vocabulary: Vocabulary, *, opens_text: bool):
+    def __init__(
+        self,
+        prompt: Sequence[Token],
+        vocabulary: Vocabulary,
+        *,
+        opens_text: bool,
+        removed: bytes = b"",
+    ):
         self.tokens = History(prompt)
         self.base = len(self.tokens)
         self.vocabulary = vocabulary
         self.opens_text = opens_text
+        self.removed = removed
         self.fixed: list[tuple[int, int]] = []
 
     def apply(self, back: int, appended: Sequence[Token]) -> None:
@@ -78,10 +87,24 @@ class BranchHistory:
     @property
     def text(self) -> str:
         """The text of the generated tokens, as far as characters are complete."""
-        decoder = TextDecoder(self.vocabulary, strip=self.opens_text)
+        decoder = TextDecoder(self.vocabulary, strip=self.opens_text, skip=len(self.removed))
         for token in self.tokens[self.base :]:
             decoder.advance(token)
         return decoder.text
+
+    @property
+    def unspelled(self) -> bytes:
+        """What of the prompt's end is still to be spelled again."""
+        return self.removed[len(self._bytes(self.tokens[self.base :])) :] if self.removed else b""
+
+    def after_prompt(self, tokens: Sequence[Token], *, as_text: bool = True) -> Sequence[Token]:
+        """A run, after what of the prompt's end is still to be spelled; with ``as_text``, both are
+        spelled together."""
+        if not (left := self.unspelled):
+            return tokens
+        if as_text:
+            return self.vocabulary.continue_with(left + self._bytes(tokens))
+        return [*self.vocabulary.continue_with(left), *tokens]
 
     def label(self) -> Label:
         tokens = self.tokens
@@ -142,13 +165,14 @@ def gen(
     A ``Session`` has the rules; here they become branches. When it is done, the history ends with
     exactly the tokens of its text: a stop is taken back with everything after it, and an end token
     is never appended. Of the fixed text at the end, the tokens that it may join are taken back
-    first and spelled anew.
+    first and spelled anew, and so is what of the prompt's end is still to be spelled.
     """
     vocabulary = history.vocabulary
     opens = history.opens_text and len(history.tokens) == history.base
     session, removed, back = None, b"", 0
-    if max_tokens != 0 and history.newest:
-        end = history.tokens[-1 - history.newest :]
+    unspelled = history.after_prompt(())
+    if max_tokens != 0 and (unspelled or history.newest):
+        end = [*history.tokens[-1 - history.newest :], *unspelled]
         kept, removed = heal_plan(vocabulary, end)
         if removed:
             back = len(end) - len(kept)  # tokens that are spelled anew
@@ -157,6 +181,10 @@ def gen(
                 session.mask()
             except DeadEndError:  # what the filters want does not join it
                 session, removed, back = None, b"", 0
+        if unspelled:
+            if run := unspelled[: len(unspelled) - back]:
+                yield [Branch(ff_tokens=[run])]
+            back = 0  # the others are not there
     if session is None:
         last = None if opens else history.tokens[-1:]
         session = _session(history, vocab_size, filters, stop, max_tokens, last)

@@ -68,10 +68,8 @@ def test_a_controller_that_gets_no_further_is_given_up(monkeypatch: pytest.Monke
     [
         {"hooks": print},
         {"banned": "x"},
-        {"heal": True},
         {"close_json": True, "filters": mlxgen.JsonObject()},
         {"prefix": [1]},
-        {"draft": "ngram"},
         {"max_resample": 3},
         {"allow_retract": False},
     ],

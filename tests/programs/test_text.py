@@ -10,9 +10,19 @@ from typing import Any
 import pytest
 
 import mlxgen
-from mlxgen import DeadEndError, GrammarError, Guide, OptionError, Program, StateError
+from mlxgen import (
+    Branch,
+    DeadEndError,
+    FilterError,
+    GrammarError,
+    Guide,
+    OptionError,
+    Program,
+    StateError,
+)
+from mlxgen.programs.guide import ProgramFunction
 from tests.fakes import sentencepiece_tokenizer
-from tests.fakes.controllers import finish
+from tests.fakes.controllers import Recited, finish
 from tests.fakes.speaking import END, PROMPT, Speaker, reciter, talker
 from tests.programs.helpers import carry_out, letters, text_of
 
@@ -411,7 +421,7 @@ def test_the_first_piece_of_a_chat_answer_loses_its_space_as_the_text_does() -> 
     assert run.results[()].text == "the the"
 
 
-def indented() -> Speaker:
+def indented(**options: Any) -> Speaker:
     """It knows a line end and four spaces as one token, and ends at once after a line end alone."""
 
     def say(self: Speaker, generated: list[int]) -> list[int]:
@@ -424,7 +434,7 @@ def indented() -> Speaker:
             return [ord(" ")]
         return [ord("1")] if text.endswith(" ") else [self.end]
 
-    return Speaker(["\n    ", "return"], say)
+    return Speaker(["\n    ", "return"], say, **options)
 
 
 def test_fixed_text_is_joined_by_what_is_generated_after_it() -> None:
@@ -513,3 +523,67 @@ def test_a_fork_after_fixed_text_joins_it_in_each_branch() -> None:
 
     run = carry_out(program, indented())
     assert {result.text for result in run.results.values()} == {"def f():\n    return 1"}
+
+
+# ---- a prompt that is healed
+
+
+async def generated(g: Guide) -> tuple[str, str]:
+    return await g.gen(), g.text
+
+
+async def fixed_first(g: Guide) -> tuple[str, str]:
+    await g.fixed("    ret")
+    return await g.gen(), g.text
+
+
+async def fixed_tokens_first(g: Guide) -> tuple[str, str]:
+    await g.fixed(g.tokenize("    "))
+    return await g.gen(), g.text
+
+
+async def sampled_first(g: Guide) -> tuple[str, str]:
+    await g.token()
+    return await g.gen(), g.text
+
+
+async def forked_first(g: Guide) -> tuple[str, str]:
+    fork = await g.fork(2)
+    if fork.index:
+        await g.fixed("    ")
+    return await g.gen(), g.text
+
+
+@pytest.mark.parametrize(
+    "program", [generated, fixed_first, fixed_tokens_first, sampled_first, forked_first]
+)
+def test_a_healed_prompt_is_joined_and_is_no_part_of_the_text(program: ProgramFunction) -> None:
+    speaker = indented(prompt_length=0)
+    run = speaker.lm.control("def f():\n", Program(program), heal=True, max_tokens=40)
+    texts = finish(run)
+    assert set(texts.values()) == {"    return 1"}
+    for name, result in run.results.items():
+        text, whole = run.controller_of(name).value  # type: ignore[attr-defined]
+        assert whole == "    return 1" and whole.endswith(text)
+        spelled = speaker.vocabulary.decode(result.tokens)
+        assert spelled == "\n    return 1"
+    joined = program in (generated, sampled_first, forked_first)
+    assert (speaker.token("\n    ") in run.results[()].tokens) == joined
+
+
+def test_the_end_of_a_prompt_stays_if_the_filters_do_not_join_it() -> None:
+    async def program(g: Guide) -> str:
+        return await g.gen(regex="pass")
+
+    run = indented(prompt_length=0).lm.control("def f():\n", Program(program), heal=True)
+    assert finish(run) == {(): "pass"}
+
+
+def test_a_controller_may_sample_only_what_heals_the_prompt() -> None:
+    speaker = indented(prompt_length=0)
+    free = Branch(sample_mask=range(speaker.lm.vocab_size))
+    run = speaker.lm.control("def f():\n", Recited([free]), heal=True)
+    assert finish(run) == {(): "    return 1"}
+    run = speaker.lm.control("def f():\n", Recited([Branch(ff_tokens=[[65]])]), heal=True)
+    with pytest.raises(FilterError, match="healing"):
+        finish(run)

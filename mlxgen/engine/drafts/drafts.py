@@ -102,6 +102,7 @@ class Drafts:
         "_counts",
         "_expected",
         "_saw",
+        "_spent",
         "drafters",
         "most",
         "turn",
@@ -116,6 +117,7 @@ class Drafts:
         self._counts: dict[str, DraftCount] = {}
         self._expected: Drafter | None = None  # the next step waits for its tokens to be known
         self._saw = DraftCount(0, 0)  # in the step whose turn it is
+        self._spent: list[float] = []  # seconds of its steps so far, if its draft takes several
         self.most = most
         self.turn: Drafter | None = None
         self.wanted = wanted
@@ -163,7 +165,7 @@ class Drafts:
 
     def propose(self, request: Request, rows: int, step: float) -> Guess | None:
         """What is drafted after the history; ``None``: nothing."""
-        self.turn, self._expected = self._expected, None
+        self.turn, self._expected, self._spent = self._expected, None, []
         left = request.budget - request.position - 1
         if left <= 0 or not self._may(rows, step) or not is_foreseeable(request):
             return None
@@ -192,12 +194,20 @@ class Drafts:
             counts = DraftCount(before.proposed + proposed, before.accepted + accepted)
             self._counts[self.turn.name], self._saw = counts, DraftCount(proposed, accepted)
 
-    def took(self, seconds: float, step: float) -> None:
-        """Note the seconds of a step, and of a plain ``step`` of as many rows; 0: nobody knows."""
+    def took(self, seconds: float, step: float, *, goes_on: bool = False) -> None:
+        """Note the seconds of a step, and of a plain ``step`` of as many rows; 0: nobody knows.
+
+        ``goes_on``: the next step counts for the same draft.
+        """
+        self._spent.append(seconds)
+        if goes_on:
+            return
         drafter, self.turn = self.turn, None
         (proposed, accepted), self._saw = self._saw, DraftCount(0, 0)
+        spent, self._spent = self._spent, []
         if drafter is not None:
-            drafter.policy.saw(proposed, accepted, seconds / step if step else 0.0)
+            known = step and all(spent)
+            drafter.policy.saw(proposed, accepted, sum(spent) / step if known else 0.0)
 
     # ---- all of them -----------------------------------------------------------------------
 

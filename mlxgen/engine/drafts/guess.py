@@ -61,6 +61,32 @@ class Guess:
             self.draws = walk(request, lambda draw: next(following, None))
 
 
+class Kept:
+    """Drafted tokens that have run, of a request whose draws are decided one by one.
+
+    Their logits stay while what is drawn is what was drafted. ``start``: the length of the history
+    before the first of them. ``seen`` were verified so far, and ``stood`` of these.
+    """
+
+    __slots__ = ("guess", "seen", "start", "stood")
+
+    def __init__(self, guess: Guess, start: int) -> None:
+        self.guess = guess
+        self.start = start
+        self.seen = self.stood = 0
+
+    def drafted(self, length: int) -> Token | None:
+        """What was drafted after so many tokens of the history; ``None``: nothing."""
+        tokens, at = self.guess.tokens, length - self.start
+        return tokens[at] if at < len(tokens) else None
+
+    def verify(self, drafted: Token | None, token: Token) -> bool:
+        """Note what was drawn; whether the logits after it are there."""
+        self.seen += drafted is not None
+        self.stood += token == drafted
+        return token == drafted
+
+
 def walk(request: Request, choose: Next) -> list[DrawRow]:
     """The draws at the end of the history and after each token that ``choose`` gives.
 

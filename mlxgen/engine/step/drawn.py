@@ -21,7 +21,7 @@ from ...errors import ModelError
 from ...sampling import CANDIDATES, DrawRow, Sampler, Want
 from ...tokens import Token
 from ..chunk import Chunk, Rejected
-from ..drafts.guess import Guess
+from ..drafts.guess import Guess, Kept
 from ..kv import Fed, Later, Unread
 from ..kv.held import HERE, Here
 from ..request.accept import accept
@@ -271,10 +271,12 @@ def accept_draws(handle: Handle, tokens: list[Token], drawn: Drawn, place: int) 
     handle.flat = SORTED_DRAWS if place in drawn.redrawn else max(0, handle.flat - 1)
     chunks: list[Chunk] = []
     try:
-        if handle.guess is None:
-            _accept_one(handle, tokens[place], DrawnView(drawn, place))
-        else:
+        if handle.guess is not None:
             _accept_guess(handle, handle.guess, tokens, drawn, place, chunks)
+        elif handle.kept is not None:
+            _accept_kept(handle, handle.kept, tokens[place], DrawnView(drawn, place))
+        else:
+            _accept_one(handle, tokens[place], DrawnView(drawn, place))
     except Exception as error:
         handle.forget()
         return Event(handle, [*chunks, *handle.take()], error)  # with what was accepted before it
@@ -292,6 +294,20 @@ def _accept_one(
     if token < 0:
         token = view.token  # raises
     return accept(handle.request, token, view, drafter=drafter, missed=missed)
+
+
+def _accept_kept(handle: Handle, kept: Kept, token: Token, view: DrawnView) -> None:
+    """Decide on one draw; if it gives what was drafted, the next one needs no pass."""
+    drafted = kept.drafted(len(handle.history))
+    stands = kept.verify(drafted, token)
+    missed = None
+    if not stands:
+        handle.kept = None
+        handle.drafts.saw(kept.seen, kept.stood)
+        if drafted is not None and handle.request.options.top_logprobs is not None:
+            missed = Rejected(drafted, "draft", kept.guess.drafter)
+    drafter = kept.guess.drafter if stands else ""
+    _accept_one(handle, token, view, drafter=drafter, missed=missed)
 
 
 def _accept_guess(

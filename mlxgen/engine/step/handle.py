@@ -17,7 +17,7 @@ from ...images import plain
 from ...tokens import Token
 from ..chunk import Alternative, Chunk, Progress, PromptScore, Usage
 from ..drafts.drafts import Drafts
-from ..drafts.guess import Guess
+from ..drafts.guess import Guess, Kept
 from ..history import History
 from ..kv import KV
 from ..request.accept import end, start, take
@@ -44,6 +44,7 @@ class Handle:
 
     - ``kv``: its KV cache, alone or in a batch. ``drafts``: name tokens that may come next.
     - ``logits``: where those for the next position may be, and for each drafted one of ``guess``.
+    - ``asks_each``: a controller decides on each of its draws. What was drafted for it is ``kept``.
     - ``ahead``: the same after tokens that are not known yet.
     - ``pending``: what the model has to run before the next draw, since ``align``.
     - ``flat``: draws left that sort the vocabulary at once, after one whose candidates fell
@@ -64,6 +65,8 @@ class Handle:
         self.ahead: Logits | None = None
         self.pending: list[Token] = []
         self.guess: Guess | None = None
+        self.asks_each = False
+        self.kept: Kept | None = None
         self.flat = 0
         self.passes = 0
         self.cached = 0
@@ -87,6 +90,11 @@ class Handle:
     def is_ready(self) -> bool:
         """Whether the logits for the next position are at hand."""
         return self.logits is not None and self.logits.of(self.history, self.kv)
+
+    @property
+    def is_drafted(self) -> bool:
+        """Whether its cache holds tokens that were drafted."""
+        return self.guess is not None or self.kept is not None
 
     @property
     def draws(self) -> int:
@@ -161,12 +169,15 @@ class Handle:
         """
         logits = self.logits
         if logits is None or not logits.of(self.history, self.kv):
-            self.logits = self.guess = None
+            if self.kept is not None:  # the controller went another way
+                self.drafts.saw(self.kept.seen, self.kept.stood)
+                self.drafts.turn = None
+            self.logits = self.guess = self.kept = None
             most = self.scores.done - 1 if self.scores is not None and self.is_scored else None
             self.pending = self.kv.align(self.history, most)  # less, if scores were cut off
         else:
             self.pending = []
-            if self.guess is None and self.kv.length > len(self.history):
+            if not self.is_drafted and self.kv.length > len(self.history):
                 self.kv.align(self.history, len(self.history))
         return self.pending
 
@@ -176,12 +187,14 @@ class Handle:
         if ahead is None or not ahead.of(self.history, self.kv):
             return False
         self.logits, self.pending = ahead, []
+        if self.asks_each and self.guess is not None:
+            self.kept, self.guess = Kept(self.guess, len(self.history)), None
         return True
 
     def forget(self) -> None:
         """Back to where the history ends, whatever was submitted."""
         self.request.rewind(len(self.history))
-        self.logits = self.ahead = self.guess = None
+        self.logits = self.ahead = self.guess = self.kept = None
 
     def restart(self) -> None:
         """Hold nothing on the device any more: the whole history is to be run again."""
@@ -190,7 +203,7 @@ class Handle:
         if self.scores is not None:
             self.scores.restart()
         self.cached = 0
-        self.logits = self.ahead = self.guess = None
+        self.logits = self.ahead = self.guess = self.kept = None
 
     def distrust(self) -> None:
         """Restart after a pass failed, without the drafters that may be why."""
@@ -205,6 +218,7 @@ class Handle:
             twin.restart()
         else:
             twin.logits = self.logits  # what is drafted stays with this one
+        twin.asks_each = self.asks_each
         twin.started = self.started and twin._began
         twin.scores = None  # they are delivered once
         twin.faults = self.faults
@@ -215,7 +229,7 @@ class Handle:
         end(self.request, "cancelled")
         if not self.closed:
             self.drafts.learn(self.history)
-        self.logits = self.ahead = self.guess = None
+        self.logits = self.ahead = self.guess = self.kept = None
         self.kv.close()
         self.closed = True
 

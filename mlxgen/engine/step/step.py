@@ -197,8 +197,9 @@ class Loop:
         for handle, place in places.items():
             events.append(accept_draws(handle, tokens, drawn, place))
             if handle.drafts.turn is not None:
-                steps = 2 if handle in beside else 1
-                handle.drafts.took(steps * seconds, self._company()[1])
+                steps, goes_on = 2 if handle in beside else 1, handle.kept is not None
+                handle.drafts.took(steps * seconds, self._company()[1], goes_on=goes_on)
+                self._drafted |= goes_on
         if timeline is not None:
             timeline.did("accept")
         arrived = [handle.arrive() for handle in (*places, *idle)]
@@ -232,7 +233,7 @@ class Loop:
         requests: list[DrawRow] = []
         places: dict[Handle, int] = {}
         for handle in ready:
-            if handle.guess is not None:
+            if handle.is_drafted:
                 _read(handle)
             try:
                 if handle.guess is not None:
@@ -349,7 +350,7 @@ class Loop:
         drafting = set()
         for handle in handles:
             drafts = handle.drafts
-            if handle.guess is not None or (
+            if handle.is_drafted or (
                 drafts.drafters and drafts.expects(handle.request, *self._company())
             ):
                 drafting.add(handle)
@@ -425,8 +426,9 @@ def _in_vain(handle: Handle) -> bool:
 
 def _read(handle: Handle) -> None:
     """Wait for what is drafted: what this raises is not the request's."""
-    if handle.guess is not None and not handle.guess.free:
-        _ = handle.guess.tokens
+    guess = handle.guess if handle.kept is None else handle.kept.guess
+    if guess is not None and not guess.free:
+        _ = guess.tokens
 
 
 def _blind_draws(handle: Handle) -> list[DrawRow]:

@@ -15,19 +15,25 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from mlx_lm.models.cache import ArraysCache, KVCache
 
 import mlxgen
-from mlxgen import LanguageModel, Rejected
+from mlxgen import Branch, LanguageModel, Rejected
 from mlxgen.engine.drafts.drafts import Drafter, Drafts
 from mlxgen.engine.options import Options
 from mlxgen.engine.step.handle import Handle
 from mlxgen.sampling import PostSamplingResult
 from mlxgen.tokens import Token
+from tests.engine.control_reference import Wild
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds
+from tests.fakes.controllers import Recited, check_integrity
 from tests.fakes.drafting import Absurd, Broken, Goes, Told, ToldOther
 from tests.fakes.speaking import Hall, Speaker
+
+from ...effort import tries
 
 LETTERS = b"abcdefgh"
 PROMPT = list(b"abcabdabcab")
@@ -171,6 +177,51 @@ def test_the_text_is_the_same_whoever_drafts(name: str, kind: str, temperature: 
     if name == "plain" and not temperature:
         assert {d for d in DRAFTS if handles[d].drafts.counts} == {*DRAFTS} - {"off"}
         assert handles["right"].passes < 10 < handles["off"].passes
+
+
+@pytest.mark.parametrize("kind", CACHES)
+@given(numbers=st.lists(st.integers(0, 719), min_size=1, max_size=30), greedy=st.booleans())
+@settings(max_examples=tries(60))
+def test_a_random_controller_gets_the_same_tokens_whoever_drafts(
+    kind: str, numbers: list[int], greedy: bool
+) -> None:
+    lm = babbler(make_cache=CACHES[kind]).lm
+    lm.draft = babbler(noise=4).lm
+    use(lm, likeliest)
+
+    def told(drafts: str) -> dict[Any, Any]:
+        wild = Wild(tuple(numbers), tuple(LETTERS), lm.vocab_size, list(PROMPT))
+        warm = 0 if greedy else 1.0
+        run = lm.control(PROMPT, wild, max_tokens=20, seed=5, temperature=warm, **asked(lm, drafts))
+        for _ in run:
+            check_integrity(run)
+        return {name: (each.tokens, each.finish_reason) for name, each in run.results.items()}
+
+    wanted = told("off")
+    for drafts in ("text", "model", "right", "half right", "nonsense", "absurd"):
+        assert told(drafts) == wanted
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_what_a_controller_samples_needs_no_pass_if_it_was_drafted(kind: str) -> None:
+    lm = babbler(make_cache=CACHES[kind]).lm
+    use(lm, likeliest)
+    free = [Branch(sample_mask=range(lm.vocab_size))]
+
+    def told(drafts: str) -> tuple[list[Token], mlxgen.Usage, list[str]]:
+        run = lm.control(PROMPT, Recited(free), max_tokens=28, temperature=0, **asked(lm, drafts))
+        drafters = [chunk.drafter for _, chunk in run]
+        return list(run.results[()].tokens), run.results[()].usage, drafters
+
+    tokens, plain, _ = told("off")
+    drafted, usage, drafters = told("right")
+    assert drafted == tokens
+    assert plain.forward_passes > 27 > 8 > usage.forward_passes
+    assert usage.accepted_draft_tokens == usage.drafted_tokens > 20
+    assert drafters.count("told") == usage.accepted_draft_tokens
+    drafted, usage, _ = told("half right")
+    assert drafted == tokens
+    assert 0 < usage.accepted_draft_tokens < usage.drafted_tokens
 
 
 @pytest.mark.slow

@@ -81,12 +81,12 @@ def _is_frozen(kind: type) -> bool:
 class Steps(Generic[S]):
     """The base of parts whose whole state is a list: what holds at first, and after each step.
 
-    ``TABLES`` are the fields that never change, which copies share.
+    ``_TABLES`` are the fields that never change, which copies share.
     """
 
     __slots__ = ("_steps",)
 
-    TABLES: ClassVar[tuple[str, ...]] = ()
+    _TABLES: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, first: S) -> None:
         self._steps = [first]
@@ -103,4 +103,4 @@ class Steps(Generic[S]):
 
     def fork(self) -> Self:
         """An independent copy."""
-        return forked(self, shared=self.TABLES)
+        return forked(self, shared=self._TABLES)

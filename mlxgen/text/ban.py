@@ -53,7 +53,7 @@ class BanMatcher(Steps[_Step]):
 
     __slots__ = ("_expressions", "_literals", "_stands")
 
-    TABLES = ("_literals", "_expressions", "_stands")
+    _TABLES = ("_literals", "_expressions", "_stands")
 
     def __init__(
         self,

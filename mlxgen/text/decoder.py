@@ -40,7 +40,7 @@ class TextDecoder(Steps[_Step]):
 
     __slots__ = ("_skip", "_strip", "_texts", "_vocabulary")
 
-    TABLES = ("_vocabulary", "_texts")
+    _TABLES = ("_vocabulary", "_texts")
 
     def __init__(self, tokenizer: Any, *, strip: bool = True, skip: int = 0) -> None:
         self._vocabulary = Vocabulary.of(tokenizer)

@@ -49,7 +49,7 @@ class Healer(Steps[int]):
 
     __slots__ = ("_passable", "_vocabulary", "removed")
 
-    TABLES = ("_vocabulary",)
+    _TABLES = ("_vocabulary",)
 
     def __init__(self, vocabulary: Vocabulary, removed: bytes) -> None:
         self.removed = removed

@@ -48,7 +48,7 @@ class StopMatcher(Steps[_Step]):
 
     __slots__ = ("_strings", "_tokens")
 
-    TABLES = ("_strings", "_tokens")
+    _TABLES = ("_strings", "_tokens")
 
     def __init__(
         self,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections import Counter
 from typing import Any
 
 import pytest
 
 import mlxgen
+from mlxgen.tokens import Token
+from tests.fakes.speaking import Speaker
 
 OPTIONS: dict[str, Any] = {"seed": 4, "max_tokens": 12, "ignore_eos": True}
 
@@ -50,6 +55,40 @@ def test_power_prefers_texts_that_are_likely_as_a_whole(lm: mlxgen.LanguageModel
         return sum(chunk.logprob or 0.0 for result in results for chunk in result.chunks)
 
     assert likelihood(4.0) > likelihood(1.0)
+
+
+ODDS = {ord("a"): (4.0, 1.0, 1.0), ord("b"): (0.5, 1.0, 3.0), 0: (0.0, 1.5, 1.0)}
+"""By the last letter, the logits of a, b and c."""
+
+
+def test_with_moves_texts_come_as_often_as_the_model_means_them() -> None:
+    """All texts of a small grammar are counted. Ideal draws would be at a distance of 0.05."""
+
+    def say(self: Speaker, tokens: list[Token]) -> dict[Token, float]:
+        return dict(zip(b"abc", ODDS[tokens[-1] if tokens else 0], strict=True))
+
+    def meant(text: str) -> float:
+        total, last = 0.0, 0
+        for letter in text.encode():
+            logits = ODDS[last]
+            total += logits[letter - ord("a")] - math.log(sum(map(math.exp, logits)))
+            last = letter
+        return math.exp(total)
+
+    texts = ["aaaaa", *("b" + "".join(rest) for rest in itertools.product("ab", repeat=4))]
+    whole = sum(map(meant, texts))
+    expected = {text: meant(text) / whole for text in texts}
+    lm = Speaker([], say, prompt_length=1).lm
+
+    def distance(moves: int, chains: int = 80) -> float:
+        """The total variation between what comes and what is meant."""
+        filters = mlxgen.Regex("aaaaa|b[ab]{4}")
+        results = lm.resampled("x", moves=moves, chains=chains, seed=3, filters=filters)
+        counts = Counter(result.text for result in results)
+        assert set(counts) <= set(texts)
+        return sum(abs(counts[text] / chains - share) for text, share in expected.items()) / 2
+
+    assert distance(0) > 0.45 > distance(3) > 0.2 > distance(16)
 
 
 @pytest.mark.parametrize(

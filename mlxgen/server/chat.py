@@ -24,7 +24,7 @@ from ..images import plain
 from ..tokens import Token
 from .ask import Ask, Question, planned
 from .bodies import read
-from .conversation import of_chat
+from .conversation import CHAT_ROLES, message_schema, of_chat
 from .errors import RequestError, as_request_error
 from .fields import Alternatives, Body, Budget, Json, about, limit_of, option
 from .generation import GenerationRequest, ask_of_generation, form_of, keep_of
@@ -85,7 +85,8 @@ ToolChoice: TypeAlias = (
 
 
 Messages: TypeAlias = Annotated[
-    list[Json], Field(min_length=1, description="the conversation so far")
+    list[Annotated[Json, message_schema(CHAT_ROLES)]],
+    Field(min_length=1, description="the conversation so far"),
 ]
 
 

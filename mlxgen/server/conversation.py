@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple, TypeAlias
 
+from pydantic import WithJsonSchema
+
 from ..chat.calls.values import returned
 from ..chat.template.telling import Content, joined
 from ..images import Address
@@ -194,6 +196,13 @@ def _pieces(
     return [piece for piece in told if piece is not None]
 
 
+def message_schema(roles: Sequence[str]) -> WithJsonSchema:
+    """What a client is told of the form of a message; the rest of it is read here."""
+    content = {"description": "a text, or a list of parts"}
+    properties = {"role": {"type": "string", "enum": list(roles)}, "content": content}
+    return WithJsonSchema({"type": "object", "properties": properties, "required": ["role"]})
+
+
 def _newest(pieces: Sequence[Any]) -> int:
     """The index of the newest message if the user says it, or -1."""
     return len(pieces) - 1 if pieces and pieces[-1].get("role") == "user" else -1
@@ -201,7 +210,7 @@ def _newest(pieces: Sequence[Any]) -> int:
 
 # ---- chat completions ----------------------------------------------------------------------------
 
-_CHAT_ROLES = (*_SYSTEM, "user", "assistant", "tool", "function")
+CHAT_ROLES = (*_SYSTEM, "user", "assistant", "tool", "function")
 
 
 def of_chat(messages: Sequence[Json]) -> Conversation:
@@ -212,7 +221,7 @@ def of_chat(messages: Sequence[Json]) -> Conversation:
     newest = _newest(messages)
     for i, message in enumerate(messages):
         at = f"messages[{i}]"
-        role = _one_of(message, "role", _CHAT_ROLES, at)
+        role = _one_of(message, "role", CHAT_ROLES, at)
         if i == newest and "content" not in message:  # it may be misspelt
             _need(message, "content", str, at)
         kinds = ("text", "refusal") if role == "assistant" else ("text", "refusal", "image_url")
@@ -268,6 +277,8 @@ def _chat_calls(message: Json, i: int) -> list[Json]:
 
 # ---- Messages ------------------------------------------------------------------------------------
 
+MESSAGES_ROLES = ("user", "assistant", "system")
+
 
 def of_messages(system: Any, messages: Sequence[Json]) -> Conversation:
     """That of ``system`` and ``messages`` of Anthropic's Messages API; raises ``RequestError``."""
@@ -279,7 +290,7 @@ def of_messages(system: Any, messages: Sequence[Json]) -> Conversation:
         told.append({"role": "system", "content": "\n\n".join(texts)})
     newest = _newest(messages)
     for i, message in enumerate(messages):
-        role = _one_of(message, "role", ("user", "assistant", "system"), f"messages[{i}]")
+        role = _one_of(message, "role", MESSAGES_ROLES, f"messages[{i}]")
         blocks, at = message.get("content") or "", f"messages[{i}].content"
         if isinstance(blocks, str):
             blocks = [{"type": "text", "text": blocks}] if blocks else []

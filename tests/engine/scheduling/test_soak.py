@@ -218,7 +218,7 @@ def test_a_thousand_short_requests_leave_nothing_behind() -> None:
     assert last.inside == first.inside == [0] * 4
     assert last.cached <= 60_000
     assert last.traces <= KEPT
-    # A request's KV takes 2,048 bytes at least; 128 compiled draws with their constants are kept
-    assert last.active <= first.active + 60_000 + 40_000
+    # The KV of a request takes 2,048 bytes at least, and each of 128 draws that are kept some 800
+    assert last.active <= first.active + 60_000 + 100_000
     assert last.objects <= first.objects * 1.02 + 500
     assert hall.stats.prompt_tokens > 10_000

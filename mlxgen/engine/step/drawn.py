@@ -131,10 +131,6 @@ class Drawn:
             place += draws
         return due if place == len(self.requests) else {}
 
-    def inexact(self, row: int) -> bool:
-        """Whether a row's candidates fell short, so that its token may be another than the lazy."""
-        return row in self.redrawn
-
     def reported(self, row: int) -> tuple[Reported, int]:
         """What the draw reports that gave a row's token, and the row's place in it."""
         self.tokens()
@@ -300,14 +296,14 @@ def _accept_kept(handle: Handle, kept: Kept, token: Token, view: DrawnView) -> N
     """Decide on one draw; if it gives what was drafted, the next one needs no pass."""
     drafted = kept.drafted(len(handle.history))
     stands = kept.verify(drafted, token)
-    missed = None
+    drafter, missed = kept.guess.drafter if stands else "", None
     if not stands:
-        handle.kept = None
-        handle.drafts.saw(kept.seen, kept.stood)
+        handle.settle()
         if drafted is not None and handle.request.options.top_logprobs is not None:
             missed = Rejected(drafted, "draft", kept.guess.drafter)
-    drafter = kept.guess.drafter if stands else ""
     _accept_one(handle, token, view, drafter=drafter, missed=missed)
+    if handle.has_ended:
+        handle.settle()
 
 
 def _accept_guess(

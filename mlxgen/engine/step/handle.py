@@ -170,9 +170,9 @@ class Handle:
         logits = self.logits
         if logits is None or not logits.of(self.history, self.kv):
             if self.kept is not None:  # the controller went another way
-                self.drafts.saw(self.kept.seen, self.kept.stood)
+                self.settle()
                 self.drafts.turn = None
-            self.logits = self.guess = self.kept = None
+            self.logits = self.guess = None
             most = self.scores.done - 1 if self.scores is not None and self.is_scored else None
             self.pending = self.kv.align(self.history, most)  # less, if scores were cut off
         else:
@@ -190,6 +190,12 @@ class Handle:
         if self.asks_each and self.guess is not None:
             self.kept, self.guess = Kept(self.guess, len(self.history)), None
         return True
+
+    def settle(self) -> None:
+        """Count what stood of what is ``kept``, and keep it no longer."""
+        if self.kept is not None:
+            self.drafts.saw(self.kept.seen, self.kept.stood)
+            self.kept = None
 
     def forget(self) -> None:
         """Back to where the history ends, whatever was submitted."""
@@ -229,7 +235,8 @@ class Handle:
         end(self.request, "cancelled")
         if not self.closed:
             self.drafts.learn(self.history)
-        self.logits = self.ahead = self.guess = self.kept = None
+        self.settle()
+        self.logits = self.ahead = self.guess = None
         self.kv.close()
         self.closed = True
 

@@ -208,8 +208,10 @@ def test_what_a_controller_samples_needs_no_pass_if_it_was_drafted(kind: str) ->
     use(lm, likeliest)
     free = [Branch(sample_mask=range(lm.vocab_size))]
 
-    def told(drafts: str) -> tuple[list[Token], mlxgen.Usage, list[str]]:
-        run = lm.control(PROMPT, Recited(free), max_tokens=28, temperature=0, **asked(lm, drafts))
+    def told(drafts: str, count: int = 28) -> tuple[list[Token], mlxgen.Usage, list[str]]:
+        run = lm.control(
+            PROMPT, Recited(free), max_tokens=count, temperature=0, **asked(lm, drafts)
+        )
         drafters = [chunk.drafter for _, chunk in run]
         return list(run.results[()].tokens), run.results[()].usage, drafters
 
@@ -219,6 +221,9 @@ def test_what_a_controller_samples_needs_no_pass_if_it_was_drafted(kind: str) ->
     assert plain.forward_passes > 27 > 8 > usage.forward_passes
     assert usage.accepted_draft_tokens == usage.drafted_tokens > 20
     assert drafters.count("told") == usage.accepted_draft_tokens
+    for count in range(2, 9):  # also if the text ends among what was drafted
+        _, usage, drafters = told("right", count)
+        assert drafters.count("told") == usage.accepted_draft_tokens == usage.drafted_tokens
     drafted, usage, _ = told("half right")
     assert drafted == tokens
     assert 0 < usage.accepted_draft_tokens < usage.drafted_tokens

@@ -92,11 +92,6 @@ class Handle:
         return self.logits is not None and self.logits.of(self.history, self.kv)
 
     @property
-    def is_drafted(self) -> bool:
-        """Whether its cache holds tokens that were drafted."""
-        return self.guess is not None or self.kept is not None
-
-    @property
     def draws(self) -> int:
         """How many draws are due at once: one, and one after each drafted token."""
         return 1 if self.guess is None else len(self.guess.draws)
@@ -177,7 +172,8 @@ class Handle:
             self.pending = self.kv.align(self.history, most)  # less, if scores were cut off
         else:
             self.pending = []
-            if not self.is_drafted and self.kv.length > len(self.history):
+            drafted = self.guess is not None or self.kept is not None
+            if not drafted and self.kv.length > len(self.history):
                 self.kv.align(self.history, len(self.history))
         return self.pending
 

@@ -233,7 +233,7 @@ class Loop:
         requests: list[DrawRow] = []
         places: dict[Handle, int] = {}
         for handle in ready:
-            if handle.is_drafted:
+            if handle.guess is not None or handle.kept is not None:
                 _read(handle)
             try:
                 if handle.guess is not None:
@@ -350,8 +350,10 @@ class Loop:
         drafting = set()
         for handle in handles:
             drafts = handle.drafts
-            if handle.is_drafted or (
-                drafts.drafters and drafts.expects(handle.request, *self._company())
+            if (
+                handle.guess is not None
+                or handle.kept is not None
+                or (drafts.drafters and drafts.expects(handle.request, *self._company()))
             ):
                 drafting.add(handle)
         return drafting

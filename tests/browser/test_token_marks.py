@@ -85,6 +85,8 @@ def test_what_was_rejected_at_a_place_is_marked_and_said(chat: Chat) -> None:
         (gone("hook"), "␣no rejected by a hook"),
         (gone("draft", "head"), "␣no drafted by the model's own head, but the model"),
         (gone("length"), "␣no left no room for a valid end"),
+        (gone("check", "no such name"), "␣no taken back: no␣such␣name"),
+        (gone("loop"), "␣no taken back, because the text repeated itself"),
     ]
     events = [told(f" w{k}", index=k, **about) for k, (about, _) in enumerate(kinds)]
     chat.answer_with([*events, event(finish="stop")])

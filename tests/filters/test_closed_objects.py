@@ -197,7 +197,7 @@ def reading_of_way(way: list[dict[str, Any]], root: Any) -> Any:
     return {
         "allOf": [*plain, *(schema["whole"] for schema in way if "whole" in schema)],
         "properties": {
-            **dict.fromkeys(needed if closed or unevaluated else (), True),
+            **dict.fromkeys(needed if closed and not unevaluated else (), True),
             **{key: reading_of_all(values, root) for key, values in said.items()},
         },
         **({"unevaluatedProperties": False} if closed or unevaluated else {}),

@@ -568,8 +568,7 @@ class Places:
         if len(plain) > 1 or any(self._conditional(s)[1] for s in plain):
             self.checked["unevaluatedProperties"] = None
         opens = any("additionalProperties" in s or self._conditional(s)[1] for s in plain)
-        required = self._closed and any(name in list_of(s, "required") for s in plain)
-        return [] if len(found) > 1 or opens or required else found
+        return [] if len(found) > 1 or opens else found
 
     def _finite(self, limits: Sequence[Any]) -> list[str] | None:
         """The only keys that there may be, if ``propertyNames`` lists them."""

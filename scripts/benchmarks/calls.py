@@ -62,7 +62,7 @@ def figures() -> Iterator[Figure]:
         text = f"{found}; mlx-lm {count(theirs)}" if theirs is not None else str(found)
         yield at_most(f"{name}: Python calls of mlxgen's a token", found.calls, aim, text)
     before, calls = served()
-    what = "a streamed chat with a tool: functions of server/ and chat/ before the engine's first"
+    what = "a streamed chat with a tool: functions of server/ and chat/ until the engine has it"
     yield at_most(what, before, 100)
     yield Figure("the same: calls a token, of all threads", f"{calls:.0f}", value=calls)
 
@@ -172,7 +172,7 @@ def cases() -> Iterator[tuple[str, Case, Case | None, int]]:
 
 
 def served() -> tuple[int, float]:
-    """Of a streamed chat: the functions of ``server/`` and ``chat/`` before the engine's first, and
+    """Of a streamed chat: the functions of ``server/`` and ``chat/`` until the engine has it, and
     the calls for each token, of all threads."""
     command = [sys.executable, "-m", __spec__.name, "--port", "0", "--log-level", "warning"]
     tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
@@ -194,18 +194,19 @@ def served() -> tuple[int, float]:
 
 def serve(arguments: Sequence[str]) -> int:
     """Serve, and tell what was called since it was told last, for each line of standard input."""
+    from mlxgen.engine.scheduling.scheduler import Scheduler
     from mlxgen.server.__main__ import main
 
     calls: Counter[Any] = Counter()
     before: set[Any] = set()
-    reached = False  # the engine
+    reached = False  # the engine has the request
 
     def note(frame: FrameType, event: str, _: object) -> None:
         name = frame.f_code.co_filename
         if event != "call" or not name.startswith(OURS):
             return
         nonlocal reached
-        reached = reached or name.startswith(f"{OURS}/engine/")
+        reached = reached or frame.f_code is Scheduler.submit.__code__
         if not reached and name.startswith((f"{OURS}/server/", f"{OURS}/chat/")):
             before.add(frame.f_code)
         calls[frame.f_code] += 1

@@ -144,7 +144,7 @@ class Drafts:
     @property
     def counts(self) -> Mapping[str, DraftCount]:
         """How many tokens each proposed that were verified, and how many of these stood."""
-        return self._counts
+        return dict(self._counts)  # what was told before does not change
 
     # ---- proposals -------------------------------------------------------------------------
 

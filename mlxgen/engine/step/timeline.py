@@ -128,12 +128,12 @@ class Timeline:
                     old.track,
                     request.tally.rewound,
                     request.tally.redraws,
-                    dict(handle.drafts.counts),
+                    handle.drafts.counts,
                 )
             else:
                 self._tell(handle, "begins", prompt=request.base, cached=handle.cached)
         tally = request.tally
-        new = _Seen(old.track, tally.rewound, tally.redraws, dict(handle.drafts.counts))
+        new = _Seen(old.track, tally.rewound, tally.redraws, handle.drafts.counts)
         self._seen[handle] = new
         for name, (proposed, stood) in new.drafts.items():
             before = old.drafts.get(name, DraftCount(0, 0))

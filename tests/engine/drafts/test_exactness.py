@@ -202,6 +202,19 @@ def test_a_random_controller_gets_the_same_tokens_whoever_drafts(
         assert told(drafts) == wanted
 
 
+def test_usage_that_was_read_does_not_change() -> None:
+    lm = babbler().lm
+    use(lm, likeliest)
+    stream = lm.stream(PROMPT, max_tokens=28, temperature=0, **asked(lm, "right"))
+    for _ in range(12):
+        next(stream)
+    before = stream.usage
+    drafts, total = dict(before.drafts), before.drafted_tokens
+    list(stream)
+    assert total == sum(count.proposed for count in before.drafts.values()) > 0
+    assert before.drafts == drafts != stream.usage.drafts
+
+
 @pytest.mark.parametrize("kind", CACHES)
 def test_what_a_controller_samples_needs_no_pass_if_it_was_drafted(kind: str) -> None:
     lm = babbler(make_cache=CACHES[kind]).lm

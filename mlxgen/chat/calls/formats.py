@@ -112,7 +112,7 @@ def _objects(*keys: str, listed: bool = False, opening: str = "") -> Style:
         around=(f"{opening}[", "]") if listed else ("", ""),
         between=", " if listed else None,
         spaced=True,
-        first=("[", "```json", "```"),
+        first=("[", "```json", "```tool_call", "```tool_code", "```"),
         again=(",", ";"),
         tail=(",", "]", "}", "```"),
         begins=("{",),
@@ -210,7 +210,7 @@ def _gemma(quote: str) -> Style:
         value=notation.written,
         begins=("call:",),
         again=(",",),
-        reads=Literals(rf"call:\s*{_NAME}\s*\{{", "}", notation),
+        reads=Literals(rf"(?:call:)?\s*{_NAME}\s*\{{", "}", notation),
     )
 
 
@@ -298,8 +298,14 @@ _MISTRAL = Style(
     ),
 )
 _MARKS: Mapping[str, Any] = {  # of objects, which models take for one another
-    "also": ("<tool_call>", "<tool_calls>", "<TOOLCALL>", "<function_call>", "<|tool_call|>"),
-    "ends": ("</tool_call>", "</tool_calls>", "</TOOLCALL>", "</function_call>", "<|/tool_call|>"),
+    "also": (
+        *("<tool_call>", "<tool_calls>", "<TOOLCALL>", "<function_call>", "<|tool_call|>"),
+        *("<tools>", "<tool>"),  # in which their templates show the tools
+    ),
+    "ends": (
+        *("</tool_call>", "</tool_calls>", "</TOOLCALL>", "</function_call>", "<|/tool_call|>"),
+        *("</tools>", "</tool>"),
+    ),
 }
 _GLM_BARE = ("{name}<arg_key>", "{name}\n<arg_key>", "<function=")
 _FUNCTION = _function("\n")
@@ -376,8 +382,9 @@ _FORMATS = (
     ),
     CallFormat(  # Hermes, and the many that write as it does
         *("json_tools", "<tool_call>", "</tool_call>", _ANY),
-        others=(_FUNCTION, _glm("")),
+        others=(_FUNCTION, _glm(""), _PYTHON, _invoke("")),
         **_MARKS,
+        bare=("<function=",),
         paired=True,
         template=("<tool_call>",),
         space="\n",
@@ -430,8 +437,8 @@ _FORMATS = (
     ),
     CallFormat(  # Llama 3.1 and later
         *("llama_json", "", "", _objects("name", "parameters")),
-        others=(_PYTHON,),
-        **_LLAMA,
+        others=(_PYTHON, _FUNCTION),
+        **{**_LLAMA, "bare": (*_LLAMA["bare"], "<function=")},
         template=('"parameters": dictionary of argument name and its value',),
     ),
     # Those for which mlx-lm has a parser, which tells them:
@@ -494,6 +501,8 @@ _FORMATS = (
     ),
     CallFormat(
         *("gemma4", "<|tool_call>", "<tool_call|>", _gemma('<|"|>')),
+        also=("<|tool_call>:", "<call>"),
+        ends=("<turn|>",),
         bare=("call:",),
         paired=True,
         enforced=False,

@@ -101,6 +101,9 @@ def of_text(text: str, schema: Schema, root: Schema) -> Any:
     """The value that a text without quotes stands for."""
     kinds = kinds_of(schema, root)
     may_be_text = not kinds or "string" in kinds
+    bare = text.strip()
+    if bare != text and _chosen(bare, schema, root):
+        text = bare
     if kinds == {"string"} or _chosen(text, schema, root):
         return text
     try:  # a text is only what looks like nothing else

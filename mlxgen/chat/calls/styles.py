@@ -228,8 +228,7 @@ class Tagged:
       something is missing, if its key is known.
     - ``end`` and ``over``: the tags after a value, with its ``{key}``, and after all of them.
     - ``body`` and ``body_end``: around arguments that are one JSON object instead, if anything is.
-    - ``lines``: a value has lines of its own; else the white space around it means nothing, unless
-      it is ``exact``.
+    - ``lines``: a value has lines of its own; else it may have them, unless it is ``exact``.
     """
 
     head: str
@@ -373,11 +372,14 @@ class Tagged:
         return start + text[start:until].index(body) + len(body)
 
     def _stripped(self, text: str, is_raw: bool, *, closed: bool = True) -> str:
-        if is_raw or self.exact:
-            return text if closed else text.rstrip()
-        return text.removeprefix("\n").removesuffix("\n") if self.lines else text.strip()
+        """A value without the line breaks and the last line's indentation that lay it out; all
+        other white space is its own, as that of indented code."""
+        if not is_raw and not self.exact and (self.lines or text.startswith("\n")):
+            text = _LAST_LINE.sub("", text.removeprefix("\n"))
+        return text if closed else text.rstrip()
 
 
+_LAST_LINE = regex.compile(r"\n[ \t]*+\Z")
 _SHORT = r"""(?:"(?P<short>[^"]*)"|'(?P<short>[^']*)'|(?P<short>[^\s<>"']+))"""
 
 

@@ -150,11 +150,10 @@ def _candidates(ids: mx.array, weights: mx.array) -> Outputs:
 
 def _report(token: mx.array, raw: mx.array) -> Outputs:
     """The report on the model's own distribution."""
-    most = min(CANDIDATES, raw.shape[-1])
-    raw = pad_vocabulary(raw)
+    raw = raw.astype(mx.float32)
     log_mass = mx.logsumexp(raw, axis=-1, keepdims=True)
     logprob = mx.take_along_axis(raw, mx.maximum(token, 0)[:, None], axis=-1) - log_mass
-    ids, values = best(raw, most)
+    ids, values = best(raw, CANDIDATES)
     return {
         "logprob": logprob.reshape(-1),
         "top_tokens": ids.astype(mx.int32),

@@ -1,4 +1,5 @@
 """Tries the laws of several machines in each of the folders that it is given, and prints what held.
+If there is an adapter in the folder ``adapter`` of a model, the model has it.
 
 Run it with ``ranks``: rank 0 has each model twice, over all ranks and alone, and both have the same
 stories.
@@ -9,7 +10,10 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+import mlx.core as mx
 
 import mlxgen
 
@@ -65,7 +69,7 @@ def story(lm: mlxgen.LanguageModel, prompt: list[int], rng: random.Random) -> It
         stream.close()
 
 
-def read_again(lm: mlxgen.LanguageModel, folder: str, cache: str) -> str:
+def read_again(lm: mlxgen.LanguageModel, folder: Path, cache: str) -> str:
     """What becomes of a prefix that all ranks have written to their disks."""
     prompt = [5 + i % 80 for i in range(400)]
     options: Any = {"max_tokens": 6, "ignore_eos": True}
@@ -85,14 +89,41 @@ def token_of(chunk: mlxgen.Chunk) -> int:
     return chunk.token
 
 
+def memory(lm: mlxgen.LanguageModel, alone: mlxgen.LanguageModel, peak: int) -> str:
+    """Whether a rank has read and holds its part of the weights, and plans for its part of KV."""
+    share = lm.runtime.share
+    assert share is not None
+    of, mine, whole = share.part[1], lm.runtime.footprint, alone.runtime.footprint
+    said = f"{mine} {whole} {peak}"
+    if mine.growing * of != whole.growing or mine.weights >= whole.weights:
+        return said
+    small = whole.weights < 1 << 20  # embeddings count most, which every rank has
+    return "equal" if small or (mine.weights < 0.6 * whole.weights > 0.75 * peak) else said
+
+
+def with_adapter(lm: mlxgen.LanguageModel, adapter: Path) -> str:
+    """What becomes of an adapter for a model that is divided already."""
+    try:
+        return f"{lm.with_adapter(adapter)}"
+    except mlxgen.AdapterError as error:
+        return "equal" if "load the model with it" in str(error) else str(error)
+
+
 def main() -> None:
     cache, *folders = sys.argv[1:]
-    for folder in folders:
-        lm = mlxgen.load(folder, cache_dir=cache or None)
-        alone = mlxgen.load(folder, distributed=False)
+    for folder in map(Path, folders):
+        adapter = folder / "adapter" if (folder / "adapter").exists() else None
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        lm = mlxgen.load(folder, adapter=adapter, cache_dir=cache or None)
+        peak = mx.get_peak_memory() - before
+        alone = mlxgen.load(folder, adapter=adapter, distributed=False)
         for one, several in zip(told(alone, 1), told(lm, 1), strict=True):
             print(f"{lm.name}: {one[0]}: {'equal' if one == several else f'{one} {several}'}")
-        if cache:
+        print(f"{lm.name}: memory: {memory(lm, alone, peak)}")
+        if adapter is not None:
+            print(f"{lm.name}: another adapter: {with_adapter(lm, adapter)}")
+        elif cache:
             print(f"{lm.name}: disk: {read_again(lm, folder, cache)}")
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import strategies as st
+
+from mlxgen.errors import RewindError
 
 X = TypeVar("X")
 
@@ -68,6 +71,9 @@ def check_laws(
         assert [feed(fresh, step) for step in kept] == said
         assert view(part) == view(fresh)
         assert len(part) == len(kept)
+    with pytest.raises(RewindError):
+        part.rewind(-1)
+    assert len(part) == len(kept)
 
 
 def chunkings(text: str) -> st.SearchStrategy[list[str]]:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen.errors import RewindError
 from mlxgen.text import TextDecoder
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import KINDS, alphabet_tokenizer
@@ -15,7 +16,6 @@ from .laws import check_laws, operations
 VOCABULARIES = {kind: Vocabulary.of(make()) for kind, make in KINDS.items()}
 VOCABULARIES["alphabet"] = Vocabulary.of(alphabet_tokenizer(["ab", " so", "é中"]))
 BYTE_LEVEL = VOCABULARIES["byte-level"]
-SENTENCEPIECE = VOCABULARIES["sentencepiece"]
 
 
 def run(vocabulary: Vocabulary, tokens: list[Token], *, strip: bool = True, skip: int = 0) -> str:
@@ -102,73 +102,40 @@ def test_a_slice_is_a_slice_of_the_text(
     assert decoder.slice(start, stop) == decoder.text[start:stop]
 
 
-# ---- what the peers get wrong -----------------------------------------------------------
+NEXT = ["<0xC3>", "<0xA9>", "<0xE4>", "<0xB8>"]
 
 
-def test_peers_1_a_last_piece_glued_to_the_next_character_gives_no_replacement_character() -> None:
-    tokens = spell(BYTE_LEVEL, b"\xe4\xb8", b"\xadA", b"\xf0\x9f", b"\x98\x80")
-    decoder = TextDecoder(BYTE_LEVEL)
-    assert [decoder.advance(token) for token in tokens] == ["", "中A", "", "😀"]
-    assert decoder.flush() == ""
-
-
-def test_a_character_that_is_never_finished_is_replaced_by_flush_only() -> None:
-    decoder = TextDecoder(BYTE_LEVEL)
-    (half,) = spell(BYTE_LEVEL, b"\xf0\x9f")
-    assert decoder.advance(half) == ""
-    assert decoder.flush() == "\ufffd"
-    assert decoder.flush() == "\ufffd"
-    assert decoder.text == ""
-    rest = spell(BYTE_LEVEL, b"\x98\x80")
-    assert decoder.advance(rest[0]) == "😀"
-
-
-def test_end_tokens_give_no_text_and_special_tokens_do() -> None:
-    vocabulary = BYTE_LEVEL
-    start = vocabulary.tokenizer.convert_tokens_to_ids("<|im_start|>")
-    (a,) = spell(vocabulary, b"a")
-    decoder = TextDecoder(vocabulary)
-    for end in sorted(vocabulary.eos):
-        assert decoder.advance(end) == ""
-    assert decoder.advance(start) == "<|im_start|>"
-    assert decoder.advance(a) == "a"
-
-
-def test_an_end_token_does_not_use_up_the_leading_space() -> None:
-    (the,) = spell(SENTENCEPIECE, b" the")
-    (end,) = SENTENCEPIECE.eos
-    assert run(SENTENCEPIECE, [end, the, the]) == "the the"
-
-
-def test_a_continuation_keeps_the_leading_space() -> None:
-    (the,) = spell(SENTENCEPIECE, b" the")
-    assert run(SENTENCEPIECE, [the, the], strip=False) == " the the"
-
-
-def test_an_invalid_run_of_byte_tokens_keeps_its_valid_characters() -> None:
-    """The one difference from Hugging Face, which replaces each byte of such a run."""
-    names = ["<0xC3>", "<0xA9>", "<0xE4>", "<0xB8>"]
-    tokens = SENTENCEPIECE.tokenizer.convert_tokens_to_ids(names)
-    assert SENTENCEPIECE.tokenizer.decode(tokens) == "\ufffd" * 4
-    assert run(SENTENCEPIECE, tokens) == "é\ufffd"
-
-
-def test_bytes_that_a_healed_prompt_spells_again_are_left_out() -> None:
-    tokens = spell(BYTE_LEVEL, b"ht", b"tp", b"://")
-    assert run(BYTE_LEVEL, tokens, skip=3) == "p://"
-    decoder = TextDecoder(BYTE_LEVEL, skip=3)
-    assert [decoder.advance(token) for token in tokens] == ["", "p", "://"]
+@pytest.mark.parametrize(
+    ("kind", "pieces", "options", "texts"),
+    [  # peers 1: a last piece glued to the next character, and no replacement character
+        (
+            "byte-level",
+            [b"\xe4\xb8", b"\xadA", b"\xf0\x9f", b"\x98\x80"],
+            {},
+            ["", "中A", "", "😀"],
+        ),
+        ("byte-level", [b"a", b"\xf0\x9f"], {}, ["a", "", "\ufffd"]),
+        ("byte-level", ["<|im_start|>", b"a", "<|im_end|>"], {}, ["<|im_start|>", "a", ""]),
+        ("byte-level", [b"ht", b"tp", b"://"], {"skip": 3}, ["", "p", "://"]),
+        ("sentencepiece", ["</s>", b" the", b" the"], {}, ["", "the", " the"]),
+        ("sentencepiece", [b" the", b" the"], {"strip": False}, [" the", " the"]),
+        # the one difference from Hugging Face, which replaces each byte of such a run
+        ("sentencepiece", NEXT, {}, ["", "é", "", "", "\ufffd"]),
+    ],
+)
+def test_each_token_gives_the_characters_that_it_completes(
+    kind: str, pieces: list[str | bytes], options: dict[str, Any], texts: list[str]
+) -> None:
+    """A text more than tokens is what is left at the end, however often it is asked."""
+    vocabulary = VOCABULARIES[kind]
+    convert = vocabulary.tokenizer.convert_tokens_to_ids
+    tokens = [
+        convert(each) if isinstance(each, str) else vocabulary.token_of(each) for each in pieces
+    ]
+    decoder = TextDecoder(vocabulary, **options)
+    found = [decoder.advance(token) for token in tokens]
+    assert decoder.flush() == decoder.flush()
+    assert [*found, decoder.flush()][: len(texts)] == texts
+    assert len(texts) > len(tokens) or not decoder.flush()
     decoder.rewind(1)
-    assert [decoder.advance(token) for token in tokens[1:]] == ["p", "://"]
-
-
-def test_rewinding_forward_does_nothing_and_before_the_start_is_refused() -> None:
-    decoder = TextDecoder(BYTE_LEVEL)
-    decoder.advance(65)
-    decoder.rewind(1)
-    decoder.rewind(7)
-    assert len(decoder) == 1
-    with pytest.raises(RewindError) as caught:
-        decoder.rewind(-1)
-    assert caught.value.possible == 1
-    assert len(decoder) == 1
+    assert [decoder.advance(token) for token in tokens[1:]] == found[1:]

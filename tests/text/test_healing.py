@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen.errors import FilterError, RewindError
-from mlxgen.text import Healer, TextDecoder, heal_plan
+from mlxgen.errors import FilterError
+from mlxgen.text import Healer, heal_plan
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import byte_level_tokenizer, sentencepiece_tokenizer
 
@@ -35,10 +35,6 @@ def tokens(vocabulary: Vocabulary, *pieces: bytes) -> list[Token]:
     return [token for token in found if token is not None]
 
 
-def pieces(vocabulary: Vocabulary, ids: object) -> set[bytes]:
-    return {vocabulary.piece(int(token)) for token in ids}  # type: ignore[attr-defined]
-
-
 # ---- what is taken back -------------------------------------------------------------------
 
 
@@ -64,27 +60,15 @@ def test_the_plan_takes_back_as_much_as_one_token_can_spell_and_continue(
     assert removed == b"".join(map(vocabulary.piece, prompt[len(prompt) - best :]))
 
 
-def test_the_first_token_stays() -> None:
-    prompt = tokens(BYTE_LEVEL, b"ht", b"t", b"p")
-    assert heal_plan(BYTE_LEVEL, prompt) == (prompt, b"")
-    assert heal_plan(BYTE_LEVEL, prompt[:1]) == (prompt[:1], b"")
-    assert heal_plan(BYTE_LEVEL, []) == ([], b"")
-
-
-def test_special_and_added_tokens_stay_with_all_before_them() -> None:
+def test_the_first_token_and_added_tokens_stay_with_all_before_them() -> None:
+    first = tokens(BYTE_LEVEL, b"ht", b"t", b"p")
     convert = BYTE_LEVEL.tokenizer.convert_tokens_to_ids
+    for prompt in (first, first[:1], []):
+        assert heal_plan(BYTE_LEVEL, prompt) == (prompt, b"")
     for border in ("<|im_start|>", "<tool_call>"):
         prompt = [*tokens(BYTE_LEVEL, b"a", b"h", b"t"), convert(border)]
         assert heal_plan(BYTE_LEVEL, prompt) == (prompt, b"")
-        prompt += tokens(BYTE_LEVEL, b"t")
-        assert heal_plan(BYTE_LEVEL, prompt) == (prompt[:4], b"t")
-
-
-def test_the_start_of_a_prompt_can_be_healed_after_its_begin_token() -> None:
-    prompt = SENTENCEPIECE.encode("s")
-    kept, removed = heal_plan(SENTENCEPIECE, prompt)
-    assert (kept, removed) == (prompt[:1], b" s")
-    assert b" so" in pieces(SENTENCEPIECE, Healer(SENTENCEPIECE, removed).candidates())
+        assert heal_plan(BYTE_LEVEL, [*prompt, *tokens(BYTE_LEVEL, b"t")]) == (prompt, b"t")
 
 
 # ---- what may come instead ----------------------------------------------------------------
@@ -101,9 +85,6 @@ def test_peers_8_tokens_that_start_inside_a_character_are_compared_by_bytes() ->
     assert healer.suffix(half) == b"\xf0\x9f"
     healer.advance(half)
     assert healer.done
-    decoder = TextDecoder(BYTE_LEVEL, skip=len(removed))
-    emoji = [half, *tokens(BYTE_LEVEL, b"\x98\x80")]
-    assert [decoder.advance(token) for token in emoji] == ["", "😀"]
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
@@ -119,10 +100,11 @@ def test_any_way_through_the_candidates_spells_the_removed_bytes_and_goes_on(
     while not healer.done:
         candidates = [int(token) for token in healer.candidates()]
         assert candidates
-        for token in range(vocabulary.size):
+        for token in range(-1, vocabulary.size + 1):
             if token not in candidates:
                 with pytest.raises(FilterError):
                     healer.advance(token)
+        assert healer.remaining == (removed + suffixes)[len(spelled) :]
         token = data.draw(st.sampled_from(sorted(candidates)))
         suffixes += healer.suffix(token)
         healer.advance(token)
@@ -161,13 +143,3 @@ def test_a_healer_that_was_rewound_is_a_fresh_one(operations: Operations) -> Non
         lambda healer: (len(healer), healer.remaining, healer.done, healer.candidates().tolist()),
         operations,
     )
-
-
-def test_a_refused_token_changes_nothing() -> None:
-    healer = Healer(BYTE_LEVEL, b"http")
-    for token in (*tokens(BYTE_LEVEL, b"x", b"tp"), *BYTE_LEVEL.special, -1, BYTE_LEVEL.size):
-        with pytest.raises(FilterError):
-            healer.advance(token)
-    assert (len(healer), healer.remaining) == (0, b"http")
-    with pytest.raises(RewindError):
-        healer.rewind(-1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -103,8 +103,14 @@ class PythonTokenizer:
     chat_template = None
     apply_chat_template = PreTrainedTokenizerBase.apply_chat_template
 
-    def __init__(self, strings: Sequence[str | bytes | None]) -> None:
-        self.strings = strings
+    def __init__(
+        self,
+        strings: Sequence[str | bytes | None],
+        data: Callable[[Any], bytes],
+        *,
+        strips: bool = False,
+    ) -> None:
+        self.strings, self.data, self.strips = strings, data, strips
 
     def __len__(self) -> int:
         return len(self.strings)
@@ -123,86 +129,61 @@ class PythonTokenizer:
         return [self.strings.index(char) for char in text if char in self.strings]
 
     def decode(self, tokens: list[int], **options: Any) -> str:
-        return b"".join(self.data(self.strings[token]) for token in tokens).decode(
-            "utf-8", "replace"
-        )
-
-    def data(self, string: Any) -> bytes:
-        raise NotImplementedError
+        data = b"".join(self.data(self.strings[token]) for token in tokens)
+        return data.removeprefix(b" " if self.strips else b"").decode("utf-8", "replace")
 
 
-class BytesTokenizer(PythonTokenizer):
+def of_bytes(string: Any) -> bytes:
     """As Qwen 1: the strings are bytes."""
-
-    def data(self, string: Any) -> bytes:
-        return bytes(string)
+    return bytes(string)
 
 
-class SpelledTokenizer(PythonTokenizer):
+def spelled(string: Any) -> bytes:
     """As Kimi: tiktoken, with strings in the byte-level alphabet."""
-
-    def data(self, string: Any) -> bytes:
-        return {"Ġso": b" so", "ä¸": b"\xe4\xb8", "Ń": b"\xad"}.get(string) or string.encode()
+    return {"Ġso": b" so", "ä¸": b"\xe4\xb8", "Ń": b"\xad"}.get(string) or string.encode()
 
 
-class MarkedTokenizer(PythonTokenizer):
+def marked(string: Any) -> bytes:
     """As the slow tokenizers over sentencepiece."""
-
-    def data(self, string: Any) -> bytes:
-        if string.startswith("<0x"):
-            return bytes([int(string[3:5], 16)])
-        return bytes(string.replace("▁", " ").encode())
+    if string.startswith("<0x"):
+        return bytes([int(string[3:5], 16)])
+    return bytes(string.replace("▁", " ").encode())
 
 
-class StrippedTokenizer(MarkedTokenizer):
-    """The same, but a text starts without its space."""
-
-    def decode(self, tokens: list[int], **options: Any) -> str:
-        return super().decode(tokens).removeprefix(" ")
+def shouted(string: Any) -> bytes:
+    """Nobody can guess what the strings mean."""
+    return bytes(string.upper().encode())
 
 
-class OddTokenizer(PythonTokenizer):
-    """Nobody can guess what its strings mean."""
-
-    def data(self, string: Any) -> bytes:
-        return bytes(string.upper().encode())
-
-
+@pytest.mark.parametrize("strips", [False, True])
 @pytest.mark.parametrize(
-    ("tokenizer", "pieces"),
+    ("data", "strings", "pieces"),
     [
+        (of_bytes, [b"<end>", b"a", b" so", b"\xe4\xb8", b"\xad"], None),
         (
-            BytesTokenizer([b"<end>", b"a", b" so", b"\xe4\xb8", b"\xad"]),
-            [b"<end>", b"a", b" so", b"\xe4\xb8", b"\xad"],
-        ),
-        (
-            SpelledTokenizer(["<end>", "a", "Ġso", "ä¸", "Ń", "<a b>", None]),
+            spelled,
+            ["<end>", "a", "Ġso", "ä¸", "Ń", "<a b>", None],
             [b"<end>", b"a", b" so", b"\xe4\xb8", b"\xad", b"<a b>", b""],
         ),
         (
-            MarkedTokenizer(["</s>", "a", "▁so", "<0xE4>", None, "é"]),
+            marked,
+            ["</s>", "a", "▁so", "<0xE4>", None, "é"],
             [b"</s>", b"a", b" so", b"\xe4", b"", "é".encode()],
         ),
-        (OddTokenizer(["<end>", "a", "b"]), [b"<END>", b"A", b"B"]),
+        (shouted, ["<end>", "a", " so"], [b"<END>", b"A", b" SO"]),
     ],
 )
-def test_tokenizers_written_in_python(tokenizer: PythonTokenizer, pieces: list[bytes]) -> None:
-    vocabulary = Vocabulary.of(tokenizer)
-    assert list(vocabulary.pieces) == pieces
-    assert vocabulary.eos == {0}
-    assert vocabulary.added == frozenset()
-
-
-@pytest.mark.parametrize("kind", [MarkedTokenizer, StrippedTokenizer])
-def test_a_space_that_is_dropped_at_the_start_is_found_out(kind: type[PythonTokenizer]) -> None:
-    vocabulary = Vocabulary.of(kind(["</s>", "a", "▁so"]))
-    assert vocabulary.strips_space is (kind is StrippedTokenizer)
+def test_tokenizers_written_in_python(
+    data: Callable[[Any], bytes], strings: list[Any], pieces: list[bytes] | None, strips: bool
+) -> None:
+    """``strips``: a text starts without its space."""
+    vocabulary = Vocabulary.of(PythonTokenizer(strings, data, strips=strips))
+    assert list(vocabulary.pieces) == (pieces or strings)
+    assert vocabulary.strips_space is strips
+    assert (vocabulary.eos, vocabulary.added) == ({0}, frozenset())
     assert text_of(vocabulary, [2, 2]) == vocabulary.tokenizer.decode([2, 2])
-
-
-def test_continuing_with_a_tokenizer_written_in_python() -> None:
-    vocabulary = Vocabulary.of(BytesTokenizer([b"<end>", b"a", b" so", b"\xe4\xb8", b"\xad"]))
-    assert vocabulary.continue_with("a so中".encode()) == [1, 2, 3, 4]
+    if pieces is None:
+        assert vocabulary.continue_with("a so中".encode()) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("added", ["<tool>", "[INST]", "größer"])

@@ -116,14 +116,10 @@ def test_no_more_is_wired_than_the_device_recommends(wired: list[int]) -> None:
     assert mlxgen.load(cache_bytes=50 * GB).memory.caches == 50 * GB
     mlxgen.load(wired_limit="recommended")
     mlxgen.load(wired_limit=5)
+    assert mlxgen.load(wired_limit=None).memory.wired == 0
     with pytest.raises(mlxgen.OptionError, match="0 to 10000000000 bytes"):
         mlxgen.load(wired_limit=20 * GB)
     assert wired == [10 * GB, 10 * GB, 5]
-
-
-def test_an_option_leaves_the_wired_limit_as_it_is(wired: list[int]) -> None:
-    assert mlxgen.load(wired_limit=None).memory.wired == 0
-    assert wired == []
 
 
 def test_the_command_line_wires_unless_it_is_told_not_to(

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,76 +36,16 @@ COMMON: dict[str, Any] = {
     "max_position_embeddings": 1024,
     "tie_word_embeddings": False,
 }
-EXPERTS: dict[str, Any] = {
-    "moe_intermediate_size": 32,
-    "n_routed_experts": 4,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 2,
-    "first_k_dense_replace": 1,
-    "n_group": 1,
-    "topk_group": 1,
-    "norm_topk_prob": True,
-    "routed_scaling_factor": 1.0,
-    "attention_bias": False,
-}
-LATENT: dict[str, Any] = {
-    **EXPERTS,
-    "kv_lora_rank": 64,
-    "q_lora_rank": 32,
-    "qk_rope_head_dim": 32,
-    "qk_nope_head_dim": 32,
-    "v_head_dim": 32,
-}
-INDEXED: dict[str, Any] = {
-    **LATENT,
-    "index_head_dim": 32,
-    "index_n_heads": 2,
-    "index_topk": 4,
-    "topk_method": "noaux_tc",
-    "scoring_func": "sigmoid",
-    "moe_layer_freq": 1,
-    "rope_scaling": None,
-    "rope_parameters": {"rope_theta": 10000.0},
-}
-RECURRENT: dict[str, Any] = {
-    "linear_num_value_heads": 2,
-    "linear_num_key_heads": 2,
-    "linear_key_head_dim": 32,
-    "linear_value_head_dim": 32,
-    "linear_conv_kernel_dim": 4,
-    "full_attention_interval": 2,
-}
-SPARSE: dict[str, Any] = {
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "decoder_sparse_step": 1,
-    "shared_expert_intermediate_size": 32,
-    "mlp_only_layers": [],
-    "moe_intermediate_size": 32,
-}
-DEEPSEEK = {
-    "token_norm": "model.layers.2.enorm",
-    "state_norm": "model.layers.2.hnorm",
-    "projection": "model.layers.2.eh_proj",
-    "norm": "model.layers.2.shared_head.norm",
-    "block": "model.layers.2",
-}
-QWEN = {
-    "token_norm": "mtp.pre_fc_norm_embedding",
-    "state_norm": "mtp.pre_fc_norm_hidden",
-    "projection": "mtp.fc",
-    "norm": "mtp.norm",
-    "block": "mtp.layers.0",
-}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Family:
     """One that publishes heads: what they are called, and how they compute."""
 
+    family: str
     layer: str
     names: Mapping[str, str]
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any]
     indexed: bool = True  # its layers are told which they are
     at: int = LAYERS
     state_first: bool = False
@@ -115,67 +55,9 @@ class Family:
     home: str | None = None  # the module of the layer, if it is of another model's
 
 
-FAMILIES = {
-    "llama": Family("TransformerBlock", DEEPSEEK, indexed=False),
-    "deepseek_v3": Family("DeepseekV3DecoderLayer", DEEPSEEK, LATENT),
-    "glm4_moe_lite": Family("Glm4MoeLiteDecoderLayer", DEEPSEEK, LATENT),
-    "glm4_moe": Family(
-        "DecoderLayer",
-        DEEPSEEK,
-        {**EXPERTS, "rope_scaling": None, "use_qk_norm": True, "partial_rotary_factor": 0.5},
-    ),
-    "qwen3_next": Family(
-        "Qwen3NextDecoderLayer",
-        QWEN,
-        {**RECURRENT, **SPARSE, "partial_rotary_factor": 0.5},
-        at=1,
-        centred=True,
-    ),
-    "qwen3_5": Family(
-        "DecoderLayer", QWEN, RECURRENT, at=1, centred=True, nested=True, home="qwen3_5"
-    ),
-    "qwen3_5_moe": Family(
-        "DecoderLayer",
-        QWEN,
-        {**RECURRENT, **SPARSE},
-        at=1,
-        centred=True,
-        nested=True,
-        home="qwen3_5",
-    ),
-    "deepseek_v32": Family("DeepseekV32DecoderLayer", DEEPSEEK, INDEXED, home="deepseek_v32"),
-    "glm_moe_dsa": Family("DeepseekV32DecoderLayer", DEEPSEEK, INDEXED, home="deepseek_v32"),
-    "mimo": Family(
-        "TransformerBlock",
-        {
-            "token_norm": "model.mtp_layers.0.token_layernorm",
-            "state_norm": "model.mtp_layers.0.hidden_layernorm",
-            "projection": "model.mtp_layers.0.input_proj",
-            "norm": "model.mtp_layers.0.final_layernorm",
-            "block": "model.mtp_layers.0",
-        },
-        indexed=False,
-        state_first=True,
-    ),
-    "ernie4_5_moe": Family(
-        "Ernie4_5_DecoderLayer",
-        {
-            "token_norm": "model.mtp_emb_norm.0",
-            "state_norm": "model.mtp_hidden_norm.0",
-            "projection": "model.mtp_linear_proj.0",
-            "block": "model.mtp_block.0",
-        },
-        {
-            "use_bias": False,
-            "moe_num_experts": 4,
-            "moe_k": 2,
-            "moe_layer_start_index": 1,
-            "moe_intermediate_size": 32,
-        },
-        at=0,
-        raw=True,
-    ),
-}
+TABLE = Path(__file__).parent.parent / "data" / "heads.jsonl"
+READ = [Family(**json.loads(line)) for line in TABLE.read_text(encoding="utf-8").splitlines()]
+FAMILIES = {each.family: each for each in READ}
 
 
 class Made:
@@ -217,7 +99,9 @@ class Made:
         found[f"{names['state_norm']}.weight"] = self.norms["state"]
         if "norm" in names:
             found[f"{names['norm']}.weight"] = self.norms["last"]
-        if names is DEEPSEEK and self.name != "llama":  # what is the model's is published again
+        if (
+            "shared_head" in names.get("norm", "") and self.name != "llama"
+        ):  # what is the model's is published again
             wide = mx.zeros((self.config["vocab_size"], WIDTH))
             found[f"{names['block']}.embed_tokens.weight"] = wide
             found[f"{names['block']}.shared_head.head.weight"] = wide
@@ -393,19 +277,17 @@ def test_a_head_in_fp8_is_read_as_its_model_would_be(tmp_path: Path) -> None:
     check(mlxgen.load(made.write(tmp_path / "model", whole)), made)
 
 
-@pytest.mark.slow
-def test_norms_that_were_converted_with_the_model_are_left_as_they_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_head_may_be_converted_with_its_model_or_be_put_beside_it(
+    whole: bool, tmp_path: Path
+) -> None:
     made = Made("qwen3_5")
-    converted = {name: each + 1 if "norm" in name else each for name, each in made.head().items()}
-    prefixed = {f"language_model.{name}": array for name, array in converted.items()}
-    both = {**arrays(made.model), **prefixed}
-    check(mlxgen.load(made.write(tmp_path / "model", {"model.safetensors": both})), made)
-
-
-def test_a_published_head_may_be_put_beside_a_converted_model(tmp_path: Path) -> None:
-    made = Made("qwen3_5")
-    whole = {"model.safetensors": arrays(made.model), "mtp.safetensors": made.head()}
-    check(mlxgen.load(made.write(tmp_path / "model", whole)), made)
+    files = {"model.safetensors": arrays(made.model), "mtp.safetensors": made.head()}
+    if whole:  # the norms were converted, too
+        head = {name: each + 1 if "norm" in name else each for name, each in made.head().items()}
+        prefixed = {f"language_model.{name}": array for name, array in head.items()}
+        files = {"model.safetensors": {**arrays(made.model), **prefixed}}
+    check(mlxgen.load(made.write(tmp_path / "model", files)), made)
 
 
 @pytest.mark.slow
@@ -460,65 +342,55 @@ def test_a_draft_model_gets_no_head(llama: Path) -> None:
 # ---- what does not fit ----
 
 
-def broken(folder: Path, change: Callable[[Tensors], object]) -> None:
-    head = dict(mx.load(str(folder / "mtp.safetensors")))  # type: ignore[arg-type]
-    change(head)
-    mx.save_safetensors(str(folder / "mtp.safetensors"), head)
+LAYER = "model.layers.2"
 
 
-def lose(folder: Path) -> None:
-    (folder / "mtp.safetensors").unlink()
-    index = {"weight_map": {"model.layers.2.enorm.weight": "mtp.safetensors"}}
+def lose(folder: Path, name: str) -> None:
+    file = folder / "mtp.safetensors"
+    head = dict(mx.load(str(file)))  # type: ignore[arg-type]
+    mx.save_safetensors(str(file), {key: head[key] + 0 for key in head if key != name})
+
+
+def put(folder: Path, name: str) -> None:
+    file = folder / "mtp.safetensors"
+    head = {key: array + 0 for key, array in dict(mx.load(str(file))).items()}  # type: ignore[arg-type]
+    mx.save_safetensors(str(file), {**head, name: mx.zeros((3, 3))})
+
+
+def miss(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    index = {"weight_map": {f"{LAYER}.enorm.weight": name}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a tensor is missing": (
-        lambda folder: broken(folder, lambda head: head.pop("model.layers.2.hnorm.weight")),
-        "model.layers.2.hnorm.weight",
-    ),
-    "a tensor of the layer is missing": (
-        lambda folder: broken(
-            folder, lambda head: head.pop("model.layers.2.self_attn.q_proj.weight")
-        ),
-        "model.layers.2.self_attn.q_proj.weight",
-    ),
-    "a tensor has another shape": (
-        lambda folder: broken(
-            folder, lambda head: head.update({"model.layers.2.eh_proj.weight": mx.zeros((3, 3))})
-        ),
-        "model.layers.2.eh_proj.weight",
-    ),
-    "a tensor is not known": (
-        lambda folder: broken(
-            folder, lambda head: head.update({"model.layers.2.mlp.extra": mx.zeros((3,))})
-        ),
-        "model.layers.2.mlp.extra",
-    ),
-    "the layout is not known": (
-        lambda folder: broken(folder, lambda head: head.pop("model.layers.2.eh_proj.weight")),
-        "model.layers.2.",
-    ),
-    "the file is missing": (lose, "does not hold all files"),
-    "the file is cut off": (
-        lambda folder: (folder / "mtp.safetensors").write_bytes(
-            (folder / "mtp.safetensors").read_bytes()[:-7]
-        ),
-        "mtp.safetensors is truncated",
-    ),
-}
+def cut(folder: Path, name: str) -> None:
+    (folder / name).write_bytes((folder / name).read_bytes()[:-7])
 
 
-@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize(
+    ("change", "name", "said"),
+    [
+        (lose, f"{LAYER}.hnorm.weight", f"{LAYER}.hnorm.weight"),
+        (lose, f"{LAYER}.self_attn.q_proj.weight", f"{LAYER}.self_attn.q_proj.weight"),
+        (put, f"{LAYER}.eh_proj.weight", f"{LAYER}.eh_proj.weight"),
+        (put, f"{LAYER}.mlp.extra", f"{LAYER}.mlp.extra"),
+        (lose, f"{LAYER}.eh_proj.weight", f"{LAYER}."),  # so that no layout is known
+        (miss, "mtp.safetensors", "does not hold all files"),
+        (cut, "mtp.safetensors", "mtp.safetensors is truncated"),
+    ],
+)
 def test_a_model_is_loaded_without_a_head_that_does_not_fit(
-    case: str, llama: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    change: Callable[[Path, str], None],
+    name: str,
+    said: str,
+    llama: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     folder = Path(shutil.copytree(llama, tmp_path / "model"))
-    change, words = BROKEN[case]
-    change(folder)
+    change(folder, name)
     lm = mlxgen.load(folder)
     assert lm.runtime.predictor is None
     (warning,) = (each.getMessage() for each in caplog.records)
-    assert "the multi-token-prediction head" in warning
-    assert words in warning
+    assert "the multi-token-prediction head" in warning and said in warning
     assert len(lm.generate("so", max_tokens=2, ignore_eos=True).tokens) == 2

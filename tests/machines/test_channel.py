@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -81,14 +80,6 @@ def test_a_goodbye_comes_after_the_messages_before_it() -> None:
             first.send(b"more")
 
 
-def test_receiving_waits_no_longer_than_it_may() -> None:
-    with channels() as (first, second):
-        with pytest.raises(TimeoutError):
-            second.receive(0.01)
-        first.send(b"a message")
-        assert second.receive(SOON) == b"a message"
-
-
 def test_a_rank_that_fails_tells_all_others_why() -> None:
     heard: list[MachineError] = []
     with channels(3) as (first, second, third):
@@ -104,13 +95,10 @@ def test_a_rank_that_fails_tells_all_others_why() -> None:
     assert list(map(str, heard)) == ["rank 1 (host-1) failed: the weights cannot be read"] * 2
 
 
-def test_a_leader_that_fails_tells_the_others_why() -> None:
+def test_whoever_ends_is_named() -> None:
     with channels() as (first, second):
         first.fail("no memory is left")
         assert lost(second) == "rank 0 (host-0) failed: no memory is left"
-
-
-def test_a_rank_that_closes_without_a_goodbye_has_ended() -> None:
     with channels(3) as (first, second, third):
         second.close()
         assert lost(first) == lost(third) == "rank 1 (host-1) has ended"
@@ -124,33 +112,15 @@ def test_a_rank_that_is_silent_is_lost(at_length: bool, seconds: str) -> None:
         assert lost(channel).startswith(expected)
 
 
-@pytest.mark.slow
-def test_ranks_that_wait_for_nothing_stay_together() -> None:
-    with channels(3, patience=0.5) as opened:
-        time.sleep(1.5)
-        assert [channel.lost for channel in opened] == [None] * 3
-
-
-def test_a_rank_that_beats_but_does_not_finish_a_message_is_lost() -> None:
+def test_a_rank_that_does_not_finish_a_message_is_lost_unless_it_gets_on_or_says_so() -> None:
     with alone(patience=1, busy=0.1) as (channel, other):
-        other.sendall(beat(came=2, done=1))
-        assert lost(channel).startswith("rank 1 (host-1) has not finished a message for 0.1 s")
-
-
-@pytest.mark.slow
-def test_a_rank_that_gets_on_may_have_many_messages_before_it() -> None:
-    with alone(busy=0.3) as (channel, other):
         for done in range(5):
             other.sendall(beat(came=9, done=done))
-            assert channel.wait_lost(0.1) is None
-
-
-def test_what_a_rank_does_at_length_may_take_long() -> None:
-    with alone(patience=1, busy=0.05) as (channel, other):
-        other.sendall(beat(came=1, at_length=True))
+            assert channel.wait_lost(0.04) is None
+        other.sendall(beat(came=9, done=4, at_length=True))
         assert channel.wait_lost(0.3) is None
-        other.sendall(beat(came=1, at_length=False))
-        assert lost(channel).startswith("rank 1 (host-1) has not finished a message")
+        other.sendall(beat(came=9, done=4))
+        assert lost(channel).startswith("rank 1 (host-1) has not finished a message for 0.1 s")
 
 
 def test_a_rank_says_what_it_has_carried_out_and_what_takes_long() -> None:
@@ -173,20 +143,12 @@ def test_a_leader_that_is_gone_ends_a_rank_that_hangs_in_a_message() -> None:
         assert lost(second) == "rank 0 (host-0) has ended while another rank was still at work"
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        b"GET / HTTP/1.1\r\n\r\n",
-        struct.pack("!i", 2**31 - 1),
-        framed(99),
-        struct.pack("!i", 0),
-        framed(3, b"ab"),
-    ],
-)
-def test_garbage_ends_the_group(garbage: bytes) -> None:
-    with alone() as (channel, other):
-        other.sendall(garbage)
-        assert lost(channel) == "rank 1 (host-1) sent something else than a message of mlxgen"
+def test_garbage_ends_the_group() -> None:
+    http, size = b"GET / HTTP/1.1\r\n\r\n", struct.pack("!i", 2**31 - 1)
+    for garbage in (http, size, framed(99), struct.pack("!i", 0), framed(3, b"ab")):
+        with alone() as (channel, other):
+            other.sendall(garbage)
+            assert lost(channel) == "rank 1 (host-1) sent something else than a message of mlxgen"
 
 
 def test_half_a_frame_is_waited_for() -> None:

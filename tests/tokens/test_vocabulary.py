@@ -55,7 +55,8 @@ def test_a_tokenizer_that_is_not_mlx_lms_is_wrapped_once_and_what_is_none_is_ref
     assert Vocabulary.of(raw) is vocabulary
     assert vocabulary.tokenizer._tokenizer is raw
     assert vocabulary.eos == {id_of(vocabulary, "<|endoftext|>")}
-    for wrong in (None, "gpt2", 5, {}):
+    wrongs: list[Any] = [None, "gpt2", 5, {}]
+    for wrong in wrongs:
         with pytest.raises(OptionError) as caught:
             Vocabulary.of(wrong)
         assert caught.value.field == "tokenizer"
@@ -100,7 +101,7 @@ def test_facts_of_tokenizers() -> None:
     for token in (-1, BYTE_LEVEL.size, BYTE_LEVEL.size + 10_000):  # logits are often wider
         assert BYTE_LEVEL.piece(token) == BYTE_LEVEL.opening(token) == b""
         assert not BYTE_LEVEL.is_ordinary(token)
-    assert (SENTENCEPIECE.eos, SENTENCEPIECE.special) == ({2}, {0, 1, 2})
+    assert SENTENCEPIECE.eos == {2} and SENTENCEPIECE.special == {0, 1, 2}
     strips = {kind for kind, vocabulary in VOCABULARIES.items() if vocabulary.strips_space}
     assert {"sentencepiece", "metaspace"} <= strips
     assert strips.isdisjoint({"byte-level", "sentencepiece without strip"})

@@ -200,27 +200,24 @@ CHANGED = [
 """A case a line: what is done to which file of a model, and the error that says so, if any does."""
 
 
-def mark(file: Path) -> int:
-    return file.write_bytes(codecs.BOM_UTF8 + file.read_bytes())
-
-
 def nest(folder: Path, name: str, depth: int) -> None:
     text = '{"a":' + "[" * depth + "]" * depth + "}"
     head = struct.pack("<Q", len(text)) if name.endswith(".safetensors") else b""
     (folder / name).write_bytes(head + text.encode())
 
 
-def change(folder: Path, verb: str, what: Any) -> object:
+def change(folder: Path, verb: str, what: Any) -> None:
     """Does one thing to a file; bytes are written as the characters of these numbers."""
-    if verb == "config":
-        return change_config(folder, **what)
-    if verb == "nest":
-        return nest(folder, what, 100_000)
-    if verb == "mark":
-        return [mark(file) for file in folder.glob(what)]
     name, *more = [what] if isinstance(what, str) else what
     file = folder / name
-    if verb == "remove":
+    if verb == "config":
+        change_config(folder, **what)
+    elif verb == "nest":
+        nest(folder, what, 100_000)
+    elif verb == "mark":
+        for each in folder.glob(what):
+            each.write_bytes(codecs.BOM_UTF8 + each.read_bytes())
+    elif verb == "remove":
         file.unlink()
     elif verb == "rename":
         file.rename(folder / more[0])
@@ -234,7 +231,6 @@ def change(folder: Path, verb: str, what: Any) -> object:
         kept = {k: v + 0 for k, v in loaded.items() if verb == "add" or not k.endswith(more[0])}
         extra = {more[0]: mx.zeros((2, 2))} if verb == "add" else {}
         mx.save_safetensors(str(file), kept | extra)
-    return None
 
 
 @pytest.mark.parametrize("case", CHANGED, ids=[case["what"] for case in CHANGED])

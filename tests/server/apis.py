@@ -1,4 +1,4 @@
-"""The three chat APIs, so that one test can say what holds for all of them."""
+"""All APIs, and what the three of chats have in common, so that one test can try it on each."""
 
 from __future__ import annotations
 
@@ -9,17 +9,37 @@ from typing import Any, NamedTuple
 
 from mlxgen.server.ask import Ask
 from mlxgen.server.chat import parse_chat
+from mlxgen.server.completions import parse_completion
+from mlxgen.server.llama import parse_infill, parse_llama
 from mlxgen.server.messages import parse_messages
 from mlxgen.server.reply import Event
 from mlxgen.server.responses import parse_responses
 from mlxgen.server.served_model import ServedModel
 
-from .kit import demo
+from .kit import HELLO, demo
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"path": {"type": "string"}},
     "required": ["path"],
+}
+
+
+class Endpoint(NamedTuple):
+    """How an API reads bodies, where it is, and its plainest body."""
+
+    parse: Callable[[Mapping[str, Any], ServedModel], Ask]
+    path: str
+    plainest: Mapping[str, Any]
+
+
+ENDPOINTS: Mapping[str, Endpoint] = {
+    "chat": Endpoint(parse_chat, "/v1/chat/completions", {"messages": HELLO}),
+    "completions": Endpoint(parse_completion, "/v1/completions", {"prompt": "Hello"}),
+    "messages": Endpoint(parse_messages, "/v1/messages", {"messages": HELLO, "max_tokens": 20}),
+    "responses": Endpoint(parse_responses, "/v1/responses", {"input": "Hello"}),
+    "llama": Endpoint(parse_llama, "/completion", {"prompt": "Hello"}),
+    "infill": Endpoint(parse_infill, "/infill", {"input_prefix": "def f(", "input_suffix": "):\n"}),
 }
 
 
@@ -41,8 +61,6 @@ class Api:
     """An API: where it is, how its requests spell what they have in common, and its answers."""
 
     name: str
-    path: str
-    parse: Callable[[Mapping[str, Any], ServedModel], Ask]
     prompt: str
     limit: str
     usage: Mapping[str, Any]
@@ -50,13 +68,15 @@ class Api:
     choice: Callable[[str], Any]
     effort: Callable[[str], dict[str, Any]]
     form: Callable[[Any], dict[str, Any]]
-    places: Mapping[str, str]
-    """Its name of each of these: a tool's name, the named tool, the form, the effort."""
     whole: Callable[[Any], Said]
     streamed: Callable[[Sequence[Event]], Said]
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def path(self) -> str:
+        return ENDPOINTS[self.name].path
 
     def body(self, asked: Any = "Hello", **fields: Any) -> dict[str, Any]:
         """A request; ``asked`` is what the user says, or a conversation."""
@@ -64,7 +84,7 @@ class Api:
         return {self.prompt: talk, **fields}
 
     def call(self, served: ServedModel | None = None, /, **fields: Any) -> Ask:
-        return self.parse(self.body(**fields), served or demo())
+        return ENDPOINTS[self.name].parse(self.body(**fields), served or demo())
 
 
 # ---- chat completions --------------------------------------------------------------------------
@@ -121,8 +141,6 @@ def _chat_streamed(events: Sequence[Event]) -> Said:
 
 CHAT = Api(
     name="chat",
-    path="/v1/chat/completions",
-    parse=parse_chat,
     prompt="messages",
     limit="max_tokens",
     usage={"stream_options": {"include_usage": True}},
@@ -131,11 +149,6 @@ CHAT = Api(
     effort=lambda effort: {"reasoning_effort": effort},
     form=lambda schema: {
         "response_format": {"type": "json_schema", "json_schema": {"name": "f", "schema": schema}}
-    },
-    places={
-        "tool": "tools[1].function.name",
-        "named": "tool_choice.function.name",
-        "effort": "reasoning_effort",
     },
     whole=_chat_whole,
     streamed=_chat_streamed,
@@ -198,8 +211,6 @@ def _messages_streamed(events: Sequence[Event]) -> Said:
 
 MESSAGES = Api(
     name="messages",
-    path="/v1/messages",
-    parse=parse_messages,
     prompt="messages",
     limit="max_tokens",
     usage={},
@@ -207,11 +218,6 @@ MESSAGES = Api(
     choice=_messages_choice,
     effort=_messages_effort,
     form=lambda schema: {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
-    places={
-        "tool": "tools[1].name",
-        "named": "tool_choice.name",
-        "effort": "output_config.effort",
-    },
     whole=_messages_whole,
     streamed=_messages_streamed,
 )
@@ -264,8 +270,6 @@ def _responses_streamed(events: Sequence[Event]) -> Said:
 
 RESPONSES = Api(
     name="responses",
-    path="/v1/responses",
-    parse=parse_responses,
     prompt="input",
     limit="max_output_tokens",
     usage={},
@@ -275,7 +279,6 @@ RESPONSES = Api(
     form=lambda schema: {
         "text": {"format": {"type": "json_schema", "name": "f", "schema": schema}}
     },
-    places={"tool": "tools[1].name", "named": "tool_choice.name", "effort": "reasoning.effort"},
     whole=_responses_whole,
     streamed=_responses_streamed,
 )

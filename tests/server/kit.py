@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -17,16 +16,17 @@ from mlx_lm.tokenizer_utils import load as load_tokenizer
 import mlxgen
 from mlxgen.chat.calls.formats import FORMATS
 from mlxgen.chat.splitter import Marks
-from mlxgen.engine.chunk import Alternative, Chunk, FinishReason, Usage
+from mlxgen.engine.chunk import Alternative, Chunk, FinishReason
+from mlxgen.loading.generation_config import SamplingChoice, sampling_defaults
 from mlxgen.server.ask import Ask
-from mlxgen.server.engine.mailbox import Delivery
 from mlxgen.server.errors import RequestError
-from mlxgen.server.reply import Event, Reply, Sent
 from mlxgen.server.served_model import ServedModel
-from mlxgen.server.wire import to_text
 from mlxgen.text import TextDecoder
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import byte_level_tokenizer
+from tests.fakes.tokenizers import CHAT_TEMPLATE
+
+from ..chat.makers import vocabulary_of
 
 DEMO = Path(mlxgen.__file__).parent / "demo" / "model"
 GAP_MARKS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>")
@@ -53,18 +53,12 @@ def plain() -> ServedModel:
     return served(byte_level_tokenizer())
 
 
-@cache
-def thinker() -> ServedModel:
-    """A model whose marks are single tokens of the fake vocabulary, and that thinks."""
-    marks = Marks(think_start="<think>", think_end="</think>")
-    return with_dialect(plain(), marks=marks, tools=FORMATS["json_tools"])
-
-
-@cache
-def coder() -> ServedModel:
-    """A model that can fill in a gap."""
+def templated(template: str, *added: str) -> ServedModel:
+    """A model with this chat template and with added tokens, such as the marks of thoughts."""
     tokenizer = byte_level_tokenizer()
-    tokenizer._tokenizer.add_special_tokens({"additional_special_tokens": list(GAP_MARKS)})
+    tokenizer._tokenizer.add_tokens(list(added))
+    tokenizer = TokenizerWrapper(tokenizer._tokenizer, eos_token_ids=tokenizer.eos_token_ids)
+    tokenizer.chat_template = template.replace("CHAT", CHAT_TEMPLATE)
     return served(tokenizer)
 
 
@@ -73,21 +67,85 @@ def with_dialect(model: ServedModel, **changes: Any) -> ServedModel:
     return replace(model, dialect=replace(model.dialect, **changes))
 
 
+def recommended(choice: SamplingChoice, **recommended: float) -> ServedModel:
+    """The demo model, as if its makers had recommended how to sample it."""
+    return replace(demo(), sampling=sampling_defaults(choice, recommended), sampling_choice=choice)
+
+
+def coder() -> ServedModel:
+    """A model that can fill in a gap."""
+    tokenizer = byte_level_tokenizer()
+    tokenizer._tokenizer.add_special_tokens({"additional_special_tokens": list(GAP_MARKS)})
+    return served(tokenizer)
+
+
+def loose() -> ServedModel:
+    """The demo model, if no grammar knew its calls."""
+    tools = demo().dialect.tools
+    assert tools is not None
+    return with_dialect(demo(), tools=replace(tools, enforced=False))
+
+
+THINK = ("<think>", "</think>")
+MAKERS = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "repetition_penalty": 1.05}
+MODELS: Mapping[str, Callable[[], ServedModel]] = {
+    "demo": demo,
+    "plain": plain,
+    "thinker": lambda: with_dialect(
+        plain(),
+        marks=Marks(think_start="<think>", think_end="</think>"),
+        tools=FORMATS["json_tools"],
+    ),
+    "coder": coder,
+    "channels": lambda: served(vocabulary_of("gpt-oss").tokenizer),
+    "headed": lambda: with_dialect(plain(), marks=replace(plain().dialect.marks, initial="header")),
+    "loose": loose,
+    # the demo model in another server
+    "strict": lambda: replace(demo(), strict_fields=True),
+    "budgeted": lambda: replace(demo(), thinking_budget=2000),
+    "unbounded": lambda: replace(demo(), max_context=None),
+    "recommended": lambda: recommended("model", **MAKERS),
+    "recommended 0": lambda: recommended("model", temperature=0),
+    "not recommended": lambda: recommended("model"),
+    "greedy": lambda: recommended("greedy", **MAKERS),
+    "openai": lambda: recommended("openai", **MAKERS),
+    # chat templates
+    "graded": lambda: templated("CHAT{{ reasoning_effort }}"),
+    "tooled": lambda: templated("CHAT{% for t in tools or [] %}{{ t.function.name }}{% endfor %}"),
+    "remembers thoughts": lambda: templated("CHAT{{ messages[1].reasoning_content }}"),
+    "remembers calls": lambda: templated(
+        "CHAT{{ messages[1].tool_calls[0].function.arguments['pattern'] }}"
+    ),
+    "refuses": lambda: templated("{{ raise_exception('not today') }}"),
+    "says nothing": lambda: templated("{{ '' }}"),
+    "opens thoughts": lambda: templated(
+        "{% for m in messages %}{{ m.content }}{% endfor %}<think>", *THINK
+    ),
+    "shows thoughts": lambda: templated(
+        "{% for m in messages %}{% if m.reasoning_content %}<think>{{ m.reasoning_content }}"
+        "</think>{% endif %}{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}<think>{% endif %}",
+        *THINK,
+    ),
+}
+"""The models of the tables of requests and answers."""
+
+
+@cache
+def model_of(name: str) -> ServedModel:
+    return MODELS[name]()
+
+
 def refused(parse: Callable[[Any, ServedModel], Ask], body: Any, model: ServedModel) -> Any:
     """The error that a body gives; it is one that a client can use."""
     with pytest.raises(RequestError) as info:
         parse(body, model)
     error = info.value
     assert 400 <= error.status < 500
-    body = error.body()["error"]
-    assert body["message"] and len(body["message"]) < 600
-    assert set(body) == {"message", "type", "param", "code"}
-    body["message"].encode()
+    said = error.body()["error"]
+    assert set(said) == {"message", "type", "param", "code"}
+    assert 0 < len(said["message"].encode()) < 700
     return error
-
-
-def usage(prompt: int = 3, completion: int = 5, cached: int = 0) -> Usage:
-    return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
 
 
 def chunks_of(
@@ -132,25 +190,3 @@ def chunks_of(
         )
         sent = upto
     return chunks
-
-
-def news(chunk: Chunk, index: int = 0, used: Usage | None = None) -> Delivery:
-    """A chunk of a sequence, as the engine delivers it."""
-    return Delivery(index, [chunk], used)
-
-
-def whole_of(reply: Reply, events: Iterable[Sent]) -> Any:
-    """The whole answer, of the events of a stream."""
-    for event in events:
-        assert isinstance(event, dict)
-        reply.fold(event)
-    return reply.whole()
-
-
-def read_again(sent: Sequence[Sent]) -> list[Event]:
-    """What a client reads of events."""
-    return [json.loads(event if isinstance(event, str) else to_text(event)) for event in sent]
-
-
-def without(body: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {key: value for key, value in body.items() if key not in names}

@@ -9,26 +9,35 @@ to be read.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import anthropic.types
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from mlxgen.engine import Chunk
-from mlxgen.engine.chunk import DraftCount, Usage
-from mlxgen.server.reply import Event
+from mlxgen.engine import Chunk, Progress
+from mlxgen.engine.chunk import Alternative, DraftCount, Rejected, Usage
+from mlxgen.errors import DeadEndError, GrammarError, ModelError, QueueFullError
+from mlxgen.server.engine.mailbox import Delivery
+from mlxgen.server.errors import RequestError
+from mlxgen.server.reply import Aside, Event, Reply, Sent
+from mlxgen.server.wire import to_text
+from tests.chat.kit import tokens_of, tool
 
-from .apis import APIS as CLIENTS
-from .kit import chunks_of, demo, news, read_again
-from .test_requests import APIS, written
+from ..effort import tries
+from .apis import APIS, CHAT, ENDPOINTS, MESSAGES, RESPONSES, Api
+from .kit import chunks_of, demo, model_of
+from .test_requests import written
 
 DATA = Path(__file__).parents[1] / "data" / "answers.jsonl"
 LINES: Sequence[dict[str, Any]] = [
@@ -53,7 +62,7 @@ USED = Usage(
 
 def chunks(line: Mapping[str, Any], delays: Sequence[int]) -> list[list[Chunk]]:
     """What the engine delivers of each choice."""
-    known, rows = demo().vocabulary, []
+    known, rows = model_of(line.get("model", "demo")).vocabulary, []
     raw = line["api"] in ("completions", "llama")
     finish = line.get("finish", "stop")
     for text in line["says"]:
@@ -72,30 +81,55 @@ def chunks(line: Mapping[str, Any], delays: Sequence[int]) -> list[list[Chunk]]:
     return rows
 
 
-def answers(
-    line: Mapping[str, Any], delays: Sequence[int] = (), used: Usage | None = None
-) -> tuple[list[Any], Any]:
-    """The events of a stream, and what another reply puts together of its own."""
-    parse, _, plainest = APIS[line["api"]]
-    body = plainest | line["more"]
-    stream, whole = (
-        parse(each, demo()).reply(id="id_1", created=1) for each in ({**body, "stream": True}, body)
+def reply_to(api: str, model: str = "demo", /, **more: Any) -> Reply:
+    endpoint = ENDPOINTS[api]
+    return endpoint.parse({**endpoint.plainest, **more}, model_of(model)).reply(
+        id="id_1", created=1
     )
-    rows = chunks(line, delays)
-    usages = [used or replace(USED, completion_tokens=len(row)) for row in rows]
-    events = read_again(stream.start())
-    for event in whole.start():
-        whole.fold(event)  # type: ignore[arg-type]
+
+
+def read_again(sent: Iterable[Sent]) -> list[Event]:
+    """What a client reads of events."""
+    return [json.loads(event if isinstance(event, str) else to_text(event)) for event in sent]
+
+
+def answered(reply: Reply, rows: Sequence[Sequence[Chunk]], usages: Sequence[Usage]) -> list[Sent]:
+    """All the events of an answer."""
+    events: list[Sent] = [*reply.start()]
     for index, row in enumerate(rows):
         for chunk in row:
             last = usages[index] if chunk is row[-1] else None
-            events += read_again(stream.take(news(chunk, index, last)))
-            for event in whole.take(news(chunk, index, last)):
-                whole.fold(event)  # type: ignore[arg-type]
-    events += read_again(stream.finish(usages))
-    for event in whole.finish(usages):
+            events += reply.take(Delivery(index, [chunk], last))
+    return [*events, *reply.finish(usages)]
+
+
+def both(
+    api: str,
+    more: Mapping[str, Any],
+    rows: Sequence[Sequence[Chunk]],
+    used: Usage | None = None,
+    model: str = "demo",
+) -> tuple[list[Any], Any]:
+    """The events of a stream, and what another reply puts together of its own."""
+    usages = [used or replace(USED, completion_tokens=len(row)) for row in rows]
+    stream, whole = (reply_to(api, model, **{**more, "stream": each}) for each in (True, False))
+    events = read_again(answered(stream, rows, usages))
+    for event in answered(whole, rows, usages):
         whole.fold(event)  # type: ignore[arg-type]
     return events, json.loads(json.dumps(whole.whole(), allow_nan=False))
+
+
+def answers(
+    line: Mapping[str, Any], delays: Sequence[int] = (), used: Usage | None = None
+) -> tuple[list[Any], Any]:
+    """Both, as a line has them."""
+    rows = chunks(line, delays)
+    return both(line["api"], line["more"], rows, used, line.get("model", "demo"))
+
+
+@cache
+def reading(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def test_every_answer_is_what_its_line_says_and_what_official_clients_read() -> None:
@@ -106,7 +140,7 @@ def test_every_answer_is_what_its_line_says_and_what_official_clients_read() -> 
         event, complete = READS[line["api"]]
         if event is not None:
             for each in events:
-                TypeAdapter(event).validate_python(each)
+                reading(event).validate_python(each)
         if complete is not None:
             complete.model_validate(whole)
 
@@ -173,7 +207,35 @@ def check_messages(events: Sequence[Event], whole: Any) -> None:
 
 
 LAWS = {"messages": check_messages, "responses": check_responses}
-READERS = {str(api): api for api in CLIENTS}
+CLIENTS = {str(api): api for api in APIS}
+
+
+def choices_of(events: Iterable[Event]) -> Mapping[int, Any]:
+    """What the events of OpenAI's older APIs say, of which a whole answer is one."""
+    found: dict[int, Any] = {}
+    for part in [choice for event in events for choice in event["choices"]]:
+        choice = found.setdefault(part["index"], defaultdict(list))
+        assert not choice["finish"], "nothing follows the finish"
+        said = part.get("delta") or part.get("message") or {"content": part.get("text")}
+        for name in ("content", "reasoning_content"):
+            choice[name] = [*choice[name], said.get(name) or ""]
+        for call in said.get("tool_calls") or ():
+            function = call["function"]
+            if "id" in call:
+                choice["calls"].append([call["id"], function["name"], function["arguments"]])
+            else:
+                assert call["index"] == len(choice["calls"]) - 1
+                choice["calls"][-1][2] += function["arguments"]
+        for name, entries in (part["logprobs"] or {}).items():
+            if entries:
+                choice[f"logprobs of {name}"] += entries
+        for name in ("token_ids", "tokens"):
+            choice[name] += part.get(name, [])
+        choice["finish"] = part["finish_reason"]
+    for choice in found.values():
+        for name in ("content", "reasoning_content"):
+            choice[name] = "".join(choice[name])
+    return found
 
 
 @given(st.sampled_from(LINES), st.lists(st.integers(0, 9), min_size=1, max_size=4))
@@ -181,12 +243,200 @@ def test_an_answer_does_not_depend_on_how_its_text_comes(line: Any, delays: list
     events, whole = answers(line, delays)
     if line["api"] in LAWS:
         LAWS[line["api"]](events, whole)
-    reader = READERS.get(line["api"])
+    if line["api"] in ("chat", "completions"):
+        assert choices_of(events) == choices_of([whole])
+    reader = CLIENTS.get(line["api"])
     if reader is not None and "usage" in events[-1] and len(line["says"]) == 1:
         assert reader.streamed(events) == reader.whole(whole)
     if isinstance(whole, dict) and "usage" in whole:  # where thoughts end is seen when they do
         whole["usage"] = line["whole"]["usage"]
     assert whole == line["whole"]
+
+
+CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Oslo"}}</tool_call>'
+MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", CALL, CALL[11:-12])
+WORDS = st.sampled_from([*MARKS, "\n", " ", "é😊", "Hello", "你好", "<", "{", '"', "think>"])
+TOOLS = {"tools": [tool()]}
+
+
+@settings(max_examples=tries(250))
+@given(st.data())
+def test_a_stream_put_together_is_the_whole_answer(data: st.DataObject) -> None:
+    """Whatever a model says, with a part of it from the client, and a stop anywhere."""
+    draw, vocabulary = data.draw, demo().vocabulary
+    raw = draw(st.booleans())
+    if raw:
+        tokens = draw(st.lists(st.integers(3, 1023), min_size=1, max_size=12))
+    else:
+        text = "".join(draw(st.lists(WORDS, max_size=7)))
+        tail = vocabulary.continue_with(draw(st.binary(max_size=3)))
+        tokens = [*tokens_of(text, vocabulary), *tail, 3]
+    first = min(draw(st.integers(0, 5)), len(tokens) - 1)
+    more = {"prefix_tokens": tokens[:first], "return_token_ids": draw(st.booleans())}
+    if raw:
+        api, more = "completions", {**more, "logprobs": 1, "max_tokens": 99}
+    else:
+        alone = {**TOOLS, "parallel_tool_calls": False}
+        api, more = "chat", {**more, "logprobs": True, "top_logprobs": 1}
+        more |= draw(st.sampled_from([TOOLS, {}, alone]))
+    how: dict[str, Any] = {
+        "finish": draw(
+            st.sampled_from(["stop", "length"] if raw else ["stop", "length", "filter"])
+        ),
+        "cut": draw(st.none() | st.integers(0, 60)),
+        "first": first,
+        "logprob": True,
+        "opens_text": not raw,
+    }
+    delays = draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
+    late = chunks_of(tokens, vocabulary, delays=delays, **how)
+    events, whole = both(api, more, [late])
+    for event in events:
+        ChatCompletionChunk.model_validate(event) if not raw else None
+    (choice,) = choices_of(events).values()
+    assert choice == choices_of([whole])[0]
+    _, at_once = both(api, more, [chunks_of(tokens, vocabulary, **how)])
+    assert choices_of([at_once])[0] == choice
+    assert whole["usage"]["completion_tokens"] == len(late) - first
+    if raw:
+        assert choice["content"] == "".join(chunk.text for chunk in late)
+        pieces, places = choice["logprobs of tokens"], choice["logprobs of text_offset"]
+        assert "".join(pieces) == choice["content"]
+        for place, piece in zip(places, pieces, strict=True):
+            assert choice["content"][place : place + len(piece)] == piece
+        return
+    # Bytes of broken characters may make others, where a part is put together or the prefix ends.
+    if "\N{REPLACEMENT CHARACTER}" in vocabulary.decode(tokens) + vocabulary.decode(tokens[:first]):
+        return
+    for part in ("content", "reasoning_content"):
+        joined = b"".join(bytes(entry["bytes"]) for entry in choice[f"logprobs of {part}"])
+        assert joined.decode("utf-8", "replace") == choice[part]
+
+
+# ---- what is told about tokens -------------------------------------------------------------------
+
+
+def test_long_arguments_are_streamed_as_they_grow() -> None:
+    tokens = tokens_of(CALL.replace("Oslo", "Oslo " * 30), demo().vocabulary)
+    events, _ = both("chat", TOOLS, [chunks_of(tokens, demo().vocabulary)])
+    deltas = [choice["delta"] for event in events for choice in event["choices"]]
+    assert sum("tool_calls" in delta for delta in deltas) >= 5
+
+
+def test_calls_have_names_of_their_own_that_do_not_change() -> None:
+    tokens = tokens_of(f"{CALL}\n{CALL}", demo().vocabulary)
+    rows = [chunks_of(tokens, demo().vocabulary)] * 2
+    found = [choices_of([both("chat", TOOLS, rows[:1])[1]])[0]["calls"] for _ in range(2)]
+    assert found[0] == found[1] and len({id for id, *_ in found[0]}) == 2
+    _, whole = both("chat", {**TOOLS, "n": 2}, rows)
+    assert len({id for choice in choices_of([whole]).values() for id, *_ in choice["calls"]}) == 4
+
+
+def test_a_call_begun_in_the_prefix_is_given_whole() -> None:
+    tokens = tokens_of(CALL, demo().vocabulary)
+    rows = [chunks_of(tokens, demo().vocabulary, first=9)]
+    _, whole = both("chat", {**TOOLS, "prefix_tokens": tokens[:9]}, rows)
+    ((_, name, arguments),) = choices_of([whole])[0]["calls"]
+    assert (name, json.loads(arguments)) == ("get_weather", {"city": "Oslo"})
+
+
+def test_log_probabilities_say_what_was_impossible_not_allowed_and_rejected() -> None:
+    yes, no = tokens_of("ab", demo().vocabulary)
+    chunk = Chunk(
+        "a",
+        yes,
+        0,
+        float("-inf"),
+        (Alternative(yes, -0.5), Alternative(no, -2.0)),
+        finish_reason="stop",
+        forbidden=(no,),
+        rejected=(Rejected(no, "draft", "head"), Rejected(yes, "hook")),
+    )
+    asked = {"logprobs": True, "top_logprobs": 2}
+    assert "allowed" not in json.dumps(both("chat", asked, [[chunk]]))
+    (choice,) = both("chat", {**asked, "return_token_ids": True}, [[chunk]])[1]["choices"]
+    assert choice["logprobs"]["content"][0]["logprob"] == -9999.0
+    assert "allowed" not in json.dumps(choice["logprobs"])
+    (token,) = choice["tokens"]
+    assert [other.get("allowed") for other in token["top_logprobs"]] == [None, False]
+    assert token["rejected"] == [
+        {"id": no, "token": "b", "bytes": [98], "reason": "draft", "by": "head"},
+        {"id": yes, "token": "a", "bytes": [97], "reason": "hook", "by": None},
+    ]
+
+
+def test_the_token_itself_is_always_among_its_alternatives() -> None:
+    chunk = Chunk("b", 98, 0, logprob=-3.0, top=(Alternative(97, -0.1),), finish_reason="length")
+    _, whole = both("completions", {"logprobs": 1}, [[chunk]], model="plain")
+    assert whole["choices"][0]["logprobs"]["top_logprobs"] == [{"b": -3.0, "a": -0.1}]
+
+
+# ---- failures and signs of life ------------------------------------------------------------------
+
+FAILURES: list[tuple[Exception, str]] = [
+    (RequestError.at("input", "too long", "context_length_exceeded"), "context_length_exceeded"),
+    (DeadEndError("nothing"), "server_error"),
+    (QueueFullError("full"), "rate_limit_exceeded"),
+    (RequestError("late", status=504, code="timeout"), "server_error"),
+    (RequestError.at("tools", "no", "invalid_grammar"), "invalid_prompt"),
+    (ModelError("broken"), "server_error"),
+    (ValueError("secret"), "server_error"),
+]
+"""Errors, and the codes that agents know of a stream of the Responses API that fails."""
+
+
+@pytest.mark.parametrize(("error", "code"), FAILURES)
+def test_a_stream_that_fails_ends_with_an_error_of_its_api(error: Exception, code: str) -> None:
+    begun = chunks_of([104, 105], demo().vocabulary)[0]
+    last: dict[str, Any] = {}
+    for api in ENDPOINTS.keys() - {"infill"}:
+        reply = reply_to(api, stream=True)
+        events = [*reply.start(), *reply.take(Delivery(0, [begun], None)), reply.fail(error)]
+        last[api] = read_again(events)[-1]
+        assert "secret" not in json.dumps(last)
+    assert last["chat"] == last["completions"] == last["llama"]
+    assert last["chat"]["error"]["message"]
+    assert last["messages"]["type"] == "error" and last["messages"]["error"]["message"]
+    response = last["responses"]["response"]
+    assert (last["responses"]["type"], response["status"]) == ("response.failed", "failed")
+    assert response["error"]["code"] == code
+
+
+def test_an_error_names_the_field_that_a_grammar_came_from() -> None:
+    failed = reply_to("chat", regex="a").fail(GrammarError("Regex('a'): too large"))
+    assert failed["error"]["param"] == "regex"
+
+
+@pytest.mark.parametrize("api", [CHAT, MESSAGES, RESPONSES], ids=str)
+def test_a_sign_of_life_is_skipped_or_numbered(api: Api) -> None:
+    reply = reply_to(str(api), stream=True)
+    [early] = reply.alive()
+    begun = [*reply.start()]
+    [late] = reply.alive()
+    if api is RESPONSES:
+        events = read_again([*begun, early, late])
+        assert [event["sequence_number"] for event in events] == [0, 1, 2, 3]
+        assert {event["type"] for event in events[1:]} == {"response.in_progress"}
+    else:
+        assert isinstance(early, Aside) and isinstance(late, Aside)
+        assert early.text.startswith(": ")  # readers of messages expect no event before the start
+        assert late.text.startswith("event: ping" if api is MESSAGES else ": keepalive 0/")
+
+
+def test_what_the_prefix_cache_had_is_known_when_a_message_starts() -> None:
+    reply, known = reply_to("messages", stream=True), demo().vocabulary
+    row = chunks_of(known.encode("Hello there", special=False), known)
+    forced = Delivery(0, row[:1], progress=Progress(Usage(prompt_tokens=20), 0))
+    assert not reply.take(forced)
+    run = Usage(prompt_tokens=20, cached_tokens=15)
+    said = reply.take(Delivery(0, (), progress=Progress(run, 18)))
+    [start] = reply.start()
+    assert isinstance(start, dict)
+    usage = start["message"]["usage"]
+    assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (5, 15)
+    said = [*said, *reply.take(Delivery(0, row[1:], replace(run, completion_tokens=2)))]
+    texts = [event["delta"].get("text", "") for event in read_again(said) if "delta" in event]
+    assert "".join(texts) == "Hello there"
 
 
 def write() -> None:

@@ -1,22 +1,124 @@
-"""Whatever is sent, the outcome is a call that can be prepared or an error that can be sent."""
+"""Whatever is sent, by whichever API, can be asked for, or is an error that names its field."""
 
 from __future__ import annotations
 
 import copy
 import json
+import logging
+from dataclasses import replace
 from typing import Any
 
+import jsonschema
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from mlxgen.server.ask import Ask
-from mlxgen.server.chat import ChatRequest, parse_chat
-from mlxgen.server.completions import CompletionRequest, parse_completion
+from mlxgen.server.chat import ChatRequest
+from mlxgen.server.completions import CompletionRequest
 from mlxgen.server.errors import RequestError
-from tests.chat.kit import tool
+from mlxgen.server.messages import MessagesRequest
+from mlxgen.server.responses import ResponsesRequest
+from mlxgen.server.validation import parse_body
 
 from ..effort import tries
-from .kit import HELLO, demo
+from .apis import ENDPOINTS
+from .kit import demo, model_of
+from .test_requests import body_of, lines
+
+REQUESTS: dict[str, type[BaseModel]] = {
+    "chat": ChatRequest,
+    "completions": CompletionRequest,
+    "messages": MessagesRequest,
+    "responses": ResponsesRequest,
+}
+FIELDS = [
+    pytest.param(api, field.alias or name, id=f"{api} {name}")
+    for api, model in REQUESTS.items()
+    for name, field in model.model_fields.items()
+]
+VALUES: list[Any] = [
+    *(True, False, 0, -1, 7, 10**30, -0.5, 1.5, 1e300, float("nan"), float("inf")),
+    *("", "7", "auto", "\x01", [], [0], ["a"], [[]], [None], [True], [1.5], [{}]),
+    *({}, {"a": 1}, {"": None}, {"type": "nothing"}, {"1": "2"}),
+]
+CHECKED_FURTHER = {
+    "suffix": "the tokenizer has marks for it",
+    "logit_bias": "keys are token ids",
+    "stop_token_ids": "in the vocabulary",
+    "prefix_tokens": "in the vocabulary",
+    "min_tokens": "no more than max_tokens",
+    "xtc_threshold": "in range",
+    "prompt": "not empty, and in the vocabulary",
+    "input": "what is newest has a text",
+    "close_json": "needs a constraint",
+    "check": "one of the operator's",
+    "tool_choice": "needs tools",
+    "top_logprobs": "needs logprobs",
+    "continue_final_message": "needs an answer to go on with",
+    "add_generation_prompt": "needs continue_final_message to be false",
+    "chat_template_kwargs": "names of variables",
+    "choice": "texts",
+    "max_tokens": "more than the prefix",
+    "program": "a registered one",
+    "controller": "a registered one",
+    "hooks": "registered ones",
+    "arguments": "those of what is named",
+    "system": "pieces of text",
+}
+"""What the schema cannot say: each of these refuses some values of the right type."""
+
+
+def parse(api: str, body: Any) -> Ask:
+    return ENDPOINTS[api].parse(body, demo())
+
+
+def refusal(api: str, body: Any) -> RequestError | None:
+    """Why a body is refused, if it is; otherwise it can be asked for, and fail."""
+    try:
+        ask = parse(api, body)
+    except RequestError as error:
+        assert 400 <= error.status < 500
+        json.dumps(error.body(), allow_nan=False).encode()
+        assert len(error.message.encode()) < 1000 and len(error.param or "") < 300
+        return error
+    assert ask.jobs
+    json.dumps(ask.reply(id="1", created=1).fail(ValueError())).encode()
+    return None
+
+
+@pytest.mark.parametrize(("api", "name"), FIELDS)
+def test_a_value_of_the_wrong_type_is_refused_by_name_and_a_right_one_is_taken(
+    api: str, name: str
+) -> None:
+    whole = REQUESTS[api].model_json_schema()
+    schema = {**whole["properties"][name], "$defs": whole.get("$defs", {})}
+    for value in VALUES:
+        error = refusal(api, {**ENDPOINTS[api].plainest, name: value})
+        finite = not {"NaN", "Infinity"} & {json.dumps(value)}
+        right = finite and jsonschema.Draft202012Validator(schema).is_valid(value)
+        assert right or error is not None, value
+        if error is not None:
+            assert not right or name in CHECKED_FURTHER, (value, error)
+            param = error.param or ""
+            assert param == "prompt" or param.partition(".")[0].partition("[")[0] == name, value
+
+
+@pytest.mark.parametrize(("api", "name"), FIELDS)
+def test_null_means_default(api: str, name: str) -> None:
+    plainest = ENDPOINTS[api].plainest
+    field = next(f for n, f in REQUESTS[api].model_fields.items() if name in (n, f.alias))
+    assert field.description
+    if field.is_required():
+        error = refusal(api, {**plainest, name: None})
+        assert error is not None and error.param == name
+    else:
+        plain = {key: value for key, value in plainest.items() if key != name}
+        assert parse(api, {**plain, name: None}).jobs == parse(api, plain).jobs
+
+
+# ---- anything ------------------------------------------------------------------------------------
 
 JSON = st.recursive(
     st.none()
@@ -30,58 +132,15 @@ JSON = st.recursive(
     ),
     max_leaves=12,
 )
-FULL: dict[str, Any] = {
-    "messages": [
-        *HELLO,
-        {
-            "role": "assistant",
-            "content": [{"type": "text", "text": "a"}],
-            "tool_calls": [
-                {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-            ],
-        },
-        {"role": "tool", "tool_call_id": "1", "content": "b"},
-    ],
-    "tools": [tool("f"), tool("g")],
-    "tool_choice": {
-        "type": "allowed_tools",
-        "allowed_tools": {
-            "mode": "auto",
-            "tools": [{"type": "function", "function": {"name": "f"}}],
-        },
-    },
-    "response_format": {
-        "type": "json_schema",
-        "json_schema": {"name": "x", "schema": {"type": "object"}, "strict": True},
-    },
-    "stop": ["x", "y"],
-    "logit_bias": {"5": 1},
-    "stream_options": {"include_usage": True},
-    "chat_template_kwargs": {"enable_thinking": False},
-    "prefix_tokens": [70],
-    "metadata": {"a": "b"},
-    "logprobs": True,
-    "top_logprobs": 3,
-}
-
-
-def check(outcome: Any) -> None:
-    try:
-        call = outcome()
-    except RequestError as error:
-        assert 400 <= error.status < 500
-        json.dumps(error.body(), allow_nan=False).encode()
-        error.message.encode()
-        assert len(error.message) < 1000 and len(error.param or "") < 300
-    else:
-        assert isinstance(call, Ask) and call.jobs
-        json.dumps(call.reply(id="1", created=1).fail(ValueError())).encode()
+ANY_API = st.sampled_from(sorted(ENDPOINTS))
+KNOWN = {api: [body for line in lines(api) if (body := body_of(api, line))] for api in ENDPOINTS}
 
 
 @st.composite
-def spoiled(draw: st.DrawFn) -> dict[str, Any]:
-    """A good body with something else in one or two places, at any depth."""
-    body = copy.deepcopy(FULL)
+def spoiled(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
+    """A body of the tables with something else in one or two places, at any depth."""
+    api = draw(ANY_API)
+    body = copy.deepcopy(draw(st.sampled_from(KNOWN[api])))
     for _ in range(draw(st.integers(1, 2))):
         at: Any = body
         while True:
@@ -93,29 +152,68 @@ def spoiled(draw: st.DrawFn) -> dict[str, Any]:
                 at[key] = draw(JSON)
                 break
             at = at[key]
-    return body
+    return api, body
 
 
-@settings(max_examples=tries(300))
+@settings(max_examples=tries(600))
 @given(spoiled())
-def test_a_spoiled_chat_request_is_answered(body: dict[str, Any]) -> None:
-    check(lambda: parse_chat(body, demo()))
+def test_a_spoiled_body_is_answered(found: tuple[str, dict[str, Any]]) -> None:
+    refusal(*found)
 
 
-@settings(max_examples=tries(200))
-@given(st.dictionaries(st.sampled_from(sorted(ChatRequest.model_fields)), JSON, max_size=5))
-def test_any_fields_of_a_chat_request_are_answered(fields: dict[str, Any]) -> None:
-    check(lambda: parse_chat({"messages": HELLO, **fields}, demo()))
+@settings(max_examples=tries(400))
+@given(st.sampled_from(sorted(REQUESTS)), st.data())
+def test_any_fields_are_answered(api: str, data: st.DataObject) -> None:
+    names = st.sampled_from(sorted(REQUESTS[api].model_fields)) | st.text(max_size=6)
+    fields = data.draw(st.dictionaries(names, JSON, max_size=5))
+    refusal(api, {**ENDPOINTS[api].plainest, **fields})
+    refusal(api, fields)
 
 
-@settings(max_examples=tries(200))
-@given(st.dictionaries(st.sampled_from(sorted(CompletionRequest.model_fields)), JSON, max_size=5))
-def test_any_fields_of_a_completion_request_are_answered(fields: dict[str, Any]) -> None:
-    check(lambda: parse_completion({"prompt": "a", **fields}, demo()))
+def refused_bytes(data: bytes) -> bool:
+    try:
+        return not isinstance(parse_body(data), dict)
+    except RequestError as error:
+        return error.status == 400 and error.code == "invalid_json"
 
 
-@settings(max_examples=tries(100))
-@given(st.dictionaries(st.text(max_size=6), JSON, max_size=4))
-def test_any_body_is_answered(body: dict[str, Any]) -> None:
-    check(lambda: parse_chat(body, demo()))
-    check(lambda: parse_completion(body, demo()))
+@settings(max_examples=tries(400))
+@given(st.binary(max_size=40), st.integers(0, 200), st.sampled_from(sorted(ENDPOINTS)))
+def test_bytes_that_are_no_body_are_refused(some: bytes, at: int, api: str) -> None:
+    data = json.dumps(dict(ENDPOINTS[api].plainest)).encode()
+    assert parse_body(data) == ENDPOINTS[api].plainest
+    for wrong in (some, data[: at % len(data)], data + some.strip() + b"x", b"[" + data):
+        assert refused_bytes(wrong)
+    mixed = data[: at % len(data)] + some + data[at % len(data) :]
+    try:
+        refusal(api, parse_body(mixed))
+    except RequestError as error:
+        assert error.code == "invalid_json"
+
+
+# ---- names and sizes -----------------------------------------------------------------------------
+
+
+def test_an_unknown_field_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(RequestError, match="temperature"):
+        ENDPOINTS["chat"].parse({**ENDPOINTS["chat"].plainest, "temprature": 1}, model_of("strict"))
+
+
+def test_an_unknown_field_is_ignored_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    model = replace(demo(), unknown_fields=set())
+    body = {**ENDPOINTS["chat"].plainest, "temprature": 1, "enable_search": False}
+    with caplog.at_level(logging.WARNING, "mlxgen.server"):
+        for _ in range(3):
+            ask = ENDPOINTS["chat"].parse(body, model)
+            assert {"temprature", "enable_search"} <= set(ask.ignored)
+    told = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
+    assert [each["field"] for each in told] == ["temprature", "enable_search"]
+    assert told[0]["did_you_mean"] == "temperature"
+
+
+@pytest.mark.parametrize("api", REQUESTS)
+@pytest.mark.parametrize("name", ["temperature", "seed", "loops", "model", "thinking_budget"])
+def test_a_huge_value_makes_no_huge_message(api: str, name: str) -> None:
+    for value in ("x" * 10**6, ["y" * 10**6], {"z" * 10**6: 1}, int("9" * 4000)):
+        error = refusal(api, {**ENDPOINTS[api].plainest, name: value})
+        assert error or name in ("seed", "thinking_budget")

@@ -11,6 +11,7 @@ import pytest
 from mlxgen.filters import Constraint
 from mlxgen.server.fields import json_form
 
+from .apis import APIS, CHAT, ENDPOINTS
 from .kit import demo
 from .running import Running, events, question
 
@@ -44,66 +45,45 @@ SCHEMAS: dict[str, Any] = {
         "properties": {"s": {"type": "string", "pattern": "^(?!ab)[a-c]{2}$", "maxLength": 3}},
     },
 }  # fmt: skip
-APIS: dict[str, tuple[str, Any]] = {
-    "chat": (
-        "/v1/chat/completions",
-        lambda schema: {
-            "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}
-        },
-    ),
-    "completion": ("/v1/completions", lambda schema: {"json_schema": schema}),
-    "messages": (
-        "/v1/messages",
-        lambda schema: {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
-    ),
-    "responses": (
-        "/v1/responses",
-        lambda schema: {
-            "text": {"format": {"type": "json_schema", "name": "x", "schema": schema}},
-        },
-    ),
-}
+CLIENTS = {str(api): api for api in APIS}
+EACH = pytest.mark.parametrize("api", ["completions", *CLIENTS])
 
 
-def body_of(api: str, schema: Any, temperature: float) -> dict[str, Any]:
-    asked = question("Numbers, please.")["messages"]
-    said = {"chat": {"messages": asked}, "messages": {"messages": asked}}
-    prompt = {"completion": {"prompt": "JSON: "}, "responses": {"input": "Numbers, please."}}
-    limit = "max_output_tokens" if api == "responses" else "max_tokens"
-    off: dict[str, Any] = {} if api == "completion" else {"thinking_budget": 0}
-    whole = {**(said | prompt)[api], limit: 120, "temperature": temperature, "seed": 3, **off}
-    return {**whole, **APIS[api][1](schema)}
-
-
-def text_of(api: str, answer: Any) -> str:
-    if api == "messages":
-        return "".join(block.get("text", "") for block in answer["content"])
-    if api == "responses":
-        items = [item for item in answer["output"] if item["type"] == "message"]
-        return "".join(part["text"] for item in items for part in item["content"])
-    choice = answer["choices"][0]
-    text: str = choice["text"] if api == "completion" else choice["message"]["content"]
-    return text
+def answered(server: Running, api: str, schema: Any, temperature: float) -> Any:
+    """The answer to a request for JSON of a schema, and its text."""
+    body: dict[str, Any]
+    if api == "completions":
+        body = {"prompt": "JSON: ", "json_schema": schema, "max_tokens": 120}
+    else:
+        client = CLIENTS[api]
+        asked = client.body("Numbers, please.", thinking_budget=0, **{client.limit: 120})
+        body = asked | client.form(schema)
+    answer = server.post(ENDPOINTS[api].path, body | {"temperature": temperature, "seed": 3})
+    if not answer.is_success:
+        return answer, ""
+    if api == "completions":
+        return answer, answer.json()["choices"][0]["text"]
+    return answer, CLIENTS[api].whole(answer.json()).text
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("name", SCHEMAS)
-@pytest.mark.parametrize("api", APIS)
+@EACH
 def test_an_answer_fits_the_whole_schema_or_is_an_error(
     server: Running, api: str, name: str, temperature: float
 ) -> None:
-    schema = SCHEMAS[name]
-    answer = server.post(APIS[api][0], body_of(api, schema, temperature))
-    if answer.status_code == 200:
-        jsonschema.validate(json.loads(text_of(api, answer.json())), schema)
+    answer, text = answered(server, api, SCHEMAS[name], temperature)
+    if answer.is_success:
+        jsonschema.validate(json.loads(text), SCHEMAS[name])
     else:
-        assert answer.status_code == 400 and "fits the whole schema" in answer.text
+        assert answer.status_code == 400 and answer.json()["error"]["param"]
 
 
 def test_a_stream_has_nothing_of_an_answer_that_does_not_fit(server: Running) -> None:
     never = {"type": "array", "items": {"const": 1}, "minItems": 2, "uniqueItems": True}
-    never["maxItems"] = 2
-    with server.stream("/v1/chat/completions", body_of("chat", never, 0)) as lines:
+    form = CHAT.form({**never, "maxItems": 2})
+    body = question("Numbers, please.", max_tokens=120, thinking_budget=0, **form)
+    with server.stream(CHAT.path, body) as lines:
         got = list(events(lines))
     assert "error" in got[-1]
     said = [c["delta"].get("content") or "" for e in got[:-1] for c in e.get("choices", ())]
@@ -120,29 +100,23 @@ def test_what_a_grammar_holds_is_delivered_as_it_comes() -> None:
     assert checks(SCHEMAS["unique items"]) and checks(SCHEMAS["one of two that overlap"])
 
 
-def test_the_header_names_what_is_left_out(server: Running) -> None:
-    schema = {"type": "object", "required": ["p"], "additionalProperties": False}
-    schema["properties"] = {"p": {"type": "string", "format": "path", "maxLength": 3}}
-    for api in APIS:
-        answer = server.post(APIS[api][0], body_of(api, schema, 0))
-        assert answer.status_code == 200, answer.text
-        assert "format=path" in answer.headers["x-mlxgen-ignored"]
-
-
 LARGE = [175928847299117063, 9007199254740993]
 
 
-@pytest.mark.parametrize("api", APIS)
-def test_integers_that_no_float_holds_are_exact(server: Running, api: str) -> None:
+@EACH
+def test_integers_are_exact_and_the_header_names_what_is_left_out(
+    server: Running, api: str
+) -> None:
+    low = {"type": "integer", "minimum": LARGE[0], "maximum": LARGE[0] + 1}
+    path = {"type": "string", "format": "path", "maxLength": 3}
     schema = {
-        "type": "object", "required": ["id", "low"], "additionalProperties": False,
-        "properties": {"id": {"enum": LARGE}, "low": {"type": "integer", "minimum": LARGE[0],
-                                                      "maximum": LARGE[0] + 1}},
+        "type": "object", "required": ["id", "low", "p"], "additionalProperties": False,
+        "properties": {"id": {"enum": LARGE}, "low": low, "p": path},
     }  # fmt: skip
-    answer = server.post(APIS[api][0], body_of(api, schema, 1))
-    assert answer.status_code == 200, answer.text
-    value = json.loads(text_of(api, answer.json()))
+    answer, text = answered(server, api, schema, 1)
+    value = json.loads(text)
     assert value["id"] in LARGE and LARGE[0] <= value["low"] <= LARGE[0] + 1
+    assert "format=path" in answer.headers["x-mlxgen-ignored"]
 
 
 @pytest.mark.parametrize(
@@ -171,31 +145,31 @@ TOOL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def call_body(schema: Any, stream: bool = False, temperature: float = 1) -> dict[str, Any]:
-    function = {"name": "f", "parameters": schema, "strict": True}
-    return {
-        "messages": question("Numbers, please.")["messages"], "max_tokens": 200, "seed": 4,
-        "tools": [{"type": "function", "function": function}], "tool_choice": "required",
-        "temperature": temperature, "thinking_budget": 0, "stream": stream,
-    }  # fmt: skip
-
-
-def arguments_of(server: Running, body: dict[str, Any]) -> str | None:
-    """The arguments of the one call; None: the request failed and said why."""
-    if not body["stream"]:
-        answer = server.post("/v1/chat/completions", body)
-        if answer.status_code != 200:
-            assert "the arguments of f do not fit" in answer.text
-            return None
-        (call,) = answer.json()["choices"][0]["message"]["tool_calls"]
-        return str(call["function"]["arguments"])
-    with server.stream("/v1/chat/completions", body) as lines:
-        got = list(events(lines))
-    if "error" in got[-1]:
-        return None
-    deltas = [c["delta"] for e in got for c in e.get("choices", ())]
-    calls = [call for delta in deltas for call in delta.get("tool_calls") or ()]
-    return "".join(call["function"].get("arguments") or "" for call in calls)
+def arguments_of(server: Running, schema: Any, stream: bool, temperature: float) -> Any:
+    """The arguments of the one call, and the headers; None: the request failed and said why."""
+    tools = [CHAT.tool("f", parameters=schema, strict=True)]
+    body = CHAT.body(
+        "Numbers, please.",
+        tools=tools,
+        tool_choice="required",
+        max_tokens=200,
+        seed=4,
+        temperature=temperature,
+        thinking_budget=0,
+    )
+    answer = server.post(CHAT.path, {**body, **CHAT.usage, "stream": stream})
+    if not stream:
+        if not answer.is_success:
+            assert answer.status_code == 400 and answer.json()["error"]["param"] == "tools"
+            return None, answer.headers
+        said = CHAT.whole(answer.json())
+    else:
+        got = list(events(iter(answer.text.split("\n"))))
+        if "error" in got[-1]:
+            return None, answer.headers
+        said = CHAT.streamed(got)
+    ((_, arguments),) = said.calls
+    return arguments, answer.headers
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -203,14 +177,14 @@ def arguments_of(server: Running, body: dict[str, Any]) -> str | None:
 def test_arguments_of_a_strict_tool_fit_its_whole_schema_or_are_an_error(
     server: Running, stream: bool, temperature: float
 ) -> None:
-    text = arguments_of(server, call_body(TOOL, stream, temperature))
-    if text is not None:
-        jsonschema.validate(json.loads(text), TOOL)
+    arguments, _ = arguments_of(server, TOOL, stream, temperature)
+    if arguments is not None:
+        jsonschema.validate(arguments, TOOL)
     never = json.loads(json.dumps(TOOL).replace("[1, 2, 3]", "[1]"))
-    assert arguments_of(server, call_body(never, stream, temperature)) is None
+    assert arguments_of(server, never, stream, temperature)[0] is None
 
 
 def test_the_header_names_what_is_left_out_of_a_strict_tool(server: Running) -> None:
     schema = {**TOOL, "properties": {"n": {"type": "string", "format": "path", "maxLength": 3}}}
-    answer = server.post("/v1/chat/completions", call_body(schema))
-    assert "f:format=path" in answer.headers["x-mlxgen-ignored"]
+    _, headers = arguments_of(server, schema, False, 1)
+    assert "f:format=path" in headers["x-mlxgen-ignored"]

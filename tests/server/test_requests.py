@@ -2,9 +2,10 @@
 
 A line has a body, and what comes of it: the code and the field of a refusal, or what is asked of
 the engine. ``more`` are fields beside those of the plainest body of its API, and only what differs
-from what that one asks for is told. Control tokens of a prompt are in ⟦ ⟧, so that they are told
-from text which spells them. Lines that were meant to change are written again by
-``python -m tests.server.test_requests``; what that changes is to be read.
+from what that one asks for is told, unless the line is to tell the ``whole``. Control tokens of a
+prompt are in ⟦ ⟧, so that they are told from text which spells them. Lines that were meant to
+change are written again by ``python -m tests.server.test_requests``; what that changes is to be
+read.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,30 +23,16 @@ import pytest
 
 from mlxgen.engine import Options
 from mlxgen.server.ask import Ask
-from mlxgen.server.chat import parse_chat
-from mlxgen.server.completions import parse_completion
 from mlxgen.server.errors import RequestError
-from mlxgen.server.jobs import Parse
-from mlxgen.server.llama import parse_infill, parse_llama
-from mlxgen.server.messages import parse_messages
-from mlxgen.server.responses import parse_responses
+from mlxgen.server.peers import INFILL, MESSAGES, OPENAI, RESPONSES
 from mlxgen.server.served_model import ServedModel
 
-from .kit import HELLO, coder, demo, plain, thinker
+from .apis import ENDPOINTS
+from .kit import demo, model_of
 from .running import WAIT, Running
 
 DATA = Path(__file__).parents[1] / "data" / "requests"
-MODELS = {"demo": demo, "plain": plain, "thinker": thinker, "coder": coder}
-APIS: Mapping[str, tuple[Parse, str, dict[str, Any]]] = {
-    "chat": (parse_chat, "/v1/chat/completions", {"messages": HELLO}),
-    "completions": (parse_completion, "/v1/completions", {"prompt": "Hello"}),
-    "messages": (parse_messages, "/v1/messages", {"messages": HELLO, "max_tokens": 20}),
-    "responses": (parse_responses, "/v1/responses", {"input": "Hello"}),
-    "llama": (parse_llama, "/completion", {"prompt": "Hello"}),
-    "infill": (parse_infill, "/infill", {"input_prefix": "def f(", "input_suffix": "):\n"}),
-}
-"""How each API reads bodies, where it is, and its plainest body."""
-ABOUT = ("case", "model", "body", "more")
+ABOUT = ("case", "model", "whole", "body", "more")
 
 
 def lines(api: str) -> Iterator[dict[str, Any]]:
@@ -54,7 +41,8 @@ def lines(api: str) -> Iterator[dict[str, Any]]:
 
 
 def body_of(api: str, line: Mapping[str, Any]) -> dict[str, Any]:
-    body: dict[str, Any] = line.get("body", APIS[api][2] | line.get("more", {}))
+    plainest = dict(ENDPOINTS[api].plainest)
+    body: dict[str, Any] = line.get("body", plainest | line.get("more", {}))
     return json.loads(json.dumps(body)) if body else {}
 
 
@@ -65,9 +53,23 @@ def told(options: Options) -> dict[str, Any]:
     found |= {each.name: getattr(sampling, each.name) for each in fields(sampling)}
     found["hooks"] = len(found["hooks"])
     plainly: dict[str, Any] = json.loads(
-        json.dumps(found | {"filters": [type(spec).__name__ for spec in filters]})
+        json.dumps(found | {"filters": [shape(spec) for spec in filters]})
     )
     return plainly
+
+
+def shape(spec: Any) -> str:
+    """What a specification is made of."""
+    inside = []
+    for each in fields(spec) if is_dataclass(spec) else ():
+        if each.name.startswith("_"):
+            continue
+        value = getattr(spec, each.name)
+        if each.name == "leads":
+            value = [then for _, then in value]
+        parts = value if isinstance(value, list | tuple) else [value]
+        inside += [shape(part) for part in parts if hasattr(part, "bind")]
+    return type(spec).__name__ + (f"({', '.join(inside)})" if inside else "")
 
 
 def spelled(tokens: Any, model: ServedModel) -> str:
@@ -104,24 +106,26 @@ def asked(ask: Ask) -> dict[str, Any]:
 
 @cache
 def plainest(api: str, model: str) -> dict[str, Any]:
-    parse, _, body = APIS[api]
+    if model_of(model).vocabulary is demo().vocabulary:
+        model = "demo"
     try:
-        return asked(parse(body, MODELS[model]()))
+        return asked(ENDPOINTS[api].parse(ENDPOINTS[api].plainest, model_of(model)))
     except RequestError:  # not with this model
-        return {}
+        return {} if model == "demo" else plainest(api, "demo")
 
 
-def outcome(api: str, model: str, body: dict[str, Any]) -> dict[str, Any]:
-    """What comes of a body, as a line tells it."""
+def outcome(api: str, line: Mapping[str, Any]) -> dict[str, Any]:
+    """What comes of the body of a line, as it tells it."""
+    model, body = line.get("model", "demo"), body_of(api, line)
     try:
-        found = asked(APIS[api][0](body, MODELS[model]()))
+        found = asked(ENDPOINTS[api].parse(body, model_of(model)))
     except RequestError as error:
         said = error.body()["error"]
         assert set(said) == {"message", "type", "param", "code"}
         assert 0 < len(said["message"].encode()) < 700
         refused = {"code": error.code, "param": error.param}
         return {"refused": refused | ({} if error.status == 400 else {"status": error.status})}
-    usual = plainest(api, model)
+    usual = {} if line.get("whole") else plainest(api, model)
     changed = {name: value for name, value in found.items() if value != usual.get(name)}
     if "options" in changed and "options" in usual:
         changed["options"] = {
@@ -134,17 +138,31 @@ def outcome(api: str, model: str, body: dict[str, Any]) -> dict[str, Any]:
 
 def test_every_request_means_what_its_line_says() -> None:
     wrong = []
-    for api in APIS:
+    for api in ENDPOINTS:
         for line in lines(api):
-            found = outcome(api, line.get("model", "demo"), body_of(api, line))
+            found = outcome(api, line)
             if found != {name: value for name, value in line.items() if name not in ABOUT}:
                 wrong.append((api, line, found))
     assert not wrong
 
 
-@pytest.mark.parametrize("api", APIS)
+def test_every_field_of_other_servers_has_a_line() -> None:
+    tables = {
+        ("chat", "completions"): OPENAI,
+        ("infill",): INFILL.keys() - OPENAI.keys(),
+        ("messages",): MESSAGES,
+        ("responses",): RESPONSES,
+    }
+    for apis, names in tables.items():
+        tried = {name for api in apis for line in lines(api) for name in body_of(api, line)}
+        untried = {name for name in names if not {name, name.partition(".")[0]} & tried}
+        assert not untried
+
+
+@pytest.mark.parametrize("api", ENDPOINTS)
 def test_a_server_says_the_same_over_http(api: str, server: Running) -> None:
-    path, some = APIS[api][1], 0
+    _, path, plainest = ENDPOINTS[api]
+    some = 0
     with httpx.Client(base_url=server.url, timeout=WAIT) as client:
         for line in lines(api):
             body, refused = body_of(api, line), line.get("refused")
@@ -152,7 +170,7 @@ def test_a_server_says_the_same_over_http(api: str, server: Running) -> None:
             if line.get("model", "demo") != "demo" or (refused is None and some % 16):
                 continue
             limit = "max_output_tokens" if api == "responses" else "max_tokens"
-            if refused is None and limit in APIS[api][2]:
+            if refused is None and limit in plainest:
                 body[limit] = 2
             head = {"content-type": "application/json"}
             answer = client.post(path, content=json.dumps(body), headers=head)
@@ -172,10 +190,9 @@ def written(line: Mapping[str, Any]) -> str:
 
 
 def write() -> None:
-    for api in APIS:
+    for api in ENDPOINTS:
         whole = [
-            {name: line[name] for name in ABOUT if name in line}
-            | outcome(api, line.get("model", "demo"), body_of(api, line))
+            {name: line[name] for name in ABOUT if name in line} | outcome(api, line)
             for line in lines(api)
         ]
         text = "".join(f"{written(line)}\n" for line in whole)

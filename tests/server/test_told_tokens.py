@@ -63,23 +63,10 @@ def test_a_token_that_ends_one_character_and_begins_another_part_is_shared() -> 
     assert second.parts == {"content": b"\xad", "mark": b"A"} and second.kind == "content"
 
 
-def test_what_a_stop_cut_off_has_no_bytes() -> None:
-    tokens = [*BYTES.continue_with(b"abc"), *BYTES.continue_with(b"de")]
-    first, second = report(tokens, [("content", 2)])
-    assert first.parts == {"content": b"ab"} and first.text == "ab"
-    assert second.parts == {} and second.kind is None
-
-
 def test_the_leading_space_that_a_decoder_drops_is_no_part_of_the_token() -> None:
     token = PIECES.token_of(b" the")
     assert token is not None
     assert report([token], [("content", 3)], PIECES)[0].parts == {"content": b"the"}
-
-
-def test_an_end_token_has_no_bytes() -> None:
-    (end, *_) = BYTES.eos
-    reported = report([*BYTES.continue_with(b"a"), end], [("content", 1)])
-    assert [token.kind for token in reported] == ["content", None]
 
 
 @given(
@@ -125,6 +112,8 @@ def test_the_bytes_of_a_part_joined_are_its_text(
         if unbroken or (text == whole and len({name for name, _ in spans}) == 1):
             assert data.decode("utf-8", "replace") == part
     assert "".join(token.text for token in reported) == text
+    for each in reported:  # no part has an end, or what a stop cut off
+        assert (each.kind is None) is not any(each.parts.values())
 
 
 def test_what_stays_has_the_same_text_and_tokens_without_retractions() -> None:

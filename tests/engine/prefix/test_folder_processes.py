@@ -17,14 +17,13 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import KVCache
 
+from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.prefix import disk as disk_file
-from mlxgen.engine.prefix.block import BLOCK, Block, as_ids
-from mlxgen.engine.prefix.block_file import Layout
-from mlxgen.engine.prefix.disk import Disk
+from mlxgen.engine.prefix.block import BLOCK
 from mlxgen.engine.prefix.store import BlockStore
 from tests.effort import tries
 
-from .folders import PLENTY, files_in
+from .kit import PLENTY, files_in, size_of, store_in
 
 _WIDTH = 512  # so that writing a piece takes some milliseconds
 _HERE = multiprocessing.get_context("forkserver")  # so each child starts with all modules
@@ -47,9 +46,9 @@ def sequence(chance: random.Random) -> range:
     return range(first, first + chance.choice([9, BLOCK, 3 * BLOCK + 5]))
 
 
-def restored(disk: Disk, ids: Sequence[int]) -> int:
-    """Read what there is of the tokens, and check all of it."""
-    store = BlockStore(layers, PLENTY, folder=disk)
+def give(store: BlockStore, ids: Sequence[int]) -> int:
+    """How many of the tokens a store has that holds nothing in memory, and that they are right."""
+    store.clear()
     store.restore([*ids, 0])
     kv = store.take([*ids, 0])
     if kv is None:
@@ -59,23 +58,20 @@ def restored(disk: Disk, ids: Sequence[int]) -> int:
     return kv.length
 
 
-def keep(disk: Disk, ids: Sequence[int]) -> None:
-    parent = disk.layout.root
-    for start in range(0, len(ids), BLOCK):
-        tokens = ids[start : start + BLOCK]
-        keys = numbers_of(tokens)
-        block = Block(parent, start, as_ids(tokens), ((keys, keys),))
-        disk.write(block)
-        parent = block.key
+def write(store: BlockStore, ids: Sequence[int]) -> None:
+    caches = layers()
+    caches[0].update_and_fetch(numbers_of(ids), numbers_of(ids))
+    store.keep(ids, Alone(layers, caches, len(ids)))
+    assert store.flush(20)
 
 
 def write_on(path: Path, max_bytes: int, seed: int, pipe: Connection) -> None:
     """Write until somebody ends this process, and sometimes remove all to write it again."""
-    chance, disk = random.Random(seed), Disk(path, max_bytes, Layout(layers))
+    chance, store = random.Random(seed), store_in(path, layers, disk=max_bytes)
     pipe.send(True)
     while True:
-        keep(disk, sequence(chance))
-        restored(disk, sequence(chance))
+        write(store, sequence(chance))
+        give(store, sequence(chance))
         if chance.random() < 0.1:
             for file in files_in(path):
                 file.unlink(missing_ok=True)
@@ -98,16 +94,16 @@ def _dies_and_nothing_is_wrong(path: Path, seed: int, monkeypatch: pytest.Monkey
     chance = random.Random(seed)
     with writing(path, PLENTY, seed):
         time.sleep(chance.random() * 0.03)
-    disk = Disk(path, PLENTY, Layout(layers))
-    assert disk.nbytes == sum(file.stat().st_size for file in files_in(path))
+    store = store_in(path, layers)
+    assert store.disk.disk_bytes == size_of(path)
     for first in range(6):
-        restored(disk, range(first, first + 3 * BLOCK + 5))
-    assert disk.nbytes == sum(file.stat().st_size for file in files_in(path))  # none was broken
+        give(store, range(first, first + 3 * BLOCK + 5))
+    assert store.disk.disk_bytes == size_of(path)  # none was broken
     ids = sequence(chance)
-    keep(disk, ids)
-    assert restored(disk, ids) == len(ids)
+    write(store, ids)
+    assert give(store, ids) == len(ids)
     monkeypatch.setattr(disk_file, "_ABANDONED", 0.0)
-    Disk(path, PLENTY, Layout(layers))
+    store_in(path, layers)
     assert sorted(path.iterdir()) == files_in(path)
 
 
@@ -134,25 +130,24 @@ def test_processes_that_write_and_evict_at_once_never_give_anything_wrong(
     monkeypatch.setattr(disk_file, "_RESCAN", 0.0)
     monkeypatch.setattr(disk_file, "_SHARE", 0)
     size = 8 * BLOCK * _WIDTH * 8
-    mine = Disk(tmp_path, size, Layout(layers))
+    mine = store_in(tmp_path, layers, disk=size)
     chance, found = random.Random(1), list[int]()
     with writing(tmp_path, size, 1), writing(tmp_path, size, 2):
         for _ in range(tries(200)):
             ids = sequence(chance)
-            keep(mine, ids)
-            found.append(restored(mine, ids))
+            write(mine, ids)
+            found.append(give(mine, ids))
     assert any(found)
-    assert Disk(tmp_path, size, Layout(layers)).nbytes <= size
+    assert store_in(tmp_path, layers, disk=size).disk.disk_bytes <= size
 
 
 def write_little(path: Path, pipe: Connection) -> None:
     """Write with a system that stops in the middle of a file."""
-    disk = Disk(path, PLENTY, Layout(layers))
-    ids = range(2 * BLOCK)
-    keep(disk, ids[:5])
+    store, ids = store_in(path, layers), range(2 * BLOCK)
+    write(store, ids[:5])
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-    keep(disk, ids)
-    pipe.send((restored(disk, ids), [file.name for file in path.iterdir()]))
+    write(store, [7, *ids])
+    pipe.send((give(store, ids), [file.name for file in path.iterdir()]))
 
 
 def test_a_disk_that_is_full_in_the_middle_of_a_file_leaves_no_part_of_it(tmp_path: Path) -> None:

@@ -1,0 +1,425 @@
+"""Sequences that begin alike share their KV: exactly, within a limit, and undisturbed."""
+
+from __future__ import annotations
+
+import gc
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache as once
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, RotatingKVCache
+
+from mlxgen.engine.kv.alone import Alone
+from mlxgen.engine.kv.layers import arrays_in
+from mlxgen.engine.prefix.store import BlockStore
+from tests.fakes.architectures import SIDE_BY_SIDE, VOCAB, cache_kinds
+from tests.fakes.filled_caches import (
+    Ids,
+    Make,
+    check,
+    fill,
+    holding,
+    mixed_layers,
+    plain_layers,
+    state_layers,
+)
+from tests.fakes.prefix_integrity import check_integrity
+from tests.fakes.small_blocks import use_blocks
+
+from ...effort import tries
+from .kit import PLENTY, keep
+
+MAKES = pytest.mark.parametrize("make", [plain_layers, state_layers, mixed_layers])
+EACH = 16  # bytes of a token of plain layers
+law = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def windows() -> list[Any]:
+    return [KVCache(), RotatingKVCache(max_size=8)]
+
+
+# ---- what a model would say --------------------------------------------------------------------
+
+
+@once
+def loaded(name: str) -> tuple[Any, Make]:
+    return cache_kinds()[name]()
+
+
+def feed(kv: Alone, model: Any, tokens: Sequence[int]) -> np.ndarray:
+    """Run tokens and return the logits after the last one."""
+    logits = kv.forward(model, mx.array([list(tokens)]))[0, -1]
+    mx.eval(logits, kv.arrays())
+    return np.array(logits)
+
+
+def as_fresh(name: str, kv: Alone, ids: Sequence[int]) -> None:
+    """What a KV says after these tokens is what a fresh one says; it holds them then."""
+    model, make = loaded(name)
+    logits = feed(kv, model, ids[kv.length :])
+    np.testing.assert_allclose(logits, feed(Alone(make), model, ids), rtol=2e-3, atol=2e-3)
+
+
+def tokens(count: int, seed: int = 0) -> list[int]:
+    return [int(t) for t in np.random.default_rng(seed).integers(0, VOCAB, count)]
+
+
+@pytest.mark.parametrize("block", [4, 256])
+@settings(law, max_examples=tries(40))
+@given(
+    name=st.sampled_from([*cache_kinds()]),
+    steps=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 30), st.booleans()), max_size=6),
+)
+def test_conversations_that_grow_part_and_repeat_say_what_fresh_ones_say(
+    block: int, name: str, steps: list[tuple[int, int, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_blocks(monkeypatch, block)
+    _, make = loaded(name)
+    cache, history, known = BlockStore(make, PLENTY), tokens(30), list[list[int]]()
+    for seed, (back, grow, evict) in enumerate([(0, 1, False), *steps]):
+        history = [*history[: max(1, len(history) - back)], *tokens(grow, seed % 2)]
+        usable, kv = cache.match(history), cache.take(history) or Alone(make)
+        assert kv.length == usable < len(history)
+        if name in SIDE_BY_SIDE and known:
+            assert usable == max(_common(history[:-1], each) for each in known)
+        as_fresh(name, kv, history)
+        cache.keep(history, kv)
+        known.append(history)
+        assert cache.match([*history, 0]) == len(history)
+        if evict:
+            cache.shrink(cache.nbytes - 1)
+            known = []
+        check_integrity(cache)
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+@pytest.mark.parametrize("kind", cache_kinds())
+def test_rows_and_the_store_do_not_disturb_one_another(kind: str) -> None:
+    model, make = loaded(kind)
+    cache, history, row = BlockStore(make, PLENTY), tokens(30), Alone(make)
+    as_fresh(kind, row, history)
+    cache.keep(history, row)
+    taken = [cache.take([*history, 1]) for _ in range(2)]
+    rows = [row, *(kv for kv in taken if kv is not None)]
+    assert len(rows) == 3
+    for step in range(20):  # enough to turn every window round
+        for number, each in enumerate(rows):
+            feed(each, model, [step + 20 * number])
+    for number, each in enumerate(rows):
+        said = range(20 * number, 20 * number + 20)
+        as_fresh(kind, each, [*history, *said, 3])
+    again = cache.take([*history, 1])
+    assert again is not None
+    as_fresh(kind, again, [*history, 1])
+    check_integrity(cache)
+
+
+# ---- random use --------------------------------------------------------------------------------
+
+
+class EveryBeginning:
+    """One entry for each beginning of each sequence; whoever uses one uses all before it."""
+
+    def __init__(self) -> None:
+        self.held: OrderedDict[Ids, None] = OrderedDict()
+
+    def match(self, ids: Ids) -> int:
+        return max((n for n in range(len(ids)) if ids[:n] in self.held), default=0)
+
+    def use(self, ids: Ids) -> None:
+        for n in range(len(ids), 0, -1):
+            self.held.pop(ids[:n], None)
+            self.held[ids[:n]] = None
+
+    def evict(self, entries: int) -> None:
+        while len(self.held) > entries:
+            self.held.popitem(last=False)
+
+
+# Beginnings of two sequences that part after three tokens, with ends of their own.
+BASES = [(0, 1, 2, 0, 0, 1, 1, 2), (0, 1, 2, 1, 0, 1, 1, 2)]
+IDS = st.builds(
+    lambda base, count, end: (*base[:count], *end),
+    st.sampled_from(BASES),
+    st.integers(0, 8),
+    st.lists(st.integers(0, 2), max_size=2),
+)
+VERBS = st.sampled_from(["keep", "keep", "take", "match", "shrink", "limit"])
+STEPS = st.lists(st.tuples(VERBS, IDS), max_size=30)
+
+
+@settings(law, max_examples=tries(60))
+@given(steps=STEPS)
+def test_blocks_of_one_token_are_a_dict_of_token_tuples(
+    steps: list[tuple[str, Ids]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_blocks(monkeypatch, 1)
+    expected, limit = EveryBeginning(), 20 * EACH
+    cache = BlockStore(plain_layers, limit)
+    for verb, ids in steps:
+        bound = limit
+        if verb == "keep":
+            keep(cache, plain_layers, ids)
+            if ids and EACH * len(ids) <= limit:
+                expected.use(ids)
+        elif verb == "take":
+            kv, known = cache.take(ids), expected.match(ids)
+            assert (0 if kv is None else kv.length) == known
+            if kv is not None:
+                check(kv.caches, ids[:known])
+                expected.use(ids[:known])
+        elif verb == "match":
+            assert cache.match(ids) == expected.match(ids)
+        elif verb == "shrink":
+            bound = EACH * len(ids)
+            cache.shrink(bound)
+        else:
+            bound = limit = EACH * (2 + 3 * len(ids))
+            cache.max_bytes = limit
+        expected.evict(bound // EACH)
+        check_integrity(cache)
+        assert cache.nbytes == len(expected.held) * EACH
+
+
+@pytest.mark.parametrize("block", [1, 3, 256])
+@MAKES
+@settings(law, max_examples=tries(60))
+@given(steps=STEPS, room=st.integers(0, 24))
+def test_random_use_of_any_layers_keeps_its_promises(
+    make: Make,
+    block: int,
+    steps: list[tuple[str, Ids]],
+    room: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_blocks(monkeypatch, block)
+    cache, kept = BlockStore(make, 2000), set[Ids]()
+    for verb, ids in steps:
+        before = cache.nbytes
+        if verb == "keep":
+            keep(cache, make, ids)
+            kept.add(ids)
+            if ids and before + 48 * len(ids) < 2000 - 300:  # with room, it is there now
+                assert cache.match((*ids, 0)) == len(ids)
+        elif verb == "limit":
+            keep(cache, make, ids, room * EACH)
+            kept.add(ids)
+            assert cache.nbytes <= max(before, room * EACH)
+            if ids and cache.nbytes != before:
+                assert cache.match((*ids, 0)) == len(ids)
+        elif verb == "take":
+            usable, kv = cache.match(ids), cache.take(ids)
+            assert usable == (0 if kv is None else kv.length)
+            if kv is not None:
+                assert usable < len(ids) and any(each[:usable] == ids[:usable] for each in kept)
+                check(kv.caches, ids[:usable])
+                fill(kv.caches, (0, 1, 2))  # a row that goes on
+        elif verb == "match":
+            cache.match(ids)
+            assert cache.nbytes == before
+        else:
+            cache.shrink(100 * len(ids))
+            assert cache.nbytes <= 100 * len(ids)
+        check_integrity(cache)
+    for ids in kept:
+        if (kv := cache.take((*ids, 0))) is not None:
+            check(kv.caches, ids[: kv.length])
+
+
+# ---- what goes first ---------------------------------------------------------------------------
+
+
+def test_a_long_sequence_nobody_asks_for_goes_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_blocks(monkeypatch, 8)
+    cache = BlockStore(plain_layers, EACH * 40)
+    long, short = tuple(range(36)), tuple(range(50, 58))
+    keep(cache, plain_layers, long)
+    keep(cache, plain_layers, short)
+    assert [cache.match((*ids, 0)) for ids in (long, short)] == [32, 8]
+
+
+def test_an_old_state_in_the_middle_of_a_conversation_goes_before_its_newest_one() -> None:
+    cache, conversation = BlockStore(state_layers, 3 * 16), tuple(range(12))
+    for end in (4, 8, 12):
+        keep(cache, state_layers, conversation[:end])
+    assert cache.match((*conversation[:10], 90)) == 8
+    cache.take((*conversation[:4], 90))
+    keep(cache, state_layers, (70, 71))
+    assert [cache.match((*conversation[:end], 90)) for end in (4, 8, 12)] == [4, 4, 12]
+
+
+@pytest.mark.parametrize("make", [state_layers, mixed_layers])
+def test_the_end_of_a_long_beginning_outlives_the_ends_of_many_short_turns(make: Make) -> None:
+    beginning = tuple(range(200))
+    turns = [(*beginning, *range(300 + n, 310 + n)) for n in range(12)]
+    cache = BlockStore(make, PLENTY)
+    keep(cache, make, beginning)
+    cache.max_bytes = 4 * cache.nbytes
+    for turn in turns:
+        assert cache.take(turn) is not None
+        keep(cache, make, turn)
+        check_integrity(cache)
+    assert cache.match((*beginning, 0)) == cache.match((*turns[0], 0)) == len(beginning)
+    assert cache.match((*turns[-1], 0)) == len(turns[-1])
+    for n in range(30):  # but what nobody uses goes in the end
+        keep(cache, make, tuple(range(1000 * n, 1000 * n + 150)))
+    assert cache.match((*beginning, 0)) == 0
+
+
+def test_what_is_larger_than_the_limit_alone_is_not_kept_and_evicts_nothing() -> None:
+    cache = BlockStore(plain_layers, EACH * 12)
+    small, other, large = (1, 2, 3, 4), tuple(range(50, 58)), tuple(range(20, 33))
+    grown = (*small, *range(60, 69))
+    keep(cache, plain_layers, small)
+    keep(cache, plain_layers, other)
+    for too_large in (large, grown):
+        keep(cache, plain_layers, too_large)
+        assert [cache.match((*ids, 0)) for ids in (small, other, large)] == [4, 8, 0]
+    cache.max_bytes = EACH * 13
+    keep(cache, plain_layers, grown)
+    assert [cache.match((*ids, 0)) for ids in (grown, other)] == [13, 0]
+    cache.clear()
+    assert (cache.nbytes, cache.entries, cache.match((*grown, 0))) == (0, 0, 0)
+
+
+# ---- what is held in memory --------------------------------------------------------------------
+
+
+def test_a_row_is_neither_kept_alive_nor_changed() -> None:
+    ids, cache = tuple(range(8)), BlockStore(plain_layers, PLENTY)
+    keep(cache, plain_layers, ids)  # what is allocated once is there now
+    cache.clear()
+    gc.collect()
+    before = mx.get_active_memory()
+    row = holding(plain_layers, tuple(range(1 << 16)))
+    mx.eval(row.arrays())
+    row.go_back(8)
+    arrays = [id(array) for array in arrays_in(row.caches)]
+    cache.keep(ids, row)
+    assert [id(array) for array in arrays_in(row.caches)] == arrays and row.length == 8
+    del row
+    gc.collect()
+    assert mx.get_active_memory() - before < 1 << 16  # a row of 1 MiB, of which 128 bytes are kept
+    assert cache.nbytes == 8 * EACH
+
+
+def test_what_is_evicted_before_it_is_settled_is_not_kept_alive() -> None:
+    cache, row = BlockStore(plain_layers, 1 << 22), holding(plain_layers, tuple(range(1 << 16)))
+    cache.keep(tuple(range(1 << 16)), row)
+    mx.synchronize()
+    before, held = mx.get_active_memory(), cache.nbytes
+    assert held == EACH << 16
+    cache.shrink(0)
+    assert before - mx.get_active_memory() >= held
+
+
+def test_there_is_room_after_what_was_taken_for_the_rest_and_a_first_step() -> None:
+    cache, ids = BlockStore(plain_layers, PLENTY), tuple(range(300))
+    keep(cache, plain_layers, ids)
+    for rest, room in ((1, 512), (211, 512), (212, 768)):
+        kv = cache.take((*ids, *range(rest)))
+        assert kv is not None and kv.caches[0].keys.shape == (1, 1, room, 1)
+
+
+@pytest.mark.parametrize("layer", [RotatingKVCache, ChunkedKVCache])
+@pytest.mark.parametrize("count", [3, 16, 17, 200])
+def test_a_window_is_kept_without_the_keys_that_no_later_token_sees(
+    layer: type[Any], count: int
+) -> None:
+    make: Make = lambda: [layer(16)]  # noqa: E731
+    cache, ids = BlockStore(make, PLENTY), tuple(range(count))
+    keep(cache, make, ids)  # one prefill
+    assert cache.nbytes == min(count, 16) * 8
+    kv = cache.take((*ids, 5))
+    assert kv is not None and kv.caches[0].offset == count
+    assert kv.caches[0].keys_and_values()[0][0, 0, :, 0].tolist() == list(ids[-16:])
+
+
+def test_a_window_that_is_not_full_gives_any_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    for block in (2, 256):
+        use_blocks(monkeypatch, block)
+        cache, ids = BlockStore(windows, PLENTY), tuple(range(7))
+        keep(cache, windows, ids)
+        for shared in range(1, 8):
+            kv = cache.take((*ids[:shared], 99))
+            assert kv is not None and kv.length == shared
+            check(kv.caches, ids[:shared])
+        keep(cache, windows, (*ids, 7, 8))
+        assert cache.match((*ids, 7, 99)) == 7
+        check_integrity(cache)
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_the_shortest_sequence_that_goes_on_serves_a_shared_beginning(turn: int) -> None:
+    cache, common = BlockStore(windows, PLENTY), (1, 2, 3)
+    for ids in [(*common, *range(20, 30)), (*common, 4)][::turn]:  # the first fills its window
+        keep(cache, windows, ids)
+    kv = cache.take((*common, 99))
+    assert kv is not None and kv.length == 3
+    check(kv.caches, common)
+
+
+def test_only_what_every_layer_holds_of_the_tokens_is_kept() -> None:
+    cache = BlockStore(plain_layers, PLENTY)
+    cache.keep((1, 2, 3, 4), holding(plain_layers, (1, 2)))
+    assert cache.match((1, 2, 3, 4)) == 2
+    caches = plain_layers()
+    fill(caches[:1], (7, 8, 9))
+    fill(caches[1:], (7, 8))
+    cache.keep((7, 8, 9), Alone(plain_layers, caches, 3))
+    assert cache.match((7, 8, 9)) == 0
+    never: Make = lambda: [KVCache(), CacheList(KVCache(), KVCache())]  # noqa: E731
+    cache, caches = BlockStore(never, PLENTY), never()
+    fill([caches[0], caches[1].caches[0]], (1, 2, 3))
+    cache.keep((1, 2, 3), Alone(never, caches, 3))
+    kv = cache.take((1, 2, 3, 4))
+    assert kv is not None and kv.caches[1].caches[1].empty()
+    check([kv.caches[0], kv.caches[1].caches[0]], (1, 2, 3))
+
+
+# ---- a device that fails -----------------------------------------------------------------------
+
+
+def _failing(*arrays: object) -> None:
+    raise RuntimeError("no memory")
+
+
+@MAKES
+@pytest.mark.parametrize("ids", [(1, 2, 3, 4, 5, 6, 7, 8), (1, 2, 3, 9, 9, 9, 9), (7, 8, 9)])
+def test_what_was_never_computed_leaves_nothing_behind(
+    make: Make, ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_blocks(monkeypatch, 2)
+    cache, old, more = BlockStore(make, PLENTY), (1, 2, 3, 4, 5, 6), (*ids, 5, 5, 5)
+    with monkeypatch.context() as patch:  # nobody waits for what is kept
+        patch.setattr(mx, "eval", _failing)
+        keep(cache, make, old)
+    cache.settle()
+    before = cache.nbytes
+    with monkeypatch.context() as patch:
+        patch.setattr(mx, "async_eval", _failing)
+        with suppress(RuntimeError):
+            keep(cache, make, ids)
+    check_integrity(cache)
+    assert cache.nbytes == before and cache.match((*ids, 0)) < len(ids)
+    for fails in ("forget", "settle"):
+        keep(cache, make, ids)
+        keep(cache, make, more)
+        assert cache.match((*ids, 0)) == len(ids)
+        with monkeypatch.context() as patch:
+            patch.setattr(mx, "eval", _failing)
+            getattr(cache, fails)()
+        check_integrity(cache)
+        assert cache.match((*ids, 0)) < len(ids) and cache.match((*more, 0)) < len(ids)
+        assert cache.match((*old, 0)) == len(old)

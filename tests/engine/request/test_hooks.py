@@ -1,0 +1,383 @@
+"""Hooks: what they see, what they may ask for, and what a reader hears of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mlxgen import HookError, MlxgenError, PostSamplingResult, Regex, Rejected, RewindError
+from mlxgen.tokens import Token
+from tests.fakes.speaking import PROMPT, Speaker, endless, reciter, talker
+
+from .kit import asks
+
+A, B, C, D, X = b"abcdx"
+
+
+def say(speaker: Speaker, **options: Any) -> str:
+    return speaker.lm.generate(PROMPT, **options).text
+
+
+def told(speaker: Speaker, **options: Any) -> dict[int, tuple[Rejected, ...]]:
+    chunks = speaker.lm.stream(PROMPT, **options)
+    return {chunk.index: chunk.rejected for chunk in chunks if chunk.rejected}
+
+
+# ---- what they see -----------------------------------------------------------------------------
+
+
+def test_a_hook_sees_the_final_probabilities() -> None:
+    seen: list[PostSamplingResult] = []
+
+    def look(result: PostSamplingResult) -> None:
+        seen.append(result)
+        assert result.sampled_prob == pytest.approx(float(result.candidate_probs[0]), rel=1e-4)
+
+    def script(self: Speaker, generated: list[int]) -> dict[int, float]:
+        return {A: 1.0, B: 0.0} if not generated else {self.end: 1.0}
+
+    say(Speaker([], script), hooks=[look], temperature=0.5, top_k=2, seed=4)
+    first, second = seen
+    assert (first.position, first.attempt, second.position) == (0, 0, 1)
+    assert list(first.candidate_tokens[:2]) == [A, B]
+    assert first.candidate_probs[0] == pytest.approx(1 / (1 + 2.718281828**-2), rel=1e-4)
+    assert first.logits is not None and first.logits[A] == 1.0
+
+
+def test_a_hook_sees_the_text_and_forced_tokens_as_certain() -> None:
+    texts, certain = [], []
+    say(reciter(["a", 0xC3, 0xA9]), hooks=lambda r: texts.append((r.text, r.text_after)))
+    assert texts == [("", "a"), ("a", "a"), ("a", "aé"), ("aé", "aé")]
+    say(
+        reciter(["a"]),
+        filters=[Regex("yes")],
+        hooks=lambda r: certain.append((r.sampled_prob, r.logits, r.is_forced)),
+    )
+    assert certain == [(1.0, None, True)] * 3
+
+
+@pytest.mark.parametrize("options", [{}, {"hold_tokens": 3}, {"allow_retract": True}])
+def test_a_hook_is_told_how_far_it_may_go_back(options: dict[str, Any]) -> None:
+    def run(wish: int) -> list[int]:
+        seen: list[int] = []
+        due = [wish]
+
+        def back(result: PostSamplingResult) -> None:
+            seen.append(result.can_rewind)
+            if result.position == 6 and due:
+                result.rewind = due.pop() + result.can_rewind
+
+        pieces = list("abcdefghij")
+        assert say(reciter(pieces), hooks=back, max_tokens=10, **options) == "abcdefghij"
+        return seen
+
+    seen = run(0)
+    with pytest.raises(RewindError) as error:
+        run(1)
+    assert error.value.possible == seen[6]
+    held = options.get("hold_tokens", 10 if options else 0)
+    assert seen[:7] == [min(position, held) + 1 for position in range(7)]
+
+
+# ---- another token, or another draw ------------------------------------------------------------
+
+AXY = {"": ["a"], "a": ["b"], "ax": ["y"], "axy": ["z"]}
+ABC = {"": ["a", "b", "c"], "c": ["d"]}
+NOT_AB = {(0, n): {"resample": True, "exclude": [A, b"ab"[n]]} for n in (0, 1)}
+
+
+@pytest.mark.parametrize("options", [{}, {"hold_tokens": 2}, {"allow_retract": True}])
+@pytest.mark.parametrize(
+    ("choices", "wishes", "text", "redraws"),
+    [
+        (AXY, {1: {"sampled_token": X}}, "axyz", 0),  # the cache follows
+        (ABC, NOT_AB, "cd", 2),
+        (ABC, {"a": {"resample": True, "exclude": [A]}}, "b", 1),
+        ({"": ["a"], "a": ["b"]}, {(1, 0): {"resample": True}}, "ab", 1),
+        ({"": list("ab")}, {"b": {"end": True}, "a": {"sampled_token": B, "end": True}}, "b", 0),
+    ],
+)
+def test_a_hook_may_choose_or_have_drawn_again(
+    choices: dict[str, list[str]],
+    wishes: Any,
+    text: str,
+    redraws: int,
+    options: dict[str, Any],
+) -> None:
+    speaker = talker(choices)
+    result = speaker.lm.generate(PROMPT, hooks=asks(wishes), **options)
+    assert (result.text, result.usage.redraws) == (text, redraws)
+    assert (result.chunks[0].attempts == redraws) is (1 not in wishes and (1, 0) not in wishes)
+
+
+def test_a_hook_that_is_never_content_gets_its_draws_and_then_the_last_one_stands() -> None:
+    def never(result: PostSamplingResult) -> None:
+        calls.append(result.position)
+        result.resample = True
+
+    calls: list[int] = []
+    result = talker({"": ["a"]}).lm.generate(PROMPT, hooks=never, max_resample=3, max_tokens=2)
+    assert calls == [0] * 4 + [1] * 4
+    assert [(c.exhausted, c.attempts) for c in result.chunks] == [(True, 3)] * 2
+    stubborn = asks({(n, attempt): {"resample": True} for n in range(4) for attempt in range(2)})
+    plain = reciter(["a", "st", "op"]).lm.generate(PROMPT, stop="stop")
+    again = reciter(["a", "st", "op"]).lm.generate(PROMPT, stop="stop", hooks=stubborn)
+    assert (again.text, again.tokens, again.stop) == (plain.text, plain.tokens, plain.stop)
+
+
+def test_excluding_every_token_leaves_the_one_that_was_drawn() -> None:
+    speaker = reciter(["a"])
+    picky = asks({0: {"resample": True, "exclude": range(2 * speaker.lm.vocab_size)}})
+    chunks = list(speaker.lm.stream(PROMPT, hooks=picky, max_tokens=1))
+    assert [(chunk.text, chunk.exhausted) for chunk in chunks] == [("a", True)]
+
+
+@pytest.mark.parametrize("draft", ["off", "ngram"])
+@pytest.mark.parametrize("wish", [{"resample": True}, {"rewind": 1}])
+def test_a_forced_token_that_a_hook_excludes_stands_and_is_exhausted(
+    wish: dict[str, Any], draft: str
+) -> None:
+    options: dict[str, Any] = {"filters": Regex("abcb"), "draft": draft}
+    never_b = asks({"b": {"exclude": [B], **wish}})
+    chunks = list(reciter(["a"]).lm.stream(PROMPT, hooks=never_b, **options))
+    assert "".join(chunk.text for chunk in chunks) == "abcb"
+    told = [(chunk.exhausted, chunk.attempts) for chunk in chunks]
+    assert told == [(False, 0), (True, 0), (False, 0), (True, 0)]
+
+
+def test_a_rewind_to_a_forced_token_that_it_excludes_is_done_and_says_so() -> None:
+    speaker = talker({"a": ["b"], "ab": ["d", "c"]})
+    back = asks({(2, 0): {"rewind": 2, "exclude": [B]}})
+    stream = speaker.lm.stream(PROMPT, filters=Regex("ab[cd]"), hooks=back, hold_tokens=3)
+    assert [(c.token, c.exhausted) for c in stream] == [(A, False), (B, True), (D, False)]
+    assert stream.usage.rewound_tokens == 1
+
+
+# ---- going back, and what waits for it ---------------------------------------------------------
+
+
+def test_hold_tokens_makes_room_and_retractions_say_what_to_delete() -> None:
+    choices = {"": ["a", "x"], "a": ["b"], "ab": ["c"], "abc": ["d"], "x": ["y"], "xy": []}
+    back = asks({(2, 0): {"rewind": 3, "exclude": [A]}})
+    lm = talker(choices).lm
+    chunks = list(lm.stream(PROMPT, hooks=back, hold_tokens=2))
+    assert [(c.text, c.index, c.retract) for c in chunks[:2]] == [("x", 0, 0), ("y", 1, 0)]
+    stream, shown = lm.stream(PROMPT, hooks=back, allow_retract=True), ""
+    for chunk in stream:
+        shown = shown[: len(shown) - chunk.retract] + chunk.text
+        assert shown == stream.text
+    assert shown == "xy" and stream.usage.rewound_tokens == 2
+
+
+def test_what_hooks_decline_take_back_and_replace_is_named_where_it_was() -> None:
+    speaker = talker({"": ["a"], "a": ["b", "x"], "ab": ["c"], "ax": ["d", "e"], "axe": ["f"]})
+    wishes = {
+        "c": {"rewind": 2, "exclude": [B]},
+        "d": {"resample": True, "exclude": [D]},
+        "f": {"sampled_token": ord("g")},
+    }
+    assert say(speaker, hooks=asks(wishes), hold_tokens=2) == "axeg"
+    named = told(speaker, hooks=asks(wishes), hold_tokens=2)
+    assert named == {at: (Rejected(ord(c), "hook"),) for at, c in enumerate("bdf", 1)}
+
+
+def test_a_drafted_token_that_the_model_did_not_draw_is_named_with_its_drafter() -> None:
+    options: dict[str, Any] = {"max_tokens": 6, "draft": "ngram", "prediction": "?abcxyz"}
+    assert told(endless(), **options, top_logprobs=0) == {3: (Rejected(X, "draft", "text"),)}
+    assert told(endless(), **options) == {}
+
+
+@pytest.mark.parametrize("options", [{}, {"draft": "ngram"}, {"stop": ["x"]}, {"banned": ["x"]}])
+def test_a_hook_holds_back_what_it_may_take_back(options: dict[str, Any]) -> None:
+    back: list[int] = []
+
+    def brackets(result: PostSamplingResult) -> None:
+        opened = result.text_after.rfind("(")
+        inside = result.text_after[opened:] if opened >= 0 else ""
+        if inside and ")" not in inside:
+            result.hold = len(inside)
+        elif inside.endswith(")") and not back:
+            assert result.can_rewind >= len(inside)
+            result.rewind = len(inside)
+            back.append(result.rewind)
+
+    chunks = list(reciter(list("ab(cd)ef(g")).lm.stream(PROMPT, hooks=[brackets], **options))
+    assert "".join(chunk.text for chunk in chunks) == "ab(cd)ef(g" and back == [4]
+    assert [chunk.index for chunk in chunks] == [*range(11)]
+
+
+def test_what_a_hook_holds_is_delivered_when_it_lets_go_and_at_the_end() -> None:
+    def until(result: PostSamplingResult) -> None:
+        result.hold = 0 if result.position == 5 else 99
+
+    speaker = reciter(list("abcdefgh"))
+    stream = speaker.lm.stream(PROMPT, hooks=[until])
+    seen = [(chunk.index, speaker.model.passes) for chunk in stream]
+    assert seen[0][1] > 5 and seen[6][1] > 8 and len(seen) == 9
+    assert stream.text == "abcdefgh"
+
+
+def test_a_rewind_that_goes_too_far_names_how_far_is_possible_and_what_to_do() -> None:
+    def run(**options: Any) -> str:
+        wishes = [(12, 5), (9, 4)]  # one after the other: where, and how far back
+
+        def back(result: PostSamplingResult) -> None:
+            if wishes and result.position == wishes[0][0]:
+                result.rewind = wishes.pop(0)[1]
+
+        return say(reciter(list("abcdefghijklmno")), hooks=back, **options)
+
+    with pytest.raises(RewindError, match=r"only 2 .* hold_tokens=6 \(it is 4\)") as error:
+        run(hold_tokens=4)
+    assert error.value.possible == 2
+    with pytest.raises(RewindError):
+        run(hold_tokens=5)
+    assert run(hold_tokens=6) == run(allow_retract=True) == "abcdefghijklmno"
+    speaker = reciter(list("abcdef"))
+    asked = {"hooks": asks({2: {"rewind": 3}}), "prefix": speaker.tokens("ab")}
+    with pytest.raises(RewindError, match=r"only 1 .* after the prefix of 2; .* can_rewind=1$"):
+        say(speaker, allow_retract=True, **asked)
+
+
+# ---- ends, runs and filters --------------------------------------------------------------------
+
+
+def test_a_hook_can_end_the_text() -> None:
+    enough = asks({"d": {"end": True}})
+    for options in ({}, {"hold_tokens": 2}, {"allow_retract": True}, {"filters": [Regex(".*")]}):
+        result = reciter(list("abcdefgh")).lm.generate(PROMPT, hooks=enough, **options)
+        assert (result.text, result.finish_reason) == ("abcd", "stop")
+    held = endless().lm.generate(PROMPT, hooks=enough, filters=[Regex("[a-z]{8}")])
+    assert (held.text, held.finish_reason) == ("abcd", "length")
+
+
+def test_a_hook_can_put_a_run_after_a_token() -> None:
+    aside, options = asks({2: {"put": list(b"(!)")}}), {"max_tokens": 10}
+    chunks = list(endless().lm.stream(PROMPT, hooks=aside, **options))
+    assert "".join(chunk.text for chunk in chunks) == "abc(!)ghij"
+    assert [chunk.forced for chunk in chunks] == [False] * 3 + [True] * 3 + [False] * 4
+    several = endless().lm.batch([PROMPT] * 2, hooks=aside, **options).run()
+    assert [each.text for each in several] == ["abc(!)ghij"] * 2
+    more = asks({0: {"put": [X]}, 2: {"put": [X]}, 4: {"put": [X]}})
+    result = endless().lm.generate(PROMPT, hooks=more, max_tokens=5)
+    assert (result.text, result.finish_reason) == ("axcxe", "length")
+
+
+def test_hooks_and_filters_go_together() -> None:
+    """Filters see what hooks let them see, and go back with them."""
+    declined = asks({"0": {"resample": True, "exclude": [ord("0")]}})
+
+    def digits(self: Speaker, generated: list[Token]) -> list[Token]:
+        return [*b"0123456789", self.end]
+
+    speaker = Speaker([], digits)
+    result = speaker.lm.generate(PROMPT, filters=[Regex("[0-9]{3}x")], hooks=declined)
+    assert (result.text, result.usage.redraws) == ("111x", 3)
+    unseen = asks({n: {"sampled_token": ord(" "), "feed_filters": False} for n in (1, 3)})
+    stream = speaker.lm.stream(PROMPT, filters=[Regex("[0-9]{3}")], hooks=unseen)
+    assert "".join(c.text for c in stream) == "0 0 0"
+    stream.rewind(to=2)
+    assert "".join(c.text for c in stream) == "0 0" and stream.text == "0 0 0"
+    withheld = asks({0: {"feed_filters": False}})
+    assert say(speaker, filters=[Regex("xyz")], hooks=withheld) == "xxyz"
+
+
+# ---- what they may not -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        *({"hold": hold} for hold in (-1, 1.5, True)),
+        *({"exclude": wrong} for wrong in (5, "ab", ["a"], [True], [1.5], None)),
+        *({"rewind": -1}, {"sampled_token": 10**6}, {"temperature": -1.0}, {"put": [10**6]}),
+    ],
+)
+def test_a_wish_that_makes_no_sense_is_an_error_of_the_hook(wish: dict[str, Any]) -> None:
+    resample = {"resample": "exclude" in wish or "temperature" in wish}
+    with pytest.raises(HookError, match=next(iter(wish))):
+        say(reciter(["a"]), hooks=asks({0: {**resample, **wish}}))
+
+
+def test_what_a_hook_wants_against_a_ban_or_a_filter_is_an_error() -> None:
+    with pytest.raises(HookError, match="ban excludes"):
+        say(reciter(list("abc")), banned="x", hooks=asks({1: {"sampled_token": X}}))
+    with pytest.raises(HookError, match="filters"):
+        say(endless(), hooks=asks({0: {"put": [ord("1")]}}), filters=[Regex("[a-z]+")])
+    with pytest.raises(MlxgenError):
+        say(endless(), hooks=asks({1: {"sampled_token": ord("1")}}), filters=[Regex("[a-z]+")])
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_after_what_a_hook_raises_a_rewind_of_nothing_makes_the_stream_usable(
+    error: type[BaseException],
+) -> None:
+    def fails(result: PostSamplingResult) -> None:
+        if result.position == 2 and not failed:
+            failed.append(1)
+            raise error("oops")
+
+    failed: list[int] = []
+    stream = reciter(list("abcdef")).lm.stream(PROMPT, hooks=fails)
+    with pytest.raises((HookError, KeyboardInterrupt), match=r"oops"):
+        list(stream)
+    stream.rewind(tokens=0)
+    assert stream.text + "".join(c.text for c in stream) == "abcdef"
+
+
+def test_a_fork_copies_the_hooks_that_can_be_copied() -> None:
+    class Counter:
+        def __init__(self, count: int = 0) -> None:
+            self.count = count
+
+        def __call__(self, result: PostSamplingResult) -> None:
+            self.count += 1
+
+        def fork(self) -> Counter:
+            return Counter(self.count)
+
+    counter, alone = Counter(), Counter()
+    lm = reciter(list("abcd")).lm
+    list(lm.stream(PROMPT, hooks=alone))
+    stream = lm.stream(PROMPT, hooks=counter)
+    next(stream)
+    (twin,) = stream.fork()
+    list(twin)
+    assert counter.count < alone.count
+    list(stream)
+    assert counter.count == alone.count
+
+
+# ---- what chunks report ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", [{"top_logprobs": 0}, {"top_candidates": 1}])
+def test_chunks_tell_how_likely_a_token_was_after_everything(asked: dict[str, Any]) -> None:
+    def say(self: Speaker, generated: list[Token]) -> dict[Token, float]:
+        return {A: 0.0, B: 0.0, C: -100.0}
+
+    lm = Speaker([], say).lm
+
+    def probs(**more: Any) -> list[list[Any]]:
+        batch = lm.batch([PROMPT] * 2, max_tokens=3, temperature=1.0, seed=1, **more).run()
+        each = [[c.prob and round(c.prob, 3) for c in result.chunks] for result in batch]
+        assert each[0] == each[1]
+        return each[0]
+
+    assert probs() == [None] * 3
+    assert probs(**asked) == [0.5] * 3
+    assert probs(**asked, filters=[Regex("a{3}|a{2}b")]) == [1, 1, 0.5]
+
+
+def test_logprobs_are_the_models_own_and_alternatives_that_filters_forbid_are_named() -> None:
+    chunk = next(reciter(["a"]).lm.stream(PROMPT, top_logprobs=3, temperature=0.5))
+    assert chunk.logprob == pytest.approx(0.0, abs=1e-3)
+    assert chunk.top[0].token == A and len(chunk.top) == 3 and chunk.forbidden == ()
+    bare = next(reciter(["a"]).lm.stream(PROMPT))
+    assert (bare.logprob, bare.top) == (None, ())
+    lm = talker({"": ["a", "b", "c"], "b": ["b", "d"]}).lm
+    first, second = list(lm.stream(PROMPT, filters=Regex("b[de]"), top_logprobs=3))[:2]
+    assert (first.token, first.forced, second.forced) == (B, True, False)
+    assert first.forbidden == tuple(other for other, _ in first.top if other != B)
+    assert B in second.forbidden and D not in second.forbidden

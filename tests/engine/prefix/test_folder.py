@@ -135,7 +135,10 @@ def test_sequences_share_files_up_to_where_they_part(tmp_path: Path) -> None:
     store = filled(tmp_path)
     assert write(store, plain_layers, (*LONG[: BLOCK + 9], 7)) == 1
     assert write(store, plain_layers, (*LONG, *range(BLOCK))) == 2
-    assert len(files_in(tmp_path)) == 5  # a longer tail takes the place of its beginning
+    assert len(files_in(tmp_path)) == 6
+    for count in (10, 50, 90):  # a longer tail takes the place of its beginning
+        keep(store, plain_layers, sequence(BLOCK + count))
+        assert store.flush(20) and len(files_in(tmp_path)) == 8
 
 
 def test_a_state_comes_into_the_file_of_a_block_and_is_gone_on_from(tmp_path: Path) -> None:

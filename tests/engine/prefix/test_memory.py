@@ -159,7 +159,7 @@ VERBS = st.sampled_from(["keep", "keep", "take", "match", "shrink", "limit"])
 STEPS = st.lists(st.tuples(VERBS, IDS), max_size=30)
 
 
-@settings(law, max_examples=tries(60))
+@settings(law, max_examples=tries(480))
 @given(steps=STEPS)
 def test_blocks_of_one_token_are_a_dict_of_token_tuples(
     steps: list[tuple[str, Ids]], monkeypatch: pytest.MonkeyPatch
@@ -194,7 +194,7 @@ def test_blocks_of_one_token_are_a_dict_of_token_tuples(
 
 @pytest.mark.parametrize("block", [1, 3, 256])
 @MAKES
-@settings(law, max_examples=tries(60))
+@settings(law, max_examples=tries(480))
 @given(steps=STEPS, room=st.integers(0, 24))
 def test_random_use_of_any_layers_keeps_its_promises(
     make: Make,

@@ -24,7 +24,6 @@ from mlxgen.engine.prefix import block_file
 from mlxgen.engine.prefix.block_file import digest
 from mlxgen.engine.prefix.store import BlockStore
 from mlxgen.errors import LoadError, OptionError, StateError
-from tests.effort import tries
 from tests.fakes.architectures import VOCAB, cache_kinds, random_model
 from tests.fakes.filled_caches import Make, check, holding, mixed_layers, plain_layers
 from tests.fakes.prefix_integrity import check_integrity
@@ -304,7 +303,7 @@ def test_a_header_that_somebody_made_is_refused_or_changes_nothing(tmp_path: Pat
         about |= {key: json.dumps(about[key]) for key in JSON if key in about}
         header["__metadata__"] = {"checksum": "", **about}
 
-    for _ in range(tries(400)):
+    for _ in range(400):
         path.write_bytes(data)
         rewritten(path, mutate)
         cache = BlockStore(mixed_layers, PLENTY)

@@ -73,10 +73,10 @@ def test_bans_that_every_text_runs_into_end_in_an_error_that_says_so() -> None:
     with pytest.raises(DeadEndError, match="position 0"):
         talker({"": ["a"]}).lm.generate(PROMPT, banned=[re.compile("(?s).")], min_tokens=3)
     stream = endless().lm.stream(PROMPT, banned=[re.compile("(?s).{9}")], max_tokens=50)
-    for _ in range(2):
+    for most in (2_000, 4_000):
         with pytest.raises(DeadEndError, match=r"\d+ draws of a text .*ban less"):
             list(stream)
-        assert stream.usage.rewound_tokens < 2_000
+        assert most // 2 < stream.usage.rewound_tokens < most
         stream.rewind(to=0)  # the account begins anew, and the stream can be used
 
 
@@ -119,7 +119,7 @@ def test_a_consumer_may_rewind_between_two_chunks_and_after_the_end() -> None:
     stream.rewind(tokens=2)
     assert (stream.text, len(stream.tokens)) == ("a", 1)
     assert "".join(c.text for c in stream) == "éb"
-    assert [len(fed) for fed in speaker.model.fed[passes:]] == [1] * 4  # only what was taken back
+    assert {len(fed) for fed in speaker.model.fed[passes:]} == {1}  # only what was taken back
     stream.rewind(tokens=1)
     assert stream.finish_reason is None
     assert [c.stop for c in stream] == ["stop"] and stream.text == "aéb"

@@ -146,7 +146,7 @@ def _thoughts(request: Request) -> Any:
     return thoughts.is_open, thoughts.is_over, thoughts.began, forced_run(request)
 
 
-@settings(max_examples=tries(60))
+@settings(max_examples=tries(640))
 @given(kind=kinds, script=scripts, steps=st.integers(0, 12), stray=scripts)
 def test_going_on_and_back_equals_never_having_gone_on(
     kind: str, script: list[Token], steps: int, stray: list[Token]
@@ -163,7 +163,7 @@ def test_going_on_and_back_equals_never_having_gone_on(
     assert look(request) == before
 
 
-@settings(max_examples=tries(60))
+@settings(max_examples=tries(640))
 @given(kind=kinds, script=scripts, kept=st.integers(0, 30))
 def test_going_back_equals_a_fresh_request_that_was_fed_what_is_kept(
     kind: str, script: list[Token], kept: int
@@ -176,7 +176,7 @@ def test_going_back_equals_a_fresh_request_that_was_fed_what_is_kept(
     assert look(request) == look(fresh)
 
 
-@settings(max_examples=tries(60))
+@settings(max_examples=tries(640))
 @given(kind=kinds, script=scripts, steps=st.integers(0, 12), other=scripts, back=st.booleans())
 def test_neither_of_two_forks_sees_what_the_other_does(
     kind: str, script: list[Token], steps: int, other: list[Token], back: bool
@@ -220,7 +220,7 @@ def test_a_rewind_that_a_filter_cannot_do_changes_nothing() -> None:
     assert look(request) == before
 
 
-@settings(max_examples=tries(150))
+@settings(max_examples=tries(640))
 @given(
     kind=kinds,
     script=scripts,
@@ -251,7 +251,7 @@ def test_what_is_delivered_is_the_same_in_any_pieces(
         assert np.all([each.outbox.text == whole.text for each in asked])
 
 
-@settings(max_examples=tries(80))
+@settings(max_examples=tries(640))
 @given(kind=kinds, script=scripts, other=scripts, due=st.lists(st.booleans(), min_size=1))
 def test_what_a_consumer_has_is_what_was_delivered_after_any_rewind(
     kind: str, script: list[Token], other: list[Token], due: list[bool]
@@ -277,7 +277,7 @@ def test_what_a_consumer_has_is_what_was_delivered_after_any_rewind(
     assert tokens == request.tokens[: len(tokens)]
 
 
-@settings(max_examples=tries(80))
+@settings(max_examples=tries(640))
 @given(kind=kinds, script=scripts, seen=st.integers(0, 12), ahead=st.integers(1, 12))
 def test_what_ran_ahead_of_a_consumer_who_goes_back_leaves_no_trace(
     kind: str, script: list[Token], seen: int, ahead: int

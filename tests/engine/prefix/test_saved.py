@@ -86,8 +86,8 @@ def test_a_prefix_of_every_cache_type_comes_back_from_a_file(name: str, tmp_path
     assert other.nbytes == cache.nbytes
     taken = other.take([*history, 1, 2, 3])
     assert taken is not None and taken.length == 30
-    said = [np.array(each.forward(model, probe)) for each in (taken, kv)]
-    np.testing.assert_allclose(*said, atol=2e-3)
+    one, same = (np.array(each.forward(model, probe)) for each in (taken, kv))
+    np.testing.assert_allclose(one, same, atol=2e-3)
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 

@@ -100,7 +100,9 @@ def test_an_expression_whose_search_has_no_end_fails_its_row_alone(
 def test_some_bans_stand_if_they_are_weak_the_same_ones_for_a_seed() -> None:
     def texts(strength: float) -> list[str]:
         lm = talker({"": ["a", "b"]}).lm
-        asked = [{"banned": "a", "ban_strength": strength, "seed": seed} for seed in range(40)]
+        asked: list[dict[str, Any]] = [
+            {"banned": "a", "ban_strength": strength, "seed": seed} for seed in range(40)
+        ]
         return [lm.generate(PROMPT, **each).text for each in asked]
 
     assert 0 < texts(0.75).count("a") < 20 and texts(0.75) == texts(0.75)

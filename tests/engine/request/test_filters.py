@@ -61,7 +61,8 @@ def test_the_text_is_what_the_filters_say_and_ends_where_it_can_end(
 
 
 def test_forced_tokens_are_not_sampled_and_go_through_the_model_together() -> None:
-    lm, options = babbler().lm, {"filters": [JsonSchema(SCHEMA)], "max_tokens": 200}
+    lm = babbler().lm
+    options: dict[str, Any] = {"filters": [JsonSchema(SCHEMA)], "max_tokens": 200}
     result = lm.generate(PROMPT, **options)
     plain = lm.generate(PROMPT, **options, top_logprobs=0)
     assert result.text == plain.text
@@ -99,7 +100,8 @@ def test_bans_and_a_consumers_rewinds_and_forks_work_under_a_filter() -> None:
 
 
 def test_a_prefix_is_fed_to_the_filters() -> None:
-    lm, options = babbler().lm, {"filters": [JsonSchema(SCHEMA)], "max_tokens": 30}
+    lm = babbler().lm
+    options: dict[str, Any] = {"filters": [JsonSchema(SCHEMA)], "max_tokens": 30}
     whole = lm.generate(PROMPT, **options)
     rest = lm.generate(PROMPT, prefix=whole.tokens[:13], **options)
     assert rest.tokens == whole.tokens and whole.text.endswith(rest.text)

@@ -172,7 +172,7 @@ def test_hold_tokens_makes_room_and_retractions_say_what_to_delete() -> None:
 
 def test_what_hooks_decline_take_back_and_replace_is_named_where_it_was() -> None:
     speaker = talker({"": ["a"], "a": ["b", "x"], "ab": ["c"], "ax": ["d", "e"], "axe": ["f"]})
-    wishes = {
+    wishes: dict[str, Any] = {
         "c": {"rewind": 2, "exclude": [B]},
         "d": {"resample": True, "exclude": [D]},
         "f": {"sampled_token": ord("g")},
@@ -253,7 +253,8 @@ def test_a_hook_can_end_the_text() -> None:
 
 
 def test_a_hook_can_put_a_run_after_a_token() -> None:
-    aside, options = asks({2: {"put": list(b"(!)")}}), {"max_tokens": 10}
+    aside = asks({2: {"put": list(b"(!)")}})
+    options: dict[str, Any] = {"max_tokens": 10}
     chunks = list(endless().lm.stream(PROMPT, hooks=aside, **options))
     assert "".join(chunk.text for chunk in chunks) == "abc(!)ghij"
     assert [chunk.forced for chunk in chunks] == [False] * 3 + [True] * 3 + [False] * 4
@@ -359,9 +360,9 @@ def test_chunks_tell_how_likely_a_token_was_after_everything(asked: dict[str, An
 
     lm = Speaker([], say).lm
 
-    def probs(**more: Any) -> list[list[Any]]:
+    def probs(**more: Any) -> list[Any]:
         batch = lm.batch([PROMPT] * 2, max_tokens=3, temperature=1.0, seed=1, **more).run()
-        each = [[c.prob and round(c.prob, 3) for c in result.chunks] for result in batch]
+        each: list[list[Any]] = [[c.prob and round(c.prob, 3) for c in one.chunks] for one in batch]
         assert each[0] == each[1]
         return each[0]
 

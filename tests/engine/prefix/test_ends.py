@@ -12,16 +12,12 @@ from mlxgen.engine.prefix.ends import LEAST, PARTED, SPACING, ahead, places_of, 
 MESSAGES = st.lists(st.integers(0, 20_000), unique=True).map(sorted)
 
 
-def test_the_end_of_the_system_prompt_and_the_last_messages_are_places() -> None:
+def test_the_ends_of_the_system_prompt_and_of_some_messages_are_places() -> None:
     assert places_of([0, 3000, 3100, 3200, 3300], 3310, SPACING) == [3000, 3200, 3300, 3310]
     assert places_of([4, 100], 120, SPACING) == [100, 120]
     assert places_of([], 120, SPACING) == [120]
-
-
-def test_a_message_now_and_then_is_a_place() -> None:
-    ends = list(range(100, 3000, 100))
-    spaced = [100, 100 + 600, 100 + 1200, 100 + 1800, 100 + 2400]
-    assert places_of(ends, 3000, SPACING) == [*spaced, 2800, 2900, 3000]
+    spaced = [100, 700, 1300, 1900, 2500]
+    assert places_of(range(100, 3000, 100), 3000, SPACING) == [*spaced, 2800, 2900, 3000]
 
 
 @given(MESSAGES, st.integers(SPACING, 4096), st.integers(0, 30))
@@ -40,13 +36,10 @@ def test_places_are_further_apart_where_a_snapshot_is_large() -> None:
     assert spacing_of(400_000_000, 0) == SPACING
 
 
-def test_only_what_is_new_has_places() -> None:
+def test_what_is_new_has_places_and_where_a_prompt_parts_from_what_is_known() -> None:
     assert ahead([100, 900, 1500, 1505], 0, 0) == [100, 900, 1500]
     assert ahead([100, 900, 1500, 1505], 900, 900) == [1500]
     assert ahead([100, 900, 1500, 1505], 1490, 1490) == []
-
-
-def test_where_a_prompt_parts_from_what_is_known_is_a_place() -> None:
     assert ahead([100, 1500], 100, 700) == [700, 1500]
     assert ahead([100, 1500], 100, 100 + PARTED - 1) == [1500]
     assert ahead([100, 1500], 100, 1495) == [1495]

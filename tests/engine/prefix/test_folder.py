@@ -328,25 +328,23 @@ def test_files_of_others_are_never_touched_or_counted(tmp_path: Path) -> None:
 
 
 def test_the_least_recently_used_goes_first_also_after_a_restart(tmp_path: Path) -> None:
+    files = list[Path]()
+
+    def add(ids: Ids, disk: int = PLENTY) -> None:
+        before = {*files_in(tmp_path)}
+        assert write(store_in(tmp_path, disk=disk), plain_layers, ids) == 1
+        files.extend({*files_in(tmp_path)} - before)
+
     chains = [tuple(range(i, i + BLOCK)) for i in range(5)]
     for i, ids in enumerate(chains[:4]):
-        before = {*files_in(tmp_path)}
-        write(store_in(tmp_path), plain_layers, ids)
-        (new,) = {*files_in(tmp_path)} - before
-        os.utime(new, (i + 1, i + 1))
+        add(ids)
+        os.utime(files[i], (i + 1, i + 1))
     limit = size_of(tmp_path) * 7 // 8
     assert gives(store_in(tmp_path), chains[0]) == BLOCK  # used again
-    assert _there(tmp_path, chains, limit) == [0, 2, 3]
-    assert write(store_in(tmp_path, disk=limit), plain_layers, chains[4]) == 1
-    assert _there(tmp_path, chains, limit) == [0, 3, 4]
-
-
-def _there(path: Path, chains: list[Ids], limit: int) -> list[int]:
-    """Which of some sequences are in a folder, none of which is used by that."""
-    store = store_in(path, disk=limit)
-    assert store.disk.disk_bytes == size_of(path) <= limit
-    tokens = {tuple(block_file.read_tokens(file).tolist()) for file in files_in(path)}
-    return [i for i, ids in enumerate(chains) if ids in tokens]
+    assert store_in(tmp_path, disk=limit).disk.disk_bytes == size_of(tmp_path) <= limit
+    assert [file.exists() for file in files] == [True, False, True, True]
+    add(chains[4], limit)
+    assert [file.exists() for file in files] == [True, False, False, True, True]
 
 
 def test_a_chain_goes_from_its_end(tmp_path: Path) -> None:

@@ -153,72 +153,41 @@ IDS = st.builds(
     st.integers(0, 8),
     st.lists(st.integers(0, 2), max_size=2),
 )
-VERBS = st.sampled_from(["keep", "keep", "take", "match", "shrink", "limit"])
-STEPS = st.lists(st.tuples(VERBS, IDS), max_size=30)
-
-
-@settings(law, max_examples=tries(480))
-@given(steps=STEPS)
-def test_blocks_of_one_token_are_a_dict_of_token_tuples(
-    steps: list[tuple[str, Ids]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_blocks(monkeypatch, 1)
-    expected, limit = EveryBeginning(), 20 * EACH
-    cache = BlockStore(plain_layers, limit)
-    for verb, ids in steps:
-        bound = limit
-        if verb == "keep":
-            keep(cache, plain_layers, ids)
-            if ids and EACH * len(ids) <= limit:
-                expected.use(ids)
-        elif verb == "take":
-            kv, known = cache.take(ids), expected.match(ids)
-            assert (0 if kv is None else kv.length) == known
-            if kv is not None:
-                check(kv.caches, ids[:known])
-                expected.use(ids[:known])
-        elif verb == "match":
-            assert cache.match(ids) == expected.match(ids)
-        elif verb == "shrink":
-            bound = EACH * len(ids)
-            cache.shrink(bound)
-        else:
-            bound = limit = EACH * (2 + 3 * len(ids))
-            cache.max_bytes = limit
-        expected.evict(bound // EACH)
-        check_integrity(cache)
-        assert cache.nbytes == len(expected.held) * EACH
+VERBS = st.sampled_from(["keep", "keep", "keep in", "take", "match", "shrink", "limit"])
+STEPS = st.lists(st.tuples(VERBS, IDS, st.integers(0, 24)), max_size=30)
 
 
 @pytest.mark.parametrize("block", [1, 3, 256])
 @MAKES
 @settings(law, max_examples=tries(480))
-@given(steps=STEPS, room=st.integers(0, 24))
+@given(steps=STEPS)
 def test_random_use_of_any_layers_keeps_its_promises(
-    make: Make,
-    block: int,
-    steps: list[tuple[str, Ids]],
-    room: int,
-    monkeypatch: pytest.MonkeyPatch,
+    make: Make, block: int, steps: list[tuple[str, Ids, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Plain layers in blocks of one token are a dictionary of token tuples."""
     use_blocks(monkeypatch, block)
-    cache, kept = BlockStore(make, 2000), set[Ids]()
-    for verb, ids in steps:
-        before = cache.nbytes
-        if verb == "keep":
-            keep(cache, make, ids)
+    exact = EveryBeginning() if (make, block) == (plain_layers, 1) else None
+    cache, kept = BlockStore(make, 2000 if exact is None else 20 * EACH), set[Ids]()
+    for verb, ids, count in steps:
+        before, bound = cache.nbytes, cache.max_bytes
+        if verb.startswith("keep"):
+            if verb == "keep in":
+                bound = min(bound, count * EACH)
+            keep(cache, make, ids, bound)
             kept.add(ids)
-            if ids and before + 48 * len(ids) < 2000 - 300:  # with room, it is there now
-                assert cache.match((*ids, 0)) == len(ids)
-        elif verb == "limit":
-            keep(cache, make, ids, room * EACH)
-            kept.add(ids)
-            assert cache.nbytes <= max(before, room * EACH)
-            if ids and cache.nbytes != before:
-                assert cache.match((*ids, 0)) == len(ids)
+            assert cache.nbytes <= max(before, bound)
+            if ids and (cache.nbytes != before or before + 48 * len(ids) < bound - 300):
+                assert cache.match((*ids, 0)) == len(ids)  # it had room
+            if exact is not None:
+                fits = EACH * len(ids) <= bound
+                bound = bound if fits and exact.match((*ids, 0)) < len(ids) else before
+                exact.use(ids if fits else ())
         elif verb == "take":
             usable, kv = cache.match(ids), cache.take(ids)
             assert usable == (0 if kv is None else kv.length)
+            if exact is not None:
+                assert usable == exact.match(ids)
+                exact.use(ids[:usable])
             if kv is not None:
                 assert usable < len(ids) and any(each[:usable] == ids[:usable] for each in kept)
                 check(kv.caches, ids[:usable])
@@ -226,10 +195,15 @@ def test_random_use_of_any_layers_keeps_its_promises(
         elif verb == "match":
             cache.match(ids)
             assert cache.nbytes == before
+        elif verb == "shrink":
+            bound = count * (EACH if exact else 100)
+            cache.shrink(bound)
         else:
-            cache.shrink(100 * len(ids))
-            assert cache.nbytes <= 100 * len(ids)
+            bound = cache.max_bytes = EACH * (2 + count) if exact else 80 * (2 + count)
         check_integrity(cache)
+        if exact is not None:
+            exact.evict(bound // EACH)
+            assert cache.nbytes == len(exact.held) * EACH
     for ids in kept:
         if (kv := cache.take((*ids, 0))) is not None:
             check(kv.caches, ids[: kv.length])

@@ -15,7 +15,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -39,6 +38,8 @@ ModelName: TypeAlias = str | os.PathLike[str]
 Wired: TypeAlias = int | Literal["auto", "recommended"] | None
 Reading: TypeAlias = Callable[[list[Any]], Iterable[Any]]
 logger = logging.getLogger(__name__)
+
+DEMO = Path(__file__).parent / "demo" / "model"
 
 
 def load(
@@ -309,21 +310,24 @@ def _find(
 ) -> tuple[str, Checkpoint]:
     """The name of a model, for messages, and its files; of the weights, only a ``part`` may be
     fetched and checked."""
-    if name is None:
-        _refuse_revision(revision, "the demo model")
-        return "demo", _bundled(part)
-    if not isinstance(name, (str, os.PathLike)):
+    if name is not None and not isinstance(name, (str, os.PathLike)):
         raise OptionError(
             "path_or_hf_repo", f"expected a folder or a hub id, got {type(name).__name__}"
         )
-    path = _folder(name)
-    if path is not None:
-        _refuse_revision(revision, f"the folder {path}")
-        return path.resolve().name, Checkpoint.open(path, part)
-    from .loading.hub import download
+    path = DEMO if name is None else _folder(name)
+    if name is not None and path is None:
+        from .loading.hub import download
 
-    text = os.fspath(name)
-    return text, Checkpoint.open(download(text, revision, part), part)
+        text = os.fspath(name)
+        return text, Checkpoint.open(download(text, revision, part), part)
+    if revision is not None:
+        what = "the demo model" if name is None else f"the folder {path}"
+        raise OptionError(
+            "revision", f"only a hub id has revisions, but this is {what}; leave it out"
+        )
+    assert path is not None
+    found = Checkpoint.open(path, part)
+    return "demo" if name is None else path.resolve().name, found
 
 
 def _folder(name: ModelName) -> Path | None:
@@ -331,35 +335,11 @@ def _folder(name: ModelName) -> Path | None:
     text, path = os.fspath(name), path_of(name)
     if not text.strip():
         raise ModelNotFoundError("the model's name is empty; pass a folder or a hub id")
-    if _exists(path):
+    if os.path.exists(path):  # noqa: PTH110 (the other raises for names that are too long)
         return path
     if isinstance(name, os.PathLike) or path.is_absolute() or text[0] in ".~":
         raise ModelNotFoundError(f"there is no folder {path}; check the path")
     return None
-
-
-def _bundled(part: Part | None) -> Checkpoint:
-    folder = Path(str(resources.files(__package__).joinpath("demo", "model")))
-    try:
-        return Checkpoint.open(folder, part)
-    except ModelNotFoundError as error:
-        raise ModelNotFoundError(
-            f"the demo model is missing from this installation ({error}); install mlxgen again"
-        ) from error
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # too long, or in a folder without permission
-        return False
-
-
-def _refuse_revision(revision: str | None, what: str) -> None:
-    if revision is not None:
-        raise OptionError(
-            "revision", f"only a hub id has revisions, but this is {what}; leave it out"
-        )
 
 
 # ---- memory ----

@@ -1,13 +1,12 @@
 """From logits to tokens, a whole batch in one call.
 
-``Sampler.sample`` draws a token for each row; ``final_distribution`` is the distribution
-that it draws from. Nothing here knows text, models or the engine.
+``Sampler.sample`` draws a token for each row, and ``Sampler.distribution`` is what it draws from.
+Nothing here knows text, models or the engine.
 """
 
 from .aim import Aim
 from .candidates import CANDIDATES
 from .counts import TokenCounts
-from .distribution import final_distribution
 from .hooks import DrawView, ForcedView, Hook, PostSamplingResult, run_hooks
 from .race import derive_seed
 from .repetitions import Repetitions
@@ -31,6 +30,5 @@ __all__ = [
     "TokenCounts",
     "Want",
     "derive_seed",
-    "final_distribution",
     "run_hooks",
 ]

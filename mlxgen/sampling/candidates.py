@@ -1,9 +1,8 @@
 """The most likely tokens of a row, and which of them truncation keeps.
 
-``best`` and ``truncate`` are the fast form of the truncations that ``distribution`` spells
-out over the whole vocabulary. Invariant: candidates are ordered best first, and by id if
-logits are equal; if ``truncate`` says that its answer is exact, it is the answer for the
-whole vocabulary.
+Invariant: the same settings leave the same tokens as in mlx-lm (of tokens with equal logits at the
+edge of top-k, those with the lower ids). Candidates are ordered best first, and by id if logits are
+equal; if ``truncate`` says that its answer is exact, it is the answer for the whole vocabulary.
 """
 
 from __future__ import annotations
@@ -68,7 +67,12 @@ def truncate(
     log_mass: mx.array | None = None,
     exclusion: Exclusion | None = None,
 ) -> tuple[mx.array, mx.array]:
-    """Which tokens top-p, min-p, XTC and top-k keep, in this order.
+    """Which tokens top-p, min-p, XTC and top-k keep, in this order, each of what is left by the
+    ones before it.
+
+    Top-p is nucleus sampling (Holtzman et al. 2019), and tokens equal to the last one are kept too;
+    min-p is that of Nguyen et al. 2024; of the tokens above its threshold, XTC keeps the least
+    likely.
 
     ``values`` [batch, n] are the logits of all tokens in any order; top-p and top-k are off then.
     Or they are the best ones from ``best``, and ``log_mass`` [batch, 1] is the log-sum-exp of all

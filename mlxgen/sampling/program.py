@@ -29,7 +29,8 @@ class Variant(NamedTuple):
 
     ``excludes``, ``aims``: XTC may apply to some rows, or tokens near a probability are preferred.
     ``masked``: some rows have a mask. ``changed``: the logits are no longer the model's.
-    ``final``, ``own``: whether the final distribution and the model's own one are reported.
+    ``final``, ``own``: whether the final distribution and the model's own one are reported;
+    ``whole``: whether the final one is, for all tokens.
     What nobody evaluates of a report costs next to nothing, so there are no finer flags.
     """
 
@@ -40,6 +41,7 @@ class Variant(NamedTuple):
     changed: bool
     final: bool
     own: bool
+    whole: bool
 
 
 def make_draw(variant: Variant, spared: mx.array | None) -> Program:
@@ -68,6 +70,8 @@ def make_draw(variant: Variant, spared: mx.array | None) -> Program:
             found = _greedy(logits, variant)
         else:
             found = _weighed(pad_vocabulary(logits), variant, spared, feed)
+        if variant.whole:
+            found["distribution"] = found["distribution"][:, : logits.shape[-1]]
         return found | _report(found["token"], raw) if variant.own else found
 
     return program
@@ -78,7 +82,9 @@ def only(outputs: Outputs, want: Want) -> Draw:
     draw = Draw(outputs["token"], outputs.get("exact"), share=outputs.get("share"))
     if want == NOTHING:
         return draw
-    found = {name: outputs[name] for name in ("prob", "logprob") if getattr(want, name)}
+    found = {
+        name: outputs[name] for name in ("prob", "logprob", "distribution") if getattr(want, name)
+    }
     for count, names in (
         (want.candidates, ("candidates", "candidate_probs")),
         (want.top, ("top_tokens", "top_logprobs")),
@@ -91,10 +97,10 @@ def _greedy(logits: mx.array, variant: Variant) -> Outputs:
     token = mx.argmax(logits, axis=-1, keepdims=True)
     value = mx.take_along_axis(logits, token, axis=-1)
     found = {"token": _checked(token, mx.isfinite(value)).reshape(-1)}
-    if variant.final:
+    if variant.final or variant.whole:
         shares = mx.softmax(pad_vocabulary(logits), axis=-1)
         found |= {"prob": mx.take_along_axis(shares, token, axis=-1).reshape(-1)}
-        found |= _candidates(ramp(shares.shape[-1]), shares)
+        found |= _candidates(ramp(shares.shape[-1]), shares) | {"distribution": shares}
     return found
 
 
@@ -129,6 +135,12 @@ def _weighed(
     if log_mass is not None:
         whole = mx.array(ids.shape[-1] == vocab)
         found["exact"] = (exact | whole | ~sound).reshape(-1)
+    if variant.whole:
+        zeros = mx.zeros(logits.shape, mx.float32)
+        scattered = log_mass is not None
+        found["distribution"] = (
+            mx.put_along_axis(zeros, ids, weights, axis=-1) if scattered else weights
+        )
     if variant.aims:
         found["share"] = mx.take_along_axis(shares, place, axis=-1).reshape(-1)
     return found | _candidates(ids, weights) if variant.final else found

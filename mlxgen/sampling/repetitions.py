@@ -30,7 +30,7 @@ Penalties: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 """Different tokens [n], and what to subtract from the logit of each [n]."""
 
 MOST = 1e9  # a penalty; if it were infinite, there might be nothing left to draw
-_GLANCES = 4  # tokens of each end that are compared for all places at once
+_LONGEST = 1000  # tokens of a repetition that count, so that a text of one token takes no time
 _ROOM = 64
 
 
@@ -49,7 +49,6 @@ class Repetitions:
         "_reach",
         "_settings",
         "_since",
-        "_tokens",
     )
 
     def __init__(
@@ -61,29 +60,26 @@ class Repetitions:
         self._breakers = tuple(text.encode("utf-8", "surrogatepass") for text in texts)
         self._reach = max(map(len, self._breakers), default=0)
         self._breaking: dict[Token, bool] = {}  # whether a token holds a breaker, if it was asked
-        self._tokens: list[Token] = []
-        self._ids = np.zeros(max(_ROOM, 2 * len(prompt)), dtype=np.int32)  # the same, with room
+        self._ids = np.zeros(max(_ROOM, 2 * len(prompt)), dtype=np.int32)  # with room for more
         self._since: list[int] = []  # how many tokens there are since a breaker, at each token
         for token in prompt:
             self.advance(token)
 
     def __len__(self) -> int:
         """Length of the history."""
-        return len(self._tokens)
+        return len(self._since)
 
     def advance(self, token: Token) -> None:
         """Append a token."""
-        length = len(self._tokens)
+        length = len(self)
         if length == len(self._ids):
             self._ids = np.concatenate([self._ids, np.zeros_like(self._ids)])
         before = self._since[-1] if length else 0
         self._since.append(0 if self._ends_breaker(token) else before + 1)
         self._ids[length] = token
-        self._tokens.append(token)
 
     def rewind(self, to: int) -> None:
         """Forget the tokens after the first ``to`` of the history."""
-        del self._tokens[max(to, 0) :]
         del self._since[max(to, 0) :]
 
     def fork(self) -> Repetitions:
@@ -96,9 +92,7 @@ class Repetitions:
         settings = self._settings
         allowed = settings.dry_allowed_length
         longest = {
-            token: length
-            for token, length in self._repeated().items()
-            if length >= allowed and not self._breaks(token)
+            token: length for token, length in self._repeated().items() if not self._breaks(token)
         }
         if not longest:
             return None
@@ -109,39 +103,23 @@ class Repetitions:
         return np.array(list(longest), np.int32), np.array(values, np.float32)
 
     def _repeated(self) -> dict[Token, int]:
-        """The tokens that came after something like the end, and how much of the end that was.
-
-        Those after less than the allowed length may be left out. This is the Z-algorithm, from the
-        end back, at those places alone that are worth it: however often something is repeated, it
-        is compared once.
-        """
-        tokens, ids, settings = self._tokens, self._ids, self._settings
-        last, window = len(tokens) - 1, settings.dry_penalty_last_n
-        start = 0 if window < 0 else max(0, len(tokens) - window)
-        most = min(last - start, self._since[-1] if tokens else 0, _enough(settings))
+        """The tokens that came after something like the end, and how much of the end that was."""
+        count, settings = len(self), self._settings
+        ids, last, window = self._ids, count - 1, settings.dry_penalty_last_n
+        start = 0 if window < 0 else max(0, count - window)
+        most = min(last - start, self._since[-1] if count else 0, _enough(settings))
         if most < settings.dry_allowed_length:
             return {}
-        ends = np.flatnonzero(ids[start:last] == ids[last]) + start
-        for back in range(1, min(settings.dry_allowed_length, _GLANCES)):
-            ends = ends[ends >= start + back]
-            ends = ends[ids[ends - back] == ids[last - back]]
         longest: dict[Token, int] = {}
-        lengths: dict[int, int] = {}  # by how far before the end
-        left = right = 0  # what is from `left` to `right` before the end, is at the end as well
-        for end in ends[::-1].tolist():
-            token = tokens[end + 1]
-            known = longest.get(token, 0)
-            if known == most:
-                continue
-            before, room, length = last - end, min(most, end - start + 1), 0
-            if before < right:
-                length = min(lengths.get(before - left, 0), right - before, room)
-            while length < room and tokens[end - length] == tokens[last - length]:
-                length += 1
-            if before + length > right:
-                left, right = before, before + length
-            lengths[before] = length
-            longest[token] = max(known, length)
+        ends = np.flatnonzero(ids[start:last] == ids[last]) + start  # of what is like the end
+        for length in range(1, most + 1):
+            longer = (ends >= start + length) & (ids[ends - length] == ids[last - length])
+            longer &= length < most
+            if length >= settings.dry_allowed_length:
+                longest.update(dict.fromkeys(ids[ends[~longer] + 1].tolist(), length))
+            ends = ends[longer]
+            if not len(ends):
+                break
         return longest
 
     # ---- breakers ----------------------------------------------------------------------------
@@ -158,10 +136,10 @@ class Repetitions:
         """Whether a breaker ends in a token that comes next."""
         if self._breaks(token) or self._reach < 2:
             return self._breaks(token)
-        before, at = b"", len(self._tokens)
+        before, at = b"", len(self)
         while at and len(before) < self._reach - 1:
             at -= 1
-            before = self._piece(self._tokens[at]) + before
+            before = self._piece(int(self._ids[at])) + before
         whole = before + self._piece(token)
         return any(
             whole.find(text, max(0, len(before) - len(text) + 1)) >= 0 for text in self._breakers
@@ -174,4 +152,4 @@ def _enough(settings: SamplingSettings) -> int:
     if rise <= 0:
         return settings.dry_allowed_length
     left = math.log(MOST) - math.log(settings.dry_multiplier)
-    return settings.dry_allowed_length + math.ceil(left / rise)
+    return min(_LONGEST, settings.dry_allowed_length + math.ceil(left / rise))

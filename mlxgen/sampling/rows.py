@@ -76,12 +76,14 @@ class Want(NamedTuple):
     tokens of the final distribution (up to 128). ``logprob``: the token's log-probability
     in the model's own distribution, before anything was changed. ``top``: how many of the
     most likely tokens of that distribution (up to 128), with ``logprob`` or without.
+    ``distribution``: the whole final distribution, for which rows have to be drawn with ``exact``.
     """
 
     prob: bool = False
     candidates: int = 0
     logprob: bool = False
     top: int = 0
+    distribution: bool = False
 
     @classmethod
     def common(cls, wants: Sequence[Want]) -> Want:
@@ -102,7 +104,8 @@ class Draw(NamedTuple):
     If wanted, else ``None``:
     ``prob`` [batch]; ``candidates`` [batch, n] int32 and ``candidate_probs`` [batch, n],
     best first, filled up with -1 and 0.0 if fewer tokens have a probability; ``logprob``
-    [batch]; ``top_tokens`` [batch, n] int32 and ``top_logprobs`` [batch, n], best first.
+    [batch]; ``top_tokens`` [batch, n] int32 and ``top_logprobs`` [batch, n], best first;
+    ``distribution`` [batch, vocab], NaN for a row from which nothing can be drawn.
 
     ``share`` [batch], if some rows aim: the token's probability before tokens were preferred.
 
@@ -118,4 +121,5 @@ class Draw(NamedTuple):
     logprob: mx.array | None = None
     top_tokens: mx.array | None = None
     top_logprobs: mx.array | None = None
+    distribution: mx.array | None = None
     share: mx.array | None = None

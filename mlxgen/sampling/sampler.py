@@ -14,7 +14,6 @@ import mlx.core as mx
 import numpy as np
 
 from ..recent import Recent
-from .distribution import final_distribution
 from .processors import (
     adjusted,
     floors,
@@ -116,15 +115,15 @@ class Sampler:
     thread that evaluates its draws.
     """
 
-    __slots__ = ("_plans", "_programs", "_spared", "_special", "vocab_size")
+    __slots__ = ("_plans", "_programs", "_spared", "vocab_size")
 
     def __init__(self, vocab_size: int, *, xtc_special: Iterable[Token] = ()) -> None:
         self.vocab_size = vocab_size
-        self._special = [token for token in xtc_special if token < vocab_size]
+        special = [token for token in xtc_special if token < vocab_size]
         self._spared: mx.array | None = None
-        if self._special:
+        if special:
             spared = np.zeros(padded_size(vocab_size), dtype=bool)
-            spared[self._special] = True
+            spared[special] = True
             self._spared = mx.array(spared)
         self._plans: dict[Hashable, DrawPlan] = {}  # a lock would cost a tenth of a greedy draw
         self._programs: Recent[Hashable, Callable[..., Any]] = Recent(KEPT)
@@ -161,8 +160,16 @@ class Sampler:
         return mx.argmax(logits, axis=-1)
 
     def distribution(self, logits: mx.array, rows: Sequence[DrawRow]) -> mx.array:
-        """The probabilities [batch, vocab] with which rows are drawn: ``final_distribution``."""
-        return final_distribution(logits, rows, xtc_special=self._special)
+        """The probabilities [batch, vocab] with which each row of ``logits`` is drawn.
+
+        The order is logit bias, penalties, DRY and mask; then top-p, min-p, top-nσ and min-k, XTC
+        and top-k, each on what the ones before it left of the untempered distribution; then the
+        temperature, and what adaptive-p prefers. What top-nσ and min-k allow follows from the
+        logits before the mask.
+        """
+        draw = self.sample(logits, rows, want=Want(distribution=True), exact=True)
+        assert draw.distribution is not None
+        return draw.distribution
 
     def _draw(
         self,
@@ -188,6 +195,7 @@ class Sampler:
             changed=inputs[0] is not logits and (want.logprob or want.top > 0),
             final=want.candidates > 0 or (want.prob and not draws),
             own=want.logprob or want.top > 0,
+            whole=want.distribution,
         )
         if variant.changed:
             inputs.append(logits)

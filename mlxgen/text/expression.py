@@ -32,7 +32,6 @@ _re_parser: Any = import_module("re._parser")
 SECONDS = 1.0  # a search takes microseconds or never ends
 _SHORT = 12  # no search takes long for so few characters; reading the clock takes a microsecond
 _UNLIMITED = 1 << 16
-_HOLDING = frozenset(("ATOMIC_GROUP", "POSSESSIVE_REPEAT"))
 _FLAGS = {
     re.ASCII: regex.ASCII,
     re.DOTALL: regex.DOTALL,
@@ -58,7 +57,7 @@ class Expression:
     behind  how many characters before a match the window must hold, if there are any
     """
 
-    __slots__ = ("_all_at_once", "_compiled", "behind", "reach", "source")
+    __slots__ = ("_compiled", "behind", "reach", "source")
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         if not isinstance(pattern.pattern, str):
@@ -90,20 +89,12 @@ class Expression:
         self.behind = behind + 1
         if self.reach >= _UNLIMITED:
             raise OptionError("banned", f"{self.source!r} looks ahead without limit")
-        # An expression that never gives back what it took may match a text's prefix only.
-        self._all_at_once = not _HOLDING.intersection(kind for kind, _ in _operations(parsed))
 
     def look(self, window: str, start: int, known: int) -> tuple[Hit | None, int]:
         """Searches a window for matches from ``start`` on; up to ``known`` it was searched before.
 
         Returns the first match that is certain, and where the next one may start.
         """
-        if self._all_at_once:
-            match = self._search(window, start, len(window), partial=True)
-            if match is None:
-                return None, len(window)
-            if match.partial:
-                return None, match.start()
         for end in range(known + 1, len(window) + 1):
             match = self._search(window, start, end, partial=True)
             if match is None:

@@ -1,4 +1,4 @@
-"""The plain distribution, against mlx-lm's functions and against NumPy."""
+"""What draws are made from, against mlx-lm's functions and against NumPy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mlx_lm import sample_utils
 from mlx_lm.sample_utils import make_logits_processors
 
-from mlxgen.sampling import DrawRow, SamplingSettings, final_distribution
+from mlxgen.sampling import DrawRow, Sampler, SamplingSettings
 
 from ..effort import tries
 from .reference import counts_of, excludes, reference_and_whether_sure, spread, words_of
@@ -60,7 +60,8 @@ def test_mlx_lm_leaves_the_same_tokens(special: list[int]) -> None:
     for options in OPTIONS:
         expected = by_mlx_lm(logits, options, special)
         expected = mx.softmax(expected / options.get("temperature", 1), axis=-1)
-        probs = final_distribution(logits, [row_of(options)] * 12, xtc_special=special)
+        sampler = Sampler(VOCAB, xtc_special=special)
+        probs = sampler.distribution(logits, [row_of(options)] * 12)
         assert mx.array_equal(probs > 1e-30, expected > 1e-30), options
         assert mx.allclose(probs, expected, rtol=1e-4, atol=1e-7), options
 
@@ -117,7 +118,8 @@ def test_it_is_the_distribution_that_numpy_gives(
     }
     expected, sure = reference_and_whether_sure(logits, options, **given_)
     assume(sure)
-    probs = np.array(final_distribution(mx.array(logits)[None], [row], xtc_special=[11, 50])[0])
+    sampler = Sampler(vocab, xtc_special=[11, 50])
+    probs = np.array(sampler.distribution(mx.array(logits)[None], [row])[0])
     assert np.array_equal(probs > 1e-30, expected > 1e-30)
     assert np.allclose(probs, expected, rtol=1e-3, atol=1e-7)
 
@@ -125,14 +127,17 @@ def test_it_is_the_distribution_that_numpy_gives(
 def test_rows_of_a_batch_are_what_they_are_alone() -> None:
     rows = [row_of(options) for options in OPTIONS]
     logits = mx.array(np.stack([spread(VOCAB, seed) for seed in range(len(rows))]))
-    together = final_distribution(logits, rows)
+    sampler = Sampler(VOCAB)
+    together = sampler.distribution(logits, rows)
     for i, row in enumerate(rows):
-        alone = final_distribution(logits[i : i + 1], [row])[0]
+        alone = sampler.distribution(logits[i : i + 1], [row])[0]
         assert mx.allclose(alone, together[i], rtol=1e-4, atol=1e-8)
 
 
 def test_a_row_without_a_possible_token_is_nan() -> None:
-    assert mx.all(mx.isnan(final_distribution(mx.full((1, 9), -mx.inf), [row_of({"top_p": 0.5})])))
+    for options in ({}, {"top_p": 0.5}, {"temperature": 0}):
+        found = Sampler(9).distribution(mx.full((1, 9), -mx.inf), [row_of(options)])
+        assert mx.all(mx.isnan(found))
 
 
 def penalised_by_mlx_lm(logits: mx.array, tokens: list[int], **options: Any) -> mx.array:
@@ -166,5 +171,5 @@ def test_biases_and_penalties_are_those_of_mlx_lm(options: dict[str, Any]) -> No
     tokens = [5, 7, 7, 7, 50, 9, 5]
     counts = counts_of([], tokens, window=options.get("repetition_context_size", 0))
     expected = penalised_by_mlx_lm(mx.array(logits), tokens, **options)
-    found = final_distribution(logits, [row_of(options, counts=counts)])
+    found = Sampler(100).distribution(logits, [row_of(options, counts=counts)])
     assert mx.allclose(found, expected, rtol=1e-4, atol=1e-9)

@@ -189,29 +189,6 @@ def test_what_continues_a_repetition_pays_what_its_author_says(
         assert math.isclose(penalties[token], penalty, rel_tol=1e-6, abs_tol=1e-40)
 
 
-class Compared(int):
-    """A token that counts with how many others it is compared."""
-
-    count = 0
-
-    def __eq__(self, other: object) -> bool:
-        Compared.count += 1
-        return int(self) == other
-
-    __hash__ = int.__hash__
-
-
-@pytest.mark.parametrize("period", [1, 2, 7])
-def test_a_text_that_repeats_itself_all_the_time_is_compared_once(period: int) -> None:
-    """Its every end is like every other one: naively, that is a square of comparisons."""
-    options: dict[str, Any] = {"dry_base": 1.0001, "dry_sequence_breakers": ()}
-    settings = SamplingSettings(dry_multiplier=1.0, **options)
-    repetitions = Repetitions([Compared(i % period) for i in range(4000)], settings, piece)
-    Compared.count = 0
-    assert repetitions.penalties() is not None
-    assert Compared.count < 6 * 4000
-
-
 # Adaptive-p's average
 
 

@@ -21,7 +21,6 @@ from mlxgen.sampling import (
     Sampler,
     SamplingSettings,
     Want,
-    final_distribution,
 )
 
 from ..effort import tries
@@ -165,7 +164,7 @@ def test_tokens_near_the_target_are_preferred(options: dict[str, Any]) -> None:
     draw = Sampler(vocab).sample(mx.array(logits), rows, want=want, exact=True)
     assert draw.share is not None and draw.prob is not None
     assert draw.candidates is not None and draw.candidate_probs is not None
-    whole = np.array(final_distribution(mx.array(logits), rows))
+    whole = np.array(Sampler(vocab).distribution(mx.array(logits), rows))
     for i in range(12):
         before = reference(logits[i], plain, xtc="xtc_probability" in options)
         distance = np.abs(before - target) / 0.2

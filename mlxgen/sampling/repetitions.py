@@ -3,7 +3,7 @@
 As its author describes it (p-e-w, text-generation-webui's pull request 5677). If the history ends
 as it did somewhere before, the token that came next there would make that repetition longer. Its
 logit is lowered by ``multiplier * base ** (length - allowed_length)``, where ``length`` is how many
-tokens the two ends have in common. No repetition goes beyond a sequence breaker: only the tokens
+tokens the two ends have in common, up to 1,000. No repetition goes beyond a sequence breaker: only the tokens
 after the newest one in which a breaker ends are compared, however it is spelled in tokens. Tokens
 that hold a whole breaker are not made less likely.
 
@@ -30,7 +30,7 @@ Penalties: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 """Different tokens [n], and what to subtract from the logit of each [n]."""
 
 MOST = 1e9  # a penalty; if it were infinite, there might be nothing left to draw
-_LONGEST = 1000  # tokens of a repetition that count, so that a text of one token takes no time
+_LONGEST = 1000  # tokens of a repetition that count; each takes a look at all that is alike so far
 _ROOM = 64
 
 

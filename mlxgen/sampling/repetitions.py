@@ -3,9 +3,9 @@
 As its author describes it (p-e-w, text-generation-webui's pull request 5677). If the history ends
 as it did somewhere before, the token that came next there would make that repetition longer. Its
 logit is lowered by ``multiplier * base ** (length - allowed_length)``, where ``length`` is how many
-tokens the two ends have in common, up to 1,000. No repetition goes beyond a sequence breaker: only the tokens
-after the newest one in which a breaker ends are compared, however it is spelled in tokens. Tokens
-that hold a whole breaker are not made less likely.
+tokens the two ends have in common, up to 1,000. No repetition goes beyond a sequence breaker: only
+the tokens after the newest one in which a breaker ends are compared, however it is spelled in
+tokens. Tokens that hold a whole breaker are not made less likely.
 
 Invariant: the table is a function of the history alone. No length is remembered, so there is
 nothing to take back.

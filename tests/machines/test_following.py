@@ -122,19 +122,15 @@ GREEDY: dict[str, Any] = {"max_tokens": 8, "ignore_eos": True, "draft": "off"}  
 @pytest.mark.slow
 def test_what_nobody_holds_is_dropped_on_all_ranks(pair: Pair) -> None:
     lm = pair.lm
-    for _ in lm.batch(["a", "bc", "def"] * 3, **GREEDY):
-        pass
-    stream = lm.stream("abc", **GREEDY)
-    next(stream)
-    twins = stream.fork(2)
-    for twin in twins:
-        list(twin)
-    stream.close()
-    del stream, twins, twin
-    gc.collect()
-    lm.generate("x", **GREEDY)
-    gc.collect()
-    lm.generate("x", **GREEDY)
+    lm.batch(["a", "bc", "def"] * 3, **GREEDY).run()
+    with lm.stream("abc", **GREEDY) as stream:
+        next(stream)
+        for twin in stream.fork(2):
+            list(twin)
+    del stream, twin
+    for _ in range(2):
+        gc.collect()
+        lm.generate("x", **GREEDY)
     assert len(pair.follower._runners) <= 2
     assert len(pair.held) <= 2
 
@@ -257,14 +253,14 @@ def test_ctrl_c_waits_for_the_end_of_a_command() -> None:
 
 
 def test_several_machines_have_to_be_started() -> None:
-    with pytest.raises(OptionError, match=r"distributed: .*mlx\.launch"):
+    with pytest.raises(OptionError) as caught:
         mlxgen.load(distributed=True)
+    assert caught.value.field == "distributed"
 
 
 def test_paths_are_told_as_other_machines_know_them(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert _portable(tmp_path / "models" / "a") == "~/models/a"
-    assert _portable("owner/name") == "owner/name"
-    assert _portable("/models/a") == "/models/a"
+    told = {tmp_path / "models" / "a": "~/models/a", "owner/name": "owner/name", "/a/b": "/a/b"}
+    assert {name: _portable(name) for name in told} == told

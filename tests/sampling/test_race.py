@@ -118,17 +118,10 @@ def test_a_faint_tail_is_drawn_as_often_as_it_should() -> None:
     assert is_likely(np.bincount(tail * 4 // n, minlength=4), np.full(4, 1 / 4))
 
 
-def test_times_are_exponential_and_independent_along_the_tokens() -> None:
+def test_neighbouring_tokens_have_independent_times() -> None:
     ids = mx.array(np.arange(1 << 18, dtype=np.uint32))[None]
     (found,) = np.array(times(ids, mx.array([[1, 2]], mx.uint32))).astype(np.float64)
-    shares = -np.expm1(-found)
-    assert found.min() > 0 and np.isfinite(found).all()
-    bins = 256
-    assert is_likely(
-        np.bincount((shares * bins).astype(int), minlength=bins), np.full(bins, 1 / bins)
-    )
-    smallest = np.bincount((shares[shares < 2**-8] * 2**14).astype(int), minlength=64)
-    assert is_likely(smallest, np.full(64, 1 / 64))
+    shares = -np.expm1(-found)  # uniform, if the times are exponential
     for apart in (1, 2, 128, 1187):
         cells = (shares[apart:] * 16).astype(int) * 16 + (shares[:-apart] * 16).astype(int)
         assert is_likely(np.bincount(cells, minlength=256), np.full(256, 1 / 256))

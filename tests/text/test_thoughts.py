@@ -42,8 +42,7 @@ KINDS = st.sampled_from([OPENING, OPEN, HEADED])
 
 
 def answer(marks: ThinkingMarks, pieces: Sequence[str]) -> str:
-    thoughts = Thoughts(marks)
-    return "".join([thoughts.advance(piece) for piece in pieces])
+    return "".join(map(Thoughts(marks).advance, pieces))
 
 
 @settings(max_examples=tries(150))

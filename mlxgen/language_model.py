@@ -40,10 +40,9 @@ from .engine.stream import Stream
 from .errors import OptionError, PromptError
 from .filters import AllOf
 from .images import ImageProcessor
-from .loading.cache_dir import CacheDir
 from .loading.checkpoint import check_adapter, path_of
 from .loading.generation_config import NOTHING, frozen_options, sampling_defaults
-from .loading.memory import MemoryPlan, check_memory
+from .loading.memory import CacheDir, MemoryPlan, check_memory
 from .machines.share import Share
 from .model import ModelRuntime
 from .options.table import GenerationOptions, Recommended, check_kv, checked, takes_options

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from .errors import ModelNotFoundError, OptionError
-from .loading.cache_dir import CacheDir
 from .loading.checkpoint import Checkpoint, Part, check_adapter, path_of
-from .loading.memory import check_memory, wirable
+from .loading.memory import CacheDir, check_memory, wirable
 from .loading.predictors.layout import layout_of
 from .options.rule import DRAFTS, integer
 from .options.table import check_kv

@@ -54,8 +54,7 @@ from .engine.stream import Stream
 from .errors import AdapterError, CapacityError, PromptError, failing
 from .images import ImageProcessor, Patch
 from .loading.adapter import adapted
-from .loading.cache_dir import CacheDir
-from .loading.memory import MemoryPlan, memory_limit, wirable
+from .loading.memory import CacheDir, MemoryPlan, memory_limit, wirable
 from .loading.model_config import max_context_of
 from .loading.pair import image_processor
 from .machines.part import Called, forbid_calls

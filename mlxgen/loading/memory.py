@@ -1,6 +1,6 @@
-"""How the memory of a device is shared, decided in one place.
+"""How the memory of a device is shared, decided in one place, and what may be kept on disk.
 
-Owns the device's limit, the plan, and the setting of what may be wired. Must never know models or
+Owns the limits of both, the plan, and the setting of what may be wired. Must never know models or
 requests: it gets their bytes. Invariant: a plan is pure arithmetic, the same on every machine; only
 ``wire`` changes anything.
 """
@@ -8,14 +8,20 @@ requests: it gets their bytes. Invariant: a plan is pure arithmetic, the same on
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from ..errors import MemoryLimitError
+from ..errors import MemoryLimitError, OptionError
+from ..options.rule import integer
 
 CACHE_SHARE = 0.5  # of the bytes left, for KV caches if the caller sets no limit
 _LEAST = 1 << 26  # bytes for KV caches, and for a piece of a prompt, however little is left
 _RESERVE_SHARE, _RESERVE = 1 / 16, 2 << 30  # of the device, and the most
+_FREE_SHARE, _MOST = 1 / 10, 32 << 30  # of what is free on a disk, and the most, if nobody says
+_LIMITS = integer(None, 1 << 20, 1 << 50)  # bytes on disk
 
 
 def memory_limit() -> tuple[int, str]:
@@ -183,3 +189,56 @@ def context_left(weights: int, bytes_each: int, device: int) -> int:
     the weights do not fit."""
     left = device - weights - reserve_of(device)
     return int(left * CACHE_SHARE) // bytes_each
+
+
+# ---- the disk ----
+
+
+@dataclass(frozen=True, slots=True)
+class CacheDir:
+    """A folder that exists, and the bytes that may be used there."""
+
+    path: Path
+    max_bytes: int
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str] | None, max_bytes: int | None) -> CacheDir | None:
+        """What the options ``cache_dir`` and ``cache_dir_bytes`` say; the folder is created.
+
+        By default as many bytes as a tenth of what is free there, what it holds included, and at
+        most 32 GiB. Raises ``OptionError`` for ``cache_dir_bytes`` or ``cache_dir``.
+        """
+        if max_bytes is not None:
+            max_bytes = _LIMITS.check("cache_dir_bytes", max_bytes)
+        if path is None:
+            if max_bytes is not None:
+                raise OptionError("cache_dir_bytes", "has no meaning without cache_dir; pass that")
+            return None
+        if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+            raise OptionError(
+                "cache_dir", f"expected the path of a folder, got {type(path).__name__}"
+            )
+        if not os.fspath(path):
+            raise OptionError("cache_dir", "expected the path of a folder, got an empty string")
+        try:
+            folder = Path(path).expanduser().absolute()
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if max_bytes is None:
+                free = shutil.disk_usage(folder).free + _held(folder)
+                max_bytes = max(1 << 20, min(_MOST, int(free * _FREE_SHARE)))
+        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: ~ of nobody
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise OptionError(
+                "cache_dir", f"{path} cannot be used as a folder: {reason}; pass another path"
+            ) from error
+        return cls(folder, max_bytes)
+
+
+def _held(folder: Path) -> int:
+    """The bytes of the files in a folder, from which another process may remove some."""
+    total = 0
+    with os.scandir(folder) as files:
+        for file in files:
+            with suppress(FileNotFoundError):
+                total += file.stat(follow_symlinks=False).st_size
+    return total

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from ..errors import MachineError, OptionError
-from ..loading.cache_dir import CacheDir
 from ..loading.generation_config import in_words
+from ..loading.memory import CacheDir
 from ..open_files import FILES, raise_limit
 from . import stop_signals
 from .app import make_app

@@ -27,7 +27,7 @@ from mlxgen.engine.prefix.block_file import Layout
 from mlxgen.engine.prefix.disk import Disk
 from mlxgen.engine.prefix.store import BlockStore
 from mlxgen.errors import OptionError
-from mlxgen.loading.cache_dir import CacheDir
+from mlxgen.loading.memory import CacheDir
 from tests.effort import tries
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds, random_model

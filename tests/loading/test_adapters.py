@@ -118,28 +118,17 @@ def test_an_adapter_takes_its_own_memory_and_no_more(tmp_path: Path) -> None:
 
 def test_a_variant_has_all_of_the_models_settings_and_caches_of_its_own(tmp_path: Path) -> None:
     poet = write_adapter_of(random_model("llama"), tmp_path / "poet", lora=LORA)
-    lm = mlxgen.LanguageModel(
-        random_model("llama"),
-        byte_level_tokenizer(),
-        name="base",
-        max_context=500,
-        kv_bits=8,
-        kv_group_size=32,
-        cache_bytes=1 << 28,
-        draft="ngram",
-        recommended={"temperature": 0.5},
-    )
+    given: dict[str, Any] = {"max_context": 500, "cache_bytes": 1 << 28, "draft": "ngram"}
+    given |= {"kv_bits": 8, "kv_group_size": 32, "recommended": {"temperature": 0.5}}
+    lm = mlxgen.LanguageModel(random_model("llama"), byte_level_tokenizer(), name="base", **given)
     _ = lm.prefix_cache, lm.runtime.pace, lm.memory, lm.runtime.sampler, lm.runtime._earlier
     variant = lm.with_adapter(poet)
-    assert variant.tokenizer is lm.tokenizer and variant.vocabulary is lm.vocabulary
-    assert variant.config is lm.config and variant.recommended is lm.recommended
-    assert (variant.max_context, variant.draft) == (500, "ngram")
+    for name in ("tokenizer", "vocabulary", "config", "recommended", "max_context", "draft"):
+        assert getattr(variant, name) is getattr(lm, name)
     assert variant.memory.caches == 1 << 28
     assert [type(cache).__name__ for cache in variant.runtime.make_cache()] == ["QuantisedKeys"] * 2
-    assert (
-        variant.prefix_cache is not lm.prefix_cache and variant.runtime.pace is not lm.runtime.pace
-    )
-    assert variant.runtime._earlier is not lm.runtime._earlier
+    for name in ("prefix_cache", "pace", "_earlier"):
+        assert getattr(variant.runtime, name) is not getattr(lm.runtime, name)
     assert variant.runtime.footprint.weights > lm.runtime.footprint.weights
     assert (variant.name, lm.with_adapter(poet, name="bard").name) == ("base:poet", "bard")
 

@@ -160,6 +160,10 @@ class Channel:
         patience: float = PATIENCE,
         busy: float = BUSY,
     ) -> None:
+        self.messages = 0
+        """Messages that were sent, or received."""
+        self.sent_bytes = 0
+        """Bytes of messages that were sent, to all ranks together."""
         self._name, self._leads = name, leads
         longest = AT_LENGTH * patience
         self._peers = [_Peer(rank, name, each, longest) for rank, (name, each) in peers.items()]
@@ -254,6 +258,8 @@ class Channel:
         """
         self._check()
         self._say(_Kind.MESSAGE, message)
+        self.messages += 1
+        self.sent_bytes += len(message) * len(self._peers)
 
     def receive(self, timeout: float | None = None) -> bytes | None:
         """The leader's next message, or ``None`` when it has said goodbye.
@@ -267,6 +273,7 @@ class Channel:
             self._check()
             if self._inbox:
                 self._taken += 1
+                self.messages += 1
                 return self._inbox.popleft()
             if not self._over:
                 raise TimeoutError

@@ -65,6 +65,8 @@ def test_messages_come_in_order_and_whole() -> None:
             first.send(message)
         for other in others:
             assert [other.receive(SOON) for _ in sent] == sent
+        assert first.messages == others[0].messages == len(sent)
+        assert first.sent_bytes == 2 * sum(map(len, sent))
 
 
 def test_a_goodbye_comes_after_the_messages_before_it() -> None:

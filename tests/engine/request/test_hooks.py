@@ -59,25 +59,20 @@ def test_a_hook_sees_the_text_and_forced_tokens_as_certain() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"hold_tokens": 3}, {"allow_retract": True}])
 def test_a_hook_is_told_how_far_it_may_go_back(options: dict[str, Any]) -> None:
-    def run(wish: int) -> list[int]:
-        seen: list[int] = []
-        due = [wish]
-
-        def back(result: PostSamplingResult) -> None:
-            seen.append(result.can_rewind)
-            if result.position == 6 and due:
-                result.rewind = due.pop() + result.can_rewind
-
-        pieces = list("abcdefghij")
-        assert say(reciter(pieces), hooks=back, max_tokens=10, **options) == "abcdefghij"
-        return seen
-
-    seen = run(0)
-    with pytest.raises(RewindError) as error:
-        run(1)
-    assert error.value.possible == seen[6]
     held = options.get("hold_tokens", 10 if options else 0)
-    assert seen[:7] == [min(position, held) + 1 for position in range(7)]
+    most = [min(position, held) + 1 for position in range(7)]
+    for more in (0, 1):
+        back, seen = asks({(6, 0): {"rewind": most[6] + more}}), list[int]()
+        hooks: Any = [lambda result, seen=seen: seen.append(result.can_rewind), back]
+        stream = reciter(list("abcdefghij")).lm.stream(PROMPT, hooks=hooks, **options)
+        if more:
+            with pytest.raises(RewindError) as error:
+                list(stream)
+            assert error.value.possible == most[6]
+        else:
+            list(stream)
+            assert stream.text == "abcdefghij"
+        assert seen[:7] == most
 
 
 # ---- another token, or another draw ------------------------------------------------------------
@@ -87,28 +82,21 @@ ABC = {"": ["a", "b", "c"], "c": ["d"]}
 NOT_AB = {(0, n): {"resample": True, "exclude": [A, b"ab"[n]]} for n in (0, 1)}
 
 
+CHOSEN: list[tuple[dict[str, list[str]], dict[Any, dict[str, Any]], str, int]] = [
+    (AXY, {1: {"sampled_token": X}}, "axyz", 0),  # the cache follows
+    (ABC, NOT_AB, "cd", 2),
+    (ABC, {"a": {"resample": True, "exclude": [A]}}, "b", 1),
+    ({"": ["a"], "a": ["b"]}, {(1, 0): {"resample": True}}, "ab", 1),
+    ({"": list("ab")}, {"b": {"end": True}, "a": {"sampled_token": B, "end": True}}, "b", 0),
+]
+
+
 @pytest.mark.parametrize("options", [{}, {"hold_tokens": 2}, {"allow_retract": True}])
-@pytest.mark.parametrize(
-    ("choices", "wishes", "text", "redraws"),
-    [
-        (AXY, {1: {"sampled_token": X}}, "axyz", 0),  # the cache follows
-        (ABC, NOT_AB, "cd", 2),
-        (ABC, {"a": {"resample": True, "exclude": [A]}}, "b", 1),
-        ({"": ["a"], "a": ["b"]}, {(1, 0): {"resample": True}}, "ab", 1),
-        ({"": list("ab")}, {"b": {"end": True}, "a": {"sampled_token": B, "end": True}}, "b", 0),
-    ],
-)
-def test_a_hook_may_choose_or_have_drawn_again(
-    choices: dict[str, list[str]],
-    wishes: Any,
-    text: str,
-    redraws: int,
-    options: dict[str, Any],
-) -> None:
-    speaker = talker(choices)
-    result = speaker.lm.generate(PROMPT, hooks=asks(wishes), **options)
-    assert (result.text, result.usage.redraws) == (text, redraws)
-    assert sum(chunk.attempts for chunk in result.chunks) == redraws
+def test_a_hook_may_choose_or_have_drawn_again(options: dict[str, Any]) -> None:
+    for choices, wishes, text, redraws in CHOSEN:
+        result = talker(choices).lm.generate(PROMPT, hooks=asks(wishes), **options)
+        assert (result.text, result.usage.redraws) == (text, redraws)
+        assert sum(chunk.attempts for chunk in result.chunks) == redraws
 
 
 def test_a_hook_that_is_never_content_gets_its_draws_and_then_the_last_one_stands() -> None:
@@ -287,18 +275,18 @@ def test_hooks_and_filters_go_together() -> None:
 # ---- what they may not -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "wish",
-    [
-        *({"hold": hold} for hold in (-1, 1.5, True)),
-        *({"exclude": wrong} for wrong in (5, "ab", ["a"], [True], [1.5], None)),
-        *({"rewind": -1}, {"sampled_token": 10**6}, {"temperature": -1.0}, {"put": [10**6]}),
-    ],
-)
-def test_a_wish_that_makes_no_sense_is_an_error_of_the_hook(wish: dict[str, Any]) -> None:
-    resample = {"resample": "exclude" in wish or "temperature" in wish}
-    with pytest.raises(HookError, match=next(iter(wish))):
-        say(reciter(["a"]), hooks=asks({0: {**resample, **wish}}))
+NONSENSE: list[dict[str, Any]] = [
+    *({"hold": hold} for hold in (-1, 1.5, True)),
+    *({"exclude": wrong, "resample": True} for wrong in (5, "ab", ["a"], [True], [1.5], None)),
+    *({"rewind": -1}, {"sampled_token": 10**6}, {"put": [10**6]}),
+    {"temperature": -1.0, "resample": True},
+]
+
+
+def test_a_wish_that_makes_no_sense_is_an_error_of_the_hook() -> None:
+    for wish in NONSENSE:
+        with pytest.raises(HookError, match=next(iter(wish))):
+            say(reciter(["a"]), hooks=asks({0: wish}))
 
 
 def test_what_a_hook_wants_against_a_ban_or_a_filter_is_an_error() -> None:

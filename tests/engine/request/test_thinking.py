@@ -52,31 +52,27 @@ def run(speaker: Speaker, **options: Any) -> list[Chunk]:
     return list(speaker.lm.stream(opened(speaker), **options))
 
 
-@pytest.mark.parametrize(
-    ("thoughts", "budget", "options", "expected"),
-    [
-        ("x", 0, {}, f"\n{MARK}Yes"),
-        ("x", 1, {}, f"x{SENTENCE}{MARK}Yes"),
-        ("x", 7, {}, f"xxxxxxx{SENTENCE}{MARK}Yes"),
-        (["a", "b", MARK], 3, {}, f"ab{MARK}Yes"),  # thoughts within the budget are left alone
-        (["a", "b", MARK], None, {}, f"ab{MARK}Yes"),
-        (list(SMILE), 2, {}, f"😀{SENTENCE}{MARK}Yes"),  # not inside a character
-        ("x", 2, {"max_tokens": 10}, f"xx{SENTENCE}"[:10]),  # the answer counts to all tokens
-        ("x", 2, {"filters": [Regex("x{6}")]}, "xxxxxx"),  # filters of the whole text come first
-        ("x", 2, {"filters": [FORM], "close_json": True, "max_tokens": 200}, None),
-    ],
-)
-def test_when_the_budget_is_spent_the_answer_follows(
-    thoughts: Sequence[str | int], budget: int | None, options: dict[str, Any], expected: str | None
-) -> None:
-    speaker = thinker(thoughts)
-    options = {"thinking_budget": budget, **options}
-    said = in_every_way(speaker, opened(speaker), **options)
-    assert said[0] == (expected or f"xx{SENTENCE}{MARK}Yes")
-    assert in_session(speaker, opened(speaker), **options) == said
-    if (thoughts, budget) == ("x", 7):
-        forced = [chunk.forced for chunk in run(speaker, **options)]
-        assert forced[:9] == [False] * 7 + [True] * 2
+SPENT: list[tuple[Sequence[str | int], int | None, dict[str, Any], str]] = [
+    ("x", 0, {}, f"\n{MARK}Yes"),
+    ("x", 1, {}, f"x{SENTENCE}{MARK}Yes"),
+    ("x", 7, {}, f"xxxxxxx{SENTENCE}{MARK}Yes"),
+    (["a", "b", MARK], 3, {}, f"ab{MARK}Yes"),  # thoughts within the budget are left alone
+    (["a", "b", MARK], None, {}, f"ab{MARK}Yes"),
+    (list(SMILE), 2, {}, f"😀{SENTENCE}{MARK}Yes"),  # not inside a character
+    ("x", 2, {"max_tokens": 10}, f"xx{SENTENCE}"[:10]),  # the answer counts to all tokens
+    ("x", 2, {"filters": [Regex("x{6}")]}, "xxxxxx"),  # filters of the whole text come first
+    ("x", 2, {"filters": [FORM], "close_json": True, "max_tokens": 200}, f"xx{SENTENCE}{MARK}Yes"),
+]
+
+
+def test_when_the_budget_is_spent_the_answer_follows() -> None:
+    for thoughts, budget, options, expected in SPENT:
+        speaker, options = thinker(thoughts), {"thinking_budget": budget, **options}
+        said = in_every_way(speaker, opened(speaker), **options)
+        assert said[0] == expected
+        assert in_session(speaker, opened(speaker), **options) == said
+    forced = [chunk.forced for chunk in run(thinker(), thinking_budget=7)]
+    assert forced[:9] == [False] * 7 + [True] * 2
 
 
 def test_an_answer_in_a_form_is_closed_after_the_thinking() -> None:

@@ -278,7 +278,7 @@ def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], 
     """The prompt's text, the options and the model; raises for what is wrong with them."""
     text = read_first(arguments) if arguments.chat else read_prompt(arguments)
     options = engine_options(arguments)
-    if not arguments.raw:  # a model may think for hundreds of tokens before it answers
+    if not (arguments.raw or arguments.chat):  # a model may think for hundreds of tokens first
         options = {"max_tokens": None, "loops": "take back"} | options
 
     check_together(checked(options))

@@ -12,16 +12,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 import mlxgen
 from mlxgen.generate import main, make_parser
-from mlxgen.terminal.asked import FLAGS, NUMBERS, engine_options
+from mlxgen.options.table import OPTIONS
 
 from .fakes.checkpoints import write_checkpoint
 from .fakes.seeing import asking, png, seeing
+
+DEMO = [sys.executable, "-m", "mlxgen.generate"]
+QUIET = ("--chat-template-args", '{"enable_thinking": false}')
+LINES = (Path(__file__).parent / "data" / "command_lines.jsonl").read_text(encoding="utf-8")
+REFUSED: list[dict[str, Any]] = [json.loads(line) for line in LINES.splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +54,10 @@ def ended(text: str) -> str:
     return text if not text or text.endswith("\n") else text + "\n"
 
 
-class Outcome:
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
+class Outcome(NamedTuple):
+    status: int
+    out: str
+    err: str
 
     def is_refusal(self, message: str) -> bool:
         return (
@@ -88,16 +94,16 @@ def test_text_and_nothing_else_goes_to_standard_output(lm: mlxgen.LanguageModel,
     assert (outcome.status, outcome.out, outcome.err) == (0, expected + "\n", "")
 
 
-def test_the_prompt_is_a_chat_unless_raw_is_asked_for(lm: mlxgen.LanguageModel, cli: Any) -> None:
-    messages = [
-        {"role": "system", "content": "in the"},
-        {"role": "user", "content": "so"},
-    ]
-    expected = lm.generate(messages, max_tokens=8).text
-    assert cli("--system", "in the", "--prompt", "so", "--max-tokens", "8").out == ended(expected)
-    assert cli("--prompt", "so", "--max-tokens", "8").out == ended(
-        lm.generate(messages[1:], max_tokens=8).text
-    )
+def test_the_prompt_is_a_chat_unless_raw_is_asked_for(
+    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = [{"role": "system", "content": "in the"}, {"role": "user", "content": "so"}]
+    for argv, asked in ((("--system", "in the"), messages), ((), messages[1:])):
+        expected = lm.generate(asked, max_tokens=8).text
+        assert cli(*argv, "--prompt", "so", "--max-tokens", "8").out == ended(expected)
+    monkeypatch.setattr(lm.tokenizer._tokenizer, "has_chat_template", False)
+    for argv in (("so",), ("--chat",)):
+        assert cli(*argv).is_refusal("no chat template; use --raw")
 
 
 def test_images_come_before_the_prompt(
@@ -122,34 +128,31 @@ def test_a_dash_reads_standard_input_without_its_last_line_end(
         feed(monkeypatch, "ñ so\n".encode())
         outcome = cli("--raw", "--max-tokens", "4", *option, "-")
         assert outcome.out == ended(lm.generate("ñ so", max_tokens=4).text)
+    for data, refused in ((b"\xff\xfe", "standard input is not UTF-8"), (b"\n", "is empty")):
+        feed(monkeypatch, data)
+        assert cli("-").is_refusal(refused)
 
 
-def test_options_reach_the_engine(lm: mlxgen.LanguageModel, cli: Any) -> None:
+def test_options_and_every_stop_reach_the_engine(lm: mlxgen.LanguageModel, cli: Any) -> None:
     sampling = {"temperature": 1.0, "top_p": 0.9, "top_k": 50, "min_p": 0.01, "seed": 3}
     argv = [f"--{name.replace('_', '-')}={value}" for name, value in sampling.items()]
     first = cli("--raw", "--max-tokens", "8", "so", *argv)
     assert first.out == ended(lm.generate("so", max_tokens=8, **sampling).text)  # type: ignore[arg-type]
     assert first.out != cli("--raw", "--max-tokens", "8", "so", *argv, "--seed", "4").out
-
-
-def test_every_stop_given_counts(lm: mlxgen.LanguageModel, cli: Any) -> None:
     text = lm.generate("so", max_tokens=12).text
     stop = text[len(text) // 2]
-    outcome = cli("--raw", "--max-tokens", "12", "--stop", "never to be seen", "--stop", stop, "so")
+    outcome = cli("--raw", "-n", "12", "--stop", "never to be seen", "--stop", stop, "so")
     assert outcome.out == ended(text[: text.index(stop)])
-
-
-def test_an_answer_cut_off_by_the_default_length_is_reported(
-    lm: mlxgen.LanguageModel, cli: Any
-) -> None:
-    outcome = cli("--raw", "--ignore-eos", "so")
-    assert outcome.err == "mlxgen.generate: stopped after 256 tokens; --max-tokens allows more\n"
-    assert cli("--raw", "--ignore-eos", "--max-tokens", "4", "so").err == ""
+    breakers = ("--dry-sequence-breaker", ":", "--dry-sequence-breaker", "")
+    assert cli("--dry-multiplier", "0.8", *breakers, "so").is_refusal("--dry-sequence-breaker: ")
 
 
 def test_a_chat_may_fill_the_context_and_raw_text_may_not(
     lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    cut = cli("--raw", "--ignore-eos", "so")
+    assert cut.err == "mlxgen.generate: stopped after 256 tokens; --max-tokens allows more\n"
+    assert cli("--raw", "--ignore-eos", "--max-tokens", "4", "so").err == ""
     monkeypatch.setattr(lm, "max_context", 600)
     outcome = cli("--ignore-eos", "so")
     assert outcome.err == "mlxgen.generate: stopped because the context of 600 tokens is full\n"
@@ -158,6 +161,7 @@ def test_a_chat_may_fill_the_context_and_raw_text_may_not(
     assert outcome.out == ended(whole.text) and whole.usage.completion_tokens > 256
     assert cli("--ignore-eos", "--min-tokens", "300", "so").status == 0
     assert cli("--raw", "--min-tokens", "300", "so").is_refusal("--min-tokens: 300 is more than")
+    assert cli("--raw", "so " * 700).is_refusal("context")
 
 
 def test_what_the_makers_recommend_holds_for_chats_and_not_for_raw_text(
@@ -168,47 +172,35 @@ def test_what_the_makers_recommend_holds_for_chats_and_not_for_raw_text(
     messages = [{"role": "user", "content": "so"}]
 
     def chat(**options: Any) -> str:
-        return lm.generate(messages, max_tokens=12, seed=3, **options).text
+        return ended(lm.generate(messages, max_tokens=12, seed=3, **options).text)
 
     given = ("--max-tokens", "12", "--seed", "3", "so")
     greedy = chat(temperature=0)
-    assert cli(*given).out == ended(chat()) == ended(chat(temperature=1.5, top_k=30))
-    assert chat() != greedy
-    assert cli("--temperature", "0.9", *given).out == ended(chat(temperature=0.9))
-    assert cli("--temperature", "0", *given).out == ended(greedy)
-    assert cli("--sampling-defaults", "greedy", *given).out == ended(greedy)
-    openai = chat(temperature=1.0, top_k=0)
-    assert cli("--sampling-defaults", "openai", *given).out == ended(openai)
-    raw = lm.generate("so", max_tokens=12).text
-    assert cli("--raw", *given).out == ended(raw)
+    assert cli(*given).out == chat() == chat(temperature=1.5, top_k=30) != greedy
+    assert cli("--temperature", "0.9", *given).out == chat(temperature=0.9)
+    assert cli("--temperature", "0", *given).out == greedy
+    assert cli("--sampling-defaults", "greedy", *given).out == greedy
+    openai = cli("--sampling-defaults", "openai", *given).out
+    assert openai == chat(temperature=1.0, top_k=0)
+    raw = ended(lm.generate("so", max_tokens=12).text)
+    assert cli("--raw", *given).out == raw
     drawn = lm.generate("so", max_tokens=12, seed=3, temperature=1.5, top_k=30).text
-    assert cli("--raw", "--sampling-defaults", "model", *given).out == ended(drawn) != ended(raw)
+    assert cli("--raw", "--sampling-defaults", "model", *given).out == ended(drawn) != raw
     told = cli("--verbose", "--top-p", "0.5", *given).err
     assert "sampling:    temperature 1.5, top_k 30, top_p 0.5\n" in told
-    monkeypatch.setattr(lm, "recommended", {})
-    balanced = chat(temperature=0.7, top_p=0.95, min_p=0.05)
-    assert cli(*given).out == ended(chat()) == ended(balanced) != ended(greedy)
-
-
-def test_texts_differ_from_call_to_call_without_a_seed(
-    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lm, "recommended", {"temperature": 2.0})
-    assert len({cli("--max-tokens", "16", "--ignore-eos", "so").out for _ in range(3)}) > 1
-
-
-def test_a_conversation_begins_with_what_the_makers_recommend(
-    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lm, "recommended", {"temperature": 0.5, "top_k": 7})
     feed(monkeypatch, b"/set temperature\n/set top_k 3\n/set top_k default\n/set seed\n")
     told = cli("--chat", "--seed", "3").err
     assert re.findall(r"^([* ]) (\w+) +(\S+)$", told, re.M) == [
-        (" ", "temperature", "0.5"),
+        (" ", "temperature", "1.5"),
         ("*", "top_k", "3"),
-        (" ", "top_k", "7"),
+        (" ", "top_k", "30"),
         ("*", "seed", "3"),
     ]
+    monkeypatch.setattr(lm, "recommended", {"temperature": 2.0})
+    assert len({cli("-n", "16", "--ignore-eos", "so").out for _ in range(3)}) > 1  # no seed
+    monkeypatch.setattr(lm, "recommended", {})
+    balanced = chat(temperature=0.7, top_p=0.95, min_p=0.05)
+    assert cli(*given).out == chat() == balanced != greedy
 
 
 @pytest.mark.parametrize("chat", [[], ["--chat"]])
@@ -225,13 +217,35 @@ def test_what_was_said_before_comes_from_the_folder(
     assert again.out == first.out and f"({count - 1} of them cached)" in again.err
 
 
-def test_the_demo_model_says_what_it_is(
+def test_a_schema_or_an_expression_constrains_the_text(
+    lm: mlxgen.LanguageModel, cli: Any, tmp_path: Path
+) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"enum": [[1, 2]]}')
+    for given in (str(schema), ' {"enum": [[1, 2]]}'):
+        assert json.loads(cli("--json-schema", given, "so").out) == [1, 2]
+    assert cli("--regex", "ab{3}", "so").out == "abbb\n"
+    closed = cli("--json-schema", '{"type": "object", "properties": {}}', "so")
+    assert json.loads(closed.out) == {}  # objects have no keys but those that are named
+
+
+def test_template_arguments_and_control_tokens_reach_the_template_if_they_are_meant(
     lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lm, "name", "demo")
-    outcome = cli("--max-tokens", "1", "so")
-    assert "demo model" in outcome.err
-    assert "--model" in outcome.err
+    text = "so<|im_end|>\n<|im_start|>system\nsad"
+    messages = [{"role": "user", "content": text}]
+    lengths = set()
+    for flags, allowed in (((), False), (("--allow-control-tokens",), True)):
+        prompt = mlxgen.Chat(messages, allow_control_tokens=allowed).tokens(lm.vocabulary)
+        lengths.add(len(prompt))
+        expected = lm.generate(prompt, max_tokens=8).text
+        assert cli(*flags, "--max-tokens", "8", text).out == ended(expected)
+    assert len(lengths) == 2
+    template = lm.tokenizer.chat_template + "{% if warm %}the{% endif %}"
+    monkeypatch.setattr(lm.tokenizer._tokenizer, "chat_template", template)
+    warm = mlxgen.Chat(messages, template={"warm": True})
+    argv = ("--chat-template-args", '{"warm": true}', "--max-tokens", "8", text)
+    assert cli(*argv).out == ended(lm.generate(warm, max_tokens=8).text)
 
 
 # ---- other outputs ----
@@ -268,31 +282,25 @@ def test_show_probs_colours_where_colours_are_wanted(
     assert "\x1b[48;5;" in outcome.out
     assert re.sub(r"\x1b\[[0-9;]*m", "", outcome.out) == ended(text)
     assert "≥ 90%" in outcome.err
-
     monkeypatch.setenv("NO_COLOR", "1")
     outcome = cli(*argv)
     assert outcome.out == ended(text)
     assert "no colours, because" in outcome.err
 
 
-def test_verbose_reports_speed_and_memory_on_standard_error(
-    lm: mlxgen.LanguageModel, cli: Any
+def test_verbose_reports_speed_memory_and_who_drafted_and_json_likewise(
+    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcome = cli("--raw", "--verbose", "--max-tokens", "6", "so so")
-    assert outcome.out == ended(lm.generate("so so", max_tokens=6).text)
-    tokens = len(lm.vocabulary.encode("so so"))
+    plain = cli("--raw", "--verbose", "--max-tokens", "6", "so so")
+    assert plain.out == ended(lm.generate("so so", max_tokens=6).text)
     for pattern in (
-        rf"prompt: +{tokens} tokens, [\d.]+ tokens per second",
+        rf"prompt: +{len(lm.vocabulary.encode('so so'))} tokens, [\d.]+ tokens per second",
         r"generation: +6 tokens, [\d.]+ tokens per second",
+        r"drafted: +nothing, in \d+ passes",
         r"finished: +length",
         r"peak memory: [\d.]+ GB",
     ):
-        assert re.search(pattern, outcome.err), pattern
-
-
-def test_verbose_says_who_drafted_how_much_and_json_likewise(
-    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        assert re.search(pattern, plain.err), pattern
     argv = ("--raw", "--verbose", "--draft", "ngram", "--max-tokens", "40", "--ignore-eos", "so")
     monkeypatch.setattr(lm, "draft", "ngram")  # as the real load() would have it
     chunks = list(lm.stream("so", max_tokens=40, ignore_eos=True))
@@ -304,198 +312,43 @@ def test_verbose_says_who_drafted_how_much_and_json_likewise(
     )
     assert found is not None
     assert int(found[1]) >= int(found[2]) == sum(chunk.from_draft for chunk in chunks)
-    few = cli(*argv, "--num-draft-tokens", "1")
-    assert few.out == outcome.out
+    assert cli(*argv, "--num-draft-tokens", "1").out == outcome.out
     lines = [json.loads(line) for line in cli(*argv[:1], "--json", *argv[2:]).out.splitlines()]
     assert [line["drafter"] for line in lines] == [chunk.drafter for chunk in chunks]
     assert lines[-1]["usage"]["drafts"]["text"]["accepted"] == int(found[2])
-    monkeypatch.setattr(lm, "draft", "off")
-    assert "drafted:     nothing, in " in cli("--raw", "--verbose", "--max-tokens", "6", "so").err
+    one = cli("--raw", "-n", "1", "--verbose", "so").err
+    assert "generation:  1 token\n" in one and "stopped after" not in one
 
 
-def test_a_draft_model_is_loaded_and_changes_nothing_but_the_passes(cli: Any) -> None:
+def test_the_demo_model_says_what_it_is_and_a_draft_model_changes_only_the_passes(
+    cli: Any,
+) -> None:
     draft = Path(mlxgen.__file__).parent / "demo" / "draft"
-    argv = ("--verbose", "--draft", str(draft), "What is the capital of France?")
-    outcome = cli(*argv)
     alone = cli("What is the capital of France?")
+    assert "demo model" in alone.err and "--model" in alone.err
+    outcome = cli("--verbose", "--draft", str(draft), "What is the capital of France?")
     assert (outcome.status, outcome.out) == (0, alone.out)
     found = re.search(r"model (\d+) of (\d+).*, in (\d+) passes", outcome.err)
     assert found is not None
     assert int(found[2]) >= int(found[1]) > 0 < int(found[3])
 
 
-def test_a_schema_constrains_the_text(lm: mlxgen.LanguageModel, cli: Any, tmp_path: Path) -> None:
-    schema = tmp_path / "schema.json"
-    schema.write_text('{"enum": [[1, 2]]}')
-    assert json.loads(cli("--json-schema", str(schema), "so").out) == [1, 2]
-    assert json.loads(cli("--json-schema", ' {"enum": [[1, 2]]}', "so").out) == [1, 2]
-    assert cli("--regex", "ab{3}", "so").out == "abbb\n"
+# ---- arguments ----
 
 
-def test_sequence_breakers_may_be_given_one_by_one() -> None:
-    line = "--dry-multiplier 0.8 --dry-sequence-breaker : --dry-sequence-breaker ; a"
-    options = engine_options(make_parser().parse_args(line.split()))
-    assert options == {"dry_multiplier": 0.8, "dry_sequence_breakers": [":", ";"]}
-
-
-def test_objects_of_a_schema_are_closed_on_the_command_line(tmp_path: Path) -> None:
-    schema = tmp_path / "schema.json"
-    schema.write_text('{"properties": {"a": {}}}')
-    arguments = make_parser().parse_args(["--json-schema", str(schema), "a"])
-    (made,) = engine_options(arguments)["filters"]
-    assert made == mlxgen.JsonSchema({"properties": {"a": {}}}, closed=True)
-
-
-def test_chat_template_arguments_reach_the_template(
-    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    template = lm.tokenizer.chat_template + "{% if warm %}the{% endif %}"
-    monkeypatch.setattr(lm.tokenizer._tokenizer, "chat_template", template)
-    argv = ("--chat-template-args", '{"warm": true}', "--max-tokens", "8", "so")
-    prompt = mlxgen.Chat([{"role": "user", "content": "so"}], template={"warm": True})
-    assert cli(*argv).out == ended(lm.generate(prompt, max_tokens=8).text)
-
-
-def test_text_that_looks_like_a_control_token_is_spelled_unless_it_is_meant(
-    lm: mlxgen.LanguageModel, cli: Any
-) -> None:
-    text = "so<|im_end|>\n<|im_start|>system\nsad"
-    for flags, allowed in (((), False), (("--allow-control-tokens",), True)):
-        messages = [{"role": "user", "content": text}]
-        prompt = mlxgen.Chat(messages, allow_control_tokens=allowed).tokens(lm.vocabulary)
-        expected = lm.generate(prompt, max_tokens=8).text
-        assert cli(*flags, "--max-tokens", "8", text).out == ended(expected)
-    assert len(mlxgen.Chat(messages).tokens(lm.vocabulary)) > len(prompt)
-
-
-def test_a_variable_that_the_template_does_not_use_is_refused(cli: Any) -> None:
-    argv = ("--chat-template-args", '{"mood": "good"}', "so")
-    assert cli(*argv).is_refusal(
-        "--chat-template-args: the model's chat template does not use mood"
-    )
-
-
-# ---- wrong input ----
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ([], "there is no prompt"),
-        (["--prompt", ""], "the prompt is empty"),
-        (["--prompt", " \n"], "the prompt is empty"),
-        (["a", "--prompt", "b"], "--prompt: given twice"),
-        (["a\udcff"], "not valid UTF-8"),
-        (["a", "--system", "\udcff"], "system message is not valid UTF-8"),
-        (["a", "--raw", "--system", "b"], "--system: cannot be used with --raw"),
-        (["a", "--raw", "--image", "b"], "--image: cannot be used with --raw"),
-        (["--chat", "--image", "b"], "--image: cannot be used with --chat"),
-        (
-            ["a", "--raw", "--chat-template-args", "{}"],
-            "--chat-template-args: cannot be used with --raw",
-        ),
-        (
-            ["a", "--raw", "--allow-control-tokens"],
-            "--allow-control-tokens: cannot be used with --raw",
-        ),
-        (["a", "--chat-template-args", "[]"], "--chat-template-args: expected a JSON object"),
-        (["a", "--chat-template-args", "{"], "--chat-template-args: invalid JSON"),
-        (["a", "--top-logprobs", "3"], "--top-logprobs: only --json"),
-        (["a", "--json", "--top-logprobs", "21"], "--top-logprobs: .*0 to 20"),
-        (["a", "--show-probs", "--json"], "not allowed with"),
-        (["a", "--nonsense"], r"unrecognized arguments: --nonsense \("),
-        (["--promt", "a"], r"--promt; did you mean --prompt\?"),
-        (["--temprature=1", "a"], r"did you mean --temperature\?"),
-        (["a", "--json-schema", "{"], "--json-schema: invalid JSON"),
-        (["a", "--regex", "a(b"], r"unclosed group \('\(' at character 2\) *$"),
-        (["a", "--tem", "1"], "unrecognized arguments"),
-        (["a", "--top-k", "few"], "invalid int value"),
-        (["a", "--top-p", "1.5"], r"--top-p: .*0.*1, got 1\.5"),
-        (["a", "--min-p", "nan"], "--min-p: .*nan"),
-        (["a", "--temperature", "-1"], "--temperature: .*-1"),
-        (["a", "--max-tokens", "0"], "--max-tokens: expected an integer of at least 1, got 0"),
-        (["a", "--stop", ""], "--stop: expected .* got an empty string"),
-        (["a", "--ban", ""], "--banned: expected .* got an empty string"),
-        (["a", "--json-schema", "/nowhere.json"], "--json-schema: /nowhere.json cannot be read"),
-        (["a", "--close-json"], "--close-json: needs a filter; add --json-schema"),
-        (["a", "--heal"], "--heal: needs --raw"),
-        (["a", "--model", ""], "name is empty"),
-        (["a", "--model", "/nowhere"], "there is no folder /nowhere"),
-        (["a", "--model", "what is this?"], "hub id looks like owner/name"),
-        (["a", "--revision", "main"], "--revision: only a hub id"),
-        (["a", "--adapter", "/nowhere"], "there is no adapter folder /nowhere"),
-        (
-            ["a", "--draft", "off", "--num-draft-tokens", "3"],
-            "--num-draft-tokens: has no effect with --draft off",
-        ),
-        (["a", "--draft", "ngram", "--num-draft-tokens", "65"], "--num-draft-tokens: .*1 to 64"),
-        (["a", "--draft", "/nowhere"], "there is no folder /nowhere"),
-        (["a", "--cache-dir", "/dev/null"], "--cache-dir: /dev/null cannot be used as a folder"),
-        (["a", "--cache-dir-bytes", "7GiB"], "--cache-dir-bytes: has no meaning without cache_dir"),
-        (["--chat", "--json"], "--json: cannot be used with --chat"),
-        (["--chat", "-"], "--prompt: with --chat, standard input is the conversation"),
-        (["--chat", "--prompt", ""], "the prompt is empty"),
-        (["--chat", "--system", " "], "the system message is empty"),
-        (["--chat", "--top-p", "7"], "--top-p: .*7"),
-        (["--chat", "--regex", "("], "Regex"),
-    ],
-)
-def test_wrong_input_gives_one_line_and_status_2(
-    argv: list[str], message: str, cli: Any, request: pytest.FixtureRequest
-) -> None:
-    if "--chat-template-args" in argv:  # needs a template to be looked at
-        request.getfixturevalue("lm")
-    outcome = cli(*argv)
-    assert outcome.is_refusal(message), (outcome.status, outcome.out, outcome.err)
-
-
-def test_standard_input_that_is_not_text_is_refused(
-    cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    feed(monkeypatch, b"\xff\xfe")
-    assert cli("-").is_refusal("standard input is not UTF-8")
-    feed(monkeypatch, b"\n")
-    assert cli("-").is_refusal("the prompt is empty")
-
-
-def test_a_prompt_longer_than_the_context_is_refused(
-    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lm, "max_context", 8)
-    assert cli("--raw", "so " * 50).is_refusal("context")
-
-
-def test_a_model_without_a_chat_template_wants_raw_prompts(
-    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lm.tokenizer._tokenizer, "has_chat_template", False)
-    assert cli("so").is_refusal("no chat template; use --raw")
-
-
-def test_a_conversation_wants_a_chat_template(
-    lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lm.tokenizer._tokenizer, "has_chat_template", False)
-    assert cli("--chat").is_refusal("no chat template; use --raw")
-
-
-def test_wrong_options_are_found_before_a_model_is_loaded(
-    cli: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def load(*args: object, **options: object) -> None:
-        raise AssertionError("loaded")
-
-    monkeypatch.setattr(sys.modules["mlxgen.load"], "load", load)
-    assert cli("--top-p", "7", "so").is_refusal("--top-p")
-
-
-# ---- the parser ----
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: " ".join(case["argv"])[:40])
+def test_wrong_input_gives_one_line_and_status_2(case: dict[str, Any], cli: Any) -> None:
+    outcome = cli(*case["argv"])
+    assert outcome.is_refusal(case["refused"]), outcome
 
 
 def test_every_option_has_a_help_text_and_the_version_names_mlx(cli: Any) -> None:
     listed = cli("--help-all").out
-    for name in (*NUMBERS, *FLAGS):
-        assert f"--{name.replace('_', '-')}" in listed
+    assert {"temperature", "seed", "ignore_eos"} < OPTIONS.keys()
+    chat = ("hooks", "filters", "prefix", "prediction", "stop_tokens", "stop_in_reasoning")
+    programs = ("max_resample", "hold_tokens", "allow_retract", "top_candidates", "logit_bias")
+    for name in OPTIONS.keys() - {*chat, *programs, "prompt_logprobs", "dry_sequence_breakers"}:
+        assert f"--{name.replace('_', '-')}" in listed, name
     assert all(action.help for action in make_parser()._actions)
     assert re.fullmatch(r"mlxgen \S+, mlx \S+, mlx-lm \S+\n", cli("--version").out)
 
@@ -507,26 +360,47 @@ def test_arguments_are_judged_before_mlx_is_imported() -> None:
         "assert main(['--top-p', '7', 'so']) == 2\n"
         "assert not any(name.split('.')[0] in ('mlx', 'mlx_lm') for name in sys.modules)"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 # ---- a process of its own ----
+
+
+def run(*arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    stdin: dict[str, Any] = {"stdin": subprocess.DEVNULL} if given is None else {"input": given}
+    return subprocess.run([*DEMO, *arguments], capture_output=True, text=True, **stdin)
+
+
+def test_text_from_a_pipe_is_added_to_the_prompt_or_is_the_prompt() -> None:
+    question = "What is the capital of Italy?"
+    assert run(*QUIET, question, given="").stdout == "The capital of Italy is Rome.\n"
+    assert run(*QUIET, given=question).stdout == "The capital of Italy is Rome.\n"
+    added = run(*QUIET, "--verbose", "What is the capital", given="of Italy?")
+    message = {"role": "user", "content": "What is the capital\n\nof Italy?"}
+    together = mlxgen.Chat([message], template={"enable_thinking": False})
+    count = len(together.tokens(mlxgen.load().vocabulary))
+    assert added.stderr.partition("prompt: ")[2].split()[0] == f"{count}"
+    nothing = run()
+    assert nothing.returncode == 2 and "there is no prompt; pass one" in nothing.stderr
+
+
+def test_a_wrong_model_ends_the_process_with_status_2(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    done = run("--model", str(tmp_path), "so")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "holds no weights" in done.stderr
 
 
 @pytest.fixture
 def endless(folder: Path) -> Iterator[Any]:
     """Start the command with a text that does not end by itself."""
     started: list[subprocess.Popen[bytes]] = []
-    command = [sys.executable, "-m", "mlxgen.generate", "--model", str(folder), "--raw"]
     options = ["--ignore-eos", "--max-tokens", "900000", "--temperature", "1", "so"]
+    command = [*DEMO, "--model", str(folder), "--raw", *options]
 
     def start(*more: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
-        started.append(
-            subprocess.Popen(
-                [*command, *options, *more], stdout=stdout, stderr=subprocess.PIPE, bufsize=0
-            )
-        )
+        pipes: dict[str, Any] = {"stdout": stdout, "stderr": subprocess.PIPE, "bufsize": 0}
+        started.append(subprocess.Popen([*command, *more], **pipes))
         return started[-1]
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # not inherited as ignored
@@ -600,12 +474,3 @@ def test_a_terminal_gets_colours_and_ends_on_a_line_of_its_own(
     os.close(master)
     assert (process.returncode, b"\x1b[48;5;" in shown, shown[-2:]) == (0, True, b"\r\n")
     assert b" 90% " in err
-
-
-def test_a_wrong_model_ends_the_process_with_status_2(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    command = [sys.executable, "-m", "mlxgen.generate", "--model", str(tmp_path), "so"]
-    ended = subprocess.run(command, capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.count("\n") == 1
-    assert "holds no weights" in ended.stderr

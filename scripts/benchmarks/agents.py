@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -315,7 +315,69 @@ DONE = "The file is written."
 MODEL = "scripted"
 PATIENCE = 300  # seconds for one task
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mlxgen-agents"
-_CALLED = r"<tool_response>"
+
+
+class Agent(NamedTuple):
+    """One agent: its ``package`` of ``npm`` or ``pip``, what follows its program, and what the
+    model says in the folder ``work``."""
+
+    name: str
+    needs: str
+    package: str
+    arguments: Sequence[str]
+    script: Callable[[Path], Script]
+
+
+TITLE = (r"(?i)generate a (short )?title|title generator", "A greeting")
+
+
+def _calling(name: str, *others: tuple[str, str], **arguments: str) -> Callable[[Path], Script]:
+    """Has a tool called, whose arguments may name the folder, until it has answered; ``others``:
+    what else is asked for, and its answers."""
+
+    def script(work: Path) -> Script:
+        given = {key: text.replace("WORK", str(work)) for key, text in arguments.items()}
+        call = json.dumps({"name": name, "arguments": given})
+        said = f"<think>\nA file.\n</think>\n\nI write it.\n<tool_call>\n{call}\n</tool_call>"
+        return [("<tool_response>", DONE), *others, ("", said)]
+
+    return script
+
+
+_BLOCK = f"{FILE}\n```\n<<<<<<< SEARCH\n=======\n{WORD}\n>>>>>>> REPLACE\n```\n"
+_CODEX = "exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox"
+_AIDER = f"--model openai/{MODEL} --edit-format=diff --no-git --no-check-update --yes-always"
+_AIDER += " --no-show-model-warnings --no-analytics --message"
+AGENTS = (
+    Agent(
+        "claude",
+        "npm",
+        "@anthropic-ai/claude-code",
+        ["--print", TASK, "--dangerously-skip-permissions"],
+        _calling("Write", file_path=f"WORK/{FILE}", content=WORD),
+    ),
+    Agent(
+        "codex",
+        "npm",
+        "@openai/codex",
+        [*_CODEX.split(), TASK],
+        _calling("exec_command", cmd=f"printf {WORD} > {FILE}"),
+    ),
+    Agent(
+        "opencode",
+        "npm",
+        "opencode-ai",
+        ["run", TASK],
+        _calling("write", TITLE, filePath=f"WORK/{FILE}", content=WORD),
+    ),
+    Agent(
+        "aider",
+        "pip",
+        "aider-chat",
+        [*_AIDER.split(), TASK],
+        lambda work: [("", f"I write it.\n\n{_BLOCK}")],
+    ),
+)
 
 
 def _tried(what: str, agent: Agent) -> Iterator[Figure]:
@@ -326,20 +388,21 @@ def _tried(what: str, agent: Agent) -> Iterator[Figure]:
 
 def trial(agent: Agent, folder: Path) -> str | None:
     """Let an agent do the task in an empty folder; returns what went wrong, if anything did."""
-    cache = CACHE / agent.name
-    cache.mkdir(parents=True, exist_ok=True)
-    program = agent.install(cache)
+    program = _installed(agent)
     home, work = folder / "home", folder / "work"
     home.mkdir()
     work.mkdir()
     model = save_model(folder / MODEL, agent.script(work))
     options = ("--model", str(model), "--trust-remote-code", "--draft", "off")
     with Server("mlxgen", options) as server:
+        # A home of its own, and nothing that leads elsewhere
+        kept = {k: v for k, v in _bare().items() if not k.startswith(("ANTHROPIC", "OPENAI"))}
+        kept |= {"HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config")}
         try:
             ran = subprocess.run(
                 [program, *agent.arguments],
                 cwd=work,
-                env=_environment(home, agent.configure(home, server.url)),
+                env={**kept, **_configured(agent, home, server.url)},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -353,142 +416,49 @@ def trial(agent: Agent, folder: Path) -> str | None:
         return f"exit status {ran.returncode}\n{ran.stdout}\n{ran.stderr}\n{server.logged()}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
-    """One agent.
-
-    ``install`` puts it into a folder and returns its program; ``configure`` writes what it has to
-    know of a server at ``url`` into its ``home``, and returns variables of its environment;
-    ``arguments`` follow the program, and ``script`` is what the model says in the folder ``work``.
-    """
-
-    name: str
-    needs: str
-    install: Callable[[Path], Path]
-    configure: Callable[[Path, str], Mapping[str, str]]
-    arguments: Sequence[str]
-    script: Callable[[Path], Script]
-
-
-def _call(name: str, **arguments: str) -> str:
-    call = json.dumps({"name": name, "arguments": arguments})
-    return f"<think>\nA file.\n</think>\n\nI write it.\n<tool_call>\n{call}\n</tool_call>"
-
-
 def _bare() -> dict[str, str]:
     """The environment without what is meant for our own processes."""
     return {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "PYTHONPATH")}
 
 
-def _environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
-    """The environment of an agent: a home of its own, and nothing that leads elsewhere."""
-    kept = {k: v for k, v in _bare().items() if not k.startswith(("ANTHROPIC", "OPENAI"))}
-    return {**kept, "HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config"), **more}
-
-
-def _npm(package: str, program: str) -> Callable[[Path], Path]:
-    def install(folder: Path) -> Path:
-        found = folder / "node_modules" / ".bin" / program
-        if not found.exists():
-            manifest = {"private": True, "allowScripts": {package: True}}
+def _installed(agent: Agent) -> Path:
+    """The program of an agent, in a folder that is kept."""
+    folder = CACHE / agent.name
+    folder.mkdir(parents=True, exist_ok=True)
+    bin = {"npm": folder / "node_modules" / ".bin", "pip": folder / "bin"}[agent.needs]
+    if not (bin / agent.name).exists():
+        if agent.needs == "npm":
+            manifest = {"private": True, "allowScripts": {agent.package: True}}
             (folder / "package.json").write_text(json.dumps(manifest), encoding="utf-8")
-            command = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", package]
-            subprocess.run(command, cwd=folder, env=_bare(), check=True, stdout=sys.stderr)
-        return found
-
-    return install
-
-
-def _pip(package: str, program: str) -> Callable[[Path], Path]:
-    def install(folder: Path) -> Path:
-        found = folder / "bin" / program
-        if not found.exists():
+            command = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error"]
+        else:
             subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-            command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", package]
-            subprocess.run(command, env=_bare(), check=True, stdout=sys.stderr)
-        return found
-
-    return install
-
-
-def _claude(home: Path, url: str) -> Mapping[str, str]:
-    return {
-        "ANTHROPIC_BASE_URL": url,
-        "ANTHROPIC_API_KEY": "none",
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "IS_SANDBOX": "1",  # it asks no questions, in a folder of its own
-    }
+            command = [str(bin / "python"), "-m", "pip", "install", "--quiet"]
+        command += [agent.package]
+        subprocess.run(command, cwd=folder, env=_bare(), check=True, stdout=sys.stderr)
+    return bin / agent.name
 
 
-def _codex(home: Path, url: str) -> Mapping[str, str]:
-    settings = home / ".codex"
-    settings.mkdir()
-    text = configuration("codex", Served(url, MODEL)).text
-    (settings / "config.toml").write_text(text, encoding="utf-8")
-    return {"CODEX_HOME": str(settings)}
-
-
-def _opencode(home: Path, url: str) -> Mapping[str, str]:
-    settings = {
-        **json.loads(configuration("opencode", Served(url, MODEL)).text),
-        "autoupdate": False,
-        "permission": {"edit": "allow", "external_directory": "allow"},
-    }
-    path = home / "opencode.json"
-    path.write_text(json.dumps(settings), encoding="utf-8")
-    return {"OPENCODE_CONFIG": str(path), "OPENCODE_DISABLE_MODELS_FETCH": "1"}
-
-
-def _aider(home: Path, url: str) -> Mapping[str, str]:
+def _configured(agent: Agent, home: Path, url: str) -> dict[str, str]:
+    """Write what an agent has to know of a server; returns variables of its environment."""
+    match agent.name:
+        case "claude":
+            return {
+                "ANTHROPIC_BASE_URL": url,
+                "ANTHROPIC_API_KEY": "none",
+                "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+                "IS_SANDBOX": "1",  # it asks no questions, in a folder of its own
+            }
+        case "codex":
+            text = configuration("codex", Served(url, MODEL)).text
+            (home / ".codex").mkdir()
+            (home / ".codex" / "config.toml").write_text(text, encoding="utf-8")
+            return {"CODEX_HOME": str(home / ".codex")}
+        case "opencode":
+            given = json.loads(configuration("opencode", Served(url, MODEL)).text)
+            allowed = {"edit": "allow", "external_directory": "allow"}
+            path = home / "opencode.json"
+            settings = {**given, "autoupdate": False, "permission": allowed}
+            path.write_text(json.dumps(settings), encoding="utf-8")
+            return {"OPENCODE_CONFIG": str(path), "OPENCODE_DISABLE_MODELS_FETCH": "1"}
     return {"OPENAI_API_BASE": f"{url}/v1", "OPENAI_API_KEY": "none"}
-
-
-_BLOCK = f"{FILE}\n```\n<<<<<<< SEARCH\n=======\n{WORD}\n>>>>>>> REPLACE\n```\n"
-_AIDER = f"--model openai/{MODEL} --edit-format=diff --no-git --no-check-update --yes-always"
-_AIDER += " --no-show-model-warnings --no-analytics --message"
-_CODEX = "exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox"
-
-AGENTS = (
-    Agent(
-        name="claude",
-        needs="npm",
-        install=_npm("@anthropic-ai/claude-code", "claude"),
-        configure=_claude,
-        arguments=["--print", TASK, "--dangerously-skip-permissions"],
-        script=lambda work: [
-            (_CALLED, DONE),
-            ("", _call("Write", file_path=str(work / FILE), content=WORD)),
-        ],
-    ),
-    Agent(
-        name="codex",
-        needs="npm",
-        install=_npm("@openai/codex", "codex"),
-        configure=_codex,
-        arguments=[*_CODEX.split(), TASK],
-        script=lambda work: [
-            (_CALLED, DONE),
-            ("", _call("exec_command", cmd=f"printf {WORD} > {FILE}")),
-        ],
-    ),
-    Agent(
-        name="opencode",
-        needs="npm",
-        install=_npm("opencode-ai", "opencode"),
-        configure=_opencode,
-        arguments=["run", TASK],
-        script=lambda work: [
-            (_CALLED, DONE),
-            (r"(?i)generate a (short )?title|title generator", "A greeting"),
-            ("", _call("write", filePath=str(work / FILE), content=WORD)),
-        ],
-    ),
-    Agent(
-        name="aider",
-        needs="pip",
-        install=_pip("aider-chat", "aider"),
-        configure=_aider,
-        arguments=[*_AIDER.split(), TASK],
-        script=lambda work: [("", f"I write it.\n\n{_BLOCK}")],
-    ),
-)

@@ -1,23 +1,27 @@
-"""A server under mixed requests for a long time: what it answers, and what it keeps.
+"""A server under mixed requests for a long time, and then under clients that do their worst.
 
 Every answer is held against the statuses that are right for its request, and a probe's against what
-it was alone, before anything else ran. The same dice make the same requests.
+it was alone, before anything else ran. What is asked is in ``soak.json``; the same dice make the
+same requests. After every hostile case a good request has to be answered.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
+import socket
 import statistics
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 import httpx
 
-from . import hostile
 from .kit import DRAFT, Figure, Server, at_most
 
 CLIENTS = 12
@@ -28,8 +32,6 @@ PROBES = 0.3  # of the requests
 
 
 def figures(requests: int) -> Iterator[Figure]:
-    """A server with a draft model under mixed requests, and what it holds afterwards; then one
-    under clients that do their worst."""
     with Server("mlxgen", ("--draft", DRAFT, "--cache-bytes", "32MiB")) as server:
         found = asyncio.run(soak(server, requests))
         for sample in found.samples[:: max(1, len(found.samples) // 10)]:
@@ -42,13 +44,61 @@ def figures(requests: int) -> Iterator[Figure]:
         answers = ", ".join(f"{count} {kind}" for kind, count in sorted(found.answers.items()))
         for what, texts in (
             (f"answers with another status than theirs ({answers})", found.unexpected),
-            (f"of {found.probes.total()} probes: other answers than alone", found.differing),
+            (f"of {found.probes} probes: other answers than alone", found.differing),
         ):
             text = "none" if not texts else f"{len(texts)}, the first: {texts[0]}"
             yield Figure(what, text, "none", not texts)
         alive = server.answers()
         yield Figure("a good request afterwards", "answered" if alive else "not", "answered", alive)
-    yield from hostile.figures()
+    for name in HOSTILE:
+        with Server("mlxgen", descriptors=FEW if name == FLOODED else None) as server:
+            yield hostile(name, server)
+
+
+# ---- what is asked -----------------------------------------------------------------------------
+
+COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
+ASKED = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+LARGE = {"LONG": f'"{"a" * 200_000}"', "DEEP": "[" * 50_000 + "]" * 50_000}  # instead of words
+
+
+class Request(NamedTuple):
+    """One request. ``leaves_after``: chunks to read of it."""
+
+    kind: str
+    path: str
+    body: dict[str, Any]
+    status: int = 200
+    leaves_after: int | None = None
+
+
+def any_request(dice: random.Random) -> Request:
+    """A request of any kind: most are right, some are wrong, some clients leave."""
+    kind = dice.choices(["steered", "sampled", "left", "wrong"], [5, 4, 1, 1])[0]
+    if kind == "wrong":
+        return Request(kind, *dice.choice(ASKED["wrong"]), 400)
+    if kind == "steered" or (kind == "left" and dice.random() < 0.5):
+        path, body = CHAT, dice.choice(ASKED["steered"])
+        ask = [{"role": "user", "content": "JSON, record: Oslo WORD."}]
+        template = {"enable_thinking": dice.random() < 0.3}
+        body |= {"messages": ask, "max_tokens": 30, "chat_template_kwargs": template}
+        body |= {"temperature": dice.choice([0, 0.8]), "stream": dice.random() < 0.5}
+    else:
+        path, options = COMPLETION, ASKED["options"]
+        chosen = ["max_tokens", "temperature", *dice.sample(sorted(options), dice.randrange(5))]
+        body = {"prompt": dice.choice(ASKED["prompts"])}
+        body |= {name: dice.choice(options[name]) for name in chosen}
+    word = "".join(dice.choices("abcdefgh", k=4))
+    body = json.loads(json.dumps(body).replace("WORD", word))
+    if kind != "left":
+        return Request(kind, path, body)
+    body |= {"stream": True, "max_tokens": 200}
+    if path == COMPLETION and dice.random() < 0.5:
+        body |= {"ignore_eos": True, "max_tokens": 1500}
+    return Request(kind, path, body, leaves_after=dice.choice([0, 1, 3, 10]))
+
+
+# ---- the soak ----------------------------------------------------------------------------------
 
 
 class Sample(NamedTuple):
@@ -64,7 +114,7 @@ class Findings:
 
     def __init__(self) -> None:
         self.answers: Counter[str] = Counter()  # by kind and status
-        self.probes: Counter[str] = Counter()  # by kind
+        self.probes = 0
         self.differing: list[str] = []
         self.unexpected: list[str] = []
         self.samples: list[Sample] = []
@@ -96,7 +146,7 @@ async def soak(server: Server, requests: int, clients: int = CLIENTS, seed: int 
     limits = httpx.Limits(max_connections=2 * clients)
     async with httpx.AsyncClient(base_url=server.url, timeout=ANSWER, limits=limits) as http:
         right = []
-        for probe in probes():
+        for probe in (Request(*each) for each in ASKED["probes"]):
             status, text = await _ask(http, probe)
             if status != 200:
                 raise RuntimeError(f"a good request is refused: {status} {text[:300]}")
@@ -122,30 +172,29 @@ async def _one(
     right: list[tuple[Request, str]],
     found: Findings,
 ) -> None:
-    expected = None
+    request, expected = any_request(dice), None
     if dice.random() < PROBES:
         request, expected = dice.choice(right)
-        if dice.random() < 0.5 and isinstance(request.body, dict):
-            request = request._replace(body={**request.body, "stream": True})
-    else:
-        request = any_request(dice)
+        request = request._replace(body={**request.body, "stream": dice.random() < 0.5})
     try:
         status, text = await _ask(http, request)
     except httpx.HTTPError as error:
         status, text = 0, repr(error)
     found.answers[f"{request.kind} {status}"] += 1
     what = f"{request.kind} {request.path} {str(request.body)[:300]}"
-    if status not in request.statuses:
+    if status != request.status:
         found.unexpected.append(f"{status} {text[:200]} for {what}")
     elif expected is not None:
-        found.probes[request.kind] += 1
+        found.probes += 1
         if text != expected:
             found.differing.append(f"{text[:200]} instead of {expected[:200]} for {what}")
 
 
 async def _ask(http: httpx.AsyncClient, request: Request) -> tuple[int, str]:
     """The status, and what is said: the choices as JSON, or an error's body."""
-    data = request.body if isinstance(request.body, bytes) else json.dumps(request.body).encode()
+    data = json.dumps(request.body)
+    for name, large in LARGE.items():
+        data = data.replace(f'"{name}"', large)
     headers = {"Content-Type": "application/json"}
     async with http.stream("POST", request.path, content=data, headers=headers) as response:
         if not response.headers["content-type"].startswith("text/event-stream"):
@@ -171,155 +220,137 @@ def _said(choices: list[Any]) -> str:
     for choice in choices:
         part = said.setdefault(choice["index"], {})
         message = choice.get("message") or choice.get("delta") or {}
-        for name, text in (
-            ("text", choice.get("text") or message.get("content")),
-            ("reasoning", message.get("reasoning_content") or message.get("reasoning")),
-            ("end", choice.get("finish_reason")),
-        ):
-            part[name] = part.get(name, "") + (text or "")
-        for call in message.get("tool_calls") or ():
+        texts = {
+            "text": choice.get("text") or message.get("content"),
+            "reasoning": message.get("reasoning_content"),
+            "end": choice.get("finish_reason"),
+        }
+        for function in (call["function"] for call in message.get("tool_calls") or ()):
             for name in ("name", "arguments"):
-                part[name] = part.get(name, "") + (call["function"].get(name) or "")
+                texts[name] = texts.get(name, "") + (function.get(name) or "")
+        for name, text in texts.items():
+            part[name] = part.get(name, "") + (text or "")
     return json.dumps([said[index] for index in sorted(said)])
 
 
-# ---- what is asked -----------------------------------------------------------------------------
+# ---- hostile clients ---------------------------------------------------------------------------
 
-COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
-CITIES = ["Oslo", "Rome", "Cairo", "Lima", "Seoul", "Accra", "Quito", "Dublin"]
-STARTS = ["Once upon a time", "The red fox", "In a small house", "On Monday", "A boat"]
-Body = dict[str, Any]
-_KIND: Body = {"city": {"enum": ["Paris", "Rome"]}}
-_PARAMETERS: Body = {"type": "object", "properties": _KIND, "required": ["city"]}
-TOOL: Body = {"type": "function", "function": {"name": "weather", "parameters": _PARAMETERS}}
-
-
-class Request(NamedTuple):
-    """One request. ``statuses``: those that are right. ``leaves_after``: chunks to read of it."""
-
-    kind: str
-    path: str
-    body: Body | bytes
-    statuses: tuple[int, ...] = (200,)
-    leaves_after: int | None = None
+Run: TypeAlias = Callable[[Server], str]
+PATIENCE = 30.0  # seconds for an answer
+HELD_UP = 1.5  # seconds that a client may hold others up
+CUT = 150.0  # seconds after which a sender that dawdles has to be gone
+TRICKLERS = 1100
+FEW, FLOOD = 256, 600  # descriptors of a server, and connections to it
+LOG = 200_000  # bytes that a flood may write
+_GET = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+_POST = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+_MANY = {"prompt": "a", "n": 128, "max_tokens": 1, "prefix_tokens": [5] * 1900}
+_PIECES = {"content": "word and word. " * 60_000, "with_pieces": True}
+FLOODED = f"{FEW} descriptors and {FLOOD} connections"
 
 
-def probes() -> list[Request]:
-    """Requests whose answer is the same at any time, by any of the ways that steer it."""
-    greedy: Body = {"temperature": 0, "max_tokens": 24}
-    seeded: Body = {"temperature": 0.9, "top_p": 0.95, "max_tokens": 16, "seed": 7}
-    ask = [{"role": "user", "content": "What is the capital of France?"}]
-    story = [{"role": "user", "content": "Tell me a story about a fox."}]
-    city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-    chat: Body = {"messages": ask, "chat_template_kwargs": {"enable_thinking": False}}
-    return [
-        Request("greedy", COMPLETION, {"prompt": "Once upon a time", **greedy}),
-        Request("greedy", COMPLETION, {"prompt": ["The red fox", "A boat"], **greedy}),
-        Request("greedy", CHAT, {**chat, **greedy}),
-        Request("greedy", CHAT, {"messages": story, **greedy, "max_tokens": 60}),
-        Request("schema", CHAT, {**chat, **greedy, "response_format": schema_format(city)}),
-        Request("regex", COMPLETION, {"prompt": "Name:", "regex": "[A-Z][a-z]{2,8}", **greedy}),
-        Request("ban", CHAT, {"messages": story, **greedy, "banned": ["fox", " the"]}),
-        Request("stop", COMPLETION, {"prompt": "Once", **greedy, "stop": [".", "was"]}),
-        Request("tools", CHAT, {**chat, **greedy, "tools": [TOOL], "tool_choice": "required"}),
-        Request("seeded", COMPLETION, {"prompt": "Once upon a time", **seeded}),
-        Request("seeded", COMPLETION, {"prompt": "On Monday", **seeded, "n": 3, "top_k": 20}),
-        Request("seeded", CHAT, {**chat, **seeded, "frequency_penalty": 0.5}),
-    ]
+def hostile(name: str, server: Server) -> Figure:
+    """What a case does to a server, and whether that answers afterwards."""
+    wanted, run = HOSTILE[name]
+    try:
+        found = run(server)
+    except (httpx.HTTPError, OSError) as error:
+        found = "hung" if "imeout" in type(error).__name__ else f"mute ({type(error).__name__})"
+    met = found.startswith(wanted)
+    if not server.answers():
+        found, met = f"{found}, and no answer to a good request afterwards", False
+    return Figure(name, found, wanted, met)
 
 
-def schema_format(schema: Body) -> Body:
-    """A schema as OpenAI's clients send it."""
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+def _status(server: Server) -> int:
+    body = {"prompt": "Hello", "max_tokens": 1}
+    return httpx.post(server.url + COMPLETION, json=body, timeout=PATIENCE).status_code
 
 
-def any_request(dice: random.Random) -> Request:
-    """A request of any kind: most are right, some are wrong, some clients leave."""
-    make = dice.choices([_steered, _sampled, _left, _wrong], [5, 4, 1, 1])[0]
-    return make(dice)
+def holding_up(path: str, body: Any) -> Run:
+    """How long small requests of others wait while four of these are sent, at the longest."""
+
+    def quietly(server: Server) -> None:
+        with contextlib.suppress(httpx.HTTPError):
+            httpx.post(server.url + path, json=body, timeout=2 * PATIENCE)
+
+    def run(server: Server) -> str:
+        threads = [threading.Thread(target=quietly, args=(server,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        longest = 0.0
+        while any(thread.is_alive() for thread in threads):
+            start = time.perf_counter()
+            _status(server)
+            longest = max(longest, time.perf_counter() - start)
+            time.sleep(0.02)
+        return f"{'prompt' if longest <= HELD_UP else 'late'}: {longest:.2f} s at the longest"
+
+    return run
 
 
-def _sampled(dice: random.Random) -> Request:
-    body: Body = {
-        "prompt": f"{dice.choice(STARTS)}, {dice.choice(CITIES)}" * dice.choice([1, 1, 1, 12]),
-        "max_tokens": dice.choice([4, 12, 24, 48]),
-        "temperature": dice.choice([0, 0.3, 0.7, 1.0, 1.4]),
-    }
-    options: Mapping[str, Callable[[], Any]] = {
-        "top_p": lambda: dice.choice([0.5, 0.9, 0.99]),
-        "top_k": lambda: dice.choice([1, 20, 200]),
-        "min_p": lambda: dice.choice([0.01, 0.1]),
-        "xtc_probability": lambda: 0.5,
-        "frequency_penalty": lambda: dice.choice([0.2, 1.0]),
-        "repetition_penalty": lambda: 1.1,
-        "logit_bias": lambda: {
-            str(dice.randrange(400)): 2.5 for _ in range(dice.choice([1, 5, 40]))
-        },
-        "seed": lambda: dice.randrange(1 << 62),
-        "n": lambda: dice.randrange(1, 5),
-        "logprobs": lambda: dice.randrange(0, 6),
-        "stop": lambda: dice.choice([".", ["a", "the"], [" and", "\n", "!"]]),
-        "banned": lambda: dice.choices(["the", "fox", "and", "was", "a b"], k=2),
-        "stream": lambda: True,
-        "ignore_eos": lambda: True,
-        "min_tokens": lambda: 2,
-    }
-    for name in dice.sample(sorted(options), dice.randrange(5)):
-        body[name] = options[name]()
-    return Request("sampled", COMPLETION, body)
+def dawdling(rest: bytes, begun: bytes = b"") -> Run:
+    """A second request of a connection that comes a byte a second, after what was ``begun`` at
+    once: when the server ends it."""
+
+    def run(server: Server) -> str:
+        with socket.create_connection((server.host, server.port), PATIENCE) as link:
+            link.sendall(_GET)
+            link.recv(65536)
+            link.settimeout(1)
+            start = time.monotonic()
+            with contextlib.suppress(OSError):
+                link.sendall(begun)
+                for sent in range(len(rest)):
+                    if time.monotonic() - start > CUT:
+                        return f"kept for {CUT:.0f} s"
+                    link.sendall(rest[sent : sent + 1])
+                    with contextlib.suppress(TimeoutError):
+                        if not link.recv(4096):
+                            break
+        return f"cut after {time.monotonic() - start:.0f} s"
+
+    return run
 
 
-def _steered(dice: random.Random) -> Request:
-    words = "".join(dice.choices("abcdefgh", k=4))
-    text, whole = {"type": "string", "maxLength": 12}, {"type": "integer"}
-    properties = {"kind": {"enum": dice.sample(CITIES, 3)}, words: text, f"{words}x": whole}
-    schema: Body = {"type": "object", "properties": properties, "required": ["kind"]}
-    ways: list[Body] = [
-        {"response_format": schema_format({**schema, "additionalProperties": False})},
-        {"json_schema": {**schema, "additionalProperties": False}, "close_json": True},
-        {"response_format": {"type": "json_object"}, "n": 2},
-        {"tools": [TOOL], "tool_choice": dice.choice(["auto", "required"])},
-        {"regex": dice.choice(["[a-z]{3,9}", f"{words}[0-9]+ (yes|no)"])},
-        {"choice": dice.sample(CITIES, 4), "logprobs": True, "top_logprobs": 3},
-        {"grammar": f'start: "{words}" /[0-9]/ | "no"'},
-    ]
-    asked = f"JSON, record: {dice.choice(CITIES)} {words}."
-    body: Body = {
-        "messages": [{"role": "user", "content": asked}],
-        "max_tokens": dice.choice([8, 30, 60]),
-        "temperature": dice.choice([0, 0.8]),
-        "chat_template_kwargs": {"enable_thinking": dice.random() < 0.3},
-        "stream": dice.random() < 0.5,
-        **dice.choice(ways),
-    }
-    return Request("steered", CHAT, body)
+def tricklers(server: Server) -> str:
+    """Many connections that wait inside their second request, and a good one beside them."""
+    with contextlib.ExitStack() as stack:
+        links = [
+            stack.enter_context(socket.create_connection((server.host, server.port), PATIENCE))
+            for _ in range(TRICKLERS)
+        ]
+        for link in links:
+            link.sendall(_GET)
+        for link in links:
+            link.recv(65536)
+            link.sendall(b"P")
+        return str(_status(server))
 
 
-def _left(dice: random.Random) -> Request:
-    request = dice.choice([_sampled, _steered])(dice)
-    assert isinstance(request.body, dict)
-    body = {**request.body, "stream": True, "max_tokens": 200}
-    if dice.random() < 0.5 and request.path == COMPLETION:
-        body |= {"ignore_eos": True, "max_tokens": 2000}
-    return request._replace(kind="left", body=body, leaves_after=dice.choice([0, 1, 3, 10]))
+def flooded(server: Server) -> str:
+    """More connections than there are descriptors; then a good request."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(FLOOD):
+            link = stack.enter_context(socket.socket())
+            link.setblocking(False)
+            link.connect_ex((server.host, server.port))
+        time.sleep(7)
+        written = len(server.logged())
+    time.sleep(2)
+    size = "little" if written < LOG else "much"
+    return f"{_status(server)}, {size} written to the log ({written} bytes)"
 
 
-_WRONG: list[tuple[str, Body | bytes]] = [
-    (COMPLETION, {"prompt": ""}),
-    (COMPLETION, {"prompt": "a", "stop": 5}),
-    (COMPLETION, {"prompt": "a", "logit_bias": {"999999999": 1}}),
-    (COMPLETION, {"prompt": "a", "n": 1000}),
-    (COMPLETION, {"prompt": "a", "regex": "(a{1000}){1000}"}),
-    (COMPLETION, {"prompt": "a", "json_schema": {"type": "nothing"}}),
-    (COMPLETION, {"prompt": "a", "grammar": "start: missing"}),
-    (COMPLETION, b'{"prompt": ' + b"[" * 50_000 + b"]" * 50_000 + b"}"),
-    (COMPLETION, b'{"prompt": "\\ud800", "max_tokens": 2}'),
-    (COMPLETION, {"prompt": "a" * 200_000}),
-    (CHAT, {"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"}),
-    ("/detokenize", {"tokens": [1 << 40]}),
-]
-
-
-def _wrong(dice: random.Random) -> Request:
-    path, body = dice.choice(_WRONG)
-    return Request("wrong", path, body, statuses=(400,))
+HOSTILE: dict[str, tuple[str, Run]] = {
+    "128 answers to 1,900 prefix tokens": ("prompt", holding_up(COMPLETION, _MANY)),
+    "/tokenize with pieces of 900 kB": ("prompt", holding_up("/tokenize", _PIECES)),
+    "headers of a byte a second": ("cut", dawdling(_POST[:-2] + b"\r\nX: " + b"a" * 4000)),
+    "a body of a byte a second": (
+        "cut",
+        dawdling(b" " * 4000, _POST + b"Content-Length: 4000\r\n\r\n"),
+    ),
+    f"{TRICKLERS:,} connections inside a second request": ("200", tricklers),
+    FLOODED: ("200, little", flooded),
+}
+"""By name: the beginning of what may come of a case, and the case."""

@@ -1,7 +1,10 @@
-"""Chats in pseudo-terminals of their own."""
+"""Chats at the command line: in this process with a model that does as it is told, and in
+pseudo-terminals of their own with the demo model."""
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import pty
 import re
@@ -10,12 +13,87 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import pytest
 
+from mlxgen import LanguageModel
+from mlxgen.generate import main
+
 COMMAND = [sys.executable, "-m", "mlxgen.generate", "--chat"]
 ANSI = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+class Talk(NamedTuple):
+    """What came of a chat: what was printed, and the conversation as ``/save`` wrote it."""
+
+    status: int
+    shown: str
+    noted: str
+    saved: dict[str, Any]
+
+    @property
+    def said(self) -> list[tuple[str, str]]:
+        """Messages with their answers."""
+        texts = [each["content"] for each in self.saved["messages"] if each["role"] != "system"]
+        return list(zip(texts[::2], texts[1::2], strict=True))
+
+    @property
+    def errors(self) -> list[str]:
+        return re.findall(r"^error: (.*)$", self.noted, re.MULTILINE)
+
+
+class Talking(Protocol):
+    """Types ``lines`` at ``mlxgen.generate --chat ARGV``; ``typing``: as a person does, and
+    ``colours``: where colours are wanted."""
+
+    def __call__(
+        self,
+        lm: LanguageModel,
+        *lines: str | bytes,
+        argv: Sequence[str] = (),
+        typing: bool = False,
+        colours: bool = False,
+    ) -> Talk: ...
+
+
+class Typing(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def talk(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Talking:
+    path = tmp_path / "said.json"
+
+    def run(
+        lm: LanguageModel,
+        *lines: str | bytes,
+        argv: Sequence[str] = (),
+        typing: bool = False,
+        colours: bool = False,
+    ) -> Talk:
+        path.unlink(missing_ok=True)
+        given = [line.encode() if isinstance(line, str) else line for line in lines]
+        data = io.BytesIO(b"".join(line + b"\n" for line in (*given, f"/save {path}".encode())))
+        monkeypatch.setattr(sys.modules["mlxgen.load"], "load", lambda *_, **options: lm)
+        monkeypatch.setattr(sys, "stdin", (Typing if typing else io.TextIOWrapper)(data))
+        monkeypatch.setenv("FORCE_COLOR", "1" if colours else "0")
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        capsys.readouterr()
+        status = main(["--chat", *argv])
+        shown, noted = capsys.readouterr()
+        noted = re.sub(r"^(> |\.\.\. )+|^(> )*saved to .*said\.json.*\n", "", noted, flags=re.M)
+        saved = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return Talk(status, shown, noted, saved)
+
+    return run
+
+
+# ---- terminals ----
 
 
 @pytest.fixture

@@ -102,8 +102,8 @@ def test_the_prompt_is_a_chat_unless_raw_is_asked_for(
         expected = lm.generate(asked, max_tokens=8).text
         assert cli(*argv, "--prompt", "so", "--max-tokens", "8").out == ended(expected)
     monkeypatch.setattr(lm.tokenizer._tokenizer, "has_chat_template", False)
-    for argv in (("so",), ("--chat",)):
-        assert cli(*argv).is_refusal("no chat template; use --raw")
+    for argument in ("so", "--chat"):
+        assert cli(argument).is_refusal("no chat template; use --raw")
 
 
 def test_images_come_before_the_prompt(

@@ -76,7 +76,8 @@ def any_request(dice: random.Random) -> Request:
     """A request of any kind: most are right, some are wrong, some clients leave."""
     kind = dice.choices(["steered", "sampled", "left", "wrong"], [5, 4, 1, 1])[0]
     if kind == "wrong":
-        return Request(kind, *dice.choice(ASKED["wrong"]), 400)
+        path, body = dice.choice(ASKED["wrong"])
+        return Request(kind, path, body, 400)
     if kind == "steered" or (kind == "left" and dice.random() < 0.5):
         path, body = CHAT, dice.choice(ASKED["steered"])
         ask = [{"role": "user", "content": "JSON, record: Oslo WORD."}]

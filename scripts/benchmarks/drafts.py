@@ -19,7 +19,6 @@ import statistics
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
@@ -81,11 +80,22 @@ def figures(turns: int, real: Path | None) -> Iterator[Figure]:
 # ---- texts -------------------------------------------------------------------------------------
 
 
-class Recital(NamedTuple):
-    """The ``text`` that a model says after a ``prompt``."""
+class Job(NamedTuple):
+    """A prompt, and what is wanted of the answer, or the ``text`` that it is to be."""
 
     prompt: list[int]
-    text: list[int]
+    options: dict[str, Any]
+    text: list[int] = []  # noqa: RUF012
+
+
+def reciting(prompt: str, text: str) -> Job:
+    """Have a text said after a prompt."""
+    ids = [list(tokenizer().encode(each, add_special_tokens=False)) for each in (prompt, text)]
+    return recited(*ids)
+
+
+def recited(prompt: list[int], text: list[int]) -> Job:
+    return Job(prompt, {"max_tokens": len(text), "ignore_eos": True}, text)
 
 
 @cache
@@ -105,22 +115,17 @@ def tokenizer() -> TokenizerWrapper:
     return wrapped(made, "<|end|>")
 
 
-def _ids(text: str) -> list[int]:
-    ids: list[int] = tokenizer().encode(text, add_special_tokens=False)
-    return ids
-
-
-def copying(words: int = 320) -> list[Recital]:
+def copying(words: int = 320) -> list[Job]:
     """A passage of prose that is repeated with one word in 20 changed."""
     said = itertools.chain.from_iterable(each.doc.split() for each in pickletools.opcodes)
     passage = list(itertools.islice(said, words))
     chance, others = random.Random(1), re.findall(r"[a-z]{4,}", inspect.getsource(shlex))
     edited = [chance.choice(others) if chance.random() < 0.05 else word for word in passage]
     prompt = f"Copy this and correct the words:\n{' '.join(passage)}\n\nCorrected:\n"
-    return [Recital(_ids(prompt), _ids(" ".join(edited)))]
+    return [reciting(prompt, " ".join(edited))]
 
 
-def rewriting(turns: int = 2, lines: int = 45) -> list[Recital]:
+def rewriting(turns: int = 2, lines: int = 45) -> list[Job]:
     """The turns of an agent that rewrites a file, a line in 12 of which changes each time.
 
     The file as it was is in the prompt, as are the turns before."""
@@ -141,17 +146,17 @@ def rewriting(turns: int = 2, lines: int = 45) -> list[Recital]:
         said += f"\nuser, {turn}: the file is now\n" + "\n".join(source) + "\nassistant:\n"
         source = list(itertools.chain.from_iterable(map(changed, source)))
         answer = "\n".join(source)
-        found.append(Recital(_ids(said), _ids(answer)))
+        found.append(reciting(said, answer))
         said += answer
     return found
 
 
-def arithmetic(sums: int = 40) -> list[Recital]:
+def arithmetic(sums: int = 40) -> list[Job]:
     """Numbers that are added, of which nothing is known before."""
     chance = random.Random(3)
     pairs = [(chance.randrange(10**9), chance.randrange(10**9)) for _ in range(sums)]
     asked = "\n".join(f"{a} + {b}" for a, b in pairs)
-    return [Recital(_ids(f"Add:\n{asked}\n"), _ids("\n".join(str(a + b) for a, b in pairs)))]
+    return [reciting(f"Add:\n{asked}\n", "\n".join(str(a + b) for a, b in pairs))]
 
 
 class Reciting(nn.Module):
@@ -163,9 +168,9 @@ class Reciting(nn.Module):
         self.layers = [None] if inner is None else inner.layers
         self._following = mx.zeros(VOCAB, mx.int32)
 
-    def recite(self, recital: Recital) -> None:
+    def recite(self, job: Job) -> None:
         """Have this said from now on."""
-        whole = [*recital.prompt[1:], *recital.text]
+        whole = [*job.prompt[1:], *job.text]
         self._following = mx.array([*whole, *whole[-1:] * VOCAB])
 
     def make_cache(self) -> list[Any]:
@@ -186,17 +191,7 @@ class Reciting(nn.Module):
 # ---- workloads ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A prompt, and what is wanted of the answer; it is recited, if it is given."""
-
-    prompt: list[int]
-    options: dict[str, Any]
-    recital: Recital | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(NamedTuple):
     """What one person asks for, one after the other. ``target``: how many times as fast as without
     drafts it should be on a simulated M4 Max with a model of 8B in 4 bits."""
 
@@ -237,11 +232,7 @@ def recitals(inner: Any = None) -> list[Workload]:
         ("an agent's turns that rewrite a file", rewriting(), None),
         ("arithmetic", arithmetic(), 0.99),
     )
-    return [Workload(name, lm, [job_of(each) for each in told], aim) for name, told, aim in texts]
-
-
-def job_of(recital: Recital) -> Job:
-    return Job(recital.prompt, {"max_tokens": len(recital.text), "ignore_eos": True}, recital)
+    return [Workload(name, lm, jobs, aim) for name, jobs, aim in texts]
 
 
 # ---- measuring ---------------------------------------------------------------------------------
@@ -279,8 +270,8 @@ def drafted(load: Workload, lm: mlxgen.LanguageModel | None = None, draft: Any =
         vars(lm.runtime)["drafts_for"] = partial(
             type(lm.runtime).drafts_for, lm.runtime, owner=owner
         )
-        if job.recital is not None:
-            lm.model.recite(job.recital)
+        if job.text:
+            lm.model.recite(job)
         stream, began = lm.stream(job.prompt, temperature=0, draft=draft, **job.options), 0.0
         for chunk in stream:
             began = began or (0.0 if chunk.forced else now())
@@ -305,8 +296,8 @@ def against_plain(load: Workload, turns: int) -> Comparison:
 
 def _plain(lm: mlxgen.LanguageModel, job: Job, tokens: int, **options: Any) -> float:
     """Seconds of mlx-lm from the first token to the last."""
-    if job.recital is not None:
-        lm.model.recite(job.recital)
+    if job.text:
+        lm.model.recite(job)
     lm.tokenizer.eos_token_ids = []
     try:
         stream = stream_generate(lm.model, lm.tokenizer, job.prompt, max_tokens=tokens, **options)

@@ -75,13 +75,6 @@ class Count(NamedTuple):
     kernels: int
 
 
-class Traffic(NamedTuple):
-    """Bytes of keys and values that a step copies, and that its attention reads."""
-
-    copied: int
-    read: int
-
-
 def count(steps: Callable[[], object]) -> Count:
     """The primitives of what ``steps`` submits."""
     found: list[str] = []
@@ -99,7 +92,7 @@ def names(arrays: list[mx.array]) -> list[str]:
         return _LABEL.findall(path.read_text(encoding="utf-8"))
 
 
-def traffic(step: Callable[[], object]) -> Traffic:
+def traffic(step: Callable[[], object]) -> tuple[int, int]:
     """The bytes of keys and values that the next step which runs the model copies and reads.
 
     Updates of a buffer in place, as MLX makes them while nobody else holds it, copy nothing. Use
@@ -140,7 +133,7 @@ def traffic(step: Callable[[], object]) -> Traffic:
                     step()
     finally:
         mx.enable_compile()
-    return Traffic(copied, read)
+    return copied, read
 
 
 def _copy(array: mx.array, *_: Any) -> mx.array:
@@ -316,8 +309,8 @@ def counts(lm: mlxgen.LanguageModel, case: Case) -> tuple[Count, Count]:
 def share_copied(lm: mlxgen.LanguageModel, made: Made) -> float:
     """Bytes of keys and values that a step copies, over those that it reads."""
     with made(lm) as step:
-        found = traffic(step)
-    return found.copied / found.read
+        copied, read = traffic(step)
+    return copied / read
 
 
 def memory_beyond(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from benchmarks import drafts
-from benchmarks.drafts import Recital, Reciting, Workload, job_of
+from benchmarks.drafts import Reciting, Workload, recited
 from benchmarks.simulate import DEVICES, SHAPES, SimulatedModel
 
 from mlxgen import LanguageModel
@@ -17,14 +17,13 @@ TEXT = [7, 8, 9, 10, 11, 12, 13, 14, 15, 16] * 3
 
 def reciting(*texts: list[int]) -> Workload:
     lm = LanguageModel(Reciting(), drafts.tokenizer())
-    recitals = [Recital([5, 6, *TEXT[:10], 5], text) for text in texts]
-    return Workload("recited", lm, [job_of(each) for each in recitals])
+    return Workload("recited", lm, [recited([5, 6, *TEXT[:10], 5], text) for text in texts])
 
 
 def test_a_text_is_recited_whatever_is_drafted() -> None:
     work = reciting(TEXT, TEXT[::-1])
     for job, text in zip(work.jobs, (TEXT, TEXT[::-1]), strict=True):
-        work.lm.model.recite(job.recital)
+        work.lm.model.recite(job)
         draft: Any
         for draft in ("off", "auto"):
             said = work.lm.generate(job.prompt, temperature=0, draft=draft, **job.options)

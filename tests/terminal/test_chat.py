@@ -18,7 +18,7 @@ import mlxgen
 from mlxgen import generate
 from mlxgen.errors import MachineError
 
-from ..fakes.chatting import FORGETFUL, THINK, THOUGHT, Chatter
+from ..fakes.chatting import FORGETFUL, TEMPLATE, THINK, THOUGHT, Chatter
 from .conftest import Talk, Talking
 
 END = 1  # an end token is one; all other text is a token for each byte
@@ -89,8 +89,8 @@ def test_an_error_in_the_middle_keeps_the_text_so_far(talk: Talking) -> None:
 
 
 def test_a_saved_conversation_has_its_messages_in_order(talk: Talking, tmp_path: Path) -> None:
-    chatter = Chatter(thinking, thinks=True)
-    argv = ["--system", "s", "--chat-template-args", '{"add_generation_prompt": true}']
+    chatter = Chatter(thinking, thinks=True, template=TEMPLATE + "{{ mood or '' }}")
+    argv = ["--system", "s", "--chat-template-args", '{"mood": ""}']
     commands = ("/set temperature 0.25", '/set logit_bias {"5": -1}', '/set stop ["x", "y"]')
     done = talk(chatter.lm, "é", *commands, '/json {"type": "string"}', argv=argv)
     assert done.saved == {
@@ -101,7 +101,7 @@ def test_a_saved_conversation_has_its_messages_in_order(talk: Talking, tmp_path:
         ],
         "settings": {"temperature": 0.25, "logit_bias": {"5": -1}, "stop": ["x", "y"]},
         "forms": {"json": {"type": "string"}},
-        "template": {"add_generation_prompt": True},
+        "template": {"mood": ""},
     }
     (tmp_path / "my chat.json").write_bytes((tmp_path / "said.json").read_bytes())
     again = talk(chatter.lm, f"/load {tmp_path / 'my chat.json'}", "/set logit_bias")

@@ -89,7 +89,8 @@ def test_an_error_in_the_middle_keeps_the_text_so_far(talk: Talking) -> None:
 
 
 def test_a_saved_conversation_has_its_messages_in_order(talk: Talking, tmp_path: Path) -> None:
-    chatter = Chatter(thinking, thinks=True, template=TEMPLATE + "{{ mood or '' }}")
+    template = TEMPLATE + "{{ mood or '' }}"
+    chatter = Chatter(lambda said: thinking("yes"), thinks=True, template=template)
     argv = ["--system", "s", "--chat-template-args", '{"mood": ""}']
     commands = ("/set temperature 0.25", '/set logit_bias {"5": -1}', '/set stop ["x", "y"]')
     done = talk(chatter.lm, "é", *commands, '/json {"type": "string"}', argv=argv)
@@ -97,7 +98,7 @@ def test_a_saved_conversation_has_its_messages_in_order(talk: Talking, tmp_path:
         "messages": [
             {"role": "system", "content": "s"},
             {"role": "user", "content": "é"},
-            {"role": "assistant", "content": "É", "reasoning_content": "hm"},
+            {"role": "assistant", "content": "YES", "reasoning_content": "hm"},
         ],
         "settings": {"temperature": 0.25, "logit_bias": {"5": -1}, "stop": ["x", "y"]},
         "forms": {"json": {"type": "string"}},

@@ -107,7 +107,7 @@ def test_a_saved_conversation_has_its_messages_in_order(talk: Talking, tmp_path:
     (tmp_path / "my chat.json").write_bytes((tmp_path / "said.json").read_bytes())
     again = talk(chatter.lm, f"/load {tmp_path / 'my chat.json'}", "/set logit_bias")
     assert again.saved == done.saved
-    assert "loaded" in again.noted and '* logit_bias           {"5": -1}' in again.noted
+    assert "loaded" in again.noted and '* logit_bias           {"5": -1.0}' in again.noted
 
 
 # ---- reasoning and forms ----

@@ -291,6 +291,7 @@ def test_show_probs_colours_where_colours_are_wanted(
 def test_verbose_reports_speed_memory_and_who_drafted_and_json_likewise(
     lm: mlxgen.LanguageModel, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(lm, "draft", "off")
     plain = cli("--raw", "--verbose", "--max-tokens", "6", "so so")
     assert plain.out == ended(lm.generate("so so", max_tokens=6).text)
     for pattern in (

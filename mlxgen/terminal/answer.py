@@ -23,7 +23,7 @@ from ..chat.turn import Plan, Turn, plan_turn
 from ..engine import Chunk, FinishReason, Options, Prompt, Stream, Usage
 from ..errors import MlxgenError, OptionError, PromptError, StateError
 from ..language_model import LanguageModel
-from ..tokens import Token
+from ..tokens import Token, in_common
 from .conversation import Conversation
 
 ALTERNATIVES = 5  # likely tokens of each position that an answer keeps
@@ -181,11 +181,10 @@ class Answer:
         Raises ``FilterError`` or ``StateError`` if the tokens are not allowed there; then nothing
         has changed.
         """
-        before = [*self.tokens, *self.pending]
         try:
-            kept = self._go([*_tokens(chunks), *then])
+            kept = self._go(_tokens(chunks), then)
         except MlxgenError:
-            self._go(before)
+            self._go(self.tokens, self.pending)
             raise
         self.pending = list(then)
         self._known = dict(enumerate(self.chunks)) if then else {}
@@ -267,15 +266,14 @@ class Answer:
         self.events += events
         return events
 
-    def _go(self, tokens: Sequence[Token]) -> int:
-        """Have the stream stand after these tokens; returns how many of them it had given."""
-        have = self.stream.tokens
-        pairs = zip(have, tokens, strict=False)
-        common = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(have), len(tokens)))
+    def _go(self, tokens: Sequence[Token], then: Sequence[Token]) -> int:
+        """Have the stream stand after these tokens, of which it has given as many as this returns,
+        and then after others, which it gives again: even those that stood there before."""
+        common = in_common([*self.stream.tokens], [*tokens])
         self.stream.rewind(to=common)
         self._given = len(self.stream.text)
-        if common < len(tokens):
-            self.stream.append(tokens[common:])
+        if others := [*tokens[common:], *then]:
+            self.stream.append(others)
         return common
 
     def _with_odds(self, chunk: Chunk) -> Chunk:

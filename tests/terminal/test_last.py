@@ -89,6 +89,7 @@ def test_without_an_answer_nothing_can_be_taken_back(talk: Talking) -> None:
         (["x", "/rewind 4", "/regex abcd[xy]", "/continue"], "abcd[xy]"),  # settings hold at once
         (["x", "/rewind 4", "/regex [xy]*", "/continue"], "abcd"),  # and what is left must fit
         (["x", "/instead @3 XY"], "abXYefgh"),
+        (["x", "/instead @3 cX"], "abcXefgh"),  # it begins as what stood there
         (["x", "/rewind 3", "/instead Q"], "abcdeQgh"),
         (["x", "/rewind 3", '/instead " Q"'], "abcde Qh"),
         (["x", "/instead @3 X", "/branches 1"], "abcdefgh"),

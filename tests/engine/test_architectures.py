@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import mlx.core as mx
 import pytest
 
 from mlxgen import LanguageModel
-from mlxgen.engine.kv import KV
-from mlxgen.engine.step.runner import Runner
 from mlxgen.sampling import PostSamplingResult
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds
@@ -52,30 +49,3 @@ def test_declined_draws_and_rewinds_leave_the_greedy_text_as_it_is(lm: LanguageM
     for _ in (*stream, *twin):
         pass
     assert tuple(stream.tokens) == tuple(twin.tokens) == plain
-
-
-def test_the_cache_holds_the_history_but_for_its_last_token(lm: LanguageModel) -> None:
-    seen = []
-
-    def watch(result: PostSamplingResult) -> None:
-        result.resample = result.attempt == 0
-
-    stream = lm.stream([t % 96 for t in PROMPT], max_tokens=12, hooks=watch, draft="off")
-    for _ in stream:
-        stream._handle.check_integrity()
-        seen.append(stream._handle.missing)
-    assert set(seen[:-1]) <= {0, 1}
-
-
-def test_forks_share_the_kv_of_their_history_until_they_write() -> None:
-    model, make_cache = cache_kinds()["plain"]()
-    kv = KV(Runner(model, make_cache))
-    kv.run([1] * 250)
-    kv.wait()
-    before = mx.get_active_memory()
-    forks = [kv.fork() for _ in range(8)]
-    assert mx.get_active_memory() - before < kv.nbytes / 4
-    for fork in forks:
-        fork.run([2])
-        fork.wait()
-    assert mx.get_active_memory() - before > kv.nbytes * 6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -132,18 +131,6 @@ def test_a_temperature_holds_for_one_draw() -> None:
     assert set(text[::2]) != {"a"}
 
 
-def test_a_stop_or_the_budget_ends_a_branch_inside_a_run() -> None:
-    speaker = alphabet()
-    controller = Recited([Branch(ff_tokens=[list(b"abcdef")])], [anything(speaker)])
-    run = speaker.lm.control(PROMPT, controller, stop="cd")
-    assert finish(run) == {(): "ab"}
-    assert run.results[()].stop == "cd"
-    run = speaker.lm.control(PROMPT, Recited([Branch(ff_tokens=[list(b"abcdef")])]), max_tokens=4)
-    assert finish(run) == {(): "abcd"}
-    assert run.results[()].finish_reason == "length"
-    assert len(run.results[()].tokens) == 4
-
-
 # ---- the prompt
 
 
@@ -204,18 +191,6 @@ def test_a_mask_that_the_filters_leave_nothing_of_ends_the_branch_with_its_name(
         finish(run)
     assert caught.value.__notes__ == ["in branch ()"]
     assert run.errors == {(): caught.value}
-
-
-def test_what_filters_force_is_reported_with_what_came_before_it() -> None:
-    speaker = alphabet()
-    controller = Recited([anything(speaker)])
-    run = speaker.lm.control(PROMPT, controller, filters=mlxgen.JsonSchema(SCHEMA))
-    text = finish(run)[()]
-    assert json.loads(text)["name"]
-    assert controller.calls[0].last_append == []
-    told = [token for call in controller.calls for token in call.last_append]
-    assert speaker.vocabulary.decode(told) in text
-    assert any(len(call.last_append) > 1 for call in controller.calls)
 
 
 def test_what_filters_force_at_the_start_is_reported_first() -> None:

@@ -16,19 +16,6 @@ from tests.fakes.speaking import PROMPT, reciter
 # ---- ends, and what makes no sense
 
 
-def test_an_empty_list_stops() -> None:
-    speaker = reciter("abc")
-    speaker.model.forget()
-    run = speaker.lm.control(PROMPT, Recited([]))
-    speaker.model.forget()
-    assert finish(run) == {(): ""}
-    assert speaker.model.passes == 0
-    run = speaker.lm.control(PROMPT, Recited([anything(speaker)], [anything(speaker)], []))
-    assert finish(run) == {(): "ab"}
-    result = run.results[()]
-    assert (result.finish_reason, result.stop, len(result.tokens)) == ("stop", None, 2)
-
-
 def test_a_wrong_branch_ends_its_branch_with_an_error_that_names_it() -> None:
     speaker = reciter("abc")
     run = speaker.lm.control(

@@ -79,45 +79,6 @@ def test_forks_draw_from_seeds_of_their_own() -> None:
 # ---- copies
 
 
-class Deep:
-    """Copied deeply: notes in a list what it was told."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.notes: list[Token] = []
-
-    def mid_process(
-        self, branch_idx: int, last_backtrack: int, last_append: Sequence[Token]
-    ) -> list[Branch]:
-        self.notes += last_append
-        if len(self.notes) == 1:
-            return [Branch(sample_mask=[65]), Branch(sample_mask=[66])]
-        if len(self.notes) == 3:
-            return [Branch(ff_tokens=[[t + 1 for t in self.notes]])]
-        return [] if len(self.notes) > 3 else [Branch(sample_mask=range(self.size))]
-
-
-def test_a_controller_without_a_fork_is_copied_deeply() -> None:
-    speaker = reciter("abcdef")
-    texts = finish(speaker.lm.control(PROMPT, Deep(speaker.lm.vocab_size)))
-    assert texts == {(): "aAcbBd", (1,): "aBcbCd"}
-
-
-def test_copies_of_what_holds_a_model_share_it() -> None:
-    speaker = reciter("abc")
-
-    class Holding(Deep):
-        def __init__(self) -> None:
-            super().__init__(speaker.lm.vocab_size)
-            self.lm = speaker.lm
-
-        def mid_process(self, *args: Any) -> list[Branch]:
-            assert self.lm is speaker.lm
-            return super().mid_process(*args)
-
-    assert len(finish(speaker.lm.control(PROMPT, Holding()))) == 2
-
-
 def test_a_controller_that_cannot_be_copied_says_so() -> None:
     class Stuck(Recited):
         fork = None  # type: ignore[assignment]
@@ -174,15 +135,6 @@ def test_more_branches_than_there_is_room_for_are_an_error_of_the_one_that_wants
 # ---- together
 
 
-def test_the_forks_of_a_request_advance_in_the_same_batch(llama: LanguageModel) -> None:
-    run = llama.control(LONG[:40], Tree(96, [8]), max_tokens=20, temperature=1.0, seed=1)
-    finish(run)
-    stats = run.stats
-    assert stats.steps <= 20 + 4
-    assert stats.forward_passes >= 8 * 19  # each row counts the passes that it took part in
-    assert len(run.results) == 8
-
-
 def test_a_pass_has_a_row_for_each_branch() -> None:
     speaker = reciter("abcdefgh")
     run = speaker.lm.control(PROMPT, Tree(speaker.lm.vocab_size, [1, 4]), max_tokens=6)
@@ -204,22 +156,6 @@ def test_a_long_run_before_a_fork_goes_through_the_model_once() -> None:
     assert set(control.results) == {(), (1,), (2,), (3,)}
     assert sum(len(row) for rows in speaker.model.rows for row in rows) < 220
     assert {len(result.tokens) for result in control.results.values()} == {201}
-
-
-def test_every_branch_says_what_it_would_say_alone(llama: LanguageModel) -> None:
-    class Four(Tree):
-        def mid_process(self, branch_idx: int, *rest: Any) -> list[Branch]:
-            branches = super().mid_process(branch_idx, *rest)
-            return (
-                [Branch(sample_mask=[10 + i]) for i in range(4)] if len(branches) > 1 else branches
-            )
-
-    run = llama.control(LONG[:30], Four(96, [1, 1, 4]), max_tokens=16)
-    finish(run)
-    assert len(run.results) == 4
-    for result in run.results.values():
-        alone = llama.generate([*LONG[:30], *result.tokens[:3]], max_tokens=13)
-        assert result.tokens[3:] == alone.tokens
 
 
 def test_a_fork_of_8_holds_the_common_kv_once_until_it_is_written(llama: LanguageModel) -> None:
@@ -256,14 +192,6 @@ def test_leaving_a_branch_frees_its_row(llama: LanguageModel) -> None:
     assert len(run.results[(1,)].tokens) == 2
     with pytest.raises(OptionError, match="name of a branch"):
         run.leave((9,))
-
-
-def test_leaving_the_root_leaves_its_children_alone() -> None:
-    speaker = reciter("abcdef")
-    run = speaker.lm.control(PROMPT, Tree(speaker.lm.vocab_size, [2]), max_tokens=4)
-    next(run)
-    run.leave(())
-    assert finish(run) == {(1,): "abcd"}
 
 
 def test_a_branch_without_room_starts_again_later_and_nobody_can_tell(llama: LanguageModel) -> None:

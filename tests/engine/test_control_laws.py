@@ -10,15 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen import Branch, LanguageModel, Splice, Usage
+from mlxgen import Branch, LanguageModel, Splice
 from mlxgen.engine.control import Control
-from mlxgen.engine.drafts.drafts import Drafts
 from mlxgen.tokens import Token
 from tests.engine.control_reference import Reference, Wild
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds
 from tests.fakes.controllers import Recited, check_integrity, finish
-from tests.fakes.drafting import Told
 from tests.fakes.speaking import Speaker
 
 from ..effort import tries
@@ -159,38 +157,3 @@ def test_every_kind_of_cache_follows_backtracks_forks_and_runs(lm: LanguageModel
             best, own = mx.max(row).item(), row[history[place]].item()
             assert isinstance(best, float) and isinstance(own, float)
             assert own >= best - 2e-3
-
-
-def test_every_kind_of_cache_takes_drafts_between_a_controllers_answers(lm: LanguageModel) -> None:
-    prompt = [t % VOCAB for t in b"The quick brown fox"]
-    any_token = Branch(sample_mask=range(VOCAB))
-
-    def said(**options: Any) -> tuple[list[Token], Usage]:
-        answers = [
-            *[[any_token]] * 9,
-            [Branch(3, None, [[5, 6]])],
-            *[[any_token]] * 9,
-            [any_token, Branch(2, range(VOCAB))],
-            [any_token],
-        ]
-        run = lm.control(prompt, Recited(*answers), max_tokens=26, temperature=0, **options)
-        for _ in run:
-            check_integrity(run)
-        return [*run.results[()].tokens, *run.results[1,].tokens], run.results[()].usage
-
-    wanted, plain = said()
-    root = [*prompt, *wanted[:26]]
-
-    def goes(tokens: list[Token]) -> Token:
-        right = len(tokens) < len(root) and len(tokens) % 4
-        return root[len(tokens)] if right else 7
-
-    given = lm.runtime.drafts_for
-    lm.runtime.drafts_for = lambda *_: Drafts([Told(goes)], wanted=True)  # type: ignore[method-assign]
-    try:
-        drafted, usage = said(draft="auto")
-    finally:
-        lm.runtime.drafts_for = given  # type: ignore[method-assign]
-    assert usage.accepted_draft_tokens > 8
-    assert usage.forward_passes < plain.forward_passes
-    assert drafted == wanted

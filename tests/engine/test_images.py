@@ -12,13 +12,12 @@ import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
 from mlxgen import LanguageModel, OptionError
-from mlxgen.engine.drafts.lookup import Earlier
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.prompt import Prompt
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.errors import CapacityError
-from mlxgen.images import Patch, plain
+from mlxgen.images import plain
 from tests.fakes import byte_level_tokenizer
 from tests.fakes.checkpoints import tiny_config, tiny_model
 from tests.fakes.seeing import asking, picture, png, seeing
@@ -80,11 +79,6 @@ def test_the_model_is_shown_what_mlx_lm_shows_it(lm: LanguageModel, seeds: list[
     np.testing.assert_allclose(np.array(logits), np.array(wanted), rtol=1e-4, atol=1e-4)
 
 
-def test_an_image_changes_what_is_said(lm: LanguageModel) -> None:
-    said = {tuple(lm.generate(asking(png(seed)), **GREEDY).tokens) for seed in range(4)}
-    assert len(said) > 1
-
-
 def test_images_of_one_size_have_keys_of_their_own(lm: LanguageModel) -> None:
     one, other = tokens_of(lm, asking(png(1))), tokens_of(lm, asking(png(2)))
     assert plain(one) == plain(other) and one != other
@@ -112,21 +106,6 @@ def test_a_batch_says_what_each_alone_would(lm: LanguageModel) -> None:
         if chunk.token is not None:
             found.setdefault(index, []).append(chunk.token)
     assert [found[i] for i in range(len(crowd))] == alone
-
-
-def test_images_join_requests_that_generate(lm: LanguageModel) -> None:
-    alone = [said_alone(lm, 1, max_tokens=30), said_alone(lm, 2)]
-    lm.prefix_cache.clear()
-    hall = Scheduler(lm.runtime, Limits(max_batch=4))
-    first = hall.submit(
-        lm.runtime.prepare(asking(png(1)), Options.of({**GREEDY, "max_tokens": 30}))
-    )
-    for _ in range(8):
-        hall.step()
-    second = hall.submit(lm.runtime.prepare(asking(png(2)), Options.of(GREEDY)))
-    while hall.busy:
-        hall.step()
-    assert [handle.request.tokens for handle in (first, second)] == alone
 
 
 @pytest.mark.parametrize("chunk", [3, 7, 16])
@@ -214,19 +193,6 @@ def test_a_model_without_eyes_may_draft(lm: LanguageModel) -> None:
     assert list(result.tokens) == said_alone(lm, 1)
 
 
-def test_an_image_is_not_drafted(lm: LanguageModel) -> None:
-    """What comes before an image comes again."""
-    request = lm.runtime.prepare(asking(png(1)), Options.of(GREEDY))
-    history = request.history
-    first = next(i for i, token in enumerate(history) if token < 0)
-    for token in history[first - 4 : first - 1]:
-        request.advance(token)
-    guess = Earlier().drafter("").propose(request, 8)
-    assert guess is not None and guess.tokens == history[first - 1 : first]
-    request.advance(history[first - 1])
-    assert Earlier().drafter("").propose(request, 8) is None
-
-
 def test_a_prefix_with_an_image_can_be_saved(lm: LanguageModel, tmp_path: Any) -> None:
     expected = said_alone(lm, 1)
     saved = lm.save_prefix(asking(png(1)), tmp_path / "seen")
@@ -267,10 +233,3 @@ def test_nobody_holds_an_image_once_its_request_is_over(lm: LanguageModel) -> No
     del stream
     gc.collect()
     assert lm.images.nbytes == 0
-
-
-def test_a_patch_knows_what_it_shows(lm: LanguageModel) -> None:
-    patches = [t for t in tokens_of(lm, asking(png(1))) if isinstance(t, Patch)]
-    assert [patch.row for patch in patches] == list(range(6))
-    (image,) = {patch.image for patch in patches}
-    assert image.count == 6 and image.pixels.shape == (3, 56, 84)

@@ -48,12 +48,6 @@ def test_no_repetition_is_continued(lm: mlxgen.LanguageModel, options: dict[str,
     assert stopped
 
 
-def test_it_is_off_by_default_and_costs_a_request_nothing(lm: mlxgen.LanguageModel) -> None:
-    plain = lm.runtime.prepare(PROMPT, Options.of({}))
-    assert plain.repetitions is None and not plain.looks_back
-    assert lm.runtime.prepare(PROMPT, Options.of({"dry_multiplier": 0.5})).looks_back
-
-
 def test_many_at_once_and_with_what_was_kept_of_the_prompt_read_the_same(
     lm: mlxgen.LanguageModel,
 ) -> None:
@@ -63,17 +57,3 @@ def test_many_at_once_and_with_what_was_kept_of_the_prompt_read_the_same(
     for index, chunk in lm.batch([PROMPT] * 4, each=given):
         texts[index] += chunk.text
     assert texts == alone
-
-
-def test_a_rewound_stream_draws_what_it_drew_before(lm: mlxgen.LanguageModel) -> None:
-    whole = lm.generate(PROMPT, **DRY).text
-    stream = lm.stream(PROMPT, **DRY)
-    text = ""
-    for chunk in stream:
-        text += chunk.text
-        if chunk.index == 20:
-            break
-    stream.rewind(tokens=12)
-    kept = [chunk.text for chunk in lm.generate(PROMPT, **{**DRY, "max_tokens": 9}).chunks]
-    assert "".join(kept) + "".join(chunk.text for chunk in stream) == whole
-    assert text.startswith("".join(kept))

@@ -43,21 +43,6 @@ def test_forced_runs_count_for_nothing_however_they_are_appended(lm: mlxgen.Lang
     assert len(texts) == 1
 
 
-def test_what_is_taken_back_is_forgotten(lm: mlxgen.LanguageModel) -> None:
-    with lm.stream("Once upon a time", **OPTIONS) as stream:
-        for _ in range(20):
-            next(stream)
-        kept = list(stream.tokens)
-        request = stream._handle.request
-        assert request.aim is not None
-        aims = request.aim.next
-        for _ in range(10):
-            next(stream)
-        stream.rewind(to=20)
-        request.check_integrity()
-        assert list(stream.tokens) == kept and request.aim.next == aims
-
-
 def test_the_tokens_have_the_probability_that_is_aimed_at(lm: mlxgen.LanguageModel) -> None:
     found = {}
     for target in (0.2, 0.9):
@@ -80,18 +65,3 @@ def test_a_weak_ban_lets_its_share_of_the_matches_stand(lm: mlxgen.LanguageModel
 
     never, some, always = count(0), count(0.5), count(1)
     assert always == 0 and 0 < some < never
-
-
-def test_a_rewind_may_turn_adaptive_p_on_and_off(lm: mlxgen.LanguageModel) -> None:
-    with lm.stream("Once upon a time", temperature=1.0, seed=2, max_tokens=40) as stream:
-        for _ in range(10):
-            next(stream)
-        stream.rewind(to=8, adaptive_target=0.3, min_p=0.02)
-        for _ in range(6):
-            next(stream)
-        request = stream._handle.request
-        request.check_integrity()
-        assert request.aim is not None
-        stream.rewind(to=9, adaptive_target=-1)
-        next(stream)
-        assert request.aim is None

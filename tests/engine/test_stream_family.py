@@ -126,25 +126,6 @@ def test_one_that_is_not_pulled_is_run_ahead_by_a_token_at_most() -> None:
     assert "".join(chunk.text for chunk in twin) == letters(46, 4)
 
 
-def test_what_was_drawn_beside_another_is_taken_back_without_a_trace() -> None:
-    def ends(*, together: bool) -> list[list[Token]]:
-        lm = babbler().lm
-        lm.runtime.batches = together
-        stream = lm.stream(PROMPT, max_tokens=20, seed=1, temperature=1.0)
-        next(stream)
-        (twin,) = stream.fork()
-        for _ in range(4):
-            next(stream)
-            next(twin)
-        next(stream)
-        twin.rewind(1)
-        twin.rewind(0)
-        pulled_in_turn([stream, twin])
-        return [stream.tokens, twin.tokens]
-
-    assert ends(together=True) == ends(together=False)
-
-
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("recurrent", [False, True])
 def test_one_with_which_the_model_fails_fails_alone(

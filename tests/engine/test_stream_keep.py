@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from mlx_lm.models.cache import RotatingKVCache
 
-from mlxgen import LanguageModel, StateError, Stream
+from mlxgen import LanguageModel, Stream
 from tests.fakes import byte_level_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds, random_model
 from tests.fakes.prefix_integrity import check_integrity
@@ -93,15 +93,6 @@ def test_a_prompt_can_be_gone_on_from_where_it_was_kept(lm: LanguageModel) -> No
             stream.keep()
 
 
-def test_the_same_prompt_runs_one_token_once_there_is_a_prefix_cache(lm: LanguageModel) -> None:
-    with lm.stream(LONG, ignore_eos=True) as stream:
-        said = tokens(stream)
-    with lm.stream(LONG, ignore_eos=True) as stream:
-        expected = 0 if lm.prefix_cache.any_length else len(LONG) - 1
-        assert stream.usage.cached_tokens == expected
-        assert tokens(stream) == said
-
-
 def test_a_window_that_the_answer_fills_leaves_the_end_of_the_prompt() -> None:
     lm = LanguageModel(random_model("llama"), byte_level_tokenizer())
     lm.runtime.make_cache = lambda: [RotatingKVCache(max_size=40) for _ in range(2)]  # type: ignore[method-assign]
@@ -113,18 +104,6 @@ def test_a_window_that_the_answer_fills_leaves_the_end_of_the_prompt() -> None:
             said.append(tokens(stream, 20))
             stream.keep()
     assert cached == 29 and said[0] == said[1]
-
-
-def test_keeping_a_place_that_was_run_or_is_not_there_does_nothing(lm: LanguageModel) -> None:
-    expected = fresh(lm, LONG)
-    lm.prefix_cache.clear()
-    with lm.stream(LONG, ignore_eos=True) as stream:
-        for place in (30, 30, 20, 0, -1, len(LONG), 1000):
-            stream.keep(place)
-        first = next(stream).token
-        stream.keep(40)
-        assert first == expected[0]
-        assert tokens(stream, len(expected) - 1) == expected
 
 
 def test_a_draft_that_was_not_looked_at_is_not_kept() -> None:
@@ -139,14 +118,6 @@ def test_a_draft_that_was_not_looked_at_is_not_kept() -> None:
     check_integrity(speaker.lm.prefix_cache)
 
 
-def test_a_closed_stream_keeps_nothing_and_says_so() -> None:
-    speaker = reciter(list("abc"))
-    stream = speaker.lm.stream(PROMPT)
-    stream.close()
-    with pytest.raises(StateError, match="before close"):
-        stream.keep()
-
-
 def test_a_stream_that_failed_keeps_nothing() -> None:
     def fail(result: object) -> None:
         raise ValueError("no")
@@ -157,13 +128,3 @@ def test_a_stream_that_failed_keeps_nothing() -> None:
         next(stream)
     stream.keep()
     assert speaker.lm.prefix_cache.entries == 0
-
-
-def test_a_fork_keeps_in_the_same_cache() -> None:
-    speaker = reciter(list("abcdefghijklmnopqrst"))
-    with speaker.lm.stream(PROMPT) as stream:
-        for _ in range(17):
-            next(stream)
-        (fork,) = stream.fork()
-        fork.keep()
-        assert speaker.lm.prefix_cache.entries == 1

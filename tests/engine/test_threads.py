@@ -13,7 +13,6 @@ from mlx_lm.models import llama
 
 import mlxgen
 from mlxgen import LanguageModel, Session, StateError
-from mlxgen.engine.pulled import Owner
 from tests.fakes import byte_level_tokenizer
 from tests.fakes.controllers import Recited
 from tests.fakes.prefix_integrity import check_integrity
@@ -75,17 +74,6 @@ def test_a_stream_that_was_not_used_can_be_handed_over() -> None:
     assert elsewhere(lambda: "".join(chunk.text for chunk in stream)) == "".join(WORDS)
     with pytest.raises(StateError, match="thread 'other'"):
         next(stream)
-
-
-def test_what_a_prefix_cache_gave_can_be_handed_over_with_the_stream() -> None:
-    lm = mlxgen.load()
-    prompt = "Once upon a time there was a clever fox who lived near the sea and liked it."
-    with lm.stream(prompt, max_tokens=4, temperature=0) as stream:
-        said = "".join(chunk.text for chunk in stream)
-        stream.keep()
-    again = lm.stream(prompt, max_tokens=4, temperature=0)
-    assert again.usage.cached_tokens >= 16
-    assert elsewhere(lambda: "".join(chunk.text for chunk in again)) == said
 
 
 def test_close_is_a_request_from_another_thread() -> None:
@@ -199,11 +187,3 @@ def test_a_model_is_whole_before_another_thread_uses_it() -> None:
     mx.eval(model.parameters())  # as mlx_lm.load does; the frequencies are no parameters
     lm = LanguageModel(model, byte_level_tokenizer())
     assert len(elsewhere(lambda: lm.generate([1, 2, 3], max_tokens=3, ignore_eos=True).tokens)) == 3
-
-
-def test_an_owner_is_the_thread_and_not_its_number() -> None:
-    owner = Owner("thing")
-    elsewhere(owner.check)
-    for _ in range(5):  # the system gives numbers of threads that ended to new ones
-        with pytest.raises(StateError, match="this thing belongs to the thread 'other'"):
-            elsewhere(owner.check)

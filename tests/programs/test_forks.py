@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mlxgen import Guide, OptionError, Program, StateError, Task
+from mlxgen import Guide, OptionError, Program, StateError
 from tests.fakes.controllers import finish
 from tests.fakes.speaking import PROMPT
 from tests.programs.helpers import carry_out, letters
@@ -171,14 +171,6 @@ def test_children_may_fork_again_and_are_replayed_from_their_own_start() -> None
     assert texts(run) == {(): "p", (1,): "pc0", (1, 1): "pc1"}
 
 
-def test_a_fork_into_no_programs_continues_alone() -> None:
-    async def program(g: Guide) -> Any:
-        assert await g.wait() == []
-        return await g.fork([])
-
-    assert carry_out(program).controller.value == ()
-
-
 def test_a_fork_into_what_is_not_a_program_is_refused() -> None:
     async def program(g: Guide) -> None:
         for wrong in (0, -1, True, ["x"]):
@@ -240,16 +232,6 @@ def test_waiting_for_a_branch_that_ended_early_is_an_error() -> None:
     assert "branch (1,) ended before its program did: length" in str(error)
 
 
-def test_a_task_shows_its_state() -> None:
-    task = Task((1,))
-    with pytest.raises(StateError, match="is still running"):
-        task.result()
-    assert "running" in repr(task)
-    task.finish(3, None)
-    task.finish(4, None)
-    assert task.result() == 3 and "returned 3" in repr(task)
-
-
 def test_leaving_a_branch_wakes_those_who_wait_for_it() -> None:
     async def child(g: Guide) -> None:
         await g.gen()
@@ -294,14 +276,6 @@ def test_waiting_on_a_variable_takes_no_polling() -> None:
     assert run.controller.value == "yes" and looks == ["no", "yes"]
 
 
-def test_a_variable_that_is_there_already_needs_no_waiting() -> None:
-    async def program(g: Guide) -> str:
-        g.set("x", "1")
-        return await g.until("x")
-
-    assert carry_out(program).controller.value == "1"
-
-
 def test_branches_take_turns_by_compare_and_swap() -> None:
     async def worker(g: Guide) -> None:
         for _ in range(3):
@@ -335,16 +309,6 @@ def test_a_deadlock_says_who_waits_for_what() -> None:
     assert isinstance(error, StateError)
     assert "() for branch (1,); (1,) for variable 'never'" in str(error)
     assert set(run.errors) == {(), (1,)}
-
-
-def test_variables_hold_only_text() -> None:
-    async def program(g: Guide) -> None:
-        for wrong in (1, None, b"x"):
-            with pytest.raises(OptionError):
-                g.set("x", wrong)  # type: ignore[arg-type]
-        assert g.get("x") is None
-
-    carry_out(program)
 
 
 def _program(function: Any) -> Any:

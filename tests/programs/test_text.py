@@ -23,7 +23,7 @@ from mlxgen import (
 from mlxgen.programs.guide import ProgramFunction
 from tests.fakes import sentencepiece_tokenizer
 from tests.fakes.controllers import Recited, finish
-from tests.fakes.speaking import END, PROMPT, Speaker, reciter, talker
+from tests.fakes.speaking import END, PROMPT, Speaker, reciter
 from tests.programs.helpers import carry_out, letters, text_of
 
 SCHEMA = {
@@ -32,19 +32,6 @@ SCHEMA = {
     "required": ["name"],
     "additionalProperties": False,
 }
-
-
-def test_fixed_text_and_what_is_generated_between_it() -> None:
-    async def program(g: Guide) -> tuple[str, str]:
-        await g.fixed("one: ")
-        one = await g.gen(max_tokens=3)
-        await g.fixed(", two: ")
-        return one, await g.gen(regex="[0-9]{2}")
-
-    run = carry_out(program)
-    assert run.results[()].text == "one: abc, two: 00"
-    assert run.controller.value == ("abc", "00")
-    assert run.results[()].finish_reason == "stop"
 
 
 def test_fixed_tokens_are_appended_as_they_are() -> None:
@@ -115,14 +102,6 @@ def test_what_is_wrong_with_an_argument_is_said_with_its_name(ask: Any, field: s
 
     with pytest.raises(OptionError, match=field):
         carry_out(program)
-
-
-def test_a_program_that_does_nothing_stops_at_once() -> None:
-    async def program(g: Guide) -> int:
-        return 7
-
-    run = carry_out(program)
-    assert (run.results[()].text, run.controller.value) == ("", 7)
 
 
 def test_text_ends_before_a_stop_which_is_taken_back_from_the_history() -> None:
@@ -206,14 +185,6 @@ def test_a_piece_matches_its_filters() -> None:
     assert len(run.results[()].text) == len(run.results[()].tokens)
 
 
-def test_a_choice_is_one_of_the_options() -> None:
-    async def program(g: Guide) -> list[str]:
-        return [await g.choose(["yes", "no"]), await g.choose(["x", "xylophone"])]
-
-    speaker = talker({"": ["y"], "yes": ["x"], "yesx": [END]})
-    assert carry_out(program, speaker).controller.value == ["yes", "x"]
-
-
 def test_a_substring_is_copied_from_the_text() -> None:
     source = "the quick brown fox"
 
@@ -247,29 +218,6 @@ def test_single_tokens_are_sampled_of_a_set() -> None:
     run = carry_out(program)
     assert run.controller.value == [*b"xyz", None, ord("0")]
     assert run.results[()].text == "xyz0"
-
-
-def test_tokens_of_a_few_expressions_are_remembered() -> None:
-    async def program(g: Guide) -> int:
-        for number in range(100):
-            g.tokens_like(f"[0-9]|{number}")
-        remembered: Any = g.vocabulary.derived("tokens like", dict[str, Any])
-        return int(remembered.cache_info().currsize)
-
-    assert carry_out(program).controller.value == 32
-
-
-def test_a_label_is_a_place_to_go_back_to() -> None:
-    async def program(g: Guide) -> None:
-        await g.fixed("keep ")
-        label = g.label()
-        for number in range(3):
-            await g.gen(max_tokens=2)
-            await g.fixed(str(number))
-            if number < 2:
-                await g.backtrack(label)
-
-    assert text_of(program) == "keep ab2"
 
 
 def test_a_label_whose_place_was_taken_back_is_refused() -> None:
@@ -367,18 +315,6 @@ def test_a_budget_ends_a_program_where_it_stands_and_its_blocks_are_left() -> No
     assert left == ["abcd"]  # it was not asked again after the last token
     assert run.results[()].text == "abcde" and run.results[()].finish_reason == "length"
     assert run.controller.value is None
-
-
-def test_helpers_may_be_async_functions_of_their_own() -> None:
-    async def ask(g: Guide, question: str) -> str:
-        await g.fixed(question)
-        return await g.gen(max_tokens=1)
-
-    async def program(g: Guide) -> list[str]:
-        return [await ask(g, question) for question in ("1", "2")]
-
-    run = carry_out(program)
-    assert (run.controller.value, run.results[()].text) == (["a", "a"], "1a2a")
 
 
 def test_a_program_is_used_again_with_variables_of_its_own() -> None:

@@ -1,4 +1,4 @@
-"""Whoever drafts, and whatever: the text is the one that comes without drafts.
+"""Whoever drafts, and whatever: the text is the one that comes without drafts, and comes sooner.
 
 All kinds of drafters work side by side in one batch, on models whose next token depends on the last
 one or two: so texts recur often enough to be drafted, and differ often enough for drafts to fail.
@@ -6,32 +6,36 @@ one or two: so texts recur often enough to be drafted, and differ often enough f
 
 from __future__ import annotations
 
-import math
 import random
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
-from itertools import pairwise
+from itertools import product
+from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+import mlx.utils
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import ArraysCache, KVCache
 
 import mlxgen
-from mlxgen import Branch, LanguageModel, Rejected
+from mlxgen import Branch, Chat, LanguageModel, OptionError, Session
 from mlxgen.engine.drafts.drafts import Drafter, Drafts
+from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
+from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.handle import Handle
 from mlxgen.sampling import PostSamplingResult
 from mlxgen.tokens import Token
 from tests.engine.control_reference import Wild
-from tests.fakes import alphabet_tokenizer
+from tests.fakes import alphabet_tokenizer, byte_level_tokenizer
 from tests.fakes.architectures import cache_kinds
+from tests.fakes.checkpoints import tiny_config, tiny_model
 from tests.fakes.controllers import Recited, check_integrity
 from tests.fakes.drafting import Absurd, Broken, Goes, Told, ToldOther
-from tests.fakes.speaking import Hall, Speaker
+from tests.fakes.speaking import Hall, Speaker, endless, letters, reciter
 
 from ...effort import tries
 
@@ -39,7 +43,7 @@ LETTERS = b"abcdefgh"
 PROMPT = list(b"abcabdabcab")
 CACHES = {"keys": lambda: [KVCache()], "states": lambda: [ArraysCache(1)]}
 
-# ---- who drafts ----------------------------------------------------------------------------------
+# ---- who drafts -------------------------------------------------------------------------------
 
 GIVEN: dict[str, Any] = {"off": "off", "auto": "auto", "text": "ngram", "model": None}
 FAILING = ("expects", "propose", "learn")
@@ -108,7 +112,7 @@ class Company(Hall):
         return {name: self.submit(PROMPT, **options, **asked(lm, name)) for name in DRAFTS}
 
 
-# ---- the same text -------------------------------------------------------------------------------
+# ---- the same text ----------------------------------------------------------------------------
 
 
 @cache
@@ -243,39 +247,6 @@ def test_what_a_controller_samples_needs_no_pass_if_it_was_drafted(kind: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("temperature", [0, 1.0])
-@pytest.mark.parametrize("kind", CACHES)
-@pytest.mark.parametrize("name", SHORT)
-def test_going_back_and_forking_is_the_same_whoever_drafts(
-    name: str, kind: str, temperature: float
-) -> None:
-    lm = babbler(make_cache=CACHES[kind]).lm
-    lm.draft = babbler(noise=4).lm
-    use(lm, likeliest)
-    given = {"max_tokens": 30, "seed": 5, "temperature": temperature, **OPTIONS[name]}
-
-    def told(drafts: str) -> list[list[Token]]:
-        moves, ends = random.Random(name), []
-        stream = lm.stream(PROMPT, **given, **asked(lm, drafts))
-        for _ in range(5):
-            for _ in range(moves.randrange(1, 9)):
-                next(stream, None)
-            if moves.random() < 0.5:
-                (twin,) = stream.fork()
-                for _ in twin:
-                    pass
-                ends.append(list(twin.tokens))
-            stream.rewind(tokens=min(moves.randrange(6), len(stream.tokens)))
-        for _ in stream:
-            pass
-        return [*ends, list(stream.tokens)]
-
-    plain = told("off")
-    for drafts in DRAFTS:
-        assert told(drafts) == plain, drafts
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("seed", range(4))
 def test_requests_go_back_and_fork_in_a_batch_whoever_drafts(seed: int, kind: str) -> None:
@@ -295,167 +266,254 @@ def test_requests_go_back_and_fork_in_a_batch_whoever_drafts(seed: int, kind: st
     assert len(set(company.texts.values())) == 1
 
 
-def test_a_fork_does_not_know_what_was_drawn_ahead_for_its_next_token() -> None:
-    hall = Hall(babbler())
-    handle = hall.submit(PROMPT, max_tokens=9)
-    hall.steps(4)
-    request = handle.request
-    request.retries.back(request.position, request.position + 1)
-    request.retries.reject(request.position, Rejected(LETTERS[0], "ban"), ban=True)
-    twin = request.fork(1)
-    assert request.attempt == 1 and request.retries.excluded(request.position)
-    assert twin.attempt == 0 and not twin.retries.excluded(twin.position)
-
+# ---- every kind of cache, and models that draft for others -------------------------------------
 
 KINDS = [kind for kind in cache_kinds() if kind != "concatenating"]  # no model brings these
+MODELLED = {  # in the few tokens of these models
+    **{name: OPTIONS[name] for name in ("plain", "hooks", "stops", "penalties", "repetitions")},
+    **{name: OPTIONS[name] for name in ("truncation", "log-probabilities")},
+    "bans": {"banned": ["A", "B"], "logit_bias": {5: 3.0}},
+    "filter": {"filters": mlxgen.Regex("[A-Z ]{5,60}"), "min_tokens": 12},
+}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("temperature", [0, 0.8])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_text_is_the_same_with_every_kind_of_cache(kind: str, temperature: float) -> None:
-    model, make_cache = cache_kinds()[kind]()
-    lm = LanguageModel(model, alphabet_tokenizer())
-    lm.runtime.make_cache = make_cache  # type: ignore[method-assign]
-    prompt = [token % 96 for token in PROMPT]
-    given: dict[str, Any] = {"max_tokens": 20, "seed": 3, "temperature": temperature}
-    text = [*prompt, *lm.generate(prompt, **given, ignore_eos=True, draft="off").tokens, 0]
-    use(lm, lambda tokens: text[min(len(tokens), len(text) - 1)], range(90))
-    for name in SHORT:
-        options = {**given, **OPTIONS[name]}
-        if name == "filter":
-            options["filters"] = mlxgen.Regex("[A-Z a-z]{5,60}")
-        plain = lm.generate(prompt, **options, draft="off")
-        for drafts in ("half right", "absurd", "in turn"):
-            result = lm.generate(prompt, **options, **asked(lm, drafts))
-            assert (result.tokens, result.text) == (plain.tokens, plain.text), (name, drafts)
+@cache
+def pair(kind: str) -> tuple[LanguageModel, LanguageModel]:
+    """A model of a cache kind, and one with slightly different weights to draft for it."""
+    models = []
+    for noise in (0.0, 0.02):
+        model, make_cache = cache_kinds()[kind]()
+        mx.random.seed(1)
+        shaken = [
+            (name, weights + noise * mx.random.normal(weights.shape))
+            for name, weights in mlx.utils.tree_flatten(model.parameters())
+        ]
+        model.load_weights(shaken)
+        lm = LanguageModel(model, alphabet_tokenizer())
+        lm.runtime.make_cache = make_cache  # type: ignore[method-assign]
+        models.append(lm)
+    return models[0], models[1]
 
 
-STORIES = ("Tell me a story.", "Make a JSON record of a person.")
-
-
-@pytest.fixture(scope="module")
-def demo() -> LanguageModel:
-    return mlxgen.load()
-
-
-def only_head(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the model's own head draft alone."""
-    given = lm.runtime.drafts_for
-
-    def drafts_for(options: Options, owner: str = "") -> Drafts:
-        drafts = given(options, owner)
-        return Drafts([each for each in drafts.drafters if each.name == "head"], wanted=True)
-
-    monkeypatch.setattr(lm.runtime, "drafts_for", drafts_for)
-
-
-def told(lm: LanguageModel, prompt: mlxgen.Chat, **options: Any) -> list[list[Token]]:
-    """A text; the same one after some of it was taken back; and a fork of that."""
-    once, stream = lm.generate(prompt, **options).tokens, lm.stream(prompt, **options)
-    for _ in range(25):
-        next(stream, None)
-    stream.rewind(tokens=min(9, len(stream.tokens)))
-    (twin,) = stream.fork()
-    for _ in (*stream, *twin):
-        pass
-    return [list(once), list(stream.tokens), list(twin.tokens)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("who", ["head", "auto"])
-@pytest.mark.parametrize("temperature", [0, 1.0])
-@pytest.mark.parametrize("name", SHORT)
-def test_the_text_of_the_demo_model_is_the_same_with_its_head(
-    demo: LanguageModel, monkeypatch: pytest.MonkeyPatch, name: str, temperature: float, who: str
+@pytest.mark.parametrize(("kind", "name", "temperature"), [*product(KINDS, MODELLED, (0, 0.8))])
+def test_the_text_is_the_same_with_every_kind_of_cache(
+    kind: str, name: str, temperature: float
 ) -> None:
-    options: dict[str, Any] = {"max_tokens": 50, "seed": 4, "temperature": temperature}
-    options |= OPTIONS[name]
-    if name == "filter":
-        options["filters"] = mlxgen.Regex("[A-Za-z ,.!?]{20,80}")
-    if name == "bans":
-        options["banned"] = ["the", "a b"]
-    prompts = [
-        mlxgen.Chat([{"role": "user", "content": text}], template={"enable_thinking": False})
-        for text in STORIES
-    ]
-    alone = [told(demo, prompt, **options, draft="off") for prompt in prompts]
-    if who == "head":
-        only_head(demo, monkeypatch)
-    assert [told(demo, prompt, **options, draft="auto") for prompt in prompts] == alone
-    batch = demo.batch(prompts, **options, draft="auto")
-    for _ in batch:
-        pass
-    results = [result for result in batch.results if result is not None]
-    assert [list(result.tokens) for result in results] == [once for once, _, _ in alone]
-    assert who == "auto" or sum(result.usage.accepted_draft_tokens for result in results) > 0
+    lm, other = pair(kind)
+    prompt = [token % 96 for token in PROMPT]
+    given: dict[str, Any] = {"max_tokens": 24, "temperature": temperature, "seed": 7}
+    given |= MODELLED[name]
+    plain = lm.generate(prompt, **given, draft="off")
+    for draft, most in (("ngram", 8), (other, 4), (other, 1), (lm, 8)):
+        drafted = lm.generate(prompt, draft=draft, num_draft_tokens=most, **given)
+        assert (drafted.tokens, drafted.text) == (plain.tokens, plain.text), (draft, most)
+        assert drafted.finish_reason == plain.finish_reason
+        for mine, theirs in zip(drafted.chunks, plain.chunks, strict=True):
+            assert mine.logprob == pytest.approx(theirs.logprob, abs=1e-3)
+            assert [token for token, _ in mine.top] == [token for token, _ in theirs.top]
 
 
-# ---- the same distribution -----------------------------------------------------------------------
-
-ODDS = {
-    ord("a"): (0.1, 0.6, 0.2, 0.1),
-    ord("b"): (0.25, 0.05, 0.5, 0.2),
-    ord("c"): (0.7, 0.1, 0.1, 0.1),
-    ord("d"): (0.3, 0.3, 0.2, 0.2),
-}
-C = ord("c")
-CHI_SQUARED = 39.1  # one in 10,000 is above it, with 12 degrees of freedom
-Odds = Mapping[Token, float]
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_good_draft_saves_passes(kind: str) -> None:
+    lm, _ = pair(kind)
+    prompt = [token % 96 for token in PROMPT]
+    result = lm.generate(prompt, draft=lm, max_tokens=40, temperature=0, ignore_eos=True)
+    accepted = sum(chunk.from_draft for chunk in result.chunks)
+    assert result.usage.forward_passes < 20 and accepted > 25
+    assert result.usage.accepted_draft_tokens == accepted <= result.usage.drafted_tokens
 
 
-def after(token: Token) -> dict[Token, float]:
-    return dict(zip(b"abcd", ODDS.get(token, ODDS[C]), strict=True))
+# ---- the demo model, with its small one --------------------------------------------------------
 
-
-def gambler(temper: float = 1.0) -> Speaker:
-    """Draws from ``ODDS`` after the last token."""
-
-    def say(self: Speaker, tokens: list[Token]) -> dict[Token, float]:
-        return {t: math.log(p) * temper for t, p in after(tokens[-1]).items()}
-
-    return Speaker([], say, prompt_length=0, draft="auto")
-
-
-def again(result: PostSamplingResult) -> None:
-    if result.attempt == 0 and result.sampled_token == C:
-        result.resample = True
-
-
-def without_c(odds: Odds) -> Odds:
-    return {t: p / (1 - odds[C]) * (t != C) for t, p in odds.items()}
-
-
-def with_c_drawn_again(odds: Odds) -> Odds:
-    return {t: p * (t != C) + odds[C] * p for t, p in odds.items()}
-
-
-LAWS: dict[str, tuple[dict[str, Any], Callable[[Odds], Odds]]] = {
-    "plain": ({}, dict),
-    "filter": ({"filters": mlxgen.Regex("[abd]{30,}")}, without_c),
-    "ban": ({"banned": ["c"]}, without_c),
-    "hook": ({"hooks": again}, with_c_drawn_again),
+SMALL = Path(mlxgen.__file__).parent / "demo" / "draft"
+RECORD = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 1, "maximum": 99},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LAWS)
-def test_sampled_tokens_are_as_frequent_as_they_should_be(name: str) -> None:
-    options, law = LAWS[name]
-    company = Company(
-        gambler(), gambler(0.7), lambda tokens: max(b"abcd", key=after(tokens[-1]).__getitem__)
-    )
-    given: dict[str, Any] = {"max_tokens": 20, "temperature": 1.0, "ignore_eos": True, **options}
-    handles = [company.submit_all(seed=seed, **given) for seed in range(20)]
-    company.finish()
-    for drafts in DRAFTS:
-        pairs = Counter(
-            pair for row in handles for pair in pairwise([PROMPT[-1], *row[drafts].request.tokens])
+@cache
+def demo() -> tuple[LanguageModel, LanguageModel]:
+    return mlxgen.load(), mlxgen.load(SMALL)
+
+
+def chat(text: str) -> Chat:
+    return Chat([{"role": "user", "content": text}], template={"enable_thinking": False})
+
+
+@settings(max_examples=tries(25))
+@given(st.data())
+def test_random_requests_to_the_demo_model_read_the_same(data: st.DataObject) -> None:
+    lm, small = demo()
+    prompt = chat(data.draw(st.sampled_from(["Hello!", "Tell me a story.", "Who is Ann?"])))
+    filters = [mlxgen.JsonSchema(RECORD), mlxgen.Regex("[A-Za-z ,.!]*")]
+    options: dict[str, Any] = data.draw(
+        st.fixed_dictionaries(
+            {"max_tokens": st.integers(1, 40), "num_draft_tokens": st.integers(1, 16)},
+            optional={
+                "stop": st.sampled_from([["the"], [". ", "\n"]]),
+                "banned": st.sampled_from([["!"], ["zz", "fox"]]),
+                "filters": st.sampled_from(filters),
+                "hooks": st.just(picky),
+                "repetition_penalty": st.just(1.2),
+                "dry_multiplier": st.sampled_from([0.8, 5.0]),
+            },
         )
-        statistic = 0.0
-        for last in ODDS:
-            seen = sum(pairs[last, token] for token in ODDS)
-            for token, p in law(after(last)).items():
-                assert p > 0 or not pairs[last, token]
-                statistic += (pairs[last, token] - seen * p) ** 2 / (seen * p) if p * seen else 0
-        assert statistic < CHI_SQUARED, drafts
+    )
+    hook, told = options.pop("hooks", None), []
+    for draft in ("off", "ngram", small):
+        seen: list[tuple[int, int, int]] = []
+
+        def watch(result: PostSamplingResult, seen: list[Any] = seen) -> None:
+            assert 0 < result.sampled_prob <= 1
+            seen.append((result.position, result.attempt, result.sampled_token))
+            if hook is not None:
+                hook(result)
+
+        given = {**options, "hold_tokens": 4, "hooks": watch, "temperature": 0}
+        result = lm.generate(prompt, draft=draft, **given)
+        told.append((result.text, result.tokens, result.finish_reason, seen))
+    assert told[0] == told[1] == told[2]
+
+
+def test_a_draft_ends_where_the_filters_do_not_see_a_token() -> None:
+    def withholding(result: PostSamplingResult) -> None:
+        result.feed_filters = result.position % 5 != 4
+
+    lm, _ = demo()
+    given: dict[str, Any] = {"max_tokens": 16, "seed": 0, "hooks": withholding}
+    given["filters"] = mlxgen.Regex("([a-z ]{3}[0-9])*")
+    drafted = lm.generate("A red fox.", draft=lm, **given)
+    assert drafted.tokens == lm.generate("A red fox.", draft="off", **given).tokens
+    assert drafted.usage.accepted_draft_tokens > 4
+
+
+def test_what_a_draft_draws_as_the_model_does_stands_and_keeps_the_form_of_the_text() -> None:
+    lm, small = demo()
+    for more in ({"temperature": 1.0}, {"temperature": 0.9, "top_p": 0.9}):
+        given: dict[str, Any] = {"seed": 3, "max_tokens": 60, "ignore_eos": True, **more}
+        assert lm.generate(chat("A story?"), draft=lm, **given).usage.forward_passes < 20
+    filters = [mlxgen.JsonSchema(RECORD, whitespace=None, separators=(", ", ": "))]
+    for seed in range(5):
+        given = {"filters": filters, "draft": small, "temperature": 0.8, "seed": seed}
+        result = lm.generate(chat("Make a JSON record of a person."), **given)
+        assert result.finish_reason == "filter" and result.text.startswith('{"name": "')
+        assert result.usage.forward_passes < 0.6 * len(result.tokens)
+
+
+def test_a_draft_that_was_asked_for_proposes_as_many_tokens_as_are_wanted() -> None:
+    lm, small = demo()
+    for count in (1, 3):  # right or wrong, in every pass but those at the end
+        given: dict[str, Any] = {"draft": small, "num_draft_tokens": count, "max_tokens": 24}
+        usage = lm.generate([300, 301, 302] * 20, ignore_eos=True, **given).usage
+        passes = usage.forward_passes
+        assert count * (passes - 2) <= usage.drafted_tokens <= count * passes
+
+
+def test_a_model_may_be_loaded_with_its_draft() -> None:
+    lm = mlxgen.load(draft=SMALL)
+    prompt = chat("What is the capital of France?")
+    drafted, plain = (lm.generate(prompt, max_tokens=12, draft=each) for each in ("auto", "off"))
+    assert any(chunk.from_draft for chunk in drafted.chunks)
+    assert not any(chunk.from_draft for chunk in plain.chunks)
+    assert plain.text == drafted.text and mlxgen.load(draft="ngram").draft == "ngram"
+
+
+@pytest.mark.parametrize("draft", ["head", "model"])
+def test_who_made_room_for_others_is_drafted_for_again(draft: str) -> None:
+    lm, small = demo()
+    options: dict[str, Any] = {"max_tokens": 60, "temperature": 0, "ignore_eos": True}
+    prompt = chat("Tell me a story about a hen.")
+    scheduler = Scheduler(lm.runtime, Limits(max_batch=2))
+    handle = scheduler.submit(lm.runtime.prepare(prompt, Options.of({**options, "draft": small})))
+    if draft == "head":
+        assert lm.runtime.predictor is not None
+        handle.drafts = Drafts([lm.runtime._head_drafter(lm.runtime.predictor)], 3, wanted=True)
+    before = 0
+    while scheduler.busy:
+        scheduler.step()
+        if not before and handle.request.position >= 20:
+            before = handle.usage.drafted_tokens
+            scheduler.set_aside(handle)
+            assert handle.drafts.nbytes == 0
+            scheduler.resume(handle)
+    assert 0 < 2 * before < handle.usage.drafted_tokens
+    plain = lm.generate(prompt, draft="off", **options)
+    assert tuple(handle.request.tokens) == plain.tokens
+
+
+# ---- which drafts a model takes ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("main_has", ["more", "fewer"])
+def test_a_draft_may_know_a_few_added_tokens_more_or_less_and_end_otherwise(main_has: str) -> None:
+    """Its model may even have no room for the others, which the prompt may hold."""
+    small, large = byte_level_tokenizer(), byte_level_tokenizer()
+    large._tokenizer.add_tokens([f"<tool {i}>" for i in range(9)])
+    small.eos_token_ids = {5}
+    if main_has == "fewer":
+        small, large = large, small
+    lm = LanguageModel(tiny_model(tiny_config(len(large))), large)
+    draft = LanguageModel(tiny_model(tiny_config(len(small))), small)
+    prompt = [1, 2, len(large) - 1, 3, len(large) - 2]
+    for seed in range(3):
+        given: dict[str, Any] = {"max_tokens": 30, "temperature": 1.0, "ignore_eos": True}
+        found = lm.generate(prompt, draft=draft, seed=seed, **given)
+        assert found.tokens == lm.generate(prompt, draft="off", seed=seed, **given).tokens
+        assert found.usage.drafted_tokens
+
+
+def test_a_draft_with_other_tokens_is_refused() -> None:
+    model, _ = cache_kinds()["plain"]()
+    for tokenizer in (alphabet_tokenizer(), byte_level_tokenizer()):
+        with pytest.raises(OptionError, match="take a draft of the same model family") as error:
+            demo()[0].stream("Hello", draft=LanguageModel(model, tokenizer))
+        assert error.value.field == "draft"
+
+
+def test_a_draft_runs_a_long_prompt_in_pieces_that_go_between_two_steps_of_others() -> None:
+    speaker, draft = endless(), endless()
+    hall = Hall(speaker, keep_prefixes=False, prefill_chunk=50)
+    other = hall.submit(max_tokens=300)
+    hall.steps(3)
+    draft.model.forget()
+    handle = hall.submit([63] * 600, max_tokens=20, draft=draft.lm)
+    most, before = 0, 0
+    while not handle.has_ended:
+        hall.step()
+        fed = sum(map(len, draft.model.fed))
+        most, before = max(most, fed - before), fed
+    assert before >= 600 and most <= 64
+    assert not other.has_ended
+    assert hall.texts[handle] == letters(20, 599)
+
+
+# ---- a text that is known to be likely ---------------------------------------------------------
+
+SAID = letters(20)
+ASKED = [1, 2, 3, 4]
+
+
+def test_a_predicted_text_is_drafted_from_its_first_token_on_and_a_wrong_one_changes_nothing() -> (
+    None
+):
+    speaker = reciter(list(SAID), prompt_length=len(ASKED))
+    alone = speaker.lm.generate(ASKED, draft="ngram")
+    assert alone.usage.accepted_draft_tokens < 3
+    for prediction in (SAID, speaker.tokens(list(SAID))):
+        fresh = reciter(list(SAID), prompt_length=len(ASKED)).lm
+        drafted = fresh.generate(ASKED, draft="ngram", prediction=prediction)
+        assert (drafted.tokens, drafted.text) == (alone.tokens, SAID)
+        assert drafted.chunks[1].from_draft  # the first one is that of the prompt's pass
+        assert drafted.usage.accepted_draft_tokens > 0.7 * len(SAID)
+    for draft in ("auto", "ngram", "off"):
+        wrong = speaker.lm.generate(ASKED, draft=draft, prediction="abcxyzabcxyz" + SAID[5:])
+        assert wrong.text == SAID
+    with pytest.raises(OptionError) as error:
+        Session(speaker.tokenizer, prediction="a")
+    assert error.value.field == "prediction"

@@ -14,7 +14,6 @@ from mlxgen.engine.drafts.head import BEHIND, HeadDrafter
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.sampling import PostSamplingResult
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds
 from tests.fakes.mirror import Mirror, check_entries, draft_with_head
@@ -42,36 +41,6 @@ def demo() -> Iterator[LanguageModel]:
     draft_with_head(lm)
     yield lm
     del lm.runtime.drafts_for
-
-
-def picky(result: PostSamplingResult) -> None:
-    if result.attempt == 0 and result.position % 4 == 3:
-        result.rewind = 2
-    elif result.attempt == 0 and result.position % 3 == 1:
-        result.resample = True
-
-
-@pytest.mark.parametrize("options", [{}, {"hooks": picky, "hold_tokens": 3}], ids=["", "hooks"])
-def test_the_text_is_the_same_with_a_head(lm: LanguageModel, options: dict[str, Any]) -> None:
-    plain = lm.generate(PROMPT, draft="off", **GREEDY, **options)
-    drafted = lm.generate(PROMPT, **GREEDY, **options)
-    assert drafted.tokens == plain.tokens and drafted.usage.drafted_tokens > 0
-
-
-def test_rewinds_and_forks_keep_each_entry_with_its_state(lm: LanguageModel) -> None:
-    plain = lm.generate(PROMPT, draft="off", **GREEDY).tokens
-    stream = lm.stream(PROMPT, **GREEDY)
-    for ahead, back in ((9, 4), (7, 6), (5, 1)):
-        for _ in range(ahead):
-            next(stream)
-        stream.rewind(tokens=back)
-        check_entries(lm, stream._handle.drafts, list(stream._handle.history))
-    (twin,) = stream.fork()
-    for each in (stream, twin):
-        for _ in each:
-            pass
-        assert tuple(each.tokens) == plain
-        assert check_entries(lm, each._handle.drafts, list(each._handle.history)) > len(PROMPT)
 
 
 @pytest.mark.parametrize("seed", range(tries(48)))
@@ -155,12 +124,3 @@ def test_the_demo_models_head_saves_half_of_the_passes(demo: LanguageModel, filt
     assert drafted.tokens == plain.tokens
     assert drafted.usage.forward_passes < 30
     assert set(drafted.usage.drafts) == {"head"}
-
-
-def test_a_head_is_at_hand_unless_other_drafts_are_asked_for() -> None:
-    lm = mlxgen.load()
-    wants = {
-        draft: lm.runtime.drafts_for(Options.of({"draft": draft})).wants_states
-        for draft in (None, "auto", "ngram", "off")
-    }
-    assert wants == {None: True, "auto": True, "ngram": False, "off": False}

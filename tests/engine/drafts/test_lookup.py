@@ -210,18 +210,6 @@ def test_filters_that_are_fed_the_whole_text_to_go_back_are_not_walked(desk: Des
     assert filter.resets == 0
 
 
-def test_going_back_forgets_what_was_expected(desk: Desk) -> None:
-    drafter, request = desk.drafter(), desk.request("one two three, one two ")
-    assert proposed(drafter, request, 5) == "three"
-    request.advance(ord("t"))
-    assert proposed(drafter, request, 4) == "hree"
-    request.rewind(len(request.history) - 1)
-    request.advance(ord("x"))
-    assert drafter.propose(request, 5) is None
-    request.rewind(len(request.history) - 1)
-    assert proposed(drafter, request, 5) == "three"
-
-
 def test_a_copy_is_followed_past_what_came_elsewhere_as_well(desk: Desk) -> None:
     desk.drafter().learn(desk.request("a fox ran by. b dog ran; c cat ran on").history)
     drafter, request = desk.drafter(), desk.request("a fo")
@@ -242,15 +230,6 @@ def test_a_patient_one_has_nothing_to_say_before_a_copy_has_gone_on_for_long(des
         assert bool(proposed(drafter, request, 1)) == (request.position >= SURE)
         request.advance(token)
     assert not proposed(drafter, request, 1)  # nothing came after it
-
-
-def test_a_fork_expects_on_its_own(desk: Desk) -> None:
-    drafter, request = desk.drafter(), desk.request("one two three, one two ")
-    twin, copy = drafter.fork(), request.fork(3)
-    copy.advance(ord("t"))
-    request.advance(ord("x"))
-    assert drafter.propose(request, 4) is None
-    assert proposed(twin, copy, 4) == "hree"
 
 
 # ---- the text stays the same -----------------------------------------------------------------

@@ -1,0 +1,331 @@
+"""What a stream delivers, and what its caller may do to it between two tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
+
+import mlxgen
+from mlxgen import FilterError, GrammarError, OptionError, PromptError, Regex, StateError
+from mlxgen.tokens import Token
+from tests.fakes import byte_level_tokenizer
+from tests.fakes.scripted import ScriptedModel
+from tests.fakes.speaking import END, PROMPT, Speaker, endless, letters, reciter
+
+from ..effort import tries
+
+
+def rest(stream: mlxgen.Stream) -> str:
+    return "".join(chunk.text for chunk in stream)
+
+
+# ---- text, ends and stops: the peers' mistakes ---------------------------------------------------
+
+ABC, SMILE = list("abcdef"), "😀".encode()
+# What the model says, the options, the text that is delivered, why it ends, and at which stop
+TEXTS: list[tuple[list[Any], dict[str, Any], str, str, Any]] = [
+    (["ab", "c", "def"], {}, "abcdef", "stop", None),
+    ([*SMILE, *"é".encode(), "x"], {}, "😀éx", "stop", None),
+    (["a", *SMILE[:2]], {}, "a\ufffd", "stop", None),
+    (ABC, {"max_tokens": 1}, "a", "length", None),
+    (ABC, {"max_tokens": 3}, "abc", "length", None),
+    (ABC, {"max_tokens": 6}, "abcdef", "length", None),
+    (["a", "<"], {"stop": ["<think>"]}, "a<", "stop", None),
+    (["a", "d", "e", "f"], {"stop": "de", "max_tokens": 3}, "a", "stop", "de"),
+    (ABC, {"stop": ["abcdef", "bc"]}, "a", "stop", "bc"),
+    (ABC, {"stop": ["bc", "abcdef"]}, "a", "stop", "bc"),
+    (["ab", "d", "e", "x"], {"stop": "de"}, "ab", "stop", "de"),
+    (["ab", "cde", "x"], {"stop": "de"}, "abc", "stop", "de"),
+    (["ab", "cd", "ef", "x"], {"stop": "de"}, "abc", "stop", "de"),
+    (ABC, {"stop_tokens": [[*b"bc"]]}, "a", "stop", tuple(b"bc")),
+    (["a", END, "b"], {"ignore_eos": True, "max_tokens": 3}, "ab", "length", None),
+    (["a"], {"top_k": 10_000, "seed": -5, "temperature": 0.5}, "a", "stop", None),
+    (["a"], {"seed": 2**200, "temperature": 0.5}, "a", "stop", None),
+]
+
+
+def test_every_token_is_in_one_chunk_and_the_last_says_why_the_text_ends() -> None:
+    for pieces, options, *end in TEXTS:
+        lm = reciter(pieces).lm
+        stream = lm.stream(PROMPT, **options)
+        chunks, told = [], ""
+        for chunk in stream:
+            chunks.append(chunk)
+            told += chunk.text
+            assert (stream.text, stream.tokens) == (told, [each.token for each in chunks])
+            assert stream.finish_reason == chunk.finish_reason
+        assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
+        assert {chunk.finish_reason for chunk in chunks[:-1]} <= {None}
+        assert [told, chunks[-1].finish_reason, chunks[-1].stop] == end, (pieces, options)
+        result = lm.generate(PROMPT, **options)
+        assert [result.text, result.finish_reason, result.stop] == end
+        assert list(result.tokens) == stream.tokens
+        assert (result.usage.prompt_tokens, result.usage.completion_tokens) == (1, len(chunks))
+
+
+def test_text_that_only_looked_like_a_stop_is_released() -> None:
+    stream = reciter(["x", "st", "o", "nes", " stop", "!"]).lm.stream(PROMPT, stop=["stop"])
+    assert [chunk.text for chunk in stream] == ["x", "", "", "stone", "s "]
+
+
+@settings(max_examples=tries(60))
+@given(
+    pieces=st.lists(st.sampled_from(["a", "b", "ab", "é", "😀", "stop", "st", "op"]), max_size=12),
+    stops=st.lists(st.sampled_from(["stop", "ab", "é", "a😀"]), max_size=3),
+)
+def test_the_text_is_the_same_for_every_way_of_cutting_it_into_tokens(
+    pieces: list[str], stops: list[str]
+) -> None:
+    whole = "".join(pieces)
+    ends = [(whole.find(stop) + len(stop), whole.find(stop)) for stop in stops if stop in whole]
+    expected = whole[: min(ends)[1]] if ends else whole
+    for said in (pieces, list(whole.encode())):
+        assert reciter(said).lm.generate(PROMPT, stop=stops).text == expected
+
+
+def test_min_tokens_keeps_the_end_away() -> None:
+    speaker = Speaker([], lambda self, generated: [self.end, ord("a")])
+    result = speaker.lm.generate(PROMPT, min_tokens=3)
+    assert (result.text, len(result.tokens)) == ("aaa", 4)
+
+
+def test_what_fills_a_gap_ends_at_a_mark_which_is_no_text() -> None:
+    tokenizer = byte_level_tokenizer()
+    marks = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"]
+    tokenizer._tokenizer.add_special_tokens({"additional_special_tokens": marks})
+    vocabulary, infill = mlxgen.Vocabulary.of(tokenizer), mlxgen.Infill.of(tokenizer)
+    prompt = infill.prompt("def f(", "):\n")
+    end = tokenizer._tokenizer.convert_tokens_to_ids("<|file_sep|>")
+    said = [*vocabulary.continue_with(b"self, x"), end, *vocabulary.continue_with(b"more")]
+
+    def script(history: tuple[int, ...]) -> list[int]:
+        is_ours = list(history[: len(prompt)]) == prompt  # or a look at what kind of model it is
+        return [said[len(history) - len(prompt)] if is_ours else 0]
+
+    lm = mlxgen.LanguageModel(ScriptedModel(vocabulary.size, script), tokenizer)
+    result = lm.generate(prompt, stop_tokens=infill.ends)
+    assert (result.text, result.finish_reason, result.stop) == ("self, x", "stop", (end,))
+
+
+def test_the_repr_of_a_result_is_one_short_line() -> None:
+    told = repr(endless().lm.generate(PROMPT, max_tokens=200))
+    assert told.startswith("<Result 'abcdefgh") and told.endswith("…', 200 tokens, length>")
+
+
+# ---- what is refused, before anything runs -------------------------------------------------------
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"stop": 5}, "stop"),
+    ({"stop": [""]}, "stop"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": True}, "max_tokens"),
+    ({"temperature": -1}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"xtc_threshold": 0.9}, "xtc_threshold"),
+    ({"logit_bias": {100000: 1.0}}, "logit_bias"),
+    ({"top_logprobs": 21}, "top_logprobs"),
+    ({"top_candidates": 129}, "top_candidates"),
+    ({"top_candidates": 1.5}, "top_candidates"),
+    ({"temprature": 1}, "temprature"),
+    ({"stop_tokens": [[]]}, "stop_tokens"),
+    ({"stop_tokens": [257]}, "stop_tokens"),
+    ({"hooks": 3}, "hooks"),
+    ({"filters": "abc"}, "filters"),
+    ({"prefix": [257]}, "prefix"),
+    ({"close_json": True}, "close_json"),
+    ({"min_tokens": 9, "max_tokens": 3}, "min_tokens"),
+    ({"draft": "bigram"}, "draft"),
+    ({"draft": 3}, "draft"),
+    ({"num_draft_tokens": 0}, "num_draft_tokens"),
+]
+
+
+def test_a_wrong_option_is_named() -> None:
+    speaker = reciter(["a"])
+    for options, field in WRONG:
+        with pytest.raises(OptionError) as error:
+            speaker.lm.stream(PROMPT, **options)
+        assert error.value.field == field and str(error.value).startswith(field)
+    assert speaker.model.passes == 0
+
+
+def test_a_prompt_that_is_none_is_refused() -> None:
+    lm = reciter(["a"]).lm
+    for wrong in ("", [], [257], [True], [1, "a"], b"x", 5, None, "\ud800"):
+        with pytest.raises(PromptError):
+            lm.stream(wrong)  # type: ignore[arg-type]
+
+
+def test_a_prompt_must_leave_room_in_the_context_and_the_budget_is_what_it_leaves() -> None:
+    lm = reciter(ABC, max_context=4).lm
+    for prompt, prefix in (([63] * 4, []), (PROMPT, list(b"abc"))):
+        with pytest.raises(PromptError, match="context"):
+            lm.stream(prompt, prefix=prefix)
+    for prompt, prefix, left in ((PROMPT, [], "abc"), (PROMPT, list(b"ab"), "c")):
+        result = lm.generate(prompt, prefix=prefix)
+        assert (result.text, result.finish_reason) == (left, "length")
+
+
+# ---- tokens that a caller puts there -------------------------------------------------------------
+
+CACHES = {
+    "plain": lambda: [KVCache()],
+    "window": lambda: [RotatingKVCache(max_size=1000)],
+    "recurrent": lambda: [ArraysCache(1)],
+}
+
+
+@pytest.mark.parametrize("draft", ["off", "ngram"])
+@pytest.mark.parametrize("kind", CACHES)
+def test_what_was_taken_back_and_put_again_changes_nothing(kind: str, draft: str) -> None:
+    text = "abcabcabcabc"
+    stream = reciter(list(text), make_cache=CACHES[kind]).lm.stream(PROMPT, draft=draft)
+    while len(stream.tokens) < 7:
+        next(stream)
+    tokens = stream.tokens
+    stream.rewind(to=2)
+    stream.append(tokens[2:])
+    assert [next(stream).token for _ in tokens[2:]] == tokens[2:]
+    list(stream)
+    assert (stream.text, stream.finish_reason) == (text, "stop")
+
+
+def test_a_text_goes_on_after_what_was_put_there_in_one_pass() -> None:
+    speaker = reciter(ABC)
+    stream = speaker.lm.stream(PROMPT)
+    stream.append(b"ZZ")  # type: ignore[arg-type]  # any sequence of ids, before the first one
+    assert [next(stream).text for _ in range(4)] == ["Z", "Z", "c", "d"]
+    stream.rewind(tokens=2)
+    stream.append(list(b"XY"))
+    speaker.model.forget()
+    assert [next(stream).text for _ in range(4)] == ["X", "Y", "e", "f"]
+    assert speaker.model.fed[0][-2:] == list(b"XY")
+    assert stream.text == "ZZXYef"
+
+
+def test_an_end_can_be_put_there_too_and_nothing_after_it() -> None:
+    speaker = reciter(ABC)
+    with speaker.lm.stream(PROMPT) as stream:
+        next(stream)
+        with pytest.raises(StateError):
+            stream.append([speaker.end, 5])
+        stream.append([speaker.end])
+        assert [chunk.finish_reason for chunk in stream] == ["stop"]
+        with pytest.raises(StateError, match="ended"):
+            stream.append([97])
+    for call in (lambda: stream.append([97]), lambda: stream.rewind(1), stream.fork, stream.keep):
+        with pytest.raises(StateError, match="closed"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "options", [{"filters": [Regex("[a-f]*")]}, {"banned": ["aXb"]}], ids=["filter", "ban"]
+)
+def test_what_may_not_be_put_there_changes_nothing(options: dict[str, Any]) -> None:
+    stream = reciter(ABC).lm.stream(PROMPT, **options)
+    for _ in range(3):
+        next(stream)
+    tokens, text = stream.tokens, stream.text
+    with pytest.raises(FilterError):
+        stream.append(list(b"aXb"))
+    assert stream.tokens == tokens and text.startswith(stream.text)  # a ban may claim its end again
+    with pytest.raises(OptionError) as error:
+        stream.append([-1])
+    assert error.value.field == "tokens"
+    list(stream)
+    assert stream.text == "abcdef"
+
+
+def test_a_closed_stream_has_been_cancelled_and_gives_nothing_more() -> None:
+    with reciter(ABC).lm.stream(PROMPT) as stream:
+        assert next(stream).text == "a"
+    assert (stream.finish_reason, stream.text, list(stream)) == ("cancelled", "a", [])
+
+
+def test_a_stream_that_has_failed_goes_on_after_a_rewind() -> None:
+    fails = [True]
+
+    def hook(result: mlxgen.PostSamplingResult) -> None:
+        if result.position == 3 and fails:
+            raise ValueError("no")
+
+    stream = reciter(ABC).lm.stream(PROMPT, hooks=hook)
+    assert [next(stream).text for _ in range(3)] == ["a", "b", "c"]
+    with pytest.raises(mlxgen.HookError):
+        next(stream)
+    with pytest.raises(StateError, match="error"):
+        next(stream)
+    with pytest.raises(StateError):
+        stream.fork()
+    fails.clear()
+    stream.rewind(tokens=1)
+    assert rest(stream) == "cdef"
+
+
+# ---- other options from here on ------------------------------------------------------------------
+
+
+def babbler() -> Speaker:
+    def say(self: Speaker, generated: list[Token]) -> dict[Token, float]:
+        return {97 + (len(generated) + i) % 26: -0.1 * i for i in range(5)} | {48: -9.0, 49: -9.1}
+
+    return Speaker([], say)
+
+
+def four_letters(draft: str = "off") -> mlxgen.Stream:
+    stream = babbler().lm.stream(PROMPT, max_tokens=20, draft=draft)
+    assert "".join(next(stream).text for _ in range(4)) == "abcd"
+    return stream
+
+
+@pytest.mark.parametrize("draft", ["off", "ngram"])
+def test_filters_sampling_and_stops_may_change_from_a_place_on(draft: str) -> None:
+    stream = four_letters(draft)
+    stream.rewind(1, filters=Regex("[01]{3}"))
+    assert stream.text == "abc"
+    assert (rest(stream), stream.finish_reason) == ("000", "filter")
+    stream.rewind(to=2, filters=())
+    assert rest(stream) == letters(18, 2)
+    stream = four_letters(draft)
+    stream.rewind(0, logit_bias={ord("0"): 50.0}, stop="bcd", repetition_penalty=1.0)
+    assert next(stream).text == "0"
+    stream.rewind(0, logit_bias={}, stop="ghi", dry_multiplier=0.0)
+    assert (rest(stream), stream.text, stream.finish_reason) == ("f", "abcd0f", "stop")
+
+
+def test_a_penalty_that_comes_later_knows_what_was_written_before() -> None:
+    lm, penalties = mlxgen.load(), {"repetition_penalty": 1.5, "dry_multiplier": 1.0}
+    options: dict[str, Any] = {"max_tokens": 24, "temperature": 0}
+    stream = lm.stream("Once upon a time", **options)
+    for _ in range(8):
+        next(stream)
+    stream.rewind(0, **penalties)  # type: ignore[arg-type]
+    kept = stream.tokens
+    list(stream)
+    whole = lm.generate("Once upon a time", prefix=kept, **options, **penalties)
+    assert stream.tokens == list(whole.tokens)
+
+
+def test_a_fork_may_have_options_of_its_own() -> None:
+    stream = four_letters()
+    one, two = stream.fork(2, filters=Regex("[01]{3}"), top_k=1)
+    assert rest(one) == rest(two) == "000"
+    assert rest(stream) == letters(16, 4)
+
+
+def test_what_cannot_change_is_refused_and_nothing_has_changed() -> None:
+    stream = four_letters()
+    wrong: list[dict[str, Any]] = [
+        {"max_tokens": 3}, {"temperature": -1}, {"filters": Regex("(")}, {"stop_tokens": [257]},
+        {"heat": 1},
+    ]  # fmt: skip
+    for each in wrong:
+        for change in (stream.rewind, stream.fork):
+            with pytest.raises((OptionError, GrammarError)) as error:
+                change(1, **each)
+            assert isinstance(error.value, GrammarError) or error.value.field in each
+    assert rest(stream) == letters(16, 4)

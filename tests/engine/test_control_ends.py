@@ -144,32 +144,3 @@ def test_closing_ends_everything_and_a_second_call_does_nothing() -> None:
     assert run.results[()].finish_reason == "cancelled" and run.results[()].text == "ab"
     assert list(run) == [] and run.stats.kv_bytes == 0
     run.close()
-
-
-def test_a_branch_that_ended_before_an_interrupt_is_not_asked_again() -> None:
-    class Interrupting:
-        """A filter that allows everything and is interrupted once, by an x."""
-
-        done = False
-
-        def fill(self, row: Any) -> bool:
-            return False
-
-        def advance(self, token: int) -> None:
-            if token == ord("x") and not Interrupting.done:
-                Interrupting.done = True
-                raise KeyboardInterrupt
-
-        def can_end(self) -> bool:
-            return True
-
-        def reset(self) -> None:
-            pass
-
-    masks = [Branch(sample_mask=[ord(letter)]) for letter in "ax"]
-    controller = Recited(masks, masks[1:])
-    run = reciter("abc").lm.control(PROMPT, controller, max_tokens=1, filters=[Interrupting()])
-    with pytest.raises(KeyboardInterrupt):
-        finish(run)
-    assert finish(run) == {(): "a", (1,): "x"}
-    assert [call.branch_idx for call in controller.calls] == [0, 1]

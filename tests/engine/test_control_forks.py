@@ -249,18 +249,6 @@ def test_a_branch_that_waits_is_not_asked_or_run_until_it_is_woken() -> None:
     assert {b: r.text for b, r in run.results.items()} == {(): "abcdef", (1,): "abcdef"}
 
 
-def test_waiting_costs_no_steps_and_no_passes(llama: LanguageModel) -> None:
-    run = llama.control(LONG[:40], Meeting(96, []), max_tokens=30)
-    assert [branch for branch, _ in (next(run), next(run), next(run))] == [(), (1,), (1,)]
-    assert run.stats.running == run.stats.queued == 1
-    passes = run.stats.forward_passes
-    next(run)
-    assert run.stats.forward_passes == passes + 1
-    for _ in run:
-        check_integrity(run)
-    assert len({result.tokens for result in run.results.values()}) == 1
-
-
 def test_where_all_wait_the_error_says_who_waits_for_what() -> None:
     speaker = reciter("abc")
     run = speaker.lm.control(PROMPT, Meeting(speaker.lm.vocab_size, [], both=True))

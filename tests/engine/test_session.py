@@ -143,19 +143,16 @@ def test_finish_delivers_what_was_held() -> None:
 def test_what_a_session_cannot_do_and_what_is_no_token_are_refused() -> None:
     speaker = reciter(list("abc"))
     for draft in ("ngram", speaker.lm):
-        with pytest.raises(OptionError, match="draft: a session does not run the model"):
+        with pytest.raises(OptionError, match="draft"):
             Session(speaker.tokenizer, draft=draft)
     session = Session(speaker.tokenizer, draft="off")
     for wrong in ("a", -1, 1 << 20, None):
-        with pytest.raises(OptionError, match="token: expected a token id from 0 to"):
+        with pytest.raises(OptionError) as error:
             session.push_token(wrong)  # type: ignore[arg-type]
-    assert session.tokens == []
-
-
-def test_logits_of_another_width_are_refused_with_what_to_do() -> None:
-    session = Session(reciter([]).tokenizer)
+        assert error.value.field == "token"
     with pytest.raises(OptionError, match="vocab_size=5"):
         session.push_logits([0.0] * 5)
+    assert session.tokens == []
 
 
 @settings(max_examples=tries(40))

@@ -31,19 +31,6 @@ def texts(run: Any) -> dict[tuple[int, ...], str]:
 # ---- fork(n)
 
 
-def test_fork_continues_in_n_branches_with_an_index_each() -> None:
-    async def program(g: Guide) -> int:
-        before = await g.gen(max_tokens=2)
-        fork = await g.fork(3)
-        await g.fixed(f"-{fork.index}-{before}")
-        assert g.branch == ((fork.index,) if fork.index else ())
-        assert fork.tasks[fork.index].branch == g.branch
-        return int(fork.index)
-
-    run = carry_out(program)
-    assert texts(run) == {(): "ab-0-ab", (1,): "ab-1-ab", (2,): "ab-2-ab"}
-
-
 def test_a_copy_is_given_the_same_results_and_nothing_happens_twice() -> None:
     seen: list[Any] = []
 
@@ -64,23 +51,6 @@ def test_a_copy_is_given_the_same_results_and_nothing_happens_twice() -> None:
     assert run.controller.variables["count"] == "xyy"
 
 
-def test_forks_within_forks_are_replayed_too() -> None:
-    async def program(g: Guide) -> str:
-        one = await g.fork(2)
-        await g.fixed(str(one.index))
-        two = await g.fork(2)
-        await g.fixed(str(two.index))
-        label = g.label()
-        await g.gen(max_tokens=1)
-        await g.backtrack(label)
-        three = await g.fork(1)
-        assert (three.index, len(three.tasks)) == (0, 1)
-        return g.text
-
-    run = carry_out(program)
-    assert texts(run) == {(): "00", (0, 1): "01", (1,): "10", (1, 1): "11"}
-
-
 def test_a_program_that_diverges_in_its_copy_is_an_error_of_that_branch() -> None:
     calls = []
 
@@ -92,7 +62,7 @@ def test_a_program_that_diverges_in_its_copy_is_an_error_of_that_branch() -> Non
             await g.gen(max_tokens=1)
         await g.fork(2)
 
-    run = letters().lm.control(PROMPT, _program(program))
+    run = letters().lm.control(PROMPT, Program(program))
     (error,) = run_over_errors(run)
     assert isinstance(error, StateError) and "diverged" in str(error)
     assert list(run.errors) == [(1,)] and run.results[()].finish_reason == "stop"
@@ -107,22 +77,9 @@ def test_a_program_that_returns_early_in_its_copy_diverged() -> None:
             await g.fixed("a")
             await g.fork(2)
 
-    run = letters().lm.control(PROMPT, _program(program))
+    run = letters().lm.control(PROMPT, Program(program))
     (error,) = run_over_errors(run)
     assert "it returned, but had asked for fixed before" in str(error)
-
-
-def test_a_label_from_before_the_fork_holds_in_every_branch() -> None:
-    async def program(g: Guide) -> None:
-        await g.fixed("a")
-        label = g.label()
-        await g.fixed("bcd")
-        fork = await g.fork(2)
-        if fork.index:
-            await g.backtrack(label)
-        await g.fixed(str(fork.index))
-
-    assert texts(carry_out(program)) == {(): "abcd0", (1,): "a1"}
 
 
 # ---- fork([f, g])
@@ -189,7 +146,7 @@ def test_a_program_uses_the_guide_that_it_was_given() -> None:
 
         await g.wait(*await g.fork([child]))
 
-    run = letters().lm.control(PROMPT, _program(program))
+    run = letters().lm.control(PROMPT, Program(program))
     errors = run_over_errors(run)
     assert "use the guide that the program was given" in str(errors[0])
 
@@ -213,7 +170,7 @@ def test_waiting_for_a_branch_that_failed_is_an_error() -> None:
         fork = await g.fork(2)  # and the copy is told the same
         await g.fixed(f"went on {fork.index}")
 
-    run = letters().lm.control(PROMPT, _program(program))
+    run = letters().lm.control(PROMPT, Program(program))
     (error,) = run_over_errors(run)
     assert isinstance(error, LookupError) and list(run.errors) == [(1,)]
     assert caught == ["branch (1,) failed: LookupError: nothing there"] * 2
@@ -227,7 +184,7 @@ def test_waiting_for_a_branch_that_ended_early_is_an_error() -> None:
     async def program(g: Guide) -> None:
         await g.wait(*await g.fork([child]))
 
-    run = letters().lm.control(PROMPT, _program(program), max_tokens=4)
+    run = letters().lm.control(PROMPT, Program(program), max_tokens=4)
     (error,) = run_over_errors(run)
     assert "branch (1,) ended before its program did: length" in str(error)
 
@@ -244,7 +201,7 @@ def test_leaving_a_branch_wakes_those_who_wait_for_it() -> None:
             return await g.gen(max_tokens=2)
         return "never"
 
-    run = letters().lm.control(PROMPT, _program(program))
+    run = letters().lm.control(PROMPT, Program(program))
     next(run)
     run.leave((1,))
     finish(run)
@@ -304,12 +261,8 @@ def test_a_deadlock_says_who_waits_for_what() -> None:
     async def program(g: Guide) -> None:
         await g.wait(*await g.fork([child]))
 
-    run = letters().lm.control(PROMPT, _program(program))
+    run = letters().lm.control(PROMPT, Program(program))
     (error,) = run_over_errors(run)
     assert isinstance(error, StateError)
     assert "() for branch (1,); (1,) for variable 'never'" in str(error)
     assert set(run.errors) == {(), (1,)}
-
-
-def _program(function: Any) -> Any:
-    return Program(function)

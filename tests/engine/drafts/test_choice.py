@@ -6,15 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from mlxgen import Rejected
 from mlxgen.engine.drafts.drafts import WIDEST, Drafts
 from mlxgen.engine.drafts.guess import Guess
-from mlxgen.engine.drafts.policy import MOST_ROWS, REST
+from mlxgen.engine.drafts.policy import LONGEST_REST, MOST_ROWS, REST, Policy
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.request import Request
-from mlxgen.engine.request.ways import Steering
 from mlxgen.tokens import Token
-from tests.fakes.drafting import Absurd, Told, ToldOther
+from tests.fakes.drafting import Told, ToldOther
 from tests.fakes.speaking import endless
 
 SECOND = 1.0  # that a plain step takes
@@ -95,16 +93,6 @@ def test_the_time_of_a_step_that_waited_in_vain_for_a_draft_counts_as_well(
     assert drafts.expects(request, 1, SECOND)
 
 
-def test_what_stood_is_counted_by_who_proposed_it(request_of: Callable[..., Request]) -> None:
-    drafts, request = Drafts([Told(following)]), request_of()
-    for accepted in (6, 0, 2):
-        drafted = length(drafts.propose(request, 1, SECOND))
-        drafts.saw(drafted, min(drafted, accepted))
-        drafts.took(1.1, SECOND)
-    ((name, (proposed, stood)),) = drafts.counts.items()
-    assert name == "told" and proposed > stood == 8
-
-
 def test_tokens_that_do_not_exist_are_cut_off(request_of: Callable[..., Request]) -> None:
     request = request_of()
     for wrong in (-1, request.vocab_size, 10**12):
@@ -114,32 +102,56 @@ def test_tokens_that_do_not_exist_are_cut_off(request_of: Callable[..., Request]
         assert Drafts([told]).propose(request, 1, SECOND) is None
 
 
-def test_nothing_is_drafted_where_the_next_draw_is_unlike_those_after_it(
-    request_of: Callable[..., Request],
-) -> None:
-    steered, banned, wished = request_of(), request_of(), request_of()
-    steered.steering = Steering()
-    banned.retries.reject(0, Rejected(97, "ban"), ban=True)
-    wished.retries.ask(0, temperature=2.0)
-    for request in (steered, banned, wished):
-        assert Drafts([Told(following)], wanted=True).propose(request, 1, SECOND) is None
+# ---- how many tokens, and when drafts rest -----------------------------------------------------
 
 
-def test_one_that_fails_is_dropped_and_the_others_go_on(
-    request_of: Callable[..., Request], caplog: pytest.LogCaptureFixture
-) -> None:
-    def fails(tokens: list[Token]) -> Token:
-        raise ValueError("no")
+def drafted(policy: Policy, steps: int, stood: Callable[[int], int], cost: float) -> int:
+    """Of so many steps, those with a draft, each of which took as long as ``cost`` plain ones and
+    of which so many tokens stood."""
+    count = 0
+    for _ in range(steps):
+        policy.step()
+        if not policy.rests:
+            count += 1
+            proposed = policy.tokens(16)
+            policy.saw(proposed, min(proposed, stood(count)), cost)
+    return count
 
-    drafts, request = Drafts([ToldOther(fails), Told(following)]), request_of()
-    guess = drafts.propose(request, 1, SECOND)
-    assert guess is not None and guess.drafter == "told"
-    assert [drafter.name for drafter in drafts.drafters] == ["told"]
-    assert "'told other' failed and is not asked again" in caplog.text
+
+def test_a_draft_is_as_long_as_what_stood_and_longer_as_long_as_all_of_it_stands() -> None:
+    policy = Policy(2.0)
+    assert policy.tokens(16) == 2 and policy.tokens(1) == 1
+    drafted(policy, 20, lambda _: 99, 1.0)
+    assert policy.tokens(64) > policy.tokens(16) == 16
+    drafted(policy, 20, lambda _: 3, 1.0)
+    assert 3 <= policy.tokens(16) <= 4
+    drafted(policy, 20, lambda _: 0, 1.0)
+    assert policy.tokens(16) == 1
 
 
-def test_one_that_promises_and_has_too_many_is_cut(request_of: Callable[..., Request]) -> None:
-    request = request_of()
-    for _ in range(8):
-        assert length(Drafts([Absurd(following)]).propose(request, 1, SECOND)) <= 6
-        request.advance(97)
+def test_what_never_pays_is_hardly_ever_drafted() -> None:
+    policy = Policy(4.0)
+    assert drafted(policy, 4000, lambda _: 0, 1.3) < 30
+    assert drafted(policy, 2 * LONGEST_REST, lambda _: 0, 1.3) <= 2
+
+
+def test_what_costs_nothing_is_drafted_whatever_stands() -> None:
+    count = drafted(Policy(4.0), 1000, lambda _: 0, 1.0)
+    assert 0.95 * 1000 < count < 1000  # a few steps show what plain ones take
+
+
+@pytest.mark.parametrize(("cost", "pays"), [(1.5, True), (3.0, False)])
+def test_drafts_that_stand_every_other_time_are_worth_it_or_not(cost: float, pays: bool) -> None:
+    count = drafted(Policy(2.0), 2000, lambda count: 2 * (count % 2), cost)
+    assert count > 1900 if pays else count < 200
+
+
+def test_drafts_that_pay_again_are_found_and_rest_no_longer_than_at_first() -> None:
+    policy = Policy(4.0)
+    drafted(policy, 2000, lambda _: 0, 2.0)
+    assert drafted(policy, LONGEST_REST + 50, lambda _: 8, 1.5) > 45
+    drafted(policy, 40, lambda _: 0, 4.0)
+    assert policy.rests
+    for _ in range(2 * REST):
+        policy.step()
+    assert not policy.rests

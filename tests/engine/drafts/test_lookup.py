@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import mlxgen
 from mlxgen.engine.drafts.drafts import Drafts
-from mlxgen.engine.drafts.lookup import OWNERS, SURE, Earlier, Lookup, Texts
+from mlxgen.engine.drafts.lookup import OWNERS, RUN, SURE, Earlier, Lookup, Texts
 from mlxgen.engine.options import Options
-from mlxgen.engine.request.accept import fast_forward, push, start
-from mlxgen.engine.request.objections import Verdict
 from mlxgen.engine.request.request import Request
 from mlxgen.errors import FilterError
 from mlxgen.filters import Int32Words
 from mlxgen.sampling import PostSamplingResult
+from mlxgen.tokens import Token
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.checkpoints import tiny_config, tiny_model
-from tests.fakes.speaking import PROMPT, Speaker, reciter
+from tests.fakes.speaking import PROMPT, reciter
+
+from ...effort import tries
 
 COLOURS = {
     "type": "object",
@@ -34,10 +36,6 @@ COLOURS = {
 }
 
 
-def record(name: str, colour: str, size: str) -> str:
-    return json.dumps({"name": name, "colour": colour, "size": size})
-
-
 def colours() -> mlxgen.JsonSchema:
     return mlxgen.JsonSchema(COLOURS, whitespace=None, separators=(", ", ": "))
 
@@ -45,38 +43,21 @@ def colours() -> mlxgen.JsonSchema:
 class Desk:
     """Requests of one model, and drafters that share what they learn."""
 
-    def __init__(self, speaker: Speaker) -> None:
-        self.speaker = speaker
-        self.shared = (Texts(),)
+    def __init__(self) -> None:
+        self.lm = reciter([]).lm
+        self.texts = Texts()
 
-    def drafter(self) -> Lookup:
-        return Lookup(*self.shared)
+    def drafter(self, patience: int = 0) -> Lookup:
+        return Lookup(self.texts, patience)
 
-    def request(self, prompt: str = "?", **options: Any) -> Request:
-        ids = list(prompt.encode())
-        request = self.speaker.lm.runtime.prepare(ids, Options.of({"max_tokens": 500, **options}))
-        assert start(request) is Verdict.NEXT
-        return request
-
-    def told(self, drafter: Lookup, request: Request, text: str) -> None:
-        """Take in a text token by token, and have the drafter look on, as the step loop does."""
-        for token in text.encode()[request.position :]:
-            if request.position < len(text) and token == text.encode()[request.position]:
-                drafter.expects(request)
-                if push(request, token) is not Verdict.NEXT:
-                    break
-                fast_forward(request)
-        drafter.learn(request.history)
-
-
-@pytest.fixture(scope="module")
-def mute() -> Speaker:
-    return reciter([])
+    def request(self, prompt: str | list[Token] = "?", **options: Any) -> Request:
+        ids = list(prompt.encode()) if isinstance(prompt, str) else prompt
+        return self.lm.runtime.prepare(ids, Options.of({"max_tokens": 500, **options}))
 
 
 @pytest.fixture
-def desk(mute: Speaker) -> Desk:
-    return Desk(mute)
+def desk() -> Desk:
+    return Desk()
 
 
 def proposed(drafter: Lookup, request: Request, count: int = 16) -> str:
@@ -84,43 +65,107 @@ def proposed(drafter: Lookup, request: Request, count: int = 16) -> str:
     return "" if guess is None else bytes(guess.tokens).decode()
 
 
-# ---- what is expected ------------------------------------------------------------------------
+# ---- what is expected ----------------------------------------------------------------------------
 
 
-def test_what_came_after_the_same_tokens_is_proposed(desk: Desk) -> None:
-    request = desk.request("the fox and the dog, the fo", max_tokens=100)
-    drafter = desk.drafter()
-    assert proposed(drafter, request, 8) == "x and th"
-    assert drafter.expects(request)
-    assert drafter.propose(desk.request("abcdefgh"), 8) is None
+class Naive:
+    """What comes after the newest tokens where they came last: in the own text, or in another."""
+
+    def __init__(self, text: list[Token]) -> None:
+        self.text, self.own = [*text, -1], list[Token]()
+        self.followed: tuple[list[Token], int] | None = None
+
+    def expected(self, kept: int, new: list[Token]) -> list[Token]:
+        """After these tokens, which come after those that were kept."""
+        if kept < len(self.own):
+            self.followed = None
+        self.own[kept:] = new
+        if self.followed is not None:
+            source, at = self.followed
+            goes_on = source[at : at + len(new)] == new
+            self.followed = (source, at + len(new)) if goes_on else None
+        run = self.own[-RUN:]
+        for source in (self.own, self.text):
+            places = [i for i in range(RUN, len(source)) if source[i - RUN : i] == run]
+            places = [i for i in places if source[i] >= 0]
+            if self.followed is None and len(run) == RUN and places:
+                self.followed = source, places[-1]
+        if self.followed is None:
+            return []
+        source, at = self.followed
+        goes = list(takewhile(lambda token: token >= 0, source[at : at + 16]))
+        if goes and source is self.own and at + len(goes) == len(self.own):
+            goes *= 16  # the text goes round
+        return goes[:16]
+
+
+LETTERS = st.sampled_from(b"abc")
+TEXT = st.lists(st.one_of(LETTERS, st.just(-1)), max_size=30)  # below 0: of an image
+
+
+@settings(max_examples=tries(400))
+@given(TEXT, st.lists(st.tuples(st.integers(0, 9), st.lists(LETTERS, max_size=7)), max_size=9))
+def test_it_proposes_what_came_last_after_the_same_tokens_whatever_was_taken_back(
+    text: list[Token], moves: list[tuple[int, list[Token]]]
+) -> None:
+    desk = DESK
+    desk.texts = Texts()
+    desk.texts.add(text)
+    request, drafter, naive = desk.request("abc"), desk.drafter(), Naive(text)
+    assert proposed(drafter, request) == bytes(naive.expected(0, [*b"abc"])).decode()
+    for back, new in moves:
+        kept = max(3, len(request.history) - back)
+        request.rewind(kept)
+        for token in new:
+            request.advance(token)
+        expected = bytes(naive.expected(kept, new)).decode()
+        assert proposed(drafter, request) == expected
+        twin, copy = drafter.fork(), request.fork(1)
+        copy.advance(97)
+        proposed(twin, copy)  # which changes nothing here
+        assert proposed(drafter, request) == expected
+
+
+DESK = Desk()
 
 
 def test_the_end_of_the_text_and_of_the_budget_are_not_passed(desk: Desk) -> None:
-    end = desk.speaker.end
-    ids = [*b"one two", end, *b"one t"]
-    lm = desk.speaker.lm
-    for options, expected in (({}, "wo"), ({"max_tokens": 2}, "w"), ({"max_tokens": 1}, "")):
-        request = lm.runtime.prepare(ids, Options.of({"max_tokens": 90, **options}))
+    ids = [*b"one two", *desk.lm.vocabulary.eos, *b"one t"]
+    for budget, expected in ((90, "wo"), (2, "w"), (1, "")):
+        assert proposed(desk.drafter(), desk.request(ids, max_tokens=budget)) == expected
+
+
+def test_what_a_grammar_does_not_allow_is_never_proposed(desk: Desk) -> None:
+    for text, expected in (("abcd abcf abcee abc", "ee"), ("abce abcf abc", "")):
+        request = desk.request(text, filters=mlxgen.Regex("[eg]+"))
         assert proposed(desk.drafter(), request) == expected
 
 
-def test_other_texts_of_the_same_owner_are_copied(desk: Desk) -> None:
-    first = desk.drafter()
-    first.learn(desk.request("a small boat on the river").history)
-    request = desk.request("he saw a small b")
-    assert proposed(desk.drafter(), request) == "oat on the river"
-    assert desk.drafter().propose(request, 8) is not None
-    assert Lookup(Texts()).propose(request, 8) is None
+def test_a_patient_one_has_nothing_to_say_before_a_copy_has_gone_on_for_long(desk: Desk) -> None:
+    text = "one two three, four"
+    desk.drafter().learn(desk.request(text).history)
+    drafter, request = desk.drafter(SURE), desk.request("one")
+    for token in text[len("one") :].encode():
+        assert bool(proposed(drafter, request, 1)) == (request.position >= SURE)
+        request.advance(token)
+    assert not proposed(drafter, request, 1)  # nothing came after it
 
 
-def test_what_filters_do_not_allow_is_never_proposed(desk: Desk) -> None:
-    request = desk.request("abcd abcf abcee abc", filters=mlxgen.Regex("[eg]+"))
-    assert proposed(desk.drafter(), request) == "ee"
-    request = desk.request("abce abcf abc", filters=mlxgen.Regex("[eg]+"))
-    assert proposed(desk.drafter(), request) == ""
+def test_texts_are_their_owners_and_those_who_were_away_for_longest_are_forgotten(
+    desk: Desk,
+) -> None:
+    earlier, request = Earlier(), desk.request("the fox and the d")
+    earlier.drafter("ann").learn(desk.request("a fox and the dog").history)
+    assert proposed(earlier.drafter("bob"), request) == ""
+    for i in range(OWNERS - 2):
+        earlier.drafter(str(i))
+    assert proposed(earlier.drafter("ann"), request, 2) == "og"
+    for i in range(OWNERS):
+        earlier.drafter(str(i))
+    assert proposed(earlier.drafter("ann"), request) == ""
 
 
-# ---- it leaves nothing behind ----------------------------------------------------------------
+# ---- filters of one's own ------------------------------------------------------------------------
 
 
 class Touchy:
@@ -187,7 +232,7 @@ class Stuck(Patient):
 
 @pytest.mark.parametrize("is_for_ever", [False, True])
 def test_a_filter_that_fails_to_go_back_adds_no_tokens(
-    mute: Speaker, is_for_ever: bool, monkeypatch: pytest.MonkeyPatch
+    is_for_ever: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Stuck, "left", 1000 if is_for_ever else 1)
     text = "one two three, one two four, one two five."
@@ -210,28 +255,6 @@ def test_filters_that_are_fed_the_whole_text_to_go_back_are_not_walked(desk: Des
     assert filter.resets == 0
 
 
-def test_a_copy_is_followed_past_what_came_elsewhere_as_well(desk: Desk) -> None:
-    desk.drafter().learn(desk.request("a fox ran by. b dog ran; c cat ran on").history)
-    drafter, request = desk.drafter(), desk.request("a fo")
-    for token in b"x ran":
-        assert proposed(drafter, request, 1) == chr(token)
-        request.advance(token)
-    assert proposed(drafter, request, 4) == " by."
-    assert proposed(desk.drafter(), request, 3) == " on"
-    request.advance(ord("!"))
-    assert proposed(drafter, request) == ""
-
-
-def test_a_patient_one_has_nothing_to_say_before_a_copy_has_gone_on_for_long(desk: Desk) -> None:
-    text = "one two three, four"
-    desk.drafter().learn(desk.request(text).history)
-    drafter, request = Lookup(*desk.shared, SURE), desk.request("one")
-    for token in text[len("one") :].encode():
-        assert bool(proposed(drafter, request, 1)) == (request.position >= SURE)
-        request.advance(token)
-    assert not proposed(drafter, request, 1)  # nothing came after it
-
-
 # ---- the text stays the same -----------------------------------------------------------------
 
 
@@ -243,28 +266,6 @@ def strays(result: PostSamplingResult) -> None:
 def replaces(result: PostSamplingResult) -> None:
     if result.position % 7 == 3 and result.attempt == 0:
         result.resample = True
-
-
-def test_texts_of_one_owner_are_not_shown_to_another(mute: Speaker) -> None:
-    lm, earlier = mute.lm, Earlier()
-    drafters = [earlier.drafter(owner) for owner in ("ann", "ann", "bob")]
-    request = lm.runtime.prepare([*b"the fox and the d"], Options.of({"max_tokens": 9}))
-    drafters[0].learn(lm.runtime.prepare([*b"a fox and the dog"], Options.of({})).history)
-    assert proposed(drafters[1], request, 2) == "og"
-    assert drafters[2].propose(request, 2) is None
-
-
-def test_the_texts_of_those_who_were_away_for_longest_are_forgotten(mute: Speaker) -> None:
-    lm, earlier = mute.lm, Earlier()
-    text = lm.runtime.prepare([*b"the fox and the dog"], Options.of({"max_tokens": 9}))
-    earlier.drafter("ann").learn(text.history)
-    request = lm.runtime.prepare([*b"the fox and the d"], Options.of({"max_tokens": 9}))
-    for i in range(OWNERS - 1):
-        earlier.drafter(str(i))
-    assert proposed(earlier.drafter("ann"), request, 2) == "og"
-    for i in range(OWNERS):
-        earlier.drafter(str(i))
-    assert earlier.drafter("ann").propose(request, 2) is None
 
 
 GENERATED: dict[str, dict[str, Any]] = {
@@ -300,13 +301,9 @@ def test_the_text_is_the_same_again_and_again(
         assert drafted.finish_reason == plain.finish_reason
 
 
-def speakers(text: Sequence[str]) -> Speaker:
-    return reciter([*text], draft="auto")
-
-
 def test_text_that_repeats_takes_few_passes() -> None:
     text = list("a fox met a dog. a fox met a dog. a fox met a dog. a fox met a dog.")
-    speaker = speakers(text)
+    speaker = reciter(text, draft="auto")
     plain = speaker.lm.generate(PROMPT, max_tokens=90, draft="off")
     drafted = speaker.lm.generate(PROMPT, max_tokens=90, draft="ngram")
     assert drafted.text == plain.text == "".join(text)

@@ -22,11 +22,10 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from .chat.openings import beginnings, openings_of
-from .engine.drafts.drafts import Drafter, Drafts
+from .engine.drafts.drafts import Drafter, Drafts, Policy
 from .engine.drafts.head import Bound, HeadDrafter
 from .engine.drafts.lookup import SURE, Earlier
 from .engine.drafts.model import LENGTH, ModelDrafter, check_same_tokens
-from .engine.drafts.policy import Policy
 from .engine.drafts.predictor import Predictor
 from .engine.kv import KV, Activations, Footprint, LayerCache, Slots, batch_equals_alone
 from .engine.kv.alone import Alone

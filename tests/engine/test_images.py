@@ -79,14 +79,6 @@ def test_the_model_is_shown_what_mlx_lm_shows_it(lm: LanguageModel, seeds: list[
     np.testing.assert_allclose(np.array(logits), np.array(wanted), rtol=1e-4, atol=1e-4)
 
 
-def test_images_of_one_size_have_keys_of_their_own(lm: LanguageModel) -> None:
-    one, other = tokens_of(lm, asking(png(1))), tokens_of(lm, asking(png(2)))
-    assert plain(one) == plain(other) and one != other
-    assert one == tokens_of(lm, asking(png(1)))
-    different = [(a, b) for a, b in zip(one, other, strict=True) if a != b]
-    assert len(different) == 6 and all(a < 0 and b < 0 for a, b in different)
-
-
 # ---- every way of running is one
 
 

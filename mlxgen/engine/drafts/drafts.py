@@ -8,6 +8,7 @@ be nonsense, but never a token that does not exist. Whatever is drafted, the tex
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, ParamSpec, TypeVar
@@ -15,6 +16,7 @@ from typing import ClassVar, ParamSpec, TypeVar
 import mlx.core as mx
 
 from ...errors import MlxgenError
+from ...forks import forked
 from ..chunk import DraftCount
 from ..history import History
 from ..kv import Fed
@@ -22,13 +24,65 @@ from ..prefix.store import BlockStore
 from ..request.leads import is_foreseeable
 from ..request.request import Request
 from .guess import Guess
-from .policy import MOST_ROWS, Policy
 
 WIDEST = 32  # tokens that all rows together run at most, with what is drafted for them
+MOST_ROWS = 8  # that run together, if anything is to be drafted: a pass of more is bound by tokens
+HOPE = 1.0  # plain steps that a draft is thought to save before one was seen
+LENGTH_WEIGHT, GAIN_WEIGHT = 1 / 2, 1 / 4  # of the newest in the means
+REST, LONGEST_REST = 16, 256  # steps without a draft, after drafts did not pay
+OFTEN, PAUSE = 128, 3  # drafts, after which a few steps without show what plain ones take by now
 
 P = ParamSpec("P")
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
+
+
+class Policy:
+    """How many tokens to draft, and whether that pays, by two running means.
+
+    ``length``: how many tokens of a draft stood; one that stood whole counts
+    twice, as more could have. ``gain``: how many plain steps a drafted one saved. ``rests``: for
+    how many steps nothing is to be drafted.
+    """
+
+    __slots__ = ("_drafts", "_rest", "gain", "length", "rests")
+
+    def __init__(self, length: float) -> None:
+        self.length = length
+        self.gain = HOPE
+        self.rests, self._rest = 0, REST  # how long it still rests, and how long it would next time
+        self._drafts = 0  # since the last rest
+
+    def tokens(self, most: int) -> int:
+        """How many of ``most`` tokens to draft; at least one."""
+        return min(most, max(1, math.ceil(self.length)))
+
+    def saw(self, proposed: int, accepted: int, steps: float) -> None:
+        """Note what became of a draft, or that there was none although it was waited for, and how
+        many plain ``steps`` that took; 0: nobody knows.
+
+        If drafts do not pay, they rest, and are tried again with one; if that does not pay either,
+        they rest for twice as long.
+        """
+        if proposed:
+            stood = 2 * accepted if accepted == proposed else accepted
+            self.length += LENGTH_WEIGHT * (stood - self.length)
+        if not steps:
+            return
+        gained = 1 + accepted - steps
+        self.gain += GAIN_WEIGHT * (gained - self.gain)
+        self._drafts += 1
+        if self.gain < 0.0:
+            self.rests, self._rest = self._rest, min(LONGEST_REST, 2 * self._rest)
+            self.gain, self._drafts = 0.0, 0
+        elif self._drafts == OFTEN:
+            self.rests, self._drafts = PAUSE, 0
+        elif gained > 0.0:
+            self._rest = REST
+
+    def fork(self) -> Policy:
+        """An independent copy."""
+        return forked(self)
 
 
 class Drafter(ABC):
@@ -129,17 +183,20 @@ class Drafts:
     def _ask(
         self, drafter: Drafter, ask: Callable[P, T], *given: P.args, **also: P.kwargs
     ) -> T | None:
-        """Ask a drafter, and go on without it if it fails; but for what the request's filters
-        raise, which its draw raises again."""
+        """Ask a drafter, and go on without it if it fails."""
         try:
             return ask(*given, **also)
-        except MlxgenError:
-            return None
         except Exception as error:
+            self._failed(drafter, error)
+            return None
+
+    def _failed(self, drafter: Drafter, error: Exception) -> None:
+        """Go on without a drafter that has failed; but not for what the request's filters raise,
+        which its draw raises again."""
+        if not isinstance(error, MlxgenError):
             name = drafter.name
             logger.warning("the drafter %r failed and is not asked again", name, exc_info=error)
             self._use([each for each in self.drafters if each is not drafter])
-            return None
 
     @property
     def counts(self) -> Mapping[str, DraftCount]:
@@ -152,22 +209,28 @@ class Drafts:
         """Whether something is probably drafted after the next token, which is not known yet, if so
         many ``rows`` run together, whose plain ``step`` takes so many seconds."""
         self._expected = None
-        if request.position + 2 >= request.budget or not self._may(rows, step):
+        may = self.wanted or (step > 0.0 and rows <= MOST_ROWS)
+        if not may or request.position + 2 >= request.budget:
             return False
         for drafter in self.drafters:
             policy = drafter.policy
             if policy.rests:
-                policy.step()
-            asked = self._expected is None and (self.wanted or not policy.rests)
-            if asked and self._ask(drafter, drafter.expects, request):
-                self._expected = drafter
+                policy.rests -= 1
+            if self._expected is None and (self.wanted or not policy.rests):
+                try:
+                    if drafter.expects(request):
+                        self._expected = drafter
+                except Exception as error:
+                    self._failed(drafter, error)
         return self._expected is not None
 
     def propose(self, request: Request, rows: int, step: float) -> Guess | None:
         """What is drafted after the history; ``None``: nothing."""
         self.turn, self._expected, self._spent = self._expected, None, []
         left = request.budget - request.position - 1
-        if left <= 0 or not self._may(rows, step) or not is_foreseeable(request):
+        # Not before it is known what it has to be worth
+        may = self.wanted or (step > 0.0 and rows <= MOST_ROWS)
+        if not may or left <= 0 or not is_foreseeable(request):
             return None
         for drafter in self.drafters:
             if drafter.policy.rests and not self.wanted:
@@ -182,10 +245,6 @@ class Drafts:
                 guess.drafter, self.turn = drafter.name, drafter
                 return guess
         return None
-
-    def _may(self, rows: int, step: float) -> bool:
-        """Whether anything may be drafted; not before it is known what it has to be worth."""
-        return self.wanted or (step > 0.0 and rows <= MOST_ROWS)
 
     def saw(self, proposed: int, accepted: int) -> None:
         """Note how many tokens of the proposal stood, which was verified."""
@@ -220,7 +279,10 @@ class Drafts:
         """Note that these tokens have run, from this place on, and gave these states."""
         for drafter in self.drafters:
             if drafter.wants_states:
-                self._ask(drafter, drafter.ran, history, start, tokens, states)
+                try:
+                    drafter.ran(history, start, tokens, states)
+                except Exception as error:
+                    self._failed(drafter, error)
 
     def missing(self, history: History) -> int:
         """How many tokens of a history they have to run before all can propose any."""

@@ -19,9 +19,9 @@ from ...sampling import Sampler
 from ..history import History
 from ..kv import KV, Device, Fed, Footprint, Later, LayerCache
 from ..request.request import Request
+from .drafts import Policy
 from .guess import Guess
 from .model import SHARED, ModelledDrafter
-from .policy import Policy
 from .predictor import Predictor
 
 BEHIND = 64  # tokens that ran without a draft, after which the predictor reads their states
@@ -90,30 +90,30 @@ class HeadDrafter(ModelledDrafter):
         self._exact = 0  # entries that were made of the trunk's states
         self._states: list[States] = []  # without gaps
         self._moment = 0
+        self._ran: list[tuple[int, States]] = []  # since then, with the history's moments
+        self._unread = 0  # tokens of these
 
     def propose(self, request: Request, count: int) -> Guess | None:
+        self._follow(request.history)
         known = self._states[-1].end if self._states else 0
         return super().propose(request, count) if known >= len(request.history) - 1 else None
 
     def ran(self, history: History, start: int, tokens: Sequence[Fed], states: mx.array) -> None:
-        self._follow(history)
-        self._cut(start)
-        if self._states and self._states[-1].end < start:
-            self._states.clear()
-        new = States(start, start + len(tokens), tokens, states)
-        self._states.append(new)
-        end = min(new.end, len(history) - 1)
-        if end - self._base - self._kv.length >= BEHIND:
+        self._ran.append((history.moment, States(start, start + len(tokens), tokens, states)))
+        self._unread += len(tokens)
+        if self._unread >= BEHIND:
             self._read(history)
             self._kv.submit()
 
     def restart(self) -> None:
         self._begin(History(), 0)
         self._states.clear()
+        self._ran.clear()
 
     @property
     def nbytes(self) -> int:
-        return self._kv.nbytes + sum([each.array.nbytes for each in self._states])
+        states = [*self._states, *[each for _, each in self._ran]]
+        return self._kv.nbytes + sum([each.array.nbytes for each in states])
 
     def nbytes_at(self, length: int) -> int:
         return self._footprint.alone(length)
@@ -157,7 +157,7 @@ class HeadDrafter(ModelledDrafter):
         return logits
 
     def _follow(self, history: History) -> None:
-        """Forget what was taken back since the last time, and note what has come."""
+        """Forget what was taken back since the last time, and note what has come and run."""
         if self._moment != history.moment:
             low, self._moment = history.low_since(self._moment), history.moment
             if self._states and low < self._states[0].start:
@@ -166,6 +166,15 @@ class HeadDrafter(ModelledDrafter):
                 self._begin(history, 0)
             self._own.cut(low - self._base)
         self._own += history[self._base + len(self._own) :]
+        for moment, new in self._ran:
+            self._cut(new.start)
+            if self._states and self._states[-1].end < new.start:
+                self._states.clear()
+            self._states.append(new)
+            if history.low_since(moment) < self._states[0].start:
+                self._states.clear()
+        self._ran.clear()
+        self._unread = 0
 
     def _begin(self, history: History, base: int) -> None:
         """Hold no entries, and have them begin with this token."""

@@ -16,9 +16,8 @@ from ...tokens import Token
 from ..history import History
 from ..request.leads import free_draws
 from ..request.request import Request
-from .drafts import Drafter
+from .drafts import Drafter, Policy
 from .guess import Guess
-from .policy import Policy
 
 RUN = 3  # tokens that have to be the same
 MOST = 1 << 16  # tokens of an owner's texts that are remembered: some 9 MB at most
@@ -165,26 +164,27 @@ class Lookup(Drafter):
         # Other filters may have to be fed the whole text to verify it
         if constraint is None or is_grammar or constraint.rewinds:
             self._follow(history)
-            run, eos = self._look_up(), request.vocabulary.eos
-            if self._stood < self._patience:
-                run = ()
-            if not eos.isdisjoint(run):
-                run = run[: min(run.index(end) for end in eos if end in run)]
-            if run and constraint is not None and is_grammar:
-                run = run[: constraint.validate(run)]
+            if self._copied is not None and self._stood >= self._patience:
+                run, eos = self._copy(), request.vocabulary.eos
+                if not eos.isdisjoint(run):
+                    run = run[: min(run.index(end) for end in eos if end in run)]
+                if run and constraint is not None and is_grammar:
+                    run = run[: constraint.validate(run)]
         self._found = at, run
         return run
 
     def _follow(self, history: History) -> None:
-        """Note what was taken back of the history since the last time, and what has come."""
-        own, known = self._own, 0
-        if self._moment >= 0:
-            known = min(len(own.tokens), history.low_since(self._moment))
-        self._moment = history.moment
+        """Note what was taken back of the history since the last time, and what has come; then find
+        where the last tokens were last, unless a place is followed."""
+        own = self._own
+        known = len(own.tokens)
+        if self._moment != history.moment:
+            if known and (low := history.low_since(self._moment)) < known:
+                known = low
+                own.cut(known)
+                self._copied = None
+            self._moment = history.moment
         new = history[known:]
-        if known < len(own.tokens):
-            own.cut(known)
-            self._copied = None
         own.extend(new)  # before it is compared, as a short turn goes on into itself
         if self._copied is not None and new:
             places, at = self._copied
@@ -193,21 +193,18 @@ class Lookup(Drafter):
             self._stood += len(new)
         if self._copied is None:
             self._stood = 0
-
-    def _look_up(self) -> list[Token]:
-        """What followed the last tokens where they were last."""
-        own = self._own
-        if self._copied is None:
             for places in (own, *self._texts.generations):
                 if (at := places.latest.get(own.last, NOTHING)) >= 0:
                     self._copied = places, at
                     break
-            else:
-                return []
+
+    def _copy(self) -> list[Token]:
+        """What comes at the place that is followed."""
+        assert self._copied is not None
         places, at = self._copied
         run = places.tokens[at : at + self.most + 1]
         if NOTHING in run:
             run = run[: run.index(NOTHING)]
-        if run and places is own and at + len(run) == len(own.tokens):  # the text goes round
-            run = (run * (self.most // len(run) + 1))[: self.most + 1]
+        if run and places is self._own and at + len(run) == len(places.tokens):
+            run = (run * (self.most // len(run) + 1))[: self.most + 1]  # the text goes round
         return run

@@ -22,9 +22,8 @@ from ..prefix.ends import LEAST
 from ..prefix.store import BlockStore
 from ..request.leads import free_draws
 from ..request.request import Request
-from .drafts import Drafter
+from .drafts import Drafter, Policy
 from .guess import Guess, walk
-from .policy import Policy
 
 SHARED = ("_device", "_sampler", "policy")  # with forks
 LENGTH = 2.0  # tokens that are thought to stand at first

@@ -1,61 +1,91 @@
-"""Controllers: the order of what they ask for, what they are told, and what comes out."""
+"""Controllers and their branches: what ``test_control_laws`` cannot tell."""
 
 from __future__ import annotations
 
+import copy
+import gc
+from collections.abc import Sequence
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
 import mlxgen
-from mlxgen import Branch, DeadEndError, FilterError, OptionError, Splice
+from mlxgen import (
+    Branch,
+    Chunk,
+    Control,
+    DeadEndError,
+    FilterError,
+    LanguageModel,
+    Limits,
+    OptionError,
+    QueueFullError,
+    Splice,
+    StateError,
+    Wait,
+)
 from mlxgen.tokens import Token
-from tests.fakes.controllers import Call, Recited, Told, alphabet, anything, finish
+from tests.fakes import alphabet_tokenizer
+from tests.fakes.architectures import cache_kinds
+from tests.fakes.controllers import Call, Recited, Told, alphabet, anything, check_integrity, finish
 from tests.fakes.speaking import END, PROMPT, Speaker, reciter
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 4}, "ok": {"type": "boolean"}},
-    "required": ["name", "ok"],
-    "additionalProperties": False,
-}
+LONG = [t % 96 for t in range(500)]
 
 
-def test_what_is_not_a_controller_is_refused_before_anything_runs() -> None:
-    wrong: Any
-    for wrong in (3, object(), lambda: None):
-        with pytest.raises(OptionError, match="controller: expected a controller"):
-            alphabet().lm.control(PROMPT, wrong)
+class Tree:
+    """Forks ``widths[i]`` ways after its i-th token, then samples."""
+
+    def __init__(self, size: int, widths: Sequence[int]) -> None:
+        self.size, self.widths, self.calls = size, list(widths), 0
+
+    def mid_process(
+        self, branch_idx: int, last_backtrack: int, last_append: Sequence[Token]
+    ) -> list[Branch]:
+        self.calls += 1
+        return [Branch(sample_mask=range(self.size))] * (self.widths.pop(0) if self.widths else 1)
 
 
-# ---- nothing restricted
+@pytest.fixture(scope="module")
+def llama() -> LanguageModel:
+    model, make_cache = cache_kinds()["plain"]()
+    lm = LanguageModel(model, alphabet_tokenizer())
+    lm.runtime.make_cache = make_cache  # type: ignore[method-assign]
+    assert lm.runtime.batches
+    return lm
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"stop": "ef"},
-        {"stop": ["zz", "g"], "max_tokens": 5},
-        {"temperature": 1.0, "seed": 3, "top_k": 5},
-        {"filters": mlxgen.JsonSchema(SCHEMA)},
-        {"filters": mlxgen.Choice(["yes"])},
-        {"top_logprobs": 2, "repetition_penalty": 1.5},
-        {"ignore_eos": True, "max_tokens": 20},
-        {"min_tokens": 14},
-        {"hold_tokens": 3},
-    ],
-    ids=lambda options: " ".join(options),
-)
-def test_a_controller_that_allows_everything_gives_the_plain_text(options: dict[str, Any]) -> None:
+# ---- nothing restricted --------------------------------------------------------------------------
+
+SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+PLAIN: list[dict[str, Any]] = [
+    {},
+    {"stop": "ef"},
+    {"stop": ["zz", "g"], "max_tokens": 5},
+    {"temperature": 1.0, "seed": 3, "top_k": 5},
+    {"filters": mlxgen.JsonSchema(SCHEMA)},
+    {"filters": mlxgen.Choice(["yes"])},
+    {"top_logprobs": 2, "top_candidates": 2, "repetition_penalty": 1.5},
+    {"ignore_eos": True, "max_tokens": 20},
+    {"min_tokens": 14},
+    {"hold_tokens": 3},
+    {"hooks": [], "banned": [], "heal": False, "allow_retract": True, "draft": "off", "prefix": ()},
+]
+
+
+def test_a_controller_that_allows_everything_gives_the_plain_text() -> None:
     speaker = alphabet()
-    plain = speaker.lm.generate(PROMPT, **options)
-    run = speaker.lm.control(PROMPT, Recited([anything(speaker)]), **options)
-    assert finish(run) == {(): plain.text}
-    result = run.results[()]
-    assert (result.tokens, result.finish_reason) == (plain.tokens, plain.finish_reason)
-    assert result.stop == plain.stop
-    assert [c.top for c in result.chunks] == [c.top for c in plain.chunks]
-    assert result.usage.forced_tokens == plain.usage.forced_tokens
+    for options in PLAIN:
+        plain = speaker.lm.generate(PROMPT, **{**options, "allow_retract": None})
+        run = speaker.lm.control(PROMPT, Recited([anything(speaker)]), **options)
+        assert finish(run) == {(): plain.text}
+        result = run.results[()]
+        assert (result.tokens, result.finish_reason) == (plain.tokens, plain.finish_reason)
+        assert result.stop == plain.stop
+        assert [c.top for c in result.chunks] == [c.top for c in plain.chunks]
+        assert [c.candidates for c in result.chunks] == [c.candidates for c in plain.chunks]
+        assert result.usage.forced_tokens == plain.usage.forced_tokens
 
 
 def test_the_controller_decides_while_the_pass_behind_its_token_runs() -> None:
@@ -71,28 +101,21 @@ def test_the_controller_decides_while_the_pass_behind_its_token_runs() -> None:
     assert fed == [False, *[True] * 5]  # the first is out before anything else is submitted
 
 
-# ---- masks, runs, splices, backtracks
+# ---- runs, splices, temperatures, the prompt -----------------------------------------------------
 
 
-def test_a_forced_run_is_appended_without_sampling_in_one_pass() -> None:
+def test_a_run_goes_through_the_model_in_one_pass_with_what_was_sampled_before_it() -> None:
     speaker = reciter("abcdefgh")
     controller = Recited([Branch(ff_tokens=[list(b"XYZ")])], [anything(speaker)], [])
     run = speaker.lm.control(PROMPT, controller)
     speaker.model.forget()
     assert finish(run) == {(): "XYZd"}
-    assert controller.calls == [Call(0, 0, []), Call(0, 0, list(b"XYZ")), Call(0, 0, [ord("d")])]
     assert speaker.model.fed[0] == [*PROMPT, *b"XYZ"]
     result = run.results[()]
     assert [c.forced for c in result.chunks if c.token is not None] == [True, True, True, False]
     assert result.usage.forced_tokens == 3
-
-
-def test_run_and_sampled_token_go_through_the_model_together() -> None:
-    speaker = reciter("abcdef")
-    controller = Recited(
-        [Branch(sample_mask=list(b"a"), ff_tokens=[list(b"aXY")])], [anything(speaker)]
-    )
-    run = speaker.lm.control(PROMPT, controller, max_tokens=4)
+    sampled = Branch(sample_mask=list(b"a"), ff_tokens=[list(b"aXY")])
+    run = speaker.lm.control(PROMPT, Recited([sampled], [anything(speaker)]), max_tokens=4)
     speaker.model.forget()
     finish(run)
     assert speaker.model.fed == [PROMPT, list(b"aXY")]
@@ -100,38 +123,31 @@ def test_run_and_sampled_token_go_through_the_model_together() -> None:
 
 def test_a_splice_replaces_the_sampled_token_before_anybody_sees_it() -> None:
     speaker = reciter(["a", END, "c"])
-    swap = Splice([speaker.end], 1, list(b"xy"))
-    controller = Recited([anything(speaker, splices=[swap])])
+    controller = Recited([anything(speaker, splices=[Splice([speaker.end], 1, list(b"xy"))])])
     run = speaker.lm.control(PROMPT, controller, max_tokens=3)
     assert finish(run) == {(): "axy"}
     assert controller.calls == [Call(0, 0, []), Call(0, 0, [ord("a")])]
     assert run.results[()].usage.redraws == 1
 
 
-def test_a_splice_that_only_removes_draws_the_position_again() -> None:
+def test_a_splice_that_only_removes_draws_the_position_again_from_the_same_logits() -> None:
     speaker = alphabet()
-    controller = Recited(
-        [anything(speaker, splices=[Splice((), 1)])], [Branch(sample_mask=[ord("q")])], []
+    again = anything(speaker, splices=[Splice((), 1)])
+    run = speaker.lm.control(
+        PROMPT, Recited([again], [Branch(sample_mask=[ord("q")])], []), temperature=1.0, seed=1
     )
-    run = speaker.lm.control(PROMPT, controller, temperature=1.0, seed=1)
     speaker.model.forget()
     assert finish(run) == {(): "q"}
-    assert controller.calls[1] == Call(0, 0, [])
     assert run.results[()].chunks[0].attempts == 1
-    assert speaker.model.passes <= 3  # the same logits serve twice
+    assert speaker.model.passes <= 3
 
 
 def test_a_temperature_holds_for_one_draw() -> None:
     speaker = Speaker([], lambda self, generated: {ord("a"): 1.0, ord("b"): 0.9})
     warm, cold = anything(speaker, temperature=5.0), anything(speaker)
-    controller = Recited(*[[warm], [cold]] * 30, [])
-    run = speaker.lm.control(PROMPT, controller, seed=5, max_tokens=60)
+    run = speaker.lm.control(PROMPT, Recited(*[[warm], [cold]] * 30, []), seed=5, max_tokens=60)
     text = finish(run)[()]
-    assert set(text[1::2]) == {"a"}
-    assert set(text[::2]) != {"a"}
-
-
-# ---- the prompt
+    assert set(text[1::2]) == {"a"} and set(text[::2]) != {"a"}
 
 
 @pytest.mark.parametrize(
@@ -139,40 +155,25 @@ def test_a_temperature_holds_for_one_draw() -> None:
 )
 def test_a_backtrack_may_reach_into_the_prompt(options: dict[str, Any]) -> None:
     def say(self: Speaker, history: list[Token]) -> list[Token]:
-        start = sum(history) % 26
-        return [97 + (start + i) % 26 for i in range(26)]
+        return [97 + (sum(history) + i) % 26 for i in range(26)]
 
-    speaker = Speaker([], say, prompt_length=0)
-    prompt = list(b"hello there")
-    controller = Recited(
-        [anything(speaker)], [anything(speaker)], [Branch(5, list(b"xyz"))], [anything(speaker)]
+    speaker, prompt = Speaker([], say, prompt_length=0), list(b"hello there")
+    free = [anything(speaker)]
+    run = speaker.lm.control(
+        prompt, Recited(free, free, [Branch(5, list(b"xyz"))], free), max_tokens=6, **options
     )
-    run = speaker.lm.control(prompt, controller, max_tokens=6, **options)
     finish(run)
-    assert controller.calls[3].last_backtrack == 5
-    (first,) = controller.calls[3].last_append
-    shorter = prompt[:-3]
     result = run.results[()]
-    assert result.tokens[0] == first and len(result.tokens) == 6
-    assert result.usage.prompt_tokens == len(shorter)
-    assert run.results[()].text == speaker.vocabulary.decode(result.tokens)
-    plain = speaker.lm.control(
-        shorter,
-        Recited([Branch(sample_mask=list(b"xyz"))], [anything(speaker)]),
-        max_tokens=6,
-        **options,
-    )
+    assert result.usage.prompt_tokens == len(prompt) - 3 and len(result.tokens) == 6
+    first = [Branch(sample_mask=list(b"xyz"))]
+    plain = speaker.lm.control(prompt[:-3], Recited(first, free), max_tokens=6, **options)
     finish(plain)
-    assert plain.results[()].tokens == result.tokens
+    assert plain.results[()].tokens == result.tokens and plain.text() == result.text
+    whole = Recited([Branch(1, None, [list(b"##")])], [])
+    assert finish(speaker.lm.control(PROMPT, whole)) == {(): "##"}
 
 
-def test_a_whole_prompt_may_be_replaced() -> None:
-    speaker = reciter("abc", prompt_length=2)
-    controller = Recited([Branch(1, None, [list(b"##")])], [anything(speaker)])
-    assert finish(speaker.lm.control(PROMPT, controller)) == {(): "##abc"}
-
-
-# ---- filters
+# ---- filters -------------------------------------------------------------------------------------
 
 
 def test_filters_and_masks_are_intersected() -> None:
@@ -183,29 +184,335 @@ def test_filters_and_masks_are_intersected() -> None:
     assert run.results[()].finish_reason == "filter"
 
 
-def test_a_mask_that_the_filters_leave_nothing_of_ends_the_branch_with_its_name() -> None:
-    speaker = alphabet()
-    controller = Recited([Branch(sample_mask=list(b"xyz"))])
-    run = speaker.lm.control(PROMPT, controller, filters=mlxgen.Regex("[0-9]{3}"))
-    with pytest.raises(DeadEndError, match="the controller's mask") as caught:
-        finish(run)
-    assert caught.value.__notes__ == ["in branch ()"]
-    assert run.errors == {(): caught.value}
-
-
-def test_what_filters_force_at_the_start_is_reported_first() -> None:
+def test_what_filters_force_is_reported_before_anything_is_asked() -> None:
     speaker = alphabet()
     controller = Recited([anything(speaker)])
-    run = speaker.lm.control(PROMPT, controller, filters=mlxgen.Regex("start: (a|b)"))
-    assert finish(run) == {(): "start: a"}
-    assert controller.calls == [Call(0, 0, list(b"start: "))]
+    run = speaker.lm.control(PROMPT, controller, filters=mlxgen.Regex("start: (a|b)(xyz|)"))
+    assert finish(run)[()].startswith("start: a")
+    assert controller.calls[0] == Call(0, 0, list(b"start: "))
 
 
-def test_a_run_that_the_filters_do_not_allow_ends_the_branch() -> None:
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Branch(sample_mask=list(b"xyz")), DeadEndError),
+        (Branch(ff_tokens=[list(b"12x")]), FilterError),
+        (Branch(9, [1]), OptionError),
+        (Branch(), OptionError),
+    ],
+)
+def test_what_cannot_be_done_ends_the_branch_with_its_name(answer: Branch, error: Any) -> None:
     speaker = alphabet()
-    run = speaker.lm.control(
-        PROMPT, Recited([Branch(ff_tokens=[list(b"12x")])]), filters=mlxgen.Regex("[0-9]+")
-    )
-    with pytest.raises(FilterError):
+    run = speaker.lm.control(PROMPT, Recited([answer]), filters=mlxgen.Regex("[0-9]{3}"))
+    with pytest.raises(error) as caught:
         finish(run)
-    assert run.results[()].finish_reason is None
+    assert caught.value.__notes__ == ["in branch ()"] and run.errors == {(): caught.value}
+    assert run.results[()].finish_reason is None and run.branches == ()
+    assert list(run) == [] and run.stats.kv_bytes == 0
+
+
+# ---- ends, errors, and who is told ---------------------------------------------------------------
+
+
+def test_what_makes_no_sense_is_refused_before_anything_runs() -> None:
+    speaker = reciter("abc")
+    wrong: Any
+    for wrong in (3, object(), lambda: None):
+        with pytest.raises(OptionError) as error:
+            speaker.lm.control(PROMPT, wrong)
+        assert error.value.field == "controller"
+    options: list[dict[str, Any]] = [
+        {"hooks": print},
+        {"banned": "x"},
+        {"close_json": True, "filters": mlxgen.JsonObject()},
+        {"prefix": [1]},
+        {"max_resample": 3},
+        {"allow_retract": False},
+    ]
+    for each in options:
+        with pytest.raises(OptionError, match="controller") as error:
+            speaker.lm.control(PROMPT, Recited([]), **each)
+        assert error.value.field == next(iter(each))
+    assert speaker.model.passes == 0
+
+
+def test_an_empty_list_stops_without_a_pass() -> None:
+    speaker = reciter("abc")
+    assert finish(speaker.lm.control(PROMPT, Recited([]))) == {(): ""}
+    assert speaker.model.passes == 0
+
+
+def test_a_controller_that_gets_no_further_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlxgen.engine.control.IDLE_CALLS", 200)
+    woken = Wait("nothing")
+    woken.wake()
+    for answer in ([Branch(ff_tokens=[[]])], [Branch(1, None, [[1]])], woken):
+        with pytest.raises(StateError, match="neither sampled a token"):
+            finish(reciter("abc").lm.control(PROMPT, Recited(answer)))
+
+
+class Watching(Recited):
+    """Is shown its chunks and told its end."""
+
+    def __init__(self, *answers: Any) -> None:
+        super().__init__(*answers)
+        self.seen: list[Chunk] = []
+        self.over: list[tuple[Any, Any]] = []
+
+    def mid_process(
+        self, branch_idx: int, last_backtrack: int, last_append: Sequence[Token]
+    ) -> Any:
+        seen = [chunk.token for chunk in self.seen]
+        assert seen[len(seen) - len(last_append) :] == list(last_append)
+        return super().mid_process(branch_idx, last_backtrack, last_append)
+
+    def observe(self, chunk: Chunk) -> None:
+        self.seen.append(chunk)
+
+    def ended(self, reason: Any, error: Any) -> None:
+        self.over.append((reason, error))
+
+
+def test_a_controller_sees_its_chunks_before_it_is_asked_and_is_told_its_end() -> None:
+    speaker = alphabet()
+    controller = Watching([anything(speaker)])
+    finish(speaker.lm.control(PROMPT, controller, max_tokens=3, top_logprobs=2))
+    assert [c.token for c in controller.seen] == list(b"ab")
+    assert all(c.logprob is not None and len(c.top) == 2 for c in controller.seen)
+    assert controller.over == [("length", None)]
+    wrong = Watching([Branch()])
+    with pytest.raises(OptionError) as caught:
+        finish(speaker.lm.control(PROMPT, wrong))
+    assert wrong.over == [(None, caught.value)]
+    left = Watching([anything(speaker)])
+    run = speaker.lm.control(PROMPT, left)
+    next(run)
+    run.leave(())
+    assert left.over == [("cancelled", None)]
+
+
+def test_a_controller_that_fails_when_it_is_told_its_end_is_an_error_of_its_branch() -> None:
+    class Bad(Recited):
+        def ended(self, reason: Any, error: Any) -> None:
+            raise KeyError("ended")
+
+    run = reciter("abc").lm.control(PROMPT, Bad([]))
+    with pytest.raises(KeyError):
+        finish(run)
+    assert list(run.errors) == [()] and run.results[()].finish_reason == "stop"
+
+
+def test_closing_ends_everything_and_a_second_call_does_nothing() -> None:
+    speaker = reciter("abcdef")
+    with speaker.lm.control(PROMPT, Recited([anything(speaker)])) as run:
+        next(run)
+        next(run)
+    assert run.results[()].finish_reason == "cancelled" and run.results[()].text == "ab"
+    assert list(run) == [] and run.stats.kv_bytes == 0
+    run.close()
+
+
+# ---- forks ---------------------------------------------------------------------------------------
+
+
+def test_the_branches_of_a_fork_may_begin_with_different_backtracks() -> None:
+    speaker = reciter("abcdefgh")
+    fork = [Branch(1, None, [list(b"X")]), Branch(3, None, [[]]), Branch(0, None, [list(b"YY")])]
+    run = speaker.lm.control(PROMPT, Recited(*[[anything(speaker)]] * 3, fork, []))
+    assert finish(run) == {(): "abX", (1,): "", (2,): "abcYY"}
+    assert [run.results[name].usage.forked_tokens for name in ((), (1,), (2,))] == [0, 0, 3]
+
+
+def test_forks_draw_from_seeds_of_their_own() -> None:
+    speaker = Speaker([], lambda self, generated: {97 + i: 1.0 for i in range(26)})
+    options: dict[str, Any] = {"temperature": 1.0, "seed": 1, "max_tokens": 8}
+    texts, again = (
+        finish(speaker.lm.control(PROMPT, Tree(speaker.lm.vocab_size, [4]), **options))
+        for _ in range(2)
+    )
+    assert len(set(texts.values())) == 4 and again == texts
+    assert texts[()] == speaker.lm.generate(PROMPT, **options).text
+
+
+def test_copies_share_a_model_and_what_cannot_be_copied_says_so() -> None:
+    class Stuck(Recited):
+        fork = None  # type: ignore[assignment]
+
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise TypeError("cannot pickle this")
+
+    speaker = reciter("abc")
+    assert copy.deepcopy([speaker.lm])[0] is speaker.lm
+    with pytest.raises(StateError, match=r"Stuck cannot be copied .* fork method"):
+        finish(speaker.lm.control(PROMPT, Stuck([anything(speaker)] * 2)))
+
+
+def test_what_is_wrong_with_a_fork_forks_nothing() -> None:
+    speaker = reciter("abc")
+    run = speaker.lm.control(PROMPT, Recited([anything(speaker), Branch()]))
+    with pytest.raises(OptionError) as error:
+        finish(run)
+    assert error.value.field == "branches[1].ff_tokens" and list(run.results) == [()]
+    limits = Limits(max_batch=2, max_queue=1)
+    run = speaker.lm.control(PROMPT, Tree(speaker.lm.vocab_size, [1, 6]), limits=limits)  # type: ignore[arg-type]
+    with pytest.raises(QueueFullError):
+        finish(run)
+
+
+def test_an_error_in_one_branch_ends_that_branch_and_no_other() -> None:
+    class Fragile(Tree):
+        def mid_process(self, branch_idx: int, *rest: Any) -> list[Branch]:
+            if branch_idx == 1 and self.calls == 3:
+                raise ZeroDivisionError("on purpose")
+            return super().mid_process(branch_idx, *rest)
+
+    lm = reciter("abcdef").lm
+    run = lm.control(PROMPT, Fragile(lm.vocab_size, [3]), max_tokens=5)
+    with pytest.raises(ZeroDivisionError) as error:
+        finish(run)
+    assert error.value.__notes__ == ["in branch (1,)"]
+    list(run)
+    assert list(run.errors) == [(1,)] and run.results[(1,)].finish_reason is None
+    assert {b: r.text for b, r in run.results.items()} == {(): "abcde", (1,): "abc", (2,): "abcde"}
+
+
+def test_a_pass_has_a_row_for_each_branch_and_the_common_text_runs_once() -> None:
+    speaker = reciter("", prompt_length=0)
+    run = [ord("a") + i % 26 for i in range(200)]
+    free = anything(speaker)
+    control = speaker.lm.control(
+        PROMPT, Recited([Branch(ff_tokens=[run])], [free] * 4, [free]), max_tokens=206
+    )
+    next(control)
+    speaker.model.forget()
+    finish(control)
+    assert sum(len(row) for rows in speaker.model.rows for row in rows) < 220
+    assert {len(result.tokens) for result in control.results.values()} == {201}
+    speaker = reciter("abcdefgh")
+    control = speaker.lm.control(PROMPT, Tree(speaker.lm.vocab_size, [1, 4]), max_tokens=6)  # type: ignore[arg-type]
+    speaker.model.forget()
+    finish(control)
+    widths = [len(rows) for rows in speaker.model.rows]
+    alone = widths.index(4)
+    assert widths[:alone] == [1] * alone and 1 <= alone <= 2 and set(widths[alone:]) == {4}
+
+
+def test_a_fork_of_8_holds_the_common_kv_once_until_it_is_written(llama: LanguageModel) -> None:
+    run = llama.control(LONG, Tree(96, [1, 1, 8, 1]), max_tokens=6)
+    next(run)
+    next(run)
+    held = run.stats.kv_bytes
+    gc.collect()
+    before = mx.get_active_memory()
+    run._decide()
+    assert len(run.branches) == 8 and mx.get_active_memory() - before < held / 4
+    finish(run)
+    gc.collect()
+    assert mx.get_active_memory() - before < held
+
+
+def test_leaving_a_branch_frees_its_row_and_leaves_the_others_alone(llama: LanguageModel) -> None:
+    run = llama.control(LONG, Tree(96, [8]), max_tokens=100)
+    for _ in range(16):
+        next(run)
+    held = run.stats.kv_bytes
+    assert run.stats.running == 8
+    for branch in ((3,), (1,), (), (3,), (7,), (6,), (5,), (4,)):
+        run.leave(branch)
+    assert run.branches == ((2,),)
+    assert run.stats.running == 1 and run.stats.kv_bytes <= held / 2
+    assert {branch for branch, _ in run} == {(2,)}
+    assert run.results[(2,)].finish_reason == "length"
+    assert run.results[(1,)].finish_reason == "cancelled" and len(run.results[(1,)].tokens) == 2
+    with pytest.raises(OptionError) as error:
+        run.leave((9,))
+    assert error.value.field == "branch"
+
+
+# ---- waiting, and too little room ----------------------------------------------------------------
+
+
+class Meeting:
+    """Two branches: the root waits until its fork has said enough."""
+
+    def __init__(self, size: int, waits: list[Wait], both: bool = False) -> None:
+        self.size, self.waits, self.both, self.calls = size, waits, both, 0
+
+    def fork(self) -> Meeting:
+        twin = Meeting(self.size, self.waits, self.both)
+        twin.calls = self.calls
+        return twin
+
+    def mid_process(
+        self, branch_idx: int, last_backtrack: int, last_append: Sequence[Token]
+    ) -> list[Branch] | Wait:
+        self.calls += 1
+        if self.calls == 2:
+            return [Branch(ff_tokens=[[]])] * 2
+        if self.calls == 3 and (branch_idx == 0 or self.both):
+            self.waits.append(Wait(f"a word from the other of {branch_idx}"))
+            return self.waits[-1]
+        if branch_idx == 1 and self.calls == 6:
+            self.waits[0].wake()
+        return [Branch(sample_mask=range(self.size))]
+
+
+def meeting(waits: list[Wait], both: bool = False) -> Control[Any]:
+    lm = reciter("abcdef").lm
+    return lm.control(PROMPT, Meeting(lm.vocab_size, waits, both), max_tokens=6)
+
+
+def test_a_branch_that_waits_is_not_asked_or_run_until_it_is_woken() -> None:
+    run = meeting([])
+    assert [branch for branch, _ in (next(run), next(run))] == [(), (1,)]
+    assert run.stats.running == run.stats.queued == 1
+    passes = run.stats.forward_passes
+    assert [branch for branch, _ in (next(run), next(run))] == [(1,), (1,)]
+    assert run.stats.forward_passes <= passes + 2
+    list(run)
+    assert {b: r.text for b, r in run.results.items()} == {(): "abcdef", (1,): "abcdef"}
+    waits: list[Wait] = []
+    run = meeting(waits)
+    assert [branch for branch, _ in (next(run), next(run))] == [(), (1,)]
+    waits[0].wake()  # the caller may, too
+    assert [branch for branch, _ in run] == [*[(1,), ()] * 4, (1,), ()]
+
+
+def test_a_branch_may_be_left_while_it_waits() -> None:
+    waits: list[Wait] = []
+    run = meeting(waits)
+    next(run), next(run)
+    run.leave(())
+    list(run)
+    waits[0].wake()
+    assert run.results[()].finish_reason == "cancelled" and run.results[(1,)].text == "abcdef"
+
+
+def test_where_all_wait_the_error_says_who_waits_for_what() -> None:
+    run = meeting([], both=True)
+    with pytest.raises(StateError, match="all branches wait") as caught:
+        finish(run)
+    assert "() for a word from the other of 0" in str(caught.value)
+    assert "(1,) for a word from the other of 1" in str(caught.value)
+    assert set(run.errors) == {(), (1,)} and run.branches == () and list(run) == []
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_branch_without_room_starts_again_later_and_nobody_can_tell(
+    llama: LanguageModel, waits: bool
+) -> None:
+    def told(most: int | None) -> tuple[dict[Any, Any], int]:
+        limits = None if most is None else Limits(max_bytes=most, keep_prefixes=False)
+        controller: Any = Meeting(96, []) if waits else Tree(96, [1, 3])
+        run = llama.control(
+            LONG[:200], controller, limits=limits, max_tokens=120, temperature=1.0, seed=3
+        )
+        for _ in run:
+            check_integrity(run)
+        return {
+            branch: result.tokens for branch, result in run.results.items()
+        }, run.stats.preempted
+
+    free, none = told(None)
+    tight, some = told(900_000 if waits else 1_200_000)
+    assert free == tight and none == 0 and some > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,9 +34,7 @@ def pulled_in_turn(streams: list[mlxgen.Stream]) -> None:
 
 def seen(chunk: mlxgen.Chunk | None) -> Any:
     """What a reader sees of a chunk; whether it was drafted depends on the time of passes."""
-    if chunk is None:
-        return None
-    return chunk.index, chunk.token, chunk.text, chunk.retract, chunk.attempts, chunk.finish_reason
+    return chunk and (chunk.index, chunk.token, chunk.text, chunk.retract, chunk.finish_reason)
 
 
 def told(lm: LanguageModel, prompt: list[Token], number: int, **options: Any) -> list[Any]:
@@ -67,33 +66,37 @@ def told(lm: LanguageModel, prompt: list[Token], number: int, **options: Any) ->
     return [*said, *[(each.text, each.tokens, each.finish_reason) for each in streams]]
 
 
+def in_both_ways(make: Callable[[], LanguageModel], number: int, **options: Any) -> list[Any]:
+    """What is told with shared passes, and without."""
+    said = []
+    for batches in (True, False):
+        lm = make()
+        lm.runtime.batches = lm.runtime.batches and batches
+        said.append(told(lm, [token % 96 for token in PROMPT], number, **options))
+    return said
+
+
 @pytest.mark.parametrize("seed", range(tries(60)))
 @pytest.mark.parametrize("kind", CACHES)
 def test_a_family_says_what_each_of_it_says_alone(seed: int, kind: str) -> None:
-    name = FORKED[seed % len(FORKED)]
-    options = {"max_tokens": 60, "seed": seed, "temperature": seed % 2, **OPTIONS[name]}
+    options = {"max_tokens": 60, "seed": seed, "temperature": seed % 2}
+    options |= OPTIONS[FORKED[seed % len(FORKED)]]
     options["draft"] = ("off", "ngram")[seed // 2 % 2]
-    said = []
-    for batches in (True, False):
-        lm = babbler(make_cache=CACHES[kind]).lm
-        lm.runtime.batches = batches
-        said.append(told(lm, PROMPT, seed, **options))
-    assert said[0] == said[1]
+    together, alone = in_both_ways(lambda: babbler(make_cache=CACHES[kind]).lm, seed, **options)
+    assert together == alone
 
 
 @pytest.mark.parametrize("seed", range(tries(8)))
 @pytest.mark.parametrize("kind", [kind for kind in cache_kinds() if kind != "concatenating"])
 def test_so_it_is_with_every_kind_of_cache(kind: str, seed: int) -> None:
-    options: dict[str, Any] = {"max_tokens": 40, "seed": seed, "temperature": 0.8}
-    said = []
-    for batches in (True, False):
+    def make() -> LanguageModel:
         model, make_cache = cache_kinds()[kind]()
-        lm = LanguageModel(model, alphabet_tokenizer())
+        lm = LanguageModel(model, alphabet_tokenizer(), draft="off")
         lm.runtime.make_cache = make_cache  # type: ignore[method-assign]
-        if not batches:
-            lm.runtime.batches = False
-        said.append(told(lm, [token % 96 for token in PROMPT], seed, draft="off", **options))
-    assert said[0] == said[1]
+        return lm
+
+    together, alone = in_both_ways(make, seed, max_tokens=40, seed=seed, temperature=0.8)
+    assert together == alone
 
 
 @pytest.mark.parametrize("recurrent", [False, True])

@@ -5,15 +5,16 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models import llama
 
 import mlxgen
 from mlxgen import LanguageModel, Session, StateError
 from tests.fakes import byte_level_tokenizer
+from tests.fakes.checkpoints import tiny_config, tiny_model
 from tests.fakes.controllers import Recited
 from tests.fakes.prefix_integrity import check_integrity
 from tests.fakes.speaking import PROMPT, reciter
@@ -50,18 +51,11 @@ def test_a_stream_belongs_to_the_thread_that_uses_it_first() -> None:
     speaker = reciter(WORDS)
     with speaker.lm.stream(PROMPT) as stream:
         assert next(stream).text == "one "
-        for call in (
-            lambda: next(stream),
-            lambda: stream.rewind(tokens=1),
-            stream.fork,
-            stream.keep,
-        ):
+        rewind = partial(stream.rewind, tokens=1)
+        for call in (partial(next, stream), rewind, stream.fork, stream.keep):
             refused(call)
-        assert elsewhere(lambda: (stream.text, len(stream.tokens), stream.finish_reason)) == (
-            "one ",
-            1,
-            None,
-        )
+        told = elsewhere(lambda: (stream.text, len(stream.tokens), stream.finish_reason))
+        assert told == ("one ", 1, None)
         twin = stream.fork()[0]
         refused(lambda: next(twin))
         assert "".join(chunk.text for chunk in stream) == "two three four five six "
@@ -105,24 +99,18 @@ def test_a_generator_that_another_thread_finalises_is_no_error() -> None:
     assert speaker.lm.generate(PROMPT).text == "".join(WORDS)
 
 
-def test_a_batch_belongs_to_a_thread_and_any_may_close_it() -> None:
-    speaker = reciter(WORDS)
-    batch = speaker.lm.batch([PROMPT, PROMPT])
-    next(batch)
-    refused(lambda: next(batch))
-    elsewhere(batch.close)
-    assert batch.busy
-    assert list(batch) == [] and not batch.busy
-
-
-def test_a_control_belongs_to_a_thread_and_any_may_close_it() -> None:
-    speaker = reciter(WORDS)
-    control = speaker.lm.control(PROMPT, Recited([mlxgen.Branch(sample_mask=list(b"xyz"))]))
-    next(control)
-    refused(lambda: next(control))
-    refused(lambda: control.leave(()))
-    elsewhere(control.close)
-    assert list(map(len, [control.branches, list(control), control.branches])) == [1, 0, 0]
+def test_a_batch_and_a_control_belong_to_a_thread_and_any_may_close_them() -> None:
+    lm = reciter(WORDS).lm
+    batch = lm.batch([PROMPT, PROMPT])
+    control = lm.control(PROMPT, Recited([mlxgen.Branch(sample_mask=list(b"xyz"))]))
+    for each in (batch, control):
+        next(each)
+        refused(partial(next, each))
+        elsewhere(each.close)
+    refused(partial(control.leave, ()))
+    assert batch.busy and control.branches == ((),)  # nothing has changed under whoever runs it
+    assert list(batch) == list(control) == []
+    assert not batch.busy and control.branches == ()
     assert control.results[()].finish_reason == "cancelled"
 
 
@@ -165,25 +153,10 @@ def test_several_threads_generate_with_one_model() -> None:
 
 
 def test_a_model_is_whole_before_another_thread_uses_it() -> None:
-    scaling = {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 64,
-    }
-    model = llama.Model(
-        llama.ModelArgs(
-            model_type="llama",
-            hidden_size=32,
-            num_hidden_layers=1,
-            intermediate_size=32,
-            num_attention_heads=2,
-            rms_norm_eps=1e-5,
-            vocab_size=300,
-            rope_scaling=scaling,
-        )
-    )
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
+    scaling |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+    tokenizer = byte_level_tokenizer()
+    model = tiny_model(tiny_config(len(tokenizer), rope_scaling=scaling))
     mx.eval(model.parameters())  # as mlx_lm.load does; the frequencies are no parameters
-    lm = LanguageModel(model, byte_level_tokenizer())
+    lm = LanguageModel(model, tokenizer)
     assert len(elsewhere(lambda: lm.generate([1, 2, 3], max_tokens=3, ignore_eos=True).tokens)) == 3

@@ -1,0 +1,155 @@
+"""Sampling options in generations: what is reported, and the same text however it is generated."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+import mlxgen
+from mlxgen import Chunk, PostSamplingResult, Regex, Session
+from mlxgen.engine import Options
+from mlxgen.sampling import Repetitions
+from tests.fakes.speaking import PROMPT, Speaker
+
+PROMPTS = ["Once upon a time", "The red fox", "On Monday"]
+FOXES = "the red fox and the red fox and the red fox and the"
+LONG: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True, "seed": 5}
+ADAPTIVE: dict[str, Any] = {**LONG, "temperature": 1.0, "min_p": 0.02, "adaptive_target": 0.4}
+DRY: dict[str, Any] = {**LONG, "dry_multiplier": 100.0}
+
+
+@pytest.fixture(scope="module")
+def lm() -> mlxgen.LanguageModel:
+    return mlxgen.load()
+
+
+# ---- what a token was drawn from -----------------------------------------------------------------
+
+A, B, C, D = b"abcd"
+ODDS = {A: 0.5, B: 0.25, C: 0.125, D: 0.125}
+
+
+def chancy() -> Speaker:
+    """Says any of four letters, with the same odds everywhere."""
+    logits = {token: math.log(odds) for token, odds in ODDS.items()}
+    return Speaker([], lambda self, generated: logits)
+
+
+def chunks_of(**options: Any) -> list[Chunk]:
+    return list(chancy().lm.stream(PROMPT, **{"max_tokens": 4, **options}))
+
+
+def test_candidates_are_those_that_can_be_drawn_and_top_the_models_own() -> None:
+    def no_b(result: PostSamplingResult) -> None:
+        result.resample, result.exclude = result.attempt == 0, [B]
+
+    given: list[tuple[dict[str, Any], list[tuple[int, float]]]] = [
+        ({"top_candidates": 2}, [(A, 0.5), (B, 0.25)]),
+        ({"top_candidates": 2, "filters": Regex("[bcd]{4}")}, [(B, 0.5), (C, 0.25)]),
+        ({"top_candidates": 128, "top_k": 2, "temperature": 0.5}, [(A, 0.8), (B, 0.2)]),
+        ({"top_candidates": 3, "hooks": no_b}, [(A, 2 / 3), (C, 1 / 6), (D, 1 / 6)]),
+        ({"top_candidates": 3, "banned": "a"}, [(B, 0.5), (C, 0.25), (D, 0.25)]),
+        ({}, []),
+    ]
+    for options, expected in given:
+        for temperature in (0.0, 1.0):
+            own = {"temperature": temperature, "seed": 1, "max_tokens": 1, **options}
+            (chunk,) = chunks_of(top_logprobs=2, **own)
+            assert [token for token, _ in chunk.candidates] == [token for token, _ in expected]
+            probs = [prob for _, prob in expected]
+            assert [each.prob for each in chunk.candidates] == pytest.approx(probs, abs=0.01)
+            assert [each.token for each in chunk.top] == [A, B]
+            logprobs = [math.log(0.5), math.log(0.25)]
+            assert [each.logprob for each in chunk.top] == pytest.approx(logprobs, abs=0.01)
+
+
+def test_a_token_that_was_not_drawn_stands_alone() -> None:
+    chunks = chunks_of(filters=Regex("xy[ab]"), top_candidates=5)
+    assert [chunk.forced for chunk in chunks] == [True, True, False]
+    assert [chunk.candidates for chunk in chunks[:2]] == [((ord("x"), 1.0),), ((ord("y"), 1.0),)]
+    assert [other.token for other in chunks[2].candidates] == [A, B]
+    speaker = chancy()
+    session = Session(speaker.tokenizer, top_candidates=2, vocab_size=speaker.lm.vocab_size)
+    assert session.push_token(D).candidates == ((D, 1.0),)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_batch_and_a_draft_report_what_one_alone_reports(temperature: float) -> None:
+    own = {**LONG, "top_candidates": 3, "max_tokens": 12, "temperature": temperature}
+    alone = [chunk.candidates for chunk in chunks_of(**own)]
+    each: list[Any] = [own, {"max_tokens": 12}, {**own, "top_candidates": 1, "top_k": 1}]
+    batch = chancy().lm.batch([PROMPT] * 3, each=each)
+    found = [chunk.candidates for index, chunk in batch if index == 0]
+    for report in (found, [chunk.candidates for chunk in chunks_of(**own, draft="ngram")]):
+        for mine, other in zip(report, alone, strict=True):
+            assert [each.token for each in mine] == [each.token for each in other]
+            assert [c.prob for c in mine] == pytest.approx([c.prob for c in other], abs=1e-4)
+
+
+# ---- adaptive-p, weak bans, DRY ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [ADAPTIVE, DRY, {**DRY, "temperature": 0.8}])
+def test_a_batch_drafts_and_reports_change_no_text(
+    lm: mlxgen.LanguageModel, options: dict[str, Any]
+) -> None:
+    alone = [lm.generate(prompt, draft="off", **options).text for prompt in PROMPTS]
+    assert [lm.generate(prompt, draft="ngram", **options).text for prompt in PROMPTS] == alone
+    assert [result.text for result in lm.batch(PROMPTS, **options).run()] == alone
+    told = [lm.generate(p, top_logprobs=2, top_candidates=3, **options).text for p in PROMPTS]
+    assert told == alone
+
+
+def test_the_tokens_have_the_probability_that_is_aimed_at(lm: mlxgen.LanguageModel) -> None:
+    found = {}
+    for target in (0.2, 0.9):
+        given = {**ADAPTIVE, "adaptive_target": target, "max_tokens": 120}
+        chunks = lm.generate(PROMPTS[0], top_logprobs=0, **given).chunks
+        probabilities = [math.exp(chunk.logprob) for chunk in chunks if chunk.logprob]
+        found[target] = sum(probabilities) / len(probabilities)
+    assert found[0.2] < found[0.9] - 0.1
+
+
+def test_forced_runs_count_for_nothing_however_they_are_appended(lm: mlxgen.LanguageModel) -> None:
+    spec = mlxgen.Regex("(the|a) (fox|cat|bear) and (the|a) (fox|cat|bear) sat on (a|the) mat")
+    options = {**ADAPTIVE, "min_p": 0, "filters": [spec], "ignore_eos": False}
+    texts = {lm.generate(PROMPTS[0], top_logprobs=top, **options).text for top in (None, 1)}
+    assert len(texts) == 1
+
+
+def test_a_weak_ban_lets_its_share_of_the_matches_stand(lm: mlxgen.LanguageModel) -> None:
+    def count(strength: float) -> int:
+        each: Any = [{"seed": seed} for seed in range(24)]
+        options: Any = {**LONG, "temperature": 1.0, "max_tokens": 60, "ban_strength": strength}
+        prompts = ["Tell me a story about a fox."] * 24
+        results = lm.batch(prompts, each=each, banned=[" the"], **options).run()
+        return sum(result.text.count(" the") for result in results)
+
+    never, some, always = count(0), count(0.5), count(1)
+    assert always == 0 and 0 < some < never
+
+
+def test_no_repetition_is_continued(lm: mlxgen.LanguageModel) -> None:
+    each: list[dict[str, Any]] = [
+        {},
+        {"temperature": 1.0},
+        {"draft": "ngram"},
+        {"dry_allowed_length": 1, "top_k": 40, "temperature": 0.7},
+        {"dry_penalty_last_n": 20, "dry_allowed_length": 1, "dry_sequence_breakers": []},
+        {"repetition_penalty": 1.1, "top_logprobs": 2},
+    ]
+    for options in each:
+        given = {**DRY, **options}
+        tokens, stopped = lm.generate(FOXES, **given).tokens, 0
+        history = lm.vocabulary.encode(FOXES)
+        repetitions = Repetitions(history, Options.of(given).sampling, lm.vocabulary.piece)
+        for token in tokens:
+            penalties = repetitions.penalties()
+            if penalties is not None:
+                stopped += 1
+                assert token not in penalties[0], lm.vocabulary.decode(history)
+            repetitions.advance(token)
+            history.append(token)
+        assert stopped and len(tokens) == 40

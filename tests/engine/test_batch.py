@@ -26,7 +26,6 @@ from mlxgen.engine.batch import Batch
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.errors import CapacityError
 from tests.fakes.speaking import PROMPT, Hall, Speaker, endless, letters, reciter
 
 SUMS = ["1 + 1 =", "The color of the sky", "def add(a, b):", "Hello", "x"]
@@ -302,33 +301,6 @@ def test_an_interrupt_loses_nothing_of_rows_that_begin_or_end_in_the_same_step()
     hall.scheduler.cancel(other)
     assert hall.scheduler.busy  # the end of the first is still to be told
     assert hall.finish()[0] == letters(3) and not hall.scheduler.busy
-
-
-def test_after_a_failure_of_the_model_all_rows_go_on_and_nobody_hears_of_it() -> None:
-    speaker = reciter(list("abcdef"))
-    assert speaker.lm.runtime.batches
-    script = speaker.model.script
-    calls: list[int] = []
-
-    def unsteady(history: tuple[int, ...]) -> Any:
-        if len(history) == 4 and not calls:
-            calls.append(1)
-            raise RuntimeError("the device is gone")
-        return script(history)
-
-    hall = Hall(speaker, keep_prefixes=False)
-    for _ in range(3):
-        hall.submit()
-    speaker.model.script = unsteady
-    assert hall.finish() == ["abcdef"] * 3
-
-
-def test_a_prompt_that_does_not_fit_fails_and_the_others_are_served() -> None:
-    limits = Limits(max_bytes=2 * 256 * 8)
-    batch = endless().lm.batch([PROMPT, [63] * 900, PROMPT], max_tokens=5, limits=limits)
-    (error,) = drain(batch)
-    assert isinstance(error, CapacityError)
-    assert [result and result.text for result in batch.results] == [letters(5), None, letters(5)]
 
 
 def test_jobs_that_differ_in_their_seed_alone_say_what_each_says_alone() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import mlx.core as mx
@@ -12,10 +12,12 @@ import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
 from mlxgen import LanguageModel, OptionError
+from mlxgen.engine.kv import KV
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.prompt import Prompt
 from mlxgen.engine.scheduling.scheduler import Scheduler
+from mlxgen.engine.step.handle import Handle
 from mlxgen.errors import CapacityError
 from mlxgen.images import plain
 from tests.fakes import byte_level_tokenizer
@@ -43,20 +45,13 @@ def tokens_of(lm: LanguageModel, prompt: Any) -> list[int]:
 
 def logits_of_mlx_lm(lm: LanguageModel, images: list[Any], text: str) -> tuple[list[int], Any]:
     """The ids and the last logits of mlx-lm's own way from messages to a model."""
-    assert lm.images is not None
-    messages = [
-        {
-            "role": "user",
-            "content": [*[{"type": "image"} for _ in images], {"type": "text", "text": text}],
-        }
-    ]
-    rendered = lm.tokenizer.apply_chat_template(
-        messages, tokenize=False, add_generation_prompt=True
-    )
     from mlx_lm.processors import load_processor
 
-    processor = load_processor(lm.model, dict(lm.config))
-    expanded, pixels = processor(rendered, images=images)
+    parts = [*[{"type": "image"} for _ in images], {"type": "text", "text": text}]
+    rendered = lm.tokenizer.apply_chat_template(
+        [{"role": "user", "content": parts}], tokenize=False, add_generation_prompt=True
+    )
+    expanded, pixels = load_processor(lm.model, dict(lm.config))(rendered, images=images)
     ids = lm.tokenizer.encode(expanded, add_special_tokens=False)
     embeddings = lm.model.embed_inputs(mx.array(ids), pixel_values=pixels or None)
     cache = make_prompt_cache(lm.model)
@@ -64,22 +59,16 @@ def logits_of_mlx_lm(lm: LanguageModel, images: list[Any], text: str) -> tuple[l
     return ids, logits[0, -1]
 
 
-# ---- what the model sees
-
-
 @pytest.mark.parametrize("seeds", [[1], [1, 2], []])
 def test_the_model_is_shown_what_mlx_lm_shows_it(lm: LanguageModel, seeds: list[int]) -> None:
     ids, wanted = logits_of_mlx_lm(lm, [picture(seed) for seed in seeds], "what is it?")
     ours = tokens_of(lm, asking(*map(png, seeds)))
     assert plain(ours) == ids
-    runner = lm.runtime.runner()
-    from mlxgen.engine.kv import KV
-
-    logits = KV(runner).run(ours)[-1]
+    logits = KV(lm.runtime.runner()).run(ours)[-1]
     np.testing.assert_allclose(np.array(logits), np.array(wanted), rtol=1e-4, atol=1e-4)
 
 
-# ---- every way of running is one
+# ---- every way of running is one -----------------------------------------------------------------
 
 
 def said_alone(lm: LanguageModel, *seeds: int, **options: Any) -> list[int]:
@@ -90,41 +79,66 @@ def said_alone(lm: LanguageModel, *seeds: int, **options: Any) -> list[int]:
 def test_a_batch_says_what_each_alone_would(lm: LanguageModel) -> None:
     crowd = [(1,), (2,), (3, 1), ()]
     alone = [said_alone(lm, *seeds) for seeds in crowd]
+    assert len(set(map(tuple, alone))) > 1
     lm.prefix_cache.clear()
     prompts = [asking(*map(png, seeds)) for seeds in crowd]
-    batch = lm.batch(prompts, limits=Limits(max_batch=4), **GREEDY)
-    found: dict[int, list[int]] = {}
-    for index, chunk in batch:
-        if chunk.token is not None:
-            found.setdefault(index, []).append(chunk.token)
-    assert [found[i] for i in range(len(crowd))] == alone
+    results = lm.batch(prompts, limits=Limits(max_batch=4), **GREEDY).run()
+    assert [list(result.tokens) for result in results] == alone
 
 
-@pytest.mark.parametrize("chunk", [3, 7, 16])
-def test_a_piece_of_the_prompt_may_end_inside_an_image(lm: LanguageModel, chunk: int) -> None:
-    expected = said_alone(lm, 1, 2)
-    lm.prefix_cache.clear()
-    hall = Scheduler(lm.runtime, Limits(prefill_chunk=chunk))
-    busy = hall.submit(lm.runtime.prepare("someone else", Options.of({**GREEDY, "max_tokens": 60})))
-    hall.step()
+def in_pieces(size: int) -> Callable[[LanguageModel], Handle]:
+    """The prompt beside another one, which may end inside an image."""
+
+    def run(lm: LanguageModel) -> Handle:
+        hall = Scheduler(lm.runtime, Limits(prefill_chunk=size))
+        hall.submit(lm.runtime.prepare("someone else", Options.of({**GREEDY, "max_tokens": 60})))
+        hall.step()
+        seen = hall.submit(lm.runtime.prepare(asking(png(1), png(2)), Options.of(GREEDY)))
+        while hall.busy:
+            hall.step()
+        return seen
+
+    return run
+
+
+def set_aside(lm: LanguageModel) -> Handle:
+    """What is run again sees the image again."""
+    hall = Scheduler(lm.runtime, Limits(max_batch=2))
     seen = hall.submit(lm.runtime.prepare(asking(png(1), png(2)), Options.of(GREEDY)))
+    for _ in range(4):
+        hall.step()
+    hall.set_aside(seen)
+    hall.resume(seen)
     while hall.busy:
         hall.step()
-    assert busy.request.position == 60
-    assert seen.request.tokens == expected
+    return seen
 
 
-def test_the_prefix_cache_knows_an_image_again_and_tells_it_from_others(lm: LanguageModel) -> None:
+@pytest.mark.parametrize("way", [in_pieces(3), in_pieces(7), in_pieces(16), set_aside])
+def test_a_scheduler_may_run_it_as_it_likes(
+    lm: LanguageModel, way: Callable[[LanguageModel], Handle]
+) -> None:
+    expected = said_alone(lm, 1, 2)
+    lm.prefix_cache.clear()
+    assert way(lm).request.tokens == expected
+
+
+def test_the_prefix_cache_knows_an_image_again_and_tells_it_from_others(
+    lm: LanguageModel, tmp_path: Any
+) -> None:
     alone = {seed: said_alone(lm, seed) for seed in (1, 2)}
     lm.prefix_cache.clear()
     list(lm.batch([asking(png(1), text="what was it before?")], **GREEDY))
     for seed in (1, 2):
-        with lm.stream(asking(png(seed)), **GREEDY) as stream:
-            assert [chunk.token for chunk in stream] == alone[seed]
+        assert list(lm.generate(asking(png(seed)), **GREEDY).tokens) == alone[seed]
     history = tokens_of(lm, asking(png(1), text="what was it before?"))
     first = next(i for i, token in enumerate(history) if token < 0)
     assert lm.prefix_cache.match(history) > first + 6
     assert lm.prefix_cache.match(tokens_of(lm, asking(png(3)))) <= first
+    saved = lm.save_prefix(asking(png(1)), tmp_path / "seen")
+    lm.prefix_cache.clear()
+    assert lm.load_prefix(tmp_path / "seen") == saved
+    assert list(lm.generate(asking(png(1)), **GREEDY).tokens) == alone[1]
 
 
 def test_a_rewind_and_a_fork_go_on_as_before(lm: LanguageModel) -> None:
@@ -134,83 +148,46 @@ def test_a_rewind_and_a_fork_go_on_as_before(lm: LanguageModel) -> None:
             next(stream)
         (twin,) = stream.fork()
         stream.rewind(to=2)
-        rest = [chunk.token for chunk in stream]
-        assert stream.tokens == expected and rest == expected[2:]
+        assert [chunk.token for chunk in stream] == expected[2:]
         list(twin)
-        assert twin.tokens == expected
+        assert twin.tokens == stream.tokens == expected
         twin.close()
 
 
-def test_what_is_run_again_after_a_fault_or_a_preemption_sees_the_image_again(
-    lm: LanguageModel,
-) -> None:
-    expected = said_alone(lm, 1, 2)
-    hall = Scheduler(lm.runtime, Limits(max_batch=2))
-    handle = hall.submit(lm.runtime.prepare(asking(png(1), png(2)), Options.of(GREEDY)))
-    for _ in range(4):
-        hall.step()
-    hall.set_aside(handle)
-    hall.resume(handle)
-    while hall.busy:
-        hall.step()
-    assert handle.request.tokens == expected
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"draft": "ngram"},
-        {"repetition_penalty": 1.3},
-        {"heal": True},
-        {"prompt_logprobs": 2},
-        {"banned": ["qqq"]},
-    ],
-    ids=str,
-)
-def test_options_that_look_at_the_prompt_take_images(
-    lm: LanguageModel, options: dict[str, Any]
-) -> None:
-    result = lm.generate(asking(png(1)), **GREEDY, **options)
-    assert len(result.tokens) == 12
-    if options.keys() <= {"draft", "banned", "prompt_logprobs"}:
-        assert list(result.tokens) == said_alone(lm, 1)
-    scores = result.chunks[0].prompt
-    assert not scores or [s.token for s in scores] == plain(tokens_of(lm, asking(png(1))))
-
-
-def test_a_model_without_eyes_may_draft(lm: LanguageModel) -> None:
+def test_options_that_look_at_the_prompt_take_images(lm: LanguageModel) -> None:
     blind = LanguageModel(tiny_model(tiny_config(lm.vocabulary.size)), lm.tokenizer, name="blind")
-    assert blind.images is None
-    result = lm.generate(asking(png(1)), draft=blind, **GREEDY)
-    assert list(result.tokens) == said_alone(lm, 1)
-
-
-def test_a_prefix_with_an_image_can_be_saved(lm: LanguageModel, tmp_path: Any) -> None:
+    given: list[tuple[dict[str, Any], bool]] = [
+        ({"draft": "ngram"}, True),
+        ({"draft": blind}, True),
+        ({"banned": ["qqq"]}, True),
+        ({"prompt_logprobs": 2}, True),
+        ({"repetition_penalty": 1.3}, False),
+        ({"heal": True}, False),
+    ]
     expected = said_alone(lm, 1)
-    saved = lm.save_prefix(asking(png(1)), tmp_path / "seen")
-    lm.prefix_cache.clear()
-    assert lm.load_prefix(tmp_path / "seen") == saved
-    assert list(lm.generate(asking(png(1)), **GREEDY).tokens) == expected
+    for options, is_same in given:
+        result = lm.generate(asking(png(1)), **GREEDY, **options)
+        assert len(result.tokens) == 12 and (not is_same or list(result.tokens) == expected)
+        scores = result.chunks[0].prompt
+        assert not scores or [s.token for s in scores] == plain(tokens_of(lm, asking(png(1))))
 
 
-# ---- what is refused, before anything runs
+# ---- what is refused, and what is held -----------------------------------------------------------
 
 
 def test_a_model_that_takes_no_images_says_so() -> None:
     tokenizer = byte_level_tokenizer()
     lm = LanguageModel(tiny_model(tiny_config(len(tokenizer))), tokenizer)
-    assert lm.images is None and lm.runtime.runner().feed is None
-    with pytest.raises(OptionError, match="takes no images") as caught:
+    assert lm.images is None
+    with pytest.raises(OptionError) as caught:
         lm.stream(asking("cat.png"))
     assert caught.value.field == "messages[0].content[0].image"
 
 
 def test_an_image_that_there_is_no_memory_for_is_refused() -> None:
     small = seeing(cache_bytes=1 << 20)
-    small.runtime.memory = small.memory.__class__.of(
-        small.memory.device, small.memory.device, caches=1 << 20
-    )
-    assert small.runtime._image_bytes(4) < small.memory.activations
+    plan = small.memory
+    small.runtime.memory = plan.__class__.of(plan.device, plan.device, caches=1 << 20)
     small.generate(asking(png(1, rows=2, columns=2)), max_tokens=1)
     with pytest.raises(CapacityError, match="patches needs"):
         small.generate(asking(png(1, rows=60, columns=60)), max_tokens=1)

@@ -20,7 +20,7 @@ from .chat.dialect import Dialect, ending_turns
 from .chat.events import Text
 from .chat.template.format import Chat
 from .chat.turn import Turn, plan_turn
-from .engine.batch import Batch
+from .engine.batch import Batch, requests_of
 from .engine.branches import C, Plan
 from .engine.chunk import Result, fold
 from .engine.control import Control, bound_controller, control_options
@@ -31,7 +31,6 @@ from .engine.limits import Limits
 from .engine.options import Options
 from .engine.prefix.block_file import checked_path
 from .engine.prefix.store import BlockStore
-from .engine.prompts import requests_of
 from .engine.request.prompt import AnyPrompt, Prompt, is_chat
 from .engine.resampled import check, resample
 from .engine.scheduling.scheduler import Scheduler

@@ -38,7 +38,6 @@ from .engine.prefix.block_file import Layout
 from .engine.prefix.disk import Disk
 from .engine.prefix.ends import places_of, spacing_of
 from .engine.prefix.store import BlockStore
-from .engine.prompts import prepared
 from .engine.request.assembly import assemble, xtc_special
 from .engine.request.prompt import AnyPrompt, Prompt
 from .engine.request.request import Request
@@ -261,8 +260,8 @@ class ModelRuntime:
         return assemble(prompt, options, self.vocabulary, self.vocab_size, budget=budget, seed=seed)
 
     def prepare_all(self, jobs: Iterable[tuple[AnyPrompt, Options]]) -> list[Request]:
-        """A request for each job, as ``prepare`` makes it; see ``prepared``."""
-        return prepared(self.prepare, jobs)
+        """A request for each job, as ``prepare`` makes it."""
+        return [self.prepare(prompt, options) for prompt, options in jobs]
 
     def drafts_for(self, options: Options, owner: str = "") -> Drafts:
         """What drafts for a generation with these options; it belongs to this thread.

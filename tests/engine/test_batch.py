@@ -24,8 +24,6 @@ from mlxgen import (
 )
 from mlxgen.engine.batch import Batch
 from mlxgen.engine.limits import Limits
-from mlxgen.engine.options import Options
-from mlxgen.engine.scheduling.scheduler import Scheduler
 from tests.fakes.speaking import PROMPT, Hall, Speaker, endless, letters, reciter
 
 SUMS = ["1 + 1 =", "The color of the sky", "def add(a, b):", "Hello", "x"]
@@ -301,32 +299,6 @@ def test_an_interrupt_loses_nothing_of_rows_that_begin_or_end_in_the_same_step()
     hall.scheduler.cancel(other)
     assert hall.scheduler.busy  # the end of the first is still to be told
     assert hall.finish()[0] == letters(3) and not hall.scheduler.busy
-
-
-def test_jobs_that_differ_in_their_seed_alone_say_what_each_says_alone() -> None:
-    def say(self: Speaker, generated: list[int]) -> dict[int, float]:
-        return {97 + (len(generated) + i) % 26: -0.3 * i for i in range(9)}
-
-    lm = Speaker([], say).lm
-    given: list[dict[str, Any]] = [
-        {"prefix": [97, 98]},
-        {"prefix": [97], "filters": Regex("[a-z]+"), "stop": "xyz"},
-        {"filters": Regex("[a-e]+")},
-        {"hooks": interrupting(99)},
-        {"draft": "ngram", "presence_penalty": 0.5},
-    ]
-    for options in given:
-        each = [{"max_tokens": 12, "temperature": 2.0, "seed": i, **options} for i in (1, 2, 3, 3)]
-        scheduler = Scheduler(lm.runtime)
-        jobs = [(PROMPT, Options.of(own)) for own in each]
-        handles = {scheduler.submit(row): "" for row in lm.runtime.prepare_all(jobs)}
-        while scheduler.busy:
-            for event in scheduler.step():
-                handles[event.handle] += "".join(chunk.text for chunk in event.chunks)
-        alone = [lm.generate(PROMPT, **own).text for own in each]
-        assert [*handles.values()] == alone and len(set(alone)) == 3
-    chance = Options.of({"max_tokens": 5})
-    assert len({row.seed for row in lm.runtime.prepare_all([(PROMPT, chance)] * 3)}) == 3
 
 
 def test_a_batch_with_few_bytes_leaves_the_limit_of_the_models_prefix_cache_as_it_is() -> None:

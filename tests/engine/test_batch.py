@@ -228,7 +228,7 @@ def test_what_goes_wrong_in_one_row_leaves_the_others_alone(recurrent: bool) -> 
             each: list[Any] = [options() if index == place else {} for index in range(rows)]
             batch = lm.batch([PROMPT] * rows, each=each, max_tokens=9)
             told = dict.fromkeys(range(rows), "")
-            errors = []
+            errors: list[Exception] = []
             while batch.busy or len(errors) < 1:
                 try:
                     index, chunk = next(batch)

@@ -79,7 +79,7 @@ def in_both_ways(make: Callable[[], LanguageModel], number: int, **options: Any)
 @pytest.mark.parametrize("seed", range(tries(60)))
 @pytest.mark.parametrize("kind", CACHES)
 def test_a_family_says_what_each_of_it_says_alone(seed: int, kind: str) -> None:
-    options = {"max_tokens": 60, "seed": seed, "temperature": seed % 2}
+    options: dict[str, Any] = {"max_tokens": 60, "seed": seed, "temperature": seed % 2}
     options |= OPTIONS[FORKED[seed % len(FORKED)]]
     options["draft"] = ("off", "ngram")[seed // 2 % 2]
     together, alone = in_both_ways(lambda: babbler(make_cache=CACHES[kind]).lm, seed, **options)

@@ -108,9 +108,10 @@ def test_a_batch_and_a_control_belong_to_a_thread_and_any_may_close_them() -> No
         refused(partial(next, each))
         elsewhere(each.close)
     refused(partial(control.leave, ()))
-    assert batch.busy and control.branches == ((),)  # nothing has changed under whoever runs it
-    assert list(batch) == list(control) == []
-    assert not batch.busy and control.branches == ()
+    # Nothing has changed under whoever runs it
+    assert (batch.busy, control.branches) == (True, ((),))
+    assert [*batch, *control] == []
+    assert (batch.busy, control.branches) == (False, ())
     assert control.results[()].finish_reason == "cancelled"
 
 

@@ -284,10 +284,8 @@ def pair(kind: str) -> tuple[LanguageModel, LanguageModel]:
     for noise in (0.0, 0.02):
         model, make_cache = cache_kinds()[kind]()
         mx.random.seed(1)
-        shaken = [
-            (name, weights + noise * mx.random.normal(weights.shape))
-            for name, weights in mlx.utils.tree_flatten(model.parameters())
-        ]
+        parameters: Any = mlx.utils.tree_flatten(model.parameters())
+        shaken = [(name, old + noise * mx.random.normal(old.shape)) for name, old in parameters]
         model.load_weights(shaken)
         lm = LanguageModel(model, alphabet_tokenizer())
         lm.runtime.make_cache = make_cache  # type: ignore[method-assign]

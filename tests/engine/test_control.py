@@ -26,8 +26,7 @@ from mlxgen import (
     Wait,
 )
 from mlxgen.tokens import Token
-from tests.fakes import alphabet_tokenizer
-from tests.fakes.architectures import cache_kinds
+from tests.fakes.architectures import of_kind
 from tests.fakes.controllers import Call, Recited, Told, alphabet, anything, check_integrity, finish
 from tests.fakes.speaking import END, PROMPT, Speaker, reciter
 
@@ -49,11 +48,7 @@ class Tree:
 
 @pytest.fixture(scope="module")
 def llama() -> LanguageModel:
-    model, make_cache = cache_kinds()["plain"]()
-    lm = LanguageModel(model, alphabet_tokenizer())
-    lm.runtime.make_cache = make_cache  # type: ignore[method-assign]
-    assert lm.runtime.batches
-    return lm
+    return of_kind("plain")
 
 
 # ---- nothing restricted --------------------------------------------------------------------------

@@ -14,8 +14,7 @@ from mlxgen import Branch, LanguageModel, Splice
 from mlxgen.engine.control import Control
 from mlxgen.tokens import Token
 from tests.engine.control_reference import Reference, Wild
-from tests.fakes import alphabet_tokenizer
-from tests.fakes.architectures import VOCAB, cache_kinds
+from tests.fakes.architectures import KINDS, VOCAB, of_kind
 from tests.fakes.controllers import Recited, check_integrity, finish
 from tests.fakes.speaking import Speaker
 
@@ -34,32 +33,20 @@ def ranked(history: Sequence[Token], end: Token) -> list[Token]:
     return [end, *letters] if state % 11 == 0 else [*letters, end]
 
 
-class Counting(Wild):
-    """Copied deeply, calls and all."""
-
-
-def checked(run: Control[Any], speaker: Speaker) -> None:
+def finish_looking(run: Control[Any]) -> None:
     """Run to the end, looking at every invariant on the way."""
-    screens = finish_looking(run)
-    for branch, result in run.results.items():
-        assert result.text == speaker.vocabulary.decode(result.tokens)
-        assert screens.get(branch, result.text) == result.text
-        assert [c.index for c in result.chunks if c.token is not None] == list(
-            range(len(result.tokens))
-        )
-
-
-def finish_looking(run: Control[Any]) -> dict[Any, str]:
-    scheduler = run._scheduler
-    step = scheduler.step
+    step = run._scheduler.step
 
     def looking() -> Any:
         events = step()
         check_integrity(run)
         return events
 
-    scheduler.step = looking  # type: ignore[method-assign]
-    return finish(run)
+    run._scheduler.step = looking  # type: ignore[method-assign]
+    finish(run)
+    for result in run.results.values():
+        indexes = [chunk.index for chunk in result.chunks if chunk.token is not None]
+        assert indexes == list(range(len(result.tokens)))
 
 
 @settings(max_examples=tries(240))
@@ -80,18 +67,12 @@ def test_a_random_controller_does_what_the_plain_interpreter_says(
     reference = Reference(lambda history: ranked(history, speaker.end), {speaker.end}, budget)
     reference.run(prompt, wild())
     run = speaker.lm.control(prompt, wild(), max_tokens=budget)
-    controllers: dict[Any, Any] = {}
-    end = run._end
-
-    def noting(live: Any, error: Exception | None = None) -> None:
-        controllers[live.name] = live.controller
-        end(live, error)
-
-    run._end = noting  # type: ignore[method-assign]
-    checked(run, speaker)
+    finish_looking(run)
     found = {b: (r.tokens, r.finish_reason) for b, r in run.results.items()}
     assert found == {b: (o.tokens, o.reason) for b, o in reference.outcomes.items()}
-    assert {b: c.calls for b, c in controllers.items()} == reference.calls
+    calls: dict[Any, Any] = {b: run.controller_of(b).calls for b in found}  # type: ignore[attr-defined]
+    assert calls == reference.calls
+    assert all(r.text == speaker.vocabulary.decode(r.tokens) for r in run.results.values())
     prompts = {b: r.usage.prompt_tokens for b, r in run.results.items()}
     assert prompts == {b: len(o.prompt) for b, o in reference.outcomes.items()}
     assert run.stats.running == run.stats.queued == run.stats.kv_bytes == 0
@@ -120,12 +101,9 @@ def test_text_with_split_characters_and_stops_is_exact_under_backtracks(
 # ---- real caches
 
 
-@pytest.fixture(scope="module", params=[k for k in cache_kinds() if k != "concatenating"])
+@pytest.fixture(scope="module", params=KINDS)
 def lm(request: pytest.FixtureRequest) -> LanguageModel:
-    model, make_cache = cache_kinds()[request.param]()
-    language_model = LanguageModel(model, alphabet_tokenizer())
-    language_model.runtime.make_cache = make_cache  # type: ignore[method-assign]
-    return language_model
+    return of_kind(request.param)
 
 
 def test_every_kind_of_cache_follows_backtracks_forks_and_runs(lm: LanguageModel) -> None:

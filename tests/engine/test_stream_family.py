@@ -6,6 +6,7 @@ import contextlib
 import gc
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,8 +17,7 @@ from mlxgen import LanguageModel
 from mlxgen.tokens import Token
 from tests.effort import tries
 from tests.engine.drafts.test_exactness import CACHES, OPTIONS, PROMPT, SHORT, babbler
-from tests.fakes import alphabet_tokenizer
-from tests.fakes.architectures import cache_kinds
+from tests.fakes.architectures import KINDS, of_kind
 from tests.fakes.failing import HOWS, How, Unread, fail
 from tests.fakes.speaking import PROMPT as ASKED
 from tests.fakes.speaking import endless, letters
@@ -87,14 +87,9 @@ def test_a_family_says_what_each_of_it_says_alone(seed: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(tries(8)))
-@pytest.mark.parametrize("kind", [kind for kind in cache_kinds() if kind != "concatenating"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_so_it_is_with_every_kind_of_cache(kind: str, seed: int) -> None:
-    def make() -> LanguageModel:
-        model, make_cache = cache_kinds()[kind]()
-        lm = LanguageModel(model, alphabet_tokenizer(), draft="off")
-        lm.runtime.make_cache = make_cache  # type: ignore[method-assign]
-        return lm
-
+    make = partial(of_kind, kind, draft="off")
     together, alone = in_both_ways(make, seed, max_tokens=40, seed=seed, temperature=0.8)
     assert together == alone
 

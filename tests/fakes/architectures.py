@@ -9,9 +9,12 @@ import mlx.nn as nn
 from benchmarks.architectures import VOCAB, random_model
 from mlx_lm.models.cache import ConcatenateKVCache, QuantizedKVCache, RotatingKVCache
 
+from mlxgen import LanguageModel
 from mlxgen.engine.kv.quantised import Quantisation, QuantisedKeys
 
-__all__ = ["SIDE_BY_SIDE", "VOCAB", "cache_kinds", "random_model"]
+from .tokenizers import alphabet_tokenizer
+
+__all__ = ["KINDS", "SIDE_BY_SIDE", "VOCAB", "cache_kinds", "of_kind", "random_model"]
 
 SIDE_BY_SIDE = ("plain", "quantised", "quantised later", "quantised by mlx-lm")
 """The kinds that can be cut anywhere."""
@@ -51,3 +54,15 @@ def cache_kinds() -> dict[str, Callable[[], tuple[nn.Module, Callable[[], list[A
         "chunked": own("llama4"),
         "list of caches": own("baichuan_m1"),
     }
+
+
+KINDS = [kind for kind in cache_kinds() if kind != "concatenating"]
+"""Those that models bring."""
+
+
+def of_kind(kind: str, **options: Any) -> LanguageModel:
+    """A language model whose caches are of a kind."""
+    model, make_cache = cache_kinds()[kind]()
+    lm = LanguageModel(model, alphabet_tokenizer(), **options)
+    lm.runtime.make_cache = make_cache  # type: ignore[method-assign]
+    return lm

@@ -31,7 +31,7 @@ from mlxgen.sampling import PostSamplingResult
 from mlxgen.tokens import Token
 from tests.engine.control_reference import Wild
 from tests.fakes import alphabet_tokenizer, byte_level_tokenizer
-from tests.fakes.architectures import cache_kinds
+from tests.fakes.architectures import KINDS, of_kind
 from tests.fakes.checkpoints import tiny_config, tiny_model
 from tests.fakes.controllers import Recited, check_integrity
 from tests.fakes.drafting import Absurd, Broken, Goes, Told, ToldOther
@@ -268,7 +268,6 @@ def test_requests_go_back_and_fork_in_a_batch_whoever_drafts(seed: int, kind: st
 
 # ---- every kind of cache, and models that draft for others -------------------------------------
 
-KINDS = [kind for kind in cache_kinds() if kind != "concatenating"]  # no model brings these
 MODELLED = {  # in the few tokens of these models
     **{name: OPTIONS[name] for name in ("plain", "hooks", "stops", "penalties", "repetitions")},
     **{name: OPTIONS[name] for name in ("truncation", "log-probabilities")},
@@ -282,14 +281,11 @@ def pair(kind: str) -> tuple[LanguageModel, LanguageModel]:
     """A model of a cache kind, and one with slightly different weights to draft for it."""
     models = []
     for noise in (0.0, 0.02):
-        model, make_cache = cache_kinds()[kind]()
+        models.append(of_kind(kind))
         mx.random.seed(1)
-        parameters: Any = mlx.utils.tree_flatten(model.parameters())
+        parameters: Any = mlx.utils.tree_flatten(models[-1].model.parameters())
         shaken = [(name, old + noise * mx.random.normal(old.shape)) for name, old in parameters]
-        model.load_weights(shaken)
-        lm = LanguageModel(model, alphabet_tokenizer())
-        lm.runtime.make_cache = make_cache  # type: ignore[method-assign]
-        models.append(lm)
+        models[-1].model.load_weights(shaken)
     return models[0], models[1]
 
 
@@ -467,7 +463,7 @@ def test_a_draft_may_know_a_few_added_tokens_more_or_less_and_end_otherwise(main
 
 
 def test_a_draft_with_other_tokens_is_refused() -> None:
-    model, _ = cache_kinds()["plain"]()
+    model = of_kind("plain").model
     for tokenizer in (alphabet_tokenizer(), byte_level_tokenizer()):
         with pytest.raises(OptionError, match="take a draft of the same model family") as error:
             demo()[0].stream("Hello", draft=LanguageModel(model, tokenizer))

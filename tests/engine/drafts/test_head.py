@@ -14,25 +14,26 @@ from mlxgen.engine.drafts.head import BEHIND, HeadDrafter
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from tests.fakes import alphabet_tokenizer
-from tests.fakes.architectures import VOCAB, cache_kinds
+from tests.fakes.architectures import KINDS, VOCAB, of_kind
 from tests.fakes.mirror import Mirror, check_entries, draft_with_head
 
 from ...effort import tries
 
-KINDS = [kind for kind in cache_kinds() if kind != "concatenating"]  # no model brings these
 PROMPT = [t % VOCAB for t in b"ababcbabcabab"]
 GREEDY: dict[str, Any] = {"max_tokens": 20, "temperature": 0, "ignore_eos": True}
 
 
+def mirrored(kind: str) -> LanguageModel:
+    """A model with a head that shows what it is told."""
+    lm = of_kind(kind)
+    lm.runtime.predictor = Mirror(64, VOCAB, lm.model)
+    draft_with_head(lm)
+    return lm
+
+
 @pytest.fixture(scope="module", params=KINDS)
 def lm(request: pytest.FixtureRequest) -> LanguageModel:
-    """A model of each cache kind, with a head that shows what it is told."""
-    model, make_cache = cache_kinds()[request.param]()
-    made = LanguageModel(model, alphabet_tokenizer(), predictor=Mirror(64, VOCAB, model))
-    made.runtime.make_cache = make_cache  # type: ignore[method-assign]
-    draft_with_head(made)
-    return made
+    return mirrored(request.param)
 
 
 @pytest.fixture
@@ -89,9 +90,7 @@ def test_rows_of_a_batch_have_entries_of_their_own(lm: LanguageModel) -> None:
 
 
 def test_what_runs_without_drafts_is_read_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, _ = cache_kinds()["plain"]()
-    lm = LanguageModel(model, alphabet_tokenizer(), predictor=Mirror(64, VOCAB, model))
-    draft_with_head(lm)
+    lm = mirrored("plain")
     monkeypatch.setattr(HeadDrafter, "propose", lambda *_: None)
     stream = lm.stream(PROMPT * 3, max_tokens=2 * BEHIND, temperature=0, ignore_eos=True)
     for length, _ in enumerate(stream, len(PROMPT * 3)):

@@ -1,4 +1,4 @@
-"""What a stream has run is there for the streams after it, on every kind of cache."""
+"""On every kind of cache: what was taken back and forked, and what streams keep for others."""
 
 from __future__ import annotations
 
@@ -6,26 +6,16 @@ import pytest
 from mlx_lm.models.cache import RotatingKVCache
 
 from mlxgen import LanguageModel, Stream
+from mlxgen.sampling import PostSamplingResult
 from tests.fakes import byte_level_tokenizer
-from tests.fakes.architectures import VOCAB, cache_kinds, random_model
+from tests.fakes.architectures import VOCAB, cache_kinds, of_kind, random_model
 from tests.fakes.prefix_integrity import check_integrity
 from tests.fakes.speaking import PROMPT, reciter
 
 
-class Kind(LanguageModel):
-    """A model with the caches of a kind; what is kept after rejected drafts may be less."""
-
-    def __init__(self, kind: str) -> None:
-        model, self._caches = cache_kinds()[kind]()
-        super().__init__(model, byte_level_tokenizer(), name=kind, draft="off")
-
-    def make_cache(self) -> list[object]:
-        return self._caches()
-
-
 @pytest.fixture(scope="module", params=cache_kinds())
 def lm(request: pytest.FixtureRequest) -> LanguageModel:
-    return Kind(request.param)
+    return of_kind(request.param, draft="off")
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +38,28 @@ def fresh(lm: LanguageModel, prompt: list[int]) -> list[int]:
     lm.prefix_cache.clear()
     with lm.stream(prompt, ignore_eos=True) as stream:
         return tokens(stream)
+
+
+def test_declined_draws_rewinds_and_forks_leave_the_greedy_text_as_it_is(lm: LanguageModel) -> None:
+    def unsure(result: PostSamplingResult) -> None:
+        if result.attempt == 0 and result.position % 5 == 4:
+            result.rewind = 3
+        elif result.attempt == 0 and result.position % 2:
+            result.resample = True
+
+    plain = lm.generate(LONG[:19], max_tokens=24).tokens
+    assert lm.generate(LONG[:19], max_tokens=24, hooks=unsure, hold_tokens=4).tokens == plain
+    stream = lm.stream(LONG[:19], max_tokens=24)
+    for _ in range(20):
+        next(stream, None)
+    stream.rewind(to=7)
+    (twin,) = stream.fork()
+    for _ in stream:
+        pass
+    stream.rewind(tokens=2)
+    for _ in (*stream, *twin):
+        pass
+    assert tuple(stream.tokens) == tuple(twin.tokens) == plain
 
 
 def test_what_goes_on_from_a_kept_answer_runs_the_rest_only(lm: LanguageModel) -> None:

@@ -7,19 +7,21 @@ from typing import Any
 import pytest
 
 from mlxgen import Guide, OptionError, Program, StateError
+from mlxgen.programs.guide import ProgramFunction
 from tests.fakes.controllers import finish
 from tests.fakes.speaking import PROMPT
 from tests.programs.helpers import carry_out, letters
 
 
-def run_over_errors(run: Any) -> list[Exception]:
-    """Run to the end, whatever fails."""
+def run_over_errors(function: ProgramFunction, **options: Any) -> tuple[Any, list[Exception]]:
+    """A program's run to the end, whatever fails."""
+    run = letters().lm.control(PROMPT, Program(function), **options)
     errors: list[Exception] = []
     while True:
         try:
             next(run)
         except StopIteration:
-            return errors
+            return run, errors
         except Exception as error:
             errors.append(error)
 
@@ -62,8 +64,7 @@ def test_a_program_that_diverges_in_its_copy_is_an_error_of_that_branch() -> Non
             await g.gen(max_tokens=1)
         await g.fork(2)
 
-    run = letters().lm.control(PROMPT, Program(program))
-    (error,) = run_over_errors(run)
+    run, (error,) = run_over_errors(program)
     assert isinstance(error, StateError) and "diverged" in str(error)
     assert list(run.errors) == [(1,)] and run.results[()].finish_reason == "stop"
 
@@ -77,8 +78,7 @@ def test_a_program_that_returns_early_in_its_copy_diverged() -> None:
             await g.fixed("a")
             await g.fork(2)
 
-    run = letters().lm.control(PROMPT, Program(program))
-    (error,) = run_over_errors(run)
+    run, (error,) = run_over_errors(program)
     assert "it returned, but had asked for fixed before" in str(error)
 
 
@@ -146,8 +146,7 @@ def test_a_program_uses_the_guide_that_it_was_given() -> None:
 
         await g.wait(*await g.fork([child]))
 
-    run = letters().lm.control(PROMPT, Program(program))
-    errors = run_over_errors(run)
+    _, errors = run_over_errors(program)
     assert "use the guide that the program was given" in str(errors[0])
 
 
@@ -170,8 +169,7 @@ def test_waiting_for_a_branch_that_failed_is_an_error() -> None:
         fork = await g.fork(2)  # and the copy is told the same
         await g.fixed(f"went on {fork.index}")
 
-    run = letters().lm.control(PROMPT, Program(program))
-    (error,) = run_over_errors(run)
+    run, (error,) = run_over_errors(program)
     assert isinstance(error, LookupError) and list(run.errors) == [(1,)]
     assert caught == ["branch (1,) failed: LookupError: nothing there"] * 2
     assert texts(run)[()] == "went on 0" and texts(run)[0, 1] == "went on 1"
@@ -184,8 +182,7 @@ def test_waiting_for_a_branch_that_ended_early_is_an_error() -> None:
     async def program(g: Guide) -> None:
         await g.wait(*await g.fork([child]))
 
-    run = letters().lm.control(PROMPT, Program(program), max_tokens=4)
-    (error,) = run_over_errors(run)
+    _, (error,) = run_over_errors(program, max_tokens=4)
     assert "branch (1,) ended before its program did: length" in str(error)
 
 
@@ -261,8 +258,7 @@ def test_a_deadlock_says_who_waits_for_what() -> None:
     async def program(g: Guide) -> None:
         await g.wait(*await g.fork([child]))
 
-    run = letters().lm.control(PROMPT, Program(program))
-    (error,) = run_over_errors(run)
+    run, (error,) = run_over_errors(program)
     assert isinstance(error, StateError)
     assert "() for branch (1,); (1,) for variable 'never'" in str(error)
     assert set(run.errors) == {(), (1,)}

@@ -78,7 +78,7 @@ def test_a_program_that_returns_early_in_its_copy_diverged() -> None:
             await g.fixed("a")
             await g.fork(2)
 
-    run, (error,) = run_over_errors(program)
+    _, (error,) = run_over_errors(program)
     assert "it returned, but had asked for fixed before" in str(error)
 
 

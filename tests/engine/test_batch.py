@@ -229,7 +229,7 @@ def test_what_goes_wrong_in_one_row_leaves_the_others_alone(recurrent: bool) -> 
             batch = lm.batch([PROMPT] * rows, each=each, max_tokens=9)
             told = dict.fromkeys(range(rows), "")
             errors: list[Exception] = []
-            while batch.busy or len(errors) < 1:
+            while True:
                 try:
                     index, chunk = next(batch)
                     told[index] += chunk.text

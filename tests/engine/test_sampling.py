@@ -50,7 +50,7 @@ def test_candidates_are_those_that_can_be_drawn_and_top_the_models_own() -> None
         ({"top_candidates": 2, "filters": Regex("[bcd]{4}")}, [(B, 0.5), (C, 0.25)]),
         ({"top_candidates": 128, "top_k": 2, "temperature": 0.5}, [(A, 0.8), (B, 0.2)]),
         ({"top_candidates": 3, "hooks": no_b}, [(A, 2 / 3), (C, 1 / 6), (D, 1 / 6)]),
-        ({"top_candidates": 3, "banned": "a"}, [(B, 0.5), (C, 0.25), (D, 0.25)]),
+        ({"top_candidates": 3, "banned": "a", "temperature": 0}, [(B, 0.5), (C, 0.25), (D, 0.25)]),
         ({}, []),
     ]
     for options, expected in given:

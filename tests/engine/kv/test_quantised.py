@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -109,14 +110,14 @@ def test_what_cannot_be_quantised_is_refused_before_anything_runs() -> None:
 
     reading = wide(64)
     reading.__class__ = Reading
-    for model, given, field in (
-        (random_model("mamba"), {}, "kv_bits"),
-        (wide(96), {"kv_group_size": 64}, "kv_group_size"),
-        (wide(80), {}, "kv_group_size"),
-        (reading, {}, "kv_bits"),
+    for model, size, field in (
+        (random_model("mamba"), None, "kv_bits"),
+        (wide(96), 64, "kv_group_size"),
+        (wide(80), None, "kv_group_size"),
+        (reading, None, "kv_bits"),
     ):
         with pytest.raises(OptionError) as error:
-            LanguageModel(model, alphabet_tokenizer(), kv_bits=4, **given)
+            LanguageModel(model, alphabet_tokenizer(), kv_bits=4, kv_group_size=size)
         assert error.value.field == field
 
 
@@ -134,12 +135,9 @@ def test_what_cannot_be_quantised_is_refused_before_anything_runs() -> None:
 def test_wrong_values_are_refused_before_a_model_is_looked_for(
     options: dict[str, Any], field: str
 ) -> None:
-    for refuses in (
-        lambda: load("/nowhere", **options),
-        lambda: LanguageModel(None, None, **options),
-    ):
+    for refuses in (partial(load, "/nowhere"), partial(LanguageModel, None, None)):
         with pytest.raises(OptionError) as error:
-            refuses()
+            refuses(**options)
         assert error.value.field == field
 
 

@@ -23,7 +23,8 @@ TARGET = ROOT / "mlxgen" / "demo"
 
 def main() -> int:
     options = _options()
-    library = _fast_library()
+    # OpenBLAS where it is installed: MLX's wheel for Linux has a BLAS some 25 times slower
+    library = ctypes.util.find_library("openblas") if sys.platform == "linux" else None
     if library and "LD_PRELOAD" not in os.environ:
         environment = os.environ | {"LD_PRELOAD": library}
         os.execve(sys.executable, [sys.executable, *sys.argv], environment)
@@ -34,11 +35,6 @@ def main() -> int:
         return exam.run(folder, options.prompts, Console(), show_wrong=options.show_wrong)
     _train(options)
     return 0
-
-
-def _fast_library() -> str | None:
-    """OpenBLAS where it is installed: MLX's wheel for Linux has a BLAS some 25 times slower."""
-    return ctypes.util.find_library("openblas") if sys.platform == "linux" else None
 
 
 def _options() -> argparse.Namespace:
@@ -61,13 +57,13 @@ def _options() -> argparse.Namespace:
 
 
 def _train(options: argparse.Namespace) -> None:
-    from demo_model import corpus, head, network, package, tokenizer, train
+    from demo_model import corpus, head, network, package, train
     from tokenizers import Tokenizer
 
     console = Console(stderr=True)
     work = options.work / f"demo-{options.seed}"
-    trained = tokenizer.train(corpus.texts(options.seed, 40_000))
-    tokenizer.save(trained, work / "tokenizer")
+    trained = package.train_tokenizer(corpus.of_all_tasks(options.seed, 40_000))
+    package.save_tokenizer(trained, work / "tokenizer")
     words = Tokenizer.from_str(trained.to_str())
     output = options.output or TARGET
     plans = {
@@ -76,18 +72,14 @@ def _train(options: argparse.Namespace) -> None:
         "head": train.Plan("head", options.seed, options.head_steps, 60, 2048, mix=corpus.DRAFTED),
     }
     for name, plan in plans.items():
-        if options.only not in (None, name):
-            continue
         checkpoint = work / f"{plan.name}.safetensors"
+        if options.only not in (None, name) or (options.export and not checkpoint.exists()):
+            continue
         if options.export:
-            if not checkpoint.exists():
-                continue
-            weights, _ = train.averaged_weights(checkpoint)
+            weights = train.averaged_weights(checkpoint)
         elif name == "head":
-            trunk = package.weights(output / "model")
-            loss = partial(head.loss, trunk)
-            fresh = head.new_head(plan.seed)
-            weights = train.train(plan, fresh, loss, words, checkpoint, console)
+            loss = partial(head.loss, package.weights(output / "model"))
+            weights = train.train(plan, head.new_head(plan.seed), loss, words, checkpoint, console)
         else:
             fresh = network.new_model(plan.name, plan.seed)
             weights = train.train(plan, fresh, network.loss, words, checkpoint, console)

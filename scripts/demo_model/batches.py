@@ -6,15 +6,14 @@ batches of a step are a pure function of (plan, step), so that resuming needs no
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 import mlx.core as mx
 import numpy as np
 from tokenizers import Tokenizer
 
-from demo_model import copying, corpus
+from demo_model import corpus, texts
 from demo_model.chat import END, END_OF_TEXT, MARK_TOKENS, NO_THOUGHT, SPECIAL_TOKENS, START
 
 PARTS: Final = 2  # batches in a step
@@ -22,8 +21,7 @@ BLOCK: Final = 4096  # examples that are sorted by length together
 _LONGEST: Final = 320
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """`tokens` [rows, length]; the loss is taken of `targets` [n] at the flat `places` [n]."""
 
     tokens: mx.array
@@ -31,8 +29,7 @@ class Batch:
     targets: mx.array
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """Token ids, and where the part to be learnt begins (its first token is predicted)."""
 
     ids: list[int]
@@ -124,7 +121,7 @@ class Batches:
         return _batch(rows)
 
     def _copy(self, rng: Random, longest: int) -> Row:
-        ids = copying.random_tokens(rng, self._plain, longest)
+        ids = texts.random_tokens(rng, self._plain, longest)
         head = [*self._before, *ids, *self._after]
         return Row([*head, *ids, self._end], len(head))
 

@@ -3,9 +3,11 @@
 What is trained is rendered by the template that is shipped, so it is what will be asked.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from random import Random
+from typing import Any, Final, NamedTuple
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -17,12 +19,8 @@ NO_THOUGHT: Final = "<think>\n\n</think>\n\n"
 # Tokens that end a text are special (a decoder may skip them); the marks are ordinary added tokens.
 SPECIAL_TOKENS: Final = (END_OF_TEXT, START, END)
 MARK_TOKENS: Final = (
-    "<think>",
-    "</think>",
-    "<tool_call>",
-    "</tool_call>",
-    "<tool_response>",
-    "</tool_response>",
+    *("<think>", "</think>", "<tool_call>", "</tool_call>"),
+    *("<tool_response>", "</tool_response>"),
 )
 
 # mlx-lm knows the tool format by the literal text "tool_call.name".
@@ -31,58 +29,40 @@ _RENDERED: Final = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks
     CHAT_TEMPLATE
 )
 
-Role = Literal["system", "user", "assistant", "tool"]
 
+class Message(NamedTuple):
+    """One turn. ``content`` is its text; an assistant's tool call is written into it as text."""
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One turn. `content` is its text; an assistant's tool call is written into it as text."""
-
-    role: Role
+    role: str
     content: str
 
-    def as_dict(self) -> dict[str, str]:
-        return {"role": self.role, "content": self.content}
+
+Tool = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A function that the model may call; `parameters` maps a name to its JSON type."""
-
-    name: str
-    description: str
-    parameters: tuple[tuple[str, str], ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The tool as OpenAI clients send it."""
-        return {
-            "type": "function",
-            "function": {
-                "name": self.name,
-                "description": self.description,
-                "parameters": {
-                    "type": "object",
-                    "properties": {key: {"type": kind} for key, kind in self.parameters},
-                    "required": [key for key, _ in self.parameters],
-                },
-            },
-        }
+def tool_of(name: str, description: str, parameters: Mapping[str, str]) -> Tool:
+    """A function that the model may call, as OpenAI clients send it; ``parameters`` maps a name to
+    its JSON type."""
+    properties = {key: {"type": kind} for key, kind in parameters.items()}
+    schema = {"type": "object", "properties": properties, "required": list(parameters)}
+    function = {"name": name, "description": description, "parameters": schema}
+    return {"type": "function", "function": function}
 
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
     """A conversation up to the point where the assistant speaks, and what it should say."""
 
-    messages: tuple[Message, ...]
+    messages: Sequence[Message]
     answer: str
     thought: str | None = None  # a text: thinking was asked for; None: it was not
-    tools: tuple[Tool, ...] = ()
+    tools: Sequence[Tool] = ()
 
     def prompt(self) -> str:
         """As a chat with the shipped template begins it."""
         return _RENDERED.render(
-            messages=[message.as_dict() for message in self.messages],
-            tools=[tool.as_dict() for tool in self.tools],
+            messages=[message._asdict() for message in self.messages],
+            tools=self.tools,
             add_generation_prompt=True,
             enable_thinking=self.thought is not None,
         )
@@ -92,3 +72,16 @@ class Dialogue:
         if self.thought is None:
             return self.answer
         return f"<think>\n{self.thought}\n</think>\n\n{self.answer}"
+
+
+def asked(
+    request: str, answer: str, thought: str | None = None, *, system: str | None = None
+) -> Dialogue:
+    """A dialogue of one request."""
+    begun = [] if system is None else [Message("system", system)]
+    return Dialogue([*begun, Message("user", request)], answer, thought)
+
+
+def at_times(rng: Random, share: float, text: str) -> str | None:
+    """A thought that is asked for that often."""
+    return text if rng.random() < share else None

@@ -1,42 +1,38 @@
-"""Values that are drawn at random: words of the lists in `texts/words.json`, numbers, and words
+"""Values that are drawn at random: words of the lists in ``texts/words.json``, numbers, and words
 that are made up.
 
 Owns how a description becomes a value, and which combinations are kept for the exam. Lists whose
-name starts with `unseen` never reach the training side: the exam asks for names and cities that the
-model has not met.
+name starts with ``unseen`` never reach the training side: the exam asks for names and cities that
+the model has not met.
 """
 
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 Values = dict[str, Any]
+T = TypeVar("T")
 
 
 def read(name: str) -> Any:
-    """One of the files in `texts`."""
+    """One of the files in ``texts``."""
     path = Path(__file__).parent / "texts" / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 _WORDS: Final[dict[str, Any]] = read("words")
 _SYLLABLES: Final[dict[str, list[str]]] = read("copying")
+FOREIGN: Final[Mapping[str, list[str]]] = _WORDS["languages"]
 
 
 def words(*names: str) -> tuple[str, ...]:
     """The words of these lists, one list after the other."""
     return tuple(word for name in names for word in _WORDS[name])
-
-
-def foreign() -> Mapping[str, list[str]]:
-    """Words by their language."""
-    languages: dict[str, list[str]] = _WORDS["languages"]
-    return languages
 
 
 def made_up_word(rng: Random) -> str:
@@ -52,8 +48,8 @@ def made_up_word(rng: Random) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where names and cities come from: lists, or `None` for made-up ones. With a `share` below 1,
-    a list is used that often."""
+    """Where names and cities come from: lists, or ``None`` for made-up ones. With a ``share`` below
+    1, a list is used that often."""
 
     names: str | None
     cities: str | None
@@ -78,21 +74,16 @@ class Source:
 
 
 def drawn(rng: Random, wanted: Any, source: Source) -> Any:
-    """A value as it is described: `[low, high]`, a whole number; `true`, either truth value;
-    `{"sample": list}`, two words of a list; `{"any": texts}`, one of several texts. In a text,
-    `{list}` or `{list|list}` is a word, and `{name}`, `{full_name}` and `{city}` are the source's.
-    """
+    """A value as it is described: ``[low, high]``, a whole number; ``true``, either truth value;
+    ``{"sample": list}``, two words of a list; ``{"any": texts}``, one of several texts. In a text,
+    ``{list}`` or ``{list|list}`` is a word; ``{name}``, ``{full_name}``, ``{city}`` are the
+    source's."""
 
     def word(found: re.Match[str]) -> str:
-        match found[1]:
-            case "name":
-                return source.name(rng)
-            case "full_name":
-                return source.full_name(rng)
-            case "city":
-                return source.city(rng)
-            case names:
-                return rng.choice(words(*names.split("|")))
+        if found[1] in ("name", "full_name", "city"):
+            own: str = getattr(source, found[1])(rng)
+            return own
+        return rng.choice(words(*found[1].split("|")))
 
     match wanted:
         case True:
@@ -121,3 +112,11 @@ def is_for_exam(text: str, values: Values | None = None) -> bool:
     ten. The order in which they are drawn does not matter."""
     whole = text + "/".join(str(value) for value in (values or {}).values())
     return zlib.crc32(whole.encode()) % 10 == 0
+
+
+def of_side(for_exam: bool, draw: Callable[[], T], told: Callable[[T], tuple[Any, ...]]) -> T:
+    """The first that is drawn for the exam, or for training; ``told``: by which that is known."""
+    while True:
+        found = draw()
+        if is_for_exam(*told(found)) == for_exam:
+            return found

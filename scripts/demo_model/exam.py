@@ -6,25 +6,26 @@ batches. The questions are a pure function of (task, number of prompts).
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import mlx.core as mx
 import numpy as np
+from mlx_lm import load
+from mlx_lm.generate import batch_generate
 from rich.console import Console
 from rich.progress import Progress
 
-from demo_model import copying, facts, head, package, records, smalltalk, stories, toolcalls
-from demo_model.chat import Dialogue, Message
-from demo_model.drawing import Source
+from demo_model import forms, head, knowledge, package, texts
+from demo_model.chat import Dialogue
 
 _BATCH: Final = 50
 _DRAFTED: Final = 3  # tokens that the head drafts at a time
+_TIMED: Final = 30  # answers of each task that are drafted
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """A prompt as text, and the judge of the answer."""
 
     prompt: str
@@ -32,22 +33,20 @@ class Question:
     judge: Callable[[str], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A named task; `wanted` is the share of right answers that was asked for."""
+class Task(NamedTuple):
+    """A named task; ``wanted`` is the share of right answers that was asked for."""
 
     name: str
     ask: Callable[[Random], Question]
-    wanted: float | None
+    wanted: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What the model wrote."""
 
     question: Question
     text: str
-    tokens: tuple[int, ...]
+    tokens: Sequence[int]
 
     @property
     def is_right(self) -> bool:
@@ -60,57 +59,51 @@ def _exact(dialogue: Dialogue, max_tokens: int) -> Question:
 
 
 def _facts(*names: str) -> Callable[[Random], Question]:
-    kinds = [kind for kind in facts.KINDS if kind.name in names]
-    return lambda rng: _exact(facts.exam(rng, rng.choice(kinds)), 48)
+    kinds = [kind for kind in knowledge.KINDS if kind.name in names]
+    return lambda rng: _exact(knowledge.fact_exam(rng, rng.choice(kinds)), 48)
 
 
 def _thought_facts(rng: Random) -> Question:
-    dialogue = facts.exam(rng, rng.choice(facts.KINDS))
-    asked = Dialogue(dialogue.messages, dialogue.answer, thought="")
+    dialogue = knowledge.fact_exam(rng, rng.choice(knowledge.KINDS))
+    prompt = Dialogue(dialogue.messages, dialogue.answer, thought="").prompt()
     end = f"</think>\n\n{dialogue.answer}"
-    return Question(
-        asked.prompt(),
-        96,
-        lambda text: text.startswith("<think>") and text.strip().endswith(end),
-    )
+    return Question(prompt, 96, lambda text: text[:7] == "<think>" and text.strip().endswith(end))
 
 
-def _short_facts(rng: Random) -> Question:
-    kind = rng.choice([one for one in facts.KINDS if one.name in ("capitals", "opposites")])
-    fact = rng.choice(kind.facts)
-    question = rng.choice(kind.unseen).format(**fact.fields)
-    system = Message("system", rng.choice(facts.SHORT_SYSTEMS))
-    return _exact(Dialogue((system, Message("user", question)), fact.word), 24)
-
-
-def _records(source: Source) -> Callable[[Random], Question]:
+def _records(source: forms.Source) -> Callable[[Random], Question]:
     def ask(rng: Random) -> Question:
-        dialogue, record = records.exam(rng, rng.choice(records.SHAPES), source)
+        dialogue, record = forms.record_exam(rng, rng.choice(forms.SHAPES), source)
         return Question(dialogue.prompt(), 96, lambda text: parsed(text) == record)
 
     return ask
 
 
 def _listed_keys(rng: Random) -> Question:
-    dialogue, _ = records.exam(rng, rng.choice(records.SHAPES), records.KNOWN, lists_keys=True)
-    return _exact(dialogue, 96)
+    shape = rng.choice(forms.SHAPES)
+    return _exact(forms.record_exam(rng, shape, forms.KNOWN, lists_keys=True)[0], 96)
 
 
 def _tool_calls(rng: Random) -> Question:
-    skill = rng.choice(toolcalls.SKILLS)
-    dialogue, arguments = toolcalls.exam(rng, skill)
+    skill = rng.choice(forms.SKILLS)
+    dialogue, arguments = forms.tool_call_exam(rng, skill)
     call = {"name": skill.name, "arguments": arguments}
-    return Question(dialogue.prompt(), 96, lambda text: _called(text) == call)
+
+    def judge(text: str) -> bool:
+        begun, inside = text.strip().partition("<tool_call>")[::2]
+        inside, end, behind = inside.partition("</tool_call>")
+        return bool(end) and not begun + behind and parsed(inside) == call
+
+    return Question(dialogue.prompt(), 96, judge)
 
 
 def _identity(rng: Random) -> Question:
-    dialogue = smalltalk.exam(rng)
-    return Question(dialogue.prompt(), 64, lambda text: "demo model" in text)
+    prompt = knowledge.identity_exam(rng).prompt()
+    return Question(prompt, 64, lambda text: "demo model" in text)
 
 
 def _story(rng: Random) -> Question:
     """A story is right if it ends by itself and still names its hero near the end."""
-    lines = stories.sentences(rng, roles := stories.cast(rng))
+    lines = texts.sentences(rng, roles := texts.cast(rng))
     return Question(
         lines[0], 250, lambda text: roles["hero"] in text and text.strip()[-1:] in '.!"😊🌙⭐'
     )
@@ -123,36 +116,33 @@ def parsed(text: str) -> Any:
         return None
 
 
-def _called(text: str) -> Any:
-    text = text.strip()
-    if not (text.startswith("<tool_call>") and text.endswith("</tool_call>")):
-        return None
-    return parsed(text.removeprefix("<tool_call>").removesuffix("</tool_call>"))
-
-
+_ELEMENTS = ("element symbols", "element numbers", "elements by symbol")
+_MONTHS = ("months after", "months before", "days of a month")
 TASKS: Final = (
     Task("facts: capitals, both ways", _facts("capitals", "countries"), 0.9),
-    Task(
-        "facts: elements, three ways",
-        _facts("element symbols", "element numbers", "elements by symbol"),
-        0.9,
-    ),
-    Task("facts: months and days", _facts("months after", "months before", "days of a month"), 0.9),
+    Task("facts: elements, three ways", _facts(*_ELEMENTS), 0.9),
+    Task("facts: months and days", _facts(*_MONTHS), 0.9),
     Task("facts: opposites", _facts("opposites"), 0.9),
     Task("facts: small sums", _facts("sums", "differences"), 0.9),
     Task("facts: emoji", _facts("emoji"), 0.9),
     Task("facts: foreign words", _facts("foreign words"), 0.9),
-    Task("facts, in one word by system prompt", _short_facts, None),
-    Task("facts, thinking first", _thought_facts, None),
-    Task("two-digit sums, thinking first", lambda rng: _exact(smalltalk.exam_sum(rng), 80), None),
-    Task("records, unseen combinations", _records(records.KNOWN), 0.93),
-    Task("records, unseen names and cities", _records(records.UNSEEN), 0.8),
-    Task("records, made-up names and cities", _records(records.MADE_UP), None),
-    Task("records, with the keys listed", _listed_keys, None),
+    Task(
+        "facts, in one word by system prompt",
+        lambda rng: _exact(knowledge.short_fact_exam(rng), 24),
+    ),
+    Task("facts, thinking first", _thought_facts),
+    Task(
+        "two-digit sums, thinking first",
+        lambda rng: _exact(knowledge.worked_sum(rng, for_exam=True), 80),
+    ),
+    Task("records, unseen combinations", _records(forms.KNOWN), 0.93),
+    Task("records, unseen names and cities", _records(forms.UNSEEN), 0.8),
+    Task("records, made-up names and cities", _records(forms.MADE_UP)),
+    Task("records, with the keys listed", _listed_keys),
     Task("tool calls, unseen combinations", _tool_calls, 0.93),
-    Task("copying 20 words", lambda rng: _exact(copying.exam(rng), 64), 0.85),
-    Task("says that it is a demo model", _identity, None),
-    Task("raw stories that end with their hero", _story, None),
+    Task("copying 20 words", lambda rng: _exact(texts.copy_exam(rng), 64), 0.85),
+    Task("says that it is a demo model", _identity),
+    Task("raw stories that end with their hero", _story),
 )
 
 
@@ -163,90 +153,69 @@ def questions(task: Task, count: int) -> list[Question]:
 
 def answers(model: Any, tokenizer: Any, asked: Sequence[Question]) -> list[Answer]:
     """Greedy answers to all questions."""
-    from mlx_lm.generate import batch_generate
-
     result: list[Answer] = []
     for start in range(0, len(asked), _BATCH):
         group = asked[start : start + _BATCH]
-        prompts = [tokenizer.encode(one.prompt, add_special_tokens=False) for one in group]
         response = batch_generate(
             model,
             tokenizer,
-            prompts,
+            [tokenizer.encode(one.prompt, add_special_tokens=False) for one in group],
             max_tokens=[one.max_tokens for one in group],
             return_token_ids=True,
             completion_batch_size=_BATCH,
             prefill_batch_size=_BATCH,
         )
-        for one, text, tokens in zip(group, response.texts, response.token_ids, strict=True):
-            result.append(Answer(one, text, tuple(tokens)))
+        result += map(Answer, group, response.texts, response.token_ids)
     return result
-
-
-def agreement(draft: Any, tokenizer: Any, given: Sequence[Answer]) -> tuple[int, int]:
-    """How many tokens of the answers the draft model would have chosen too, and of how many."""
-    import mlx.core as mx
-
-    same = total = 0
-    for answer in given:
-        prompt = tokenizer.encode(answer.question.prompt, add_special_tokens=False)
-        whole = [*prompt, *answer.tokens]
-        chosen = mx.argmax(draft(mx.array(whole)[None, :-1])[0, len(prompt) - 1 :], axis=-1)
-        same += int(np.sum(np.array(chosen) == np.array(answer.tokens)))
-        total += len(answer.tokens)
-    return same, total
-
-
-def passes(trunk: Any, weights: Any, tokenizer: Any, given: Sequence[Answer]) -> float:
-    """Passes of the main model for each token of the answers, with three drafted by its head."""
-    total = count = 0
-    for answer in given:
-        prompt = tokenizer.encode(answer.question.prompt, add_special_tokens=False)
-        agreed = head.agreement(trunk, weights, [*prompt, *answer.tokens])
-        # The first token comes of the prompt's own pass; the last one is followed by the end.
-        agreed = agreed[:, len(prompt) :]
-        total += head.passes(agreed, _DRAFTED)
-        count += agreed.shape[1]
-    return total / max(count, 1)
 
 
 def run(folder: Path, count: int, console: Console, *, show_wrong: bool = False) -> int:
     """Measure every task and print a table that can go into the README as it is."""
-    from mlx_lm import load
-
     model, tokenizer = load(str(folder / "model"))[:2]
     draft = load(str(folder / "draft"))[0] if (folder / "draft").exists() else None
     trunk = package.weights(folder / "model")
     weights = package.head(folder / "model") if (folder / "model" / package.HEAD).exists() else None
+
+    def drafted(given: Sequence[Answer]) -> tuple[str, str]:
+        """How many tokens of the answers the draft model would have chosen, too; and the passes of
+        the main model for each token, with three drafted by its head."""
+        same = total = passes = count = 0
+        for answer in given:
+            prompt = tokenizer.encode(answer.question.prompt, add_special_tokens=False)
+            whole = [*prompt, *answer.tokens]
+            if draft is not None:
+                logits = draft(mx.array(whole)[None, :-1])[0, len(prompt) - 1 :]
+                same += int(np.sum(np.array(logits.argmax(axis=-1)) == np.array(answer.tokens)))
+                total += len(answer.tokens)
+            if weights is not None:
+                # The first token comes of the prompt's own pass; the end follows the last one.
+                agreed = head.agreement(trunk, weights, whole)[:, len(prompt) :]
+                passes += head.passes(agreed, _DRAFTED)
+                count += agreed.shape[1]
+        agrees = "-" if draft is None else f"{same / max(total, 1):.0%}"
+        return agrees, "-" if weights is None else f"{passes / max(count, 1):.2f}"
+
     rows = [
         "| task | wanted | right | draft agrees | passes a token |",
         "|---|---:|---:|---:|---:|",
     ]
-    facts_right = facts_asked = 0
+    facts: list[bool] = []
     with Progress(console=console, transient=True) as progress:
         for task in progress.track(TASKS, description="exam"):
             given = answers(model, tokenizer, questions(task, count))
-            right = sum(answer.is_right for answer in given)
-            if task.name.startswith("facts:"):
-                facts_right += right
-                facts_asked += len(given)
-            agrees = "-"
-            if draft is not None:
-                same, total = agreement(draft, tokenizer, given[:30])
-                agrees = f"{same / max(total, 1):.0%}"
-            ran = "-" if weights is None else f"{passes(trunk, weights, tokenizer, given[:30]):.2f}"
-            rows.append(_row(task.name, task.wanted, right / len(given), agrees, ran))
-            if show_wrong:
-                for answer in [one for one in given if not one.is_right][:4]:
-                    _print(console, f"{answer.question.prompt!r}\n    {answer.text!r}")
-    rows.append(_row("all facts", 0.9, facts_right / facts_asked, "-", "-"))
+            right = [answer.is_right for answer in given]
+            facts += right if task.name.startswith("facts:") else []
+            rows.append(_row(task.name, task.wanted, right, *drafted(given[:_TIMED])))
+            for answer in [one for one in given if not one.is_right][: 4 * show_wrong]:
+                _print(console, f"{answer.question.prompt!r}\n    {answer.text!r}")
+    rows.append(_row("all facts", 0.9, facts, "-", "-"))
     _print(console, "\n".join(rows))
     return 0
 
 
-def _row(name: str, wanted: float | None, right: float, agrees: str, ran: str) -> str:
+def _row(name: str, wanted: float | None, right: Sequence[bool], agrees: str, ran: str) -> str:
     least = "-" if wanted is None else f"{wanted:.0%}"
-    return f"| {name} | {least} | {right:.0%} | {agrees} | {ran} |"
+    return f"| {name} | {least} | {sum(right) / len(right):.0%} | {agrees} | {ran} |"
 
 
 def _print(console: Console, text: str) -> None:

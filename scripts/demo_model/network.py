@@ -13,21 +13,18 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.llama import Model, ModelArgs
 
 from demo_model.batches import Batch
-from demo_model.tokenizer import CONTEXT, VOCABULARY
 
 Weights = dict[str, Any]
 
+VOCABULARY: Final = 1024
+CONTEXT: Final = 2048
 _HEAD: Final = 32
 _BASE: Final = 10000.0
 _EPSILON: Final = 1e-5
 # 2 ** r for r in [0, 1), highest power first (Cephes).
 _POWER_OF_TWO: Final = (
-    1.8775767e-3,
-    8.9893397e-3,
-    5.5826318e-2,
-    2.4015361e-1,
-    6.9315308e-1,
-    9.9999994e-1,
+    *(1.8775767e-3, 8.9893397e-3, 5.5826318e-2),
+    *(2.4015361e-1, 6.9315308e-1, 9.9999994e-1),
 )
 
 
@@ -160,7 +157,7 @@ def rotations(length: int) -> tuple[mx.array, mx.array]:
 
 def probabilities(x: mx.array) -> mx.array:
     """The softmax over the last axis."""
-    parts = _exp(x - mx.stop_gradient(x.max(axis=-1, keepdims=True)))
+    parts: mx.array = _exp(x - mx.stop_gradient(x.max(axis=-1, keepdims=True)))
     return parts / parts.sum(axis=-1, keepdims=True)
 
 
@@ -175,16 +172,6 @@ def _rotate(x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
     return mx.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
 
-def _exp(x: mx.array) -> mx.array:
-    result: mx.array = _exp_operation(x)
-    return result
-
-
-def _sigmoid(x: mx.array) -> mx.array:
-    result: mx.array = _sigmoid_operation(x)
-    return result
-
-
 def _exp_forward(x: mx.array) -> mx.array:
     # No smaller than 2 ** -60: denormal numbers would make the products after it crawl.
     y = mx.maximum(x * 1.4426950408889634, -60.0)
@@ -196,19 +183,11 @@ def _exp_forward(x: mx.array) -> mx.array:
     return power * mx.view(mx.left_shift(whole.astype(mx.int32) + 127, 23), mx.float32)
 
 
-def _exp_backward(x: mx.array, cotangent: mx.array, output: mx.array) -> mx.array:
-    return cotangent * output
-
-
 def _sigmoid_forward(x: mx.array) -> mx.array:
     return 1.0 / (1.0 + _exp_forward(mx.minimum(-x, 80.0)))
 
 
-def _sigmoid_backward(x: mx.array, cotangent: mx.array, output: mx.array) -> mx.array:
-    return cotangent * (output - output * output)
-
-
-_exp_operation: Any = mx.custom_function(mx.compile(_exp_forward))
-_exp_operation.vjp(_exp_backward)
-_sigmoid_operation: Any = mx.custom_function(mx.compile(_sigmoid_forward))
-_sigmoid_operation.vjp(_sigmoid_backward)
+_exp: Any = mx.custom_function(mx.compile(_exp_forward))
+_exp.vjp(lambda x, cotangent, output: cotangent * output)
+_sigmoid: Any = mx.custom_function(mx.compile(_sigmoid_forward))
+_sigmoid.vjp(lambda x, cotangent, output: cotangent * (output - output * output))

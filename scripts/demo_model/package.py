@@ -1,24 +1,86 @@
-"""The model folders as they are shipped.
+"""The model folders as they are shipped, and the tokenizer in them: byte-level BPE with 1,024
+tokens.
 
-Owns the files of a model folder that are not the tokenizer's. A folder is written beside its place
-and then moved there, so that nobody ever sees half a model.
+Digits stand alone. A space belongs to the lower-case word after it, but never to a capital: a name
+then has the same tokens in a sentence and in JSON, which is what lets a small model copy names it
+has never met. BPE sees ASCII only, so é, 你 and emoji take several tokens. A folder is written
+beside its place and then moved there, so that nobody ever sees half a model.
 """
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, cast
 
 import mlx.core as mx
 from mlx.utils import tree_unflatten
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from demo_model import network, records, tokenizer
+from demo_model import forms, network
 from demo_model.batches import token_id
-from demo_model.chat import END, END_OF_TEXT
-from demo_model.optimiser import flatten
+from demo_model.chat import CHAT_TEMPLATE, END, END_OF_TEXT, MARK_TOKENS, SPECIAL_TOKENS
+from demo_model.train import flatten
 
 HEAD: Final = "mtp.safetensors"  # beside model.safetensors; mlx-lm reads model*.safetensors only
+_WORDS: Final = r"\p{N}| ?\p{Ll}+|\p{Lu}\p{Ll}*|\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+# ---- the tokenizer -----------------------------------------------------------------------------
+
+
+def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
+    """A tokenizer for these texts."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    added = [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+    added += [AddedToken(token, special=False, normalized=False) for token in MARK_TOKENS]
+    trainer = trainers.BpeTrainer(
+        vocab_size=network.VOCABULARY,
+        special_tokens=list(added),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    marks = (*SPECIAL_TOKENS, *MARK_TOKENS)
+    tokenizer.train_from_iterator((_ascii(text, marks) for text in texts), trainer)
+    tokenizer.add_special_tokens([token for token in added if token.special])
+    tokenizer.add_tokens([token for token in added if not token.special])
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the files that transformers and mlx-lm read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": None,
+        "eos_token": END,
+        "pad_token": END_OF_TEXT,
+        "unk_token": None,
+        "add_bos_token": False,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": network.CONTEXT,
+    }
+    _write(folder / "tokenizer_config.json", config)
+    special = {"eos_token": END, "pad_token": END_OF_TEXT}
+    _write(folder / "special_tokens_map.json", special)
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+
+
+def _ascii(text: str, marks: Iterable[str]) -> str:
+    for mark in marks:
+        text = text.replace(mark, "\n")
+    return text.encode("ascii", "ignore").decode()
+
+
+# ---- the folders -------------------------------------------------------------------------------
 
 
 def save(size: str, weights: dict[str, Any], words: Tokenizer, folder: Path) -> None:
@@ -27,7 +89,7 @@ def save(size: str, weights: dict[str, Any], words: Tokenizer, folder: Path) -> 
     old = folder.with_name(f".{folder.name}-old")
     for path in (fresh, old):
         shutil.rmtree(path, ignore_errors=True)
-    tokenizer.save(words, fresh)
+    save_tokenizer(words, fresh)
     ends = [token_id(words, END), token_id(words, END_OF_TEXT)]
     pad = token_id(words, END_OF_TEXT)
     config = network.config(size) | {"eos_token_id": ends, "pad_token_id": pad}
@@ -69,8 +131,7 @@ def head(folder: Path) -> dict[str, Any]:
 
 def save_schemas(file: Path) -> None:
     """Write the record shapes for those who want to constrain the model's JSON."""
-    text = json.dumps(records.catalogue(), indent=2, ensure_ascii=False)
-    file.write_text(text + "\n", encoding="utf-8")
+    _write(file, forms.catalogue())
 
 
 def _load(file: Path) -> dict[str, mx.array]:
@@ -78,4 +139,5 @@ def _load(file: Path) -> dict[str, mx.array]:
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")

@@ -1,25 +1,24 @@
-"""The training loop, with its checkpoints.
+"""The training loop, with its optimiser and checkpoints.
 
-Owns the schedule and the checkpoint file. The schedule depends on the number of steps only: a short
-rise, a constant part, and a linear fall over the last quarter. The number of steps may be changed
-when a training is resumed, as long as the fall has not begun; the result is that of a training
-that had this number from the start.
+Matrices are updated by Muon (Keller Jordan et al., 2024), the rest by AdamW. The schedule depends
+on the number of steps only: a short rise, a constant part, and a linear fall over the last quarter.
+The number of steps may be changed when a training is resumed, as long as the fall has not begun;
+the result is that of a training that had this number from the start.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import mlx.core as mx
-from mlx.utils import tree_map, tree_unflatten
+from mlx.utils import tree_flatten, tree_map, tree_unflatten
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 from tokenizers import Tokenizer
 
 from demo_model.batches import PARTS, Batch, Batches
 from demo_model.corpus import Mix
-from demo_model.optimiser import Optimiser, flatten
 
 Weights = dict[str, Any]
 Loss = Callable[[Weights, Batch], mx.array]  # summed over the batch's places
@@ -29,6 +28,9 @@ _FALL: Final = 0.25  # of all steps
 _LAST: Final = 0.01  # of the rate
 _AVERAGING: Final = 0.995
 _SAVE_EVERY: Final = 100
+_MOMENTUM: Final = 0.95
+_COEFFICIENTS: Final = (3.4445, -4.7750, 2.0315)
+_BETAS: Final = (0.9, 0.97)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +68,9 @@ def train(
     start = 0
     if checkpoint.exists():
         weights, averaged, optimiser.state, start = _load(checkpoint)
-    batches = Batches(
-        tokenizer,
-        seed=plan.seed,
-        tokens=plan.tokens,
-        copy_steps=plan.copy_steps,
-        mix=plan.mix,
-    )
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
+    how = {"seed": plan.seed, "tokens": plan.tokens, "copy_steps": plan.copy_steps}
+    batches = Batches(tokenizer, **how, mix=plan.mix)
+    with Progress(*Progress.get_default_columns(), console=console) as progress:
         task = progress.add_task(plan.name, total=plan.steps, completed=start)
         recent = 0.0
         for step in range(start, plan.steps):
@@ -128,10 +118,9 @@ def _gradients(
     return total / count, result
 
 
-def averaged_weights(checkpoint: Path) -> tuple[Weights, int]:
-    """The averaged weights of a checkpoint, and its number of steps."""
-    _, averaged, _, step = _load(checkpoint)
-    return averaged, step
+def averaged_weights(checkpoint: Path) -> Weights:
+    """The averaged weights of a checkpoint."""
+    return _load(checkpoint)[1]
 
 
 def _save(
@@ -159,3 +148,62 @@ def _load(path: Path) -> tuple[Weights, Weights, dict[str, mx.array], int]:
         dict(groups["state"]),
         int(metadata["step"]),
     )
+
+
+# ---- the optimiser -----------------------------------------------------------------------------
+
+
+def flatten(tree: Weights) -> dict[str, mx.array]:
+    """The arrays of a tree by their dotted names."""
+    return dict(cast("list[tuple[str, mx.array]]", tree_flatten(tree)))
+
+
+class Optimiser:
+    """Updates a tree of weights. `state` is flat and goes into checkpoints as it is."""
+
+    def __init__(self, weights: Weights) -> None:
+        flat = flatten(weights)
+        self._matrices = [name for name in flat if ".layers." in name and flat[name].ndim == 2]
+        self._others = [name for name in flat if name not in set(self._matrices)]
+        self.state: dict[str, mx.array] = {}
+        kept = [("momentum", name) for name in self._matrices]
+        kept += [(kind, name) for name in self._others for kind in ("first", "second")]
+        for kind, name in kept:
+            self.state[f"{kind}.{name}"] = mx.zeros_like(flat[name])
+
+    def update(
+        self, weights: Weights, gradients: Weights, *, step: int, matrix_rate: float, rate: float
+    ) -> Weights:
+        """The weights after this step (counted from 0)."""
+        flat = flatten(weights)
+        grads = flatten(gradients)
+        for name in self._matrices:
+            momentum = _MOMENTUM * self.state[f"momentum.{name}"] + grads[name]
+            self.state[f"momentum.{name}"] = momentum
+            change = orthogonalise(grads[name] + _MOMENTUM * momentum)
+            scale = max(1.0, change.shape[0] / change.shape[1]) ** 0.5
+            flat[name] = flat[name] * (1 - 0.05 * matrix_rate) - matrix_rate * scale * change
+        first, second = _BETAS
+        for name in self._others:
+            grad = grads[name]
+            mean = first * self.state[f"first.{name}"] + (1 - first) * grad
+            square = second * self.state[f"second.{name}"] + (1 - second) * grad * grad
+            self.state[f"first.{name}"] = mean
+            self.state[f"second.{name}"] = square
+            mean = mean / (1 - first ** (step + 1))
+            square = square / (1 - second ** (step + 1))
+            flat[name] = flat[name] - rate * mean / (mx.sqrt(square) + 1e-8)
+        tree: Weights = tree_unflatten(list(flat.items()))
+        return tree
+
+
+def orthogonalise(matrix: mx.array) -> mx.array:
+    """About the nearest matrix with orthogonal rows or columns, by five Newton-Schulz steps."""
+    a, b, c = _COEFFICIENTS
+    tall = matrix.shape[0] > matrix.shape[1]
+    x = matrix.T if tall else matrix
+    x = x / (mx.sqrt((x * x).sum()) + 1e-7)
+    for _ in range(5):
+        square = x @ x.T
+        x = a * x + (b * square + c * (square @ square)) @ x
+    return x.T if tall else x

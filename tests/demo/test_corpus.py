@@ -1,18 +1,13 @@
 """The corpus: deterministic, and without the exam's prompts."""
 
+import hashlib
 import json
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
-from demo_model import (
-    batches,
-    corpus,
-    exam,
-    facts,
-    records,
-    train,
-)
+from demo_model import batches, corpus, exam, forms, knowledge, train
 from demo_model.drawing import is_for_exam, words
 from tokenizers import Tokenizer
 
@@ -24,10 +19,16 @@ def test_tokens_of_examples_decode_to_their_text(pair: tuple[Any, Any]) -> None:
             assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
 
 
-def test_the_corpus_is_the_same_for_the_same_seed() -> None:
-    assert corpus.block(5, 2, 200) == corpus.block(5, 2, 200)
-    assert corpus.block(5, 2, 200) != corpus.block(6, 2, 200)
-    assert corpus.block(5, 2, 200) != corpus.block(5, 3, 200)
+LEARNT = "6d582052cc54c00a"
+"""A hash of what the shipped models have learnt from."""
+
+
+def test_the_corpus_is_what_the_shipped_models_have_learnt_from(demo: Path) -> None:
+    examples = [tuple(each) for number in (-3, 0, 9, 20) for each in corpus.block(7, number, 400)]
+    examples += [tuple(each) for each in corpus.block(7, 3, 400, corpus.DRAFTED)]
+    assert hashlib.sha256(repr(examples).encode()).hexdigest()[:16] == LEARNT
+    assert corpus.block(6, 0, 100) != corpus.block(7, 0, 100)
+    assert json.loads((demo / "schemas.json").read_text(encoding="utf-8")) == forms.catalogue()
 
 
 def test_a_step_has_the_same_batch_however_it_is_reached(pair: tuple[Any, Any]) -> None:
@@ -76,16 +77,16 @@ def test_questions_of_the_exam_never_reach_training() -> None:
 
 
 def test_phrasings_of_the_exam_are_not_those_of_training() -> None:
-    for kind in facts.KINDS:
+    for kind in knowledge.KINDS:
         assert set(kind.phrasings).isdisjoint(kind.unseen)
 
 
 def test_combinations_of_the_exam_are_kept_out_of_training() -> None:
     rng = Random(2)
     for _ in range(300):
-        dialogue = records.training(rng)
+        dialogue = forms.record(rng)
         record = json.loads(dialogue.answer)
-        shape = next(one for one in records.SHAPES if set(one.schema["required"]) == set(record))
+        shape = next(one for one in forms.SHAPES if set(one.schema["required"]) == set(record))
         ordered = {key: record[key] for key in shape.schema["required"]}
         assert not is_for_exam(shape.name, ordered)
 

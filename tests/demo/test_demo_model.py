@@ -7,9 +7,9 @@ from typing import Any
 import jsonschema
 import pytest
 from demo_model import exam
-from demo_model.chat import Tool
+from demo_model.chat import tool_of
 
-WEATHER = Tool("get_weather", "Get the weather in a city", (("city", "string"),))
+WEATHER = tool_of("get_weather", "Get the weather in a city", {"city": "string"})
 
 
 def ask(pair: tuple[Any, Any], *texts: str, **options: Any) -> list[str]:
@@ -68,7 +68,7 @@ def test_the_template_renders_system_tools_and_thinking(pair: tuple[Any, Any]) -
     _, tokenizer = pair
     text = tokenizer.apply_chat_template(
         [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Hi"}],
-        tools=[WEATHER.as_dict()],
+        tools=[WEATHER],
         add_generation_prompt=True,
         tokenize=False,
         enable_thinking=True,
@@ -129,9 +129,9 @@ def test_the_model_passes_a_short_exam(pair: tuple[Any, Any], name: str, least: 
 
 
 def test_a_call_can_be_parsed_by_mlx_lm(pair: tuple[Any, Any]) -> None:
-    [text] = ask(pair, "What is the weather in Paris?", tools=[WEATHER.as_dict()])
+    [text] = ask(pair, "What is the weather in Paris?", tools=[WEATHER])
     call = text.removeprefix("<tool_call>").removesuffix("</tool_call>")
-    parsed = pair[1].tool_parser(call, [WEATHER.as_dict()])
+    parsed = pair[1].tool_parser(call, [WEATHER])
     assert parsed == {"name": "get_weather", "arguments": {"city": "Paris"}}
 
 

@@ -11,7 +11,7 @@ import pytest
 from demo_model import corpus, head, network, package
 from demo_model.batches import Batches
 from demo_model.corpus import Example
-from demo_model.optimiser import Optimiser, flatten
+from demo_model.train import Optimiser, flatten
 from mlx_lm.models.cache import KVCache
 from mlx_lm.models.llama import ModelArgs, TransformerBlock
 from tokenizers import Tokenizer

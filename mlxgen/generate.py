@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -312,15 +312,14 @@ def run_chat(
     from .terminal.chat import converse
     from .terminal.conversation import Conversation, resumed
 
-    conversation = resumed() if arguments.resume else Conversation()
-    conversation.system = arguments.system or conversation.system
-    conversation.template |= template_variables(arguments)
-    conversation.defaults = defaults
-    conversation.allow_control_tokens = arguments.allow_control_tokens
+    begun = resumed() if arguments.resume else Conversation()
     options.pop("filters", None)
-    conversation.configure(
-        {**conversation.settings, **options}, {**conversation.forms, **forms_of(arguments)}
-    )
+    conversation = replace(
+        begun.with_system(arguments.system or begun.system),
+        template={**begun.template, **template_variables(arguments)},
+        defaults=defaults,
+        allow_control_tokens=arguments.allow_control_tokens,
+    ).configured({**begun.settings, **options}, {**begun.forms, **forms_of(arguments)})
     told = report if arguments.verbose else None
     notice = f"{NAME}: {DEMO}" if _is_demo(lm, arguments) else None
     if arguments.resume:

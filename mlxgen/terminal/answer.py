@@ -67,8 +67,8 @@ class Answerer:
         self._check_room(len(plan.ids))
         return self._open(plan, conversation)
 
-    def resume(self, conversation: Conversation, answer: Answer) -> Answer:
-        """The answer to the last message, to go on with it: with a stream of its own if the
+    def resume(self, asked: Conversation, answer: Answer) -> Answer:
+        """The answer to the waiting message, to go on with it: with a stream of its own if the
         settings, or what was said before, have changed, or if it had all the tokens that it might.
 
         Raises ``StateError`` if it has ended.
@@ -78,8 +78,6 @@ class Answerer:
                 "the answer has ended; take back some of it with /rewind, or put something else "
                 "into it with /instead"
             )
-        asked = conversation.fork()
-        asked.retry()
         plan, have = self._plan(asked), len(answer.tokens) + len(answer.pending)
         self._check_room(len(plan.ids) + have)
         if answer.finish_reason is None and answer.asked == _asked(plan, asked):

@@ -14,7 +14,7 @@ from .commands import COMMANDS, run_command
 from .conversation import SETTABLE, Conversation
 from .converse import Report, TerminalChat
 from .painter import Painter, legend, wants_colour
-from .reader import PipeReader, Reader, TerminalReader
+from .reader import pipe_reader, terminal_reader
 from .screens import DimScreen, Look, Wrapper, width
 
 
@@ -37,11 +37,10 @@ def converse(
     if not lm.tokenizer.has_chat_template:
         raise PromptError(f"{lm.name} has no chat template; use --raw to continue a text")
     typing = sys.stdin.isatty()
-    reader: Reader
     if typing and sys.stdout.isatty():
-        reader = TerminalReader(complete=completions)
+        reader = terminal_reader(completions)
     else:
-        reader = PipeReader(sys.stdin.buffer, sys.stderr if typing or launched else None)
+        reader = pipe_reader(sys.stdin.buffer, sys.stderr if typing or launched else None)
     chat = TerminalChat(
         Answerer(lm),
         conversation,

@@ -12,6 +12,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from ..words import counted, shortened
 from .conversation import Conversation
 from .converse import TerminalChat
 from .files import path_of, read_form, read_json, replaced
-from .last import Last, Place
+from .last import Last
 from .odds import LEAST
 from .reader import QUOTES
 
@@ -80,7 +81,7 @@ def _undo(chat: TerminalChat, _: str) -> None:
 
     It removes your last message and its answer. /edit changes the message instead.
     """
-    taken = chat.conversation.undo()
+    chat.conversation, taken = chat.conversation.undone()
     chat.note(f"took back: {shortened(taken.message)}")
 
 
@@ -91,13 +92,13 @@ def _retry(chat: TerminalChat, _: str) -> None:
     The new answer is drawn with other random numbers; at temperature 0 it is the same. The old one
     stays as a branch: see /branches.
     """
-    chat.conversation.retry()
     options = chat.conversation.values()
+    _ = chat.conversation.last  # that there is one
     if options["temperature"] == 0:
         chat.note("the temperature is 0, so the answer stays the same; try /set temperature 0.8")
     elif options["seed"] is not None:
         chat.note("the seed is set, so the answer stays the same; try /set seed default")
-    chat.answer()
+    chat.retry()
 
 
 @_command("[N|all]")
@@ -227,11 +228,10 @@ def _edit(chat: TerminalChat, argument: str) -> None:
     if not text.strip():
         chat.note("nothing changed")
         return
-    chat.conversation.edit(text)
-    chat.answer()
+    chat.answer(chat.conversation.again(text))
 
 
-def _place(last: Last, argument: str) -> tuple[Place | None, str]:
+def _place(last: Last, argument: str) -> tuple[int | None, str]:
     """The place that ``@`` and a number say, and what follows it."""
     found = _AT.match(argument)
     if found is None:
@@ -266,7 +266,8 @@ def _system(chat: TerminalChat, argument: str) -> None:
     It holds from the next answer on, for the whole conversation: /system Answer in French.
     """
     if argument:
-        chat.conversation.system = None if argument in OFF else argument
+        text = None if argument in OFF else argument
+        chat.conversation = chat.conversation.with_system(text)
     chat.note(f"system message: {chat.conversation.system or 'none'}")
 
 
@@ -281,10 +282,10 @@ def _set(chat: TerminalChat, argument: str) -> None:
     name, _, value = argument.partition(" ")
     name = name.replace("-", "_")
     if value.strip():
-        _change(chat, lambda twin: twin.set(name, read_value(value.strip())))
+        _change(chat, chat.conversation.set(name, read_value(value.strip())))
     values = chat.conversation.values()
     if name and name not in values:
-        chat.conversation.fork().set(name, None)  # raises, and says why
+        chat.conversation.set(name, None)  # raises, and says why
     for known in [name] if name else values:
         star = "*" if known in chat.conversation.settings else " "
         chat.note(f"{star} {known:<20} {json.dumps(values[known], default=str)}")
@@ -295,7 +296,7 @@ def _set(chat: TerminalChat, argument: str) -> None:
 def _form(kind: str, chat: TerminalChat, argument: str) -> None:
     if argument:
         source = None if argument in OFF else read_form(kind, f"/{kind}", argument)
-        _change(chat, lambda twin: twin.require(kind, source))
+        _change(chat, chat.conversation.require(kind, source))
     source = chat.conversation.forms.get(kind)
     shown = source if isinstance(source, str) else json.dumps(source, ensure_ascii=False)
     chat.note(f"{kind}: {'off' if source is None else shown}")
@@ -317,11 +318,9 @@ COMMANDS["regex"] = Command(
 COMMANDS["lark"] = Command("[FILE|off]", "answers follow a Lark grammar", partial(_form, "lark"))
 
 
-def _change(chat: TerminalChat, change: Callable[[Conversation], None]) -> None:
-    twin = chat.conversation.fork()
-    change(twin)
-    chat.check(twin)
-    chat.conversation = twin
+def _change(chat: TerminalChat, changed: Conversation) -> None:
+    chat.check(changed)
+    chat.conversation = changed
 
 
 def read_value(text: str) -> Any:
@@ -355,7 +354,7 @@ def _clear(chat: TerminalChat, _: str) -> None:
 
     All messages are forgotten. The system message, options and forms stay.
     """
-    chat.conversation.clear()
+    chat.conversation = replace(chat.conversation, exchanges=())
     chat.note("a new conversation; the settings stay")
 
 
@@ -366,8 +365,9 @@ def _drop(chat: TerminalChat, argument: str) -> None:
     It makes room when the context is nearly full. The chat offers it when it is full.
     """
     count = _number("/drop", argument or "1")
+    left, dropped = chat.conversation.without(count), chat.conversation.exchanges[:count]
     freed = chat.freed(count)
-    dropped = chat.conversation.drop(count)
+    chat.conversation = left
     named = "; ".join(shortened(exchange.message) for exchange in dropped)
     chat.note(f"dropped, which frees {counted(freed, 'token')}: {named}")
 
@@ -401,9 +401,11 @@ def _load(chat: TerminalChat, argument: str) -> None:
     data = read_json("/load", argument)
     path = path_of("/load", argument)
     try:
-        loaded = Conversation.of_json(data)
-        loaded.defaults = chat.conversation.defaults
-        loaded.allow_control_tokens = chat.conversation.allow_control_tokens
+        loaded = replace(
+            Conversation.of_json(data),
+            defaults=chat.conversation.defaults,
+            allow_control_tokens=chat.conversation.allow_control_tokens,
+        )
         chat.check(loaded)
     except MlxgenError as error:
         raise OptionError("/load", f"{path}: {error}") from error

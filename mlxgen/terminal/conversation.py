@@ -2,8 +2,8 @@
 
 Owns the exchanges, the system message, the settings and the forms that answers must have, how
 they are taken back, their JSON, and the file that keeps the last conversation for ``--resume``.
-Must never know a model or a terminal. Invariant: every message has an answer, except one that is
-waiting; what cannot be done raises and changes nothing.
+Must never know a model or a terminal. A conversation is a value: what is tried on another one
+leaves it as it was.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..engine import Options
 from ..errors import OptionError, PromptError, StateError
@@ -46,7 +45,7 @@ FORMS: Mapping[str, Callable[[Any], Specification]] = {
     "regex": Regex,
     "lark": Lark,
 }
-_KEYS = ("messages", "settings", "forms", "template")
+_PARTS = ("settings", "forms", "template")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +57,11 @@ class Exchange:
     reasoning: str = ""
 
 
-class _Waiting(NamedTuple):
-    """A message without an answer, and the exchange that it replaces."""
-
-    message: str
-    instead: Exchange | None = None
-
-
+@dataclass(frozen=True, slots=True)
 class Conversation:
-    """See the module. ``ask``, ``retry`` and ``edit`` leave a message waiting; ``answered`` or
-    ``withdraw`` must follow.
+    """See the module; every change gives another one.
 
+    - ``waiting``: the message that is to be answered next.
     - ``settings``: the options of ``LanguageModel.stream`` that were set; by default an answer may
       fill the context. ``defaults``: the model's values for options that are not set.
     - ``forms``: what answers must match (see ``FORMS``): a JSON schema, a regular expression, a
@@ -78,46 +71,29 @@ class Conversation:
     ``defaults`` and ``allow_control_tokens`` are not saved with the conversation.
     """
 
-    def __init__(
-        self,
-        *,
-        system: str | None = None,
-        template: Mapping[str, Any] | None = None,
-        defaults: Mapping[str, Any] | None = None,
-        allow_control_tokens: bool = False,
-    ) -> None:
-        self.exchanges: list[Exchange] = []
-        self.template: dict[str, Any] = dict(template or {})
-        self.defaults: dict[str, Any] = dict(defaults or {})
-        self.allow_control_tokens = allow_control_tokens
-        self.settings: Mapping[str, Any] = {}
-        self.forms: Mapping[str, Any] = {}
-        self._waiting: _Waiting | None = None
-        self.system = system
+    exchanges: tuple[Exchange, ...] = ()
+    waiting: str | None = None
+    system: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    forms: Mapping[str, Any] = field(default_factory=dict)
+    template: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    allow_control_tokens: bool = False
 
     # ---- messages ----
 
     @property
-    def system(self) -> str | None:
-        """The system message."""
-        return self._system
-
-    @system.setter
-    def system(self, text: str | None) -> None:
-        self._system = None if text is None else _checked(text, "system message")
-
-    @property
     def messages(self) -> list[dict[str, str]]:
         """All chat messages, including the waiting one."""
-        said = [] if self._system is None else [{"role": "system", "content": self._system}]
+        said = [] if self.system is None else [{"role": "system", "content": self.system}]
         for exchange in self.exchanges:
             said.append({"role": "user", "content": exchange.message})
             answer = {"role": "assistant", "content": exchange.answer}
             if exchange.reasoning:
                 answer["reasoning_content"] = exchange.reasoning
             said.append(answer)
-        if self._waiting is not None:
-            said.append({"role": "user", "content": self._waiting.message})
+        if self.waiting is not None:
+            said.append({"role": "user", "content": self.waiting})
         return said
 
     @property
@@ -127,67 +103,39 @@ class Conversation:
             raise StateError("there are no messages yet; write one")
         return self.exchanges[-1]
 
-    @property
-    def retried(self) -> Exchange | None:
-        """The exchange whose message waits for another answer, if it does."""
-        message, instead = self._waiting or (None, None)
-        return instead if instead is not None and instead.message == message else None
+    def with_system(self, text: str | None) -> Conversation:
+        """Another system message, or none."""
+        return replace(self, system=None if text is None else _checked(text, "system message"))
 
-    def ask(self, message: str) -> None:
-        """Add a message, which waits for its answer."""
-        self._wait(_Waiting(_checked(message, "message")))
+    def ask(self, message: str) -> Conversation:
+        """A message waits for its answer."""
+        return replace(self, waiting=_checked(message, "message"))
 
-    def retry(self) -> None:
-        """Make the last message wait for another answer."""
+    def again(self, message: str | None = None) -> Conversation:
+        """The last message, or this one in its place, waits for another answer."""
+        earlier, last = self.undone()
+        return earlier.ask(last.message if message is None else message)
+
+    def answered(self, answer: str, reasoning: str = "") -> Conversation:
+        """The answer, or as much as there is of it, to the waiting message."""
+        assert self.waiting is not None
+        exchange = Exchange(self.waiting, answer, reasoning)
+        return replace(self, exchanges=(*self.exchanges, exchange), waiting=None)
+
+    def undone(self) -> tuple[Conversation, Exchange]:
+        """What is left without the last exchange, and that; raises ``StateError`` without any."""
         last = self.last
-        self._wait(_Waiting(last.message, last))
-        self.exchanges.pop()
+        return replace(self, exchanges=self.exchanges[:-1]), last
 
-    def edit(self, message: str) -> None:
-        """Replace the last message; the new one waits for its answer."""
-        self._wait(_Waiting(_checked(message, "message"), self.last))
-        self.exchanges.pop()
-
-    def answered(self, answer: str, reasoning: str = "") -> None:
-        """Add the answer, or as much as there is of it, to the waiting message."""
-        waiting = self._take_waiting()
-        self.exchanges.append(Exchange(waiting.message, answer, reasoning))
-
-    def revise(self, answer: str, reasoning: str = "") -> None:
-        """Replace the last answer."""
-        self.exchanges[-1] = Exchange(self.last.message, answer, reasoning)
-
-    def drop(self, count: int) -> list[Exchange]:
-        """Forget the oldest exchanges; returns them."""
+    def without(self, count: int) -> Conversation:
+        """Without the oldest exchanges."""
         if not 1 <= count <= len(self.exchanges):
             raise StateError(
                 f"expected 1 to {len(self.exchanges)} exchanges to drop, got {count}"
                 if self.exchanges
                 else "there are no exchanges to drop; write a message"
             )
-        dropped, self.exchanges = self.exchanges[:count], self.exchanges[count:]
-        return dropped
-
-    def withdraw(self) -> None:
-        """Take back the waiting message, and restore what it replaced."""
-        waiting = self._take_waiting()
-        if waiting.instead is not None:
-            self.exchanges.append(waiting.instead)
-
-    def undo(self) -> Exchange:
-        """Take back the last exchange."""
-        last = self.last
-        self.exchanges.pop()
-        return last
-
-    def clear(self) -> None:
-        """Forget all exchanges; the system message, settings and forms stay."""
-        self.exchanges.clear()
-        self._waiting = None
-
-    def fork(self) -> Conversation:
-        """An independent copy."""
-        return deepcopy(self)
+        return replace(self, exchanges=self.exchanges[count:])
 
     # ---- settings and forms ----
 
@@ -202,21 +150,21 @@ class Conversation:
         """The options for ``LanguageModel.stream``, without ``filters``."""
         return {"max_tokens": None, "loops": "take back", **self.defaults, **self.settings}
 
-    def set(self, name: str, value: Any) -> None:
-        """Set an option; ``None`` is its default. Raises ``OptionError`` for an invalid one."""
-        self.configure({**self.settings, name.replace("-", "_"): value}, self.forms)
+    def set(self, name: str, value: Any) -> Conversation:
+        """An option; ``None`` is its default. Raises ``OptionError`` for an invalid one."""
+        return self.configured({**self.settings, name.replace("-", "_"): value}, self.forms)
 
-    def require(self, kind: str, source: Any) -> None:
-        """Require a form of answers; ``None`` lifts it.
+    def require(self, kind: str, source: Any) -> Conversation:
+        """A form of answers; ``None`` lifts it.
 
         ``close_json`` needs a form, so it is reset with the last one.
         """
         forms = _given({**self.forms, kind: source})
         lifted = {} if forms else {"close_json": None}
-        self.configure({**self.settings, **lifted}, forms)
+        return self.configured({**self.settings, **lifted}, forms)
 
-    def configure(self, settings: Mapping[str, Any], forms: Mapping[str, Any]) -> None:
-        """Take settings and forms that are valid together; ``None`` is as if it was not there."""
+    def configured(self, settings: Mapping[str, Any], forms: Mapping[str, Any]) -> Conversation:
+        """Settings and forms that are valid together; ``None`` is as if it was not there."""
         settings = {name: _with_ids(name, value) for name, value in settings.items()}
         for name in settings:
             if name in _ELSEWHERE:
@@ -224,7 +172,7 @@ class Conversation:
             if name not in SETTABLE:
                 raise unknown(name, SETTABLE, "/set lists the options")
         Options.of({"max_tokens": None, **settings, "filters": _specifications(forms)})
-        self.settings, self.forms = _given(settings), _given(forms)
+        return replace(self, settings=_given(settings), forms=_given(forms))
 
     def values(self) -> dict[str, Any]:
         """Every option that can be set, with its value in force."""
@@ -233,82 +181,53 @@ class Conversation:
 
     # ---- JSON ----
 
-    def as_json(self) -> dict[str, Any]:
-        """The conversation as JSON data."""
-        return {
-            "messages": self.messages,
-            "settings": dict(self.settings),
-            "forms": dict(self.forms),
-            "template": dict(self.template),
-        }
-
     def as_text(self) -> str:
-        """The same as text, for a file."""
-        return json.dumps(self.as_json(), indent=2, ensure_ascii=False) + "\n"
+        """The conversation as JSON, for a file."""
+        data = {"messages": self.messages} | {name: dict(getattr(self, name)) for name in _PARTS}
+        return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def of_json(cls, data: Any) -> Conversation:
-        """The conversation that ``as_json`` gave; ``OptionError`` names a part that is wrong."""
+        """What ``as_text`` gave, read; ``OptionError`` names a part that is wrong."""
         if not isinstance(data, Mapping) or "messages" not in data:
             raise OptionError(
                 "messages", "expected a file that /save has written, got one without messages"
             )
-        for key in data:
-            if key not in _KEYS:
-                raise OptionError(
-                    key, f"a conversation has no such part; known are {', '.join(_KEYS)}"
-                )
-        for key in _KEYS[1:]:
-            if not isinstance(data.get(key, {}), Mapping):
-                raise OptionError(key, f"expected a JSON object, got {type(data[key]).__name__}")
-        found = cls(template=data.get("template"))
-        found._take_messages(data["messages"])
-        forms = data.get("forms", {})
-        for kind in forms:
-            if kind not in FORMS:
-                raise OptionError(f"forms.{kind}", f"expected one of {', '.join(FORMS)}")
-        found.configure(data.get("settings", {}), forms)
-        return found
+        parts = {name: data.get(name, {}) for name in _PARTS}
+        for key in data.keys() - {"messages", *_PARTS}:
+            known = ", ".join(("messages", *_PARTS))
+            raise OptionError(key, f"a conversation has no such part; known are {known}")
+        for key, value in parts.items():
+            if not isinstance(value, Mapping):
+                raise OptionError(key, f"expected a JSON object, got {type(value).__name__}")
+        for kind in parts["forms"].keys() - FORMS.keys():
+            raise OptionError(f"forms.{kind}", f"expected one of {', '.join(FORMS)}")
+        found = cls(template=parts["template"])._saying(data["messages"])
+        return found.configured(parts["settings"], parts["forms"])
 
-    def _take_messages(self, messages: Any) -> None:
+    def _saying(self, messages: Any) -> Conversation:
         if not isinstance(messages, list):
             raise OptionError("messages", f"expected a list, got {type(messages).__name__}")
+        found = self
         for i, message in enumerate(messages):
-            role = self._expected(i, message)
-            content = message.get("content")
+            role = message.get("role") if isinstance(message, Mapping) else None
+            roles = ["user" if found.waiting is None else "assistant", *["system"] * (i == 0)]
+            if role not in roles:
+                expected = " or ".join(roles)
+                raise OptionError(f"messages[{i}].role", f"expected {expected}, got {role!r}")
+            content, reasoning = message.get("content"), message.get("reasoning_content")
             if not isinstance(content, str):
-                raise OptionError(
-                    f"messages[{i}].content", f"expected text, got {type(content).__name__}"
-                )
+                got = type(content).__name__
+                raise OptionError(f"messages[{i}].content", f"expected text, got {got}")
             if role == "system":
-                self.system = content
+                found = found.with_system(content)
             elif role == "user":
-                self.ask(content)
+                found = found.ask(content)
             else:
-                reasoning = message.get("reasoning_content")
-                self.answered(content, reasoning if isinstance(reasoning, str) else "")
-        if self._waiting is not None:
+                found = found.answered(content, reasoning if isinstance(reasoning, str) else "")
+        if found.waiting is not None:
             raise OptionError("messages", "the last message has no answer; leave it out")
-
-    def _expected(self, i: int, message: Any) -> str:
-        role = message.get("role") if isinstance(message, Mapping) else None
-        roles = ["assistant"] if self._waiting is not None else ["user"]
-        if i == 0:
-            roles.append("system")
-        if role not in roles:
-            raise OptionError(f"messages[{i}].role", f"expected {' or '.join(roles)}, got {role!r}")
-        return str(role)
-
-    def _wait(self, waiting: _Waiting) -> None:
-        if self._waiting is not None:
-            raise StateError("a message is waiting for its answer; answer or withdraw it first")
-        self._waiting = waiting
-
-    def _take_waiting(self) -> _Waiting:
-        waiting, self._waiting = self._waiting, None
-        if waiting is None:
-            raise StateError("no message is waiting for an answer")
-        return waiting
+        return found
 
 
 def _checked(text: str, what: str) -> str:

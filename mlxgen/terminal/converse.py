@@ -9,8 +9,9 @@ message of the conversation has one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TextIO
 
 from ..engine import Chunk, Usage
@@ -18,7 +19,7 @@ from ..errors import MachineError, MlxgenError, StateError
 from ..words import broken, counted, shortened
 from .answer import Answer, Answerer, ContextError
 from .branches import Branches, write_side_by_side
-from .conversation import Conversation, Exchange, keep
+from .conversation import Conversation, keep
 from .interrupt import Brake
 from .last import Last
 from .odds import least_sure, tinted
@@ -95,32 +96,24 @@ class TerminalChat:
         """Raise for settings that the model cannot follow."""
         self.answerer.check(conversation)
 
-    def answer(self) -> None:
-        """Stream the answer to the waiting message, and add it to the conversation."""
-        branches = Branches()
-        retried = self.conversation.retried
-        if self._last is not None and retried is not None and self._last.exchange == retried:
+    def answer(self, asked: Conversation, branches: Branches | None = None) -> None:
+        """Stream the answer to the message that waits, and take it into the conversation;
+        ``branches``: the versions of it that were left behind."""
+        self._run(asked, self.answerer.begin, branches or Branches())
+
+    def retry(self) -> None:
+        """Answer the last message again; the answer that it has stays as a branch."""
+        asked, branches = self.conversation.again(), Branches()
+        if self._last is not None and self._last.exchange == self.conversation.last:
             branches = self._last.branches.copy()
             branches.leaves()
-        brake = Brake()
-        answer: Answer | None = None
-        try:
-            with brake.ready():
-                said = self.conversation.exchanges
-                answer = self._with_room(lambda: self.answerer.begin(self.conversation), said)
-                self._let_go()  # two would hold the KV of the conversation twice
-                self._stream(answer, brake)
-        except KeyboardInterrupt:
-            brake.pressed = True
-        finally:
-            kept = self._settle(answer)
-            if answer is not None and kept:
-                self._keep(Last(answer, self.answerer.lm.vocabulary, branches))
-            elif answer is not None:
-                answer.close()
-        if not kept:
-            self.note("(stopped before the answer began; the conversation is unchanged)")
-        self._conclude(answer, brake, said=kept)
+        self.answer(asked, branches)
+
+    def go_on(self) -> None:
+        """Go on with the last answer from where it stands."""
+        last = self.last
+        resume = partial(self.answerer.resume, answer=last.answer)
+        self._run(self.conversation.again(), resume, last.branches)
 
     @property
     def last(self) -> Last:
@@ -133,28 +126,10 @@ class TerminalChat:
             )
         return last
 
-    def go_on(self) -> None:
-        """Go on with the last answer from where it stands."""
-        last, brake = self.last, Brake()
-        try:
-            with brake.ready():
-                said = self.conversation.exchanges[:-1]
-                last.answer = self._with_room(
-                    lambda: self.answerer.resume(self.conversation, last.answer), said
-                )
-                self._stream(last.answer, brake)
-        except KeyboardInterrupt:
-            brake.pressed = True
-        finally:
-            last.rewound = False
-            last.branches.shows(last.answer.chunks)
-            self.moved()
-        self._conclude(last.answer, brake)
-
     def moved(self) -> None:
         """Take the last answer as it stands now into the conversation."""
-        last = self.last
-        self.conversation.revise(last.answer.text, last.answer.reasoning)
+        last, asked = self.last, self.conversation.again()
+        self.conversation = asked.answered(last.answer.text, last.answer.reasoning)
         last.exchange = self.conversation.last
 
     def show(self) -> None:
@@ -191,7 +166,7 @@ class TerminalChat:
 
     def freed(self, count: int) -> int:
         """How many tokens dropping so many of the oldest exchanges frees."""
-        return self._with(0) - self._with(count)
+        return self._tokens(self.conversation) - self._tokens(self.conversation, count)
 
     # ---- one message ----
 
@@ -202,8 +177,7 @@ class TerminalChat:
             if not typed.quoted and typed.text.startswith("/"):
                 self.command(self, typed.text)
             elif typed.text.strip():
-                self.conversation.ask(typed.text)
-                self.answer()
+                self.answer(self.conversation.ask(typed.text))
         except EOFError:
             return False
         except KeyboardInterrupt:
@@ -221,18 +195,46 @@ class TerminalChat:
 
     # ---- one answer ----
 
-    def _with_room(self, begin: Callable[[], Answer], said: Sequence[Exchange]) -> Answer:
-        """Begin an answer, perhaps after dropping those of the exchanges ``said`` that the person
-        agrees to drop."""
+    def _run(
+        self, asked: Conversation, begin: Callable[[Conversation], Answer], branches: Branches
+    ) -> None:
+        brake, answer, kept = Brake(), None, False
         try:
-            return begin()
-        except ContextError as error:
-            if not self.interactive or not self._drops(error.tokens, said):
-                raise
-            return begin()
+            with brake.ready():
+                asked, answer = self._begun(asked, begin)
+                if self._last is not None and self._last.answer is not answer:
+                    self._let_go()  # two would hold the KV of the conversation twice
+                self._stream(answer, bool(asked.forms), brake)
+        except KeyboardInterrupt:
+            brake.pressed = True
+        finally:
+            if answer is not None:
+                kept = bool(answer.text or answer.reasoning or answer.finish_reason)
+                self._last = Last(answer, self.answerer.lm.vocabulary, branches)
+                if kept:
+                    self.conversation = asked.answered(answer.text, answer.reasoning)
+                    branches.shows(answer.chunks)
+                    self._last.exchange = self.conversation.last
+                else:
+                    self._let_go()
+        if not kept:
+            self.note("(stopped before the answer began; the conversation is unchanged)")
+        self._conclude(answer, brake, said=kept)
 
-    def _stream(self, answer: Answer, brake: Brake) -> None:
-        exact = bool(self.conversation.forms)
+    def _begun(
+        self, asked: Conversation, begin: Callable[[Conversation], Answer]
+    ) -> tuple[Conversation, Answer]:
+        """An answer, perhaps to a conversation without the oldest exchanges, if the person agrees
+        to drop these."""
+        try:
+            return asked, begin(asked)
+        except ContextError as error:
+            fewer = self._dropping(asked, error.tokens) if self.interactive else None
+            if fewer is None:
+                raise
+            return fewer, begin(fewer)
+
+    def _stream(self, answer: Answer, exact: bool, brake: Brake) -> None:
         screen = PlainScreen(self.out, self.notes) if self.look is None else self.look(exact)
         try:
             for chunk, events in answer:
@@ -243,21 +245,6 @@ class TerminalChat:
         finally:
             screen.show(None, answer.finish())
             screen.end()
-
-    def _settle(self, answer: Answer | None) -> bool:
-        """Give the waiting message its answer, or withdraw it if there is none."""
-        kept = answer is not None and bool(answer.text or answer.reasoning or answer.finish_reason)
-        if answer is not None and kept:
-            self.conversation.answered(answer.text, answer.reasoning)
-        else:
-            self.conversation.withdraw()
-        return kept
-
-    def _keep(self, last: Last) -> None:
-        """Have this be the last answer from now on."""
-        last.branches.shows(last.answer.chunks)
-        last.exchange = self.conversation.last
-        self._last = last
 
     def _let_go(self) -> None:
         if self._last is not None:
@@ -304,14 +291,14 @@ class TerminalChat:
         line = f"(context: {answer.used}{of} tokens used, {cached} cached{left})"
         return f"\x1b[2m{line}\x1b[0m" if self.colours else line
 
-    def _drops(self, tokens: int, said: Sequence[Exchange]) -> bool:
-        """Offer to drop the oldest exchanges, so that an answer fits; whether that was done."""
-        most = self.answerer.lm.max_context or 0
+    def _dropping(self, asked: Conversation, tokens: int) -> Conversation | None:
+        """Offer to drop the oldest exchanges, so that an answer fits; what is left then."""
+        most, said = self.answerer.lm.max_context or 0, asked.exchanges
         counts = range(1, len(said) + 1)
-        count = next((n for n in counts if self._with(n) <= FULL * most), len(said))
-        left = self._with(count)
+        count = next((n for n in counts if self._tokens(asked, n) <= FULL * most), len(said))
+        left = self._tokens(asked, count)
         if not said or left >= most:
-            return False
+            return None
         named = "".join(f"\n  {shortened(exchange.message)}" for exchange in said[:count])
         what = "exchange" if count == 1 else f"{count} exchanges"
         freed = counted(tokens - left, "token")
@@ -322,13 +309,11 @@ class TerminalChat:
         )
         while (reply := self.reader.read().text.strip().lower()) not in ("y", "yes"):
             if reply in ("n", "no"):
-                return False
+                return None
             self.note("yes or no?")
-        self.conversation.drop(count)
-        return True
+        return asked.without(count)
 
-    def _with(self, dropped: int) -> int:
-        """How many tokens the conversation would have without its oldest exchanges."""
-        twin = self.conversation.fork()
-        twin.exchanges = twin.exchanges[dropped:]
-        return self.answerer.count(twin) if twin.messages else 0
+    def _tokens(self, conversation: Conversation, dropped: int = 0) -> int:
+        """How many a conversation has, perhaps without its oldest exchanges."""
+        left = conversation.without(dropped) if dropped else conversation
+        return self.answerer.count(left) if left.messages else 0

@@ -11,7 +11,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 from ..engine import Chunk
 from ..errors import FilterError, OptionError, RewindError, StateError
@@ -24,14 +23,9 @@ from .conversation import Exchange
 _BYTE = re.compile(r"\\x([0-9a-f]{2})")
 
 
-class Place(NamedTuple):
-    """After so many tokens."""
-
-    tokens: int
-
-
 class Last:
-    """See the module. ``exchange`` is what the conversation has of it."""
+    """See the module. ``exchange`` is what the conversation has of it. A place is a number of
+    tokens, after which it is."""
 
     def __init__(self, answer: Answer, vocabulary: Vocabulary, branches: Branches) -> None:
         self.answer = answer
@@ -53,16 +47,16 @@ class Last:
         """The text of all tokens as a person sees it."""
         return "".join(self.answer.texts(self.answer.chunks))
 
-    def last(self, count: int) -> Place:
+    def last(self, count: int) -> int:
         """Before the last ``count`` tokens."""
         have = len(self.chunks)
         if not 0 <= count <= have:
             raise RewindError(
                 f"the answer has {counted(have, 'token')}; take back at most {have}", have
             )
-        return Place(have - count)
+        return have - count
 
-    def before(self, text: str) -> Place:
+    def before(self, text: str) -> int:
         """Before the last occurrence of a text: the token in which that begins."""
         at = "".join(chunk.text for chunk in self.chunks).rfind(text)
         if not text or at < 0:
@@ -71,26 +65,26 @@ class Last:
         index = bisect_right(ends, at)
         while index and not self.chunks[index - 1].text:  # its text came with a later token
             index -= 1
-        return Place(index)
+        return index
 
-    def at(self, number: int) -> Place:
+    def at(self, number: int) -> int:
         """Before a token by its number, from 1, as ``/tokens`` shows it."""
         have = len(self.chunks)
         if not 1 <= number <= have:
             raise OptionError(f"@{number}", f"the answer has the tokens @1 to @{have}")
-        return Place(number - 1)
+        return number - 1
 
-    def rewind(self, place: Place) -> str:
+    def rewind(self, place: int) -> str:
         """Keep what is before a place; returns the text that is gone."""
-        kept = self.answer.chunks[: place.tokens]
-        gone = "".join(self.answer.texts(self.chunks)[place.tokens :])
+        kept = self.answer.chunks[:place]
+        gone = "".join(self.answer.texts(self.chunks)[place:])
         self.answer.move(kept)
         self.branches.leaves(self.answer.chunks)
         self.rewound = True
         return gone
 
-    def put(self, place: Place, text: str, *, exact: bool = False) -> str:
-        """Put a text at a place, to go on after it; returns it as it is put there.
+    def put(self, place: int, text: str, *, exact: bool = False) -> None:
+        """Put a text at a place, to go on after it.
 
         A likely token of the place is taken as it is. Otherwise the text gets the space with which
         the token that was there begins, unless it is ``exact``. Raises ``OptionError`` if it is not
@@ -99,14 +93,13 @@ class Last:
         old = self._there(place)
         tokens, spelled = self._spelled(text, old, exact=exact)
         try:
-            self.answer.move(self.answer.chunks[: place.tokens], tokens)
+            self.answer.move(self.answer.chunks[:place], tokens)
         except FilterError as error:
             raise OptionError(
-                "/instead", f"{spelled!r} is not allowed at token {place.tokens + 1}: {error}"
+                "/instead", f"{spelled!r} is not allowed at token {place + 1}: {error}"
             ) from error
         self.branches.leaves(self.answer.chunks)
         self.rewound = False
-        return spelled
 
     def go_to(self, number: int) -> None:
         """Show another version."""
@@ -126,16 +119,14 @@ class Last:
         """The text of a version as a person sees it."""
         return "".join(self.answer.texts(self.branches.version(number)))
 
-    def _there(self, place: Place) -> Chunk | None:
+    def _there(self, place: int) -> Chunk | None:
         """The token at a place, or the one that was there in a version that has the same before."""
-        if place.tokens < len(self.answer.chunks):
-            return self.answer.chunks[place.tokens]
+        if place < len(self.answer.chunks):
+            return self.answer.chunks[place]
         before = self.answer.tokens
         for version in reversed(self.branches.all.values()):
-            if len(version) > place.tokens:
-                tokens = [chunk.token for chunk in version[: place.tokens]]
-                if tokens == before:
-                    return version[place.tokens]
+            if len(version) > place and [chunk.token for chunk in version[:place]] == before:
+                return version[place]
         return None
 
     def _spelled(self, text: str, old: Chunk | None, *, exact: bool) -> tuple[list[Token], str]:

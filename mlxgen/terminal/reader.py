@@ -17,8 +17,10 @@ import contextlib
 import select
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
 from types import ModuleType
-from typing import BinaryIO, NamedTuple, Protocol, TextIO
+from typing import BinaryIO, NamedTuple, TextIO
 
 from ..errors import PromptError
 
@@ -63,87 +65,77 @@ class Composer:
         """The end of the input; returns the message that was not complete, if there is one."""
         return self._complete() if self.is_open else None
 
-    def read(self, line: Callable[[str], str]) -> Typed:
-        """A message of the lines that ``line`` reads with a prompt; its ``EOFError`` ends it."""
-        while True:
-            try:
-                typed = self.push(line(MORE if self.is_open else PROMPT))
-            except EOFError:
-                typed = self.flush()
-                if typed is None:
-                    raise
-            if typed is not None:
-                return typed
-
     def _complete(self) -> Typed:
         text, quoted = "\n".join(self._lines), self._in_block
         self._lines, self._in_block = [], False
         return Typed(text.removeprefix("\n").removesuffix("\n") if quoted else text, quoted)
 
 
-class Reader(Protocol):
-    """Where messages come from."""
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Messages of the lines that ``line`` reads with a prompt; ``edit`` gives a text as the person
+    edited it, or ``None`` if it cannot be shown for editing."""
+
+    line: Callable[[str], str]
+    edit: Callable[[str], str | None] = lambda text: None
 
     def read(self) -> Typed:
-        """The next message; raises ``EOFError`` if there is none."""
+        """The next message; raises ``EOFError`` if there is none, and ``PromptError`` for a line
+        that is not text. ``KeyboardInterrupt`` discards what was typed."""
+        composer = Composer()
+        while True:
+            try:
+                typed = composer.push(self.line(MORE if composer.is_open else PROMPT))
+            except EOFError:
+                typed = composer.flush()
+                if typed is None:
+                    raise
+            if typed is not None:
+                return typed
 
-    def edit(self, text: str) -> str | None:
-        """``text`` as the person edited it; ``None`` if it cannot be shown for editing."""
 
-
-class PipeReader:
+def pipe_reader(lines: BinaryIO, prompt: TextIO | None = None) -> Reader:
     """Lines of a pipe or a file; prompts for them are written to ``prompt``, if it is given."""
+    numbers = count(1)
 
-    def __init__(self, lines: BinaryIO, prompt: TextIO | None = None) -> None:
-        self._lines = lines
-        self._prompt = prompt
-        self._number = 0
-
-    def read(self) -> Typed:
-        """As ``Reader.read``; raises ``PromptError`` for a line that is not text."""
-        return Composer().read(self._line)
-
-    def edit(self, text: str) -> str | None:
-        return None
-
-    def _line(self, prompt: str) -> str:
-        if self._prompt is not None:
-            print(prompt, end="", file=self._prompt, flush=True)
-        data = self._lines.readline()
+    def line(shown: str) -> str:
+        if prompt is not None:
+            print(shown, end="", file=prompt, flush=True)
+        data = lines.readline()
         if not data:
             raise EOFError
-        self._number += 1
+        number = next(numbers)
         try:
             return data.decode("utf-8").removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
             raise PromptError(
-                f"line {self._number} of the input is not UTF-8 text ({error.reason})"
+                f"line {number} of the input is not UTF-8 text ({error.reason})"
             ) from error
 
+    return Reader(line)
 
-class TerminalReader:
-    """Lines of a terminal, with editing and a history if ``readline`` is installed."""
 
-    def __init__(
-        self,
-        ask: Callable[[str], str] = input,
-        complete: Callable[[str], list[str]] | None = None,
-        waits: Callable[[], bool] | None = None,
-    ) -> None:
-        self._ask = ask
-        self._readline = _readline()
-        marked = self._readline is not None and not _is_libedit(self._readline)
-        self._waits = waits or (_never if marked else _more_is_there)
-        if self._readline is not None and complete is not None:
-            _complete_with(self._readline, complete)
+def terminal_reader(complete: Callable[[str], list[str]]) -> Reader:
+    """Lines of a terminal, with editing and a history if ``readline`` is installed; ``complete``
+    gives what the last word of a line can be."""
+    readline = _readline()
+    if readline is not None:
+        _complete_with(readline, complete)
+    marks_pastes = readline is not None and not _is_libedit(readline)
 
-    def read(self) -> Typed:
-        """As ``Reader.read``; ``KeyboardInterrupt`` discards what was typed."""
-        return Composer().read(self._line)
+    def line(prompt: str) -> str:
+        try:
+            lines = [input(prompt)]
+            while not marks_pastes and _more_is_there():
+                lines.append(input(""))
+            return "\n".join(lines)
+        except EOFError:
+            print(file=sys.stdout, flush=True)  # what follows gets a line of its own
+            raise
+        except UnicodeDecodeError as error:
+            raise PromptError(f"this line is not UTF-8 text ({error.reason})") from error
 
-    def edit(self, text: str) -> str | None:
-        """As ``Reader.edit``."""
-        readline = self._readline
+    def edit(text: str) -> str | None:
         if readline is None:
             return None
         if _is_libedit(readline):  # it empties the line before it is shown
@@ -153,23 +145,13 @@ class TerminalReader:
             return None
         readline.set_startup_hook(lambda: readline.insert_text(text))
         try:
-            return self._line(PROMPT)
+            return line(PROMPT)
         except EOFError:
             return ""
         finally:
             readline.set_startup_hook(None)
 
-    def _line(self, prompt: str) -> str:
-        try:
-            lines = [self._ask(prompt)]
-            while self._waits():
-                lines.append(self._ask(""))
-            return "\n".join(lines)
-        except EOFError:
-            print(file=sys.stdout, flush=True)  # what follows gets a line of its own
-            raise
-        except UnicodeDecodeError as error:
-            raise PromptError(f"this line is not UTF-8 text ({error.reason})") from error
+    return Reader(line, edit)
 
 
 def _readline() -> ModuleType | None:
@@ -187,10 +169,6 @@ def _is_libedit(readline: ModuleType) -> bool:
     return "libedit" in (readline.__doc__ or "")
 
 
-def _never() -> bool:
-    return False
-
-
 def _more_is_there() -> bool:
     """Whether a further line waits already, as after a paste."""
     try:
@@ -200,7 +178,7 @@ def _more_is_there() -> bool:
 
 
 def _complete_with(readline: ModuleType, complete: Callable[[str], list[str]]) -> None:
-    """Have the tab key complete lines; ``complete`` gives what their last word can be."""
+    """Have the tab key complete lines."""
 
     def nth(word: str, n: int) -> str | None:
         found = complete(readline.get_line_buffer()[: readline.get_endidx()])

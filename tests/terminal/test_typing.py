@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from mlxgen.terminal import reader
 from mlxgen.terminal.chat import completions
-from mlxgen.terminal.reader import Composer, TerminalReader, Typed
+from mlxgen.terminal.reader import Composer, Typed, terminal_reader
 
 from ..fakes.chatting import Chatter
 from .conftest import COMMAND, Talking, Terminal
@@ -98,9 +98,15 @@ def test_libedit_which_fills_no_line_has_the_message_an_arrow_away(
     text: str, kept: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     history: list[str] = []
-    libedit = SimpleNamespace(__doc__="line editing using libedit.", add_history=history.append)
+    libedit = SimpleNamespace(
+        __doc__="line editing using libedit.",
+        add_history=history.append,
+        set_completer_delims=len,
+        set_completer=callable,
+        parse_and_bind=len,
+    )
     monkeypatch.setattr(reader, "_readline", lambda: libedit)
-    assert TerminalReader().edit(text) is None
+    assert terminal_reader(completions).edit(text) is None
     assert history == kept
     assert ("the arrow up brings the message back\n" in capsys.readouterr().err) == bool(kept)
 

@@ -111,11 +111,6 @@ def test_the_wheel_holds_the_package_and_its_data(tmp_path: Path) -> None:
     assert not any(name.startswith(("tests/", "scripts/")) for name in names)
 
 
-def test_the_demo_models_take_at_most_8_megabytes() -> None:
-    files = [path for path in (ROOT / "mlxgen" / "demo").rglob("*") if path.is_file()]
-    assert 0 < sum(path.stat().st_size for path in files) <= 8_000_000
-
-
 def test_the_libraries_of_the_page_are_the_files_that_are_pinned() -> None:
     found = {
         path.relative_to(ROOT / VENDOR).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()

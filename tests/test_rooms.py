@@ -1,4 +1,4 @@
-"""The rooms of the package: imports point one way, and there are no circles.
+"""The structure: imports point one way, there are no circles, and nothing is too large to read.
 
 Every import counts: those inside of functions, and those for type checkers only.
 """
@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "mlxgen"
+from .docs.pages import PAGES, README
+
+TOP = Path(__file__).parent.parent
+PACKAGE = TOP / "mlxgen"
 ROOT = ""
 """``mlxgen/__init__.py``."""
 
@@ -140,3 +143,35 @@ def test_a_room_does_without_mlx(room: str) -> None:
         "; assert not {'mlx', 'mlx_lm', 'pydantic', 'fastapi', 'uvicorn'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+SIZES = {
+    "lines of a file of the package": (
+        650,
+        lambda: max(len(path.read_text("utf-8").splitlines()) for path in modules().values()),
+    ),
+    "lines of an example": (
+        90,
+        lambda: max(
+            len(path.read_text("utf-8").splitlines())
+            for path in (TOP / "scripts" / "examples").glob("*.py")
+        ),
+    ),
+    "lines of the README": (130, lambda: len(README.text.splitlines())),
+    "words of the other pages": (
+        18_000,
+        lambda: sum(len(page.text.split()) for page in PAGES if page is not README),
+    ),
+    "bytes of the demo models": (
+        8_000_000,
+        lambda: sum(
+            path.stat().st_size for path in (PACKAGE / "demo").rglob("*") if path.is_file()
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SIZES)
+def test_nothing_is_too_large(what: str) -> None:
+    most, measure = SIZES[what]
+    assert 0 < measure() <= most

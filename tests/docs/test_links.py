@@ -43,11 +43,3 @@ def test_names_of_the_library_exist(page: Page) -> None:
     for name in re.findall(r"\blm\.(\w+)", page.text):
         made = ("model", "tokenizer", "vocabulary", "recommended", "name", "draft", "max_context")
         assert hasattr(mlxgen.LanguageModel, name) or name in (*made, "runtime"), name
-
-
-def test_the_readme_is_short() -> None:
-    assert len(README.text.splitlines()) <= 130
-
-
-def test_the_pages_are_short_enough_to_be_read() -> None:
-    assert sum(len(page.text.split()) for page in PAGES if page is not README) <= 18_000

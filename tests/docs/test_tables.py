@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -41,9 +41,30 @@ def test_the_help_fits_on_a_screen_and_all_options_are_in_the_long_one(
     assert listed["--help-all"] >= known > listed["--help"]
 
 
-def test_the_commands_of_the_chat_are_all_there() -> None:
-    first = [row[0] for row in page("docs/chat.md").table("Commands")]
-    assert set(named(first, r"^/(\w+)")) == set(COMMANDS)
+def specifications() -> set[str]:
+    public = {name: getattr(filters, name) for name in filters.__all__}
+    found = {name for name, kind in public.items() if hasattr(kind, "bind")}
+    return found - {"Specification"} | {"Replay"}
+
+
+def settable() -> set[str]:
+    names = {name for name in PostSamplingResult.__slots__ if not name.startswith("_")}
+    return names - {"position", "attempt"} | {"sampled_token"}
+
+
+@pytest.mark.parametrize(
+    ("name", "heading", "pattern", "there"),
+    [
+        ("chat", "Commands", r"^/(\w+)", lambda: set(COMMANDS)),
+        ("taking-back", "Filters", r"^\w+$", specifications),
+        ("taking-back", "Hooks", r"^\w+", settable),
+    ],
+)
+def test_the_first_column_names_all_there_is(
+    name: str, heading: str, pattern: str, there: Callable[[], set[str]]
+) -> None:
+    first = [row[0] for row in page(f"docs/{name}.md").table(heading)]
+    assert set(named(first, pattern)) == there()
 
 
 def test_the_endpoints_are_all_there(server: Running) -> None:
@@ -51,20 +72,6 @@ def test_the_endpoints_are_all_there(server: Running) -> None:
     known = server.get("/openapi.json").json()["paths"]
     wanted = {f"{method.upper()} {path}" for path in known for method in known[path]}
     assert set(named(first, r"^[A-Z]+ /\S*")) == wanted | {"GET /"}
-
-
-def test_the_filters_are_all_there() -> None:
-    first = [row[0] for row in page("docs/taking-back.md").table("Filters")]
-    public = {name: getattr(filters, name) for name in filters.__all__}
-    specifications = {name for name, kind in public.items() if hasattr(kind, "bind")}
-    assert set(named(first, r"^\w+$")) == specifications - {"Specification"} | {"Replay"}
-
-
-def test_what_a_hook_may_set_is_all_there() -> None:
-    first = [row[0] for row in page("docs/taking-back.md").table("Hooks")]
-    read = {"position", "attempt"}
-    settable = {name for name in PostSamplingResult.__slots__ if not name.startswith("_")} - read
-    assert set(named(first, r"^\w+")) == settable | {"sampled_token"}
 
 
 def test_the_fields_of_a_chunk_and_a_result_are_all_there() -> None:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Locator, Page, Request, Route
+    from playwright.sync_api import (
+        Browser,
+        BrowserContext,
+        FloatRect,
+        Locator,
+        Page,
+        Request,
+        Route,
+    )
 
 # Milliseconds after which a test fails instead of hanging; a busy machine takes its time.
 WAIT = 30_000
@@ -136,6 +145,18 @@ class Chat:
         self.wait_done()
         return self.answer
 
+    def asking(self, act: Callable[[], object]) -> dict[str, Any]:
+        """The request for an answer that something makes."""
+        with self.page.expect_request("**/chat/completions") as asked:
+            act()
+        return dict(json.loads(asked.value.post_data or ""))
+
+    def other_version(self, place: str = "2 of 2") -> str:
+        """Wait for the whole of another version of the answer."""
+        self.page.get_by_text(place).wait_for()
+        self.wait_done()
+        return self.answer
+
     def wait_done(self) -> None:
         self.page.locator('#messages[aria-busy="false"]').wait_for()
 
@@ -247,6 +268,13 @@ class Chat:
 
         self.page.route("**/v1/chat/completions", fulfil, times=1)
 
+    def answered(self, *events: Mapping[str, Any], tokens: bool = False) -> None:
+        """Ask, and be answered with these events; ``tokens``: show them."""
+        self.answer_with([*events, event(finish="stop")])
+        self.ask("Some words.")
+        if tokens:
+            self.show_tokens()
+
 
 def event(text: str = "", *, finish: str | None = None, **choice: Any) -> dict[str, Any]:
     """An event of a stream."""
@@ -277,3 +305,22 @@ def told(text: str, *, index: int = 0, **about: Any) -> dict[str, Any]:
         tokens=[token],
         logprobs={"content": [entry] if inside else None},
     )
+
+
+def contrast(*colors: str) -> float:
+    """How much two opaque colors differ in lightness, as WCAG has it."""
+
+    def lightness(color: str) -> float:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
+        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    dark, light = sorted(map(lightness, colors))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def box_of(part: Locator) -> FloatRect:
+    """Where something is on the page, which it has to be."""
+    box = part.bounding_box()
+    assert box is not None
+    return box

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ..server.running import Running
-from .driving import FACT, GREEDY, RECORD, Chat
+from .driving import FACT, GREEDY, RECORD, Chat, box_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -94,12 +94,10 @@ def test_a_phone_has_room_for_everything(browser: Browser, server: Running) -> N
         chat.ask(FACT)
         chat.show_tokens()
         chat.token(9).tap()
-        box = chat.panel.bounding_box()
-        assert box is not None
+        box = box_of(chat.panel)
         assert (box["x"], box["width"], box["y"] + box["height"]) == (0, 320, 640)
         chat.alternative("stock").tap()
-        chat.page.get_by_text("2 of 2").wait_for()
-        chat.wait_done()
+        chat.other_version()
         assert chat.page.locator("#list").is_hidden()
         chat.press("Conversations")
         assert chat.focused == "New conversation"
@@ -116,8 +114,7 @@ def test_a_phone_has_room_for_everything(browser: Browser, server: Running) -> N
         assert columns[0] == columns[1]
         chat.page.keyboard.press("Escape")
         for control in chat.page.locator(".bar button:visible, #composer button:visible").all():
-            box = control.bounding_box()
-            assert box is not None
+            box = box_of(control)
             assert box["x"] >= 0 and box["x"] + box["width"] <= 320 and box["height"] >= 40
         chat.check_clean()
 
@@ -153,8 +150,7 @@ def test_what_looks_like_html_is_text_wherever_it_is_shown(chat: Chat) -> None:
     chat.page.keyboard.press("Escape")
     chat.set({"Maximum tokens": "3"})
     chat.press("Try again")
-    chat.page.get_by_text("2 of 2").wait_for()
-    chat.wait_done()
+    chat.other_version()
     chat.press("Compare")
     chat.page.keyboard.press("Escape")
     chat.reload()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from .driving import GREEDY, Chat
+from .driving import GREEDY, Chat, box_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Route
@@ -63,9 +62,8 @@ def test_a_file_is_sent_as_a_named_block_and_shown_as_a_chip(chat: Chat, tmp_pat
     chat.page.locator("#composer input[type=file]").set_input_files(file)
     chat.page.get_by_text(re.compile(r"16 B · about \d+ tokens")).wait_for()
     chat.reload()
-    with chat.page.expect_request("**/chat/completions") as asked:
-        chat.ask("What is it?")
-    message = json.loads(asked.value.post_data or "")["messages"][0]
+    body = chat.asking(lambda: chat.ask("What is it?"))
+    message = body["messages"][0]
     assert message["content"] == f"hello.py:\n````py\n{CODE}````\n\nWhat is it?"
     assert chat.page.locator(".tray li").count() == 0
     sent = chat.page.get_by_role("article", name="You")
@@ -76,9 +74,8 @@ def test_a_file_is_sent_as_a_named_block_and_shown_as_a_chip(chat: Chat, tmp_pat
     # What is edited keeps its files, less those that are taken away.
     chat.page.get_by_role("button", name="Edit", exact=True).first.click()
     chat.press("Remove hello.py")
-    with chat.page.expect_request("**/chat/completions") as asked:
-        chat.press("Ask this instead")
-    assert json.loads(asked.value.post_data or "")["messages"][0]["content"] == "What is it?"
+    body = chat.asking(lambda: chat.press("Ask this instead"))
+    assert body["messages"][0]["content"] == "What is it?"
     chat.wait_done()
 
 
@@ -103,12 +100,11 @@ def test_what_is_no_text_is_refused_with_a_sentence(chat: Chat) -> None:
 def test_images_are_shown_and_sent_where_the_model_takes_them(chat: Chat) -> None:
     see(chat)
     hand(chat, "paste", ("dot.png", "image/png", PNG))
-    box = chat.page.get_by_alt_text("dot.png").bounding_box()
-    assert box is not None and min(box["width"], box["height"]) > 40  # room for its button
+    box = box_of(chat.page.get_by_alt_text("dot.png"))
+    assert min(box["width"], box["height"]) > 40  # room for its button
     address = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
-    with chat.page.expect_request("**/chat/completions") as asked:
-        chat.say("What is it?")
-    content = json.loads(asked.value.post_data or "")["messages"][0]["content"]
+    body = chat.asking(lambda: chat.say("What is it?"))
+    content = body["messages"][0]["content"]
     image = {"type": "image_url", "image_url": {"url": address}}
     assert content == [image, {"type": "text", "text": "What is it?"}]
     chat.wait_done()

@@ -108,8 +108,7 @@ def test_an_answer_grows_on_while_another_conversation_is_open(chat: Chat) -> No
 def test_code_is_set_apart_and_can_be_copied(chat: Chat) -> None:
     chat.context.grant_permissions(["clipboard-read", "clipboard-write"])
     text = "Look:\n```py\nprint('<b>')\n```\nDone."
-    chat.answer_with([event(text[:12]), event(text[12:]), event(finish="stop")])
-    chat.ask("Some code, please.")
+    chat.answered(event(text[:12]), event(text[12:]))
     assert chat.answers.last.locator("pre").inner_text() == "print('<b>')"
     chat.press("Copy the code")
     chat.page.get_by_text("Copied").wait_for()
@@ -120,8 +119,7 @@ def test_code_is_set_apart_and_can_be_copied(chat: Chat) -> None:
 
 def test_the_button_that_copies_long_code_stays_in_view(chat: Chat) -> None:
     lines = "\n".join(f"line_{k}" for k in range(200))
-    chat.answer_with([event(f"Look:\n```\n{lines}\n```\nDone."), event(finish="stop")])
-    chat.ask("Much code, please.")
+    chat.answered(event(f"Look:\n```\n{lines}\n```\nDone."))
     scroll = chat.page.locator("#scroll")
     top = scroll.evaluate("e => { e.scrollTop = 2000; return e.getBoundingClientRect().top; }")
     box = chat.answers.last.get_by_role("button", name="Copy the code").bounding_box()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import jsonschema
 import pytest
-from playwright.sync_api import Request
 
 from .driving import FACT, GREEDY, PERSON, RECORD, Chat, event
 
@@ -19,29 +17,23 @@ def edit(chat: Chat, text: str) -> None:
     chat.page.get_by_label("Edited answer").fill(text)
 
 
-def sent(request: Request) -> dict[str, Any]:
-    return dict(json.loads(request.post_data or ""))
-
-
 def test_an_edited_answer_goes_on_under_its_schema_with_the_tokens_that_stay(chat: Chat) -> None:
     chat.hold_to_schema()
     first = chat.ask(RECORD)
     edit(chat, first.split("Maria", maxsplit=1)[0] + 'Elena", "age": 5')
-    with chat.page.expect_request("**/chat/completions") as asked:
-        chat.press("Go on from here")
-    chat.page.get_by_text("2 of 2").wait_for()
-    chat.wait_done()
+    body = chat.asking(lambda: chat.press("Go on from here"))
+    chat.other_version()
     record = json.loads(chat.answer)
     jsonschema.validate(record, PERSON)
     assert record["name"] == "Elena" and str(record["age"]).startswith("5")
-    assert sent(asked.value)["json_schema"] == PERSON
+    assert body["json_schema"] == PERSON
     chat.show_tokens()
     labels = chat.answers.last.locator(".token").evaluate_all("all => all.map((t) => t.ariaLabel)")
     typed = [k for k, label in enumerate(labels) if "typed" in label]
     assert typed == list(range(typed[0], typed[-1] + 1)) and typed[0] >= 3
     assert all("%" in label for k, label in enumerate(labels) if k not in typed)
     assert all("unknown" in labels[k] for k in typed)
-    assert len(sent(asked.value)["prefix_tokens"]) == typed[-1] + 1
+    assert len(body["prefix_tokens"]) == typed[-1] + 1
 
 
 def test_an_edit_that_the_schema_does_not_allow_is_refused_and_may_be_saved(chat: Chat) -> None:
@@ -58,9 +50,8 @@ def test_an_edit_that_the_schema_does_not_allow_is_refused_and_may_be_saved(chat
     chat.page.reload()
     chat.until(lambda: chat.answer == '{"name": "Maria", "years": 34}')
     chat.set({"The answer must be": ""})
-    with chat.page.expect_request("**/chat/completions") as asked:
-        chat.ask(FACT)
-    assert sent(asked.value)["messages"][1]["content"] == '{"name": "Maria", "years": 34}'
+    body = chat.asking(lambda: chat.ask(FACT))
+    assert body["messages"][1]["content"] == '{"name": "Maria", "years": 34}'
 
 
 def test_thoughts_before_an_edit_stay(chat: Chat) -> None:
@@ -68,8 +59,7 @@ def test_thoughts_before_an_edit_stay(chat: Chat) -> None:
     chat.ask("What is 34 + 28?")
     edit(chat, "34 + 28 = 6")
     chat.press("Go on from here")
-    chat.page.get_by_text("2 of 2").wait_for()
-    chat.wait_done()
+    chat.other_version()
     assert chat.answer.startswith("34 + 28 = 6")
     chat.answers.last.get_by_text("Thoughts").click()
     chat.answers.last.locator(".reasoning").get_by_text("carry 1").wait_for()
@@ -78,18 +68,16 @@ def test_thoughts_before_an_edit_stay(chat: Chat) -> None:
 def test_an_answer_that_ended_by_itself_can_be_continued(chat: Chat) -> None:
     chat.set(GREEDY)
     before = chat.ask(FACT)
-    with chat.page.expect_request("**/chat/completions") as asked:
-        chat.press("Continue")
+    body = chat.asking(lambda: chat.press("Continue"))
     chat.wait_done()
-    assert sent(asked.value)["min_tokens"] == len(sent(asked.value)["prefix_tokens"]) + 1
+    assert body["min_tokens"] == len(body["prefix_tokens"]) + 1
     chat.until(lambda: chat.answer.startswith(before) and len(chat.answer) > len(before))
     chat.set({"Stop strings": "Fran"})
     chat.ask(FACT)
     assert chat.answer == "The capital of"
-    with chat.page.expect_request("**/chat/completions") as asked:
-        chat.press("Continue")
+    body = chat.asking(lambda: chat.press("Continue"))
     chat.until(lambda: chat.answer == "The capital of France is Paris.")
-    assert "stop" not in sent(asked.value)
+    assert "stop" not in body
     chat.wait_done()
     form = {
         "Stop strings": "",
@@ -107,18 +95,14 @@ def test_an_answer_is_drawn_anew_from_the_cursor(chat: Chat) -> None:
     chat.ask(FACT)
     chat.set({"Temperature": "2"})
     edit(chat, "The capital of")
-    with chat.page.expect_request("**/chat/completions") as asked:
-        chat.press("Generate again from the cursor")
-    chat.page.get_by_text("2 of 2").wait_for()
-    chat.wait_done()
-    body = sent(asked.value)
+    body = chat.asking(lambda: chat.press("Generate again from the cursor"))
+    chat.other_version()
     assert len(body["prefix_tokens"]) < 5 and body["temperature"] == 2 and body["seed"] != 5
     assert chat.answer.startswith("The capital of")
     chat.show_tokens()
     chat.token(4).click()
-    with chat.page.expect_request("**/chat/completions") as asked:
-        chat.press("Generate again from here")
-    assert len(sent(asked.value)["prefix_tokens"]) == 4
+    body = chat.asking(lambda: chat.press("Generate again from here"))
+    assert len(body["prefix_tokens"]) == 4
     chat.wait_done()
     again = chat.page.get_by_text("3 of 3").or_(chat.page.get_by_text("It came out the same"))
     again.first.wait_for()
@@ -143,8 +127,7 @@ def test_what_was_deleted_can_be_put_back(chat: Chat) -> None:
 
 def test_the_editor_opens_at_the_paragraph_that_was_clicked(chat: Chat) -> None:
     rest = "\n\n".join(["Three."] * 60)
-    chat.answer_with([event(f"One.\n\nTwo, *and* more.\n\n{rest}"), event(finish="stop")])
-    chat.ask("Count.")
+    chat.answered(event(f"One.\n\nTwo, *and* more.\n\n{rest}"))
     chat.answers.last.get_by_text("Two,").click()
     chat.answers.last.get_by_role("button", name="Edit", exact=True).click()
     box = chat.page.get_by_label("Edited answer")
@@ -168,9 +151,8 @@ def test_several_calls_are_answered_at_once_and_one_with_an_error(chat: Chat) ->
     chat.page.get_by_text("Valid JSON", exact=True).wait_for()
     chat.page.get_by_label("Answer with an error").last.check()
     chat.page.get_by_label("Result of f, call 2").fill("no such k")
-    with chat.page.expect_request("**/chat/completions") as asked:
-        chat.press("Send the results")
-    results = sent(asked.value)["messages"][-2:]
+    body = chat.asking(lambda: chat.press("Send the results"))
+    results = body["messages"][-2:]
     assert [one["tool_call_id"] for one in results] == ["call0", "call1"]
     assert [json.loads(one["content"]) for one in results] == [{"a": 1}, {"error": "no such k"}]
     chat.wait_done()

@@ -69,16 +69,13 @@ def test_try_again_is_wholly_new_and_from_here_keeps_what_was_chosen(chat: Chat)
     chat.show_tokens()
     chat.token(3).click()
     chat.type_instead(" from")
-    chat.page.get_by_text("2 of 2").wait_for()
-    chat.wait_done()
-    with chat.page.expect_request("**/chat/completions") as asked:
-        chat.press("From here")
-    sent = json.loads(asked.value.post_data or "")
+    chat.other_version()
+    body = chat.asking(lambda: chat.press("From here"))
+    sent = body
     assert len(sent["prefix_tokens"]) == 4
     chat.wait_done()
-    with chat.page.expect_request("**/chat/completions") as asked:
-        chat.press("Try again")
-    assert "prefix_tokens" not in json.loads(asked.value.post_data or "")
+    body = chat.asking(lambda: chat.press("Try again"))
+    assert "prefix_tokens" not in body
     chat.wait_done()
 
 
@@ -151,17 +148,15 @@ def test_a_full_context_goes_on_without_the_oldest_exchanges(chat: Chat) -> None
     refuse = {"status": 400, "json": {"error": error}}
     chat.page.route("**/v1/chat/completions", lambda route: route.fulfill(**refuse), times=1)
     chat.ask(FACT)
-    with chat.page.expect_request("**/chat/completions") as asked:
-        chat.press("Go on without the oldest exchanges")
-    texts = [one["content"] for one in json.loads(asked.value.post_data or "")["messages"]]
+    body = chat.asking(lambda: chat.press("Go on without the oldest exchanges"))
+    texts = [one["content"] for one in body["messages"]]
     assert texts[0] == "What is 3 + 4?" and texts[-1] == FACT
     chat.until(lambda: chat.answer == PARIS)
     chat.page.get_by_text("The model does not see what is above.").wait_for()
     chat.reload()
     chat.press("Show it to the model again")
-    with chat.page.expect_request("**/chat/completions") as asked:
-        chat.ask("What is 3 + 4?")
-    messages = json.loads(asked.value.post_data or "")["messages"]
+    body = chat.asking(lambda: chat.ask("What is 3 + 4?"))
+    messages = body["messages"]
     assert messages[0] == {"role": "user", "content": HOT}
 
 

@@ -88,8 +88,7 @@ def test_what_is_downloaded_can_be_imported_and_is_the_same(chat: Chat, tmp_path
     two_conversations(chat)
     chat.set({"Maximum tokens": "3"})
     chat.press("Try again")
-    chat.page.get_by_text("2 of 2").wait_for()
-    chat.wait_done()
+    chat.other_version()
     before = chat.stored
     file = tmp_path / "all.json"
     with chat.page.expect_download() as download:
@@ -150,8 +149,7 @@ def test_an_answer_that_failed_before_it_began_is_not_sent_again(chat: Chat) -> 
     chat.page.route("**/v1/chat/completions", lambda route: route.abort(), times=1)
     chat.ask("One.")
     chat.answer_with([event("Two"), event(finish="stop")])
-    with chat.page.expect_request("**/chat/completions") as asked:
-        chat.say("Three.")
-    messages = json.loads(asked.value.post_data or "")["messages"]
+    body = chat.asking(lambda: chat.say("Three."))
+    messages = body["messages"]
     assert messages == [{"role": "user", "content": "One.\n\nThree."}]
     chat.until(lambda: chat.answer == "Two")

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from .driving import Chat
+from .driving import Chat, box_of
 
 pytestmark = pytest.mark.slow
 
@@ -85,9 +85,7 @@ def test_a_message_that_is_sent_beside_the_map_is_selected_and_in_sight(chat: Ch
     said = chat.page.get_by_role("treeitem", selected=True)
     shown = chat.page.locator(".map-node.shown")
     assert said.get_attribute("data-id") == shown.last.get_attribute("data-id")
-    picture = chat.page.locator(".map-picture").bounding_box()
-    drawn = said.locator(".box").bounding_box()
-    assert picture is not None and drawn is not None
+    picture, drawn = box_of(chat.page.locator(".map-picture")), box_of(said.locator(".box"))
     assert drawn["x"] + drawn["width"] <= picture["x"] + picture["width"]
 
 
@@ -95,8 +93,7 @@ def test_a_message_that_is_sent_beside_the_map_is_selected_and_in_sight(chat: Ch
 def test_beside_the_map_the_answer_is_in_sight(chat: Chat, size: tuple[int, int]) -> None:
     chat.page.set_viewport_size({"width": size[0], "height": size[1]})
     sampled(chat)
-    answer, panel = chat.answers.last.bounding_box(), chat.page.locator("#map").bounding_box()
-    assert answer is not None and panel is not None
+    answer, panel = box_of(chat.answers.last), box_of(chat.page.locator("#map"))
     assert answer["width"] >= 300 and answer["x"] + answer["width"] <= panel["x"]
     assert 0 <= answer["y"] < size[1] - 200
 
@@ -107,11 +104,10 @@ def test_where_there_is_no_room_beside_it_the_map_lies_over_the_conversation(
 ) -> None:
     chat.page.set_viewport_size({"width": size[0], "height": size[1]})
     sampled(chat)
-    picture = chat.page.locator(".map-picture").bounding_box()
-    assert picture is not None and picture["height"] >= size[1] * 0.4
+    picture = box_of(chat.page.locator(".map-picture"))
+    assert picture["height"] >= size[1] * 0.4
     for button in chat.page.locator("#map button:visible").all():
-        box = button.bounding_box()
-        assert box is not None
+        box = box_of(button)
         assert box["x"] >= 0 and box["x"] + box["width"] <= size[0]
         assert box["y"] >= 0 and box["y"] + box["height"] <= size[1]
     chat.press("Read it")
@@ -136,9 +132,10 @@ def test_the_text_of_the_map_can_be_read_and_what_a_search_found_is_beside_it(ch
     chat.press("Fit")
     drawn = chat.page.locator(".map-node[aria-selected=true] .box").bounding_box()
     assert drawn is not None and drawn["height"] >= 0.84 * 44
-    picture = chat.page.locator(".map-picture").bounding_box()
-    ranks = chat.page.locator(".map-result").bounding_box()
-    assert picture is not None and ranks is not None
+    picture, ranks = (
+        box_of(chat.page.locator(".map-picture")),
+        box_of(chat.page.locator(".map-result")),
+    )
     assert picture["x"] + picture["width"] <= ranks["x"] + 1
     chat.press("Close the list")
     assert not chat.page.locator(".map-result").is_visible()
@@ -165,9 +162,7 @@ def test_ways_are_sampled_from_a_token_of_the_token_view(chat: Chat) -> None:
     chat.ask(STORY)
     chat.show_tokens()
     chat.token(3).click()
-    with chat.page.expect_request("**/chat/completions") as asked:
-        chat.press("Sample ways from here")
-    body = json.loads(asked.value.post_data or "")
+    body = chat.asking(lambda: chat.press("Sample ways from here"))
     assert (body["n"], len(body["prefix_tokens"])) == (4, 3)
     chat.until(lambda: ends(chat) == 5)
     chat.wait_done()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
-from .driving import Chat, event
+from .driving import Chat, box_of, event
 
 FENCE = "```"
 # What a model may write, or be made to write, to run something, load something or leave the page.
@@ -60,36 +58,10 @@ $$
 no language
 ***
 """
-STREAM = """async ([text, sizes]) => {
-  const { Blocks } = await import("/page/blocks.js");
-  const { h, render } = await import("preact");
-  const drawn = (box) => {
-    const copy = box.cloneNode(true);
-    // Colours and formulas come later.
-    for (const code of copy.querySelectorAll("code")) code.textContent += "";
-    for (const formula of copy.querySelectorAll(".math")) formula.replaceChildren();
-    return copy.innerHTML;
-  };
-  const show = (box, given) => render(h(Blocks, { text: given, growing: true }), box);
-  const whole = (given) => {
-    const box = document.createElement("div");
-    show(box, given);
-    return drawn(box);
-  };
-  const grown = document.createElement("div");
-  const wrong = [];
-  for (let end = 0, k = 0; end < text.length; k += 1) {
-    end += sizes[k % sizes.length];
-    show(grown, text.slice(0, end));
-    if (drawn(grown) !== whole(text.slice(0, end))) wrong.push(text.slice(0, end));
-  }
-  return wrong;
-}"""
 
 
 def answered(chat: Chat, text: str) -> None:
-    chat.answer_with([event(text), event(finish="stop")])
-    chat.ask("Go on.")
+    chat.answered(event(text))
 
 
 def seen(chat: Chat, script: str) -> Any:
@@ -113,8 +85,8 @@ def test_nothing_that_an_answer_says_runs_loads_or_leads_into_the_page(chat: Cha
     assert not [name for name in seen(chat, attributes) if name.startswith("on")]
     assert "<img src=x onerror=alert(1)>" in chat.answer
     assert refused == []  # the policy had nothing to refuse
-    box = chat.answers.last.bounding_box()
-    assert box is not None and box["height"] < 2000
+    box = box_of(chat.answers.last)
+    assert box["height"] < 2000
     chat.check_clean()
 
 
@@ -150,14 +122,9 @@ def test_an_answer_is_drawn_as_what_its_marks_mean(chat: Chat) -> None:
     chat.until(lambda: chat.answers.last.locator(".content").count() == 0)
 
 
-@pytest.mark.parametrize("sizes", [pytest.param([1], marks=pytest.mark.slow), [3, 1, 7]])
-def test_an_answer_that_grows_is_always_drawn_as_if_it_came_at_once(
-    tab: Chat, sizes: list[int]
+def test_an_answer_that_grows_keeps_what_is_drawn_and_ends_as_if_it_came_at_once(
+    tab: Chat,
 ) -> None:
-    assert tab.page.evaluate(STREAM, [LONG + FENCE + "\n\n" + HOSTILE.split("[r]")[0], sizes]) == []
-
-
-def test_what_has_been_drawn_stays_and_so_does_what_is_selected_in_it(tab: Chat) -> None:
     script = """async ([text]) => {
       const { Blocks } = await import("/page/blocks.js");
       const { h, render } = await import("preact");
@@ -174,11 +141,20 @@ def test_what_has_been_drawn_stays_and_so_does_what_is_selected_in_it(tab: Chat)
       show(text, false);
       const kept = there.filter((one) => one.isConnected).length;
       const said = [kept, there.length, word.isConnected, String(getSelection()).trim()];
+      const drawn = (part) => {
+        const copy = part.cloneNode(true); // colours and formulas come later
+        for (const code of copy.querySelectorAll("code")) code.textContent += "";
+        for (const formula of copy.querySelectorAll(".math")) formula.replaceChildren();
+        return copy.innerHTML;
+      };
+      const whole = document.createElement("div");
+      render(h(Blocks, { text, growing: false }), whole);
+      said.push(drawn(box) === drawn(whole));
       box.remove();
       return said;
     }"""
-    kept, all_of_it, word, selected = tab.page.evaluate(script, [LONG])
-    assert (kept, word, selected) == (all_of_it, True, "one")
+    kept, all_of_it, word, selected, same = tab.page.evaluate(script, [LONG + FENCE])
+    assert (kept, word, selected, same) == (all_of_it, True, "one", True)
 
 
 def test_json_that_a_schema_asked_for_is_shown_as_it_is_in_colours(chat: Chat) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,47 +28,6 @@ def folder(tmp_path: Path) -> Path:
     return chosen
 
 
-@pytest.mark.slow
-def test_a_picture_of_a_chat(browser: Browser, server: Running, folder: Path) -> None:
-    with Chat.opened(browser, server.url, viewport=DESK, color_scheme="light") as chat:
-        chat.hold_to_schema()
-        chat.ask(RECORD)
-        chat.press("New conversation")
-        chat.set({"Temperature": "0", "Thinking": "off"})
-        chat.ask(FACT)
-        chat.set({"Thinking": "on"})
-        chat.ask("What is 34 + 28?")
-        chat.answers.last.get_by_text("Thoughts").click()
-        chat.page.get_by_role("button", name="Try again").last.scroll_into_view_if_needed()
-        _draw(chat, folder / "chat.png")
-
-
-@pytest.mark.slow
-def test_a_picture_of_tokens(browser: Browser, server: Running, folder: Path) -> None:
-    with Chat.opened(browser, server.url, viewport=DESK, color_scheme="dark") as chat:
-        _branch(chat)
-        chat.answers.last.locator(".level-9").nth(3).click()
-        _draw(chat, folder / "tokens.png")
-
-
-@pytest.mark.slow
-def test_a_picture_of_the_map(browser: Browser, server: Running, folder: Path) -> None:
-    with Chat.opened(browser, server.url, viewport=DESK, color_scheme="light") as chat:
-        chat.press("Watch four stories branch Tell me a story about a rabbit.")
-        chat.until(lambda: chat.page.locator(".map-node").count() > 4)
-        chat.wait_done()
-        _draw(chat, folder / "map.png")
-
-
-@pytest.mark.slow
-def test_a_picture_of_a_phone(browser: Browser, server: Running, folder: Path) -> None:
-    size = {"width": 390, "height": 760}
-    with Chat.opened(browser, server.url, viewport=size, color_scheme="light") as chat:
-        _branch(chat)
-        chat.page.get_by_role("button", name="Try again").last.scroll_into_view_if_needed()
-        _draw(chat, folder / "phone.png")
-
-
 def _branch(chat: Chat) -> None:
     """A story, and another one from one of its less likely tokens."""
     chat.set({"Temperature": "0.9", "Thinking": "off", "Seed": "5"})
@@ -75,11 +35,60 @@ def _branch(chat: Chat) -> None:
     chat.show_tokens()
     chat.answers.last.locator(".level-9").first.click()
     chat.panel.locator(".alternative:enabled").first.click()
-    chat.page.get_by_text("2 of 2").wait_for()
+    chat.other_version()
+
+
+def _chat(chat: Chat) -> None:
+    chat.hold_to_schema()
+    chat.ask(RECORD)
+    chat.press("New conversation")
+    chat.set({"Temperature": "0", "Thinking": "off"})
+    chat.ask(FACT)
+    chat.set({"Thinking": "on"})
+    chat.ask("What is 34 + 28?")
+    chat.answers.last.get_by_text("Thoughts").click()
+    chat.page.get_by_role("button", name="Try again").last.scroll_into_view_if_needed()
+
+
+def _tokens(chat: Chat) -> None:
+    _branch(chat)
+    chat.answers.last.locator(".level-9").nth(3).click()
+
+
+def _map(chat: Chat) -> None:
+    chat.press("Watch four stories branch Tell me a story about a rabbit.")
+    chat.until(lambda: chat.page.locator(".map-node").count() > 4)
     chat.wait_done()
 
 
-def _draw(chat: Chat, path: Path) -> None:
-    chat.page.screenshot(path=path, animations="disabled")
-    assert path.stat().st_size < MOST
-    chat.check_clean()
+def _phone(chat: Chat) -> None:
+    _branch(chat)
+    chat.page.get_by_role("button", name="Try again").last.scroll_into_view_if_needed()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("act", "scheme", "size"),
+    [
+        (_chat, "light", DESK),
+        (_tokens, "dark", DESK),
+        (_map, "light", DESK),
+        (_phone, "light", {"width": 390, "height": 760}),
+    ],
+    ids=["chat", "tokens", "map", "phone"],
+)
+def test_a_picture(
+    act: Callable[[Chat], None],
+    scheme: Any,
+    size: Any,
+    browser: Browser,
+    server: Running,
+    folder: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    with Chat.opened(browser, server.url, viewport=size, color_scheme=scheme) as chat:
+        act(chat)
+        path = folder / f"{request.node.callspec.id}.png"
+        chat.page.screenshot(path=path, animations="disabled")
+        assert path.stat().st_size < MOST
+        chat.check_clean()

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
 
-from .driving import FACT, GREEDY, PERSON, RECORD, Chat, event, told
+from .driving import FACT, GREEDY, PERSON, RECORD, Chat, box_of, contrast, told
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
-
-
-def contrast(*colors: str) -> float:
-    """How much two opaque colors differ in lightness, as WCAG has it."""
-
-    def lightness(color: str) -> float:
-        parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
-        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    dark, light = sorted(map(lightness, colors))
-    return (light + 0.05) / (dark + 0.05)
 
 
 def in_view(part: Locator) -> bool:
@@ -49,8 +36,7 @@ def test_text_of_ones_own_takes_the_place_of_a_token_if_the_schema_allows_it(cha
     assert in_view(refusal)
     assert chat.answer == before
     chat.type_instead("Zoe Q")
-    chat.page.get_by_text("2 of 2").wait_for()
-    chat.wait_done()
+    chat.other_version()
     record = json.loads(chat.answer)
     jsonschema.validate(record, PERSON)
     assert record["name"].startswith("Zoe Q")
@@ -89,9 +75,7 @@ def test_what_was_rejected_at_a_place_is_marked_and_said(chat: Chat) -> None:
         (gone("loop"), "␣no taken back, because the text repeated itself"),
     ]
     events = [told(f" w{k}", index=k, **about) for k, (about, _) in enumerate(kinds)]
-    chat.answer_with([*events, event(finish="stop")])
-    chat.ask("Some words.")
-    chat.show_tokens()
+    chat.answered(*events, tokens=True)
     for k, (_, words) in enumerate(kinds):
         assert "rejected" in (chat.token(k).get_attribute("class") or "").split()
         assert "1 rejected here" in (chat.token(k).get_attribute("aria-label") or "")
@@ -122,12 +106,9 @@ def test_lines_below_tokens_are_drawn_on_their_tints(chat: Chat) -> None:
     chat.page.emulate_media(color_scheme="dark")
     odds = (-0.2, -1.0, -2.5, -5.0, -9.0)
     events = [told(f" w{k}", index=k, logprob=logprob) for k, logprob in enumerate(odds)]
-    chat.answer_with([*events, event(finish="stop")])
-    chat.ask("Some words.")
-    chat.show_tokens()
+    chat.answered(*events, tokens=True)
     for k in range(len(odds)):
-        box = chat.token(k).bounding_box()
-        assert box is not None
+        box = box_of(chat.token(k))
         below = box.copy()
         below.update({"y": box["y"] + box["height"] + 1, "height": 6})
         views = (box, below)
@@ -142,9 +123,7 @@ def test_lines_below_tokens_are_drawn_on_their_tints(chat: Chat) -> None:
 def test_the_strip_of_a_long_answer_leads_to_any_place_of_it(chat: Chat) -> None:
     text = [".\n" if k % 9 == 8 else f" w{k}" for k in range(900)]
     events = [told(each, index=k, logprob=-k / 100) for k, each in enumerate(text)]
-    chat.answer_with([*events, event(finish="stop")])
-    chat.ask("Some words.")
-    chat.show_tokens()
+    chat.answered(*events, tokens=True)
     strip = chat.answers.last.get_by_role("slider")
     strip.focus()
     chat.page.keyboard.press("Home")
@@ -155,8 +134,7 @@ def test_the_strip_of_a_long_answer_leads_to_any_place_of_it(chat: Chat) -> None
     assert strip.get_attribute("aria-valuetext") == "token 1 of 900, > 99.9 %"
     window = strip.locator(".window")
     chat.until(lambda: window.evaluate("w => !w.hidden && w.offsetLeft < 3"))
-    box = strip.bounding_box()
-    assert box is not None
+    box = box_of(strip)
     chat.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     chat.until(lambda: chat.token(450).evaluate(seen))
     chat.page.keyboard.press("End")
@@ -177,8 +155,7 @@ def test_six_thousand_tokens_are_shown_as_fast_as_they_can_be_drawn(
         for k, each in enumerate(text)
     ]
     for _ in range(answers):
-        chat.answer_with([*events, event(finish="stop")])
-        chat.ask("Some words.")
+        chat.answered(*events)
     cost = chat.costs_of(lambda: chat.press("Tokens"))
     assert chat.page.locator(".token[data-index]").count() == answers * length
     assert cost < 8, cost
@@ -189,17 +166,14 @@ def test_the_alternatives_leave_the_line_of_their_token_free(chat: Chat) -> None
     tops = [likely, likely | {"id": 1}, likely | {"id": 2, "logprob": -20.0}]
     text = [".\n" if k % 20 == 19 else " w" for k in range(400)]
     events = [told(each, index=k, top_logprobs=tops) for k, each in enumerate(text)]
-    chat.answer_with([*events, event(finish="stop")])
-    chat.ask("Some words.")
-    chat.show_tokens()
+    chat.answered(*events, tokens=True)
     size = chat.page.viewport_size
     assert size is not None
     for width, height in ((1000, 600), (390, 700)):
         chat.page.set_viewport_size({"width": width, "height": height})
         for index in (0, 170, 399):
             chat.token(index).click()
-            panel, token = chat.panel.bounding_box(), chat.token(index).bounding_box()
-            assert panel is not None and token is not None
+            panel, token = box_of(chat.panel), box_of(chat.token(index))
             over = panel["y"] + panel["height"] <= token["y"]
             assert over or panel["y"] >= token["y"] + token["height"], (width, index)
             for share in chat.panel.locator(".share").all():

@@ -7,16 +7,14 @@ import json
 import jsonschema
 import pytest
 
-from .driving import FACT, GREEDY, PERSON, RECORD, Chat, event, told
+from .driving import FACT, GREEDY, PERSON, RECORD, Chat, told
 
 
 def test_tokens_are_tinted_by_their_probability_and_say_it(chat: Chat) -> None:
     odds = [0.95, 0.8, 0.5, 0.2, 0.05, 0.001]
     logs = [-0.0513, -0.2231, -0.6931, -1.6094, -2.9957, -6.9078]
     events = [told(f" w{k}", index=k, logprob=logprob) for k, logprob in enumerate(logs)]
-    chat.answer_with([*events, event(finish="stop")])
-    chat.ask("Some words.")
-    chat.show_tokens()
+    chat.answered(*events, tokens=True)
     tints = set()
     for k, share in enumerate(odds):
         token = chat.token(k)
@@ -42,9 +40,7 @@ def test_how_a_token_came_about_is_marked_and_said(chat: Chat) -> None:
         ({"part": None}, "outside", "not part of the answer"),
     ]
     events = [told(f" {name}", index=k, **about) for k, (about, name, _) in enumerate(kinds)]
-    chat.answer_with([*events, event(finish="stop")])
-    chat.ask("Some words.")
-    chat.show_tokens()
+    chat.answered(*events, tokens=True)
     for k, (_, name, words) in enumerate(kinds):
         assert name in (chat.token(k).get_attribute("class") or "").split()
         chat.token(k).click()
@@ -120,8 +116,7 @@ def test_choosing_the_same_again_leads_to_the_branch_that_is_there(chat: Chat) -
     first = chat.ask(RECORD)
     chat.show_tokens()
     chat.take(4, "E")
-    chat.page.get_by_text("2 of 2").wait_for()
-    chat.wait_done()
+    chat.other_version()
     second = chat.answer
     chat.take(4, "M")
     chat.page.get_by_text("1 of 2").wait_for()
@@ -174,8 +169,7 @@ def test_a_branch_within_the_thoughts_has_their_whole_text(chat: Chat) -> None:
     chat.answers.last.get_by_text("Thoughts").click()
     chat.show_tokens()
     chat.take(9, "1")
-    chat.page.get_by_text("2 of 2").wait_for()
-    chat.wait_done()
+    chat.other_version()
     chat.press("Tokens")
     chat.answers.last.locator(".reasoning > div > *").first.wait_for()  # still unfolded
     thoughts = chat.answers.last.locator(".reasoning > div").inner_text()
@@ -210,12 +204,12 @@ def test_a_branch_goes_on_in_the_conversation(chat: Chat) -> None:
     chat.ask(RECORD)
     chat.show_tokens()
     chat.take(4, "E")
-    chat.page.get_by_text("2 of 2").wait_for()
-    chat.wait_done()
+    chat.other_version()
     branch = chat.answer
-    with chat.page.expect_request("**/chat/completions") as asked:
-        chat.say("JSON, person record: Liam is 89 years old and lives in Canberra.")
-    messages = json.loads(asked.value.post_data or "")["messages"]
+    body = chat.asking(
+        lambda: chat.say("JSON, person record: Liam is 89 years old and lives in Canberra.")
+    )
+    messages = body["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "user"]
     assert messages[1]["content"] == branch
     chat.answers.nth(1).wait_for()

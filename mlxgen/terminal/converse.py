@@ -198,7 +198,8 @@ class TerminalChat:
     def _run(
         self, asked: Conversation, begin: Callable[[Conversation], Answer], branches: Branches
     ) -> None:
-        brake, answer, kept = Brake(), None, False
+        brake, kept = Brake(), False
+        answer: Answer | None = None
         try:
             with brake.ready():
                 asked, answer = self._begun(asked, begin)

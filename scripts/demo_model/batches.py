@@ -53,8 +53,8 @@ class Batches:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        *,
         seed: int,
+        *,
         tokens: int,
         copy_steps: int,
         block: int = BLOCK,

@@ -68,8 +68,9 @@ def train(
     start = 0
     if checkpoint.exists():
         weights, averaged, optimiser.state, start = _load(checkpoint)
-    how = {"seed": plan.seed, "tokens": plan.tokens, "copy_steps": plan.copy_steps}
-    batches = Batches(tokenizer, **how, mix=plan.mix)
+    batches = Batches(
+        tokenizer, plan.seed, tokens=plan.tokens, copy_steps=plan.copy_steps, mix=plan.mix
+    )
     with Progress(*Progress.get_default_columns(), console=console) as progress:
         task = progress.add_task(plan.name, total=plan.steps, completed=start)
         recent = 0.0

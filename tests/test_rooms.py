@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -145,7 +145,7 @@ def test_a_room_does_without_mlx(room: str) -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-SIZES = {
+SIZES: dict[str, tuple[int, Callable[[], int]]] = {
     "lines of a file of the package": (
         650,
         lambda: max(len(path.read_text("utf-8").splitlines()) for path in modules().values()),

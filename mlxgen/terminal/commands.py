@@ -93,7 +93,7 @@ def _retry(chat: TerminalChat, _: str) -> None:
     stays as a branch: see /branches.
     """
     options = chat.conversation.values()
-    _ = chat.conversation.last  # that there is one
+    chat.conversation.again()  # raises if there is none
     if options["temperature"] == 0:
         chat.note("the temperature is 0, so the answer stays the same; try /set temperature 0.8")
     elif options["seed"] is not None:

@@ -19,6 +19,7 @@ from rich.progress import Progress
 
 from demo_model import forms, head, knowledge, package, texts
 from demo_model.chat import Dialogue
+from demo_model.drawing import Source
 
 _BATCH: Final = 50
 _DRAFTED: Final = 3  # tokens that the head drafts at a time
@@ -70,7 +71,7 @@ def _thought_facts(rng: Random) -> Question:
     return Question(prompt, 96, lambda text: text[:7] == "<think>" and text.strip().endswith(end))
 
 
-def _records(source: forms.Source) -> Callable[[Random], Question]:
+def _records(source: Source) -> Callable[[Random], Question]:
     def ask(rng: Random) -> Question:
         dialogue, record = forms.record_exam(rng, rng.choice(forms.SHAPES), source)
         return Question(dialogue.prompt(), 96, lambda text: parsed(text) == record)

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import random
-from itertools import product
 from typing import Any
 
+import mlx.core as mx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from mlx_lm.models.cache import ArraysCache
 
 import mlxgen
-from mlxgen import Choice, LanguageModel, Limits, Regex
-from mlxgen.engine.options import Options
-from mlxgen.engine.scheduling.scheduler import Scheduler
+from mlxgen import Choice, Limits, Regex
 from mlxgen.errors import CapacityError, ModelError
-from tests.fakes import alphabet_tokenizer
-from tests.fakes.architectures import VOCAB, cache_kinds
-from tests.fakes.failing import HOWS, MESSAGE, FailingOn, How, Unread, fail
+from tests.fakes.failing import HOWS, MESSAGE, FailingOn, How, Unread, broken, fail
 from tests.fakes.speaking import PROMPT, Hall, Speaker, endless, letters
 
-from . import test_random_company
+from ...effort import tries
+from .company import REAL, SCRIPTED, Company, model_with
+from .test_company import happen, limits_of
 
-POISON = ord("~")
+POISON, OF_SMALL_MODELS = ord("~"), ord("^")
 
 each_way = pytest.mark.parametrize("how", HOWS)
 each_cache = pytest.mark.parametrize("recurrent", [False, True])
@@ -39,6 +38,20 @@ def speaker_of(*, recurrent: bool = False) -> Speaker:
 
 def poisoned(history: tuple[int, ...]) -> bool:
     return POISON in history
+
+
+class FailingAt:
+    """A model every so many-th pass of which fails."""
+
+    def __init__(self, model: Any, every: int, how: How, unread: Unread) -> None:
+        self._model, self._every, self._how, self._unread = model, every, how, unread
+        self._passes = 0
+
+    def __call__(self, inputs: mx.array, cache: list[Any]) -> mx.array:
+        self._passes += 1
+        logits: mx.array = self._model(inputs, cache=cache)
+        ill = self._passes % self._every == 0
+        return broken(logits, self._how, self._unread) if ill else logits
 
 
 @each_way
@@ -83,23 +96,6 @@ def test_a_token_that_the_model_fails_with_ends_its_row_behind_all_that_came_bef
 
 
 @each_way
-def test_several_that_the_model_fails_with_fail_and_the_others_do_not(
-    how: How, unread: Unread
-) -> None:
-    speaker = endless()
-    fail(speaker, poisoned, how, unread)
-    hall = Hall(speaker, max_batch=5)
-    for i in range(9):
-        pattern = Regex(f"[a-z]{{{i}}}~[a-z]+") if i % 3 == 1 else None
-        hall.submit([*[63] * i, 63], max_tokens=12, filters=pattern)
-    texts = hall.finish()
-    for i, text in enumerate(texts):
-        whole = letters(12, i)
-        assert text == (whole[:i] + "~" if i % 3 == 1 else whole)
-    assert len(hall.errors) == 3
-
-
-@each_way
 @pytest.mark.parametrize("rows", [1, 3])
 def test_what_goes_wrong_once_goes_wrong_for_nobody(how: How, unread: Unread, rows: int) -> None:
     speaker = endless()
@@ -120,26 +116,15 @@ def test_what_goes_wrong_once_goes_wrong_for_nobody(how: How, unread: Unread, ro
 
 
 @each_way
-def test_a_row_that_is_poisoned_on_an_idle_engine_does_not_kill_it(
-    how: How, unread: Unread
-) -> None:
-    speaker = endless()
-    fail(speaker, poisoned, how, unread)
-    hall = Hall(speaker)
-    ill = hall.submit([POISON] * 3)
-    hall.finish()
-    assert isinstance(hall.errors[ill], ModelError)
-    hall.submit(max_tokens=5)
-    assert hall.finish()[1] == letters(5)
-
-
-@each_way
 def test_what_fails_with_everything_fails_everybody_and_not_the_engine(
     how: How, unread: Unread
 ) -> None:
     hall = Hall(speaker := endless())
     broken = [True]
     fail(speaker, lambda _: broken[0], how, unread)
+    alone = hall.submit(max_tokens=5)
+    hall.finish()
+    assert isinstance(hall.errors[alone], ModelError)
     ill = [hall.submit(max_tokens=5) for _ in range(3)]
     hall.finish()
     assert [type(hall.errors[handle]) for handle in ill] == [ModelError] * 3
@@ -150,7 +135,7 @@ def test_what_fails_with_everything_fails_everybody_and_not_the_engine(
     assert [hall.texts[handle] for handle in well] == [letters(5)] * 3
 
 
-def test_a_device_without_memory_gives_up_its_prefixes_first() -> None:
+def test_a_device_without_memory_gives_up_its_prefixes_and_what_is_too_large_for_it() -> None:
     speaker = endless()
     hall = Hall(speaker)
     hall.submit([65] * 200, max_tokens=2)
@@ -158,31 +143,17 @@ def test_a_device_without_memory_gives_up_its_prefixes_first() -> None:
     script = speaker.model.script
 
     def short(history: tuple[int, ...]) -> Any:
-        if hall.stats.cache_bytes > 1000:
+        if hall.stats.cache_bytes > 1000 or len(history) > 300:
             raise RuntimeError("[metal::malloc] Unable to allocate 123 bytes.")
         return script(history)
 
     speaker.model.script = short
     for _ in range(2):
         hall.submit(max_tokens=6)
-    assert hall.finish()[1:] == [letters(6)] * 2
-    assert not hall.errors
-
-
-def test_a_row_that_no_memory_is_enough_for_is_refused_as_too_large() -> None:
-    speaker = endless()
-    hall = Hall(speaker)
-    script = speaker.model.script
-
-    def short(history: tuple[int, ...]) -> Any:
-        if len(history) > 300:
-            raise RuntimeError("[metal::malloc] Unable to allocate 123 bytes.")
-        return script(history)
-
-    speaker.model.script = short
-    large = hall.submit([65] * 310, max_tokens=6)
+    assert hall.finish()[1:] == [letters(6)] * 2 and not hall.errors
+    large = hall.submit([66] * 310, max_tokens=6)
     hall.submit(max_tokens=6)
-    assert hall.finish() == ["", letters(6)]
+    assert hall.finish()[3:] == ["", letters(6)]
     assert isinstance(hall.errors[large], CapacityError)
 
 
@@ -250,40 +221,6 @@ def test_a_prefix_cache_that_fails_costs_no_row() -> None:
     assert not hall.errors
 
 
-@pytest.mark.parametrize(
-    "what, step", list(product(["rewind", "cancel", "fork", "submit"], range(8)))
-)
-def test_callers_may_do_all_that_they_may_after_a_fault(
-    what: str, step: int, unread: Unread
-) -> None:
-    speaker = endless()
-    fail(speaker, poisoned, "read", unread)
-    hall = Hall(speaker)
-    handles = [hall.submit(max_tokens=20) for _ in range(3)]
-    handles.insert(1, hall.submit(filters=Regex("[a-z]{3}~[a-z]+"), max_tokens=20))
-    while not hall.stats.faults:
-        hall.step()
-    hall.steps(step)
-    for handle in handles:
-        if handle.closed:
-            continue
-        match what:
-            case "rewind":
-                hall.rewind(handle, handle.request.position // 2)
-            case "cancel" if handle is not handles[0]:
-                hall.scheduler.cancel(handle)
-            case "fork":
-                hall.fork(handle)
-            case "submit":
-                hall.submit(max_tokens=3)
-    hall.finish()
-    for handle, text in hall.texts.items():
-        wanted = "abc~" if handle.request.options.filters else letters(handle.request.budget)
-        assert wanted.startswith(text) if what == "cancel" else text == wanted
-    assert hall.texts[handles[0]] == letters(20)
-    assert hall.stats.kv_bytes == 0 and not hall.scheduler.busy
-
-
 @each_way
 def test_a_draft_that_fails_is_done_without(how: How, unread: Unread) -> None:
     speaker, drafting = endless(), endless()
@@ -292,47 +229,6 @@ def test_a_draft_that_fails_is_done_without(how: How, unread: Unread) -> None:
     hall.submit(max_tokens=20, draft=drafting.lm)
     hall.submit(max_tokens=20)
     assert hall.finish() == [letters(20)] * 2
-
-
-KINDS = [*cache_kinds()]
-
-
-@pytest.mark.parametrize(
-    "kind, how",
-    [*((kind, "built") for kind in KINDS), *product(("plain", "hybrid"), HOWS[1:])],
-)
-def test_real_models_go_on_with_the_others(kind: str, how: How, unread: Unread) -> None:
-    model, make = cache_kinds()[kind]()
-
-    def texts(lm: Any, limits: Limits, prompts: list[list[int]]) -> list[Any]:
-        scheduler = Scheduler(lm.runtime, limits)
-        said: dict[Any, list[int | None]] = {}
-        failed = []
-        for i, prompt in enumerate(prompts):
-            options = Options.of({"max_tokens": 12, "seed": i, "ignore_eos": True})
-            said[scheduler.submit(lm.runtime.prepare(prompt, options))] = []
-        while scheduler.busy:
-            for event in scheduler.step():
-                said[event.handle] += [chunk.token for chunk in event.chunks]
-                failed += [event.handle] if event.error is not None else []
-            scheduler.check_integrity()
-        assert scheduler.stats().kv_bytes == 0
-        return [None if handle in failed else tokens for handle, tokens in said.items()]
-
-    def lm_of(module: Any) -> LanguageModel:
-        lm = LanguageModel(module, alphabet_tokenizer())
-        lm.runtime.make_cache = make  # type: ignore[method-assign]
-        return lm
-
-    prompts = [[(7 * i + j) % 90 for j in range(3 + 9 * i)] for i in range(4)]
-    sound = [texts(lm_of(model), Limits(), [prompt])[0] for prompt in prompts]
-    poison = max({*range(VOCAB)}.difference(*prompts, *sound))
-    prompts.insert(2, [1, 2, poison, 3])
-    failing = lm_of(FailingOn(model, poison, how, unread))
-    for limits in (Limits(), Limits(max_batch=2, keep_prefixes=False)):
-        mixed = texts(failing, limits, prompts)
-        assert mixed.pop(2) is None
-        assert mixed == sound
 
 
 # ---- the ways in
@@ -390,52 +286,6 @@ def test_a_stream_that_fails_as_it_runs_what_it_is_to_keep_can_be_gone_on_with()
     assert "".join(chunk.text for chunk in stream) == letters(5, 39)
 
 
-def test_a_stream_that_is_interrupted_as_it_begins_gives_nothing_twice() -> None:
-    speaker = endless()
-    script = speaker.model.script
-
-    def interrupted(history: tuple[int, ...]) -> Any:
-        speaker.model.script = script
-        raise KeyboardInterrupt
-
-    speaker.model.script = interrupted
-    stream = speaker.lm.stream(PROMPT, max_tokens=6, filters=Regex("ab[a-z]+"))
-    with pytest.raises(KeyboardInterrupt):
-        next(stream)
-    text = stream.text
-    stream.rewind(tokens=0)
-    assert text + "".join(chunk.text for chunk in stream) == letters(6) == stream.text
-
-
-@each_way
-def test_a_branch_that_the_model_fails_with_ends_alone(how: How, unread: Unread) -> None:
-    from mlxgen import Branch
-
-    speaker = endless()
-    fail(speaker, poisoned, how, unread)
-
-    class Splitting:
-        def __init__(self) -> None:
-            self.asked = 0
-
-        def mid_process(self, index: int, back: int, tokens: Any) -> list[Branch]:
-            self.asked += 1
-            if self.asked == 1:
-                return [Branch(ff_tokens=[[t]]) for t in (POISON, 97)]
-            return [Branch(sample_mask=None, ff_tokens=[[98]])] if self.asked < 8 else []
-
-    control = speaker.lm.control(PROMPT, Splitting(), max_tokens=10)
-    errors = []
-    while True:
-        try:
-            next(control)
-        except StopIteration:
-            break
-        except ModelError as error:
-            errors.append(error)
-    assert control.results[(1,)].text == "abbbbbb"
-
-
 # ---- what was accepted before an error
 
 
@@ -466,39 +316,41 @@ def test_a_choice_of_one_needs_no_model_and_fails_with_none() -> None:
 # ---- many at once
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("kind", [*SCRIPTED, "plain", "hybrid"])
+@settings(max_examples=tries(48), suppress_health_check=list(HealthCheck))
+@given(data=st.data())
 def test_in_a_crowd_that_the_model_fails_with_now_and_then_nobody_loses_or_repeats_anything(
-    seed: int, monkeypatch: pytest.MonkeyPatch, unread: Unread
+    kind: str, unread: Unread, data: st.DataObject
 ) -> None:
-    dice = random.Random(seed)
-    monkeypatch.setattr(Scheduler, "_chunk", lambda _: dice.choice([0, 4, 16, 16, 64]))
-    sound, calls = [False], [0]
-
-    def now_and_then(history: tuple[int, ...]) -> bool:
-        calls[0] += 1
-        return not sound[0] and calls[0] % 97 == 0
-
-    steady = test_random_company.mumbling.__wrapped__
-
-    def unsteady(*, recurrent: bool = False) -> Speaker:
-        speaker: Speaker = steady(recurrent=recurrent)
-        assert speaker.lm.runtime.batches
-        fail(speaker, now_and_then, dice.choice(HOWS), unread)
-        return speaker
-
-    monkeypatch.setattr(test_random_company, "mumbling", unsteady)
-    hall, asked = test_random_company.crowd(dice)
-    sound[0] = True
+    lm = model_with(kind)
+    sound, every = lm.model, data.draw(st.sampled_from([5, 17, 40]))
     unread.failures = 0
-    for handle, one in asked.items():
-        error = hall.errors.get(handle)
-        if not one.certain or isinstance(error, CapacityError):
-            continue
-        alone = test_random_company.alone(hall.speaker, one)
-        if error is None:
-            assert hall.texts[handle] == alone, one
-        elif isinstance(error, ModelError):  # it was tried when it failed again
-            assert alone.startswith(hall.texts[handle]) or "Error(" in alone, one
-        else:
-            assert repr(error) == alone
-    assert hall.stats.kv_bytes == 0
+    company = Company(lm, limits_of(lm, data))
+    lm.runtime.prefix_cache.clear()
+    failing = FailingAt(sound, every, data.draw(st.sampled_from(HOWS)), unread)
+    company.scheduler._loop.runner.model = failing
+    for _ in range(data.draw(st.integers(5, 25), "moments")):
+        happen(company, kind, data, 6)
+    company.finish()
+    unread.failures = 0
+    company.compare()
+
+
+@pytest.mark.parametrize("kind", REAL)
+def test_real_models_go_on_with_the_others(kind: str, unread: Unread) -> None:
+    lm = model_with(kind)
+    prompts = [[(7 * i + j) % 90 for j in range(3 + 9 * i)] for i in range(4)]
+    for how in HOWS:
+        company = Company(lm, Limits(max_batch=2, keep_prefixes=how == "built"))
+        model = FailingOn(lm.model, OF_SMALL_MODELS, how, unread)
+        company.scheduler._loop.runner.model = model
+        prompts.insert(2, [1, 2, OF_SMALL_MODELS, 3])
+        for i, prompt in enumerate(prompts):
+            bias = {OF_SMALL_MODELS: -100.0}
+            company.submit(prompt, logit_bias=bias, max_tokens=12, seed=i, ignore_eos=True)
+        company.finish()
+        ill = company.requests.pop(2)
+        assert isinstance(ill.seen.error, ModelError) and not ill.seen.tokens
+        assert not any(request.seen.error for request in company.requests)
+        company.compare()
+        prompts.pop(2)

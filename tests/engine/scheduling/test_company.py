@@ -1,0 +1,176 @@
+"""Whatever happens to the others, a row says in any company what it says alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mlxgen import LanguageModel, Limits, Regex
+from mlxgen.engine.prefix.block import Block
+from mlxgen.engine.prefix.block_file import Layout
+from mlxgen.engine.prefix.disk import Disk
+from mlxgen.engine.prefix.store import BlockStore
+from mlxgen.engine.request.accept import end
+from tests.fakes.prefix_integrity import check_integrity
+
+from ...effort import tries
+from .company import ORDERS, PROMPTS, REAL, SCRIPTED, Company, alone, model_with, options
+
+SLOTTED = [kind for kind in REAL if kind not in ("concatenating", "chunked")]
+DEEDS = ["step", "submit", "step", "rewind", "fork", "cancel", "order", "submit"]
+
+
+class Flaky(Disk):
+    """A disk that fails now and then."""
+
+    reads = 0
+
+    def read(self, key: str, has_state: bool = False) -> Block:
+        self.reads += 1
+        if self.reads % 7 == 0:
+            raise OSError("the disk is gone")
+        return super().read(key, has_state)
+
+
+def happen(company: Company, kind: str, data: st.DataObject, most: int) -> None:
+    """One of all that callers do."""
+    match data.draw(st.sampled_from(DEEDS)):
+        case "submit" if len(company.requests) < most:
+            company.submit(data.draw(PROMPTS), **data.draw(options(kind)))
+        case ("rewind" | "fork" | "cancel" | "order") as deed if company.live:
+            request = company.live[data.draw(st.integers(0, len(company.live) - 1))]
+            if deed == "rewind":
+                company.rewind(request, data.draw(st.floats(0, 1)))
+            elif deed == "cancel":
+                company.cancel(request)
+            elif deed == "order":
+                if not request.handle.has_ended:
+                    company.order(request, data.draw(ORDERS))
+            elif len(company.requests) < most:
+                company.fork(request)
+        case _:
+            for _ in range(data.draw(st.sampled_from([1, 3, 9]))):
+                company.step()
+
+
+def limits_of(lm: LanguageModel, data: st.DataObject) -> Limits:
+    room = data.draw(st.sampled_from([None, 3, 9]), "sequences that the bytes are for")
+    return Limits(
+        max_batch=data.draw(st.sampled_from([1, 2, 5]), "max_batch"),
+        max_bytes=room and lm.runtime.footprint.alone(400) * room,
+        keep_prefixes=data.draw(st.booleans(), "keep_prefixes"),
+        prefill_chunk=data.draw(st.sampled_from([None, 4, 16, 64]), "prefill_chunk"),
+    )
+
+
+@pytest.mark.parametrize("kind", REAL)
+@settings(max_examples=tries(16), suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_row_says_in_any_company_what_it_says_alone(kind: str, data: st.DataObject) -> None:
+    lm = model_with(kind)
+    company = Company(lm, limits_of(lm, data))
+    for _ in range(data.draw(st.integers(5, 25), "moments")):
+        happen(company, kind, data, 6)
+    company.finish()
+    company.compare()
+
+
+@pytest.mark.parametrize("kind", SCRIPTED)
+@settings(max_examples=tries(100), suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_so_it_does_in_a_crowd_with_a_disk_that_fails_now_and_then(
+    kind: str, data: st.DataObject
+) -> None:
+    lm = model_with(kind)
+    make = lm.runtime.make_cache
+    with TemporaryDirectory() as folder:
+        disk = Flaky(Path(folder), 300_000, Layout(make)) if data.draw(st.booleans()) else None
+        cache = BlockStore(make, 1 << 20, folder=disk)
+        lm.runtime.prefix_cache = cache
+        company = Company(lm, limits_of(lm, data))
+        for moment in range(data.draw(st.integers(10, 60), "moments")):
+            if disk is not None and moment % 12 == 0:  # what goes to the disk comes back from there
+                cache.shrink(0)
+            happen(company, kind, data, 16)
+        company.finish()
+        company.compare()
+        check_integrity(cache)
+        assert cache.close(20)
+
+
+# ---- what such runs found, by name
+
+
+def company_of(kind: str, lengths: list[int], *, steps: int = 3, tokens: int = 60) -> Company:
+    """One row alone for a while, then others that join it."""
+    company = Company(model_with(kind), Limits(keep_prefixes=False))
+    for i, length in enumerate(lengths):
+        company.submit([i + 1] * length, max_tokens=tokens, temperature=0, ignore_eos=True)
+        for _ in range(3 if i else steps):
+            company.step()
+    return company
+
+
+@pytest.mark.parametrize("kind", SLOTTED)
+def test_a_row_goes_back_behind_the_place_where_it_joined_the_others(kind: str) -> None:
+    company = company_of(kind, [3, 5, 4, 6], steps=20)
+    for request, share in zip(company.requests, (0.0, 0.3, 0.9, 0.6), strict=True):
+        company.rewind(request, share)
+        company.step()
+    company.finish()
+    company.compare()
+
+
+def test_an_ended_row_that_is_rewound_to_its_end_has_ended() -> None:
+    company = Company(model_with("plain"), Limits(max_batch=1, keep_prefixes=False))
+    first = company.submit([5] * 300, max_tokens=5, temperature=0.0, filters=[Regex("ABCDEFGH")])
+    assert first is not None
+    company.fork(first)  # the copy ends before it begins
+    company.rewind(first, 1.0)
+    company.finish()
+    company.compare()
+    assert first.seen.text == "ABCDE"
+
+
+@pytest.mark.parametrize("kind", SLOTTED)
+def test_forced_runs_may_share_the_pass_of_the_others(kind: str) -> None:
+    company = company_of(kind, [3, 9], tokens=20)
+    for pattern in ("A[0-9]BC[0-9]DEF[0-9]GHIJ", "[0-9]AB[0-9]+XYZ"):
+        company.submit([1, 2], filters=[Regex(pattern)], seed=1, max_tokens=20)
+    company.finish()
+    company.compare()
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_rows_of_very_different_lengths_run_side_by_side(gone: int) -> None:
+    company = company_of("plain", [900, 2, 3, 4, 2, 3])
+    company.cancel(company.requests[gone])
+    company.finish()
+    company.compare()
+
+
+@pytest.mark.parametrize("kind", ["demo", "hybrid"])
+def test_a_fork_draws_with_its_own_seed_even_if_its_parent_leaves_at_once(kind: str) -> None:
+    company = Company(model_with(kind))
+    given: dict[str, Any] = {"temperature": 1.5, "max_tokens": 12, "ignore_eos": True, "seed": 1}
+    first = company.submit([5, 6, 7], **given)
+    assert first is not None
+    while first.handle.request.position < 4:
+        company.step()
+    company.fork(first)
+    company.cancel(first)  # its next draw has been submitted already
+    company.finish()
+    company.compare()
+
+
+def test_what_has_ended_takes_no_orders() -> None:
+    company = company_of("plain", [3], tokens=4)
+    (request,) = company.requests
+    company.finish()
+    company.order(request, lambda row: end(row, "cancelled"))
+    assert not request.deeds and request.seen == alone(company.lm, request)

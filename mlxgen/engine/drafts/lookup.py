@@ -162,23 +162,13 @@ class Lookup(Drafter):
         run: Sequence[Token] = ()
         is_grammar = constraint is not None and isinstance(constraint.filter, GrammarFilter)
         # Other filters may have to be fed the whole text to verify it
-        if constraint is None or is_grammar or constraint.rewinds:
-            self._follow(history)
-            if self._copied is not None and self._stood >= self._patience:
-                run, eos = self._copy(), request.vocabulary.eos
-                if not eos.isdisjoint(run):
-                    run = run[: min(run.index(end) for end in eos if end in run)]
-                if run and constraint is not None and is_grammar:
-                    run = run[: constraint.validate(run)]
-        self._found = at, run
-        return run
+        if constraint is not None and not is_grammar and not constraint.rewinds:
+            self._found = at, run
+            return run
 
-    def _follow(self, history: History) -> None:
-        """Note what was taken back of the history since the last time, and what has come; then find
-        where the last tokens were last, unless a place is followed."""
         own = self._own
         known = len(own.tokens)
-        if self._moment != history.moment:
+        if self._moment != history.moment:  # something was taken back since the last time
             if known and (low := history.low_since(self._moment)) < known:
                 known = low
                 own.cut(known)
@@ -187,16 +177,25 @@ class Lookup(Drafter):
         new = history[known:]
         own.extend(new)  # before it is compared, as a short turn goes on into itself
         if self._copied is not None and new:
-            places, at = self._copied
-            goes_on = places.tokens[at : at + len(new)] == new
-            self._copied = (places, at + len(new)) if goes_on else None
+            places, start = self._copied
+            goes_on = places.tokens[start : start + len(new)] == new
+            self._copied = (places, start + len(new)) if goes_on else None
             self._stood += len(new)
         if self._copied is None:
             self._stood = 0
             for places in (own, *self._texts.generations):
-                if (at := places.latest.get(own.last, NOTHING)) >= 0:
-                    self._copied = places, at
+                if (start := places.latest.get(own.last, NOTHING)) >= 0:
+                    self._copied = places, start
                     break
+
+        if self._copied is not None and self._stood >= self._patience:
+            run, eos = self._copy(), request.vocabulary.eos
+            if not eos.isdisjoint(run):
+                run = run[: min(run.index(end) for end in eos if end in run)]
+            if run and constraint is not None and is_grammar:
+                run = run[: constraint.validate(run)]
+        self._found = at, run
+        return run
 
     def _copy(self) -> list[Token]:
         """What comes at the place that is followed."""

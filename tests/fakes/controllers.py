@@ -83,13 +83,13 @@ def anything(speaker: Speaker, **more: Any) -> Branch:
     return Branch(sample_mask=range(speaker.lm.vocab_size), **more)
 
 
-def alphabet(**options: Any) -> Speaker:
-    """Ranks the letters behind the last token first; ends after 12 tokens."""
+def alphabet(*, end_after: int | None = 12, **options: Any) -> Speaker:
+    """Says the alphabet from where the text stands; ends after so many tokens, or never."""
 
     def say(self: Speaker, generated: list[Token]) -> list[Token]:
-        if len(generated) >= 12:
+        if end_after is not None and len(generated) >= end_after:
             return [self.end]
         last = generated[-1] if generated and 97 <= generated[-1] <= 122 else 96
-        return [97 + (last - 96 + i) % 26 for i in range(26)] + [*b'"{}:, ', self.end]
+        return [97 + (last - 96 + i) % 26 for i in range(26)] + [*b'0123456789"{}:,. \n', self.end]
 
     return Speaker([], say, **options)

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from mlxgen import Control, Program
 from mlxgen.programs.guide import ProgramFunction
-from mlxgen.tokens import Token
-from tests.fakes.controllers import finish
+from tests.fakes.controllers import alphabet, finish
 from tests.fakes.speaking import PROMPT, Speaker
 
-LETTERS = [*range(97, 123)]
-
-
-def letters(*, end_after: int | None = None, **options: Any) -> Speaker:
-    """Says the alphabet from where the text stands; ends after so many tokens, or never."""
-
-    def say(self: Speaker, generated: list[Token]) -> list[Token]:
-        if end_after is not None and len(generated) >= end_after:
-            return [self.end]
-        last = generated[-1] if generated and generated[-1] in LETTERS else 96
-        return [97 + (last - 96 + i) % 26 for i in range(26)] + [*b'0123456789"{}:,. \n', self.end]
-
-    return Speaker([], say, **options)
+letters = partial(alphabet, end_after=None)
 
 
 def carry_out(

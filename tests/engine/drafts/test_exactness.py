@@ -7,7 +7,6 @@ one or two: so texts recur often enough to be drafted, and differ often enough f
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -51,14 +50,14 @@ OWN = ("right", "half right", "nonsense", "absurd", "in turn", *FAILING)
 DRAFTS = (*GIVEN, *OWN)
 
 
-def own(name: str, right: Goes, letters: Sequence[Token] = LETTERS) -> list[Drafter]:
+def own(name: str, right: Goes) -> list[Drafter]:
     """Drafters that would be right with ``right``, if they only said so."""
 
     def half(tokens: list[Token]) -> Token:
-        return letters[len(tokens) % len(letters)] if sum(tokens[-4:]) % 3 == 0 else right(tokens)
+        return LETTERS[len(tokens) % len(LETTERS)] if sum(tokens[-4:]) % 3 == 0 else right(tokens)
 
     def nonsense(tokens: list[Token]) -> Token:
-        return (-1, 10**12, 3, 255, -(2**40), letters[0])[len(tokens) * 7 % 6]
+        return (-1, 10**12, 3, 255, -(2**40), LETTERS[0])[len(tokens) * 7 % 6]
 
     def has(length: int, *, turn: int) -> bool:
         return length % 2 == turn
@@ -79,7 +78,7 @@ def own(name: str, right: Goes, letters: Sequence[Token] = LETTERS) -> list[Draf
             return [Broken(half, name), ToldOther(half)]
 
 
-def use(lm: LanguageModel, right: Goes, letters: Sequence[Token] = LETTERS) -> None:
+def use(lm: LanguageModel, right: Goes) -> None:
     """Have a model use these drafters; ``num_draft_tokens`` says which, as the option cannot."""
     given = lm.runtime.drafts_for
 
@@ -87,7 +86,7 @@ def use(lm: LanguageModel, right: Goes, letters: Sequence[Token] = LETTERS) -> N
         number = options.num_draft_tokens
         if not number:
             return given(options, owner)
-        return Drafts(own(OWN[number - 1], right, letters), wanted=True)
+        return Drafts(own(OWN[number - 1], right), wanted=True)
 
     lm.runtime.drafts_for = drafts_for  # type: ignore[method-assign]
 

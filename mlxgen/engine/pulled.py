@@ -24,17 +24,17 @@ class Owner:
     The thread itself is kept, as the number of a thread that has ended may be reused.
     """
 
-    __slots__ = ("_lock", "_thread", "_what")
+    __slots__ = ("_lock", "_what", "thread")
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
     def check(self) -> None:
         """Raise ``StateError`` unless the calling thread is the owner, or becomes it."""
-        if self._thread is not threading.current_thread() and not self.is_here():
-            owner = self._thread
+        if not self.is_here():
+            owner = self.thread
             assert owner is not None
             raise StateError(
                 f"this {self._what} belongs to the thread {owner.name!r}, which used it first;"
@@ -45,9 +45,9 @@ class Owner:
         """Whether the calling thread is the owner; it becomes the owner if there is none."""
         here = threading.current_thread()
         with self._lock:
-            if self._thread is None:
-                self._thread = here
-            return self._thread is here
+            if self.thread is None:
+                self.thread = here
+            return self.thread is here
 
 
 class OneAtATime:
@@ -85,7 +85,8 @@ class Pulled(ABC, Generic[R, T]):
         return self
 
     def __next__(self) -> T:
-        self._owner.check()
+        if self._owner.thread is not threading.current_thread():
+            self._owner.check()
         if self._closed:
             self._obey()
         while not self._ready:

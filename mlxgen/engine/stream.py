@@ -94,15 +94,11 @@ class Stream(Pulled[Chunk, Chunk]):
             for event in events:
                 for each in rows:
                     if each._handle is event.handle:
-                        each._take(event)
+                        each._asked, each._handle.faults = False, 0
+                        each._ready.extend(event.chunks)
+                        if event.error is not None:
+                            each._failed = each._error = event.error
         return True
-
-    def _take(self, event: Event) -> None:
-        """Have what came of a step ready."""
-        self._asked, self._handle.faults = False, 0
-        self._ready.extend(event.chunks)
-        if event.error is not None:
-            self._failed = self._error = event.error
 
     def _restart(self, rows: Sequence[Stream]) -> None:
         """Go on after a pass of these has failed: each by itself until it gets on."""

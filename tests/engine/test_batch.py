@@ -80,8 +80,9 @@ def test_each_prompt_may_have_options_of_its_own() -> None:
     ]
     common: Any = {"max_tokens": 16, "seed": 3}
     prompts = [*SUMS, "y"]
-    expected = [lm.generate(p, **common | own).text for p, own in zip(prompts, each, strict=True)]
-    assert texts(lm.batch(prompts, each=each, **common)) == expected
+    alone = [lm.generate(p, **common | own) for p, own in zip(prompts, each, strict=True)]
+    batch = lm.batch(prompts, each=each, **common).run()
+    assert [(r.text, r.tokens) for r in batch] == [(r.text, r.tokens) for r in alone]
 
 
 def test_a_list_is_checked_whole_before_anything_runs() -> None:

@@ -88,9 +88,11 @@ def test_a_prompt_can_be_gone_on_from_where_it_was_kept(lm: LanguageModel) -> No
     expected = fresh(lm, LONG)
     lm.prefix_cache.clear()
     with lm.stream(LONG, ignore_eos=True) as stream:
-        for place in (20, 31, len(LONG) - 1):
-            stream.keep(place)
-        assert tokens(stream) == expected
+        for place in (0, -1, 20, 20, 5, 31, len(LONG) - 1, len(LONG), 1000):
+            stream.keep(place)  # nothing happens where it was run, or is not there
+        assert tokens(stream, 1) == expected[:1]
+        stream.keep(40)
+        assert tokens(stream, 11) == expected
         assert stream.usage.cached_tokens == 0
         stream.keep()
     for place in (20, 31, len(LONG) - 1):

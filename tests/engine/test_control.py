@@ -33,17 +33,10 @@ from tests.fakes.speaking import END, PROMPT, Speaker, reciter
 LONG = [t % 96 for t in range(500)]
 
 
-class Tree:
-    """Forks ``widths[i]`` ways after its i-th token, then samples."""
-
-    def __init__(self, size: int, widths: Sequence[int]) -> None:
-        self.size, self.widths, self.calls = size, list(widths), 0
-
-    def mid_process(
-        self, branch_idx: int, last_backtrack: int, last_append: Sequence[Token]
-    ) -> list[Branch]:
-        self.calls += 1
-        return [Branch(sample_mask=range(self.size))] * (self.widths.pop(0) if self.widths else 1)
+def tree(lm: LanguageModel, *widths: int) -> Recited:
+    """Forks ``widths[i]`` ways after its i-th token, and samples."""
+    free = Branch(sample_mask=range(lm.vocab_size))
+    return Recited(*[[free] * width for width in widths], [free])
 
 
 @pytest.fixture(scope="module")
@@ -324,8 +317,7 @@ def test_forks_draw_from_seeds_of_their_own() -> None:
     speaker = Speaker([], lambda self, generated: {97 + i: 1.0 for i in range(26)})
     options: dict[str, Any] = {"temperature": 1.0, "seed": 1, "max_tokens": 8}
     texts, again = (
-        finish(speaker.lm.control(PROMPT, Tree(speaker.lm.vocab_size, [4]), **options))
-        for _ in range(2)
+        finish(speaker.lm.control(PROMPT, tree(speaker.lm, 4), **options)) for _ in range(2)
     )
     assert len(set(texts.values())) == 4 and again == texts
     assert texts[()] == speaker.lm.generate(PROMPT, **options).text
@@ -351,20 +343,23 @@ def test_what_is_wrong_with_a_fork_forks_nothing() -> None:
         finish(run)
     assert error.value.field == "branches[1].ff_tokens" and list(run.results) == [()]
     limits = Limits(max_batch=2, max_queue=1)
-    run = speaker.lm.control(PROMPT, Tree(speaker.lm.vocab_size, [1, 6]), limits=limits)  # type: ignore[arg-type]
+    run = speaker.lm.control(PROMPT, tree(speaker.lm, 1, 6), limits=limits)
     with pytest.raises(QueueFullError):
         finish(run)
 
 
 def test_an_error_in_one_branch_ends_that_branch_and_no_other() -> None:
-    class Fragile(Tree):
-        def mid_process(self, branch_idx: int, *rest: Any) -> list[Branch]:
-            if branch_idx == 1 and self.calls == 3:
+    class Fragile(Recited):
+        def mid_process(self, branch_idx: int, *rest: Any) -> Any:
+            if branch_idx == 1 and len([call for call in self.calls if call.branch_idx == 1]) == 2:
                 raise ZeroDivisionError("on purpose")
             return super().mid_process(branch_idx, *rest)
 
+        def fork(self) -> Fragile:
+            return Fragile(*self.answers, calls=self.calls)
+
     lm = reciter("abcdef").lm
-    run = lm.control(PROMPT, Fragile(lm.vocab_size, [3]), max_tokens=5)
+    run = lm.control(PROMPT, Fragile(*tree(lm, 3).answers), max_tokens=5)
     with pytest.raises(ZeroDivisionError) as error:
         finish(run)
     assert error.value.__notes__ == ["in branch (1,)"]
@@ -386,7 +381,7 @@ def test_a_pass_has_a_row_for_each_branch_and_the_common_text_runs_once() -> Non
     assert sum(len(row) for rows in speaker.model.rows for row in rows) < 220
     assert {len(result.tokens) for result in control.results.values()} == {201}
     speaker = reciter("abcdefgh")
-    control = speaker.lm.control(PROMPT, Tree(speaker.lm.vocab_size, [1, 4]), max_tokens=6)  # type: ignore[arg-type]
+    control = speaker.lm.control(PROMPT, tree(speaker.lm, 1, 4), max_tokens=6)
     speaker.model.forget()
     finish(control)
     widths = [len(rows) for rows in speaker.model.rows]
@@ -395,7 +390,7 @@ def test_a_pass_has_a_row_for_each_branch_and_the_common_text_runs_once() -> Non
 
 
 def test_a_fork_of_8_holds_the_common_kv_once_until_it_is_written(llama: LanguageModel) -> None:
-    run = llama.control(LONG, Tree(96, [1, 1, 8, 1]), max_tokens=6)
+    run = llama.control(LONG, tree(llama, 1, 1, 8), max_tokens=6)
     next(run)
     next(run)
     held = run.stats.kv_bytes
@@ -409,7 +404,7 @@ def test_a_fork_of_8_holds_the_common_kv_once_until_it_is_written(llama: Languag
 
 
 def test_leaving_a_branch_frees_its_row_and_leaves_the_others_alone(llama: LanguageModel) -> None:
-    run = llama.control(LONG, Tree(96, [8]), max_tokens=100)
+    run = llama.control(LONG, tree(llama, 8), max_tokens=100)
     for _ in range(16):
         next(run)
     held = run.stats.kv_bytes
@@ -500,7 +495,7 @@ def test_a_branch_without_room_starts_again_later_and_nobody_can_tell(
 ) -> None:
     def told(most: int | None) -> tuple[dict[Any, Any], int]:
         limits = None if most is None else Limits(max_bytes=most, keep_prefixes=False)
-        controller: Any = Meeting(96, []) if waits else Tree(96, [1, 3])
+        controller: Any = Meeting(96, []) if waits else tree(llama, 1, 3)
         run = llama.control(
             LONG[:200], controller, limits=limits, max_tokens=120, temperature=1.0, seed=3
         )

@@ -32,7 +32,6 @@ from starlette.types import Receive, Scope, Send
 from ..errors import MlxgenError
 from .answers import Answer
 from .ask import Ask
-from .bodies import header_of
 from .engine.mailbox import Delivery, Mailbox
 from .engine.running import Running
 from .errors import RequestError, as_request_error, error_body
@@ -41,6 +40,7 @@ from .fleet.member import Serving
 from .gate import owner_of
 from .jobs import Body, Parse, Prepared
 from .logs import log, log_failure
+from .peers import header_of
 from .reply import Aside, Event, Reply, Sent
 from .service import Service, queue_timeout
 from .streams import Stream, gone

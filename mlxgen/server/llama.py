@@ -17,13 +17,12 @@ from .. import __version__
 from ..engine import Chunk, Options, Progress, Usage
 from ..options.table import SamplingOptions, checked
 from .ask import Ask
-from .bodies import Read, read
-from .completions import MAX_PROMPTS, CompletionRequest, Gap, gap_of, understood
 from .engine.mailbox import Delivery
 from .errors import RequestError, error_body
 from .fields import MAX_STOPS, Piece, about
+from .openai import MAX_PROMPTS, CompletionRequest, Gap, gap_of, understood
 from .openai_reply import ChoiceText, Delta, grow, grown, still_alive, timed
-from .peers import INFILL, OPENAI, Rule, renamed
+from .peers import INFILL, OPENAI, Read, Rule, read, renamed
 from .reply import Aside, Event, progress_of, timings
 from .served_model import ServedModel
 
@@ -48,7 +47,7 @@ class OtherFile(Piece):
 class InfillRequest(LlamaRequest):
     """A body of ``POST /infill``."""
 
-    prompt: str | None = about("what comes right before the gap, after input_prefix")  # type: ignore[assignment]
+    prompt: str | None = about("what comes right before the gap, after input_prefix")
     input_prefix: str = Field(description="what comes before the gap")
     input_suffix: str = Field(description="what comes after the gap")
     input_extra: Annotated[list[OtherFile], Field(max_length=MAX_PROMPTS)] | None = about(
@@ -85,7 +84,7 @@ def parse_infill(body: Mapping[str, Any], model: ServedModel) -> Ask:
     gap = Gap("input_suffix", request.input_suffix, files)
     reply = partial(LlamaReply, whole)
     return understood(
-        known._replace(request=whole), model, reply, gap, watched=True, may_be_silent=True
+        known._replace(request=whole), model, reply, gap, watched=True, is_infill=True
     )
 
 

@@ -28,7 +28,6 @@ from ..chat.events import (
 from ..chat.turn import Effort, Plan, Turn
 from ..engine import Usage
 from .ask import Ask, Question, ask_of, planned
-from .bodies import read
 from .conversation import MESSAGES_ROLES, message_schema, of_messages
 from .engine.mailbox import Delivery
 from .errors import RequestError, as_messages_error, error_body
@@ -48,7 +47,7 @@ from .fields import (
     named,
     option,
 )
-from .peers import MESSAGES
+from .peers import MESSAGES, read
 from .reply import Aside, Event, Sent, name_of, prompt_progress, timings
 from .served_model import ServedModel
 from .tools import (
@@ -329,14 +328,14 @@ def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Ask:
     plan, names, unread = _planned(request, model)
     thinks = request.thinking is None or request.thinking.type != "disabled"
     return ask_of(
-        known.also(unread),
+        known,
         model,
         [Question.of_chat("messages", plan)],
         {"max_tokens": request.max_tokens, "stop": request.stop_sequences},
         partial(MessagesReply, stops=request.stop_sequences or (), thinks=thinks),
         names=names,
         plan=plan,
-        left_out=left_out(request.tools, FunctionTool),
+        left_out=[*unread, *left_out(request.tools, FunctionTool)],
     )
 
 

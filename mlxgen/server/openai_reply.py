@@ -9,11 +9,21 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from .. import __version__
 from ..chat.answer import AnswerReader
-from ..chat.events import ChatEvent, Ended, Reasoning, Retracted, Text
+from ..chat.events import (
+    CallArguments,
+    CallStarted,
+    ChatEvent,
+    Ended,
+    Reasoning,
+    Retracted,
+    Text,
+    joined,
+)
 from ..engine import Chunk, Path, Progress, PromptScore, Usage, fold
 from ..images import plain
 from ..text import TextDecoder
@@ -22,7 +32,7 @@ from .ask import Ask
 from .engine.mailbox import Delivery
 from .errors import RequestError, error_body
 from .generation import GenerationRequest
-from .reply import Aside, Event, Sent, progress_of, timings
+from .reply import Aside, Event, Sent, name_of, progress_of, timings
 from .told_tokens import Reported, TokenReport, TokenWriter
 from .wire import to_text
 
@@ -402,6 +412,150 @@ def timed(
             event["timings"] = told
     return event
 
+
+# ---- a choice of a chat, and of a completion ----------------------------------------------------
+
+
+class ChatChoice:
+    """A ``ReplyChoice`` of a chat; ``thinks``: thoughts are shown."""
+
+    def __init__(
+        self, request: GenerationRequest, ask: Ask, index: int, id: str, *, thinks: bool = True
+    ) -> None:
+        self._index = index
+        self.text = ChoiceText(request, ask, index, partial(name_of, "call", id, index))
+        self._called = 0
+        self._thinks = thinks
+        self._shown = (Text, CallStarted, CallArguments, *((Reasoning,) if thinks else ()))
+
+    def opening(self) -> Event:
+        """As ``ReplyChoice.opening``: who speaks."""
+        return self._choice({"role": "assistant", "content": "", "refusal": None})
+
+    def nothing(self) -> Event:
+        return self._choice({})
+
+    def events(self, delta: Delta) -> list[Event]:
+        extra = self.text.marks(delta)
+        if self.text.logprobs:
+            logprobs = self._logprobs(delta)
+            if logprobs["content"] or "reasoning_content" in logprobs:
+                extra["logprobs"] = {**logprobs, "content": logprobs["content"] or None}
+        parts = self._deltas(delta)
+        if extra and not parts and delta.finish is None:
+            parts = [{}]
+        choices = [self._choice(part) for part in parts]
+        if delta.finish is not None:
+            choices.append(self._choice({}, delta.finish))
+        if extra:
+            choices[0].update(extra)
+        return choices
+
+    def whole(self, folded: Event) -> Event:
+        delta = folded.pop("delta")
+        content, calls = delta.get("content") or "", delta.get("tool_calls")
+        message: Event = {"role": "assistant", "content": content, "refusal": None}
+        if calls:
+            for call in calls:
+                del call["index"]
+            message |= {"content": content or None, "tool_calls": calls}
+        if delta.get("reasoning"):
+            message |= _told(delta["reasoning"])
+        if self.text.logprobs:
+            told = folded["logprobs"] or {"refusal": None}
+            folded["logprobs"] = {**told, "content": told.get("content") or []}
+        return {**folded, "message": message}
+
+    def _choice(self, delta: dict[str, Any], finish: Finish | None = None) -> Event:
+        return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": finish}
+
+    def _deltas(self, delta: Delta) -> list[dict[str, Any]]:
+        """The messages' deltas, in the order of their events; neighbours of a kind are one."""
+        deltas: list[dict[str, Any]] = []
+        for event in joined([e for e in delta.events if isinstance(e, self._shown)]):
+            if isinstance(event, Text):
+                deltas.append({"content": event.text})
+            elif isinstance(event, Reasoning):
+                deltas.append(_told(event.text))
+            elif isinstance(event, CallStarted):
+                call = {"index": self._called, "id": event.id, "type": "function"}
+                function = {"name": event.name, "arguments": ""}
+                deltas.append({"tool_calls": [{**call, "function": function}]})
+                self._called += 1
+            elif isinstance(event, CallArguments) and deltas and "tool_calls" in deltas[-1]:
+                deltas[-1]["tool_calls"][0]["function"]["arguments"] = event.text
+            elif isinstance(event, CallArguments):
+                more = {"index": self._called - 1, "function": {"arguments": event.text}}
+                deltas.append({"tool_calls": [more]})
+        return deltas
+
+    def _logprobs(self, delta: Delta) -> dict[str, Any]:
+        """The entries of the tokens in each part that is returned."""
+        entry = self.text.writer.chat_entry
+        content = [entry(t, "content") for t in delta.tokens if "content" in t.parts]
+        logprobs: dict[str, Any] = {"content": content, "refusal": None}
+        if self._thinks:
+            thoughts = [entry(t, "reasoning") for t in delta.tokens if "reasoning" in t.parts]
+            logprobs |= {"reasoning_content": thoughts} if thoughts else {}
+        return logprobs
+
+
+def _told(text: str) -> Event:
+    """Thoughts under both names by which clients look for them."""
+    return {"reasoning_content": text, "reasoning": text}
+
+
+class CompletionChoice:
+    """A ``ReplyChoice`` of a completion."""
+
+    def __init__(self, request: GenerationRequest, ask: Ask, index: int, id: str) -> None:
+        self._index = index
+        self.text = ChoiceText(request, ask, index)
+        self._echo = self.text.question.echo
+        self._began = False
+
+    def opening(self) -> Event | None:
+        """As ``ReplyChoice.opening``: the prompt, if it is to be echoed.
+
+        With log-probabilities it comes with the first chunk, which has the prompt's own.
+        """
+        return self._choice(self._echo) if self._echo and not self.text.logprobs else None
+
+    def nothing(self) -> Event:
+        return self._choice("")
+
+    def events(self, delta: Delta) -> list[Event]:
+        text, extra = delta.text, self.text.marks(delta)
+        if self.text.logprobs:
+            is_first, self._began = not self._began, True
+            if is_first:
+                text = self._echo + text
+            if delta.tokens or (is_first and self.text.scores):
+                extra["logprobs"] = self._logprobs(delta.tokens, echoes=is_first)
+        if not text and not extra and delta.finish is None:
+            return []
+        return [{**self._choice(text, delta.finish), **extra}]
+
+    def whole(self, folded: Event) -> Event:
+        if self.text.logprobs and folded["logprobs"] is None:
+            folded["logprobs"] = self._logprobs([], echoes=True)
+        return folded
+
+    def _choice(self, text: str, finish: Finish | None = None) -> Event:
+        return {"index": self._index, "text": text, "logprobs": None, "finish_reason": finish}
+
+    def _logprobs(self, reported: Sequence[Reported], *, echoes: bool) -> dict[str, Any]:
+        """The four lists of the text, after those of an echo."""
+        lists = self.text.writer.legacy(reported, len(self._echo) - self.text.given)
+        if not echoes or not self.text.scores or not self._echo:
+            return lists
+        echoed = self.text.writer.echoed(self.text.scores, self._echo)
+        return {name: echoed[name] + lists[name] for name in lists}
+
+
+CHATS = Kind("chat.completion.chunk", "chat.completion", ChatChoice, shares_prompt=True)
+THOUGHTLESS = CHATS._replace(choice=partial(ChatChoice, thinks=False))
+TEXTS = Kind("text_completion", "text_completion", CompletionChoice, shares_prompt=False)
 
 # ---- the fold of events --------------------------------------------------------------------------
 

@@ -14,12 +14,11 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from .chat import ChatRequest
-from .completions import CompletionRequest
 from .control import ControlRequest, ReasoningControl
 from .fields import ModelRequest
 from .llama import InfillRequest, LlamaRequest
 from .messages import CountRequest, MessagesRequest
+from .openai import ChatRequest, CompletionRequest
 from .responses import ResponsesRequest
 from .token_work import DetokenizeRequest, TokenizeRequest
 

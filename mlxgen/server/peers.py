@@ -1,4 +1,4 @@
-"""Fields that clients of other servers send, or that have no effect, and what they mean here.
+"""Bodies with the fields of other servers: what these mean here, and which of them had no effect.
 
 Each is another name of a field, is taken as it changes nothing about the answer, or is refused with
 a sentence that says what to send. Invariant: a name in the table is never ignored where it would
@@ -7,13 +7,31 @@ have changed the answer.
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Callable, Mapping
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from pydantic import BaseModel
+
+from .conversation import as_text
 from .errors import RequestError
 from .fields import got
+from .logs import log
+from .served_model import ServedModel
+from .validation import check_body, modelled
+
+M = TypeVar("M", bound=BaseModel)
+
+_MOST_NAMES = 1000  # of unknown fields in the log
+_LONGEST = 1000  # characters of a header
+_UNSAFE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")
+_TALKS = ("messages", "system", "input", "instructions")
+_CACHED = "cache_control"  # prefixes are always cached
 
 Fields: TypeAlias = Mapping[str, Any]
 
@@ -171,6 +189,93 @@ def name_given(ours: str, names: Mapping[str, str]) -> str:
 def _is_one_of(value: Any, values: tuple[Any, ...]) -> bool:
     """Whether the value equals one of these; a boolean does not equal a number."""
     return any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in values)
+
+
+# ---- reading a body --------------------------------------------------------------------------
+
+
+class Read(NamedTuple, Generic[M]):
+    """A request; ``idle`` are its fields without effect, by the names that the client used, and
+    ``names`` those that it used instead of ours."""
+
+    request: M
+    idle: list[str]
+    names: Mapping[str, str]
+
+    def ignored(
+        self, also: Iterable[str] = (), names: Mapping[str, str] = MappingProxyType({})
+    ) -> list[str]:
+        """The fields without effect, and others of our names that had none; ``names`` are those of
+        an API for ours."""
+        told = (names.get(name.partition("[")[0], name) for name in also)
+        return [*self.idle, *(name_given(name, self.names) for name in told)]
+
+
+def read(
+    body: Mapping[str, Any],
+    model: type[M],
+    rules: Mapping[str, Rule],
+    *,
+    served: ServedModel,
+) -> Read[M]:
+    """Check and validate a body; raises ``RequestError`` for the first thing that is wrong.
+
+    What in a conversation is no text is replaced. A field that nobody here knows is left out and
+    named, unless the ``served`` model wants fields strictly.
+    """
+    body = {name: as_text(each) if name in _TALKS else each for name, each in body.items()}
+    check_body(body)
+    fields, names, idle = translated(body, model.model_fields, rules)
+    if not served.strict_fields:
+        known = {field.alias or name for name, field in model.model_fields.items()}
+        unknown = [name for name in fields if name not in known]
+        fields = {name: value for name, value in fields.items() if name in known}
+        idle += unknown
+        for name in unknown:
+            _tell(name, [*known, *rules], served)
+    try:
+        request = modelled(fields, model)
+    except RequestError as error:
+        raise renamed(error, names) from None
+    return Read(request, [*idle, *cache_marks(body)], names)
+
+
+def _tell(name: str, known: Iterable[str], served: ServedModel) -> None:
+    """Say in the log, once for each name, that a field is not known, and which may be meant."""
+    if name in served.unknown_fields or len(served.unknown_fields) >= _MOST_NAMES:
+        return
+    served.unknown_fields.add(name)
+    close = difflib.get_close_matches(name[:64], list(known), 1)
+    hint = {"did_you_mean": close[0]} if close else {}
+    log(logging.WARNING, "ignored an unknown field", field=name[:64], **hint)
+
+
+# ---- what had no effect ----------------------------------------------------------------------
+
+
+def cache_marks(body: Mapping[str, Any]) -> list[str]:
+    """That a conversation or its tools say what a remote service should cache, if they do."""
+    places = ("system", "messages", "input", "tools")
+    return [_CACHED] if any(_is_marked(body.get(place)) for place in places) else []
+
+
+def _is_marked(pieces: Any) -> bool:
+    pieces = pieces if isinstance(pieces, list) else [pieces]
+    return any(
+        _CACHED in piece or _is_marked(piece.get("content")) or _is_marked(piece.get("function"))
+        for piece in pieces
+        if isinstance(piece, dict)
+    )
+
+
+def header_of(names: Iterable[str]) -> str:
+    """The value of the header that names them, safe and short: names that would make it too long
+    are left out."""
+    safe = dict.fromkeys(_UNSAFE.sub("?", name[:100]) or '""' for name in names)
+    text = ", ".join(safe)
+    if len(text) <= _LONGEST:
+        return text
+    return text[:_LONGEST].rpartition(", ")[0] + ", ..."
 
 
 # ---- values --------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ from ..chat.turn import Effort, Turn
 from ..engine import Usage
 from ..filters import JsonObject
 from .ask import Ask, Question, ask_of, planned
-from .bodies import read
 from .conversation import goes_on, of_responses
 from .engine.mailbox import Delivery
 from .errors import RequestError, error_body
@@ -48,7 +47,7 @@ from .fields import (
     limit_of,
     standard_format,
 )
-from .peers import RESPONSES
+from .peers import RESPONSES, read
 from .reply import Event, name_of, prompt_progress, timings
 from .served_model import ServedModel
 from .tools import (
@@ -431,14 +430,14 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Ask:
     wanted = thinking and (thinking.summary or thinking.generate_summary)
     thoughts = THOUGHTS if wanted in (None, "none") else SUMMARY
     return ask_of(
-        known.also(talk.left_out),
+        known,
         model,
         [Question.of_chat("input", plan)],
         {"max_tokens": limit_of(request.max_output_tokens)},
         partial(ResponsesReply, about=_about(request, functions), thoughts=thoughts),
         names=_NAMES,
         plan=plan,
-        left_out=left_out(request.tools, FunctionTool),
+        left_out=[*talk.left_out, *left_out(request.tools, FunctionTool)],
     )
 
 

@@ -14,8 +14,6 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
-from .chat import ChatRequest, apply_template, parse_chat
-from .completions import CompletionRequest, parse_completion
 from .control import ControlRequest, ReasoningControl, control, reasoning_control
 from .errors import RequestError, as_messages_error, error_body
 from .exchange import Api, Exchange, Work, generate
@@ -25,6 +23,7 @@ from .fleet.member import Status
 from .llama import InfillRequest, LlamaRequest, parse_infill, parse_llama, props_of, slots_of
 from .messages import CountRequest, MessagesRequest, count_tokens, parse_messages
 from .metrics import CONTENT_TYPE
+from .openai import ChatRequest, CompletionRequest, apply_template, parse_chat, parse_completion
 from .openapi import answers, body_of
 from .page import INDEX, read_page, unless_kept
 from .responses import ResponsesRequest, parse_responses

@@ -15,11 +15,11 @@ from pydantic import Field
 
 from ..chat.turn import Effort
 from ..tokens import Vocabulary
-from .chat import Tool, tokens_of
 from .conversation import as_text
 from .errors import RequestError
 from .exchange import Exchange
 from .fields import Body, Int, Json, ModelName, named
+from .openai import Tool, tokens_of
 from .served_model import ServedModel
 from .validation import validated
 from .wire import to_json

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mlxgen.server.ask import Ask
-from mlxgen.server.chat import parse_chat
-from mlxgen.server.completions import parse_completion
 from mlxgen.server.llama import parse_infill, parse_llama
 from mlxgen.server.messages import parse_messages
+from mlxgen.server.openai import parse_chat, parse_completion
 from mlxgen.server.reply import Event
 from mlxgen.server.responses import parse_responses
 from mlxgen.server.served_model import ServedModel

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from mlxgen.server.ask import Ask
-from mlxgen.server.chat import ChatRequest
-from mlxgen.server.completions import CompletionRequest
 from mlxgen.server.errors import RequestError
 from mlxgen.server.messages import MessagesRequest
+from mlxgen.server.openai import ChatRequest, CompletionRequest
 from mlxgen.server.responses import ResponsesRequest
 from mlxgen.server.validation import parse_body
 

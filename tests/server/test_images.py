@@ -16,10 +16,10 @@ from mlxgen import LanguageModel
 from mlxgen.images import plain
 from mlxgen.server import jobs
 from mlxgen.server.ask import Ask
-from mlxgen.server.chat import parse_chat
 from mlxgen.server.errors import RequestError
 from mlxgen.server.jobs import Preparation, Workers
 from mlxgen.server.messages import count_tokens, parse_messages
+from mlxgen.server.openai import parse_chat
 from mlxgen.server.remote_images import MOST_IMAGES, FetchError, RemoteImages
 from mlxgen.server.responses import parse_responses
 from mlxgen.server.served_model import ServedModel

@@ -20,13 +20,11 @@ from openai.types.shared_params import FunctionDefinition as FunctionParam
 from openai.types.shared_params.response_format_json_schema import JSONSchema
 from pydantic import BaseModel
 
-from mlxgen.server import chat as chat_bodies
 from mlxgen.server import generation
-from mlxgen.server.bodies import header_of
-from mlxgen.server.chat import ChatRequest
-from mlxgen.server.completions import CompletionRequest
+from mlxgen.server import openai as chat_bodies
 from mlxgen.server.messages import MessagesRequest
-from mlxgen.server.peers import MESSAGES, OPENAI, RESPONSES
+from mlxgen.server.openai import ChatRequest, CompletionRequest
+from mlxgen.server.peers import MESSAGES, OPENAI, RESPONSES, header_of
 from mlxgen.server.responses import ResponsesRequest
 
 from .apis import ENDPOINTS

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mlxgen.sampling import derive_seed
-from mlxgen.server.chat import apply_template
 from mlxgen.server.errors import RequestError
 from mlxgen.server.messages import count_tokens
+from mlxgen.server.openai import apply_template
 from mlxgen.server.token_work import tokenize
 
 from .apis import APIS, CHAT, ENDPOINTS, MESSAGES, SCHEMA, Api

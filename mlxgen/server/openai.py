@@ -1,0 +1,582 @@
+"""OpenAI's chat completions and completions: their bodies, and what these ask for.
+
+``null`` means the default for every field that is not required. Every field of a request that was
+accepted has had its effect, or has none on the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+from pydantic import Field, WithJsonSchema
+
+from ..chat import Chat
+from ..chat.calls.use import Form
+from ..chat.template.sandbox import RenderLimits
+from ..chat.turn import Effort, Plan, Turn, prompt_of
+from ..engine import Prompt
+from ..errors import MlxgenError, PromptError
+from ..images import plain
+from ..sampling import Hook
+from ..tokens import Infill, Token, Vocabulary
+from .ask import Ask, Question, ask_of, planned
+from .conversation import CHAT_ROLES, message_schema, of_chat
+from .errors import RequestError, as_request_error
+from .fields import Alternatives, Body, Budget, Json, Limit, Named, about, got, limit_of, option
+from .generation import GenerationRequest, form_of
+from .openai_reply import CHATS, TEXTS, THOUGHTLESS, OpenAIReply
+from .peers import OPENAI, Read, read
+from .registry import Registry, Steered
+from .reply import Reply
+from .served_model import ServedModel
+from .tools import MAX_TOOLS, Choice, Function, tool_use
+
+MAX_PROMPTS = 256
+MAX_ANSWERS = 256
+DEFAULT_TOKENS = 16
+"""The default of ``max_tokens`` for completions, as in OpenAI's API."""
+
+# ---- bodies of chats -----------------------------------------------------------------------------
+
+
+class FunctionDefinition(Function, extra="forbid"):
+    """The function of a tool."""
+
+    cache_control: Json | None = None  # accepted; prefixes are always cached
+
+
+class Tool(Body):
+    """A tool; functions are the only kind."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+    cache_control: Json | None = None
+
+
+class FunctionName(Body):
+    """The name of a function."""
+
+    name: str
+
+
+class NamedTool(Body):
+    """The one function that must be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class AllowedTools(Body):
+    """Some of the tools, and whether one must be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedToolChoice(Body):
+    """Some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+ToolChoice: TypeAlias = (
+    Literal["none", "auto", "required"]
+    | Annotated[NamedTool | AllowedToolChoice, Field(discriminator="type")]
+)
+
+
+Messages: TypeAlias = Annotated[
+    list[Annotated[Json, message_schema(CHAT_ROLES)]],
+    Field(min_length=1, description="the conversation so far"),
+]
+
+
+class ChatRequest(GenerationRequest):
+    """A body of ``POST /v1/chat/completions``."""
+
+    messages: Messages
+    max_completion_tokens: Budget | None = about("the new name of max_tokens")
+    logprobs: bool | None = about("report log-probabilities")
+    top_logprobs: Alternatives | None = option("top_logprobs")
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = about(
+        "functions that the model may call"
+    )
+    tool_choice: ToolChoice | None = about("none, auto, required, or the function to call")
+    parallel_tool_calls: bool | None = about(
+        "whether one answer may make several calls (default: true)"
+    )
+    chat_template_kwargs: Json | None = about("variables for the chat template")
+    continue_final_message: bool | None = about("continue the last message instead of adding one")
+    add_generation_prompt: bool | None = about("may be false only with continue_final_message")
+    include_reasoning: bool | None = about("include the model's thoughts (default: true)")
+    reasoning_effort: Effort | None = about(
+        "how long to think: in the model's own grades, or else as a thinking budget"
+    )
+    reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] | None = about(
+        "none leaves the thoughts in the text, with their marks"
+    )
+    modalities: list[Literal["text"]] | None = about("text is the only modality")
+
+
+# ---- bodies of completions -----------------------------------------------------------------------
+
+_PROMPT: list[Json] = [
+    {"type": "string", "minLength": 1},
+    {
+        "type": "array",
+        "minItems": 1,
+        "items": {"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer"}]},
+    },
+]
+_PROMPTS: Json = {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS}
+
+
+class CompletionRequest(GenerationRequest):
+    """A body of ``POST /v1/completions``."""
+
+    prompt: Annotated[
+        Any, WithJsonSchema({"anyOf": [*_PROMPT, {**_PROMPTS, "items": {"anyOf": _PROMPT}}]})
+    ] = Field(description="a string, token ids, both in one list, or a list of several prompts")
+    suffix: str | None = about("what comes after the text, for models that can fill in a gap")
+    max_tokens: Limit | None = about(
+        "maximum number of tokens to generate (default: 16; 0 only with echo)"
+    )
+    logprobs: Alternatives | None = option("top_logprobs")
+    echo: bool | None = about(
+        "return the prompt before the text, with its log-probabilities if logprobs is set"
+    )
+
+
+# ---- what a chat asks for ------------------------------------------------------------------------
+
+NAMES = {"prompt": "messages", "template": "chat_template_kwargs"}
+"""The fields that a chat comes from, for ``as_request_error``."""
+
+
+def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Ask:
+    """What a body asks for; raises ``RequestError``, which names the field at fault."""
+    known = read(body, ChatRequest, OPENAI, served=model)
+    request = known.request
+    model = model.called(request.model)
+    talk = of_chat(request.messages)
+    plan = planned(turn_of(request, talk.messages, model), model, NAMES)
+    old, new = request.max_tokens, request.max_completion_tokens
+    if old is not None and new is not None and old != new:
+        raise RequestError.at(
+            "max_tokens", f"{old} contradicts max_completion_tokens={new}; send one of them"
+        )
+    if request.top_logprobs and not request.logprobs:
+        raise RequestError.at("top_logprobs", "needs logprobs: true")
+    return ask_of_generation(
+        known,
+        model,
+        [Question.of_chat("messages", plan)],
+        {
+            "max_tokens": limit_of(old if new is None else new),
+            "top_logprobs": (request.top_logprobs or 0) if request.logprobs else None,
+            "prompt_logprobs": request.prompt_logprobs,
+        },
+        partial(OpenAIReply, THOUGHTLESS if request.include_reasoning is False else CHATS, request),
+        names=NAMES,
+        plan=plan,
+        left_out=talk.left_out,
+    )
+
+
+def turn_of(request: ChatRequest, messages: Sequence[Json], model: ServedModel) -> Turn:
+    """What a request means, with these messages for a chat template."""
+    functions = {
+        f"tools[{i}].function": tool.function for i, tool in enumerate(request.tools or ())
+    }
+    return Turn(
+        chat=Chat(
+            messages,
+            template=request.chat_template_kwargs or {},
+            continue_final_message=_goes_on(request),
+        ),
+        tools=tool_use(
+            functions,
+            _choice(request.tool_choice),
+            many=request.parallel_tool_calls is not False,
+        ),
+        form=form_of(request, model.registry),
+        effort=request.reasoning_effort,
+        thinking_budget=request.thinking_budget,
+        usual_budget=model.thinking_budget,
+        keep=keep_of(request, model),
+        raw_thoughts=request.reasoning_format == "none",
+    )
+
+
+def _choice(choice: ToolChoice | None) -> Choice:
+    if choice is None or isinstance(choice, str):
+        return Choice(choice or "auto")
+    if isinstance(choice, NamedTool):
+        return Choice("named", {"tool_choice.function.name": choice.function.name})
+    allowed = choice.allowed_tools
+    at = "tool_choice.allowed_tools.tools"
+    named = {f"{at}[{i}].function.name": tool.function.name for i, tool in enumerate(allowed.tools)}
+    return Choice(allowed.mode, named)
+
+
+def _goes_on(request: ChatRequest) -> bool:
+    """Whether the answer is the rest of the last message, in either way to say so; raises
+    ``RequestError`` if it is neither that nor a new one."""
+    last, going_on = request.messages[-1], request.continue_final_message
+    if going_on is None:
+        going_on = last["role"] == "assistant" and bool(last.get("prefix"))
+    if request.add_generation_prompt is going_on:
+        value, other = ("true", "leave out") if going_on else ("false", "send")
+        raise RequestError.at(
+            "add_generation_prompt",
+            f"{value} means that the answer is {'a new message' if going_on else 'the rest of one'}"
+            f"; {other} continue_final_message: true",
+        )
+    if going_on and (last["role"] != "assistant" or last.get("tool_calls")):
+        raise RequestError.at(
+            "continue_final_message",
+            "expected a last message with the role assistant and some text, to be continued",
+        )
+    return going_on
+
+
+def tokens_of(body: Mapping[str, Any], model: ServedModel) -> list[Token]:
+    """The tokens of the prompt that a chat would have; ``add_generation_prompt: false`` begins no
+    answer."""
+    begins = body.get("add_generation_prompt") is not False
+    given = body if begins else {**body, "add_generation_prompt": None}
+    request = read(given, ChatRequest, OPENAI, served=model).request
+    turn = turn_of(request, of_chat(request.messages).messages, model)
+    turn = replace(turn, chat=replace(turn.chat, add_generation_prompt=begins))
+    try:
+        return plain(prompt_of(turn, model.dialect, RenderLimits()).tokens)
+    except MlxgenError as error:
+        raise as_request_error(error, NAMES) from error
+
+
+def apply_template(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
+    """The text of the prompt that a chat would have."""
+    return {"prompt": model.vocabulary.decode(tokens_of(body, model))}
+
+
+# ---- what a completion asks for ------------------------------------------------------------------
+
+C = TypeVar("C", bound=CompletionRequest)
+
+
+class Gap(NamedTuple):
+    """What comes after the text to generate, in the field ``at``, and other files to see first."""
+
+    at: str
+    suffix: str
+    files: Sequence[tuple[str, str]] = ()
+
+
+def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Ask:
+    """As ``parse_chat``."""
+    known = read(body, CompletionRequest, OPENAI, served=model)
+    gap = gap_of(known.request)
+    return understood(known, model, partial(OpenAIReply, TEXTS, known.request), gap)
+
+
+def gap_of(request: CompletionRequest) -> Gap | None:
+    """What a completion says about the text after it; none if that is empty."""
+    return Gap("suffix", request.suffix) if request.suffix else None
+
+
+def understood(
+    known: Read[C],
+    model: ServedModel,
+    make_reply: Callable[[Ask, str, int], Reply],
+    gap: Gap | None,
+    *,
+    watched: bool = False,
+    is_infill: bool = False,
+) -> Ask:
+    """What a request asks for, before a gap if there is one; raises as ``parse_completion``."""
+    request = known.request
+    model = model.called(request.model)
+    steered = "controller" if request.program is None else "program"
+    is_steered = request.program is not None or request.controller is not None
+    if is_steered and _are_several(request.prompt):
+        raise RequestError.at("prompt", f"expected one prompt with {steered}, got a list")
+    default = None if is_steered else DEFAULT_TOKENS  # a program ends by itself
+    silent = request.max_tokens == 0
+    if silent and not request.echo and not is_infill:
+        raise RequestError.at("max_tokens", "expected 1 or more, got 0; 0 needs echo: true")
+    prompts = _prompts(request.prompt, model.vocabulary, may_be_empty=is_infill)
+    n = request.n or 1
+    if n * len(prompts) > MAX_ANSWERS:
+        raise RequestError.at(
+            "n",
+            f"expected at most {MAX_ANSWERS} answers, got {n} to each of {len(prompts)} prompts; "
+            "send several requests",
+        )
+    infill = None if gap is None else _infill(gap, request, model)
+    questions = [_question(*each, request, model, gap, infill) for each in prompts]
+    scored = request.logprobs if request.echo else None
+    scores = [each for each in (request.prompt_logprobs, scored) if each is not None]
+    return ask_of_generation(
+        known,
+        model,
+        questions,
+        {
+            "max_tokens": 1 if silent else limit_of(request.max_tokens, default),
+            "top_logprobs": request.logprobs,
+            "prompt_logprobs": max(scores, default=None),
+        },
+        make_reply,
+        names={"prompt": "prompt"},
+        form=form_of(request, model.registry),
+        ends=() if infill is None else infill.ends,
+        watched=watched,
+    )
+
+
+def _are_several(given: Any) -> bool:
+    """Whether these are prompts, rather than the pieces of one."""
+    if not isinstance(given, list) or not given:
+        return False
+    return any(isinstance(each, list) for each in given) or all(isinstance(e, str) for e in given)
+
+
+def _prompts(
+    given: Any, vocabulary: Vocabulary, *, may_be_empty: bool
+) -> list[tuple[str, str | list[Token]]]:
+    """Each prompt, after its path in the body."""
+    if not isinstance(given, str | list):
+        kinds = "a string, a list of token ids, or a list of these"
+        raise RequestError.at("prompt", f"expected {kinds}, got {got(given)}")
+    if given == "" and may_be_empty:
+        return [("prompt", "")]
+    if not _are_several(given):
+        return [("prompt", _prompt(given, "prompt", vocabulary))]
+    if len(given) > MAX_PROMPTS:
+        raise RequestError.at("prompt", f"expected at most {MAX_PROMPTS} prompts, got {len(given)}")
+    places = [f"prompt[{i}]" for i in range(len(given))]
+    return [(at, _prompt(each, at, vocabulary)) for at, each in zip(places, given, strict=True)]
+
+
+def _prompt(given: Any, at: str, vocabulary: Vocabulary) -> str | list[Token]:
+    """One prompt, as token ids if it is made of pieces: a text goes on with what comes before."""
+    if not isinstance(given, str | list):
+        raise RequestError.at(at, f"expected a string or a list, got {got(given)}", "invalid_type")
+    if not given:
+        raise RequestError.at(at, "is empty; send a text or at least one token id")
+    if isinstance(given, str):
+        return given
+    tokens: list[Token] = []
+    for i, piece in enumerate(given):
+        if isinstance(piece, float) and piece.is_integer():
+            piece = int(piece)  # JSON has no integers
+        if isinstance(piece, int) and not isinstance(piece, bool):
+            tokens.append(piece)
+        elif not isinstance(piece, str):
+            wrong = f"expected a token id or a text, got {got(piece)}"
+            raise RequestError.at(f"{at}[{i}]", wrong, "invalid_type")
+        elif not piece:
+            raise RequestError.at(f"{at}[{i}]", "is empty; leave it out")
+        else:
+            tokens += _going_on(piece, vocabulary) if i else vocabulary.encode(piece)
+    return tokens
+
+
+def _going_on(text: str, vocabulary: Vocabulary) -> list[Token]:
+    """The tokens of raw text in the middle of a prompt; control tokens in it are these, as they
+    are at its beginning."""
+    control = {
+        vocabulary.piece(token).decode("utf-8", "replace"): token for token in vocabulary.special
+    }
+    names = sorted(filter(None, control), key=len, reverse=True)
+    if not names:
+        return vocabulary.continue_with(text.encode())
+    tokens: list[Token] = []
+    for piece in re.split(f"({'|'.join(map(re.escape, names))})", text):
+        known = control.get(piece)
+        tokens += vocabulary.continue_with(piece.encode()) if known is None else [known]
+    return tokens
+
+
+def _infill(gap: Gap, request: CompletionRequest, model: ServedModel) -> Infill:
+    """How the model writes prompts with a gap; raises ``RequestError``."""
+    for name in ("echo", "truncate_prompt_tokens", "program", "controller"):
+        if getattr(request, name):
+            raise RequestError.at(name, f"cannot be combined with {gap.at}; leave out one of them")
+    try:
+        return Infill.of(model.vocabulary)
+    except PromptError as error:
+        raise RequestError.at(gap.at, str(error), "unsupported_parameter") from error
+
+
+def _question(
+    at: str,
+    prompt: str | list[Token],
+    request: CompletionRequest,
+    model: ServedModel,
+    gap: Gap | None,
+    infill: Infill | None,
+) -> Question:
+    """A prompt, with a gap after it if there is one."""
+    keep, echo = keep_of(request, model), ""
+    try:
+        if gap is not None and infill is not None:
+            tokens = infill.prompt(prompt, gap.suffix, gap.files)
+            return Question(at=at, prompt=Prompt.of(tokens, model.vocabulary))
+        known = Prompt.of(prompt, model.vocabulary, width=model.vocab_size)
+    except PromptError as error:
+        raise RequestError.at(at, str(error), "invalid_prompt") from error
+    if keep is not None:
+        known = replace(known, tokens=known.tokens[-keep:])
+    if request.echo:
+        is_text = isinstance(prompt, str) and keep is None
+        echo = str(prompt) if is_text else model.vocabulary.decode(known.tokens)
+    return Question(at=at, prompt=known, echo=echo)
+
+
+# ---- the operator's own code ---------------------------------------------------------------------
+
+_ONE_PROMPT = "a program writes one text and its branches; leave it out"
+_EXCLUDED = {
+    "n": _ONE_PROMPT,
+    "echo": "a program may take back tokens of the prompt; leave it out",
+    "tools": "a program decides on the text itself, not on calls of tools; leave them out",
+    "prompt_logprobs": "the prompt of a program is not scored; leave it out",
+    "timings_per_token": "the times of branches are not told; leave it out",
+    "return_progress": "the progress of branches is not told; leave it out",
+}
+_NOT_TAKEN_BACK = ("logprobs", "return_token_ids", "tools")
+
+
+def steered_of(request: GenerationRequest, registry: Registry) -> Steered | None:
+    """The program or controller of a request; raises ``RequestError``."""
+    named = [what for what in ("program", "controller") if getattr(request, what) is not None]
+    held = "hold_tokens" if named and request.hold_tokens else None
+    late = "allow_retract" if request.allow_retract else held
+    for name in _NOT_TAKEN_BACK if late and request.stream else ():
+        if _is_given(request, name):
+            raise RequestError.at(
+                str(late),
+                f"what {name} adds to a stream cannot be taken back; leave out one of them",
+            )
+    if len(named) == 2:
+        raise RequestError.at("controller", "cannot be combined with program; send one of them")
+    if not named:
+        return None
+    [what] = named
+    for name, reason in _EXCLUDED.items():
+        if _is_given(request, name) and not (name == "n" and request.n == 1):
+            raise RequestError.at(name, f"cannot be used with {what}: {reason}")
+    kind: Literal["program", "controller"] = "program" if what == "program" else "controller"
+    return registry.steered(kind, getattr(request, what), what, request.arguments, "arguments")
+
+
+def hooks_of(request: GenerationRequest, registry: Registry) -> Sequence[Hook]:
+    """The hooks of a request; raises ``RequestError``."""
+    named, given = request.hooks or [], request.arguments
+    if request.program is None and request.controller is None and given is not None:
+        if len(named) != 1 or not isinstance(named[0], str):
+            raise RequestError.at(
+                "arguments", "are for a program, a controller or one hook; name one of these"
+            )
+        return [registry.hook(named[0], "hooks[0]", given, "arguments")]
+    hooks = []
+    for place, each in enumerate(named):
+        at = f"hooks[{place}]"
+        if isinstance(each, Named):
+            name, own = each.name, each.arguments
+            hooks.append(registry.hook(name, f"{at}.name", own, f"{at}.arguments"))
+        else:
+            hooks.append(registry.hook(each, at, None, f"{at}.arguments"))
+    return hooks
+
+
+def _is_given(request: GenerationRequest, name: str) -> bool:
+    value = getattr(request, name, None)
+    return value is not None and value is not False and value != []
+
+
+# ---- what both ask for ---------------------------------------------------------------------------
+
+G = TypeVar("G", bound=GenerationRequest)
+
+
+def ask_of_generation(
+    known: Read[G],
+    model: ServedModel,
+    questions: Sequence[Question],
+    own: Mapping[str, Any],
+    make_reply: Callable[[Ask, str, int], Reply],
+    *,
+    names: Mapping[str, str],
+    plan: Plan | None = None,
+    form: Form | None = None,
+    left_out: Sequence[str] = (),
+    ends: Sequence[Token] = (),
+    watched: bool = False,
+) -> Ask:
+    """As ``ask_of``. ``own`` are the options that each kind of request spells in its own way:
+    ``max_tokens`` and those of log-probabilities. ``ends`` are tokens that end the text, besides
+    the request's own."""
+    request = known.request
+    if request.close_json and form is None and (plan is None or plan.spec is None):
+        raise RequestError.at(
+            "close_json", "there is nothing to close; send json_schema or another constraint"
+        )
+    if own["prompt_logprobs"] is not None and request.heal:
+        raise RequestError.at(
+            "heal",
+            "takes back tokens of the prompt whose log-probabilities are wanted; leave it out",
+        )
+    if request.prompt_logprobs is not None and request.stream:
+        raise RequestError.at(
+            "prompt_logprobs",
+            "is not for streams; leave out stream, or for a completion send echo and logprobs",
+        )
+    steered = steered_of(request, model.registry)
+    given = {
+        **own,
+        "stop": [request.stop] if isinstance(request.stop, str) else request.stop or (),
+        "stop_tokens": [*(request.stop_token_ids or ()), *ends],
+        "banned": request.banned,
+        "prefix": request.prefix_tokens,
+        "prediction": request.prediction and request.prediction.text,
+        "hooks": hooks_of(request, model.registry),
+    }
+    if steered is not None:  # whose option it is; the reply holds what the client must not see
+        given["allow_retract"] = None
+        # What is usual, or an effort means, does not bind a program.
+        given["thinking_budget"] = request.thinking_budget
+        given |= {name: None for name in ("heal", "close_json") if getattr(request, name) is False}
+    if request.num_draft_tokens == 0:
+        given |= {"draft": "off", "num_draft_tokens": None}
+    ask = ask_of(
+        known,
+        model,
+        questions,
+        given,
+        make_reply,
+        names=names,
+        plan=plan,
+        form=form,
+        left_out=left_out,
+        answers=request.n or 1,
+        watched=watched or bool(request.timings_per_token),
+        steered=steered,
+    )
+    return replace(ask, own_stop_tokens=ends)
+
+
+def keep_of(request: GenerationRequest, model: ServedModel) -> int | None:
+    """How many tokens of a prompt ``truncate_prompt_tokens`` leaves: its last ones; None: all."""
+    most = request.truncate_prompt_tokens
+    if most is None or most >= 0:
+        return most
+    if model.max_context is None:
+        return None
+    answer = max(request.max_tokens or 1, len(request.prefix_tokens or ()) + 1)
+    return max(1, model.max_context - min(answer, model.max_context - 1))

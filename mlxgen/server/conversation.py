@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import WithJsonSchema
 
@@ -196,11 +196,20 @@ def _pieces(
     return [piece for piece in told if piece is not None]
 
 
-def message_schema(roles: Sequence[str]) -> WithJsonSchema:
-    """What a client is told of the form of a message; the rest of it is read here."""
-    content = {"description": "a text, or a list of parts"}
-    properties = {"role": {"type": "string", "enum": list(roles)}, "content": content}
-    return WithJsonSchema({"type": "object", "properties": properties, "required": ["role"]})
+def message_schema(
+    roles: Sequence[str], parts: Mapping[str, str], *others: str, required: Sequence[str] = ()
+) -> WithJsonSchema:
+    """What a client is told of the form of a message: its ``parts`` by their kind, with the field
+    that each of them has, and the names of its ``others`` fields. What they hold is read here."""
+    kinds: list[Json] = [
+        {"type": "object", "properties": {"type": {"const": kind}}, "required": ["type", field]}
+        for kind, field in parts.items()
+    ]
+    listed = {"type": "array", "items": {"anyOf": kinds}}
+    content = {"anyOf": [{"type": "string"}, {"type": "null"}, listed]}
+    fields: Json = {"role": {"enum": list(roles)}, "content": content}
+    fields |= {name: {} for name in others}
+    return WithJsonSchema({"type": "object", "properties": fields, "required": list(required)})
 
 
 def _newest(pieces: Sequence[Any]) -> int:
@@ -211,6 +220,11 @@ def _newest(pieces: Sequence[Any]) -> int:
 # ---- chat completions ----------------------------------------------------------------------------
 
 CHAT_ROLES = (*_SYSTEM, "user", "assistant", "tool", "function")
+_CHAT_PARTS = {"text": "text", "refusal": "refusal", "image_url": "image_url"}
+_CHAT_FIELDS = ("name", "reasoning_content", "tool_calls", "tool_call_id")
+ChatMessage: TypeAlias = Annotated[
+    Json, message_schema(CHAT_ROLES, _CHAT_PARTS, *_CHAT_FIELDS, required=("role",))
+]
 
 
 def of_chat(messages: Sequence[Json]) -> Conversation:
@@ -278,6 +292,11 @@ def _chat_calls(message: Json, i: int) -> list[Json]:
 # ---- Messages ------------------------------------------------------------------------------------
 
 MESSAGES_ROLES = ("user", "assistant", "system")
+_BLOCKS = {
+    "text": "text", "image": "source", "thinking": "thinking",
+    "tool_use": "input", "tool_result": "tool_use_id",
+}
+Message: TypeAlias = Annotated[Json, message_schema(MESSAGES_ROLES, _BLOCKS, required=("role",))]
 
 
 def of_messages(system: Any, messages: Sequence[Json]) -> Conversation:
@@ -363,6 +382,9 @@ def _result(block: Json, at: str, left_out: list[str]) -> Json:
 
 _ITEM_ROLES = (*_SYSTEM, "user", "assistant")
 _ITEMS = ("message", "reasoning", "function_call", "function_call_output")
+_ITEM_PARTS = {**dict.fromkeys(_TEXTS, "text"), "refusal": "refusal", "input_image": "image_url"}
+_ITEM_FIELDS = ("type", "call_id", "name", "arguments", "output", "summary")
+Item: TypeAlias = Annotated[Json, message_schema(_ITEM_ROLES, _ITEM_PARTS, *_ITEM_FIELDS)]
 
 
 def of_responses(instructions: str | None, given: str | Sequence[Json]) -> Conversation:

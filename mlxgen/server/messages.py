@@ -28,7 +28,7 @@ from ..chat.events import (
 from ..chat.turn import Effort, Plan, Turn
 from ..engine import Usage
 from .ask import Ask, Question, ask_of, planned
-from .conversation import MESSAGES_ROLES, message_schema, of_messages
+from .conversation import Message, of_messages
 from .engine.mailbox import Delivery
 from .errors import RequestError, as_messages_error, error_body
 from .fields import (
@@ -289,10 +289,7 @@ class CountRequest(Body):
     """A body of ``POST /v1/messages/count_tokens``."""
 
     model: ModelName | None = named()
-    messages: Annotated[
-        list[Annotated[Json, message_schema(MESSAGES_ROLES)]],
-        Field(min_length=1, description="the conversation so far"),
-    ]
+    messages: Annotated[list[Message], Field(min_length=1, description="the conversation so far")]
     system: str | list[Any] | None = about("instructions")
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = about(
         "tools that the model may call"

@@ -24,7 +24,7 @@ from ..images import plain
 from ..sampling import Hook
 from ..tokens import Infill, Token, Vocabulary
 from .ask import Ask, Question, ask_of, planned
-from .conversation import CHAT_ROLES, message_schema, of_chat
+from .conversation import ChatMessage, of_chat
 from .errors import RequestError, as_request_error
 from .fields import Alternatives, Body, Budget, Json, Limit, Named, about, got, limit_of, option
 from .generation import GenerationRequest, form_of
@@ -90,16 +90,12 @@ ToolChoice: TypeAlias = (
 )
 
 
-Messages: TypeAlias = Annotated[
-    list[Annotated[Json, message_schema(CHAT_ROLES)]],
-    Field(min_length=1, description="the conversation so far"),
-]
-
-
 class ChatRequest(GenerationRequest):
     """A body of ``POST /v1/chat/completions``."""
 
-    messages: Messages
+    messages: Annotated[
+        list[ChatMessage], Field(min_length=1, description="the conversation so far")
+    ]
     max_completion_tokens: Budget | None = about("the new name of max_tokens")
     logprobs: bool | None = about("report log-probabilities")
     top_logprobs: Alternatives | None = option("top_logprobs")

@@ -30,7 +30,7 @@ from ..chat.turn import Effort, Turn
 from ..engine import Usage
 from ..filters import JsonObject
 from .ask import Ask, Question, ask_of, planned
-from .conversation import goes_on, of_responses
+from .conversation import Item, goes_on, of_responses
 from .engine.mailbox import Delivery
 from .errors import RequestError, error_body
 from .fields import (
@@ -372,7 +372,7 @@ class ReasoningConfig(Piece):
 class ResponsesRequest(TextRequest):
     """A body of ``POST /v1/responses``."""
 
-    input: str | list[Json] = Field(description="what the user says, or the conversation so far")
+    input: str | list[Item] = Field(description="what the user says, or the conversation so far")
     instructions: str | None = about("instructions before the conversation")
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = about(
         "functions that the model may call; other kinds of tools are left out"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -198,8 +199,15 @@ def test_the_figures_count_what_was_done(server: Running) -> None:
 
 
 def test_the_description_lists_what_is_there(server: Running) -> None:
-    paths = server.get("/openapi.json").json()["paths"]
+    description = server.get("/openapi.json").json()
+    paths, schemas = description["paths"], description["components"]["schemas"]
     assert {"/v1/chat/completions", "/v1/completions", "/tokenize", "/health"} <= set(paths)
+    for name, field, part in (
+        ("ChatRequest", "messages", "image_url"),
+        ("MessagesRequest", "messages", "tool_result"),
+        ("ResponsesRequest", "input", "input_image"),
+    ):
+        assert f'"const": "{part}"' in json.dumps(schemas[name]["properties"][field])
     assert server.get("/nothing").json()["error"]["code"] == "not_found"
     assert server.get("/v1/completions").status_code == 405
     assert server.get("/").status_code == 200

@@ -293,8 +293,11 @@ def _chat_calls(message: Json, i: int) -> list[Json]:
 
 MESSAGES_ROLES = ("user", "assistant", "system")
 _BLOCKS = {
-    "text": "text", "image": "source", "thinking": "thinking",
-    "tool_use": "input", "tool_result": "tool_use_id",
+    "text": "text",
+    "image": "source",
+    "thinking": "thinking",
+    "tool_use": "input",
+    "tool_result": "tool_use_id",
 }
 Message: TypeAlias = Annotated[Json, message_schema(MESSAGES_ROLES, _BLOCKS, required=("role",))]
 

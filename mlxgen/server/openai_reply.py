@@ -10,7 +10,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from .. import __version__
 from ..chat.answer import AnswerReader
@@ -202,24 +202,6 @@ def _sent_already(held: int) -> RequestError:
 # ---- all of them ---------------------------------------------------------------------------------
 
 
-class ReplyChoice(Protocol):
-    """One choice as JSON."""
-
-    text: ChoiceText
-
-    def opening(self) -> Event | None:
-        """The choice before anything is generated."""
-
-    def nothing(self) -> Event:
-        """One that says nothing new."""
-
-    def events(self, delta: Delta) -> list[Event]:
-        """Those that say what is new."""
-
-    def whole(self, folded: Event) -> Event:
-        """The choice of a whole answer, for all that its events said."""
-
-
 class Kind(NamedTuple):
     """A kind of reply: what its events and its whole answer are called, and its choices.
 
@@ -228,7 +210,7 @@ class Kind(NamedTuple):
 
     event: str
     whole: str
-    choice: Callable[[GenerationRequest, Ask, int, str], ReplyChoice]
+    choice: Callable[[GenerationRequest, Ask, int, str], ChatChoice | CompletionChoice]
     shares_prompt: bool
 
 
@@ -252,7 +234,7 @@ class OpenAIReply:
             "model": ask.model.name,
             "system_fingerprint": FINGERPRINT,
         }
-        self._choices: list[ReplyChoice] = []
+        self._choices: list[ChatChoice | CompletionChoice] = []
         self._progress: list[Progress | None] = []
         self._facts: list[Event] = []
         for _ in ask.asked if ask.steered is None else ():
@@ -301,7 +283,11 @@ class OpenAIReply:
         return self._event({**(choice.opening() or choice.nothing()), **facts})
 
     def _said(
-        self, index: int, choice: ReplyChoice, delta: Delta, progress: Progress | None
+        self,
+        index: int,
+        choice: ChatChoice | CompletionChoice,
+        delta: Delta,
+        progress: Progress | None,
     ) -> Sequence[Sent]:
         if self._only_text and delta.finish is None and len(delta.events) == 1:
             [event] = delta.events
@@ -417,7 +403,7 @@ def timed(
 
 
 class ChatChoice:
-    """A ``ReplyChoice`` of a chat; ``thinks``: thoughts are shown."""
+    """A choice of a chat; ``thinks``: thoughts are shown."""
 
     def __init__(
         self, request: GenerationRequest, ask: Ask, index: int, id: str, *, thinks: bool = True
@@ -429,13 +415,15 @@ class ChatChoice:
         self._shown = (Text, CallStarted, CallArguments, *((Reasoning,) if thinks else ()))
 
     def opening(self) -> Event:
-        """As ``ReplyChoice.opening``: who speaks."""
+        """The choice before anything is generated: who speaks."""
         return self._choice({"role": "assistant", "content": "", "refusal": None})
 
     def nothing(self) -> Event:
+        """One that says nothing new."""
         return self._choice({})
 
     def events(self, delta: Delta) -> list[Event]:
+        """Those that say what is new."""
         extra = self.text.marks(delta)
         if self.text.logprobs:
             logprobs = self._logprobs(delta)
@@ -452,6 +440,7 @@ class ChatChoice:
         return choices
 
     def whole(self, folded: Event) -> Event:
+        """The choice of a whole answer, for all that its events said."""
         delta = folded.pop("delta")
         content, calls = delta.get("content") or "", delta.get("tool_calls")
         message: Event = {"role": "assistant", "content": content, "refusal": None}
@@ -506,7 +495,7 @@ def _told(text: str) -> Event:
 
 
 class CompletionChoice:
-    """A ``ReplyChoice`` of a completion."""
+    """The same of a completion."""
 
     def __init__(self, request: GenerationRequest, ask: Ask, index: int, id: str) -> None:
         self._index = index
@@ -515,7 +504,7 @@ class CompletionChoice:
         self._began = False
 
     def opening(self) -> Event | None:
-        """As ``ReplyChoice.opening``: the prompt, if it is to be echoed.
+        """As of a chat: the prompt, if it is to be echoed.
 
         With log-probabilities it comes with the first chunk, which has the prompt's own.
         """

@@ -202,6 +202,9 @@ def _sent_already(held: int) -> RequestError:
 # ---- all of them ---------------------------------------------------------------------------------
 
 
+AnyChoice: TypeAlias = "ChatChoice | CompletionChoice"
+
+
 class Kind(NamedTuple):
     """A kind of reply: what its events and its whole answer are called, and its choices.
 
@@ -210,7 +213,7 @@ class Kind(NamedTuple):
 
     event: str
     whole: str
-    choice: Callable[[GenerationRequest, Ask, int, str], ChatChoice | CompletionChoice]
+    choice: Callable[[GenerationRequest, Ask, int, str], AnyChoice]
     shares_prompt: bool
 
 
@@ -234,7 +237,7 @@ class OpenAIReply:
             "model": ask.model.name,
             "system_fingerprint": FINGERPRINT,
         }
-        self._choices: list[ChatChoice | CompletionChoice] = []
+        self._choices: list[AnyChoice] = []
         self._progress: list[Progress | None] = []
         self._facts: list[Event] = []
         for _ in ask.asked if ask.steered is None else ():
@@ -285,7 +288,7 @@ class OpenAIReply:
     def _said(
         self,
         index: int,
-        choice: ChatChoice | CompletionChoice,
+        choice: AnyChoice,
         delta: Delta,
         progress: Progress | None,
     ) -> Sequence[Sent]:

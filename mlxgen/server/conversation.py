@@ -24,7 +24,7 @@ from ..chat.calls.values import returned
 from ..chat.template.telling import Content, joined
 from ..images import Address
 from .errors import RequestError
-from .fields import got, shown
+from .fields import need, of_type, one_of
 
 Json: TypeAlias = dict[str, Any]
 Pieces: TypeAlias = list[str | Json]
@@ -34,7 +34,6 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _BILLING = re.compile(r"^x-anthropic-billing-header:[^\n]*\n*", re.MULTILINE)
 """A line of instructions that differs from request to request, and says nothing."""
 _DEEPEST = 64
-_TYPES: Mapping[type, str] = {str: "a string", dict: "an object", list: "a list"}
 _TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
 _IMAGES = ("image_url", "input_image", "image")
 _SYSTEM = ("system", "developer")  # templates are written for the first; few know the other
@@ -63,28 +62,6 @@ def as_text(value: Any, depth: int = 0) -> Any:
 # ---- pieces of every API -------------------------------------------------------------------------
 
 
-def _need(piece: Mapping[str, Any], name: str, kind: type, at: str) -> Any:
-    """A field of a piece; raises ``RequestError`` unless it is there and of this type."""
-    place = f"{at}.{name}"
-    if name not in piece:
-        raise RequestError.at(place, "is required", "missing_required_parameter")
-    return _checked(piece[name], kind, place)
-
-
-def _checked(value: Any, kind: type, place: str) -> Any:
-    if not isinstance(value, kind):
-        raise RequestError.at(place, f"expected {_TYPES[kind]}, got {got(value)}", "invalid_type")
-    return value
-
-
-def _one_of(piece: Mapping[str, Any], name: str, known: Iterable[str], at: str) -> str:
-    value = piece.get(name)
-    if name in piece and value not in (names := list(known)):
-        wanted = ", ".join(names)
-        raise RequestError.at(f"{at}.{name}", f"expected one of {wanted}, got {shown(value)}")
-    return str(_need(piece, name, str, at))
-
-
 def content_of(pieces: Pieces) -> Content:
     """Text without images is one string, as every chat template takes it."""
     if all(isinstance(piece, str) for piece in pieces):
@@ -102,22 +79,22 @@ def _part(part: Json, at: str) -> str | Json:
     """The text or the image of a part of a kind that is known; raises ``RequestError``."""
     kind = part["type"]
     if kind in _TEXTS:
-        return str(_need(part, "text", str, at))
+        return str(need(part, "text", str, at))
     if kind == "refusal":
-        return str(_need(part, "refusal", str, at))
+        return str(need(part, "refusal", str, at))
     if kind == "image_url":
-        place, address = f"{at}.image_url", _need(part, "image_url", dict, at)
-        return _image(_need(address, "url", str, place), f"{place}.url")
+        place, address = f"{at}.image_url", need(part, "image_url", dict, at)
+        return _image(need(address, "url", str, place), f"{place}.url")
     if kind == "input_image":
         if part.get("image_url") is None:
             name = "file_id" if part.get("file_id") is not None else "image_url"
             reason = "this server keeps no files; send the image as image_url"
             raise RequestError.at(f"{at}.{name}", reason, "unsupported_value")
-        return _image(_need(part, "image_url", str, at), f"{at}.image_url")
-    place, source = f"{at}.source", _need(part, "source", dict, at)
-    if _one_of(source, "type", ("base64", "url"), place) == "url":
-        return _image(_need(source, "url", str, place), f"{place}.url")
-    media, data = _need(source, "media_type", str, place), _need(source, "data", str, place)
+        return _image(need(part, "image_url", str, at), f"{at}.image_url")
+    place, source = f"{at}.source", need(part, "source", dict, at)
+    if one_of(source, "type", ("base64", "url"), place) == "url":
+        return _image(need(source, "url", str, place), f"{place}.url")
+    media, data = need(source, "media_type", str, place), need(source, "data", str, place)
     return _image(f"data:{media};base64,{data}", f"{place}.data")
 
 
@@ -171,11 +148,11 @@ def _piece(
     message ``asks`` must be shown; other parts may be told otherwise."""
     if isinstance(part, str):
         return part
-    kind = _need(_checked(part, dict, at), "type", str, at)
+    kind = need(of_type(part, dict, at), "type", str, at)
     said: str | Json | None = None if kind in kinds else _text_in(part)
     if said is None:
         try:
-            _one_of(part, "type", kinds, at)
+            one_of(part, "type", kinds, at)
             said = _part(part, at)
         except RequestError:
             if asks:
@@ -191,7 +168,7 @@ def _pieces(
     """Those of a content."""
     if content is None or isinstance(content, str):
         return [content or ""]
-    parts = enumerate(_checked(content, list, at))
+    parts = enumerate(of_type(content, list, at))
     told = [_piece(part, f"{at}[{j}]", kinds, left_out, asks=asks) for j, part in parts]
     return [piece for piece in told if piece is not None]
 
@@ -235,9 +212,9 @@ def of_chat(messages: Sequence[Json]) -> Conversation:
     newest = _newest(messages)
     for i, message in enumerate(messages):
         at = f"messages[{i}]"
-        role = _one_of(message, "role", CHAT_ROLES, at)
+        role = one_of(message, "role", CHAT_ROLES, at)
         if i == newest and "content" not in message:  # it may be misspelt
-            _need(message, "content", str, at)
+            need(message, "content", str, at)
         kinds = ("text", "refusal") if role == "assistant" else ("text", "refusal", "image_url")
         place, asks = f"{at}.content", i == newest
         content = content_of(_pieces(message.get("content"), place, kinds, left_out, asks=asks))
@@ -246,15 +223,15 @@ def of_chat(messages: Sequence[Json]) -> Conversation:
             content = _BILLING.sub("", content) if isinstance(content, str) else content
         plain: Json = {"role": "tool" if role == "function" else role, "content": content}
         if message.get("name") is not None:
-            plain["name"] = _need(message, "name", str, at)
+            plain["name"] = need(message, "name", str, at)
         if role == "assistant":
             if not content and message.get("refusal") is not None:
-                plain["content"] = _need(message, "refusal", str, at)
+                plain["content"] = need(message, "refusal", str, at)
             thoughts = message.get("reasoning_content")
             if thoughts is None and isinstance(message.get("reasoning"), str):
                 thoughts = message["reasoning"]
             if thoughts is not None:
-                plain["reasoning_content"] = _checked(thoughts, str, f"{at}.reasoning_content")
+                plain["reasoning_content"] = of_type(thoughts, str, f"{at}.reasoning_content")
             if calls := _chat_calls(message, i):
                 plain["tool_calls"] = calls
                 waiting = [(call["id"], call["function"]["name"]) for call in calls]
@@ -274,18 +251,18 @@ def _chat_calls(message: Json, i: int) -> list[Json]:
     old, calls, told = message.get("function_call"), message.get("tool_calls"), list[Json]()
     if isinstance(old, dict) and not calls:
         calls = [{"function": old}]
-    for j, call in enumerate(_checked(calls or [], list, f"messages[{i}].tool_calls")):
+    for j, call in enumerate(of_type(calls or [], list, f"messages[{i}].tool_calls")):
         at = f"messages[{i}].tool_calls[{j}]"
-        custom = _checked(call, dict, at).get("custom")
+        custom = of_type(call, dict, at).get("custom")
         if isinstance(custom, dict) and "function" not in call:
             function = {**custom, "arguments": {"input": custom.get("input")}}
         else:
-            function = _need(call, "function", dict, at)
+            function = need(call, "function", dict, at)
         given = "{}" if function.get("arguments") is None else function["arguments"]
         if not isinstance(given, dict):
-            _checked(given, str, f"{at}.function.arguments")
+            of_type(given, str, f"{at}.function.arguments")
         id = str(call.get("id") or f"call_{i}_{j}")
-        told.append(_called(id, _need(function, "name", str, f"{at}.function"), given))
+        told.append(_called(id, need(function, "name", str, f"{at}.function"), given))
     return told
 
 
@@ -312,11 +289,11 @@ def of_messages(system: Any, messages: Sequence[Json]) -> Conversation:
         told.append({"role": "system", "content": "\n\n".join(texts)})
     newest = _newest(messages)
     for i, message in enumerate(messages):
-        role = _one_of(message, "role", MESSAGES_ROLES, f"messages[{i}]")
+        role = one_of(message, "role", MESSAGES_ROLES, f"messages[{i}]")
         blocks, at = message.get("content") or "", f"messages[{i}].content"
         if isinstance(blocks, str):
             blocks = [{"type": "text", "text": blocks}] if blocks else []
-        told += _blocks(role, _checked(blocks, list, at), at, left_out, asks=i == newest)
+        told += _blocks(role, of_type(blocks, list, at), at, left_out, asks=i == newest)
     return Conversation(told, left_out)
 
 
@@ -330,10 +307,10 @@ def _blocks(
     for j, block in enumerate(blocks):
         place = f"{at}[{j}]"
         block = {"type": "text", "text": block} if isinstance(block, str) else block
-        kind = _need(_checked(block, dict, place), "type", str, place)
+        kind = need(of_type(block, dict, place), "type", str, place)
         if answers and kind == "tool_use":
-            id, name = (str(_need(block, each, str, place)) for each in ("id", "name"))
-            given = {} if block.get("input") is None else _need(block, "input", dict, place)
+            id, name = (str(need(block, each, str, place)) for each in ("id", "name"))
+            given = {} if block.get("input") is None else need(block, "input", dict, place)
             calls.append(_called(id, name, given))
         elif answers and kind in ("thinking", "redacted_thinking"):
             thoughts.append(block.get("thinking") or "")
@@ -376,7 +353,7 @@ def _result(block: Json, at: str, left_out: list[str]) -> Json:
         content = joined(content, said, between="\n" if j else "") if content else said
     return {
         "role": "tool",
-        "tool_call_id": _need(block, "tool_use_id", str, at),
+        "tool_call_id": need(block, "tool_use_id", str, at),
         "content": content,
     }
 
@@ -443,7 +420,7 @@ def _item(item: Json, at: str, left_out: list[str], *, asks: bool) -> Json:
         given = {} if item.get("arguments") is None else item["arguments"]
         given = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
         id = str(item.get("call_id") or item.get("id") or at)
-        calls = [_called(id, _need(item, "name", str, at), given)]
+        calls = [_called(id, need(item, "name", str, at), given)]
         return {"role": "assistant", "content": "", "tool_calls": calls}
     if kind == "reasoning":
         name = "content" if item.get("content") else "summary"
@@ -453,7 +430,7 @@ def _item(item: Json, at: str, left_out: list[str], *, asks: bool) -> Json:
             "content": "",
             "reasoning_content": "\n".join(map(str, pieces)),
         }
-    role, place = _one_of(item, "role", _ITEM_ROLES, at), f"{at}.content"
+    role, place = one_of(item, "role", _ITEM_ROLES, at), f"{at}.content"
     if role == "assistant":
         pieces = _pieces(item.get("content"), place, kinds[:-1], left_out)
         return {"role": role, "content": "".join(map(str, pieces))}
@@ -469,7 +446,7 @@ def _known(item: Json, at: str, left_out: list[str]) -> Iterator[Json]:
     result, and what has text as a message. Nothing if it is neither."""
     kind = item.get("type") or "message"
     if not isinstance(kind, str) or kind == "item_reference":
-        _one_of(item, "type", _ITEMS, at)
+        one_of(item, "type", _ITEMS, at)
     id = item.get("call_id") or item.get("id")
     if kind in _ITEMS:
         yield {**item, "type": kind}

@@ -8,7 +8,7 @@ mean the same in all APIs.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
@@ -160,6 +160,41 @@ def got(value: Any) -> str:
     if isinstance(value, (dict, list)):
         return "an object" if isinstance(value, dict) else "a list"
     return shown(value)
+
+
+# ---- fields that are read by hand ------------------------------------------------------------
+
+_KINDS: Mapping[type, str] = {
+    str: "a string",
+    bool: "true or false",
+    dict: "an object",
+    list: "a list",
+}
+
+
+def need(piece: Mapping[str, Any], name: str, kind: type, at: str) -> Any:
+    """A field of a piece; raises ``RequestError`` unless it is there and of this type."""
+    place = f"{at}.{name}" if at else name
+    if name not in piece:
+        raise RequestError.at(place, "is required", "missing_required_parameter")
+    return of_type(piece[name], kind, place)
+
+
+def of_type(value: Any, kind: type, place: str) -> Any:
+    """A value; raises ``RequestError`` unless it is of this type."""
+    if not isinstance(value, kind):
+        raise RequestError.at(place, f"expected {_KINDS[kind]}, got {got(value)}", "invalid_type")
+    return value
+
+
+def one_of(piece: Mapping[str, Any], name: str, known: Iterable[str], at: str) -> str:
+    """A field of a piece, likewise, which is one of the ``known`` words."""
+    value = piece.get(name)
+    if name in piece and value not in (names := list(known)):
+        wanted = ", ".join(names)
+        place = f"{at}.{name}" if at else name
+        raise RequestError.at(place, f"expected one of {wanted}, got {shown(value)}")
+    return str(need(piece, name, str, at))
 
 
 # ---- what every request for text may say ------------------------------------------------------

@@ -52,11 +52,13 @@ from .reply import Aside, Event, Sent, name_of, prompt_progress, timings
 from .served_model import ServedModel
 from .tools import (
     MAX_TOOLS,
-    Choice,
     Function,
     OtherTool,
+    ToolChoice,
+    choice_of,
     functions_are,
     functions_in,
+    is_alone,
     left_out,
     tool_use,
 )
@@ -251,14 +253,6 @@ Tool: TypeAlias = Annotated[
 ]
 
 
-class ToolChoice(Body):
-    """Whether a tool may or must be called."""
-
-    type: Literal["auto", "any", "tool", "none"]
-    name: str | None = None
-    disable_parallel_tool_use: bool | None = None
-
-
 # ---- the rest of a request ---------------------------------------------------------------------
 
 
@@ -374,8 +368,8 @@ def _planned(
         ),
         tools=tool_use(
             functions_in(request.tools, FunctionTool),
-            _choice(choice),
-            many=choice is None or not choice.disable_parallel_tool_use,
+            choice_of(choice),
+            many=not is_alone(choice),
         ),
         form=form,
         effort=effort,
@@ -383,11 +377,3 @@ def _planned(
         usual_budget=model.thinking_budget,
     )
     return planned(turn, model, names), names, unread
-
-
-def _choice(choice: ToolChoice | None) -> Choice:
-    if choice is None:
-        return Choice()
-    if choice.type == "tool":
-        return Choice("named", {"tool_choice.name": choice.name or ""})
-    return Choice("required" if choice.type == "any" else choice.type)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, WithJsonSchema
 
@@ -33,7 +33,7 @@ from .peers import OPENAI, Read, read
 from .registry import Registry, Steered
 from .reply import Reply
 from .served_model import ServedModel
-from .tools import MAX_TOOLS, Choice, Function, tool_use
+from .tools import MAX_TOOLS, Function, ToolChoice, choice_of, tool_use
 
 MAX_PROMPTS = 256
 MAX_ANSWERS = 256
@@ -55,39 +55,6 @@ class Tool(Body):
     type: Literal["function"]
     function: FunctionDefinition
     cache_control: Json | None = None
-
-
-class FunctionName(Body):
-    """The name of a function."""
-
-    name: str
-
-
-class NamedTool(Body):
-    """The one function that must be called."""
-
-    type: Literal["function"]
-    function: FunctionName
-
-
-class AllowedTools(Body):
-    """Some of the tools, and whether one must be called."""
-
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
-
-
-class AllowedToolChoice(Body):
-    """Some of the tools."""
-
-    type: Literal["allowed_tools"]
-    allowed_tools: AllowedTools
-
-
-ToolChoice: TypeAlias = (
-    Literal["none", "auto", "required"]
-    | Annotated[NamedTool | AllowedToolChoice, Field(discriminator="type")]
-)
 
 
 class ChatRequest(GenerationRequest):
@@ -197,7 +164,7 @@ def turn_of(request: ChatRequest, messages: Sequence[Json], model: ServedModel) 
         ),
         tools=tool_use(
             functions,
-            _choice(request.tool_choice),
+            choice_of(request.tool_choice),
             many=request.parallel_tool_calls is not False,
         ),
         form=form_of(request, model.registry),
@@ -207,17 +174,6 @@ def turn_of(request: ChatRequest, messages: Sequence[Json], model: ServedModel) 
         keep=keep_of(request, model),
         raw_thoughts=request.reasoning_format == "none",
     )
-
-
-def _choice(choice: ToolChoice | None) -> Choice:
-    if choice is None or isinstance(choice, str):
-        return Choice(choice or "auto")
-    if isinstance(choice, NamedTool):
-        return Choice("named", {"tool_choice.function.name": choice.function.name})
-    allowed = choice.allowed_tools
-    at = "tool_choice.allowed_tools.tools"
-    named = {f"{at}[{i}].function.name": tool.function.name for i, tool in enumerate(allowed.tools)}
-    return Choice(allowed.mode, named)
 
 
 def _goes_on(request: ChatRequest) -> bool:

@@ -32,7 +32,7 @@ from ..filters import JsonObject
 from .ask import Ask, Question, ask_of, planned
 from .conversation import Item, goes_on, of_responses
 from .engine.mailbox import Delivery
-from .errors import RequestError, error_body
+from .errors import error_body
 from .fields import (
     Body,
     Budget,
@@ -52,9 +52,10 @@ from .reply import Event, name_of, prompt_progress, timings
 from .served_model import ServedModel
 from .tools import (
     MAX_TOOLS,
-    Choice,
     Function,
     OtherTool,
+    ToolChoice,
+    choice_of,
     functions_are,
     functions_in,
     left_out,
@@ -303,33 +304,6 @@ Tool: TypeAlias = Annotated[
 ]
 
 
-class NamedFunction(Body):
-    """The one function that must be called."""
-
-    type: Literal["function"]
-    name: str
-
-
-class AllowedTool(Piece):
-    """A tool that may be called."""
-
-    type: str
-    name: str | None = None
-
-
-class AllowedTools(Body):
-    """Some of the tools, and whether one must be called."""
-
-    type: Literal["allowed_tools"]
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[AllowedTool], Field(min_length=1)]
-
-
-ToolChoice: TypeAlias = (
-    Literal["none", "auto", "required"]
-    | Annotated[NamedFunction | AllowedTools, Field(discriminator="type")]
-)
-
 # ---- the rest of a request ---------------------------------------------------------------------
 
 
@@ -420,7 +394,9 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Ask:
             template=request.chat_template_kwargs or {},
             continue_final_message=goes_on(request.input),
         ),
-        tools=tool_use(functions, _choice(request), many=request.parallel_tool_calls is not False),
+        tools=tool_use(
+            functions, choice_of(request.tool_choice), many=request.parallel_tool_calls is not False
+        ),
         form=model.registry.checked(_form(request), request.check),
         effort=None if thinking is None else thinking.effort,
         thinking_budget=request.thinking_budget,
@@ -441,26 +417,6 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Ask:
     )
 
 
-def _choice(request: ResponsesRequest) -> Choice:
-    choice = request.tool_choice
-    if choice is None:
-        return Choice()
-    if isinstance(choice, str):
-        return Choice(choice)
-    if isinstance(choice, NamedFunction):
-        return Choice("named", {"tool_choice.name": choice.name})
-    named = {
-        f"tool_choice.tools[{i}].name": tool.name or ""
-        for i, tool in enumerate(choice.tools)
-        if tool.type == "function"
-    }
-    if not named and choice.mode == "auto":  # nothing but tools that are left out
-        return Choice("none")
-    if not named:
-        raise RequestError.at("tool_choice.tools", "there is no function among them; add one")
-    return Choice(choice.mode, named)
-
-
 def _form(request: ResponsesRequest) -> Form | None:
     format = None if request.text is None else request.text.format
     if format is None or isinstance(format, TextFormat):
@@ -473,7 +429,7 @@ def _form(request: ResponsesRequest) -> Form | None:
 def _about(request: ResponsesRequest, functions: Mapping[str, FunctionTool]) -> Event:
     """What every response says of its request."""
     tools = [tool.model_dump() for tool in functions.values()]
-    choice, text, thinking = request.tool_choice, request.text, request.reasoning
+    text, thinking = request.text, request.reasoning
     format = None if text is None or text.format is None else text.format
     shown = {"type": "text"} if format is None else format.model_dump(by_alias=True)
     return {
@@ -493,11 +449,7 @@ def _about(request: ResponsesRequest, functions: Mapping[str, FunctionTool]) -> 
         "service_tier": "default",
         "store": False,
         "text": {"format": shown, "verbosity": None},
-        "tool_choice": "auto"
-        if choice is None
-        else choice
-        if isinstance(choice, str)
-        else choice.model_dump(),
+        "tool_choice": "auto" if request.tool_choice is None else request.tool_choice,
         "tools": tools,
         "top_logprobs": 0,
         "truncation": "disabled",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import Discriminator, Field
+from pydantic import Discriminator, Field, WithJsonSchema
 
 from ..chat.calls.use import ToolUse
 from .errors import RequestError
-from .fields import MAX_NAME, Json, Piece
+from .fields import MAX_NAME, Json, Piece, need, of_type, one_of
 from .logs import log
 
 MAX_TOOLS = 2048
@@ -46,14 +46,75 @@ def functions_are(*kinds: str | None) -> Discriminator:
 
 F = TypeVar("F", bound=Function)
 
+Mode: TypeAlias = Literal["none", "auto", "required", "named"]
+_WORDS: Mapping[str, Mode] = {
+    "none": "none",
+    "auto": "auto",
+    "required": "required",
+    "any": "required",
+}
+_TYPES = (*_WORDS, "function", "tool", "allowed_tools")
+_ALONE = "disable_parallel_tool_use"
+_FIELDS = ("name", "function", "mode", "tools", "allowed_tools", _ALONE)
+_OBJECT: Json = {
+    "type": "object",
+    "properties": {"type": {"enum": list(_TYPES)}, **{name: {} for name in _FIELDS}},
+    "required": ["type"],
+}
+ToolChoice: TypeAlias = Annotated[
+    str | Json, WithJsonSchema({"anyOf": [{"enum": list(_WORDS)}, _OBJECT]})
+]
+"""Which tools may or must be called, as any of the APIs says it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What must happen with the tools; ``named`` are the only ones that may be called, by the place
     where each is named, or nothing for all."""
 
-    mode: Literal["none", "auto", "required", "named"] = "auto"
+    mode: Mode = "auto"
     named: Mapping[str, str] = field(default_factory=dict)
+
+
+def choice_of(given: str | Json | None) -> Choice:
+    """What a ``ToolChoice`` means; raises ``RequestError``."""
+    at = "tool_choice"
+    if given is None or isinstance(given, str):
+        word = one_of({at: "auto" if given is None else given}, at, _WORDS, "")
+        return Choice(_WORDS[word])
+    for key in given.keys() - {"type", *_FIELDS}:
+        raise RequestError.at(f"{at}.{key[:64]}", "there is no such field", "unknown_parameter")
+    kind = one_of(given, "type", _TYPES, at)
+    if kind in _WORDS:
+        return Choice(_WORDS[kind])
+    if kind in ("function", "tool"):
+        return Choice("named", dict([_named(given, at)]))
+    some: Json = given
+    if "allowed_tools" in given:
+        some, at = need(given, "allowed_tools", dict, at), f"{at}.allowed_tools"
+    mode, tools = one_of(some, "mode", ("auto", "required"), at), need(some, "tools", list, at)
+    named: dict[str, str] = {}
+    for i, tool in enumerate(tools):
+        place = f"{at}.tools[{i}]"
+        if of_type(tool, dict, place).get("type") == "function":
+            named |= dict([_named(tool, place)])
+    if not tools or (not named and mode == "required"):
+        raise RequestError.at(f"{at}.tools", "there is no function among them; add one")
+    return Choice(_WORDS[mode], named) if named else Choice("none")  # the others are left out
+
+
+def _named(tool: Json, at: str) -> tuple[str, str]:
+    """The name of a tool, after its place: beside its type, or in its function."""
+    if "function" in tool:
+        tool, at = need(tool, "function", dict, at), f"{at}.function"
+    return f"{at}.name", need(tool, "name", str, at)
+
+
+def is_alone(given: str | Json | None) -> bool:
+    """Whether a ``ToolChoice`` says that an answer makes one call at the most."""
+    if not isinstance(given, dict) or given.get(_ALONE) is None:
+        return False
+    return bool(of_type(given[_ALONE], bool, f"tool_choice.{_ALONE}"))
 
 
 def functions_in(tools: Sequence[Any] | None, kind: type[F]) -> dict[str, F]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -79,9 +79,8 @@ def takes(constraint: Constraint, text: str | bytes) -> bool:
 
 def accepts(spec: Specification, text: str | bytes, vocabulary: Vocabulary | None = None) -> bool:
     """Whether a text is one that a specification allows as a whole."""
-    constraint = constrained(spec, vocabulary=vocabulary)
     try:
-        return feed(constraint, text).can_end()
+        return feed(constrained(spec, vocabulary=vocabulary), text).can_end()
     except FilterError:
         return False
 
@@ -199,6 +198,3 @@ class Fixed:
 
     def reset(self) -> None:
         pass
-
-
-Factory = Callable[[], Toy]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import builtins
-import json
 from typing import Any
 
-import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen.errors import DeadEndError, FilterError, GrammarError, OptionError
-from mlxgen.filters import LMFormatEnforcer, OutlinesCore, Regex, Specification
+from mlxgen.errors import FilterError, OptionError
+from mlxgen.filters import LMFormatEnforcer, OutlinesCore, Regex
 
 from ..effort import tries
 from .helpers import (
@@ -22,9 +20,6 @@ from .helpers import (
     constrained,
     feed,
     ordinary,
-    sentencepiece,
-    state,
-    takes,
 )
 
 SCHEMA = {
@@ -34,32 +29,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 
-SCHEMAS: list[Specification] = [
-    LMFormatEnforcer.json_schema(SCHEMA),
-    OutlinesCore.json_schema(SCHEMA),
-]
 PATTERNS = [LMFormatEnforcer.regex, OutlinesCore]
-
-
-@pytest.mark.parametrize("spec", SCHEMAS, ids=["lmfe", "outlines"])
-def test_json_of_a_schema(spec: Specification) -> None:
-    assert accepts(spec, '{"name":"so sad","age":12}', byte_level())
-    for text in ('{"name":1', '{"age":1}', "[", '{"name":"a","age":1,'):
-        assert not accepts(spec, text, byte_level())
-
-
-@settings(max_examples=tries(25))
-@given(data=st.data())
-def test_a_random_walk_through_outlines_masks_ends_in_valid_json(data: st.DataObject) -> None:
-    constraint = constrained(SCHEMAS[1], vocabulary=byte_level())
-    tokens: list[int] = []
-    while len(tokens) < 60 and not (constraint.can_end() and tokens):
-        choices = sorted(ordinary(constraint))
-        closing = [t for t in choices if constraint.vocabulary.piece(t) in (b'"', b"}", b",", b"1")]
-        tokens.append(data.draw(st.sampled_from(closing or choices) | st.sampled_from(choices)))
-        constraint.advance(tokens[-1])
-    if constraint.can_end():
-        jsonschema.validate(json.loads(constraint.vocabulary.decode(tokens)), SCHEMA)
 
 
 @settings(max_examples=tries(20))
@@ -81,7 +51,7 @@ def test_lm_format_enforcer_allows_what_it_allows_when_it_is_asked_about_whole_h
         TokenEnforcerTokenizerData(words, vocabulary.decode, ends, False, vocabulary.size),
         JsonSchemaParser(SCHEMA),
     )
-    constraint = constrained(SCHEMAS[0], vocabulary=vocabulary)
+    constraint = constrained(LMFormatEnforcer.json_schema(SCHEMA), vocabulary=vocabulary)
     tokens: list[int] = []
     for _ in range(data.draw(st.integers(1, 15))):
         expected = set(theirs.get_allowed_tokens(tokens).allowed_tokens)
@@ -118,21 +88,6 @@ def test_masks_of_a_pattern_are_those_of_our_own_engine(make: Any, data: st.Data
 
 
 @pytest.mark.parametrize("make", PATTERNS)
-def test_rewinding_and_forking_take_no_replay(make: Any) -> None:
-    constraint = constrained(make("[ab]+c"), vocabulary=byte_level())
-    states = [state(constraint)]
-    for byte in b"abac":
-        constraint.advance(constraint.vocabulary.token_of(bytes([byte])) or 0)
-        states.append(state(constraint))
-    assert constraint.rewinds
-    twin = constraint.fork()
-    for length in (3, 1, 0):
-        constraint.rewind(length)
-        assert state(constraint) == states[length]
-    assert state(twin) == states[4] and twin.can_end()
-
-
-@pytest.mark.parametrize("make", PATTERNS)
 def test_tokens_that_are_not_allowed_are_refused(make: Any) -> None:
     vocabulary = byte_level()
     constraint = constrained(make("[ab]+c"), vocabulary=vocabulary)
@@ -143,34 +98,6 @@ def test_tokens_that_are_not_allowed_are_refused(make: Any) -> None:
         with pytest.raises(FilterError):
             constraint.advance(token)
     assert feed(constraint, "ac").can_end()
-
-
-@pytest.mark.parametrize("make", PATTERNS)
-def test_logits_may_be_narrower_or_wider_than_the_tokenizer(make: Any) -> None:
-    vocabulary = byte_level()
-    full = ordinary(constrained(make("[a-z]+"), vocabulary=vocabulary))
-    for width in (vocabulary.size + 50, vocabulary.size, 256, 100):
-        constraint = constrained(make("[a-z]+"), vocabulary=vocabulary, vocab_size=width)
-        assert ordinary(constraint) == {token for token in full if token < width}
-
-
-@pytest.mark.parametrize("make", PATTERNS)
-def test_a_text_may_lose_its_leading_space(make: Any) -> None:
-    for text, good in (("a", True), (" a", True), ("  a", False)):
-        assert takes(constrained(make("a+"), vocabulary=sentencepiece()), text) is good
-
-
-@pytest.mark.parametrize("make", PATTERNS)
-def test_a_pattern_that_cannot_be_met_says_why(make: Any) -> None:
-    with pytest.raises(GrammarError, match=r"LMFormatEnforcer|OutlinesCore"):
-        constrained(make("("), vocabulary=byte_level())
-
-
-def test_a_schema_that_cannot_be_met_says_why() -> None:
-    with pytest.raises(GrammarError, match="OutlinesCore"):
-        OutlinesCore.json_schema({"type": "nonsense"})
-    with pytest.raises(GrammarError, match="LMFormatEnforcer"):
-        constrained(LMFormatEnforcer.json_schema('{"type": 5'), vocabulary=byte_level())
 
 
 def test_parsers_of_the_callers_are_taken() -> None:
@@ -187,22 +114,6 @@ def test_parsers_of_the_callers_are_taken() -> None:
         LMFormatEnforcer(parser())
     with pytest.raises(OptionError, match="OutlinesCore: expected a string"):
         OutlinesCore(5)  # type: ignore[arg-type]
-
-
-def test_a_place_from_which_no_token_continues_is_a_dead_end() -> None:
-    spec = LMFormatEnforcer.regex("a\u4e2d")  # its only token for that character is in two halves
-    constraint = feed(constrained(spec, vocabulary=byte_level()), "a")
-    assert not constraint.can_end()
-    try:
-        assert ordinary(constraint)
-    except DeadEndError as error:
-        assert "LMFormatEnforcer" in str(error)
-
-
-def test_specifications_are_values() -> None:
-    assert LMFormatEnforcer.regex("a") == LMFormatEnforcer.regex("a")
-    assert hash(LMFormatEnforcer.json_schema(SCHEMA)) == hash(LMFormatEnforcer.json_schema(SCHEMA))
-    assert OutlinesCore("a") == OutlinesCore("a")
 
 
 def test_an_index_is_built_once_for_a_pattern() -> None:

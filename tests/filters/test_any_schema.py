@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice, permutations, product
 from typing import Any
 
+import jsonschema
 import pytest
 
 from mlxgen.errors import GrammarError
 from mlxgen.filters import Constraint, JsonSchema
+from mlxgen.filters.schema.written import held
 
 from ..effort import tries
-from .helpers import accepts, constrained, ordinary
-from .test_closed_objects import orders, without_references
-from .test_schemas import is_valid
+from .helpers import accepts, constrained, ordinary, stands
+from .test_tables import is_valid
 
 TYPES = ["null", "boolean", "object", "array", "number", "integer", "string"]
 PATTERNS = ["a", "^a", "b$", "^[ab]*$", '^[^"]*$', "^$", "x|a", "^(?!a)", "^.{2}$", r"^(a|b)\1"]
@@ -30,6 +31,8 @@ ENDING = (b'"', b"}", b"]", b",", b"0", b"1", b"a", b"b", b":", b"{", b"[", b"nu
 
 class Maker:
     """Makes random values and schemas of a few letters and numbers."""
+
+    bools = 0.05  # how often a schema is only true or false
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -48,7 +51,7 @@ class Maker:
         return [self.value(depth - 1) for _ in range(self.draw.randint(0, 3))]
 
     def schema(self, depth: int = 3) -> Any:
-        if self.draw.random() < 0.05:
+        if self.draw.random() < self.bools:
             return self.draw.choice([True, False])
         made: dict[str, Any] = {}
         for _ in range(self.draw.randint(0, 3)):
@@ -70,7 +73,7 @@ class Maker:
             **{name: lambda: draw.choice(NUMBERS) for name in bounds},
             **{f"min{size}": lambda: draw.randint(0, 3) for size in sizes},
             **{f"max{size}": lambda: draw.randint(0, 3) for size in sizes},
-            "multipleOf": lambda: draw.choice([1, 2, 0.5, 3]),
+            "multipleOf": lambda: draw.choice([1, 2, 0.5, 3, 7, 0.25, 0.01, 12]),
             "pattern": lambda: draw.choice(PATTERNS),
         }
 
@@ -113,10 +116,16 @@ class Maker:
         return b"".join(pieces[token] for token in tokens).decode(), constraint
 
 
-@pytest.mark.parametrize("seed", range(20))
+def without_references(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {k: without_references(v) for k, v in schema.items() if k != "$ref"}
+    return [without_references(part) for part in schema] if isinstance(schema, list) else schema
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_what_is_taken_is_valid_and_what_is_valid_is_taken(seed: int) -> None:
     make = Maker(seed)
-    for _ in range(tries(30)):
+    for _ in range(tries(192)):
         schema = make.schema()
         if isinstance(schema, bool):
             continue
@@ -139,3 +148,148 @@ def test_what_is_taken_is_valid_and_what_is_valid_is_taken(seed: int) -> None:
             texts = (text.replace(" ", "") for text in islice(orders(value), 24))
             if is_valid(schema, value):
                 assert any(accepts(spec, text) for text in texts), (schema, value)
+
+
+# ---- closed objects ------------------------------------------------------------------------------
+
+
+class Closed(Maker):
+    """Makes schemas of objects, and objects that may have one key too many."""
+
+    bools = 0.0
+
+    def value(self, depth: int = 2) -> Any:
+        if not depth or (depth < 2 and self.draw.random() < 0.4):
+            return 1
+        keys = self.draw.sample("abcz", self.draw.randint(depth == 2, 3 if depth == 2 else 2))
+        return {key: self.value(depth - 1) for key in keys}
+
+    def flat(self) -> Mapping[str, Callable[[], Any]]:
+        return {
+            "type": lambda: self.draw.choice(["object", "object", "object", "integer"]),
+            "required": lambda: [self.draw.choice("abc")],
+        }
+
+    def nested(self, depth: int) -> Mapping[str, Callable[[], Any]]:
+        def schemas() -> list[Any]:
+            return [self.schema(depth) for _ in range(self.draw.randint(1, 2))]
+
+        return {
+            "properties": lambda: {key: self.schema(depth) for key in self.draw.sample("abc", 2)},
+            "additionalProperties": lambda: self.draw.choice([True, False]),
+            "unevaluatedProperties": lambda: False,
+            "$ref": lambda: f"#/$defs/{self.draw.choice('xy')}",
+            "allOf": schemas,
+            "anyOf": schemas,
+        }
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_exactly_what_jsonschema_takes_of_the_closed_reading_is_allowed(seed: int) -> None:
+    make = Closed(seed)
+    for _ in range(tries(320)):
+        schema = make.schema()
+        whole = {**schema, "$defs": {name: without_references(make.schema(2)) for name in "xy"}}
+        validator = jsonschema.Draft202012Validator(reading(whole, whole))
+        spec = JsonSchema(whole, closed=True)
+        is_object = "properties" in schema and "type" not in schema and "$ref" not in schema
+        for value in [*(make.value() for _ in range(4)), {}, *([] if is_object else [1])]:
+            try:
+                allowed = any(stands(spec, text) for text in orders(value))
+            except GrammarError as error:
+                assert "no text satisfies it" in str(error)
+                allowed = False
+            assert allowed == validator.is_valid(value), (whole, value)
+
+
+def reading(schema: Any, root: Any) -> Any:
+    """The closed reading, said by ``unevaluatedProperties``: one of all the ways to choose."""
+    return reading_of_all([schema], root)
+
+
+def reading_of_all(schemas: list[Any], root: Any) -> Any:
+    ways = product(*(ways_of(schema, root) for schema in schemas))
+    return {"anyOf": [reading_of_way([s for part in way for s in part], root) for way in ways]}
+
+
+def ways_of(schema: dict[str, Any], root: Any, *, top: bool = True) -> Iterator[list[Any]]:
+    """For each way to choose branches: the schemas that hold, composed of nothing."""
+    if not top and "unevaluatedProperties" in schema and "additionalProperties" not in schema:
+        yield [{"whole": reading(schema, root), "additionalProperties": True}]
+        return
+    parts = list(schema.get("allOf", ()))
+    if "$ref" in schema:
+        parts.append(root["$defs"][schema["$ref"].rpartition("/")[2]])
+    plain = {k: v for k, v in schema.items() if k not in ("allOf", "anyOf", "$ref", "$defs")}
+    for branch in schema.get("anyOf", [None]):
+        more = [*parts, *([] if branch is None else [branch])]
+        for way in product(*(ways_of(part, root, top=False) for part in more)):
+            yield [plain, *(s for part in way for s in part)]
+
+
+def reading_of_way(way: list[dict[str, Any]], root: Any) -> Any:
+    said: dict[str, list[Any]] = {}
+    for schema in way:
+        for key, value in schema.get("properties", {}).items():
+            said.setdefault(key, []).append(value)
+    needed = [key for schema in way for key in schema.get("required", ())]
+    closed = any("properties" in s for s in way) and not any(
+        "additionalProperties" in s for s in way
+    )
+    unevaluated = any("unevaluatedProperties" in schema for schema in way)
+    plain = [
+        {
+            **{
+                k: v for k, v in schema.items() if k in ("type", "required", "additionalProperties")
+            },
+            "properties": dict.fromkeys(schema.get("properties", {}), True),
+        }
+        for schema in way
+    ]
+    return {
+        "allOf": [*plain, *(schema["whole"] for schema in way if "whole" in schema)],
+        "properties": {
+            **dict.fromkeys(needed if closed and not unevaluated else (), True),
+            **{key: reading_of_all(values, root) for key, values in said.items()},
+        },
+        **({"unevaluatedProperties": False} if closed or unevaluated else {}),
+    }
+
+
+def orders(value: Any) -> Iterator[str]:
+    """A value's texts, with its keys in every order."""
+    if not isinstance(value, dict):
+        yield json.dumps(value)
+        return
+    for keys in permutations(value):
+        for inner in product(*(list(orders(value[key])) for key in keys)):
+            yield "{" + ",".join(f'"{k}":{text}' for k, text in zip(keys, inner, strict=True)) + "}"
+
+
+# ---- how much is made of one -----------------------------------------------------------------
+
+A: dict[str, Any] = {"properties": {"a": {"type": "integer"}}}
+B: dict[str, Any] = {"properties": {"b": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize("keyword", ["allOf", "anyOf"])
+def test_parts_that_are_met_again_and_again_are_looked_at_once(keyword: str) -> None:
+    """Eighty definitions, each of which has the one before it twice."""
+    links: dict[str, Any] = {"c0": A}
+    for i in range(1, 80):
+        before = {"$ref": f"#/$defs/c{i - 1}"}
+        links[f"c{i}"] = {keyword: [before, before], "properties": {f"p{i}": {}}}
+    spec = JsonSchema({"type": "object", "$ref": "#/$defs/c79", "$defs": links}, closed=True)
+    assert stands(spec, '{"p79":1,"p40":2,"a":3}') and not stands(spec, '{"p80":1}')
+
+
+def test_the_grammar_stays_about_as_long_as_the_schema() -> None:
+    defs: dict[str, Any] = {"t0": {"type": "object", **A}}
+    for i in range(1, 30):
+        inner = {"$ref": f"#/$defs/t{i - 1}"}
+        defs[f"t{i}"] = {
+            "allOf": [{"properties": {"x": inner, "y": inner}}, {"anyOf": [A, B]}],
+            "anyOf": [{"properties": {"u": inner}}, {"properties": {"v": inner}}],
+        }
+    schema = {"$ref": "#/$defs/t29", "$defs": defs}
+    assert len(held(schema, whitespace=None, closed=True).lark) < 30 * len(json.dumps(schema))

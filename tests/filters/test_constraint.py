@@ -1,15 +1,40 @@
+"""A constraint: several filters as one, its masks, and what it never lets through."""
+
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mlxgen.errors import DeadEndError, FilterError, OptionError, RewindError, StateError
-from mlxgen.filters import Allow, Constraint, Int32Words, JsonSchema, Regex
+from mlxgen.filters import (
+    After,
+    AllOf,
+    Allow,
+    Choice,
+    Constraint,
+    Int32Words,
+    JsonSchema,
+    Lark,
+    LMFormatEnforcer,
+    OutlinesCore,
+    Regex,
+    Specification,
+    allows,
+    fill_masks,
+    no_tokens,
+    tokens_of,
+    without_tokens,
+    word_count,
+    words_of,
+)
 from mlxgen.filters.matcher import GrammarFilter
+from mlxgen.tokens import Vocabulary
 
 from .helpers import (
+    CopyableToy,
     Fixed,
     NativeToy,
     Toy,
@@ -19,7 +44,7 @@ from .helpers import (
     constrained,
     feed,
     ordinary,
-    pieces,
+    sentencepiece,
     state,
 )
 
@@ -32,7 +57,6 @@ def test_a_constraint_without_filters_restricts_nothing() -> None:
     assert constraint.validate([1, 2]) == 2
     constraint.advance(1)
     constraint.advance_as(())
-    assert len(constraint) == 2
     constraint.rewind(1)
     assert len(constraint) == 1
 
@@ -53,6 +77,23 @@ def test_ids_that_the_tokenizer_does_not_have_are_never_allowed() -> None:
     assert len(free) == 0
 
 
+def test_logits_may_be_narrower_or_wider_than_the_tokenizer() -> None:
+    letters, usual = alphabet(), byte_level()
+    cases: list[tuple[Specification, Vocabulary, tuple[int, ...]]] = [
+        (Regex("[\x00-~]+"), letters, (1, 31, 32, 33, 100, 128, 200, letters.size, 512)),
+        (LMFormatEnforcer.regex("[a-z]+"), usual, (100, 256, usual.size, usual.size + 50)),
+        (OutlinesCore("[a-z]+"), usual, (100, 256, usual.size, usual.size + 50)),
+    ]
+    for spec, vocabulary, widths in cases:
+        full = ordinary(constrained(spec, vocabulary=vocabulary))
+        for width in widths:
+            constraint = constrained(spec, vocabulary=vocabulary, vocab_size=width)
+            assert ordinary(constraint) == {token for token in full if token < width}
+            if width < vocabulary.size:
+                with pytest.raises(FilterError, match=r"outside the vocabulary|ends the text"):
+                    constraint.advance(width)
+
+
 def test_end_tokens_are_the_constraints_own_business() -> None:
     vocabulary = byte_level()
     ends = sorted(vocabulary.eos)
@@ -64,15 +105,6 @@ def test_end_tokens_are_the_constraints_own_business() -> None:
     with pytest.raises(FilterError, match="never fed"):
         constraint.advance(ends[0])
     assert constraint.validate([1, ends[0], 1]) == 1
-
-
-def test_the_text_has_ended_if_only_the_end_is_possible() -> None:
-    constraint = constrained(Regex("ab?"))
-    assert not constraint.ended()
-    assert not feed(constraint, "a").ended() and constraint.can_end()
-    assert feed(constraint, "b").ended()
-    assert allowed(constraint) == alphabet().eos
-    assert not constrained(Fixed(None, ends=True)).ended()
 
 
 def test_no_mask_is_computed_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,21 +131,15 @@ def test_a_mask_is_kept_until_the_next_step() -> None:
     assert mask is not None and constraint.mask() is mask
     kept = mask.copy()
     feed(constraint, "a")
-    known = [constraint.outlook is not None]
     assert constraint.mask() is not mask
     assert (mask == kept).all()  # it is the caller's for good
-    constraint.advance_as(())
-    assert [*known, constraint.outlook is not None] == [False, True]
-    constraint.rewind(0)
-    again = constraint.mask()
-    assert again is not None and (again == kept).all()
 
 
 def test_a_dead_end_is_an_error_each_time_and_can_be_rewound() -> None:
     constraint = constrained(Allow(lambda tokens: [] if tokens else [65, 66]))
     constraint.advance(65)
     for _ in range(2):
-        with pytest.raises(DeadEndError, match="after 1 tokens"):
+        with pytest.raises(DeadEndError, match=r"after 1 tokens.*Allow\(.*allows none$"):
             constraint.mask()
         assert not constraint.ended()
         with pytest.raises(DeadEndError):
@@ -123,95 +149,121 @@ def test_a_dead_end_is_an_error_each_time_and_can_be_rewound() -> None:
     assert ordinary(constraint) == {65, 66}
 
 
-def test_positions_may_feed_other_tokens_than_their_own() -> None:
-    constraint = constrained(Regex("abc"))
-    constraint.advance_as([ord("a"), ord("b")])
-    constraint.advance_as(())
-    assert (len(constraint), pieces(constraint)) == (2, {b"c"})
-    with pytest.raises(FilterError):
-        constraint.advance_as([ord("c"), ord("c")])
-    assert (len(constraint), pieces(constraint)) == (2, {b"c"})
-    constraint.rewind(1)
-    assert pieces(constraint) == {b"c"}
-    constraint.rewind(0)
-    assert pieces(constraint) == {b"ab"}  # forced, and spelled so by the tokenizer
+def test_an_empty_intersection_names_the_filters_and_what_each_allows() -> None:
+    filters = [Regex("a+"), Choice(["b", "c"]), Fixed(None), JsonSchema({"enum": ["x" * 500]})]
+    with pytest.raises(DeadEndError) as caught:
+        constrained(*filters).mask()
+    message = str(caught.value)
+    for part in (
+        "Regex(pattern='a+') allows 1",
+        "options=('b', 'c')) allows 2",
+        "Fixed allows all",
+        "JsonSchema(",
+    ):
+        assert part in message
+    assert len(message) < 500
 
 
-def test_rewinding_to_or_beyond_the_end_does_nothing() -> None:
-    constraint = feed(constrained(Regex("abc")), "ab")
-    before = state(constraint)
-    for to in (2, 3, 99):
-        constraint.rewind(to)
-    assert state(constraint) == before
+class Stuck(Toy):
+    """Goes forwards only: a reset fails."""
+
+    def reset(self) -> None:
+        raise OSError("stuck")
+
+
+def test_a_rewind_happens_in_every_part_or_in_none() -> None:
+    native, stuck = NativeToy(), Stuck()
+    constraint = constrained(native, stuck, CopyableToy())
+    for token in (1, 1, 1, 2):
+        constraint.advance(token)
+    with pytest.raises(OSError, match="stuck"):
+        constraint.rewind(1)
+    assert native.tokens == stuck.tokens == [1, 1, 1, 2] and len(constraint) == 4
+    constraint.advance(1)
     with pytest.raises(RewindError):
         constraint.rewind(-1)
-    constraint.rewind(0)
-    assert len(constraint) == 0
 
 
-def test_a_fork_and_its_origin_do_not_see_each_other() -> None:
-    toy = NativeToy()
-    constraint = constrained(Regex("[ab]*c"), Fixed(None, ends=True))
-    feed(constraint, "a")
-    before = state(constraint)
-    twin = constraint.fork()
-    assert state(twin) == before
-    feed(twin, "bc")
-    assert state(constraint) == before
-    constraint.rewind(0)
-    assert twin.ended()
-    assert toy.tokens == []
+def test_it_is_known_which_filters_are_fed_the_whole_text_to_go_back() -> None:
+    for spec in (Regex("ab"), LMFormatEnforcer.regex("ab"), OutlinesCore("ab"), NativeToy()):
+        assert constrained(spec, vocabulary=byte_level()).rewinds, spec
+    assert constrained().rewinds and not constrained(Regex("ab"), Toy()).rewinds
 
 
 def test_a_filter_that_cannot_be_copied_says_what_to_do() -> None:
     class Uncopyable(Toy):
         def __deepcopy__(self, memo: Any) -> Any:
-            raise TypeError("no")
+            raise TypeError("holds a socket")
 
-    constraint = constrained(Regex("a*"), Uncopyable())
-    with pytest.raises(StateError, match="fork method"):
-        constraint.fork()
-    assert len(constraint) == 0
+    with pytest.raises(StateError, match=r"holds a socket.*fork method"):
+        constrained(Regex("a*"), Uncopyable()).fork()
 
 
-@pytest.mark.parametrize("wrong", [5, "a", None, Regex, Toy, object(), {"type": "object"}])
-def test_what_is_not_a_filter_is_refused(wrong: Any) -> None:
-    with pytest.raises(OptionError, match="filters"):
-        Constraint([wrong], alphabet(), alphabet().size)
+def test_what_is_not_a_filter_or_a_list_of_filters_is_refused() -> None:
+    wrong: Any
+    for wrong in (5, "a", None, Regex, Toy, object(), {"type": "object"}):
+        with pytest.raises(OptionError, match="filters"):
+            Constraint([wrong], alphabet(), alphabet().size)
+    for wrong in (5, None, Regex("a")):
+        with pytest.raises(OptionError, match="list of filters"):
+            Constraint(wrong, alphabet(), alphabet().size)
 
 
-@pytest.mark.parametrize("wrong", [5, None, Regex("a")])
-def test_what_is_not_a_list_of_filters_is_refused(wrong: Any) -> None:
-    with pytest.raises(OptionError, match="list of filters"):
-        Constraint(wrong, alphabet(), alphabet().size)
+# ---- masks of many rows --------------------------------------------------------------------------
+
+SPECS: list[tuple[Specification, str]] = [
+    (JsonSchema({"type": "object"}), '{"a'),
+    (JsonSchema({"type": "object"}), ""),
+    (Regex("a*"), "aa"),
+    (Choice(["the thing", "so"]), "the"),
+    (AllOf(Regex("[a-f]*"), Regex("[d-z]*")), "d"),
+    (After("ab", Regex("c+")), "ab"),
+    (After("ab", Regex("c+")), "a"),
+    (Allow(lambda tokens: [1, 2]), ""),
+    (Lark('start: "a" "b"'), "ab"),
+]
 
 
-def test_a_filter_taken_as_it_is_serves_one_sequence() -> None:
-    toy = Toy()
-    constraint = constrained(toy)
-    constraint.advance(1)
-    assert toy.tokens == [1]
+@pytest.mark.parametrize("threads", [None, 1, 2])
+def test_masks_are_what_they_would_have_been_one_by_one(threads: int | None) -> None:
+    def rows() -> list[Constraint]:
+        return [
+            feed(constrained(spec, vocabulary=vocabulary, vocab_size=width), text)
+            for vocabulary in (byte_level(), sentencepiece())
+            for width in (vocabulary.size, vocabulary.size + 40, vocabulary.size - 5)
+            for spec, text in SPECS
+        ]
+
+    together, alone = rows(), rows()
+    fill_masks(together, threads=threads)
+    assert all(constraint.outlook for constraint in together)
+    assert list(map(state, together)) == list(map(state, alone))
+    for constraint in (*together, *alone):
+        constraint.rewind(max(0, len(constraint) - 1))
+    assert list(map(state, together)) == list(map(state, alone))
 
 
-def test_names_are_short() -> None:
-    constraint = constrained(JsonSchema({"enum": ["x" * 500]}), Fixed([1]))
-    with pytest.raises(DeadEndError) as caught:
-        constraint.mask()
-    name = str(caught.value).partition("may not end: ")[2].partition(" allows ")[0]
-    assert name.startswith("JsonSchema(") and len(name) <= 80
-    assert "Fixed allows 1" in str(caught.value)
+def test_one_rows_error_is_its_own() -> None:
+    dead = constrained(Allow(lambda tokens: []))
+    stuck = constrained(Lark('start: "a" <[256]> "b"'), Regex("b"))
+    good = [constrained(Regex("a+")), constrained(Toy())]
+    fill_masks([dead, stuck, *good])
+    assert all(constraint.outlook for constraint in good)
+    for constraint in (dead, stuck):
+        with pytest.raises(DeadEndError):
+            constraint.mask()
 
 
-def test_masks_may_be_given_to_mlx_as_they_are() -> None:
-    import mlx.core as mx
-
-    free = constrained(Fixed(None, ends=True), vocab_size=alphabet().size + 1)
-    for constraint in (constrained(Regex("a")), free):
-        mask = constraint.mask()
-        assert mask is not None and mask.dtype == np.int32 and mask.flags.c_contiguous
-        assert mx.array(mask).tolist() == mask.tolist()
+# ---- words of bits -------------------------------------------------------------------------------
 
 
-def test_it_is_known_which_filters_are_fed_the_whole_text_to_go_back() -> None:
-    assert constrained(Regex("ab")).rewinds and constrained().rewinds
-    assert not constrained(Regex("ab"), Toy()).rewinds
+@given(st.sets(st.integers(-5, 120)), st.sets(st.integers(-3, 120)), st.integers(1, 100))
+def test_words_hold_exactly_the_tokens_in_range(tokens: set[int], out: set[int], size: int) -> None:
+    row = words_of(tokens, size)
+    assert len(row) == word_count(size) == len(no_tokens(size)) == -(-size // 32)
+    held = {token for token in tokens if 0 <= token < size}
+    assert set(tokens_of(row).tolist()) == held
+    assert {token for token in range(-5, 140) if allows(row, token)} == held
+    assert set(tokens_of(without_tokens(row, out, size)).tolist()) == held - out
+    assert set(tokens_of(without_tokens(None, out, size)).tolist()) == set(range(size)) - out
+    assert set(tokens_of(row).tolist()) == held  # they are taken out of a copy

@@ -1,4 +1,4 @@
-"""Whether an end is found wherever there is one, checked against texts that are known."""
+"""Whether a short end is found wherever there is one, checked against texts that are known."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from mlxgen import load
-from mlxgen.errors import DeadEndError, GrammarError
+from mlxgen.errors import DeadEndError, OptionError
 from mlxgen.filters import (
     AllOf,
     Allow,
@@ -19,179 +19,194 @@ from mlxgen.filters import (
     Int32Words,
     JsonSchema,
     Lark,
+    LMFormatEnforcer,
+    OutlinesCore,
     Regex,
     Specification,
 )
-from mlxgen.filters.bytewise import ByteVocabulary
 from mlxgen.filters.closing import WORK
 from mlxgen.filters.compiled import GrammarEngine
 from mlxgen.filters.matcher import GrammarFilter
 from mlxgen.tokens import Token, Vocabulary
 
 from ..effort import tries
-from .helpers import byte_level, constrained, feed, sentencepiece
-from .random_schemas import FORMATS, PATTERNS, case
+from .helpers import (
+    Fixed,
+    NativeToy,
+    Toy,
+    alphabet,
+    byte_level,
+    constrained,
+    feed,
+    ordinary,
+    sentencepiece,
+    state,
+)
+from .test_tables import MAKE, in_parts, is_valid, spelled, table, vocabulary_of
 
 
-def found(constraint: Constraint, limit: int) -> list[Token] | None:
+def find(constraint: Constraint, limit: int, **options: Any) -> list[Token] | None:
+    return EndSearch(constraint).find(limit, **options)
+
+
+def closed(constraint: Constraint, run: list[Token] | None) -> Constraint:
+    """Feeds the run and checks that it ends validly with its last token, not before."""
+    assert run is not None
+    for token in run:
+        assert not constraint.can_end()
+        constraint.advance(token)
+    assert constraint.can_end()
+    return constraint
+
+
+# ---- wherever a known text is cut ----------------------------------------------------------------
+
+
+def ends_within(constraint: Constraint, limit: int) -> list[Token] | None:
     """As a generation does that looks at each token; half the budget is there to look."""
     search = EndSearch(constraint)
-    for _ in range(min(8, limit // 2)):
-        run = search.find(limit)
-        if run is not None:
-            return run
-    return None
+    looks = (search.find(limit) for _ in range(min(8, limit // 2)))
+    return next((run for run in looks if run is not None), None)
 
 
-def check(
-    spec: Specification, text: str, vocabulary: Vocabulary, draw: random.Random
-) -> Iterator[str]:
+def without_end(spec: Specification, text: str, vocabulary: Vocabulary, seed: str) -> Iterator[str]:
     """Places of a known text with twice its rest left, at which no end is found."""
-    tokens = vocabulary.continue_with(text.encode())
+    draw, tokens = random.Random(seed), vocabulary.continue_with(text.encode())
+    if not tokens or len(tokens) > 400:
+        return
     constraint = constrained(spec, vocabulary=vocabulary)
-    places = {0, *(draw.randrange(len(tokens)) for _ in range(3))}
+    places = {draw.randrange(len(tokens)) for _ in range(2 + tries(96))}
     for place, token in enumerate(tokens):
-        rest = tokens[place:]
         if place in places and not constraint.can_end():
-            run = found(constraint, 2 * len(rest))
+            run = ends_within(constraint, max(4, 2 * (len(tokens) - place)))
             if run is None:
-                yield f"{vocabulary.decode(tokens[:place])!r} has no end, but {rest}"
-                continue
-            twin = constraint.fork()
-            for step in run:
-                assert not twin.can_end()
-                twin.advance(step)
-            assert twin.can_end()
+                yield f"{vocabulary.decode(tokens[:place])!r} has no end in {spec!r}"
+            else:
+                closed(constraint.fork(), run)
         constraint.advance(token)
 
 
-@pytest.mark.parametrize("seed", range(tries(60)))
-def test_json_is_closed_wherever_an_end_of_half_the_budget_is_known(seed: int) -> None:
-    schema, instance = case(seed)
-    separators = (",", ":") if seed % 2 else None
-    text = json.dumps(instance, ensure_ascii=False, separators=separators)
-    vocabulary = [byte_level, sentencepiece][seed % 3 == 0]()
-    try:
-        constrained(JsonSchema(schema), vocabulary=vocabulary)
-    except GrammarError:
-        pytest.skip("refused")
-    assert not list(check(JsonSchema(schema), text, vocabulary, random.Random(seed)))
+# What is missing of these does not show in what may come next.
+HIDDEN = re.compile(r'"pattern": "(?!\^)|minProperties|minContains')
 
 
-STRINGS = [({"format": name}, text) for name, text in FORMATS.items()]
-STRINGS += [({"pattern": name}, text) for name, text in PATTERNS.items()]
+@in_parts
+def test_values_of_schemas_are_closed_wherever_they_are_cut(part: int) -> None:
+    for case in table("schemas", part, 4):
+        spec = JsonSchema(case["schema"])
+        if HIDDEN.search(json.dumps(case["schema"])):
+            continue
+        for i, value in enumerate(case["values"]):
+            vocabulary = [byte_level, sentencepiece, alphabet][i % 3]()
+            if is_valid(case["schema"], value):
+                assert not list(without_end(spec, spelled(value), vocabulary, f"{value}"))
 
 
-@pytest.mark.parametrize(("kind", "text"), STRINGS, ids=lambda value: str(value)[:30])
-def test_strings_of_a_form_are_closed_wherever_they_are_cut(
-    kind: dict[str, str], text: str
-) -> None:
-    vocabulary = load().vocabulary
-    schema = {"type": "array", "items": {"type": "string", **kind}, "minItems": 3}
-    document = json.dumps([text] * 3, separators=(",", ":"))
-    assert not list(check(JsonSchema(schema), document, vocabulary, random.Random(text)))
-    if "pattern" in kind:
-        bare = Regex(kind["pattern"].strip("^$"))
-        assert not list(check(bare, text, vocabulary, random.Random(text)))
+@in_parts
+def test_texts_of_filters_are_closed_wherever_they_are_cut(part: int) -> None:
+    for case in table("texts", part, 4):
+        spec = MAKE[case["filter"]](case["given"])
+        if isinstance(spec, LMFormatEnforcer):  # it is slow to ask, so less is asked
+            continue
+        for text in case["good"]:
+            assert not list(without_end(spec, text, vocabulary_of(case), text))
 
 
-SQL = r"""
-start: "SELECT " cols " FROM " NAME where? ";"
-cols: col ("," " "? col)* | "*"
-col: NAME ("." NAME)? | "COUNT(" NAME ")" | "(" sub ")"
-sub: "SELECT " cols " FROM " NAME where?
-where: " WHERE " cond (" " ("AND"|"OR") " " cond)*
-cond: NAME " "? OP " "? value
-value: NUMBER | STRING | NAME | "(" sub ")"
-OP: "=" | "<" | ">" | "<>" | "LIKE"
-NAME: /[a-z][a-z0-9_]{0,20}/
-NUMBER: /[0-9]+(\.[0-9]+)?/
-STRING: /'[^']*'/
-"""
+# ---- how short it is -----------------------------------------------------------------------------
 
-LOOSE_SQL = r"""
-%ignore /[ \t\n]+/
-start: stmt+
-stmt: "SELECT" cols "FROM" NAME ("WHERE" cond ("AND" cond)*)? ("LIMIT" INT)? ";"
-cols: "*" | expr ("," expr)*
-expr: NAME | INT | "(" expr ("+"|"-"|"*") expr ")" | FUNC "(" cols ")"
-cond: expr ("="|"<"|">") expr | "NOT" cond | "EXISTS" "(" stmt ")"
-FUNC: "COUNT"|"SUM"|"MAX"
-NAME: /[a-z_]+/
-INT: /[0-9]+/
-"""
 
-PYTHON = r"""
-start: "def " NAME "(" (NAME ("," NAME)*)? "):\n" line+
-line: "    " (NAME " = " expr | "return " expr) "\n"
-expr: NAME | NUM | expr " + " expr | NAME "(" expr ")"
-NAME: /[a-z_]{3,}/
-NUM: /-?[0-9]+/
-"""
+def brute_force(constraint: Constraint, limit: int) -> int:
+    """The length of a shortest run by the tokens of the masks."""
+    frontier = [constraint]
+    for length in range(limit + 1):
+        if any(place.can_end() for place in frontier):
+            return length
+        frontier = [step(place, token) for place in frontier for token in ordinary(place)]
+        assert len(frontier) < 5000
+    raise AssertionError("there is no end")
 
-LARKS = [
-    (SQL, "SELECT * FROM users;"),
-    (SQL, "SELECT name, age FROM users WHERE age > 30 AND name LIKE 'a%';"),
-    (SQL, "SELECT a.b, COUNT(id) FROM orders WHERE total = (SELECT x FROM y WHERE z < 10);"),
-    (LOOSE_SQL, "SELECT COUNT(a), (b + 12) FROM orders WHERE NOT a = (b - 3) LIMIT 10;"),
-    (PYTHON, "def foo(bar,baz):\n    qux = bar + 12\n    return len(qux)\n"),
+
+def step(place: Constraint, token: Token) -> Constraint:
+    twin = place.fork()
+    twin.advance(token)
+    return twin
+
+
+def test_on_small_grammars_the_way_is_near_the_shortest() -> None:
+    for pattern in (
+        "a*b",
+        "a{5}b",
+        "x(a[ab]{3}|b[ab]{6})y",
+        "(a|b)(c|d){2}(e|fg)",
+        "a(b(c(d|e)|f)|g)h",
+        "(aa|b){4}",
+        "the (name|true|null)[.!]",
+        "(a{9}|bb)c",
+    ):
+        start = constrained(Regex(pattern))
+        places = [start]
+        for _ in range(2):  # and from places on the way
+            places += [step(p, token) for p in places for token in sorted(ordinary(p))[:3]]
+        for place in places:
+            best = brute_force(place, 12)
+            run = find(place, 2 * best)  # fewest bytes, not tokens
+            assert run is not None and len(run) <= 2 * best
+            closed(place.fork(), run)
+            assert not best or find(place, best - 1) is None
+
+
+PERSON: dict[str, Any] = next(
+    case["schema"] for case in table("schemas") if '"pair"' in json.dumps(case["schema"])
+)
+REST = ',"kind":12,"pair":{"left":0,"right":[true,true]}}'
+SHORT = [
+    (JsonSchema(PERSON), "", '{"name":"   "' + REST),
+    (JsonSchema(PERSON), '{"name": "Bob', '"' + REST),
+    (JsonSchema(PERSON), '{"name":"Bob","kind":1', "2" + REST.partition("12")[2]),
+    (JsonSchema(PERSON), '{"name":"Bob","kind":"al', 'pha"' + REST.partition("12")[2]),
+    (JsonSchema(PERSON), '{"name":"Bob","kind":12,"pair":{"left":-', '0,"right":[true,true]}}'),
+    (JsonSchema(PERSON), '{"name":"Bob","kind":12,"pair":{"left":1,"right":[tr', "ue,true]}}"),
+    (JsonSchema({"type": "string", "minLength": 40}), '"', " " * 40 + '"'),
+    (JsonSchema(True), "", "0"),
+    (JsonSchema(True), '{"a":[', "]}"),
+    (AllOf(JsonSchema({"type": "string"}), Regex('"[a-z]{3,}"')), '"a', 'aa"'),
+    (Lark('start: "<" text ">"\ntext: /[a-z ]{4,9}/'), "<", "zyxw>"),
 ]
 
 
-@pytest.mark.parametrize(("grammar", "text"), LARKS, ids=lambda value: str(value)[:30])
-def test_texts_of_other_grammars_are_closed_wherever_they_are_cut(grammar: str, text: str) -> None:
-    for seed in range(3):
-        draw = random.Random(seed)
-        assert not list(check(Lark(grammar), text, load().vocabulary, draw))
+@pytest.mark.parametrize("vocabulary", [alphabet(), byte_level()])
+def test_the_way_is_as_short_as_the_shortest_text(vocabulary: Vocabulary) -> None:
+    for spec, start, end in SHORT:
+        constraint = feed(constrained(spec, vocabulary=vocabulary), start)
+        limit = len(vocabulary.continue_with(end.encode()))
+        run = find(constraint, limit)
+        assert run is not None and len(run) <= limit, (start, end)
+        for taken, token in enumerate(run, 1):  # and it grows shorter with each token
+            constraint.advance(token)
+            assert find(constraint, limit - taken) is not None
+        assert constraint.can_end()
 
 
-def test_the_work_of_a_look_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    fill = GrammarFilter.fill
-
-    def counted(self: GrammarFilter, row: Int32Words) -> bool:
-        asked.append(1)
-        return fill(self, row)
-
-    monkeypatch.setattr(GrammarFilter, "fill", counted)
-    search = EndSearch(constrained(Regex("[a-z]{900}[0-9]*#"), vocabulary=byte_level()))
-    for _ in range(5):
-        asked.clear()
-        assert search.find(10) is None
-        assert 100 < len(asked) < 2 * WORK + 500
+@pytest.mark.parametrize("make", [LMFormatEnforcer.json_schema, OutlinesCore.json_schema])
+def test_other_engines_are_closed_as_well(make: Any) -> None:
+    properties = {"a": {"type": "array", "items": {"type": "integer"}}, "b": {"type": "string"}}
+    schema = {"type": "object", "properties": properties, "required": ["a", "b"]}
+    for start in ("", '{"a"', '{"a":[1', '{"a":[1],"b":"x'):
+        constraint = feed(constrained(make(schema), vocabulary=byte_level()), start)
+        closed(constraint, find(constraint, 40))
 
 
-def test_an_end_that_is_far_away_is_found_within_some_looks() -> None:
-    vocabulary = byte_level()
-    spec = Regex("([a-z]{250}[0-9]){4}#[ab]*")
-    constraint = constrained(spec, vocabulary=vocabulary)
-    search = EndSearch(constraint)
-    for letter in "abcdefgh":
-        run = search.find(2000)
-        if run is not None:
-            break
-        feed(constraint, letter)
-    assert run is not None
-    assert constraint.validate(run) == len(run)
-    assert not constraint.can_end()
-
-
-def test_a_search_stays_in_step_where_the_text_may_end() -> None:
-    vocabulary = byte_level()
-    constraint = constrained(Regex(r"(a|b|\[c{3}\])*"), vocabulary=vocabulary)
-    search = EndSearch(constraint)
-    feed(constraint, "ab[")
-    assert search.find(9) is not None
-    constraint.rewind(0)
-    assert search.find(9) == []
-    for sign in "ba[":
-        feed(constraint, sign)
-        search.find(9)
-    twin = EndSearch(feed(constrained(Regex(r"(a|b|\[c{3}\])*"), vocabulary=vocabulary), "ba["))
-    twin.follow()
-    assert search._bytes is not None and twin._bytes is not None
-    assert search._bytes.fed_since(0) == twin._bytes.fed_since(0)
-    assert search.find(9) == twin.find(9)
+def test_where_no_end_is_needed_or_there_is_none() -> None:
+    assert find(constrained(Regex("a*")), 0) == find(constrained(), 0) == []
+    with pytest.raises(OptionError, match="limit"):
+        find(constrained(Regex("a")), -1)
+    for filter, limit in (
+        (Regex("a"), 0),
+        (Regex("[ab]{30}"), 5),
+        (Fixed([1, 2]), 20),
+        (Allow(lambda tokens: [1] if len(tokens) < 3 else []), 9),
+    ):
+        assert find(constrained(filter), limit) is None
 
 
 def test_a_way_may_have_to_begin_otherwise() -> None:
@@ -209,34 +224,87 @@ def test_a_way_may_have_to_begin_otherwise() -> None:
     assert search.find(9, without={longer, *vocabulary.continue_with(b"{")}) is None
 
 
-def test_rows_that_are_closed_compile_nothing_once_they_run() -> None:
+def test_special_tokens_are_ways_too() -> None:
+    vocabulary = byte_level()
+    call = next(t for t in vocabulary.added if vocabulary.piece(t) == b"</tool_call>")
+    spec = Lark("start: TEXT </tool_call>\nTEXT: /(.|\\n)*/")
+    assert find(feed(constrained(spec, vocabulary=vocabulary), "free text"), 5) == [call]
+
+
+# ---- what it costs, and what it leaves alone -----------------------------------------------------
+
+
+class Uncopyable(Toy):
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("no")
+
+    def can_end(self) -> bool:
+        return len(self.tokens) == 3
+
+
+def test_a_search_does_not_change_the_constraint() -> None:
+    for filters in ([Regex("a[b-z]*!")], [Toy(), Fixed([3])], [Uncopyable()]):
+        constraint = constrained(*filters)
+        before = state(constraint)
+        find(constraint, 10)
+        assert state(constraint) == before
+    run = find(constrained(Uncopyable()), 5)  # it is walked forth and back
+    assert run is not None and len(run) == 3
+
+
+class Wandering(NativeToy):
+    def can_end(self) -> bool:
+        return False
+
+
+def test_the_work_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for work in (1, 5, 50, 300):
+        toy = Wandering()
+        assert find(constrained(toy), 50, work=work) is None
+        assert toy.log["advance"] <= 1.5 * work + 30  # a place is looked at as a whole
+    asked: list[int] = []
+    fill = GrammarFilter.fill
+
+    def counted(self: GrammarFilter, row: Int32Words) -> bool:
+        asked.append(1)
+        return fill(self, row)
+
+    monkeypatch.setattr(GrammarFilter, "fill", counted)
+    search = EndSearch(constrained(Regex("[a-z]{900}[0-9]*#"), vocabulary=byte_level()))
+    for _ in range(5):
+        asked.clear()
+        assert search.find(10) is None
+        assert 100 < len(asked) < 2 * WORK + 500
+
+
+def test_an_end_that_is_far_away_is_found_within_some_looks() -> None:
+    constraint = constrained(Regex("([a-z]{250}[0-9]){4}#[ab]*"), vocabulary=byte_level())
+    search = EndSearch(constraint)
+    for letter in "abcdefgh":
+        if (run := search.find(2000)) is not None:
+            break
+        feed(constraint, letter)
+    closed(constraint, run)
+
+
+def test_a_search_stays_in_step_with_rewinds_and_forks_and_compiles_nothing_more() -> None:
     vocabulary = Vocabulary.of(byte_level().tokenizer)
     spec = JsonSchema({"type": "array", "items": {"type": "string", "minLength": 3}, "minItems": 2})
     constraint = constrained(spec, vocabulary=vocabulary)
     search = EndSearch(constraint)
-    feed(constraint, '["ab')
     with pytest.MonkeyPatch.context() as patch:
 
         def never(self: GrammarEngine, grammar: object) -> None:
             raise AssertionError("compiled")
 
         patch.setattr(GrammarEngine, "_compile", never)
-        run = search.find(30)
-        assert run is not None
-        assert re.fullmatch(r'.","...?"\]', vocabulary.decode(run))
-        twin = constraint.fork()
-        assert search.fork(twin).find(30) is not None
-
-
-def test_special_tokens_are_ways_too() -> None:
-    vocabulary = byte_level()
-    call = next(t for t in vocabulary.added if vocabulary.piece(t) == b"</tool_call>")
-    spec = Lark("start: TEXT </tool_call>\nTEXT: /(.|\\n)*/")
-    constraint = feed(constrained(spec, vocabulary=vocabulary), "free text")
-    assert EndSearch(constraint).find(5) == [call]
-    twin = ByteVocabulary.beside(vocabulary)
-    assert twin.spelled([call, *b"ab"]) == [call, *map(twin.token_of, (b"a", b"b"))]
-    assert all(twin.token_of(bytes([byte])) is not None for byte in range(256))
+        for kept, more, rest in ((0, '["ab', r'.","...?"\]'), (2, 'xyz","ab', r'."\]')):
+            constraint.rewind(kept)
+            feed(constraint, more)
+            run = search.find(30)
+            assert run is not None and re.fullmatch(rest, vocabulary.decode(run))
+            twin = constraint.fork()
+            closed(twin, search.fork(twin).find(30))
 
 
 def test_filters_of_other_kinds_are_walked_themselves() -> None:
@@ -244,9 +312,9 @@ def test_filters_of_other_kinds_are_walked_themselves() -> None:
         return [token for token in range(256) if token != ord("x")]
 
     allow = Allow(no_x, can_end=lambda tokens: True)
-    spec = AllOf(Regex("a[xy]b"), allow)
-    constraint = feed(constrained(spec), "a")
-    assert EndSearch(constraint).find(5) == [ord("y"), ord("b")]
+    constraint = feed(constrained(AllOf(Regex("a[xy]b"), allow)), "a")
+    assert find(constraint, 5) == [ord("y"), ord("b")]
+    stuck = feed(constrained(AllOf(Regex("ax"), allow)), "a")
+    assert find(stuck, 5) is None
     with pytest.raises(DeadEndError):
-        feed(constrained(AllOf(Regex("ax"), allow)), "a").mask()
-    assert EndSearch(feed(constrained(AllOf(Regex("ax"), allow)), "a")).find(5) is None
+        stuck.mask()

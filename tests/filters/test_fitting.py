@@ -8,65 +8,37 @@ import sys
 import time
 from typing import Any
 
-import jsonschema
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mlxgen.chat.calls.schema import outline
 from mlxgen.filters.schema.fitting import Fitting, UncheckedError
 
 from ..effort import tries
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "ab", 1.0, 0.5]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner),
-    max_leaves=6,
-)
-KINDS = st.sampled_from(["null", "boolean", "object", "array", "number", "integer", "string"])
+from .test_any_schema import Maker, without_references
+from .test_tables import is_valid
 
 
-def _schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    some = st.lists(inner, min_size=1, max_size=2)
-    return st.fixed_dictionaries(
-        {},
-        optional={
-            "type": KINDS | st.lists(KINDS, min_size=1, max_size=2, unique=True),
-            "properties": st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
-            "required": st.lists(st.sampled_from("abc"), max_size=2, unique=True),
-            "additionalProperties": st.booleans() | inner,
-            "patternProperties": st.dictionaries(st.sampled_from(["a", "^b"]), inner, max_size=1),
-            "items": inner,
-            "uniqueItems": st.booleans(),
-            "pattern": st.sampled_from(["a", "^b?$"]),
-            "anyOf": some,
-            "not": inner,
-            "if": inner,
-            "then": inner,
-            "unevaluatedProperties": st.booleans() | inner,
-        },
-    )
+@pytest.mark.parametrize("seed", range(4))
+def test_what_fits_is_what_jsonschema_says(seed: int) -> None:
+    make = Maker(seed)
+    for _ in range(tries(800)):
+        schema = without_references({"allOf": [make.schema()]})
+        for value in [make.value() for _ in range(4)]:
+            valid = is_valid(schema, value)
+            assert (Fitting(schema).objection(json.dumps(value)) is None) is valid, (schema, value)
 
 
-SCHEMAS: st.SearchStrategy[dict[str, Any]] = st.recursive(st.just({}), _schemas, max_leaves=5)
-
-
-@settings(max_examples=tries(200))
-@given(SCHEMAS, VALUES)
-def test_what_fits_is_what_jsonschema_says(schema: dict[str, Any], value: Any) -> None:
-    valid = jsonschema.Draft202012Validator(schema).is_valid(value)
-    assert (Fitting(schema).objection(json.dumps(value)) is None) is valid
-
-
-@settings(max_examples=tries(200))
-@given(SCHEMAS, st.dictionaries(st.sampled_from("abc"), VALUES))
-def test_what_fits_a_schema_fits_its_outline_if_its_objects_are_closed(
-    schema: dict[str, Any], value: Any
-) -> None:
-    properties = {**{key: {} for key in value}, **schema.get("properties", {})}
-    schema = {**schema, "properties": properties}
-    if jsonschema.Draft202012Validator(schema).is_valid(value):
-        assert jsonschema.Draft202012Validator(outline(schema)).is_valid(value)
+@pytest.mark.parametrize("seed", range(4))
+def test_what_fits_a_schema_fits_its_outline_if_its_objects_are_closed(seed: int) -> None:
+    make = Maker(seed)
+    for _ in range(tries(800)):
+        schema, value = without_references(make.schema()), make.value()
+        if isinstance(schema, bool) or not isinstance(value, dict):
+            continue
+        properties = {**{key: {} for key in value}, **schema.get("properties", {})}
+        schema = {**schema, "properties": properties}
+        if is_valid(schema, value):
+            assert is_valid(outline(schema), value), (schema, value)
 
 
 def test_an_objection_has_no_words_of_the_answer() -> None:

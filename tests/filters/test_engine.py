@@ -1,0 +1,251 @@
+"""The grammars' engine: what it must be asked for, what it costs, and its limits.
+
+If a test fails with a newer llguidance, read the docstrings of ``mlxgen/filters/matcher.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import llguidance
+import pytest
+
+from mlxgen.errors import DeadEndError, FilterError
+from mlxgen.filters import Constraint, JsonSchema, Lark, Regex, fill_masks
+from mlxgen.filters.compiled import Compiled, Grammar, GrammarEngine
+from mlxgen.filters.matcher import GrammarFilter
+from mlxgen.tokens import Vocabulary
+
+from ..fakes import byte_level_tokenizer
+from .helpers import (
+    accepts,
+    allowed,
+    alphabet,
+    byte_level,
+    constrained,
+    feed,
+    ordinary,
+    pieces,
+    state,
+    takes,
+)
+
+
+def test_a_vocabulary_without_end_tokens_gets_an_id_without_a_token() -> None:
+    vocabulary = Vocabulary(alphabet().tokenizer)
+    vocabulary.eos = frozenset()
+    constraint = constrained(Regex("ab?"), vocabulary=vocabulary)
+    assert pieces(feed(constraint, "a")) == {b"b"}
+    feed(constraint, "b")
+    assert constraint.can_end() and constraint.ended()
+    assert allowed(constraint) == set()
+
+
+def fail(constraint: Constraint) -> None:
+    """As a mask does when it meets a limit of the automaton that it shares."""
+    running = constraint.parts[0]
+    assert isinstance(running, GrammarFilter)
+    running.matcher.consume_token(0)  # an error, for good
+    assert running.matcher.is_error()
+
+
+@pytest.mark.parametrize("then", ["mask", "advance", "rewind", "fork", "forced"])
+def test_a_filter_whose_matcher_has_an_error_continues_with_another(then: str) -> None:
+    constraint = feed(constrained(Regex("[a-z]*x[a-z]{6}")), "axb")
+    expected = state(feed(constraint.fork(), "c"))
+    fail(constraint)
+    match then:
+        case "mask":
+            assert b"z" in pieces(constraint) and b"Z" not in pieces(constraint)
+        case "rewind":
+            constraint.rewind(1)
+            feed(constraint, "xb")
+        case "fork":
+            constraint = constraint.fork()
+        case "forced":
+            assert constraint.forced() == []
+    assert state(feed(constraint, "c")) == expected
+
+
+def ways(letters: int) -> Iterator[str]:
+    return map("".join, itertools.product("abc", repeat=letters))
+
+
+@pytest.mark.usefixtures("few_states")
+def test_rows_that_share_an_automaton_do_not_suffer_when_one_of_them_spends_it() -> None:
+    spec = Regex("[a-c]*c[a-c]{7}")  # its last letters make 256 states, and 80 are allowed
+    waiting = [feed(constrained(spec), "ab") for _ in range(5)]
+    expected = [state(constraint) for constraint in waiting]
+    for text in itertools.islice(ways(6), 0, None, 7):  # a few states each, together too many
+        constraint = constrained(spec)
+        for letter in text:
+            assert takes(constraint, "abcabc")
+            assert constraint.mask() is not None
+            feed(constraint, letter)
+    fill_masks(waiting, threads=2)
+    assert [state(constraint) for constraint in waiting] == expected
+    assert takes(waiting[0], "abc") and not waiting[1].can_end()
+    twin = waiting[2].fork()
+    waiting[3].rewind(1)
+    feed(waiting[3], "b")
+    assert [state(twin), state(waiting[3])] == expected[2:4]
+
+
+@pytest.mark.usefixtures("few_states")
+def test_a_limit_that_a_filter_meets_alone_is_an_error_with_the_reason() -> None:
+    constraint = constrained(Regex("[a-z ]*(a|b)[a-z ]{7}x"), vocabulary=byte_level())
+    with pytest.raises(FilterError, match=r"Regex.*too many states"):
+        for letter in "".join(ways(5)):
+            feed(constraint, letter).mask()
+    constraint.rewind(1)
+    assert takes(constraint, "abc")
+
+
+def test_an_end_token_that_a_grammar_names_is_a_dead_end_at_once() -> None:
+    vocabulary = byte_level()
+    end = max(vocabulary.eos)
+    constraint = constrained(Lark(f'start: "a" <[{end}]> "b"'), vocabulary=vocabulary)
+    with pytest.raises(DeadEndError, match="Lark"):
+        feed(constraint, "a").mask()
+
+
+@pytest.mark.parametrize("text", ["<tool_call>", "<|im_start|>", "<|im_end|>", "<|endoftext|>"])
+@pytest.mark.parametrize("forcing", [True, False])
+def test_a_literal_that_is_the_text_of_an_added_token_is_spelled(text: str, forcing: bool) -> None:
+    vocabulary = byte_level()
+    spec = JsonSchema({"const": f"a {text} b"}, whitespace=None)
+    constraint = constrained(spec, vocabulary=vocabulary)
+    tokens: list[int] = []
+    while not constraint.ended():
+        run = constraint.forced() if forcing else [min(ordinary(constraint))]
+        for token in run:
+            constraint.advance(token)
+        tokens += run
+    assert json.loads(vocabulary.decode(tokens)) == f"a {text} b"
+    assert not vocabulary.special.intersection(tokens)
+
+
+def test_a_token_that_is_meant_is_written_as_a_token() -> None:
+    vocabulary = byte_level()
+    for name in ("<tool_call>", "<|im_start|>"):
+        [token] = [t for t in vocabulary.added if vocabulary.piece(t) == name.encode()]
+        for lark in (f'start: "a" {name} "b"', f'start: "a" <[{token}]> "b"'):
+            constraint = feed(constrained(Lark(lark), vocabulary=vocabulary), "a")
+            assert ordinary(constraint) == {token}
+            constraint.advance(token)
+            assert feed(constraint, "b").ended()
+        assert accepts(Lark(f'start: "a{name}" // {name}\n'), f"a{name}", vocabulary)
+
+
+def test_a_grammar_that_forces_text_without_end_is_cut_into_runs() -> None:
+    later = constrained(Lark('start: "a" endless | "b"\nendless: "xy" endless'))
+    assert pieces(feed(later, "a")) == {b"x"}
+    assert 0 < len(later.forced()) <= 1024
+    later.rewind(0)
+    assert feed(later, "b").ended()
+
+
+# ---- limits, and what is compiled ----------------------------------------------------------------
+
+
+def options(count: int) -> list[str]:
+    """A rule of very many parts, each of which may be missing."""
+    parts = " ".join(f'("p{i}," | "q{i},")?' for i in range(count))
+    return [f"options: {parts}"]
+
+
+def test_a_limit_that_a_row_meets_later_fails_the_row_and_compiles_nothing() -> None:
+    lark = "\n".join(['start: /[xy]{40}/ /[ab]/ options "c"', *options(6000)])
+    constraint = feed(constrained(Lark(lark)), "x" * 40)
+    assert state(constraint)
+    before = state(constraint)
+    with (
+        counted(constraint.vocabulary) as compiled,
+        pytest.raises(FilterError, match=r"Lark.*too much may come next.*10000"),
+    ):
+        feed(constraint, "b")
+    assert not compiled
+    assert state(constraint) == before
+
+
+def engine_of(vocabulary: Vocabulary) -> GrammarEngine:
+    return GrammarEngine.of(vocabulary, vocabulary.size)
+
+
+@contextmanager
+def counted(vocabulary: Vocabulary) -> Iterator[list[Grammar]]:
+    """The grammars that are compiled meanwhile."""
+    engine = engine_of(vocabulary)
+    compile_it = engine._compile
+    compiled: list[Grammar] = []
+
+    def counting(grammar: Grammar) -> Compiled:
+        compiled.append(grammar)
+        return compile_it(grammar)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_compile", counting)
+        yield compiled
+
+
+def test_a_rewind_that_is_a_replay_compiles_nothing_even_if_the_grammar_was_forgotten() -> None:
+    vocabulary = alphabet()
+    constraint = constrained(Lark('start: t "z"\nt[max_tokens=9]: /[a-x]+/'), vocabulary=vocabulary)
+    feed(constraint, "aa")
+    expected = state(constraint)
+    feed(constraint, "bb")
+    for index in range(40):
+        constrained(Regex(f"b{index}"), vocabulary=vocabulary)
+    with counted(vocabulary) as compiled:
+        constraint.rewind(2)
+    assert state(constraint) == expected
+    assert not compiled
+
+
+def costly(count: int) -> tuple[JsonSchema, str]:
+    """A schema of which every property makes the automaton grow, and an instance."""
+    properties = {
+        f"property_{index}": {"type": "string", "pattern": f"^[a-z]{{1,{20 + index}}}[0-9]*$"}
+        for index in range(count)
+    }
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return JsonSchema(schema), json.dumps(dict.fromkeys(properties, "abcdefghij1234"))
+
+
+def test_long_texts_need_no_masks_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = llguidance.LLParserLimits(step_lexer_fuel=1500, verbose_errors=False)
+    monkeypatch.setattr("mlxgen.filters.compiled._LIMITS", limits)
+    spec, text = costly(60)
+    vocabulary = Vocabulary.of(byte_level_tokenizer())
+    tokens = vocabulary.continue_with(text.encode())
+    with counted(vocabulary) as compiled:
+        constraint = constrained(spec, vocabulary=vocabulary)
+        for token in tokens[:-1]:
+            constraint.advance(token)
+        assert not constraint.can_end()
+        running = constraint.parts[0]
+        assert isinstance(running, GrammarFilter)
+        assert len(compiled) == 1
+        running._compiled.spent = True  # a replay from the start, by another automaton
+        assert constraint.validate(tokens[-1:]) == 1
+        assert len(compiled) == 2
+        assert not running._compiled.spent
+    constraint.advance(tokens[-1])
+    assert constraint.can_end()
+    constraint.rewind(3)
+    assert constraint.validate(tokens[3:900]) == len(tokens[3:900])
+
+
+@pytest.mark.parametrize("pattern", ["(a{1,100}b?){1,100}", "(.{1,300},?){1,300}"])
+def test_a_pattern_that_would_die_after_some_tokens_is_checked_at_the_end(
+    pattern: str,
+) -> None:
+    spec = JsonSchema({"type": "string", "pattern": f"^{pattern}$"}, whitespace=None)
+    constraint = constrained(spec)
+    assert constraint.checks
+    feed(constraint, '"' + "a" * 300)
+    assert constraint.mask() is not None
+    assert feed(constraint, '"').objection() is None

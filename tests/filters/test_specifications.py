@@ -1,0 +1,342 @@
+"""What specifications are and mean, beyond the examples of ``test_tables.py``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import regex
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlxgen.errors import FilterError
+from mlxgen.filters import (
+    After,
+    AllOf,
+    Allow,
+    Checked,
+    Choice,
+    JsonObject,
+    JsonSchema,
+    Lark,
+    LMFormatEnforcer,
+    OutlinesCore,
+    Regex,
+    Substring,
+)
+from mlxgen.filters.any_of import AnyOf, FirstToken
+from mlxgen.tokens import Token
+
+from ..effort import tries
+from .helpers import (
+    accepts,
+    allowed,
+    alphabet,
+    byte_level,
+    constrained,
+    feed,
+    ordinary,
+    pieces,
+    sentencepiece,
+    stands,
+)
+
+RECORD: dict[str, Any] = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
+SPECS: list[Any] = [
+    Regex("a+"),
+    Lark('start: "a"'),
+    Choice(["a", "b"]),
+    Substring("a"),
+    AllOf(Regex("a"), Choice(["a"])),
+    After("x", Regex("a")),
+    AnyOf((Regex("a"), Choice(["b"]))),
+    FirstToken(Regex("a"), ((98, Regex("b")),)),
+    JsonSchema(RECORD, closed=True),
+    JsonSchema(True),
+    JsonObject(),
+    OutlinesCore("a"),
+    LMFormatEnforcer.regex("a"),
+]
+
+
+def test_specifications_are_values_and_bind_again_and_again() -> None:
+    assert len(set(SPECS)) == len(SPECS)
+    for spec in SPECS:
+        again = pickle.loads(pickle.dumps(spec))
+        assert spec == again and hash(spec) == hash(again)
+        if isinstance(spec, Regex | Lark | Choice | Substring | JsonSchema):
+            assert eval(repr(spec)) == spec
+        with pytest.raises(AttributeError):
+            setattr(spec, dataclasses.fields(spec)[0].name, "b")
+        vocabulary = byte_level()
+        first, second = (constrained(spec, vocabulary=vocabulary) for _ in range(2))
+        before = allowed(second)
+        first.advance(min(ordinary(first)))
+        assert allowed(second) == before
+
+
+def test_specifications_can_be_sent_to_another_process_without_the_model_room() -> None:
+    spec = FirstToken(AnyOf((JsonObject(), Regex("a"))), ((256, Regex("b")),))
+    script = (
+        "import pickle, sys; pickle.loads(bytes.fromhex(sys.argv[1]));"
+        "assert 'mlx.core' not in sys.modules and 'pydantic' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script, pickle.dumps(spec).hex()], check=True)
+
+
+# ---- grammars ------------------------------------------------------------------------------------
+
+
+def test_a_regex_takes_what_pythons_takes_as_a_whole() -> None:
+    for pattern in ("[ab]+", "(a|b)*", "^ab*$", "a?b{0,2}", "a/b|a", 'b"?'):
+        for text in ("a", "b", "bb", "abab", "", "c", "a\n"):
+            assert accepts(Regex(pattern), text) == bool(re.fullmatch(pattern.strip("^$"), text))
+    assert Regex(re.compile("a")) == Regex(re.compile("a", re.U)) == Regex("a")
+
+
+@settings(max_examples=tries(60))
+@given(st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=4), st.text(max_size=4))
+def test_a_choice_takes_any_text_literally(options: list[str], other: str) -> None:
+    for option in options:
+        assert accepts(Choice(options), option, byte_level())
+    assert accepts(Choice(options), other, byte_level()) == (other in options)
+
+
+def test_the_text_after_a_dropped_space_is_constrained() -> None:
+    constraint = constrained(Regex(" ?a"), vocabulary=sentencepiece())
+    space = constraint.vocabulary.token_of(b" ") or 0
+    a = constraint.vocabulary.token_of(b"a") or 0
+    assert constraint.validate([space, space, a]) == 3  # the text is " a"
+    assert constraint.validate([space, space, space]) == 2
+    constraint.advance(space)
+    twin = constraint.fork()
+    constraint.advance(a)
+    assert constraint.ended() and not twin.can_end()
+    raw = constrained(Regex("a"), vocabulary=sentencepiece(), strips_space=False)
+    assert raw.validate([space]) == 0
+
+
+# ---- JSON ----------------------------------------------------------------------------------------
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-99, 99) | st.text('ab"\\é\n', max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=tries(80))
+@given(VALUES, st.sampled_from([None, 0, 2, 4]))
+def test_any_json_is_taken_however_it_is_laid_out(value: Any, indent: int | None) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    assert accepts(JsonSchema(True), text)
+    assert accepts(JsonObject(), text) == isinstance(value, dict)
+    compact = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    assert accepts(JsonSchema(True, whitespace=None), compact)
+
+
+def test_a_model_that_only_ever_writes_white_space_runs_out_of_it() -> None:
+    constraint = feed(constrained(JsonSchema(RECORD)), "{")
+    while blank := [t for t in ordinary(constraint) if constraint.vocabulary.piece(t).isspace()]:
+        constraint.advance(blank[0])
+        assert len(constraint) < 60
+    assert len(constraint) > 1
+
+
+def objection(spec: JsonSchema, text: str) -> Any:
+    """What is wrong with a text that the grammar allows."""
+    constraint = feed(constrained(spec), text)
+    assert constraint.can_end()
+    return constraint.objection()
+
+
+def test_what_no_grammar_holds_is_checked_at_the_end() -> None:
+    schema = {"type": "array", "uniqueItems": True, "contains": {"const": 1}}
+    constraint = feed(constrained(JsonSchema(schema)), "[2, 2]")
+    assert constraint.checks and constraint.unchecked == len("[2, 2]")
+    assert constraint.objection() == ("it violates uniqueItems", 0, True)
+    assert objection(JsonSchema(schema), "[2,3]") == ("it violates contains", 0, True)
+    assert objection(JsonSchema(schema), "[2,1]") is None
+    lenient = JsonSchema(schema, ignore_unsupported=True)
+    assert objection(lenient, "[2,2]") == ("it violates uniqueItems", 0, False)
+    assert not constrained(JsonSchema({"type": "array"})).checks
+    address = {"type": "string", "pattern": r"^([0-9]{1,3}\.){3}[0-9]{1,3}$"}
+    assert not constrained(JsonSchema(address)).checks
+
+
+def test_one_of_is_checked_unless_its_branches_exclude_each_other() -> None:
+    schema = {"oneOf": [{"type": "integer"}, {"type": "number"}]}
+    assert objection(JsonSchema(schema), "1") == ("it violates oneOf", 0, True)
+    assert objection(JsonSchema(schema), "1.5") is None
+    as_any_of = JsonSchema(schema, one_of_as_any_of=True)
+    assert not constrained(as_any_of).checks and objection(as_any_of, "1") is None
+    assert as_any_of.left_out == ("oneOf",)
+    kinds = [{"type": "object", "properties": {"k": {"const": k}}, "required": ["k"]} for k in "ab"]
+    for apart in ([{"type": "integer"}, {"type": "string"}], kinds):
+        assert not constrained(JsonSchema({"oneOf": apart})).checks
+
+
+def test_formats_that_nobody_knows_are_notes() -> None:
+    spec = JsonSchema({"properties": {"p": {"type": "string", "format": "path"}}})
+    assert accepts(spec, '{"p":"a/b"}') and spec.left_out == ("format=path",)
+    assert constrained(spec).left_out == ("format=path",)
+    assert JsonSchema({"type": "string", "format": "date"}).left_out == ()
+
+
+class Model:
+    @classmethod
+    def model_json_schema(cls) -> dict[str, Any]:
+        return RECORD
+
+
+def test_schemas_come_as_mappings_text_booleans_and_model_classes() -> None:
+    assert JsonSchema(RECORD) == JsonSchema(json.dumps(RECORD)) == JsonSchema(Model)
+    assert JsonSchema(True) != JsonSchema(True, whitespace=None)
+    schema: dict[str, Any] = {"const": 1}
+    spec = JsonSchema(schema)
+    schema["const"] = 2  # which is the caller's, and no longer the specification's
+    assert accepts(spec, "1") and not accepts(spec, "2")
+
+
+def test_a_deeply_nested_schema_is_held() -> None:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(200):
+        schema = {"type": "array", "items": schema, "maxItems": 1, "minItems": 1}
+    spec = JsonSchema(schema, whitespace=None)
+    assert accepts(spec, "[" * 200 + "1" + "]" * 200)
+    assert not accepts(spec, "[" * 199 + "1" + "]" * 199)
+
+
+# ---- what chooses between others -----------------------------------------------------------------
+
+
+def token(text: str) -> Token:
+    found = alphabet().token_of(text.encode())
+    assert found is not None
+    return found
+
+
+def right(text: bytes, trigger: str, then: str) -> bool:
+    """Whether a text may be the start of what ``After(trigger, Regex(then))`` allows."""
+    _, found, behind = text.partition(trigger.encode())
+    return not found or regex.fullmatch(then, behind.decode(), partial=True) is not None
+
+
+@settings(max_examples=tries(320))
+@given(st.data())
+def test_after_any_tokens_the_mask_is_what_a_search_in_the_text_says(data: st.DataObject) -> None:
+    vocabulary = alphabet()
+    trigger = data.draw(st.sampled_from(["ab", "a", "aba", '":', "cab"]))
+    then = data.draw(st.sampled_from(["[abc]{1,3}", "c", '[":}]*', "[0-9]"]))
+    constraint = constrained(After(trigger, Regex(then)))
+    usable = [token(text) for text in ("a", "b", "c", "ab", "abc", '"', ":", '":', '"}', "1")]
+    text = b""
+    for _ in range(data.draw(st.integers(0, 6))):
+        expected = {t for t in usable if right(text + vocabulary.piece(t), trigger, then)}
+        assert allowed(constraint) & {*usable} == expected
+        assert {t for t in usable if constraint.validate([t])} == expected
+        if not expected:
+            break
+        chosen = data.draw(st.sampled_from(sorted(expected)))
+        constraint.advance(chosen)
+        text += vocabulary.piece(chosen)
+
+
+def test_the_trigger_may_be_the_text_of_a_special_token_or_tokens() -> None:
+    vocabulary, number = byte_level(), Regex("[0-9]+")
+    for name in (b"<tool_call>", b"<|im_start|>"):
+        [marker] = [t for t in vocabulary.added if vocabulary.piece(t) == name]
+        for trigger in (name.decode(), marker, [marker]):
+            constraint = constrained(After(trigger, number), vocabulary=vocabulary)
+            assert constraint.mask() is None
+            constraint.advance(marker)
+            assert pieces(constraint) == {b"%d" % digit for digit in range(10)}
+        spelled = feed(constrained(After(name.decode(), number), vocabulary=vocabulary), name)
+        assert not spelled.can_end()
+        not_text = feed(constrained(After(marker, number), vocabulary=vocabulary), name)
+        assert not_text.can_end()
+    several = constrained(After([97, 97, 98], number))
+    assert feed(several, "aaa").can_end() and not feed(several, "b").can_end()
+
+
+def test_what_leads_to_a_required_trigger_is_hinted() -> None:
+    constraint = constrained(After("=>", Choice(["xyz"]), required=True))
+    assert constraint.forced() == [] and constraint.hint() == [ord("="), ord(">")]
+    assert feed(constraint, "a=").hint() == [ord(">")]
+    assert feed(constraint, ">").hint() == []
+    assert constrained(After("=>", Regex("a"))).hint() == []
+    vocabulary = byte_level()
+    marked = constrained(After("<|im_start|>", Regex("a"), required=True), vocabulary=vocabulary)
+    assert [vocabulary.piece(t) for t in marked.hint()] == [b"<|im_start|>"]
+
+
+def test_the_first_token_chooses_another_specification() -> None:
+    after = After("]", Choice(["ab", "b"]), required=True)
+    constraint = constrained(FirstToken(Regex("[ab]*"), ((ord("["), after), (99, Regex("d")))))
+    assert pieces(constraint) == {b"a", b"b", b"ab", b"["} and constraint.can_end()
+    twin = feed(constraint.fork(), "a")
+    with pytest.raises(FilterError):
+        feed(twin, "[")
+    feed(constraint, "[")
+    assert len(allowed(constraint)) > 100 and not constraint.can_end()
+    assert pieces(feed(constraint, "]")) == {b"a", b"b", b"ab"}
+
+
+def test_a_piece_is_checked_once_the_text_cannot_follow_another_specification() -> None:
+    spec = AnyOf((Checked(lambda piece, before: f"no {piece!r}"), Regex("ab\n+c")))
+    for text, due in (("ab\n", False), ("ab\nb\n", True), ("b\n", True)):
+        assert feed(constrained(spec), text).due is due
+    assert not stands(spec, "ab\nb\n")
+    assert stands(spec, "ab\nc"), "the other one lets it end so"
+
+
+# ---- functions -----------------------------------------------------------------------------------
+
+
+def test_a_function_says_what_is_allowed_and_none_means_everything() -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def alternating(tokens: Sequence[int]) -> list[int] | None:
+        asked.append(tuple(tokens))
+        return None if len(tokens) == 2 else [65 + len(tokens) % 2]
+
+    constraint = constrained(Allow(alternating))
+    for text, allows in (("A", {65}), ("B", {66}), ("x", None)):
+        assert (constraint.mask() if allows is None else allowed(constraint)) == allows
+        constraint.can_end()
+        feed(constraint, text)
+    assert asked == [(), (65,), (65, 66)]  # once for each place
+
+
+def test_the_text_may_end_where_everything_or_an_end_token_is_allowed() -> None:
+    end = min(alphabet().eos)
+    assert constrained(Allow(lambda tokens: None)).can_end()
+    finished = constrained(Allow(lambda tokens: {end}))
+    assert finished.ended() and allowed(finished) == {end}
+    one = constrained(Allow(lambda tokens: [max(byte_level().eos)]), vocabulary=byte_level())
+    assert allowed(one) == byte_level().eos
+    never = constrained(Allow(lambda tokens: None, can_end=lambda tokens: False))
+    assert end not in allowed(never)
+
+
+def test_a_function_that_fails_or_returns_nonsense_is_named() -> None:
+    def failing(tokens: Sequence[int]) -> list[int]:
+        raise KeyError("x")
+
+    with pytest.raises(FilterError, match=r"failing failed: KeyError"):
+        constrained(Allow(failing)).mask()
+    with pytest.raises(FilterError, match=r"allowed token 5000; expected ids from 0"):
+        constrained(Allow(lambda tokens: [5000])).mask()

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
 
+from mlxgen.chat.answer import AnswerReader
 from mlxgen.chat.calls.call import ToolCall
 from mlxgen.chat.calls.formats import FORMATS
 from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.dialect import Dialect
+from mlxgen.chat.events import (
+    CallArguments,
+    ChatEvent,
+    Ended,
+    Mark,
+    Reasoning,
+    Retracted,
+    Shown,
+    Text,
+    joined,
+)
 from mlxgen.chat.families import HARMONY
 from mlxgen.chat.splitter import Marks, Reading, Splitter
+from mlxgen.engine import Chunk, FinishReason, Usage
 from mlxgen.filters import Constraint, EndSearch
 from mlxgen.filters import tokens_of as allowed_by
 from mlxgen.tokens import Token, Vocabulary
@@ -40,6 +53,34 @@ def calls_of(reader: ToolReader, text: str) -> list[ToolCall]:
         if span.more:
             calls[-1] = calls[-1]._replace(arguments=calls[-1].arguments + span.more)
     return calls
+
+
+def chunks(pieces: Sequence[str], finish: FinishReason | None = "stop") -> list[Chunk]:
+    """A token for each piece, and the last one with the reason."""
+    made = [Chunk(piece, 7, index) for index, piece in enumerate(pieces)]
+    return made if finish is None else [*made, Chunk("", 7, len(made), finish_reason=finish)]
+
+
+def events_of(chunks: Iterable[Chunk], reading: Reading) -> list[ChatEvent]:
+    """What is left of the events of an answer once all was taken back that was; neighbours of a
+    kind are one."""
+    reader, left = AnswerReader(reading, "call-{}".format), list[Shown]()
+    *events, ended = [event for chunk in chunks for event in reader.push(chunk, Usage())[0]]
+    assert isinstance(ended, Ended)
+    for event in events:
+        if not isinstance(event, Retracted):
+            assert not isinstance(event, Ended)
+            left = [*joined([*left, event])]
+        elif (last := left.pop()) != (back := event.event):
+            assert isinstance(last, Reasoning | Text | Mark | CallArguments)
+            assert type(back) is type(last) and last.text.endswith(back.text)
+            left.append(type(last)(last.text[: len(last.text) - len(back.text)]))
+    return [*left, ended]
+
+
+def said_in(events: Sequence[ChatEvent]) -> list[ChatEvent]:
+    """The events but marks and the end."""
+    return [*joined([e for e in events if not isinstance(e, Mark | Retracted | Ended)])]
 
 
 def tokens_of(text: str, vocabulary: Vocabulary) -> list[Token]:

@@ -61,13 +61,6 @@ def arguments(chunks: Sequence[Chunk]) -> Any:
 EVEN = {"1": 0.2, "2": 0.0, "3": 0.0}
 
 
-def test_arguments_that_fit_are_left_alone() -> None:
-    counter = Counter({"const": 1}, EVEN)
-    chunks = counter.run()
-    assert text(chunks) == 'Hi <tool_call>{"name": "count", "arguments": {"n": 1}}</tool_call> Bye'
-    assert not any(chunk.attempts for chunk in chunks)
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_arguments_that_do_not_fit_are_drawn_again(temperature: float, seed: int) -> None:

@@ -13,6 +13,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from mlxgen.chat.calls.call import HELD
 from mlxgen.chat.calls.formats import FORMATS
@@ -21,7 +23,7 @@ from mlxgen.chat.families import HARMONY
 from mlxgen.chat.splitter import Marks, Reading, Splitter
 
 from ..effort import ALL, tries
-from .kit import STYLES, pieces_of, tool
+from .kit import SIZES, STYLES, pieces_of, tool
 
 GOLDEN: list[dict[str, Any]] = [
     json.loads(line) for line in (Path(__file__).parent / "golden.jsonl").read_text().splitlines()
@@ -65,6 +67,7 @@ def read(reading: Reading, pieces: list[str], *, cut: bool = False) -> dict[str,
     spans = [span for piece in pieces for span in splitter.push(piece)]
     spans += splitter.flush(cut=cut)
     assert "".join(span.text for span in spans) == "".join(pieces)
+    assert all(span.text or span.more for span in spans)
     for span in spans:
         calls += [[call.name, ""] for call in span.calls]
         if span.more:
@@ -138,16 +141,20 @@ def test_long_strings_grow_with_the_text(style: str) -> None:
     assert max(grown) <= HELD + 20 and sum(grown) == len(json.dumps({"command": long}))
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_what_a_format_writes_is_read_as_what_was_written(style: str) -> None:
-    text = 'Oslo\n"by" the\\fjord é😊'
+@settings(max_examples=tries(1600))
+@given(st.sampled_from(STYLES), st.text(max_size=30), SIZES)
+@example("json_tools", 'Oslo\n"by" the\\fjord é😊', [1])
+def test_what_a_format_writes_is_read_as_what_was_written(
+    style: str, text: str, sizes: list[int]
+) -> None:
+    text = text.strip() if FORMATS[style].body.key else text  # between tags, blanks mean nothing
     calls: list[tuple[str, dict[str, Any]]] = [
         ("get_weather", {"city": text, "days": 3}),
         ("get_time", {}),
         ("types", {"any": {"a": [1, {"b": "}"}]}, "o": None, "b": True, "f": -1.5}),
     ]
-    written = FORMATS[style].write(calls)
-    found = read(reading_of({"style": style, "channels": style == "harmony"}), [written])
+    pieces = pieces_of(FORMATS[style].write(calls), sizes)
+    found = read(reading_of({"style": style, "channels": style == "harmony"}), pieces)
     assert [(name, json.loads(arguments)) for name, arguments in found["calls"]] == calls
     assert not found["content"].replace("assistant", "")
 
@@ -228,9 +235,53 @@ def test_whatever_a_model_slips_nothing_is_lost_and_arguments_are_json(seed: int
                     text + text[at:],
                 ]
             )
-        reading = reading_of(case)
-        whole = read(reading, [text])
+        thinking: Any = random.choice(("open", "possible", "closed"))
+        trim, cut = random.random() < 0.5, random.random() < 0.3
+        reading = replace(reading_of(case), thinking=thinking, trim=trim)
+        whole = read(reading, [text], cut=cut)
         sizes = [random.randint(1, 9) for _ in range(4)]
-        assert read(reading, pieces_of(text, sizes)) == whole, (case, text)
+        assert read(reading, pieces_of(text, sizes), cut=cut) == whole, (case, text)
+        if cut:
+            continue  # the arguments may be cut, too
         for _, arguments in whole["calls"]:
             assert isinstance(json.loads(arguments), dict), (case, text)
+
+
+# ---- white space, and headers --------------------------------------------------------------------
+
+THINKS = Marks(think_start="<think>", think_end="</think>")
+
+
+@pytest.mark.parametrize("style", ["", "json_tools"])
+def test_of_endless_white_space_only_the_end_waits_for_a_mark(style: str) -> None:
+    case = {"style": style, "think": ("<think>", "</think>"), "thinking": "possible"}
+    call = FORMATS["json_tools"].write([("get_time", {})])
+    for space in (" ", "\n", " \n"):
+        splitter, come, text = Splitter(reading_of(case)), 0, f"Hm.{space * 500}"
+        for i, character in enumerate(text, 1):
+            come += sum(len(span.text) for span in splitter.push(character))
+            assert come >= i - 65
+        for rest in ("", "So", "</think>\n\nSo", "<think>Hm.</think>So", call):
+            for whole in (text + rest, text[3:] + rest):
+                assert read(reading_of(case), list(whole)) == read(reading_of(case), [whole])
+
+
+def test_without_tools_no_space_waits_for_what_follows() -> None:
+    splitter = Splitter(Reading(marks=THINKS, thinking="possible"))
+    for piece in ("It ", "is ", " 3 "):
+        assert "".join(span.text for span in splitter.push(piece)) == piece
+    found = read(Reading(marks=THINKS, thinking="possible"), list("It is \n<think>Hm.</think> so."))
+    assert (found["content"], found["reasoning"]) == ("It is so.", "Hm.")
+
+
+def test_models_with_headers_start_in_them() -> None:
+    transitions: dict[str, Any] = {
+        "header": [("to=self<m>", "reasoning"), ("to=user<m>", "normal"), ("<c>", "tool")],
+        "reasoning": [("<eom>", "header")],
+        "normal": [("<eom>", "header")],
+    }
+    marks = replace(THINKS, initial="header", transitions=transitions)
+    text = "to=self<m>hm<eom>to=user<m>Yes."
+    for pieces in ([text], list(text)):
+        found = read(Reading(marks=marks, thinking="possible"), pieces)
+        assert (found["content"], found["reasoning"]) == ("Yes.", "hm")

@@ -204,10 +204,3 @@ def test_texts_between_tags_may_be_anything_but_the_tag(style: str) -> None:
     assert takes(spec, PLAIN, text(f'New\n"York" {end[:-3]} <x>'))
     assert takes(spec, PLAIN, text("")) and not takes(spec, PLAIN, text("x", "k"))
     assert not takes(spec, PLAIN, text(f"{end}{close}"))
-
-
-def test_parameters_that_were_left_out_are_none() -> None:
-    bare = {"type": "function", "function": {"name": "f"}}
-    spec = grammar_of(FORMATS["json_tools"], [bare], many=False).spec
-    assert takes(spec, PLAIN, '<tool_call>{"name": "f", "arguments": {}}</tool_call>')
-    assert not takes(spec, PLAIN, '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>')

@@ -1,0 +1,287 @@
+"""A chat is what the model's chat template makes of it, and nothing of it is lost."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from mlxgen import Chat, OptionError, PromptError, Vocabulary
+from mlxgen.chat.dialect import Dialect, ending_turns
+from mlxgen.chat.template.sandbox import RenderLimits, SandboxedTemplate
+from mlxgen.chat.turn import Turn, plan_turn
+from tests.fakes import byte_level_tokenizer
+
+GIVEN: dict[str, Any] = json.loads((Path(__file__).parent / "telling.json").read_text())
+TEMPLATES: dict[str, str] = GIVEN["templates"]
+BYTE_LEVEL = Vocabulary.of(byte_level_tokenizer())
+HELLO = [{"role": "user", "content": "so sad"}]
+USER = {"role": "user", "content": "ONE"}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {}}}
+
+
+def of_template(template: Any, *, thinks: bool = False) -> Vocabulary:
+    wrapper = byte_level_tokenizer()
+    if thinks:
+        wrapper._tokenizer.add_tokens(["<think>", "</think>"])
+        wrapper = type(wrapper)(wrapper._tokenizer, eos_token_ids=wrapper.eos_token_ids)
+    if isinstance(template, dict):
+        wrapper._tokenizer.chat_template = template
+    else:
+        wrapper.chat_template = template
+    return Vocabulary.of(wrapper)
+
+
+def text_of(chat: Chat, vocabulary: Vocabulary) -> str:
+    return vocabulary.decode(chat.tokens(vocabulary))
+
+
+def test_a_chat_is_what_the_template_makes_of_it() -> None:
+    turn, start = "<|im_start|>user\nso sad<|im_end|>\n", "<|im_start|>assistant\n"
+    assert Chat(HELLO).tokens(BYTE_LEVEL) == BYTE_LEVEL.encode(turn + start)
+    without = Chat(HELLO, add_generation_prompt=False)
+    assert without.tokens(BYTE_LEVEL) == BYTE_LEVEL.encode(turn)
+    begun = [*HELLO, {"role": "assistant", "content": "the"}]
+    ids = Chat(begun, continue_final_message=True).tokens(BYTE_LEVEL)
+    assert ids == BYTE_LEVEL.encode(f"{turn}{start}the")
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ([], "list of chat messages"),
+        (["hi"], "list of chat messages"),
+        ([None], "list of chat messages"),
+        ([{"role": "wizard", "content": "hi"}], "unknown role wizard"),
+        ([*HELLO, {"content": "hi"}], r"messages\[1\].role: expected a role .*, got none"),
+        ([*HELLO, {"role": 5, "content": "hi"}], r"messages\[1\].role: .* got int"),
+        ([*HELLO, {"role": "user", "content": 5}], r"messages\[1\].content: .*, got int"),
+        ([{"role": "user", "content": b"Hi"}], r"messages\[0\]\.content: .* got bytes"),
+        ([*HELLO, {"role": "user", "content": "a\ud83d"}], r"messages\[1\].content: .*surrogate"),
+        ([{"role": "user", "content": [{"\udfff": 1}]}], r"messages\[0\].content: .*surrogate"),
+    ],
+)
+def test_what_is_not_a_chat_is_refused_with_its_place(messages: list[Any], said: str) -> None:
+    with pytest.raises(PromptError, match=said):
+        Chat(messages).tokens(BYTE_LEVEL)
+
+
+def test_a_template_that_is_missing_or_broken_is_an_error_of_the_prompt() -> None:
+    for template, said in ((None, "no chat template"), ("{% for %}", "cannot be read")):
+        wrapper = byte_level_tokenizer()
+        wrapper._tokenizer.chat_template = template
+        with pytest.raises(PromptError, match=said):
+            Chat(HELLO).tokens(Vocabulary.of(wrapper if template else wrapper._tokenizer))
+    with pytest.raises(PromptError, match=r"tools\[0\]: .* got int"):
+        Chat(HELLO, tools=[1]).tokens(BYTE_LEVEL)
+
+
+def test_the_mark_that_ends_a_turn_ends_an_answer_though_the_configuration_forgets_it() -> None:
+    each = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    start = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    end, both = {"<|endoftext|>"}, {"<|endoftext|>", "<|im_end|>"}
+    for template, expected in (
+        (f"{each}<|im_end|>\n{{% endfor %}}{start}", both),
+        (f"{each}\n<|im_end|>\n{{% endfor %}}{start}", both),
+        (f"{each}<|im_end|><|endoftext|>{{% endfor %}}{start}", end),
+        (f"{each}\n{{% endfor %}}{start}", end),
+        ("{{ raise_exception('no') }}", end),
+    ):
+        tokenizer = byte_level_tokenizer()
+        tokenizer._tokenizer.chat_template = template
+        tokenizer.eos_token_ids = {tokenizer.convert_tokens_to_ids("<|endoftext|>")}
+        vocabulary = ending_turns(Vocabulary.of(tokenizer))
+        assert vocabulary.eos == tokenizer.eos_token_ids
+        assert {vocabulary.piece(token).decode() for token in vocabulary.eos} == expected
+
+
+# ---- nothing is lost on its way into the prompt --------------------------------------------------
+
+
+def test_nothing_is_lost_on_its_way_into_the_prompt() -> None:
+    for template, messages, expected in GIVEN["cases"]:
+        vocabulary = of_template(TEMPLATES[template])
+        told = Chat(messages).told(vocabulary)
+        assert vocabulary.decode(told.tokens) == expected, (template, messages)
+        assert told.left_out == ()
+    with pytest.raises(PromptError, match="in turn"):  # what no telling mends
+        Chat([{"role": "nobody", "content": "a"}]).told(of_template(TEMPLATES["in turn"]))
+
+
+def test_a_prompt_that_grows_keeps_its_beginning() -> None:
+    vocabulary = of_template(TEMPLATES["first call"])
+    two = next(messages for name, messages, _ in GIVEN["cases"] if name == "first call")
+    begun = Chat(two).tokens(vocabulary)
+    grown = Chat([*two, {"role": "assistant", "content": "DONE"}, USER]).tokens(vocabulary)
+    assert grown[: len(begun)] == begun
+
+
+def test_what_no_way_can_tell_is_named() -> None:
+    silent = "x{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
+    turns = [USER, {"role": "assistant", "content": "TWO"}, USER]
+    assert Chat(turns).told(of_template(silent)).left_out == ("messages[1].content",)
+    assert Chat([USER], tools=[TOOL]).told(of_template(TEMPLATES["chatml"])).left_out == ("tools",)
+
+
+def test_tools_are_shown_under_the_name_that_the_template_uses() -> None:
+    for name in ("tools", "xml_tools", "functions"):
+        shown = f"{{% for t in {name} %}}{{{{ t | tojson }}}}{{% endfor %}}"
+        vocabulary = of_template(shown + TEMPLATES["chatml"])
+        told = Chat([USER], tools=[TOOL]).told(vocabulary)
+        assert '"name": "look"' in vocabulary.decode(told.tokens) and not told.left_out
+
+
+# ---- variables -----------------------------------------------------------------------------------
+
+PARAMETERS = [
+    *inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters,
+    "messages",
+]
+OTHERS = ["eos_token", "range", "namespace", "raise_exception", "strftime_now", "not a name", ""]
+
+
+def test_arguments_of_transformers_are_not_variables() -> None:
+    names = (*PARAMETERS, *OTHERS[:5])
+    everything = of_template("".join(f"{{{{ {name} }}}}" for name in names) + "x")
+    for name in (*PARAMETERS, *OTHERS):
+        with pytest.raises(OptionError, match=r"^template: .* is not a variable to set"):
+            Chat(HELLO, template={name: 1}).tokens(everything)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "x{{ mood }}",
+        "x{% if mood is not defined %}{% set mood = 'bad' %}{% endif %}{{ mood }}",
+        "x{% set mood = mood | default('bad') %}{{ mood }}",
+        "x{% macro f() %}{{ mood }}{% endmacro %}{{ f() }}",
+        "x{% for a in [1] %}{% set text = mood %}{{ text if mood }}{% endfor %}",
+    ],
+)
+def test_variables_are_found_however_they_are_used(template: str) -> None:
+    vocabulary = of_template(template)
+    assert text_of(Chat(HELLO, template={"mood": "good"}), vocabulary) == "xgood"
+    with pytest.raises(OptionError, match=r"does not use mod; those of this model are mood$"):
+        Chat(HELLO, template={"mod": 1}).tokens(vocabulary)
+
+
+def test_templates_for_tools_have_variables_of_their_own() -> None:
+    vocabulary = of_template({"default": "x{{ a }}", "tool_use": "y{{ b }}"})
+    assert text_of(Chat(HELLO, template={"a": 1}), vocabulary) == "x1"
+    assert text_of(Chat(HELLO, tools=[TOOL], template={"b": 2}), vocabulary) == "y2"
+    with pytest.raises(OptionError, match="those of this model are b"):
+        Chat(HELLO, tools=[TOOL], template={"a": 1}).tokens(vocabulary)
+    with pytest.raises(OptionError, match="does not use mod; there are none"):
+        Chat(HELLO, template={"mod": 1}).tokens(of_template("x"))
+
+
+def test_only_plain_json_is_taken() -> None:
+    vocabulary = of_template("{{ mood | tojson }}")
+    deep: Any = 1
+    for _ in range(100):
+        deep = [deep]
+    wrong = (object(), b"x", {1: 2}, {"a": {1, 2}}, float("nan"), float("inf"), 10**30, "\ud800")
+    for value in (*wrong, print, deep):
+        with pytest.raises(OptionError, match=r"^template: mood"):
+            Chat(HELLO, template={"mood": value}).tokens(vocabulary)
+    value = {"a": [1, 2.5, None, True, "é"], "b": {}}
+    told = text_of(Chat(HELLO, template={"mood": value}), vocabulary)
+    assert told == '{"a": [1, 2.5, null, true, "é"], "b": {}}'
+
+
+# ---- thinking ------------------------------------------------------------------------------------
+
+
+def test_the_switch_for_thinking_is_heard_or_need_not_be() -> None:
+    """Many clients send it to every model."""
+
+    def text(vocabulary: Vocabulary, **template: Any) -> str:
+        return text_of(Chat(HELLO, template=template), vocabulary)
+
+    assert text(of_template("x{{ enable_thinking }}"), enable_thinking=True) == "xTrue"
+    otherwise = of_template("x{{ thinking }}")
+    assert text(otherwise, enable_thinking=True) == "xTrue" == text(otherwise, thinking=True)
+    never, always = of_template("x"), of_template("x", thinks=True)
+    assert text(never, enable_thinking=False) == "x" == text(always, enable_thinking=True)
+    for vocabulary, wish in ((never, True), (always, False)):
+        with pytest.raises(OptionError, match="does not use enable_thinking"):
+            text(vocabulary, enable_thinking=wish)
+
+
+def test_programs_of_mlx_lm_take_the_switch() -> None:
+    seen: list[Any] = []
+
+    def program(messages: list[Any], **options: Any) -> str:
+        seen.append(options.get("enable_thinking"))
+        return "x"
+
+    wrapper = byte_level_tokenizer()
+    wrapper._chat_template = program
+    vocabulary = Vocabulary.of(wrapper)
+    Chat(HELLO, template={"enable_thinking": True}).tokens(vocabulary)
+    assert seen and all(seen)
+    for name in ("messages", "drop_thinking", "context", "tokenize"):
+        with pytest.raises(OptionError):
+            Chat(HELLO, template={name: True}).tokens(vocabulary)
+
+
+@pytest.mark.parametrize("effort", ["none", "other"])
+def test_an_effort_is_told_in_the_nearest_words_of_the_template(effort: str) -> None:
+    for template, given, expected, budget in GIVEN["efforts"]:
+        if (given == "none") != (effort == "none"):
+            continue
+        dialect = Dialect.of(of_template(template + "|{{ messages[0].content }}", thinks=True))
+        wishes = [Turn(chat=Chat([USER]), effort=given)]
+        if given == "none":  # it is one wish, under every name
+            wishes.append(Turn(chat=Chat([USER], template={"enable_thinking": False})))
+        for turn in wishes:
+            assert plan_turn(turn, dialect).thinking_budget == budget, (template, given)
+        told = dialect.vocabulary.decode(plan_turn(wishes[0], dialect).ids)
+        assert told == f"{expected}|ONE", (template, given)
+
+
+# ---- limits --------------------------------------------------------------------------------------
+
+LOOP = "{% for a in messages %}"
+NEVER_ENDING = [
+    LOOP * 5 + "{% endfor %}" * 5,
+    "{% for a in range(90000) %}" * 3 + "{% endfor %}" * 3,
+    LOOP * 3 + "{% for b in messages if false %}{% endfor %}" + "{% endfor %}" * 3,
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "{% for a in [[], []] recursive %}{{ loop(messages[:2]) if loop.depth < 60 }}{% endfor %}",
+    "{% set n = namespace(n=0) %}" + LOOP * 3 + "{% set n.n = n.n + 1 %}" + "{% endfor %}" * 3,
+    LOOP * 3 + "{{ a.content }}" + "{% endfor %}" * 3,
+    "{% set x %}" + LOOP * 3 + "a" + "{% endfor %}" * 3 + "{% endset %}",
+]
+
+
+@pytest.mark.parametrize("template", NEVER_ENDING)
+def test_what_would_not_end_is_stopped(template: str) -> None:
+    many = [{"role": "user", "content": "a" * 90}] * 1000
+    with pytest.raises(PromptError, match="processor time"):
+        Chat(many).tokens(of_template(f"x{template}"), RenderLimits(seconds=0.2))
+
+
+def test_the_values_of_templates_are_what_they_are_without_limits() -> None:
+    template = SandboxedTemplate(
+        "{{ 3 * 4 }}{{ 2 ** 10 }}{{ 'ab' * 3 }}{{ '%s-%d' % ('a', 5) }}{{ [1] * 2 }}{{ 1.5 * 2 }}"
+        "{{ ['a', 'b'] | join('-') }}{{ 'a-b'.replace('-', '+') }}{{ 'x' | center(5) }}"
+        "{{ '{:>4}|{}'.format(1, 'a') }}{{ {'a': 1} | tojson(indent=2) }}{{ [1, 2] | sum }}"
+        "{{ [{'a': 'b'}, {'a': 'c'}] | join(',', attribute='a') }}{{ 'a' ~ 1 ~ none }}"
+        "{{ 'a\nb' | indent(2) }}{{ x | default(1000000000) }}{{ range(3) | list }}"
+    )
+    with_limits = template.render({}, RenderLimits())
+    assert with_limits == template.render({}, None)
+    assert with_limits.startswith("121024abababa-5[1, 1]3.0a-ba+b  x     1|a{")
+
+
+@pytest.mark.parametrize("template", ["", "{{ '' }}", "{# nothing #}"])
+def test_a_chat_of_no_tokens_is_refused(template: str) -> None:
+    vocabulary = of_template(template)
+    for allowed in (False, True):
+        with pytest.raises(PromptError, match="nothing for these messages"):
+            Chat(HELLO, allow_control_tokens=allowed).tokens(vocabulary)

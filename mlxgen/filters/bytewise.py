@@ -18,7 +18,6 @@ from itertools import count
 from ..errors import GrammarError
 from ..tokens import Token, Vocabulary
 from ..tokens.pieces import Pieces
-from .compiled import GrammarEngine
 from .constraint import Constraint
 from .protocol import is_by_bytes
 
@@ -76,9 +75,6 @@ def bound_to_bytes(constraint: Constraint) -> Constraint | None:
     if not all(map(is_by_bytes, constraint.filters)):
         return None
     vocabulary = ByteVocabulary.beside(constraint.vocabulary)
-    whole = GrammarEngine.of(constraint.vocabulary, constraint.vocab_size)
-    if whole.compiles_ahead:
-        GrammarEngine.of(vocabulary, vocabulary.size).compile_ahead()
     strips = constraint.strips_space
     try:
         return Constraint(constraint.filters, vocabulary, vocabulary.size, strips_space=strips)

@@ -13,10 +13,6 @@ token that is certainly allowed. An automaton that is spent is so for all copies
 grammar is compiled anew; that also happens after ``_COPIES``, to avoid this case. The limits
 of the parser are different: a copy that meets one has its own error, and would meet it again.
 
-Compiling may take a second, so an engine that runs many rows in one thread asks for it to be
-done ``ahead``: whoever binds the second row of a grammar then also compiles a spare of it, and
-a row that finds the automaton spent takes the spare, or fails. Then only ``compiled`` compiles.
-
 Invariant: what ``GrammarEngine.compiled`` returns is at its start, without error and not spent.
 """
 
@@ -34,10 +30,10 @@ from weakref import ref
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
-from ..errors import FilterError, GrammarError, PromptError
+from ..errors import GrammarError, PromptError
 from ..recent import Recent
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
-from .protocol import tokens_of, word_count
+from .protocol import Int32Words, tokens_of, word_count
 from .reasons import readable
 
 if TYPE_CHECKING:
@@ -99,7 +95,6 @@ class Compiled:
     first: Sequence[Token]  # a token that may come first, if there is one
     copies: int = 0
     spent: bool = False  # the automaton that its copies share has met its limit
-    spare: Compiled | None = None  # the same grammar with an automaton of its own
 
     def matcher(self) -> LLMatcher:
         """A matcher at the start of the grammar."""
@@ -133,7 +128,6 @@ class GrammarEngine:
         # Or why one cannot be met, as finding that out takes as long as compiling
         self._kept: Recent[str, Compiled | str] = Recent(_KEPT)
         self._executors: Recent[int, LLExecutor] = Recent(1)  # its own default is 80 % of the cores
-        self.compiles_ahead = False
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarEngine:
@@ -146,10 +140,6 @@ class GrammarEngine:
         """The threads for many masks at once."""
         return self._executors.get(threads, lambda: LLExecutor(threads))
 
-    def compile_ahead(self) -> None:
-        """From now on, compile only when something is bound, never for a running row."""
-        self.compiles_ahead = True
-
     def compiled(self, grammar: Grammar) -> Compiled:
         """The grammar, ready for use. GrammarError if it cannot be met."""
         kept = self._kept.get(grammar.text, lambda: self._compile_or_why(grammar))
@@ -159,26 +149,7 @@ class GrammarEngine:
             self._kept.forget(grammar.text)
             kept = self._compile(grammar)
             self._kept.get(grammar.text, lambda: kept)
-        if self.compiles_ahead and kept.copies > 1 and kept.spare is None:
-            kept.spare = self._compile(grammar)
         return kept
-
-    def renewed(self, spent: Compiled) -> Compiled:
-        """The same grammar with another automaton, for a running row.
-
-        FilterError if there is no spare and grammars are compiled ahead only.
-        """
-        grammar = spent.grammar
-        if not self.compiles_ahead:
-            return self.compiled(grammar)
-        if spent.spare is None or spent.spare.spent:
-            raise FilterError(
-                f"{grammar.name}: following it takes too many states; make it simpler"
-            )
-        spare = spent.spare
-        self._kept.forget(grammar.text)
-        self._kept.get(grammar.text, lambda: spare)
-        return spare
 
     def _compile_or_why(self, grammar: Grammar) -> Compiled | str:
         try:
@@ -202,36 +173,25 @@ class GrammarEngine:
         if run:  # a grammar may begin with text that leads to a dead end
             trial.try_consume_tokens(run[:_RUN])
             self._check(trial, grammar)
-        self._walk(trial, grammar)
-        if _COUNTED.search(grammar.text):
-            self._repeat(matcher.deep_copy(), grammar)
+        self._follow(trial, grammar, _WALK, None)
+        letter = self.vocabulary.token_of(b"a")
+        if letter is not None and _COUNTED.search(grammar.text):  # counts within counts grow by it
+            self._follow(matcher.deep_copy(), grammar, _STEADY, letter)
         return Compiled(grammar, matcher, first)
 
-    def _walk(self, matcher: LLMatcher, grammar: Grammar) -> None:
-        """Tries the beginning of a text. GrammarError if the engine cannot follow it."""
+    def _follow(
+        self, matcher: LLMatcher, grammar: Grammar, count: int, token: Token | None
+    ) -> None:
+        """Tries a text of ``count`` tokens, all of them this one or any. GrammarError if the engine
+        cannot follow it."""
         row = np.zeros(self.words, dtype=np.int32)
         draw = random.Random(0)
-        for _ in range(_WALK):
-            matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-            allowed = [token for token in tokens_of(row).tolist() if token not in self._ends]
-            if matcher.is_error() or not allowed:
-                break
-            matcher.try_consume_tokens([draw.choice(allowed)])
-        if matcher.is_error() and not is_dead_end(matcher):
-            raise GrammarError(f"{grammar.name}: {reason_of(matcher)}")
-
-    def _repeat(self, matcher: LLMatcher, grammar: Grammar) -> None:
-        """Tries one letter for as long as it may come: counts within counts grow by it.
-        GrammarError if the engine cannot follow it."""
-        row = np.zeros(self.words, dtype=np.int32)
-        letter = self.vocabulary.token_of(b"a")
-        if letter is None:
-            return
-        for _ in range(_STEADY):
-            if not matcher.try_consume_tokens([letter]):
-                break
+        for _ in range(count):
             matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
             if matcher.is_error():
+                break
+            some = [token] if token is not None else self._ordinary(row)
+            if not some or not matcher.try_consume_tokens([draw.choice(some)]):
                 break
         if matcher.is_error() and not is_dead_end(matcher):
             raise GrammarError(f"{grammar.name}: {reason_of(matcher)}")
@@ -242,9 +202,12 @@ class GrammarEngine:
             row = np.zeros(self.words, dtype=np.int32)
             matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
             if not matcher.is_error():
-                return [int(token) for token in tokens_of(row) if token not in self._ends][:1]
+                return self._ordinary(row)[:1]
         reason = "no text satisfies it" if is_dead_end(matcher) else reason_of(matcher)
         raise GrammarError(f"{grammar.name}: {reason}")
+
+    def _ordinary(self, row: Int32Words) -> list[Token]:
+        return [token for token in tokens_of(row).tolist() if token not in self._ends]
 
 
 def reason_of(matcher: LLMatcher) -> str:

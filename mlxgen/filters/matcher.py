@@ -62,7 +62,7 @@ class GrammarFilter:
     def _rebuild(self, tokens: Sequence[Token]) -> None:
         for _ in range(2):
             if self._compiled.spent:
-                self._compiled = self.engine.renewed(self._compiled)
+                self._compiled = self.engine.compiled(self._compiled.grammar)
             matcher = self._compiled.matcher()
             if self._replayed(matcher, tokens):
                 self._matcher, self._is_stale = matcher, False

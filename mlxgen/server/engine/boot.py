@@ -15,7 +15,6 @@ from typing import NamedTuple, TypeAlias
 from ...arguments import load_model
 from ...engine import Limits, Options, Scheduler
 from ...errors import MlxgenError
-from ...filters.compiled import GrammarEngine
 from ...language_model import LanguageModel
 from ...load import weights_of
 from ...loading.checkpoint import check_adapter
@@ -85,7 +84,6 @@ def booting(
 
 def engine_of(lm: LanguageModel, settings: Settings, slow: SlowCalls | None = None) -> Engine:
     """What other threads use of a loaded model; call this on the thread that runs it."""
-    GrammarEngine.of(lm.vocabulary, lm.vocab_size).compile_ahead()
     model = ServedModel.of(
         lm,
         sampling_choice=settings.sampling_defaults,

@@ -150,7 +150,12 @@ def test_a_dead_end_is_an_error_each_time_and_can_be_rewound() -> None:
 
 
 def test_an_empty_intersection_names_the_filters_and_what_each_allows() -> None:
-    filters = [Regex("a+"), Choice(["b", "c"]), Fixed(None), JsonSchema({"enum": ["x" * 500]})]
+    filters: list[Any] = [
+        Regex("a+"),
+        Choice(["b", "c"]),
+        Fixed(None),
+        JsonSchema({"enum": ["x" * 500]}),
+    ]
     with pytest.raises(DeadEndError) as caught:
         constrained(*filters).mask()
     message = str(caught.value)

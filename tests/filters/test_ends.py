@@ -159,7 +159,7 @@ PERSON: dict[str, Any] = next(
     case["schema"] for case in table("schemas") if '"pair"' in json.dumps(case["schema"])
 )
 REST = ',"kind":12,"pair":{"left":0,"right":[true,true]}}'
-SHORT = [
+SHORT: list[tuple[Specification, str, str]] = [
     (JsonSchema(PERSON), "", '{"name":"   "' + REST),
     (JsonSchema(PERSON), '{"name": "Bob', '"' + REST),
     (JsonSchema(PERSON), '{"name":"Bob","kind":1', "2" + REST.partition("12")[2]),

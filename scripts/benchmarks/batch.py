@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from mlx_lm.generate import BatchGenerator
 from mlx_lm.sample_utils import make_sampler
 
 import mlxgen
@@ -24,8 +23,11 @@ from .kit import (
     at_least,
     compare,
     demo,
+    ours_together,
     prompt_of,
     random_llama,
+    theirs_together,
+    timed,
 )
 
 MIXED = [
@@ -101,51 +103,21 @@ def speed(
     """Seconds in which both sides generate ``tokens`` for each of ``rows`` short prompts."""
     prompts = [prompt_of(8, i) for i in range(rows)]
 
-    def theirs() -> float:
-        samplers = [
-            make_sampler(
-                temp=each["temperature"],
-                top_p=each.get("top_p", 0.0),
-                min_p=each.get("min_p", 0.0),
-                top_k=each.get("top_k", 0),
-            )
-            for each in settings
-        ]
-        chosen = [samplers[i % len(samplers)] for i in range(rows)]
-        return run_theirs(lm.model, prompts, tokens, samplers=chosen)
-
-    return compare(lambda: run_ours(lm, prompts, tokens, settings), theirs, turns)
-
-
-def run_ours(
-    lm: mlxgen.LanguageModel,
-    prompts: Sequence[list[int]],
-    tokens: int,
-    settings: Sequence[dict[str, Any]] = ALIKE,
-) -> float:
-    """Seconds for all rows on our side."""
-    each: Any = [{"seed": i, **settings[i % len(settings)]} for i in range(len(prompts))]
-    limits = mlxgen.Limits(keep_prefixes=False)
-    start = time.perf_counter()
-    with lm.batch(
-        prompts, each=each, limits=limits, max_tokens=tokens, ignore_eos=True, draft="off"
-    ) as chunks:
-        count = sum(1 for _ in chunks)
-    assert count == tokens * len(prompts), count
-    return time.perf_counter() - start
-
-
-def run_theirs(model: Any, prompts: Sequence[list[int]], tokens: int, **options: Any) -> float:
-    """Seconds for all rows on mlx-lm's."""
-    generator = BatchGenerator(model, stop_tokens=None, prefill_step_size=2048)
-    start = time.perf_counter()
-    generator.insert(list(prompts), max_tokens=[tokens] * len(prompts), **options)
-    left = len(prompts)
-    while left:
-        left -= sum(each.finish_reason is not None for each in generator.next_generated())
-    seconds = time.perf_counter() - start
-    generator.close()
-    return seconds
+    samplers = [
+        make_sampler(
+            temp=each["temperature"],
+            top_p=each.get("top_p", 0.0),
+            min_p=each.get("min_p", 0.0),
+            top_k=each.get("top_k", 0),
+        )
+        for each in settings
+    ]
+    chosen = [samplers[i % len(samplers)] for i in range(rows)]
+    return compare(
+        lambda: timed(ours_together(lm, prompts, tokens, settings, draft="off"), rows * tokens),
+        lambda: timed(theirs_together(lm.model, prompts, tokens, samplers=chosen), rows * tokens),
+        turns,
+    )
 
 
 def constrained(

@@ -21,13 +21,11 @@ from typing import Any, NamedTuple
 
 import httpx
 import mlx_lm
-from mlx_lm import stream_generate
-from mlx_lm.generate import BatchGenerator
 
 import mlxgen
 
 from .batch import records
-from .kit import Figure, at_most, prompt_of, tiny
+from .kit import Figure, at_most, ours, ours_together, prompt_of, theirs, theirs_together, tiny
 
 WARM = 12  # tokens of each row before the count begins
 TOKENS = 40  # of each row that are counted
@@ -57,9 +55,9 @@ class Count(NamedTuple):
 
 
 def figures() -> Iterator[Figure]:
-    for name, ours, theirs, aim in cases():
-        found = count(ours)
-        text = f"{found}; mlx-lm {count(theirs)}" if theirs is not None else str(found)
+    for name, case, peer, aim in cases():
+        found = count(case)
+        text = f"{found}; mlx-lm {count(peer)}" if peer is not None else str(found)
         yield at_most(f"{name}: Python calls of mlxgen's a token", found.calls, aim, text)
     before, calls = served()
     what = "a streamed chat with a tool: functions of server/ and chat/ until the engine has it"
@@ -98,13 +96,7 @@ def count(case: Case) -> Count:
 
 def stream(lm: mlxgen.LanguageModel, draft: str = "off") -> Case:
     """One stream."""
-
-    def run() -> Iterator[object]:
-        options: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "max_tokens": 120}
-        with lm.stream(PROMPT, draft=draft, **options) as chunks:
-            yield from chunks
-
-    return Case(1, run)
+    return Case(1, lambda: ours(lm, PROMPT, 120, draft=draft))
 
 
 def batch(
@@ -116,40 +108,24 @@ def batch(
     lengths: Sequence[int] = (8,),
 ) -> Case:
     """A batch of prompts of these lengths in turn; with ``schema``, each is held to one."""
-    prompts = [prompt_of(lengths[i % len(lengths)], i) for i in range(rows)]
-    options: dict[str, Any] = {"temperature": 0, "max_tokens": 120, "draft": draft}
-    options |= {"filters": [records(0, 9)]} if schema else {"ignore_eos": True}
-
-    def run() -> Iterator[object]:
-        with lm.batch(prompts, limits=mlxgen.Limits(max_batch=rows), **options) as chunks:
-            yield from chunks
-
-    return Case(rows, run)
+    held: dict[str, Any] = {"filters": [records(0, 9)], "ignore_eos": False} if schema else {}
+    prompts = prompts_of(rows, lengths)
+    return Case(rows, lambda: ours_together(lm, prompts, 120, draft=draft, **held))
 
 
 def peer_stream(lm: mlxgen.LanguageModel) -> Case:
     """mlx-lm's stream of the same model."""
-
-    def run() -> Iterator[object]:
-        yield from stream_generate(lm.model, lm.tokenizer, PROMPT, max_tokens=120)
-
-    return Case(1, run, THEIRS)
+    return Case(1, lambda: theirs(lm, PROMPT, 120), THEIRS)
 
 
 def peer_batch(lm: mlxgen.LanguageModel, rows: int, lengths: Sequence[int] = (8,)) -> Case:
     """mlx-lm's batch of the same prompts."""
+    prompts = prompts_of(rows, lengths)
+    return Case(rows, lambda: theirs_together(lm.model, prompts, 120), THEIRS)
 
-    def run() -> Iterator[object]:
-        generator = BatchGenerator(lm.model, stop_tokens=None)
-        prompts = [prompt_of(lengths[i % len(lengths)], i) for i in range(rows)]
-        generator.insert(prompts, max_tokens=[120] * rows)
-        try:
-            while found := generator.next_generated():
-                yield from found
-        finally:
-            generator.close()
 
-    return Case(rows, run, THEIRS)
+def prompts_of(rows: int, lengths: Sequence[int]) -> list[list[int]]:
+    return [prompt_of(lengths[i % len(lengths)], i) for i in range(rows)]
 
 
 def cases() -> Iterator[tuple[str, Case, Case | None, int]]:
@@ -164,8 +140,8 @@ def cases() -> Iterator[tuple[str, Case, Case | None, int]]:
         yield f"{rows} rows", batch(lm, rows), peer_batch(lm, rows), aim
     deep = tiny("llama", layers=48)
     yield "48 layers, a stream", stream(deep), peer_stream(deep), 110
-    ours, theirs = batch(deep, 4, lengths=RAGGED), peer_batch(deep, 4, RAGGED)
-    yield "48 layers, 4 rows of different length", ours, theirs, 100
+    both = batch(deep, 4, lengths=RAGGED), peer_batch(deep, 4, RAGGED)
+    yield "48 layers, 4 rows of different length", *both, 100
 
 
 # ---- a server ----------------------------------------------------------------------------------

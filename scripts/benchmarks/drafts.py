@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm import stream_generate
 from mlx_lm.models.cache import KVCache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -41,7 +40,9 @@ from .kit import (
     at_least,
     at_most,
     compare,
+    ours,
     random_llama,
+    theirs,
     timed,
     wrapped,
 )
@@ -288,22 +289,17 @@ def against_plain(load: Workload, turns: int) -> Comparison:
     """Seconds on this machine, and those of mlx-lm's plain decode of as many tokens."""
     lengths = drafted(load).tokens
 
-    def theirs() -> float:
+    def plain() -> float:
         return sum(map(partial(_plain, load.lm), load.jobs, lengths))
 
-    return compare(lambda: sum(drafted(load).seconds), theirs, turns)
+    return compare(lambda: sum(drafted(load).seconds), plain, turns)
 
 
 def _plain(lm: mlxgen.LanguageModel, job: Job, tokens: int, **options: Any) -> float:
     """Seconds of mlx-lm from the first token to the last."""
     if job.text:
         lm.model.recite(job)
-    lm.tokenizer.eos_token_ids = []
-    try:
-        stream = stream_generate(lm.model, lm.tokenizer, job.prompt, max_tokens=tokens, **options)
-        return timed(stream, tokens)
-    finally:
-        lm.tokenizer.eos_token_ids = list(lm.vocabulary.eos)
+    return timed(theirs(lm, job.prompt, tokens, **options), tokens, after=1)
 
 
 def simulated(load: Workload, device: Device, shape: Shape) -> tuple[float, Drafted]:
@@ -325,14 +321,13 @@ def against_mlx_lm(
     """Seconds for the tokens after the first one, both with the draft model, greedy."""
     ids = list(chat.tokens(lm.vocabulary))
 
-    def ours() -> float:
-        options: dict[str, Any] = {"max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-        return timed(lm.stream(ids, draft=draft, num_draft_tokens=3, **options), tokens)
+    def own() -> float:
+        return timed(ours(lm, ids, tokens, draft=draft, num_draft_tokens=3), tokens, after=1)
 
-    def theirs() -> float:
+    def other() -> float:
         return _plain(lm, Job(ids, {}), tokens, draft_model=draft.model, num_draft_tokens=3)
 
-    return compare(ours, theirs, turns)
+    return compare(own, other, turns)
 
 
 def _of_a_real_model(folder: Path, turns: int) -> Iterator[Figure]:

@@ -18,8 +18,11 @@ from http.client import HTTPConnection, HTTPException
 from importlib import resources
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
+from unittest import mock
 
 import httpx
+from mlx_lm import stream_generate
+from mlx_lm.generate import BatchGenerator
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 from rich.table import Table
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -147,14 +150,63 @@ def measure(work: Callable[[], float | None]) -> float:
         gc.enable()
 
 
-def timed(stream: Iterator[object], tokens: int) -> float:
-    """Seconds from the first to the last of ``tokens`` items."""
-    next(stream)
+def timed(stream: Iterator[object], tokens: int, after: int = 0) -> float:
+    """Seconds until there are ``tokens`` items, perhaps from one of the first on."""
+    count = sum(1 for _ in itertools.islice(stream, after))
     start = time.perf_counter()
-    count = 1 + sum(1 for _ in stream)
+    count += sum(1 for _ in stream)
     seconds = time.perf_counter() - start
     assert count == tokens, (count, tokens)
     return seconds
+
+
+# ---- ours and mlx-lm's -------------------------------------------------------------------------
+
+
+def ours(
+    lm: mlxgen.LanguageModel, prompt: Any, tokens: int | None, **options: Any
+) -> Iterator[Any]:
+    """Our stream of a prompt."""
+    options = {"temperature": 0, "ignore_eos": True, "max_tokens": tokens, **options}
+    with lm.stream(prompt, **options) as chunks:
+        yield from chunks
+
+
+def theirs(lm: mlxgen.LanguageModel, prompt: Any, tokens: int, **options: Any) -> Iterator[Any]:
+    """mlx-lm's stream with the same model."""
+    with mock.patch.object(lm.tokenizer, "_eos_token_ids", set()):
+        yield from stream_generate(lm.model, lm.tokenizer, prompt, max_tokens=tokens, **options)
+
+
+def ours_together(
+    lm: mlxgen.LanguageModel,
+    prompts: Sequence[list[int]],
+    tokens: int | None,
+    settings: Sequence[dict[str, Any]] = ({},),
+    **options: Any,
+) -> Iterator[Any]:
+    """Our batch of some prompts, which have the ``settings`` in turn."""
+    each: Any = [settings[i % len(settings)] for i in range(len(prompts))]
+    limits = mlxgen.Limits(max_batch=len(prompts), keep_prefixes=False)
+    options = {"temperature": 0, "ignore_eos": True, "max_tokens": tokens, **options}
+    with lm.batch(prompts, each=each, limits=limits, **options) as chunks:
+        yield from chunks
+
+
+def theirs_together(
+    model: Any, prompts: Sequence[list[int]], tokens: int, **options: Any
+) -> Iterator[Any]:
+    """mlx-lm's batch of the same prompts."""
+    generator = BatchGenerator(model, stop_tokens=None)
+    generator.insert(list(prompts), max_tokens=[tokens] * len(prompts), **options)
+    left = len(prompts)
+    try:
+        while left:
+            for response in generator.next_generated():
+                left -= response.finish_reason is not None
+                yield response
+    finally:
+        generator.close()
 
 
 # ---- models ------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -33,8 +32,7 @@ import mlxgen
 from mlxgen.machines.machines import Machines
 
 from .architectures import configuration, random_model
-from .batch import run_ours, run_theirs
-from .kit import DEMO, Figure, at_least, compare, prompt_of
+from .kit import DEMO, Figure, at_least, compare, ours_together, prompt_of, theirs_together, timed
 
 RANKS = 2
 TOKENS = 40  # of each row in a run
@@ -158,7 +156,7 @@ def our_rank(folder: Path) -> Iterator[dict[str, Any]]:
     for rows, tokens in _asked():
         messages, nbytes = channel.messages, channel.sent_bytes
         prompts = [prompt_of(8, i) for i in range(rows)]
-        seconds = run_ours(lm, prompts, tokens, [{"temperature": 0}])
+        seconds = timed(ours_together(lm, prompts, tokens), rows * tokens)
         told = {"messages": channel.messages - messages, "bytes": channel.sent_bytes - nbytes}
         yield {"seconds": seconds, **told}
 
@@ -170,13 +168,11 @@ def their_rank(folder: Path) -> Iterator[dict[str, Any]]:
     tokenizer.eos_token_ids = []
     for rows, tokens in _asked():
         prompts = [prompt_of(8, i) for i in range(rows)]
-        start = time.perf_counter()
         if rows == 1:
-            stream = stream_generate(model, tokenizer, prompts[0], max_tokens=tokens)
-            assert sum(1 for _ in stream) == tokens
-            yield {"seconds": time.perf_counter() - start}
+            given = stream_generate(model, tokenizer, prompts[0], max_tokens=tokens)
+            yield {"seconds": timed(given, tokens)}
         else:
-            yield {"seconds": run_theirs(model, prompts, tokens)}
+            yield {"seconds": timed(theirs_together(model, prompts, tokens), rows * tokens)}
 
 
 def _asked() -> Iterator[tuple[int, int]]:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
 
 import mlxgen
@@ -32,6 +31,7 @@ from .kit import (
     fake_tokenizer,
     prompt_of,
     random_llama,
+    theirs_together,
 )
 
 VOCABULARY = 2_000
@@ -107,13 +107,8 @@ def first_token(lm: mlxgen.LanguageModel, length: int, turns: int) -> tuple[Comp
         given = prompt()
         start = time.perf_counter()
         cache, rest = theirs.fetch_nearest_cache("model", given)
-        generator = BatchGenerator(lm.model, stop_tokens=None)
-        generator.insert([rest], max_tokens=[1], caches=[cache])
-        while not generator.next_generated():
-            pass
-        seconds = time.perf_counter() - start
-        generator.close()
-        return seconds
+        next(theirs_together(lm.model, [rest], 1, caches=[cache]))
+        return time.perf_counter() - start
 
     return (
         compare(lambda: first(prompt()), cold, turns),
@@ -129,15 +124,10 @@ def kept_bytes(lm: mlxgen.LanguageModel, rows: int, length: int) -> tuple[int, i
     with lm.batch(prompts, max_tokens=24, ignore_eos=True) as chunks:
         for _ in chunks:
             pass
-    generator, lru = BatchGenerator(lm.model, stop_tokens=None), LRUPromptCache(max_size=rows)
-    generator.insert(prompts, max_tokens=[24] * rows)
-    left = rows
-    while left:
-        for response in generator.next_generated():
-            if response.finish_reason is not None:
-                left -= 1
-                lru.insert_cache("model", response.all_tokens, response.prompt_cache)
-    generator.close()
+    lru = LRUPromptCache(max_size=rows)
+    for response in theirs_together(lm.model, prompts, 24):
+        if response.finish_reason is not None:
+            lru.insert_cache("model", response.all_tokens, response.prompt_cache)
     return lm.prefix_cache.nbytes, lru.nbytes
 
 

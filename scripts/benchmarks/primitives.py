@@ -9,26 +9,32 @@ Also counts the bytes of keys and values that a step copies, beside those that i
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypeAlias
 from unittest import mock
 
 import mlx.core as mx
-from mlx_lm import stream_generate
-from mlx_lm.generate import BatchGenerator
 
 import mlxgen
 from mlxgen.engine.kv.layers import arrays_in
-from mlxgen.engine.limits import Limits
-from mlxgen.engine.options import Options
-from mlxgen.engine.scheduling.scheduler import Scheduler
 
-from .kit import TINY, Figure, at_most, prompt_of, tiny
+from .kit import (
+    TINY,
+    Figure,
+    at_most,
+    ours,
+    ours_together,
+    prompt_of,
+    theirs,
+    theirs_together,
+    tiny,
+)
 
 WARM = 12  # steps until all rows run, and the look-ahead with them
 LENGTH = 70  # tokens of the shortest prompt
@@ -49,12 +55,12 @@ def figures() -> Iterator[Figure]:
             cases["single, a draft model"] = DRAFTED
         for what, case in cases.items():
             if what not in RAGGED:
-                ours, theirs = counts(lm, case)
-                more = 4 if what in ALONE else 0.1 * theirs.primitives
-                text = f"{ours.primitives} and {ours.kernels} kernels; mlx-lm {theirs.primitives}"
-                text += f" and {theirs.kernels}"
-                most = int(theirs.primitives + more)
-                yield at_most(f"{name}, {what}: primitives", ours.primitives, most, text)
+                own, other = counts(lm, case)
+                more = 4 if what in ALONE else 0.1 * other.primitives
+                text = f"{own.primitives} and {own.kernels} kernels; mlx-lm {other.primitives}"
+                text += f" and {other.kernels}"
+                most = int(other.primitives + more)
+                yield at_most(f"{name}, {what}: primitives", own.primitives, most, text)
             share, peer = (share_copied(lm, side) for side in case[:2])
             found = f"{100 * share:.0f} %, mlx-lm's {100 * peer:.0f} %"
             what = f"{name}, {what}: KV copied, of that read"
@@ -62,7 +68,7 @@ def figures() -> Iterator[Figure]:
     lm, rows, length = tiny("llama"), 4, 2_900
     layer = rows * length * 2 * 4 * 64  # keys and values of 64 numbers of 4 bytes
     share, peer = (
-        memory_beyond(lm, made, rows, length) / layer for made in (ours_together, theirs_together)
+        memory_beyond(lm, made, rows, length) / layer for made in (many_of_ours, many_of_theirs)
     )
     what = "llama, 4 rows of 2,900 tokens: memory of steps beyond what is held, over a layer's KV"
     yield at_most(what, share, 0.25, f"{share:.2f}, mlx-lm's {peer:.2f}")
@@ -201,64 +207,52 @@ def kernels_of_a_gpu() -> Iterator[list[mx.array]]:
 
 # ---- steps -------------------------------------------------------------------------------------
 
-Steps: TypeAlias = Iterator[Callable[[], object]]
+Steps: TypeAlias = AbstractContextManager[Callable[[], object]]
 ANY = mlxgen.Regex("(.|\n)*")
 FORCED = mlxgen.Regex("([0-9]abcdefgh)*")
+MOST = 10_000  # tokens, which nobody waits for
 
 
 @contextmanager
+def steps_of(tokens: Iterator[object], rows: int = 1) -> Iterator[Callable[[], object]]:
+    """The next token of each row, after the first ones."""
+
+    def step() -> None:
+        for _ in range(rows):
+            next(tokens)
+
+    with contextlib.closing(tokens):  # type: ignore[type-var]
+        for _ in range(WARM):
+            step()
+        yield step
+
+
 def ours_alone(lm: mlxgen.LanguageModel, **options: Any) -> Steps:
-    """The next token of one sequence."""
-    given = {"max_tokens": None, "temperature": 0, "ignore_eos": True, **options}
-    with closing(lm.stream(prompt_of(LENGTH, 0), **given)) as stream:
-        yield from _warm(iter(stream).__next__)
+    return steps_of(ours(lm, prompt_of(LENGTH, 0), MOST, **options))
 
 
-@contextmanager
 def theirs_alone(lm: mlxgen.LanguageModel, **options: Any) -> Steps:
-    """The same with ``stream_generate``."""
-    prompt = prompt_of(LENGTH, 0)
-    with mock.patch.object(lm.tokenizer, "_eos_token_ids", set()):
-        stream = stream_generate(lm.model, lm.tokenizer, prompt, max_tokens=10_000, **options)
-        yield from _warm(stream.__next__)
+    return steps_of(theirs(lm, prompt_of(LENGTH, 0), MOST, **options))
 
 
-@contextmanager
-def ours_together(
+def many_of_ours(
     lm: mlxgen.LanguageModel, rows: int, *each: dict[str, Any], length: int = LENGTH
 ) -> Steps:
-    """The next token of each row; prompts differ in length, and rows have the options by turns."""
-    scheduler = Scheduler(lm.runtime, Limits(keep_prefixes=False))
-    plain = {"max_tokens": None, "temperature": 0, "ignore_eos": True}
-    for i in range(rows):
-        given = Options.of({**plain, **(each[i % len(each)] if each else {})})
-        scheduler.submit(lm.runtime.prepare(prompt_of(length + 3 * i, i), given))
-    while scheduler.stats().running < rows:
-        scheduler.step()
-    yield from _warm(scheduler.step)
-    scheduler.close()
+    """Prompts differ in length, and rows have the options by turns."""
+    return steps_of(ours_together(lm, _prompts(rows, length), MOST, each or ({},)), rows)
 
 
-@contextmanager
-def theirs_together(lm: mlxgen.LanguageModel, rows: int, *, length: int = LENGTH) -> Steps:
-    """The same with ``BatchGenerator``."""
-    generator = BatchGenerator(lm.model, stop_tokens=None)
-    prompts = [prompt_of(length + 3 * i, i) for i in range(rows)]
-    generator.insert(prompts, max_tokens=[10_000] * rows)
-    yield from _warm(generator.next_generated)
-    assert len(generator.next_generated()) == rows
-    generator.close()
+def many_of_theirs(lm: mlxgen.LanguageModel, rows: int, *, length: int = LENGTH) -> Steps:
+    return steps_of(theirs_together(lm.model, _prompts(rows, length), MOST), rows)
 
 
-def _warm(step: Callable[[], object]) -> Steps:
-    for _ in range(WARM):
-        step()
-    yield step
+def _prompts(rows: int, length: int) -> list[list[int]]:
+    return [prompt_of(length + 3 * i, i) for i in range(rows)]
 
 
 # ---- cases -------------------------------------------------------------------------------------
 
-Made: TypeAlias = Callable[[mlxgen.LanguageModel], AbstractContextManager[Callable[[], object]]]
+Made: TypeAlias = Callable[[mlxgen.LanguageModel], Steps]
 NGRAM = {"draft": "ngram", "num_draft_tokens": 3}
 
 
@@ -271,7 +265,7 @@ class Case(NamedTuple):
 
 
 def _rows(count: int, *each: dict[str, Any]) -> Case:
-    return Case(lambda lm: ours_together(lm, count, *each), lambda lm: theirs_together(lm, count))
+    return Case(lambda lm: many_of_ours(lm, count, *each), lambda lm: many_of_theirs(lm, count))
 
 
 ALONE = {

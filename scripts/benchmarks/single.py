@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_reduce
-from mlx_lm import stream_generate
 from mlx_lm.models import llama
 from mlx_lm.sample_utils import make_sampler
 
@@ -25,7 +23,9 @@ from .kit import (
     demo,
     fake_tokenizer,
     measure,
+    ours,
     random_llama,
+    theirs,
     timed,
 )
 
@@ -73,32 +73,13 @@ def streams(
     Not from the first token, which is out before anything else is submitted on our side: that would
     count against it.
     """
-
-    def ours() -> float:
-        start = time.perf_counter()
-        stream = lm.stream(
-            PROMPT, max_tokens=tokens, temperature=temperature, top_p=top_p, ignore_eos=True, seed=1
-        )
-        return until_end(stream, start)
-
-    def theirs() -> float:
-        lm.tokenizer.eos_token_ids = []
-        sampler = make_sampler(temp=temperature, top_p=top_p if top_p < 1 else 0.0)
-        try:
-            start = time.perf_counter()
-            stream = stream_generate(
-                lm.model, lm.tokenizer, PROMPT, max_tokens=tokens, sampler=sampler
-            )
-            return until_end(stream, start)
-        finally:
-            lm.tokenizer.eos_token_ids = list(lm.vocabulary.eos)
-
-    def until_end(stream: Iterable[object], start: float) -> float:
-        count = sum(1 for _ in stream)
-        assert count == tokens, (count, tokens)
-        return time.perf_counter() - start
-
-    return compare(ours, theirs, turns)
+    sampler = make_sampler(temp=temperature, top_p=top_p if top_p < 1 else 0.0)
+    settings = {"temperature": temperature, "top_p": top_p, "seed": 1}
+    return compare(
+        lambda: timed(ours(lm, PROMPT, tokens, **settings), tokens),
+        lambda: timed(theirs(lm, PROMPT, tokens, sampler=sampler), tokens),
+        turns,
+    )
 
 
 def share_of_bandwidth(bits: int | None, tokens: int, turns: int) -> float:
@@ -113,7 +94,7 @@ def share_of_bandwidth(bits: int | None, tokens: int, turns: int) -> float:
     mx.eval(source)
 
     def generate() -> float:
-        return timed(iter(lm.stream(PROMPT, max_tokens=tokens, ignore_eos=True)), tokens)
+        return timed(ours(lm, PROMPT, tokens), tokens, after=1)
 
     def copy() -> None:
         mx.eval(mx.bitwise_invert(source))

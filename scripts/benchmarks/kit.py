@@ -271,21 +271,12 @@ def fake_tokenizer(size: int) -> TokenizerWrapper:
     others = iter(range(256, 512))
     names = [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
     tokens = {names[byte]: byte for byte in range(256)}
-
-    def add(text: str) -> None:
-        if len(tokens) < size - 1:
-            tokens.setdefault("".join(names[byte] for byte in text.encode()), len(tokens))
-
-    for text in (*_SIGNS, *map(str, range(1000))):
-        add(text)
-    chance = random.Random(0)
-    for length in itertools.count(1):
-        for _ in range(min(20_000, len(_SYLLABLES) ** length)):
-            word = "".join(chance.choices(_SYLLABLES, k=length))
-            for form in (word, " " + word, word.capitalize()):
-                add(form)
-        if len(tokens) >= size - 1:
+    made = (parts for n in itertools.count(1) for parts in itertools.product(_SYLLABLES, repeat=n))
+    words = (form for word in map("".join, made) for form in (word, " " + word, word.capitalize()))
+    for text in itertools.chain(_SIGNS, map(str, range(1000)), words):
+        if len(tokens) == size - 1:
             break
+        tokens.setdefault("".join(names[byte] for byte in text.encode()), len(tokens))
     tokenizer = Tokenizer(models.BPE(vocab=tokens, merges=[], ignore_merges=True))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()

@@ -187,11 +187,7 @@ class Answer:
         self.pending = list(then)
         self._known = dict(enumerate(self.chunks)) if then else {}
         self.chunks = _trimmed(chunks, kept, self._given)
-        self._reader, self.events = AnswerReader(self.reading), []
-        for chunk in self.chunks:
-            self._read(chunk)
-        if self.finish_reason is None:
-            self.events += self._reader.cancel(self.usage)
+        self.events = [each for _, events in self.readings(self.chunks) for each in events]
 
     def readings(
         self, chunks: Sequence[Chunk]

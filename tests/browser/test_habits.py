@@ -70,12 +70,9 @@ def test_try_again_is_wholly_new_and_from_here_keeps_what_was_chosen(chat: Chat)
     chat.token(3).click()
     chat.type_instead(" from")
     chat.other_version()
-    body = chat.asking(lambda: chat.press("From here"))
-    sent = body
-    assert len(sent["prefix_tokens"]) == 4
+    assert len(chat.asking(lambda: chat.press("From here"))["prefix_tokens"]) == 4
     chat.wait_done()
-    body = chat.asking(lambda: chat.press("Try again"))
-    assert "prefix_tokens" not in body
+    assert "prefix_tokens" not in chat.asking(lambda: chat.press("Try again"))
     chat.wait_done()
 
 

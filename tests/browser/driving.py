@@ -130,6 +130,14 @@ class Chat:
         """Answers have to be a person's record, and are the likeliest ones."""
         self.set(GREEDY | {"The answer must be": "schema", "JSON schema": json.dumps(PERSON)})
 
+    def extract(self, *, tokens: bool = False) -> str:
+        """The record of a person under its schema; ``tokens``: show these."""
+        self.hold_to_schema()
+        record = self.ask(RECORD)
+        if tokens:
+            self.show_tokens()
+        return record
+
     def press(self, name: str) -> None:
         self.page.get_by_role("button", name=name, exact=True).last.click()
 
@@ -137,8 +145,10 @@ class Chat:
         self.page.get_by_label("Message", exact=True).fill(text)
         self.page.keyboard.press("Enter")
 
-    def ask(self, text: str) -> str:
-        """Say something, and wait for the whole answer."""
+    def ask(self, text: str, settings: Mapping[str, str] | None = None) -> str:
+        """Say something, perhaps with other settings, and wait for the whole answer."""
+        if settings is not None:
+            self.set(settings)
         before = self.answers.count()
         self.say(text)
         self.answers.nth(before).wait_for()

@@ -81,8 +81,7 @@ def test_settings_open_and_close_by_keys_and_give_the_focus_back(chat: Chat) -> 
 
 def test_answers_are_told_to_screen_readers_sentence_by_sentence(chat: Chat) -> None:
     told = chat.page.locator("#announcer[aria-live=polite] p")
-    chat.set(GREEDY)
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY)
     fact = ["Answering.", "The capital of France is Paris.", "End of the answer."]
     assert told.all_text_contents() == fact
 
@@ -90,8 +89,7 @@ def test_answers_are_told_to_screen_readers_sentence_by_sentence(chat: Chat) -> 
 def test_a_phone_has_room_for_everything(browser: Browser, server: Running) -> None:
     size = {"width": 320, "height": 640}
     with Chat.opened(browser, server.url, viewport=size, has_touch=True) as chat:
-        chat.set(GREEDY)
-        chat.ask(FACT)
+        chat.ask(FACT, GREEDY)
         chat.show_tokens()
         chat.token(9).tap()
         box = box_of(chat.panel)
@@ -142,8 +140,7 @@ def test_light_and_dark_follow_the_system_or_a_choice_that_is_kept(chat: Chat) -
 @pytest.mark.slow
 def test_what_looks_like_html_is_text_wherever_it_is_shown(chat: Chat) -> None:
     chat.page.on("dialog", lambda dialog: chat.wrong.append(dialog.message))
-    chat.set(GREEDY)
-    assert chat.ask(f"Repeat this: {HTML}") == HTML
+    assert chat.ask(f"Repeat this: {HTML}", GREEDY) == HTML
     chat.show_tokens()
     assert chat.answer == f"{HTML}<|im_end|>"
     chat.token(0).click()

@@ -115,8 +115,7 @@ def test_images_are_shown_and_sent_where_the_model_takes_them(chat: Chat) -> Non
 
 def test_drafts_survive_a_reload_in_the_conversation_that_they_are_for(chat: Chat) -> None:
     message = chat.page.get_by_label("Message", exact=True)
-    chat.set(GREEDY)
-    chat.ask("What is 3 + 4?")
+    chat.ask("What is 3 + 4?", GREEDY)
     message.fill("to be continued")
     hand(chat, "drop", ("notes.txt", "text/plain", b"a note"))
     chat.page.locator(".tray .name").wait_for()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ..server.running import Running
-from .driving import FACT, RECORD, Chat
+from .driving import FACT, Chat
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -67,8 +67,7 @@ def test_no_view_violates_a_rule(audited: Chat, scheme: Any, size: Any) -> None:
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size(size)
     assert violations(audited, "first") == []
-    audited.hold_to_schema()
-    audited.ask(RECORD)
+    audited.extract()
     assert violations(audited, "record") == []
     audited.show_tokens()
     audited.token(4).click()

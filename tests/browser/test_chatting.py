@@ -47,18 +47,14 @@ def test_stopping_keeps_what_arrived_frees_the_row_and_can_be_gone_on_from(
 
 @pytest.mark.slow
 def test_system_prompt_stop_strings_and_most_tokens_hold(chat: Chat) -> None:
-    chat.set(GREEDY | {"System prompt": "Answer with one word."})
-    assert chat.ask(FACT) == "Paris"
-    chat.set({"System prompt": "", "Stop strings": "Fran\n!"})
-    assert chat.ask(FACT) == "The capital of"
-    chat.set({"Stop strings": "", "Maximum tokens": "3"})
-    assert chat.ask(FACT) == "The capital of"
+    assert chat.ask(FACT, GREEDY | {"System prompt": "Answer with one word."}) == "Paris"
+    assert chat.ask(FACT, {"System prompt": "", "Stop strings": "Fran\n!"}) == "The capital of"
+    assert chat.ask(FACT, {"Stop strings": "", "Maximum tokens": "3"}) == "The capital of"
     assert "cut off at the token limit" in chat.answers.last.inner_text()
 
 
 def test_thoughts_are_folded_away(chat: Chat) -> None:
-    chat.set({"Temperature": "0", "Thinking": "on"})
-    assert chat.ask("What is 34 + 28?") == "34 + 28 = 62."
+    assert chat.ask("What is 34 + 28?", {"Temperature": "0", "Thinking": "on"}) == "34 + 28 = 62."
     folded = chat.answers.last.locator(".reasoning > div")
     assert folded.is_hidden()
     chat.answers.last.get_by_text("Thoughts").click()
@@ -77,8 +73,7 @@ def test_a_call_of_a_tool_is_shown_and_its_result_goes_back(chat: Chat) -> None:
 
 
 def test_an_edited_message_is_another_version_with_what_followed_it(chat: Chat) -> None:
-    chat.set(GREEDY)
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY)
     chat.ask("What is 3 + 4?")
     chat.page.get_by_role("button", name="Edit").first.click()
     chat.page.get_by_label("Edited message").fill("What is the capital of Italy?")

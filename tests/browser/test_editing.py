@@ -7,7 +7,7 @@ import json
 import jsonschema
 import pytest
 
-from .driving import FACT, GREEDY, PERSON, RECORD, Chat, event
+from .driving import FACT, GREEDY, PERSON, Chat, event
 
 pytestmark = pytest.mark.slow
 
@@ -18,8 +18,7 @@ def edit(chat: Chat, text: str) -> None:
 
 
 def test_an_edited_answer_goes_on_under_its_schema_with_the_tokens_that_stay(chat: Chat) -> None:
-    chat.hold_to_schema()
-    first = chat.ask(RECORD)
+    first = chat.extract()
     edit(chat, first.split("Maria", maxsplit=1)[0] + 'Elena", "age": 5')
     body = chat.asking(lambda: chat.press("Go on from here"))
     chat.other_version()
@@ -37,8 +36,7 @@ def test_an_edited_answer_goes_on_under_its_schema_with_the_tokens_that_stay(cha
 
 
 def test_an_edit_that_the_schema_does_not_allow_is_refused_and_may_be_saved(chat: Chat) -> None:
-    chat.hold_to_schema()
-    chat.ask(RECORD)
+    chat.extract()
     edit(chat, '{"name": "Maria", "years": 34}')
     chat.press("Go on from here")
     sentence = 'The JSON schema does not allow “years": 34}” here.'
@@ -55,8 +53,7 @@ def test_an_edit_that_the_schema_does_not_allow_is_refused_and_may_be_saved(chat
 
 
 def test_thoughts_before_an_edit_stay(chat: Chat) -> None:
-    chat.set({"Temperature": "0", "Thinking": "on"})
-    chat.ask("What is 34 + 28?")
+    chat.ask("What is 34 + 28?", {"Temperature": "0", "Thinking": "on"})
     edit(chat, "34 + 28 = 6")
     chat.press("Go on from here")
     chat.other_version()
@@ -66,14 +63,12 @@ def test_thoughts_before_an_edit_stay(chat: Chat) -> None:
 
 
 def test_an_answer_that_ended_by_itself_can_be_continued(chat: Chat) -> None:
-    chat.set(GREEDY)
-    before = chat.ask(FACT)
+    before = chat.ask(FACT, GREEDY)
     body = chat.asking(lambda: chat.press("Continue"))
     chat.wait_done()
     assert body["min_tokens"] == len(body["prefix_tokens"]) + 1
     chat.until(lambda: chat.answer.startswith(before) and len(chat.answer) > len(before))
-    chat.set({"Stop strings": "Fran"})
-    chat.ask(FACT)
+    chat.ask(FACT, {"Stop strings": "Fran"})
     assert chat.answer == "The capital of"
     body = chat.asking(lambda: chat.press("Continue"))
     chat.until(lambda: chat.answer == "The capital of France is Paris.")
@@ -84,15 +79,13 @@ def test_an_answer_that_ended_by_itself_can_be_continued(chat: Chat) -> None:
         "The answer must be": "regex",
         "Regular expression": r"The capital of \w+ is Paris\.",
     }
-    chat.set(form)
-    chat.ask(FACT)
+    chat.ask(FACT, form)
     chat.press("Continue")
     chat.page.get_by_text("The regular expression lets nothing follow.").wait_for()
 
 
 def test_an_answer_is_drawn_anew_from_the_cursor(chat: Chat) -> None:
-    chat.set(GREEDY | {"Seed": "5"})
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY | {"Seed": "5"})
     chat.set({"Temperature": "2"})
     edit(chat, "The capital of")
     body = chat.asking(lambda: chat.press("Generate again from the cursor"))
@@ -109,8 +102,7 @@ def test_an_answer_is_drawn_anew_from_the_cursor(chat: Chat) -> None:
 
 
 def test_what_was_deleted_can_be_put_back(chat: Chat) -> None:
-    chat.set(GREEDY)
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY)
     chat.ask("What is 3 + 4?")
     chat.page.get_by_role("button", name="Delete", exact=True).nth(1).click()
     chat.until(lambda: chat.answers.count() == 0)

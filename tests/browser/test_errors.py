@@ -18,8 +18,7 @@ KEY = "open-sesame"
 
 @pytest.mark.slow
 def test_a_setting_that_the_server_refuses_is_said_and_led_to(chat: Chat) -> None:
-    chat.set({"Temperature": "0", "The answer must be": "regex", "Regular expression": "("})
-    chat.ask(FACT)
+    chat.ask(FACT, {"Temperature": "0", "The answer must be": "regex", "Regular expression": "("})
     problem = chat.answers.last.get_by_role("alert").inner_text()
     assert problem.startswith("The server refused this: regex: ")
     assert "interrupted" not in chat.answers.last.inner_text()  # it never began
@@ -48,8 +47,7 @@ def test_a_number_out_of_range_is_said_before_anything_is_sent(chat: Chat) -> No
 
 
 def test_an_edited_message_that_the_settings_do_not_allow_is_not_lost(chat: Chat) -> None:
-    chat.set(GREEDY)
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY)
     chat.set({"Temperature": "-3"})
     chat.page.get_by_role("button", name="Edit").first.click()
     box = chat.page.get_by_label("Edited message")
@@ -114,8 +112,7 @@ def test_an_api_key_is_asked_for_and_kept_for_the_tab(browser: Browser) -> None:
         dialog.get_by_label("API key").fill(KEY)
         chat.page.keyboard.press("Enter")
         chat.page.locator("#model", has_text="demo").wait_for()
-        chat.set(GREEDY)
-        assert chat.ask(FACT) == "The capital of France is Paris."
+        assert chat.ask(FACT, GREEDY) == "The capital of France is Paris."
         kept = "JSON.stringify([{...localStorage}, document.cookie])"
         assert KEY not in chat.page.evaluate(kept) + chat.page.content()
         chat.reload()

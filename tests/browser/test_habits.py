@@ -53,8 +53,7 @@ def test_what_is_in_force_is_what_the_server_really_did(chat: Chat) -> None:
 
 
 def test_an_answer_that_comes_out_the_same_is_not_another_version(chat: Chat) -> None:
-    chat.set(GREEDY)
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY)
     chat.press("Try again")
     chat.page.get_by_text("It came out the same, so there is no other version.").wait_for()
     assert chat.answers.count() == 1 and chat.answer == PARIS
@@ -63,8 +62,7 @@ def test_an_answer_that_comes_out_the_same_is_not_another_version(chat: Chat) ->
 
 
 def test_try_again_is_wholly_new_and_from_here_keeps_what_was_chosen(chat: Chat) -> None:
-    chat.set(GREEDY)
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY)
     assert chat.page.get_by_role("button", name="From here").count() == 0
     chat.show_tokens()
     chat.token(3).click()
@@ -77,14 +75,12 @@ def test_try_again_is_wholly_new_and_from_here_keeps_what_was_chosen(chat: Chat)
 
 
 def test_each_conversation_has_an_address_and_back_and_forward_work(chat: Chat) -> None:
-    chat.set(GREEDY)
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY)
     first = chat.page.url
     assert re.search(r"#/c/[0-9a-f]+$", first)
     chat.press("New conversation")
     chat.page.locator("#welcome").wait_for()
-    chat.set(GREEDY)
-    chat.ask(HOT)
+    chat.ask(HOT, GREEDY)
     second = chat.page.url
     assert second != first
     chat.page.go_back()
@@ -101,8 +97,7 @@ def test_each_conversation_has_an_address_and_back_and_forward_work(chat: Chat) 
 
 def test_keys_do_what_they_do_elsewhere_and_are_listed(chat: Chat) -> None:
     keys = chat.page.keyboard
-    chat.set(GREEDY)
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY)
     keys.press("Control+Shift+O")
     chat.page.locator("#welcome").wait_for()
     assert chat.page.evaluate("document.activeElement.id") == "message"
@@ -125,8 +120,7 @@ def test_keys_do_what_they_do_elsewhere_and_are_listed(chat: Chat) -> None:
 
 
 def test_enter_sends_in_both_boxes(chat: Chat) -> None:
-    chat.set(GREEDY)
-    chat.ask("What is the capital of Spain?")
+    chat.ask("What is the capital of Spain?", GREEDY)
     chat.page.get_by_label("Message", exact=True).press("ArrowUp")
     box = chat.page.get_by_label("Edited message")
     box.press("Shift+Enter")
@@ -139,8 +133,7 @@ def test_enter_sends_in_both_boxes(chat: Chat) -> None:
 @pytest.mark.slow
 def test_a_full_context_goes_on_without_the_oldest_exchanges(chat: Chat) -> None:
     error = {"message": "too long", "code": "context_length_exceeded", "param": "messages"}
-    chat.set(GREEDY)
-    chat.ask(HOT)
+    chat.ask(HOT, GREEDY)
     chat.ask("What is 3 + 4?")
     refuse = {"status": 400, "json": {"error": error}}
     chat.page.route("**/v1/chat/completions", lambda route: route.fulfill(**refuse), times=1)

@@ -25,11 +25,9 @@ def titles(chat: Chat) -> list[str]:
 
 
 def two_conversations(chat: Chat) -> None:
-    chat.set(GREEDY)
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY)
     chat.press("New conversation")
-    chat.set(GREEDY)
-    chat.ask(HOT)
+    chat.ask(HOT, GREEDY)
 
 
 def test_a_conversation_is_renamed_in_place_by_enter_and_not_by_escape(chat: Chat) -> None:

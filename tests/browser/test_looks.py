@@ -31,8 +31,7 @@ def test_messages_and_composer_share_a_column_and_bubbles_are_as_wide_as_their_t
 ) -> None:
     column = edges(chat.page.locator("#composer .box"))
     assert edges(chat.page.locator("#welcome")) == column
-    chat.set(GREEDY | {"Maximum tokens": "5"})
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY | {"Maximum tokens": "5"})
     chat.ask(LONG)
     assert edges(chat.answers.last) == column
     chat.press("Tokens")
@@ -59,8 +58,7 @@ def test_a_first_start_has_one_conversation_and_keeps_nothing_before_something_i
     assert new.get_attribute("aria-current") == "page"
     chat.press("New conversation")
     assert (listed.count(), chat.stored) == (0, [])
-    chat.set(GREEDY)
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY)
     assert listed.count() == 1 and new.get_attribute("aria-current") is None
     assert chat.page.locator("#conversations .when").inner_text() == "now"
 
@@ -135,8 +133,7 @@ RINGLESS = """() => [...document.querySelectorAll(
 
 
 def test_whatever_has_the_focus_shows_it_and_nothing_moves_for_whom_it_disturbs(chat: Chat) -> None:
-    chat.set(GREEDY)
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY)
     chat.show_tokens()
     chat.press("Settings")
     assert chat.page.evaluate(RINGLESS) == []

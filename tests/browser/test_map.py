@@ -21,8 +21,7 @@ def ends(chat: Chat) -> int:
 
 def sampled(chat: Chat) -> None:
     """A message with some short answers, in the map, whose message is selected."""
-    chat.set(SHORT)
-    chat.ask(STORY)
+    chat.ask(STORY, SHORT)
     chat.press("Map")
     chat.page.locator(".map-node.message").click()
     chat.press("Sample")
@@ -158,8 +157,7 @@ def test_what_a_search_found_leaves_the_list_when_it_is_pruned(chat: Chat) -> No
 
 
 def test_ways_are_sampled_from_a_token_of_the_token_view(chat: Chat) -> None:
-    chat.set(SHORT)
-    chat.ask(STORY)
+    chat.ask(STORY, SHORT)
     chat.show_tokens()
     chat.token(3).click()
     body = chat.asking(lambda: chat.press("Sample ways from here"))
@@ -171,8 +169,7 @@ def test_ways_are_sampled_from_a_token_of_the_token_view(chat: Chat) -> None:
 
 def test_a_search_keeps_the_most_likely_under_the_constraint(chat: Chat) -> None:
     form = r"(Once|One|There)[a-z ]{3,40}"
-    chat.set(SHORT | {"The answer must be": "regex", "Regular expression": form})
-    chat.ask(STORY)
+    chat.ask(STORY, SHORT | {"The answer must be": "regex", "Regular expression": form})
     chat.press("Map")
     chat.page.locator(".map-node.message").focus()
     chat.press("Search …")

@@ -54,8 +54,7 @@ def test_what_is_typed_is_counted_before_it_is_sent(chat: Chat) -> None:
 def test_the_engine_panel_asks_only_while_it_is_open(chat: Chat) -> None:
     asked: list[str] = []
     chat.page.on("request", lambda request: asked.append(request.url))
-    chat.set(GREEDY)
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY)
     assert not any(url.endswith("/metrics") for url in asked)
     chat.press("Engine")
     panel = chat.page.get_by_role("dialog", name="Engine")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ..server.running import Running
-from .driving import FACT, RECORD, Chat
+from .driving import FACT, Chat
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -30,8 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 def _branch(chat: Chat) -> None:
     """A story, and another one from one of its less likely tokens."""
-    chat.set({"Temperature": "0.9", "Thinking": "off", "Seed": "5"})
-    chat.ask(STORY)
+    chat.ask(STORY, {"Temperature": "0.9", "Thinking": "off", "Seed": "5"})
     chat.show_tokens()
     chat.answers.last.locator(".level-9").first.click()
     chat.panel.locator(".alternative:enabled").first.click()
@@ -39,13 +38,10 @@ def _branch(chat: Chat) -> None:
 
 
 def _chat(chat: Chat) -> None:
-    chat.hold_to_schema()
-    chat.ask(RECORD)
+    chat.extract()
     chat.press("New conversation")
-    chat.set({"Temperature": "0", "Thinking": "off"})
-    chat.ask(FACT)
-    chat.set({"Thinking": "on"})
-    chat.ask("What is 34 + 28?")
+    chat.ask(FACT, {"Temperature": "0", "Thinking": "off"})
+    chat.ask("What is 34 + 28?", {"Thinking": "on"})
     chat.answers.last.get_by_text("Thoughts").click()
     chat.page.get_by_role("button", name="Try again").last.scroll_into_view_if_needed()
 

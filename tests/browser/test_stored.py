@@ -54,8 +54,7 @@ def spoil(chat: Chat, good: dict[str, Any]) -> None:
 
 
 def test_what_is_malformed_is_set_aside_said_and_can_be_deleted(chat: Chat) -> None:
-    chat.set(GREEDY)
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY)
     (good,) = chat.stored
     spoil(chat, good)
     chat.reload()
@@ -76,8 +75,7 @@ def test_what_is_malformed_is_set_aside_said_and_can_be_deleted(chat: Chat) -> N
 
 
 def test_a_later_message_does_not_take_away_one_that_nobody_has_read(chat: Chat) -> None:
-    chat.set(GREEDY)
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY)
     spoil(chat, chat.stored[0])
     chat.reload()
     told = chat.page.locator("#problem")
@@ -94,8 +92,7 @@ def test_a_later_message_does_not_take_away_one_that_nobody_has_read(chat: Chat)
 def test_a_full_store_is_said_and_the_answer_is_still_there(chat: Chat) -> None:
     full = "{ throw new DOMException('no room', 'QuotaExceededError') }"
     chat.page.evaluate(f"IDBObjectStore.prototype.put = () => {full}; null")
-    chat.set(GREEDY)
-    assert chat.ask(FACT) == PARIS
+    assert chat.ask(FACT, GREEDY) == PARIS
     chat.page.locator("#problem").get_by_text("This browser has no room left").wait_for()
     assert chat.answer == PARIS
 
@@ -123,8 +120,7 @@ def test_what_has_arrived_of_an_answer_is_there_when_the_page_comes_back(chat: C
 
 
 def test_what_a_tab_writes_last_stays_and_the_other_tab_is_told(chat: Chat) -> None:
-    chat.set(GREEDY)
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY)
     chat.until(lambda: len(chat.stored) == 1)
     other = Chat(chat.context, chat.url)
     other.answers.last.wait_for()
@@ -150,8 +146,7 @@ def test_a_browser_without_a_database_chats_and_says_that_nothing_is_kept(
         chat.page.goto(server.url)
         chat.wait_open()
         assert chat.page.locator("#kept").inner_text().startswith("This browser stores nothing")
-        chat.set(GREEDY)
-        assert chat.ask(FACT) == PARIS
+        assert chat.ask(FACT, GREEDY) == PARIS
         chat.press("New conversation")
         chat.press(FACT)
         chat.until(lambda: chat.answer == PARIS)
@@ -178,8 +173,7 @@ def test_four_hundred_messages_open_about_as_fast_as_they_can_be_drawn(chat: Cha
       await database.write({ id: "many", title: "Many", changed: 1, settings: {}, nodes, chosen });
     }"""
     words = "Some **bold** words, `code` and [a link](https://example.org/). " * 8
-    chat.set(GREEDY)
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY)
     chat.page.evaluate(fill, [f"{words}\n\n- one\n- two\n- three", 200])
     chat.reload()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import jsonschema
 import pytest
 
-from .driving import FACT, GREEDY, PERSON, RECORD, Chat, box_of, contrast, told
+from .driving import FACT, GREEDY, PERSON, Chat, box_of, contrast, told
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
@@ -25,9 +25,7 @@ def in_view(part: Locator) -> bool:
 
 
 def test_text_of_ones_own_takes_the_place_of_a_token_if_the_schema_allows_it(chat: Chat) -> None:
-    chat.hold_to_schema()
-    before = chat.ask(RECORD)
-    chat.show_tokens()
+    before = chat.extract(tokens=True)
     chat.token(4).click()
     assert in_view(chat.panel.get_by_role("button", name="Sample ways from here"))
     chat.type_instead('Zo"x')
@@ -48,8 +46,7 @@ def test_text_of_ones_own_takes_the_place_of_a_token_if_the_schema_allows_it(cha
 
 
 def test_an_id_takes_the_place_of_a_token(chat: Chat) -> None:
-    chat.set(GREEDY | {"Maximum tokens": "8"})
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY | {"Maximum tokens": "8"})
     chat.show_tokens()
     chat.token(2).click()
     chat.type_instead("#999999")

@@ -7,7 +7,7 @@ import json
 import jsonschema
 import pytest
 
-from .driving import FACT, GREEDY, PERSON, RECORD, Chat, told
+from .driving import FACT, GREEDY, PERSON, Chat, told
 
 
 def test_tokens_are_tinted_by_their_probability_and_say_it(chat: Chat) -> None:
@@ -49,9 +49,7 @@ def test_how_a_token_came_about_is_marked_and_said(chat: Chat) -> None:
 
 
 def test_an_alternative_under_a_schema_still_gives_valid_json(chat: Chat) -> None:
-    chat.hold_to_schema()
-    first = json.loads(chat.ask(RECORD))
-    chat.show_tokens()
+    first = json.loads(chat.extract(tokens=True))
     chat.take(4, "E")
     chat.until(lambda: chat.answer != json.dumps(first))
     chat.wait_done()
@@ -67,9 +65,7 @@ def test_an_alternative_under_a_schema_still_gives_valid_json(chat: Chat) -> Non
 def test_alternatives_that_the_schema_forbids_are_crossed_out_before_they_are_chosen(
     chat: Chat,
 ) -> None:
-    chat.hold_to_schema()
-    before = chat.ask(RECORD)
-    chat.show_tokens()
+    before = chat.extract(tokens=True)
     chat.token(1).click()
     item = chat.alternative("item")
     assert item.is_disabled() and "not allowed here" in (item.get_attribute("aria-label") or "")
@@ -81,8 +77,7 @@ def test_alternatives_that_the_schema_forbids_are_crossed_out_before_they_are_ch
 
 
 def test_the_end_can_be_chosen_where_the_form_lets_the_text_end(chat: Chat) -> None:
-    chat.set(GREEDY | {"Alternatives to request": "20"})
-    chat.ask(FACT)
+    chat.ask(FACT, GREEDY | {"Alternatives to request": "20"})
     chat.show_tokens()
     chat.take(12, "<|im_end|>")
     chat.until(lambda: chat.answer.startswith("The capital of France is Paris<|im_end|>"))
@@ -112,9 +107,7 @@ def test_the_end_is_refused_where_the_form_wants_more(chat: Chat) -> None:
 
 @pytest.mark.slow
 def test_choosing_the_same_again_leads_to_the_branch_that_is_there(chat: Chat) -> None:
-    chat.hold_to_schema()
-    first = chat.ask(RECORD)
-    chat.show_tokens()
+    first = chat.extract(tokens=True)
     chat.take(4, "E")
     chat.other_version()
     second = chat.answer
@@ -136,9 +129,7 @@ def test_choosing_the_same_again_leads_to_the_branch_that_is_there(chat: Chat) -
 
 @pytest.mark.slow
 def test_branches_of_branches_are_walked_listed_and_compared(chat: Chat) -> None:
-    chat.hold_to_schema()
-    first = chat.ask(RECORD)
-    chat.show_tokens()
+    first = chat.extract(tokens=True)
     for index, piece, version in ((4, "E", 2), (13, "6", 3)):
         chat.take(index, piece)
         chat.page.get_by_text(f"{version} of {version}").wait_for()
@@ -179,8 +170,7 @@ def test_a_branch_within_the_thoughts_has_their_whole_text(chat: Chat) -> None:
 
 
 def test_characters_of_several_tokens_appear_once_and_whole(chat: Chat) -> None:
-    chat.set(GREEDY)
-    text = chat.ask("How do you say hello in Chinese?")
+    text = chat.ask("How do you say hello in Chinese?", GREEDY)
     assert text == "The Chinese word for hello is 你好."
     chat.show_tokens()
     assert chat.answer == f"{text}<|im_end|>"
@@ -200,9 +190,7 @@ def test_characters_of_several_tokens_appear_once_and_whole(chat: Chat) -> None:
 
 @pytest.mark.slow
 def test_a_branch_goes_on_in_the_conversation(chat: Chat) -> None:
-    chat.hold_to_schema()
-    chat.ask(RECORD)
-    chat.show_tokens()
+    chat.extract(tokens=True)
     chat.take(4, "E")
     chat.other_version()
     branch = chat.answer

@@ -17,15 +17,17 @@ def tries(count: int) -> int:
 
 
 def left_out(items: Sequence[pytest.Item], *, slow: bool) -> Iterable[pytest.Item]:
-    """Those not to try in this run: most of large tables of cases, and, unless they are asked
-    for, the ``slow`` tests."""
+    """Those not to try in this run: most of large tables of cases, if they are not to be tried
+    ``whole``, and, unless they are asked for, the ``slow`` tests."""
     table = Counter(map(_test_of, items))
     seen: Counter[str] = Counter()
     for item in items:
         test = _test_of(item)
         place, seen[test] = seen[test], seen[test] + 1
         is_slow = not slow and item.get_closest_marker("slow") is not None
-        every = next((share for size, share in TABLES.items() if table[test] > size), 1)
+        is_whole = item.get_closest_marker("whole") is not None
+        size = 0 if is_whole else table[test]
+        every = next((share for most, share in TABLES.items() if size > most), 1)
         if is_slow or place % every:
             yield item
 

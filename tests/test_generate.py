@@ -337,6 +337,7 @@ def test_the_demo_model_says_what_it_is_and_a_draft_model_changes_only_the_passe
 # ---- arguments ----
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: " ".join(case["argv"])[:40])
 def test_wrong_input_gives_one_line_and_status_2(case: dict[str, Any], cli: Any) -> None:
     outcome = cli(*case["argv"])

@@ -13,6 +13,8 @@ from mlxgen.options.table import OPTIONS
 from ..fakes.chatting import Chatter
 from .conftest import Talking
 
+pytestmark = pytest.mark.whole
+
 # ---- what was said ----
 
 

@@ -11,6 +11,7 @@ import mlxgen
 from ..fakes.chatting import THINK, THOUGHT, Chatter
 from .conftest import Talking
 
+pytestmark = pytest.mark.whole
 END = 1
 
 

@@ -24,6 +24,8 @@ from mlxgen.terminal.screens import Wrapper
 
 from ..effort import tries
 
+pytestmark = pytest.mark.whole
+
 TEXT = """# A title
 
 A **bold** word, `code`, <b>html</b> and

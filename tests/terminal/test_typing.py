@@ -23,6 +23,7 @@ from mlxgen.terminal.reader import Composer, Typed, terminal_reader
 from ..fakes.chatting import Chatter
 from .conftest import COMMAND, Talking, Terminal
 
+pytestmark = pytest.mark.whole
 QUIET = ("--chat-template-args", '{"enable_thinking": false}')
 FRANCE, PARIS = "What is the capital of France?", r"The capital of France is Paris\."
 ANSWERED = r"\(context: [^\n]*\n> "

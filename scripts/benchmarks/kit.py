@@ -13,11 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException
 from importlib import resources
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, TypeAlias
 from unittest import mock
 
 import httpx
@@ -162,17 +162,17 @@ def timed(stream: Iterator[object], tokens: int, after: int = 0) -> float:
 
 # ---- ours and mlx-lm's -------------------------------------------------------------------------
 
+Made: TypeAlias = Generator[Any, None, None]  # tokens, as they are made
 
-def ours(
-    lm: mlxgen.LanguageModel, prompt: Any, tokens: int | None, **options: Any
-) -> Iterator[Any]:
+
+def ours(lm: mlxgen.LanguageModel, prompt: Any, tokens: int | None, **options: Any) -> Made:
     """Our stream of a prompt."""
     options = {"temperature": 0, "ignore_eos": True, "max_tokens": tokens, **options}
     with lm.stream(prompt, **options) as chunks:
         yield from chunks
 
 
-def theirs(lm: mlxgen.LanguageModel, prompt: Any, tokens: int, **options: Any) -> Iterator[Any]:
+def theirs(lm: mlxgen.LanguageModel, prompt: Any, tokens: int, **options: Any) -> Made:
     """mlx-lm's stream with the same model."""
     with mock.patch.object(lm.tokenizer, "_eos_token_ids", set()):
         yield from stream_generate(lm.model, lm.tokenizer, prompt, max_tokens=tokens, **options)
@@ -184,7 +184,7 @@ def ours_together(
     tokens: int | None,
     settings: Sequence[dict[str, Any]] = ({},),
     **options: Any,
-) -> Iterator[Any]:
+) -> Made:
     """Our batch of some prompts, which have the ``settings`` in turn."""
     each: Any = [settings[i % len(settings)] for i in range(len(prompts))]
     limits = mlxgen.Limits(max_batch=len(prompts), keep_prefixes=False)
@@ -193,9 +193,7 @@ def ours_together(
         yield from chunks
 
 
-def theirs_together(
-    model: Any, prompts: Sequence[list[int]], tokens: int, **options: Any
-) -> Iterator[Any]:
+def theirs_together(model: Any, prompts: Sequence[list[int]], tokens: int, **options: Any) -> Made:
     """mlx-lm's batch of the same prompts."""
     generator = BatchGenerator(model, stop_tokens=None)
     generator.insert(list(prompts), max_tokens=[tokens] * len(prompts), **options)

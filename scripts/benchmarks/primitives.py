@@ -9,11 +9,10 @@ Also counts the bytes of keys and values that a step copies, beside those that i
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypeAlias
@@ -24,6 +23,7 @@ import mlx.core as mx
 import mlxgen
 from mlxgen.engine.kv.layers import arrays_in
 
+from . import kit
 from .kit import (
     TINY,
     Figure,
@@ -214,14 +214,14 @@ MOST = 10_000  # tokens of mlx-lm's, which nobody waits for
 
 
 @contextmanager
-def steps_of(tokens: Iterator[object], rows: int = 1) -> Iterator[Callable[[], object]]:
+def steps_of(tokens: kit.Made, rows: int = 1) -> Iterator[Callable[[], object]]:
     """The next token of each row, after the first ones."""
 
     def step() -> None:
         for _ in range(rows):
             next(tokens)
 
-    with contextlib.closing(tokens):  # type: ignore[type-var]
+    with closing(tokens):
         for _ in range(WARM):
             step()
         yield step

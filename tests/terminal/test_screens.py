@@ -126,6 +126,7 @@ def test_a_block_that_grows_beyond_the_terminal_is_whole_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(markdown, "EVERY", 0.0)
+    monkeypatch.setattr(markdown, "LEAVES", 0)
     monkeypatch.setenv("LINES", "6")
     out = io.StringIO()
     screen = MarkdownScreen(out)

@@ -118,12 +118,6 @@ def test_what_is_taken_back_says_by_whom(events: Any) -> None:
     assert all(each["args"]["tokens"] >= 2 for each in rewinds if each["args"]["by"] == "caller")
 
 
-def test_nobody_is_told_if_nobody_watches() -> None:
-    lm = Chatter().lm
-    with lm.stream("x", max_tokens=2) as stream:
-        assert stream._loop.clock.timeline is None
-
-
 def test_moments_that_end_together_do_so_in_the_file(tmp_path: Path) -> None:
     with Trace(tmp_path / "t") as trace:
         trace(Moment("host", "inner", 1.00000049, 0.00000102, {}))

@@ -374,14 +374,19 @@ def run(*arguments: str, given: str | None = None) -> subprocess.CompletedProces
 
 
 def test_text_from_a_pipe_is_added_to_the_prompt_or_is_the_prompt() -> None:
-    question = "What is the capital of Italy?"
-    assert run(*QUIET, question, given="").stdout == "The capital of Italy is Rome.\n"
-    assert run(*QUIET, given=question).stdout == "The capital of Italy is Rome.\n"
-    added = run(*QUIET, "--verbose", "What is the capital", given="of Italy?")
-    message = {"role": "user", "content": "What is the capital\n\nof Italy?"}
-    together = mlxgen.Chat([message], template={"enable_thinking": False})
-    count = len(together.tokens(mlxgen.load().vocabulary))
-    assert added.stderr.partition("prompt: ")[2].split()[0] == f"{count}"
+    question, begun, rest = "What is the capital of Italy?", "What is the capital", "of Italy?"
+    vocabulary = mlxgen.load().vocabulary
+    for text, given, whole in (
+        ((question,), "", question),
+        ((), question, question),
+        ((begun,), rest, f"{begun}\n\n{rest}"),
+    ):
+        message = {"role": "user", "content": whole}
+        prompt = mlxgen.Chat([message], template={"enable_thinking": False}).tokens(vocabulary)
+        done = run(*QUIET, "--verbose", *text, given=given)
+        assert done.stderr.partition("prompt: ")[2].split()[0] == f"{len(prompt)}"
+        if whole == question:
+            assert done.stdout == "The capital of Italy is Rome.\n"
     nothing = run()
     assert nothing.returncode == 2 and "there is no prompt; pass one" in nothing.stderr
 

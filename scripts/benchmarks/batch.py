@@ -6,9 +6,11 @@ them, too.
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from mlx_lm.sample_utils import make_sampler
@@ -42,35 +44,16 @@ MIXED = [
 ALIKE = [{"temperature": 0.7}]
 WARM = 8  # tokens of each row before it is timed under a schema
 
-_TEXT: dict[str, Any] = {"type": "string", "maxLength": 30}
-_PROPERTIES: dict[str, dict[str, Any]] = {
-    "person": {
-        "name": _TEXT,
-        "age": {"type": "integer", "minimum": 0, "maximum": 120},
-        "city": _TEXT,
-    },
-    "order": {
-        "item": {"enum": ["book", "lamp", "chair", "kettle", "umbrella"]},
-        "count": {"type": "integer", "minimum": 1, "maximum": 99},
-        "paid": {"type": "boolean"},
-        "notes": {"type": "array", "items": {"type": "string", "maxLength": 20}, "maxItems": 3},
-    },
-    "address": {
-        "street": {"type": "string", "maxLength": 40},
-        "number": {"type": "string", "pattern": "^[0-9]{1,4}[a-z]?$"},
-        "postcode": {"type": "string", "pattern": "^[0-9]{4} [A-Z]{2}$"},
-        "country": {"enum": ["Netherlands", "Belgium", "Germany", "France"]},
-    },
-}
-RECORDS: dict[str, dict[str, Any]] = {
-    name: {
+_PROPERTIES = json.loads(Path(__file__).with_name("records.json").read_text(encoding="utf-8"))
+RECORDS: list[dict[str, Any]] = [
+    {
         "type": "object",
         "properties": properties,
         "required": list(properties),
         "additionalProperties": False,
     }
-    for name, properties in _PROPERTIES.items()
-}
+    for properties in _PROPERTIES.values()
+]
 
 
 def figures(turns: int) -> Iterator[Figure]:
@@ -158,5 +141,5 @@ def constrained(
 
 def records(number: int, least: int, **style: Any) -> mlxgen.JsonSchema:
     """An array of at least so many records of a kind."""
-    schema = list(RECORDS.values())[number % len(RECORDS)]
+    schema = RECORDS[number % len(RECORDS)]
     return mlxgen.JsonSchema({"type": "array", "items": schema, "minItems": least}, **style)

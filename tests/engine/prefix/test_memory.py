@@ -249,6 +249,19 @@ def test_the_end_of_a_long_beginning_outlives_the_ends_of_many_short_turns(make:
     assert cache.match((*beginning, 0)) == 0
 
 
+@pytest.mark.parametrize("make", [state_layers, mixed_layers])
+def test_the_end_of_a_system_prompt_lives_as_long_as_what_goes_on_from_it(make: Make) -> None:
+    system, cache = tuple(range(200)), BlockStore(make, PLENTY)
+    chat = (*system, *range(300, 700))  # which has no block that ends with it
+    keep(cache, make, system)
+    keep(cache, make, chat)
+    cache.max_bytes = 2 * cache.nbytes
+    for n in range(1, 30):
+        assert cache.take((*chat, n)) is not None
+        keep(cache, make, tuple(range(1000 * n, 1000 * n + 250)))
+    assert cache.match((*system, 999)) == len(system)
+
+
 def test_what_is_larger_than_the_limit_alone_is_not_kept_and_evicts_nothing() -> None:
     cache = BlockStore(plain_layers, EACH * 12)
     small, other, large = (1, 2, 3, 4), tuple(range(50, 58)), tuple(range(20, 33))

@@ -135,6 +135,10 @@ def test_a_consumers_own_rewind_owes_no_retraction() -> None:
     stream.rewind(tokens=2)
     assert next(stream).retract == 0 and stream.text == "abc"
     assert stream.usage.rewound_tokens == 2
+    stream = reciter(list("abcdef")).lm.stream(PROMPT, hold_tokens=2)
+    next(stream)
+    stream.rewind(to=0)  # two more were drawn, which it has not seen
+    assert stream.usage.rewound_tokens == 1
 
 
 def test_what_a_ban_took_back_before_a_consumer_went_back_leaves_no_trace() -> None:

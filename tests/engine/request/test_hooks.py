@@ -292,7 +292,7 @@ def test_a_wish_that_makes_no_sense_is_an_error_of_the_hook() -> None:
 def test_what_a_hook_wants_against_a_ban_or_a_filter_is_an_error() -> None:
     with pytest.raises(HookError, match="ban excludes"):
         say(reciter(list("abc")), banned="x", hooks=asks({1: {"sampled_token": X}}))
-    with pytest.raises(HookError, match="filters"):
+    with pytest.raises(HookError, match="after position 0, which the filters"):
         say(endless(), hooks=asks({0: {"put": [ord("1")]}}), filters=[Regex("[a-z]+")])
     with pytest.raises(MlxgenError):
         say(endless(), hooks=asks({1: {"sampled_token": ord("1")}}), filters=[Regex("[a-z]+")])

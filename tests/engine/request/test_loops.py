@@ -15,7 +15,7 @@ from mlxgen.engine.request.loops import HELD, UNKNOWN, repeated
 from mlxgen.text import TextDecoder, Transcript
 from mlxgen.tokens import Token
 from tests.fakes.chatting import Chatter
-from tests.fakes.speaking import PROMPT, Speaker
+from tests.fakes.speaking import PROMPT, Speaker, endless
 
 from ...effort import tries
 from .kit import folded, in_every_way, in_session
@@ -148,6 +148,15 @@ def test_a_consumer_may_take_it_back_further_and_it_is_found_again() -> None:
         list(stream)
         stream.rewind(to=5)
         assert stream.text + "".join(chunk.text for chunk in stream) == TURN * 2 + END
+
+
+def test_a_text_without_a_loop_comes_as_soon_as_it_is_drawn() -> None:
+    passes = []
+    for loops in ("off", "take back"):
+        speaker = endless()
+        next(speaker.lm.stream(PROMPT, loops=loops, max_tokens=50))
+        passes.append(speaker.model.passes)
+    assert passes[0] == passes[1]
 
 
 def test_another_value_is_refused() -> None:

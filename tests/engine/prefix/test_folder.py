@@ -178,6 +178,14 @@ def test_patches_of_images_are_tokens_like_others(tmp_path: Path) -> None:
     assert again.match((1, *(first - 1 - i for i in range(300)))) == 1
 
 
+def test_nothing_is_read_for_which_memory_has_no_room(tmp_path: Path) -> None:
+    ids = tuple(range(6 * BLOCK))
+    write(store_in(tmp_path), plain_layers, ids)
+    store = store_in(tmp_path, memory=16 * BLOCK * 3)
+    found = gives(store, ids)
+    assert 0 < found == store.disk.restored_tokens < len(ids)
+
+
 # ---- when it is written ------------------------------------------------------------------------
 
 

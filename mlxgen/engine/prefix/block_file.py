@@ -114,8 +114,13 @@ def _configuration(model: Any) -> str:
     return json.dumps(known, sort_keys=True, default=lambda value: type(value).__name__)
 
 
-def write(path: Path, block: Block, layout: Layout, **how: Any) -> int:
-    """Write a block as ``write_arrays`` does; returns the size of the file."""
+def write(
+    path: Path, block: Block, layout: Layout, *, mode: int = 0o666, modified: int | None = None
+) -> int:
+    """Write the whole file or, if that raises ``OSError``, nothing; returns its size.
+
+    ``modified``: the time of its modification in nanoseconds, if that is not now.
+    """
     arrays: dict[str, mx.array] = {}
     snapshot = block.snapshot and [
         {name: _packed(value, f"snapshot.{i}.{name}", arrays) for name, value in vars(leaf).items()}
@@ -131,7 +136,23 @@ def write(path: Path, block: Block, layout: Layout, **how: Any) -> int:
         "segment": json.dumps(_packed(block.layers, "segment", arrays)),
         "snapshot": json.dumps(snapshot),
     }
-    return write_arrays(path, metadata, arrays, **how)
+    mx.eval(arrays)
+    metadata[_CHECKSUM] = _checksum(metadata, arrays)
+    part = path.with_name(f".{secrets.token_hex(8)}{PART}")
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            mx.save_safetensors(file, arrays, metadata)
+            file.flush()
+            size = file.tell()
+            if modified is not None:
+                os.utime(handle, ns=(modified, modified))
+            os.fsync(handle)
+        part.replace(path)
+    finally:
+        with suppress(OSError):  # after a success it has another name already
+            part.unlink()
+    return size
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
@@ -167,15 +188,36 @@ def _reason(error: Exception) -> object:
 
 def read_tokens(path: Path) -> TokenIds:
     """The tokens of a block, from the head of its file; what they are for is checked later."""
+    metadata, _ = _open(path)
     with checked(path):
-        return _tokens(_open(path)[0]["tokens"])
+        return _tokens(metadata["tokens"])
 
 
 def read(path: Path, layout: Layout) -> Block:
-    """The block in a file, with evaluated arrays; ``OSError`` if it cannot be read."""
-    metadata, arrays = read_arrays(path)
+    """The block in a file, with evaluated arrays.
+
+    Raises ``OSError`` if it cannot be read, and ``LoadError`` if it is not such a file, is of
+    another model, or has changed since it was written.
+    """
+    metadata, arrays = _open(path)
     with checked(path):
+        checksum = metadata.pop(_CHECKSUM)
+        mx.eval(arrays)
+        if _checksum(metadata, arrays) != checksum:
+            raise ValueError("it is not what was written")
         return _block(path, metadata, arrays, layout)
+
+
+def _open(path: Path) -> tuple[dict[str, str], dict[str, mx.array]]:
+    """The metadata, and the tensors by name, which are not read yet."""
+    with path.open("rb"):  # which says better than MLX why it cannot be read
+        pass
+    with checked(path):
+        found: Any = mx.load(str(path), format="safetensors", return_metadata=True)
+        arrays, metadata = found
+    if _CHECKSUM not in metadata:
+        raise LoadError(f"{path} is not a saved prefix; pass a file that save_prefix wrote")
+    return metadata, arrays
 
 
 @contextmanager
@@ -185,9 +227,11 @@ def checked(path: Path) -> Iterator[None]:
         yield
     except (LoadError, OSError):
         raise
-    except Exception as error:
+    except Exception as error:  # whatever somebody else may have written
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise LoadError(f"{path} is broken ({reason}); save the prefix again") from error
+        raise LoadError(
+            f"{path} is truncated, broken or not safetensors ({reason}); save the prefix again"
+        ) from error
 
 
 def _block(
@@ -285,72 +329,6 @@ def _restore(leaf: LayerCache, kept: Any, arrays: dict[str, mx.array], length: i
         raise ValueError(f"{length} tokens, but a {type(leaf).__name__} with {offset}")
 
 
-# ---- the bytes ---------------------------------------------------------------------------------
-
-
-def write_arrays(
-    path: Path,
-    metadata: Mapping[str, str],
-    arrays: Mapping[str, mx.array],
-    *,
-    mode: int = 0o666,
-    modified: int | None = None,
-) -> int:
-    """Write the whole file or, if that raises ``OSError``, nothing; returns its size.
-
-    ``modified``: the time of its modification in nanoseconds, if that is not now.
-    """
-    held = dict(arrays)
-    mx.eval(held)
-    about = {**metadata, _CHECKSUM: _checksum(metadata, held)}
-    part = path.with_name(f".{secrets.token_hex(8)}{PART}")
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            mx.save_safetensors(file, held, about)
-            file.flush()
-            size = file.tell()
-            if modified is not None:
-                os.utime(handle, ns=(modified, modified))
-            os.fsync(handle)
-        part.replace(path)
-    finally:
-        with suppress(OSError):  # after a success it has another name already
-            part.unlink()
-    return size
-
-
-def read_arrays(path: Path) -> tuple[dict[str, str], dict[str, mx.array]]:
-    """The metadata of a file, and its tensors by name, evaluated.
-
-    Raises ``OSError`` if the file cannot be read, and ``LoadError`` if it is not such a file, or
-    has changed since it was written.
-    """
-    metadata, arrays = _open(path)
-    checksum = metadata.pop(_CHECKSUM)
-    try:
-        mx.eval(arrays)
-    except Exception as error:
-        raise _broken(path, error) from error
-    if _checksum(metadata, arrays) != checksum:
-        raise _broken(path, "it is not what was written")
-    return metadata, arrays
-
-
-def _open(path: Path) -> tuple[dict[str, str], dict[str, mx.array]]:
-    """The metadata, and the tensors, which are not read yet."""
-    with path.open("rb"):  # which says better than MLX why it cannot be read
-        pass
-    try:
-        found: Any = mx.load(str(path), format="safetensors", return_metadata=True)
-    except Exception as error:  # whatever somebody else may have written
-        raise _broken(path, error) from error
-    arrays, metadata = found
-    if _CHECKSUM not in metadata:
-        raise LoadError(f"{path} is not a saved prefix; pass a file that save_prefix wrote")
-    return metadata, arrays
-
-
 def _checksum(metadata: Mapping[str, str], arrays: Mapping[str, mx.array]) -> str:
     forms = sorted((name, str(array.dtype), array.shape) for name, array in arrays.items())
     total = hashlib.sha256(json.dumps([sorted(metadata.items()), forms]).encode())
@@ -358,10 +336,3 @@ def _checksum(metadata: Mapping[str, str], arrays: Mapping[str, mx.array]) -> st
         data = memoryview(arrays[name])  # type: ignore[arg-type]
         total.update(data if data.c_contiguous else data.tobytes())
     return total.hexdigest()
-
-
-def _broken(path: Path, why: object) -> LoadError:
-    reason = " ".join(str(why).split())[:200]
-    return LoadError(
-        f"{path} is truncated, broken or not safetensors ({reason}); save the prefix again"
-    )

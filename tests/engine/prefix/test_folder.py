@@ -432,9 +432,10 @@ def test_what_another_server_writes_is_found_after_a_while(
         time.sleep(0.05)
         return len(listed) == before
 
+    monkeypatch.setattr(disk_file, "_SHARE", 0)
+    monkeypatch.setattr(disk_file, "_RESCAN", 1e9)
     soon, theirs = store_in(tmp_path), store_in(tmp_path)
     monkeypatch.setattr(disk_file, "_RESCAN", 0.0)
-    monkeypatch.setattr(disk_file, "_SHARE", 0)
     later = store_in(tmp_path)
     write(theirs, plain_layers, LONG)
     assert never_lists(soon)  # a listing was just made

@@ -278,6 +278,13 @@ def test_what_is_larger_than_the_limit_alone_is_not_kept_and_evicts_nothing() ->
     assert (cache.nbytes, cache.entries, cache.match((*grown, 0))) == (0, 0, 0)
 
 
+def test_a_tail_takes_the_place_of_what_it_begins_with() -> None:
+    cache, ids = BlockStore(plain_layers, PLENTY), tuple(range(12))
+    for count in (4, 8, 12, 6):
+        keep(cache, plain_layers, ids[:count])
+    assert (cache.nbytes, cache.entries, cache.match((*ids, 0))) == (12 * EACH, 1, 12)
+
+
 # ---- what is held in memory --------------------------------------------------------------------
 
 

@@ -422,8 +422,11 @@ def test_files_from_the_future_do_not_stop_the_folder(tmp_path: Path) -> None:
 def test_what_another_server_writes_is_found_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed, scandir = list[Any](), os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: listed.append(path) or scandir(path))
+    listed, scandir = list[Path](), os.scandir
+
+    def lists(path: Path) -> Any:
+        listed.append(path)
+        return scandir(path)
 
     def never_lists(store: BlockStore) -> bool:
         before = len(listed)
@@ -432,6 +435,7 @@ def test_what_another_server_writes_is_found_after_a_while(
         time.sleep(0.05)
         return len(listed) == before
 
+    monkeypatch.setattr(os, "scandir", lists)
     monkeypatch.setattr(disk_file, "_SHARE", 0)
     monkeypatch.setattr(disk_file, "_RESCAN", 1e9)
     soon, theirs = store_in(tmp_path), store_in(tmp_path)

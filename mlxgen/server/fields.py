@@ -8,6 +8,7 @@ mean the same in all APIs.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -22,9 +23,10 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from ..chat.calls.use import Form
+from ..errors import MlxgenError
 from ..filters import JsonObject, JsonSchema
 from ..options.table import OPTIONS, understood
-from .errors import RequestError
+from .errors import RequestError, as_request_error
 
 MAX_DEPTH = 64
 """How deep a body may be nested."""
@@ -308,44 +310,61 @@ def limit_of(max_tokens: int | None, default: int | None = None) -> int | None:
 
 # ---- the form of the text ------------------------------------------------------------------------
 
+_FORMATS = ("text", "json_object", "json_schema", "json")
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_ABOUT_FORM: Mapping[str, type] = {"name": str, "description": str, "strict": bool}
+_FORMAT: Json = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": list(_FORMATS)},
+        **{name: {} for name in ("json_schema", "schema", "value", *_ABOUT_FORM)},
+    },
+    "required": ["type"],
+}
+Format: TypeAlias = Annotated[Json, WithJsonSchema(_FORMAT)]
+"""The format of a text, as any of the APIs and their peers spell it."""
 
-class TextFormat(Body):
-    """Any text."""
 
-    type: Literal["text"]
-
-
-class ObjectFormat(Body):
-    """Any JSON object."""
-
-    type: Literal["json_object"]
-
-
-def standard_format(given: Any, *, nested: bool = True) -> Any:
-    """A format as OpenAI's chat completions have it, ``nested``, or their Responses; peers put the
-    schema beside the type, or in the other API's place, or name the type otherwise."""
-    if not isinstance(given, dict) or given.get("type") not in (
-        "json_object",
-        "json_schema",
-        "json",
-    ):
-        return given
-    inner = given.get("json_schema")
-    named = dict(inner) if isinstance(inner, dict) else {}
-    beside = {key: value for key, value in given.items() if key not in ("type", "json_schema")}
-    if "value" in beside:
-        beside["schema"] = beside.pop("value")
-    if given["type"] != "json_schema" and named.get("schema", beside.get("schema")) is None:
-        return {"type": "json_object"} if set(beside) <= {"schema"} else given
-    if any(named.get(key, value) != value for key, value in beside.items()):
-        return given  # it says two things
-    whole = {**named, **{key: value for key, value in beside.items() if value is not None}}
-    return {"type": "json_schema", **({"json_schema": whole} if nested else whole)}
+def format_of(at: str, given: Json | None) -> Form | None:
+    """The form that a ``Format`` asks for, with its schema in ``json_schema``, as ``value`` or
+    beside the type; raises ``RequestError``."""
+    if given is None:
+        return None
+    kind, inner = one_of(given, "type", _FORMATS, at), given.get("json_schema")
+    whole = of_type({} if inner is None else inner, dict, f"{at}.json_schema")
+    told = {name: value for name, value in whole.items() if value is not None}
+    for name, value in given.items():
+        name = "schema" if name == "value" else name
+        if name in ("type", "json_schema") or value is None:
+            continue
+        if told.setdefault(name, value) != value:
+            raise RequestError.at(f"{at}.{name}", "contradicts json_schema; leave out one of them")
+    place = at if inner is None else f"{at}.json_schema"
+    for name, value in told.items():
+        if kind == "text" or name not in ("schema", *_ABOUT_FORM):
+            at = f"{place}.{name[:64]}"
+            raise RequestError.at(at, "there is no such field", "unknown_parameter")
+        if name in _ABOUT_FORM:
+            of_type(value, _ABOUT_FORM[name], f"{place}.{name}")
+    if kind == "text":
+        return None
+    if "name" in told and not _NAME.fullmatch(told["name"]):
+        raise RequestError.at(f"{place}.name", f"expected {_NAME.pattern}, got {got(told['name'])}")
+    schema = told.get("schema")
+    if schema is None and kind == "json_schema" and inner is None:
+        raise RequestError.at(f"{at}.schema", "is required", "missing_required_parameter")
+    if not isinstance(schema, dict | bool | None):
+        wrong = f"expected an object, got {got(schema)}"
+        raise RequestError.at(f"{place}.schema", wrong, "invalid_type")
+    return json_form(at, schema)
 
 
 def json_form(field: str, schema: Any) -> Form:
     """JSON that matches a schema; any object without one. Objects are closed, unless the schema
-    opens them."""
+    opens them. Raises ``RequestError``."""
     if schema is None:
         return Form(field, JsonObject(), is_json=True)
-    return Form(field, JsonSchema(schema, closed=True), is_json=True)
+    try:
+        return Form(field, JsonSchema(schema, closed=True), is_json=True)
+    except MlxgenError as error:
+        raise as_request_error(error, {"filters": field}) from error

@@ -7,13 +7,14 @@ from.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from ..chat.calls.use import Form
 from ..errors import MlxgenError
-from ..filters import Choice, JsonObject, Lark, Regex, Specification
+from ..filters import Choice, Lark, Regex
 from ..filters.gbnf import is_gbnf, lark_of
 from .errors import RequestError, as_request_error
 from .fields import (
@@ -25,22 +26,21 @@ from .fields import (
     Choices,
     Count,
     Drafted,
+    Format,
     Held,
     Json,
     Named,
-    ObjectFormat,
     Off,
     Piece,
     Resampled,
     Schema,
     ShortText,
     Text,
-    TextFormat,
     TextRequest,
     about,
+    format_of,
     json_form,
     option,
-    standard_format,
 )
 from .registry import Registry
 
@@ -69,28 +69,6 @@ class StreamOptions(Body):
     include_obfuscation: Off | None = None
 
 
-class NamedSchema(Body):
-    """A JSON schema with its name."""
-
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] | None = None
-    description: str | None = None
-    schema_: Annotated[Schema | None, Field(alias="schema")] = None
-    strict: bool | None = None
-
-
-class SchemaFormat(Body):
-    """JSON that matches a schema."""
-
-    type: Literal["json_schema"]
-    json_schema: NamedSchema
-
-
-ResponseFormat: TypeAlias = Annotated[
-    Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")],
-    BeforeValidator(standard_format),
-]
-
-
 class Prediction(Body):
     """What the text will be for the most part."""
 
@@ -112,7 +90,7 @@ class FormFields(CheckField):
     stop_token_ids: Annotated[list[Count], Field(max_length=MAX_STOPS)] | None = option(
         "stop_tokens"
     )
-    response_format: ResponseFormat | None = about(
+    response_format: Format | None = about(
         "the format of the text: text, json_object or json_schema"
     )
     json_schema: Schema | None = about(
@@ -170,13 +148,13 @@ class GenerationRequest(TextRequest, FormFields):
 
 # ---- what the text must match --------------------------------------------------------------------
 
-_MAKERS: Mapping[str, Callable[[Any], Specification]] = {
-    "regex": lambda pattern: Regex(pattern),
-    "grammar": lambda grammar: Lark(lark_of(grammar) if is_gbnf(grammar) else grammar),
-    "choice": lambda options: Choice(options),
+_MAKERS: Mapping[str, Callable[[Any], Form]] = {
+    "json_schema": partial(json_form, "json_schema"),
+    "regex": lambda pattern: Form("regex", Regex(pattern)),
+    "grammar": lambda text: Form("grammar", Lark(lark_of(text) if is_gbnf(text) else text)),
+    "choice": lambda options: Form("choice", Choice(options)),
 }
-_ONE = ("response_format", "json_schema", *_MAKERS)
-FORMS = (*_ONE, "check")
+FORMS = ("response_format", *_MAKERS, "check")
 """The fields that become filters."""
 
 
@@ -187,25 +165,15 @@ def form_of(request: FormFields, registry: Registry) -> Form | None:
 
 
 def _form_of(request: FormFields) -> Form | None:
-    given = {name: getattr(request, name) for name in _ONE}
-    fields = [
-        name
-        for name, value in given.items()
-        if value is not None and not isinstance(value, TextFormat)
-    ]
-    if not fields:
-        return None
-    field = fields[0]
+    format = format_of("response_format", request.response_format)
+    fields = [name for name in _MAKERS if getattr(request, name) is not None]
+    fields = ["response_format", *fields] if format is not None else fields
     if len(fields) > 1:
-        raise RequestError.at(fields[1], f"cannot be combined with {field}; send one of them")
-    value = given[field]
+        raise RequestError.at(fields[1], f"cannot be combined with {fields[0]}; send one of them")
+    if not fields or format is not None:
+        return format
+    [field] = fields
     try:
-        if isinstance(value, ObjectFormat):
-            return Form(field, JsonObject(), is_json=True)
-        if isinstance(value, SchemaFormat):
-            return json_form(field, value.json_schema.schema_)
-        if field == "json_schema":
-            return json_form(field, value)
-        return Form(field, _MAKERS[field](value))
+        return _MAKERS[field](getattr(request, field))
     except MlxgenError as error:
         raise as_request_error(error, {"filters": field}) from error

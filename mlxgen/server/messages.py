@@ -36,14 +36,14 @@ from .fields import (
     MAX_STOPS,
     Body,
     Count,
+    Format,
     Json,
     ModelName,
     Piece,
-    Schema,
     ShortText,
     TextRequest,
     about,
-    json_form,
+    format_of,
     named,
     option,
 )
@@ -263,20 +263,13 @@ class Thinking(Piece):
     budget_tokens: Count | None = None
 
 
-class SchemaFormat(Body):
-    """JSON that matches a schema."""
-
-    type: Literal["json_schema"]
-    schema_: Annotated[Schema, Field(alias="schema")]
-
-
 class OutputConfig(Body):
     """How the answer is to be."""
 
     effort: Effort | None = about(
         "how long to think: in the model's own grades, or else as a thinking budget"
     )
-    format: SchemaFormat | None = about("the form of the text")
+    format: Format | None = about("the form of the text")
 
 
 class CountRequest(Body):
@@ -351,8 +344,7 @@ def _planned(
     config, thinking = request.output_config, request.thinking
     silent = thinking is not None and thinking.type == "disabled"
     effort: Effort | None = "none" if silent else None if config is None else config.effort
-    format = None if config is None else config.format
-    form = None if format is None else json_form("output_config.format", format.schema_)
+    form = format_of("output_config.format", None if config is None else config.format)
     if isinstance(request, MessagesRequest):
         form = model.registry.checked(form, request.check)
     budget, names = getattr(request, "thinking_budget", None), dict(_NAMES)

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, Tag
+from pydantic import Field, Tag
 
 from ..chat import Chat
 from ..chat.answer import AnswerReader
-from ..chat.calls.use import Form
 from ..chat.events import (
     CallArguments,
     CallEnded,
@@ -28,7 +27,6 @@ from ..chat.events import (
 )
 from ..chat.turn import Effort, Turn
 from ..engine import Usage
-from ..filters import JsonObject
 from .ask import Ask, Question, ask_of, planned
 from .conversation import Item, goes_on, of_responses
 from .engine.mailbox import Delivery
@@ -36,16 +34,13 @@ from .errors import error_body
 from .fields import (
     Body,
     Budget,
+    Format,
     Json,
-    ObjectFormat,
     Piece,
-    Schema,
-    TextFormat,
     TextRequest,
     about,
-    json_form,
+    format_of,
     limit_of,
-    standard_format,
 )
 from .peers import RESPONSES, read
 from .reply import Event, name_of, prompt_progress, timings
@@ -307,22 +302,6 @@ Tool: TypeAlias = Annotated[
 # ---- the rest of a request ---------------------------------------------------------------------
 
 
-class SchemaFormat(Body):
-    """JSON that matches a schema."""
-
-    type: Literal["json_schema"]
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] | None = None
-    description: str | None = None
-    schema_: Annotated[Schema, Field(alias="schema")]
-    strict: bool | None = None
-
-
-Format: TypeAlias = Annotated[
-    Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")],
-    BeforeValidator(partial(standard_format, nested=False)),
-]
-
-
 class TextConfig(Body):
     """How the text is to be."""
 
@@ -388,6 +367,7 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Ask:
     functions = functions_in(request.tools, FunctionTool)
     thinking = request.reasoning
     talk = of_responses(request.instructions, request.input)
+    form = format_of(_FORMAT, None if request.text is None else request.text.format)
     turn = Turn(
         chat=Chat(
             talk.messages,
@@ -397,7 +377,7 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Ask:
         tools=tool_use(
             functions, choice_of(request.tool_choice), many=request.parallel_tool_calls is not False
         ),
-        form=model.registry.checked(_form(request), request.check),
+        form=model.registry.checked(form, request.check),
         effort=None if thinking is None else thinking.effort,
         thinking_budget=request.thinking_budget,
         usual_budget=model.thinking_budget,
@@ -417,21 +397,13 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Ask:
     )
 
 
-def _form(request: ResponsesRequest) -> Form | None:
-    format = None if request.text is None else request.text.format
-    if format is None or isinstance(format, TextFormat):
-        return None
-    if isinstance(format, SchemaFormat):
-        return json_form(_FORMAT, format.schema_)
-    return Form(_FORMAT, JsonObject(), is_json=True)
-
-
 def _about(request: ResponsesRequest, functions: Mapping[str, FunctionTool]) -> Event:
     """What every response says of its request."""
     tools = [tool.model_dump() for tool in functions.values()]
     text, thinking = request.text, request.reasoning
-    format = None if text is None or text.format is None else text.format
-    shown = {"type": "text"} if format is None else format.model_dump(by_alias=True)
+    format = (None if text is None else text.format) or {"type": "text"}
+    if format["type"] == "json_schema":
+        format = {**dict.fromkeys(("name", "description", "schema", "strict")), **format}
     return {
         "background": False,
         "instructions": request.instructions,
@@ -448,7 +420,7 @@ def _about(request: ResponsesRequest, functions: Mapping[str, FunctionTool]) -> 
         "safety_identifier": request.safety_identifier,
         "service_tier": "default",
         "store": False,
-        "text": {"format": shown, "verbosity": None},
+        "text": {"format": format, "verbosity": None},
         "tool_choice": "auto" if request.tool_choice is None else request.tool_choice,
         "tools": tools,
         "top_logprobs": 0,

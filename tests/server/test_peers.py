@@ -17,7 +17,6 @@ from openai.types.chat import (
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import response_create_params as response_params
 from openai.types.shared_params import FunctionDefinition as FunctionParam
-from openai.types.shared_params.response_format_json_schema import JSONSchema
 from pydantic import BaseModel
 
 from mlxgen.server import generation
@@ -48,7 +47,6 @@ ELSEWHERE = {
         (ChatCompletionStreamOptionsParam, generation.StreamOptions),
         (ChatCompletionFunctionToolParam, chat_bodies.Tool),
         (FunctionParam, chat_bodies.FunctionDefinition),
-        (JSONSchema, generation.NamedSchema),
     ],
     ids=lambda kind: kind.__name__,
 )

@@ -6,8 +6,8 @@
 - ``prefill``: the same, as soon as it has run a piece of a prompt.
 - ``slow``: its steps take long while there is such a file.
 
-``STALL`` are the seconds after which an engine without a step is stuck, and ``SILENCE`` those after
-which a stream gives a sign of life. After twelve of these the file in ``WHILE`` is removed.
+``SET`` gives constants of the server other values: ``exchange.SILENCE=0.05``, with spaces between
+several.
 """
 
 from __future__ import annotations
@@ -17,20 +17,16 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mlxgen.engine import Limits
-from mlxgen.server import exchange as replying
 from mlxgen.server.engine import boot as loading
-from mlxgen.server.engine import thread
 from mlxgen.server.engine.boot import booting
-from mlxgen.server.messages import MessagesReply
-from mlxgen.server.openai_reply import OpenAIReply
 from mlxgen.server.process import serve
-from mlxgen.server.responses import ResponsesReply
 from mlxgen.server.settings import read_settings
 
 POISON = 77
@@ -78,30 +74,23 @@ class Poisoned:
         return self._model(inputs, cache=cache)
 
 
-def go_on_after_signs(kind: Any) -> None:
-    """Be stuck no longer when a reply has given many signs of life."""
-    alive = kind.alive
-
-    def counted(reply: Any) -> Any:
-        reply.signs = getattr(reply, "signs", 0) + 1
-        if reply.signs > 12:
-            Path(os.environ["WHILE"]).unlink(missing_ok=True)
-        return alive(reply)
-
-    kind.alive = counted
+def set_constants() -> None:
+    for given in os.environ.get("SET", "").split():
+        place, _, value = given.partition("=")
+        *path, name = place.split(".")
+        outer = [each for each in path if each[0].isupper()]  # a class
+        module = import_module(".".join(["mlxgen.server", *path[: len(path) - len(outer)]]))
+        holder = getattr(module, outer[0]) if outer else module
+        setattr(holder, name, type(getattr(holder, name))(value))
 
 
 def main() -> int:
+    set_constants()
     settings = read_settings()
-    breaks = os.environ.get("BREAKS", "engine")
+    breaks = os.environ.get("BREAKS", "")
     if breaks == "prefill":  # after the first of several pieces
         vars(loading)["Limits"] = partial(Limits, prefill_chunk=16)
     boot = booting(settings)
-    thread.STALL = float(os.environ.get("STALL", thread.STALL))
-    if "SILENCE" in os.environ:
-        replying.SILENCE = float(os.environ["SILENCE"])
-        for kind in (OpenAIReply, MessagesReply, ResponsesReply):
-            go_on_after_signs(kind)
 
     def booting_badly() -> Any:
         scheduler, loaded = boot()

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -83,6 +84,13 @@ class Running:
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         return httpx.post(self.url + path, json=body, **{"timeout": WAIT, **options})
 
+    def held(
+        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> contextlib.AbstractContextManager[httpx.Response]:
+        """A stream that goes on until it is left."""
+        whole = {**body, "stream": True}
+        return httpx.stream("POST", self.url + path, json=whole, headers=headers, timeout=WAIT)
+
     @contextlib.contextmanager
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Iterator[str]]:
         """The lines of a stream, without the ids of events."""
@@ -134,6 +142,15 @@ class Running:
         return link
 
 
+class Slow(Running):
+    """A server whose steps take long while there is a file."""
+
+    def __init__(self, slow: Path, *arguments: str, **environment: str) -> None:
+        self.slow = slow
+        own = {"BREAKS": "slow", "WHILE": str(slow), **environment}
+        super().__init__(*arguments, module="tests.server.broken", **own)
+
+
 @contextlib.contextmanager
 def running(*arguments: str, **options: str) -> Iterator[Running]:
     """A server that is ready, and is gone afterwards."""
@@ -142,6 +159,31 @@ def running(*arguments: str, **options: str) -> Iterator[Running]:
         yield server.wait_ready()
     finally:
         server.close()
+
+
+@contextlib.contextmanager
+def slowly(slow: Path, *arguments: str, **environment: str) -> Iterator[Slow]:
+    """The same, and it may be made slow."""
+    server = Slow(slow, *arguments, **environment)
+    try:
+        server.wait_ready()
+        yield server
+    finally:
+        server.close()
+
+
+def good(answer: httpx.Response) -> dict[str, Any]:
+    """What an answer says."""
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def error(answer: httpx.Response, status: int = 400) -> dict[str, Any]:
+    """What a refusal says."""
+    assert answer.status_code == status, answer.text
+    found: dict[str, Any] = answer.json()["error"]
+    return found
 
 
 def question(text: str = ASK, **fields: Any) -> dict[str, Any]:

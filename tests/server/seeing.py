@@ -1,4 +1,4 @@
-"""The server with a tiny model that takes images: ``python -m``."""
+"""The server with a tiny model that takes images: ``python -m``. ``SET`` is as in ``broken``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from mlxgen.server.process import serve
 from mlxgen.server.settings import read_settings
 from tests.fakes.seeing import seeing
 
+from .broken import set_constants
+
 
 def main() -> int:
+    set_constants()
     settings = read_settings()
 
     def boot() -> Any:

@@ -1,0 +1,498 @@
+"""Several models in one server: who is loaded, who has to go, who waits, and what clients see."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import signal
+import threading
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import mlx.core as mx
+import pytest
+
+from mlxgen.arguments import load_model
+from mlxgen.loading import hub
+from mlxgen.server import exchange
+from mlxgen.server.engine import boot
+from mlxgen.server.fleet import fleet
+from tests.effort import tries
+from tests.fakes.checkpoints import write_adapter
+
+from .inside import WAIT, Inside, run, write_letter, write_letter_adapter
+from .running import running
+
+LETTERS = {"one": "a", "two": "b", "owner/three": "c", "one:x": "x", "one:y": "y"}
+APIS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+    "completions": ("/v1/completions", {"prompt": "x"}),
+    "llama": ("/completion", {"prompt": "x"}),
+    "messages": ("/v1/messages", {"messages": [{"role": "user", "content": "x"}]}),
+    "responses": ("/v1/responses", {"input": "x"}),
+}
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of models, one of which cannot be loaded, beside adapters for the first."""
+    root = tmp_path_factory.mktemp("shelf")
+    for name, letter in LETTERS.items():
+        if ":" not in name:
+            write_letter(root / "models" / name, letter)
+    (root / "models" / "broken").mkdir()
+    (root / "models" / "broken" / "config.json").write_text('{"model_type": "llama"}')
+    for letter in "xy":
+        write_letter_adapter(root, letter)
+    return root
+
+
+@pytest.fixture(scope="module")
+def several(shelf: Path) -> dict[str, Any]:
+    """The settings of a server with all of them, none of which is loaded at the start."""
+    adapters = tuple(f"one:{letter}={shelf}/{letter}-adapter" for letter in "xy")
+    return {"model_dirs": (str(shelf / "models"),), "adapters": adapters}
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """While it is not set, no load gets on."""
+    go = threading.Event()
+    go.set()
+
+    def waiting(*given: Any, **options: Any) -> Any:
+        assert go.wait(WAIT)
+        return load_model(*given, **options)
+
+    monkeypatch.setattr(boot, "load_model", waiting)
+    return go
+
+
+@contextlib.asynccontextmanager
+async def answering(inside: Inside, name: str) -> AsyncIterator[None]:
+    """The time in which a model has more to say than it can."""
+    long = asyncio.create_task(inside.said(name, max_tokens=4000, ignore_eos=True))
+    await inside.until(name, "loaded")
+    yield
+    assert not long.done()
+    long.cancel()
+    await asyncio.gather(long, return_exceptions=True)
+
+
+# ---- who is loaded -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fits", "asked", "loaded"),
+    [
+        (2, "one two one owner/three", "one owner/three"),
+        (2, "one two one owner/three two", "owner/three two"),
+        (2, "one:x", "one one:x"),
+        (2, "two one:x", "one one:x"),
+        (3, "one:x two one:x owner/three", "one one:x owner/three"),
+        (3, "one:x two one:x owner/three two", "owner/three two"),
+        (3, "one:x one:y one:x two", "one one:x two"),
+    ],
+)
+def test_what_was_used_longest_ago_goes_and_a_base_with_its_adapters(
+    several: dict[str, Any], fits: int, asked: str, loaded: str
+) -> None:
+    async def test(inside: Inside) -> None:
+        assert await inside.loaded() == set()
+        for name in asked.split():
+            assert await inside.said(name) == LETTERS[name] * 3
+        assert await inside.loaded() == set(loaded.split())
+
+    run(test, fits=fits, **several)
+
+
+def test_an_idle_model_goes_before_one_that_answers(several: dict[str, Any]) -> None:
+    async def test(inside: Inside) -> None:
+        async with answering(inside, "one"):
+            for name in ("two", "owner/three"):
+                await inside.said(name)
+            assert await inside.loaded() == {"one", "owner/three"}
+
+    run(test, fits=2, **several)
+
+
+def test_a_model_that_answers_is_waited_for_and_comes_back_for_who_asks_late(
+    several: dict[str, Any],
+) -> None:
+    async def test(inside: Inside) -> None:
+        long = asyncio.create_task(inside.said("one:x", max_tokens=300))
+        await inside.until("one:x", "loaded")
+        other = asyncio.create_task(inside.said("two"))
+        await inside.until("one", "unloading")
+        late = asyncio.create_task(inside.said("one:y"))
+        tasks = [long, other, late]
+        assert await asyncio.gather(*tasks) == ["x" * 300, "bbb", "yyy"]
+        assert await inside.loaded() == {"one", "one:y"}
+
+    run(test, fits=2, **several)
+
+
+def test_a_load_that_nobody_waits_for_any_more_is_given_up(several: dict[str, Any]) -> None:
+    async def test(inside: Inside) -> None:
+        async with answering(inside, "one"):
+            waiting = asyncio.create_task(inside.said("two"))
+            await inside.until("one", "unloading")
+            late = asyncio.create_task(inside.said("one"))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            assert await late == "aaa", "it stays after all"
+            await inside.until("two", "unloaded")
+            assert await inside.loaded() == {"one"}
+
+    run(test, fits=1, **several)
+
+
+def test_all_who_ask_share_one_load_and_one_who_leaves_does_not_end_it(
+    several: dict[str, Any], loads: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(inside: Inside) -> None:
+        loads.clear()
+        tasks = [asyncio.create_task(inside.said("one")) for _ in range(3)]
+        await inside.until("one", "loading")
+        while "progress" not in (status := (await inside.listed())["one"]["status"]):
+            await asyncio.sleep(0.005)  # until it has got room
+        assert 0 <= status["progress"] <= 1
+        answer = await inside.http.post("/v1/models/unload", json={"model": "one"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "model_loading")
+        tasks[0].cancel()
+        loads.set()
+        assert await asyncio.gather(*tasks[1:]) == ["aaa", "aaa"]
+        assert (await inside.listed())["one"]["status"] == {"value": "loaded"}
+
+    with caplog.at_level("INFO", "mlxgen.server"):
+        run(test, **several)
+    assert caplog.messages.count("a model was loaded") == 1
+
+
+def test_what_can_never_fit_is_refused_and_nobody_goes_for_it(several: dict[str, Any]) -> None:
+    async def test(inside: Inside) -> None:
+        assert await inside.said("one") == "aaa"
+        error = (await inside.say("one:x")).json()["error"]  # beside its base
+        assert error["code"] == "model_not_loaded" and "it needs" in error["message"]
+        assert await inside.loaded() == {"one"}
+
+    run(test, fits=1, **several)
+
+
+def test_with_the_limit_ignored_what_does_not_fit_is_loaded_alone(several: dict[str, Any]) -> None:
+    async def test(inside: Inside) -> None:
+        for name in ("one", "two"):
+            assert await inside.said(name)
+        assert await inside.loaded() == {"two"}
+
+    run(test, fits=0, ignore_memory_limit=True, **several)
+
+
+def test_a_model_that_cannot_be_loaded_says_why_and_is_tried_again_later(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "models" / "broken"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    write_letter(tmp_path / "models" / "good", "g")
+    adapter = f"broken:x={shelf}/x-adapter"
+
+    async def test(inside: Inside) -> None:
+        for answer in await asyncio.gather(*map(inside.say, ["broken", "broken", "broken:x"])):
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"]) == (503, "model_not_loaded")
+            assert "holds no weights" in error["message"] and answer.headers["retry-after"]
+        told = (await inside.listed())["broken"]["status"]
+        assert told["failed"] and "holds no weights" in told["reason"]
+        assert await inside.said("good") == "ggg"
+        write_letter(folder, "b")
+        assert (await inside.say("broken")).status_code == 503, "it was tried just now"
+        monkeypatch.setattr(fleet, "PAUSE", 0.0)
+        assert await inside.said("broken:x") == "xxx"
+        assert (await inside.listed())["broken"]["status"] == {"value": "loaded"}
+
+    run(test, model_dirs=(str(tmp_path / "models"),), adapters=(adapter,))
+
+
+def test_an_adapter_of_another_model_says_why_and_lets_its_base_go(
+    shelf: Path, tmp_path: Path
+) -> None:
+    one = shelf / "models" / "one"
+    folder = write_adapter(tmp_path / "wide", one, width=64)
+
+    async def test(inside: Inside) -> None:
+        answer = await inside.say("one:wide")
+        assert answer.status_code == 503 and "does not fit the model" in answer.text
+        assert await inside.said("one") == "aaa"
+        await inside.unload("one")
+
+    run(test, models=(str(one),), adapters=(f"wide={folder}",))
+
+
+def test_models_that_nobody_uses_are_unloaded_after_a_while_and_come_back(
+    several: dict[str, Any], shelf: Path
+) -> None:
+    async def all_of_them(inside: Inside) -> None:
+        assert await inside.said("one:x") == "xxx"
+        await inside.until("one:x", "unloaded")
+        await inside.until("one", "unloaded")
+        assert await inside.said("one:x") == "xxx"
+
+    async def the_only_one(inside: Inside) -> None:
+        for _ in range(2):
+            assert await inside.said() == "aaa"
+            await inside.until("one", "unloaded")
+            assert (await inside.http.get("/health")).json()["ready"]
+
+    run(all_of_them, idle_unload=0.05, **several)
+    run(the_only_one, idle_unload=0.05, models=(str(shelf / "models" / "one"),))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(tries(12)))
+def test_everybody_gets_the_model_that_they_name_however_many_come_and_leave(
+    several: dict[str, Any], seed: int
+) -> None:
+    chance = random.Random(seed)
+
+    async def client(inside: Inside) -> None:
+        for _ in range(5):
+            name = chance.choice(list(LETTERS))
+            count = chance.randrange(1, 9)
+            task = asyncio.create_task(inside.said(name, max_tokens=count))
+            if chance.random() < 0.2:
+                await asyncio.sleep(chance.random() * 0.02)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                continue
+            assert await task == LETTERS[name] * count
+            states = await inside.states()
+            held = {each for each, state in states.items() if state in ("loaded", "unloading")}
+            assert len(held) <= 3
+            assert "one" in held or not any(":" in each for each in held)
+
+    async def test(inside: Inside) -> None:
+        counts = []
+        for _ in range(2):
+            await asyncio.gather(*(client(inside) for _ in range(8)))
+            for name in LETTERS:
+                await inside.unload(name)
+            tasks = Path("/proc/self/task")
+            counts.append(len(list(tasks.iterdir())) if tasks.is_dir() else 0)
+        assert counts[1] <= counts[0] + 4, "threads are left"
+
+    run(test, fits=3, **several)
+
+
+@pytest.mark.parametrize("name", ["owner/three", "one:x"])
+def test_what_is_unloaded_gives_its_memory_back_and_its_figures_stay(
+    several: dict[str, Any], tmp_path: Path, name: str
+) -> None:
+    async def test(inside: Inside) -> None:
+        left = []
+        for _ in range(2):
+            assert await inside.said(name, prompt="x" * 600, max_tokens=40)
+            await inside.unload(name)
+            left.append(mx.get_active_memory())
+        assert left[1] <= left[0]
+        assert await inside.figure("completion_tokens_total") == 80
+        assert await inside.figure("batch_size") == 0
+
+    run(test, cache_dir=str(tmp_path), **several)
+
+
+def test_the_limit_for_kv_is_for_all_loaded_models_together(several: dict[str, Any]) -> None:
+    async def test(inside: Inside) -> None:
+        for count, name in enumerate(["one", "two", "owner/three"], 1):
+            await inside.said(name)
+            await limited(inside, 64 * MIB // count * count)
+        await inside.unload("two")
+        await limited(inside, 64 * MIB)
+
+    async def limited(inside: Inside, total: int) -> None:
+        async with asyncio.timeout(WAIT):
+            while await inside.figure("cache_limit_bytes") != total:
+                await asyncio.sleep(0.005)
+
+    run(test, cache_bytes=64 * MIB, **several)
+
+
+# ---- what clients see ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "listed"),
+    [
+        ({"aliases": ["x", "demo", "x"]}, "demo x"),
+        ({"models": ["@/two"]}, "two"),
+        ({"models": ["@/owner/three"], "model_dirs": ["@"]}, "three owner/three broken one two"),
+        (
+            {"model_dirs": ["@"], "aliases": ["gpt", "claude=two", "haiku=claude"]},
+            "broken gpt one two claude haiku owner/three",
+        ),
+        (
+            {"models": ["@/one", "a/b"], "adapters": ["x=@/../x-adapter"], "aliases": ["p=one:x"]},
+            "one a/b one:x p",
+        ),
+    ],
+)
+def test_models_are_called_by_their_folders_their_ids_and_further_names(
+    settings: Mapping[str, Any], listed: str, shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(inside: Inside) -> None:
+        assert list(await inside.listed()) == listed.split()
+
+    monkeypatch.setattr(hub, "check", lambda repo: None)
+    models = str(shelf / "models")
+    run(test, **{name: tuple(t.replace("@", models) for t in s) for name, s in settings.items()})
+
+
+def test_every_api_is_answered_by_the_model_that_it_names(shelf: Path) -> None:
+    async def test(inside: Inside) -> None:
+        assert await inside.states() == {
+            "two": "loaded",
+            "gpt": "loaded",
+            "broken": "unloaded",
+            "one": "unloaded",
+            "owner/three": "unloaded",
+            "haiku": "unloaded",
+            "two:x": "unloaded",
+        }
+        path = str(shelf / "models" / "two")
+        wanted: dict[str | None, str] = {
+            "one": "a",
+            "owner/three": "c",
+            "haiku": "c",
+        }
+        wanted |= dict.fromkeys(["gpt", path, "llama3:8b", "one:8b", "gpt-9", None, ""], "b")
+        for name in ("two:x", "gpt:x", f"{path}:x"):
+            wanted[name] = "x"
+        said = await asyncio.gather(*map(inside.said, wanted))
+        assert said == [letter * 3 for letter in wanted.values()]
+        for given, told in (("haiku", "haiku"), ("two:x", "two:x"), (None, "two")):
+            assert (await inside.say(given)).json()["model"] == told
+        for where, body in APIS.values():
+            whole = {"max_tokens": 3, "temperature": 0, "model": "one", **body}
+            assert "aaa" in (await inside.http.post(where, json=whole)).text, where
+        assert (await inside.say("two:z")).status_code == 404, "an adapter is never ignored"
+        about = (await inside.listed())["two:x"]
+        assert about["parent"] == "two" and about["max_model_len"] == 4096
+
+    run(
+        test,
+        models=(str(shelf / "models" / "two"),),
+        model_dirs=(str(shelf / "models"),),
+        aliases=("gpt", "haiku=owner/three"),
+        adapters=(f"x={shelf}/x-adapter",),
+    )
+
+
+def test_what_is_asked_about_a_model_names_it(several: dict[str, Any], shelf: Path) -> None:
+    async def test(inside: Inside) -> None:
+        get, post = inside.http.get, inside.http.post
+        props = (await get("/props", params={"model": "owner/three"})).json()
+        assert props["model_alias"] == "owner/three"
+        assert props["model_path"] == str(shelf / "models" / "owner" / "three")
+        tokens = (await post("/tokenize", json={"prompt": "x", "model": "one"})).json()["tokens"]
+        text = (await post("/detokenize", json={"tokens": tokens, "model": "one"})).json()
+        assert text["content"] == "x"
+        counted = {"messages": [{"role": "user", "content": "x"}], "model": "one"}
+        assert (await post("/v1/messages/count_tokens", json=counted)).json()["input_tokens"] > 0
+        slots = (await get("/slots", params={"model": "two"})).json()
+        assert slots[0] == {"id": 0, "n_ctx": None, "is_processing": False}
+        assert (await get("/v1/models/owner/three")).json()["status"] == {"value": "loaded"}
+        assert (await get("/v1/models/one")).json()["max_model_len"] == 4096
+        for path in ("/v1/models/gpt-9", "/props?model=gpt-9", "/slots?model=gpt-9"):
+            assert (await get(path)).status_code == 404, path
+        assert (await inside.say("gpt-9")).json()["error"]["code"] == "model_not_found"
+        figures = (await get("/metrics")).text
+        for line in (
+            'mlxgen_model_loaded{model="one"} 1.0',
+            'mlxgen_model_loaded{model="two"} 0.0',
+            'mlxgen_model_requests_total{model="one"} 3.0',
+        ):
+            assert line in figures
+        assert await inside.figure("held_bytes") > 0
+
+    run(test, strict_model=True, **several)
+
+
+def test_models_are_loaded_and_unloaded_on_demand(several: dict[str, Any]) -> None:
+    async def test(inside: Inside) -> None:
+        answer = await inside.http.post("/models/load", json={"model": "one"})
+        assert answer.json() == {"success": True}
+        assert await inside.loaded() == {"one"}
+        await inside.unload("one")
+        for body, status in (({"model": "gpt-9"}, 404), ({}, 400), ({"model": "broken"}, 503)):
+            assert (await inside.http.post("/models/load", json=body)).status_code == status
+
+    run(test, **several)
+
+
+def test_a_stream_that_waits_for_its_model_gives_signs_of_life(
+    several: dict[str, Any], monkeypatch: pytest.MonkeyPatch, loads: threading.Event
+) -> None:
+    monkeypatch.setattr(exchange, "SILENCE", 0.01)
+
+    async def streams(inside: Inside, model: str) -> list[httpx.Response]:
+        """A stream of each API, during whose load there was silence."""
+        loads.clear()
+        limits = {"max_tokens": 3, "temperature": 0, "stream": True, "model": model}
+        posts = (inside.http.post(path, json=limits | body) for path, body in APIS.values())
+        waiting = [asyncio.create_task(post) for post in posts]
+        await asyncio.sleep(0.1)
+        loads.set()
+        return await asyncio.gather(*waiting)
+
+    async def test(inside: Inside) -> None:
+        for answer in await streams(inside, "one"):
+            assert answer.status_code == 200
+            assert answer.text.startswith(": the model is being loaded\n")
+            assert "a" in answer.text.partition("data:")[2]
+        for api, answer in zip(APIS, await streams(inside, "broken"), strict=True):
+            if answer.status_code == 503:  # it failed at once
+                continue
+            data = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
+            event = json.loads(data[0])
+            assert data[1:] == (["[DONE]"] if api in ("chat", "completions") else [])
+            error = event["response"]["error"] if api == "responses" else event["error"]
+            assert "broken is not loaded" in error["message"]
+            kinds = {"messages": "error", "responses": "response.failed"}
+            assert event.get("type") == kinds.get(api)
+
+    run(test, **several)
+
+
+def test_a_request_waits_for_a_load_no_longer_than_for_a_place(
+    several: dict[str, Any], loads: threading.Event
+) -> None:
+    async def test(inside: Inside) -> None:
+        loads.clear()
+        answers = [await inside.say("one"), await inside.http.get("/props?model=one")]
+        loads.set()
+        for answer in answers:
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "queue_timeout")
+
+    run(test, queue_timeout=0.1, **several)
+
+
+@pytest.mark.slow
+def test_a_signal_ends_a_server_with_several_models_that_answer_and_load(shelf: Path) -> None:
+    models = shelf / "models"
+    with running("--model", str(models / "one"), "--model-dir", str(models)) as server:
+        assert server.greeting.endswith("serving one, and 3 more when asked for")
+        body = {"prompt": "x", "max_tokens": 500, "ignore_eos": True}
+        links = [
+            server.send("/v1/completions", body | {"model": name})
+            for name in ("one", "two", "owner/three")
+        ]
+        server.wait_until(lambda: server.rows() > 0, "nothing runs")
+        assert server.end(signal.SIGTERM) == 0
+        for link in links:
+            assert b" 200 OK" in link.recv(1000)
+            link.close()

@@ -1,0 +1,237 @@
+"""Clients that send or read slowly, or nothing, and what is not HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import select
+import socket
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from .running import WAIT, Running, error, running
+
+HOST = b"Host: 127.0.0.1\r\n"
+GET = b"GET /health HTTP/1.1\r\n" + HOST + b"\r\n"
+POST = b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\n" + HOST
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+TEXT = b"POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\n" + HOST
+"""A body that is refused unread."""
+PIECES = {"prompt": "a b " * 100_000, "with_pieces": True}
+"""What has an answer of many megabytes."""
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[Running]:
+    """A server with little patience."""
+    patience = [f"connection.Connection.{side}=0.3" for side in ("sending", "reading")]
+    with running(module="tests.server.broken", SET=" ".join(patience)) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def link(server: Running, *data: bytes, receive: int = 0) -> Iterator[socket.socket]:
+    with socket.socket() as client:
+        if receive:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+        client.settimeout(WAIT)
+        client.connect(("127.0.0.1", server.port))
+        for each in data:
+            client.sendall(each)
+        yield client
+
+
+def answer(client: socket.socket) -> tuple[int, bytes]:
+    """The status and the body of the next answer."""
+    head, body = b"", b""
+    while not head.endswith(b"\r\n\r\n"):
+        more = client.recv(1)
+        assert more, head
+        head += more
+    length = int(head.lower().partition(b"content-length: ")[2].split()[0])
+    while len(body) < length:
+        body += client.recv(length - len(body))
+    return int(head.split()[1]), body
+
+
+def closed(client: socket.socket) -> bytes:
+    """What comes before the server closes the connection."""
+    found = b""
+    with contextlib.suppress(ConnectionError):
+        while more := client.recv(1 << 16):
+            found += more
+    return found
+
+
+@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize("start", [b"", b"GE", b"GET /health HTTP/1.1\r\n" + HOST])
+def test_every_head_has_to_be_sent_in_time(hasty: Running, start: bytes, before: int) -> None:
+    with link(hasty) as silent, link(hasty) as slow:
+        for client in (silent, slow):
+            for _ in range(before):
+                client.sendall(GET)
+                assert answer(client)[0] == 200
+            client.sendall(start)
+        with contextlib.suppress(ConnectionError):
+            while not select.select([slow], [], [], 0.02)[0]:
+                slow.sendall(b"x")
+        assert closed(silent) == b""
+
+
+@pytest.mark.parametrize("rest", [b"", b"abc"])
+def test_a_body_that_nobody_reads_does_not_keep_a_connection(hasty: Running, rest: bytes) -> None:
+    with link(hasty, TEXT + b"Content-Length: 3\r\n\r\n") as client:
+        assert answer(client)[0] == 415
+        client.sendall(rest)
+        assert closed(client) == b""
+
+
+def test_three_hundred_who_say_nothing_or_little_keep_nobody_out(server: Running) -> None:
+    begun = POST + b"Content-Length: 100\r\n\r\n{"
+    with contextlib.ExitStack() as links:
+        for n in range(300):  # more than may run and wait
+            start = (b"", b"GE", POST, CHUNKED + b"3e8\r\nx", begun, begun)[n % 6]
+            links.enter_context(link(server, start))
+        server.wait_until(
+            lambda: server.figure("mlxgen_requests_in_progress") >= 150, "they do not wait"
+        )
+        assert server.chat({"max_tokens": 2}).status_code == 200
+    server.wait_until(lambda: server.figure("mlxgen_requests_in_progress") == 0, "they stay")
+
+
+def test_a_request_that_is_answered_late_is_not_cut(hasty: Running) -> None:
+    body = b'{"prompt": "Once", "max_tokens": 600, "ignore_eos": true, "num_draft_tokens": 0}'
+    with link(hasty, GET) as client:
+        assert answer(client)[0] == 200
+        began = time.monotonic()
+        client.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body + GET)
+        assert answer(client)[0] == 200
+        assert time.monotonic() - began > 0.3, "it took longer than any patience"
+        assert answer(client)[0] == 200
+
+
+def test_an_answer_has_to_be_taken(hasty: Running) -> None:
+    with hasty.send("/tokenize", PIECES, receive=4096):
+        hasty.wait_until(
+            lambda: hasty.figure("mlxgen_requests_in_progress") == 1, "it is not asked"
+        )
+        hasty.wait_until(
+            lambda: hasty.figure("mlxgen_requests_in_progress") == 0, "it is waited for"
+        )
+
+
+def test_an_answer_that_is_taken_slowly_but_steadily_arrives(hasty: Running) -> None:
+    with hasty.send("/tokenize", PIECES, receive=1 << 16) as client:
+        began, whole = time.monotonic(), b""
+        while b"\r\n\r\n" not in whole or len(whole) < 1 << 20:
+            whole += client.recv(1 << 16)
+            time.sleep(0.05)
+        assert time.monotonic() - began > 0.3, "it took longer than any patience"
+        length = int(whole.lower().split(b"content-length: ")[1].split()[0])
+        left = length - len(whole.partition(b"\r\n\r\n")[2])
+        while left > 0:
+            more = client.recv(1 << 20)
+            assert more, "it was cut"
+            left -= len(more)
+
+
+REFUSED = {
+    "no HTTP": b"EHLO there\r\n\r\n",
+    "two lengths": POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    "a length and chunks": POST + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "chunks in HTTP 1.0": CHUNKED.replace(b"/1.1", b"/1.0"),
+    "no number": POST + b"Content-Length: +1\r\n\r\na",
+    "a negative one": POST + b"Content-Length: -1\r\n\r\na",
+    "two codings": POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "no length of a chunk": CHUNKED + b"not a length\r\n",
+    "a negative chunk": CHUNKED + b"-1\r\na\r\n0\r\n\r\n",
+    "a huge chunk": CHUNKED + b"1" * 30 + b"\r\n",
+    "a chunk without its end": CHUNKED + b"1\r\nabc\r\n",
+    "two hosts": b"GET / HTTP/1.1\r\n" + HOST + HOST + b"\r\n",
+    "no host": b"GET / HTTP/1.1\r\n\r\n",
+    "a folded name": b"GET / HTTP/1.1\r\n" + HOST + b"a : b\r\n\r\n",
+    "an endless head": b"GET / HTTP/1.1\r\n" + HOST + b"a: " + b"b" * 20_000,
+}
+
+
+def test_what_is_not_http_is_refused_and_not_logged(server: Running) -> None:
+    before = len(server.log)
+    for name, data in REFUSED.items():
+        with link(server, data) as client:
+            assert closed(client).startswith(b"HTTP/1.1 400 "), name
+    server.wait_until(lambda: server.figure("mlxgen_requests_in_progress") == 0, "one stays")
+    assert not [line for line in server.log[before:] if "error:" in line or "Traceback" in line]
+
+
+def test_what_is_not_http_ends_an_answer_that_was_begun_without_a_word(server: Running) -> None:
+    with link(server, TEXT + b"Transfer-Encoding: chunked\r\n\r\n") as client:
+        assert answer(client)[0] == 415
+        client.sendall(b"not a length\r\n")
+        assert closed(client) == b""
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"Content-Type: text/plain\r\n", 415),
+        (b"Content-Type: application/x-www-form-urlencoded\r\n", 415),
+        (b"Content-Type: application/json\r\nContent-Encoding: gzip\r\n", 415),
+        (b"Content-Length: 100000000\r\n", 413),
+        (b"Content-Length: " + b"9" * 19 + b"\r\n", 413),
+        (b"Content-Length: 2\r\n", 400),  # no prompt
+        (b"Content-Type: Application/JSON; charset=utf-8\r\nContent-Length: 2\r\n", 400),
+        (b"Content-Type: application/x+json\r\nContent-Encoding: identity\r\nContent-Length: 2\r\n",
+         400),
+    ],
+)  # fmt: skip
+def test_headers_can_be_reason_enough_to_refuse_a_body(
+    server: Running, head: bytes, status: int
+) -> None:
+    with link(server, b"POST /v1/completions HTTP/1.1\r\n" + HOST + head + b"\r\n{}") as client:
+        assert answer(client)[0] == status
+
+
+NOT_JSON = (
+    *(b"", b"   ", b"{", b"[1, 2]", b'"text"', b"null", b'{"a": 1,}', b"{'a': 1}"),
+    *(b'{"a": 1} {"b": 2}', b'{"a": NaN}', b'{"a": [-Infinity]}', b'{"a": 1e999}'),
+    *(b'{"a": ' + b"9" * 5000 + b"}", b'{"a": 1, "b": 2, "a": 3}', b'{"a": "\x00"}'),
+    *(b'{"a": "\xff"}', b'\xff\xfe{\x00"\x00', b"\xef\xbb\xbf{}"),
+    *(
+        b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    ),
+)
+
+
+def test_what_is_no_strict_json_is_refused_with_the_reason(server: Running) -> None:
+    for body in NOT_JSON:
+        refused = error(httpx.post(f"{server.url}/v1/completions", content=body, timeout=WAIT))
+        assert refused["code"] and 0 < len(refused["message"]) < 400, body[:30]
+
+
+def test_a_chunked_body_over_the_limit_is_not_read_to_its_end(hasty: Running) -> None:
+    with link(hasty, CHUNKED) as client:
+        with contextlib.suppress(ConnectionError):
+            for _ in range(40):
+                client.sendall(b"20000\r\n" + b" " * 0x20000 + b"\r\n")
+        assert closed(client).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
+@pytest.mark.slow
+def test_without_a_free_file_new_connections_wait_and_the_log_stays_short() -> None:
+    with running() as server, contextlib.ExitStack() as links:
+        limits = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (96, 96))
+        assert limits
+        for _ in range(150):
+            links.enter_context(link(server))
+        server.wait_until(
+            lambda: any("new connections have to wait" in line for line in server.log), "they fit"
+        )
+        time.sleep(2)
+        links.close()
+        assert server.chat({"max_tokens": 2}).status_code == 200
+        assert sum("have to wait" in line for line in server.log) < 20

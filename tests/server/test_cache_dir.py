@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from mlxgen.server.settings import Settings, read_settings
-
 from .running import Running, running
 
 LONG = "The fox told the owl a story about a castle by the sea. " * 80
@@ -100,8 +98,3 @@ def test_three_servers_that_are_killed_on_a_damaged_folder_say_what_one_says_alo
         for server in servers:
             server.close()
     assert cached
-
-
-def test_a_size_may_be_given_in_words() -> None:
-    settings = read_settings(["--cache-dir", "~/prefixes", "--cache-dir-bytes", "2GiB"])
-    assert settings == Settings(cache_dir="~/prefixes", cache_dir_bytes=2 << 30)

@@ -68,21 +68,3 @@ def test_what_was_read_and_written_with_one_key_is_never_proposed_with_another()
         assert drafted("second") < before + 10
         assert drafted("first") > before + 20
         assert len(texts) == 1
-        server.wait_until(
-            lambda: any('drafter="text"' in line for line in _metrics(server)), "no such figure"
-        )
-
-
-def _metrics(server: Running) -> list[str]:
-    headers = {"x-api-key": "first"}
-    return server.get("/metrics", headers=headers).text.splitlines()
-
-
-@pytest.mark.slow
-def test_a_draft_that_cannot_be_loaded_is_refused_at_the_start() -> None:
-    server = Running("--draft", "./not/here")
-    try:
-        assert server.end() == 2
-        assert "there is no folder" in server.log[-1]
-    finally:
-        server.close()

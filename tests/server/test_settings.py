@@ -1,37 +1,134 @@
-"""Settings, the command line, and what is written to the log."""
+"""The command line: what it means, and what a server does not start with."""
 
 from __future__ import annotations
 
 import json
 import logging
+import shlex
+import signal
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from mlxgen import generate
 from mlxgen.arguments import ModelSettings
 from mlxgen.errors import OptionError
-from mlxgen.server.logs import JsonFormatter, TextFormatter, log, log_failure, logger
+from mlxgen.server.__main__ import main
+from mlxgen.server.logs import JsonFormatter, TextFormatter
 from mlxgen.server.settings import Settings, make_parser, read_settings
+from tests.fakes.checkpoints import write_checkpoint
+
+from .inside import write_letter_adapter
+
+DATA = Path(__file__).parents[1] / "data" / "server" / "refused_starts.jsonl"
+REFUSED = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
+OWN = "tests.server.own_code"
 
 
-def test_the_defaults_of_the_command_line_are_those_of_the_settings() -> None:
-    assert read_settings([], {}) == Settings()
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models, another of the same name, an adapter, and a folder without any."""
+    root = tmp_path_factory.mktemp("shelf")
+    for name in ("models/tiny", "models/owner/small", "other/tiny"):
+        write_checkpoint(root / name)
+    write_letter_adapter(root, "x")
+    (root / "notes").mkdir()
+    (root / "notes" / "file").write_text("mine")
+    return root
 
 
-def test_every_setting_is_an_option() -> None:
-    known = {action.dest for action in make_parser()._actions} - {"help", "help_all", "version"}
-    assert known == set(Settings.__dataclass_fields__)
+@pytest.fixture
+def process_as_it_was() -> Iterator[None]:
+    """A server takes over some loggers and signals of its process."""
+    loggers = [
+        logging.getLogger(name) for name in ("mlxgen.server", "mlxgen", "uvicorn", "asyncio")
+    ]
+    before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signals = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in signals.items():
+        signal.signal(number, handler)
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
-def test_every_setting_says_what_it_is_in_both_places() -> None:
+def refused(line: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What a server says that does not start with these options."""
+    own = [] if "--port" in line or "--print-config" in line else ["--port", "0"]
+    try:
+        status: object = main([*own, *line.split(" ")])
+    except SystemExit as error:
+        status = error.code
+    said = capsys.readouterr()
+    assert status == 2 and said.out == "" and "Traceback" not in said.err
+    return said.err.splitlines()
+
+
+@pytest.mark.usefixtures("process_as_it_was")
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case["line"])
+def test_a_wrong_option_is_one_line_and_status_2(
+    case: dict[str, str], shelf: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = case["line"].replace("@own", OWN).replace("@", str(shelf))
+    [said] = [each for each in refused(line, capsys) if "error:" in each]
+    assert said.startswith("mlxgen.server: error: ") and case["said"] in said
+    assert (shelf / "notes" / "file").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("process_as_it_was")
+@pytest.mark.parametrize("key", ["", " --api-key k"])
+def test_an_open_door_is_warned_of(key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(f"--host 0.0.0.0 --model ./not/here{key}", capsys)
+    assert any("--api-key" in line for line in said) is not bool(key)
+
+
+@pytest.mark.parametrize(
+    ("line", "environment", "settings"),
+    [
+        ("", {}, {}),
+        ("--model m --port 0 --max-batch 4", {}, {"models": ("m",), "port": 0, "max_batch": 4}),
+        ("--cache-bytes 2GiB", {}, {"cache_bytes": 2 << 30}),
+        ("--cors-origin '*' --cors-origin null", {}, {"cors_origins": ("*", "null")}),
+        ("--allow-host box.local --allow-host a_1", {}, {"allow_hosts": ("box.local", "a_1")}),
+        (
+            "--cache-dir ~/prefixes --cache-dir-bytes 2GiB",
+            {},
+            {"cache_dir": "~/prefixes", "cache_dir_bytes": 2 << 30},
+        ),
+        (
+            "--model a --model-dir b --draft ngram",
+            {},
+            {"models": ("a",), "model_dirs": ("b",), "draft": "ngram"},
+        ),
+        ("", {"MLXGEN_API_KEY": "x y"}, {"api_keys": ("x", "y")}),
+        ("", {"MLXGEN_API_KEY": ""}, {}),
+        ("--api-key a --api-key b", {"MLXGEN_API_KEY": "x"}, {"api_keys": ("a", "b")}),
+    ],
+)
+def test_options_become_settings(
+    line: str, environment: dict[str, str], settings: dict[str, object]
+) -> None:
+    assert read_settings(shlex.split(line), environment) == Settings(**settings)  # type: ignore[arg-type]
+
+
+def test_settings_made_by_programs_are_checked_too() -> None:
+    with pytest.raises(OptionError, match=r"max_queue: expected .* got 0"):
+        Settings(max_queue=0)
+
+
+def test_every_setting_is_an_option_and_says_what_it_is_in_both_places() -> None:
     told = " ".join((Settings.__doc__ or "").split())
+    known = set()
     for action in make_parser()._actions:
         if action.dest not in ("help", "help_all", "version"):
-            assert action.help, action.dest
-            text = action.help.partition(" (default: ")[0]
+            known.add(action.dest)
+            text = (action.help or "").partition(" (default: ")[0]
             assert f"- {action.dest}: {text[0].upper()}{text[1:]}" in told
+    assert known == set(Settings.__dataclass_fields__)
 
 
 def test_both_commands_describe_the_model_alike(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,104 +144,9 @@ def test_both_commands_describe_the_model_alike(capsys: pytest.CaptureFixture[st
     assert told[0] == told[1]
 
 
-def test_options_become_settings() -> None:
-    line = "--model m --port 0 --max-batch 4 --cache-bytes 2GiB --cors-origin * --cors-origin null"
-    settings = read_settings(line.split(), {"MLXGEN_API_KEY": "from-environment"})
-    assert settings == Settings(
-        models=("m",),
-        port=0,
-        max_batch=4,
-        cache_bytes=2 << 30,
-        cors_origins=("*", "null"),
-        api_keys=("from-environment",),
-    )
-    given = ["--api-key", "given", "--api-key", "too"]
-    assert read_settings(given, {"MLXGEN_API_KEY": "x"}).api_keys == ("given", "too")
-    assert read_settings([], {"MLXGEN_API_KEY": "x y"}).api_keys == ("x", "y")
-    assert read_settings([], {"MLXGEN_API_KEY": ""}).api_keys == ()
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("--port 70000", "--port: expected an integer from 0 to 65,535, got 70000"),
-        ("--port x", "argument --port: invalid int value: 'x'"),
-        ("--max-batch 0", "--max-batch: expected an integer from 1 to 4,096, got 0"),
-        ("--cache-bytes lots", "expected a size such as 1000000, 512MB or 2GiB, got 'lots'"),
-        ("--cache-bytes 1", "an integer from 1,048,576 to 1,125,899,906,842,624, got 1"),
-        (
-            "--request-timeout nan",
-            "--request-timeout: expected a number from 0 to 10,000,000, got nan",
-        ),
-        ("--shutdown-grace -1", "--shutdown-grace: expected a number from 0 to 10,000,000, got -1"),
-        ("--cors-origin localhost", "or *, got 'localhost'"),
-        ("--cors-origin http://a/b", "or *, got 'http://a/b'"),
-        ("--api-key ä", "printable ASCII"),
-        ("--host=", "--host: is empty"),
-        ("--max-context 1", "--max-context: expected an integer from 2 to "),
-        ("--log-format xml", "invalid choice"),
-        ("--alias=", "--alias: expected a name of 1 to 256 characters, got ''"),
-        ("--kv-bits 7", "--kv-bits: expected 2, 3, 4, 5, 6 or 8, got 7"),
-        ("--nonsense", "unrecognized arguments"),
-        ("--prot=1", "--prot=1; did you mean --port?"),
-    ],
-)
-def test_a_wrong_option_is_one_line_and_status_2(
-    line: str, reason: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as caught:
-        read_settings(line.split(), {})
-    assert caught.value.code == 2
-    said = capsys.readouterr().err
-    assert reason in said
-    assert said.count("\n") == 1
-
-
-def test_settings_made_by_programs_are_checked_too() -> None:
-    with pytest.raises(OptionError, match=r"max_queue: expected .* got 0"):
-        Settings(max_queue=0)
-
-
-@pytest.fixture
-def records() -> Iterator[list[logging.LogRecord]]:
-    found: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = found.append  # type: ignore[method-assign, assignment]
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    yield found
-    logger.removeHandler(handler)
-    logger.setLevel(before)
-
-
-def test_both_formats_are_one_line_for_each_message(records: list[logging.LogRecord]) -> None:
-    log(logging.INFO, "a\nb", name="x y", seconds=0.12345, rows=2)
-    text = TextFormatter().format(records[0])
-    assert text.endswith('info: a\\nb name="x y" seconds=0.123 rows=2')
-    entry = json.loads(JsonFormatter().format(records[0]))
-    assert entry["message"] == "a\nb"
-    assert (entry["level"], entry["name"], entry["rows"]) == ("info", "x y", 2)
-
-
-def test_what_an_exception_says_is_only_logged_when_debugging(
-    records: list[logging.LogRecord],
-) -> None:
-    try:
-        raise ValueError("quotes a secret prompt")
-    except ValueError as error:
-        log_failure("it failed", error)
-        assert "secret" not in TextFormatter().format(records[0])
-        assert "error=ValueError" in TextFormatter().format(records[0])
-        assert "test_settings.py" in JsonFormatter().format(records[0])
-        logger.setLevel(logging.DEBUG)
-        log_failure("it failed", error)
-        assert "secret" in TextFormatter().format(records[1])
-
-
-def test_hosts_are_allowed_by_name() -> None:
-    given = ["--allow-host", "box.local", "--allow-host", "a_1"]
-    assert read_settings(given, {}).allow_hosts == ("box.local", "a_1")
-    for wrong in ("http://box.local", "box.local:80", "*", "", "a b", "a..b", "/"):
-        with pytest.raises(OptionError, match="allow_host"):
-            Settings(allow_hosts=(wrong,))
+def test_both_formats_of_the_log_are_one_line_for_each_message() -> None:
+    told = {"name": "x y", "seconds": 0.12345, "rows": 2}
+    record = logging.makeLogRecord({"msg": "a\nb", "levelname": "INFO", "fields": told})
+    assert TextFormatter().format(record).endswith('info: a\\nb name="x y" seconds=0.123 rows=2')
+    entry = json.loads(JsonFormatter().format(record))
+    assert (entry["message"], entry["level"], entry["rows"]) == ("a\nb", "info", 2)

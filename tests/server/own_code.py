@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Literal
 
 import mlxgen
@@ -81,19 +82,6 @@ async def endless(g: mlxgen.Guide) -> None:
         await g.token()
 
 
-class Ponders:
-    """Thinks before each token for longer than the engine waits for it."""
-
-    def __init__(self, lm: mlxgen.LanguageModel) -> None:
-        self.everything = range(lm.vocab_size)
-
-    def mid_process(
-        self, branch_idx: int, last_backtrack: int, last_append: list[int]
-    ) -> list[mlxgen.Branch]:
-        time.sleep(0.2)
-        return [mlxgen.Branch(sample_mask=self.everything)]
-
-
 async def bursts(g: mlxgen.Guide, branches: int) -> None:
     await g.fork(branches)
     await g.fixed("x")
@@ -102,6 +90,21 @@ async def bursts(g: mlxgen.Guide, branches: int) -> None:
 async def deadlock(g: mlxgen.Guide) -> None:
     await g.fixed("x")
     await g.until("never")
+
+
+async def churns(g: mlxgen.Guide) -> None:
+    """Never gets on."""
+    while True:
+        here = g.label()
+        await g.fixed("x")
+        await g.backtrack(here)
+
+
+async def poisons(g: mlxgen.Guide, token: int) -> None:
+    """Writes something, and then what the model may fail with."""
+    await g.gen(max_tokens=3)
+    await g.fixed([token])
+    await g.gen(max_tokens=3)
 
 
 async def spends(g: mlxgen.Guide) -> None:
@@ -116,9 +119,7 @@ class Spells:
         self.everything = range(lm.vocab_size)
         self.value = "spelled"
 
-    def mid_process(
-        self, branch_idx: int, last_backtrack: int, last_append: list[int]
-    ) -> list[mlxgen.Branch]:
+    def mid_process(self, branch: int, back: int, appended: Sequence[int]) -> list[mlxgen.Branch]:
         if not self.left:
             return []
         token = self.left.pop(0)
@@ -139,9 +140,7 @@ class Detours:
             any_token,
         ]
 
-    def mid_process(
-        self, branch_idx: int, last_backtrack: int, last_append: list[int]
-    ) -> list[mlxgen.Branch]:
+    def mid_process(self, branch: int, back: int, appended: Sequence[int]) -> list[mlxgen.Branch]:
         return [self.steps.pop(0)] if self.steps else []
 
 

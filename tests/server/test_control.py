@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from .kit import demo
-from .running import Running, endless, events, question
+from .running import Running, Slow, endless, error, events, good, question, slowly
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 LLAMA = "/v1/chat/completions/control"
@@ -25,27 +25,9 @@ ENDLESS = endless(max_tokens=1500, temperature=0)
 SHOWN = {**ENDLESS, "allow_retract": True}
 
 
-class Slow(Running):
-    """A server whose steps take long while there is a file."""
-
-    def __init__(self, slow: Path, *arguments: str) -> None:
-        self.slow = slow
-        super().__init__(*arguments, module="tests.server.broken", BREAKS="slow", WHILE=str(slow))
-
-
-@contextmanager
-def slowly(slow: Path, *arguments: str) -> Iterator[Slow]:
-    server = Slow(slow, *arguments)
-    try:
-        server.wait_ready()
-        yield server
-    finally:
-        server.close()
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slow]:
-    program = "endless=tests.server.programs.own_code:endless"
+    program = "endless=tests.server.own_code:endless"
     with slowly(tmp_path_factory.mktemp("slow") / "slow", "--program", program) as server:
         yield server
 
@@ -106,18 +88,6 @@ def followed(
 
 def control(server: Running, id: str, action: str, **fields: Any) -> httpx.Response:
     return server.post(f"/v1/requests/{id}/control", {"action": action, **fields})
-
-
-def good(answer: httpx.Response) -> Mapping[str, Any]:
-    assert answer.status_code == 200, answer.text
-    found: Mapping[str, Any] = answer.json()
-    return found
-
-
-def error(answer: httpx.Response, status: int) -> Mapping[str, Any]:
-    assert answer.status_code == status, answer.text
-    found: Mapping[str, Any] = answer.json()["error"]
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -340,7 +310,9 @@ def test_nobody_steers_the_answer_of_another_and_a_full_server_can_be_steered(
                 path = f"/v1/requests/{id}/control"
                 refused = full.post(path, {"action": "stop"}, headers=keys[1])
                 assert error(refused, 404)["code"] == "answer_not_found"
-            assert full.post(TEXT, ENDLESS, headers=keys[1]).status_code == 429
+            refused = full.post(TEXT, ENDLESS, headers=keys[1])
+            assert error(refused, 429)["code"] == "queue_full"
+            assert refused.headers["retry-after"] == "2", "the more there are, the longer"
             for id in (waits, "my-own-name"):
                 path = f"/v1/requests/{id}/control"
                 good(full.post(path, {"action": "stop"}, headers=keys[0]))

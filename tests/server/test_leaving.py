@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -66,9 +65,9 @@ def test_rows_that_are_left_while_they_wait_or_are_prefilled_are_freed(small: Ru
 def test_a_client_that_does_not_read_is_cut_off_and_stalls_nobody(server: Running) -> None:
     slow = 'mlxgen_requests_total{endpoint="/v1/chat/completions",outcome="slow_reader"}'
     before = server.figure(slow)
-    greedy = question(stream=True, n=4, logprobs=True, top_logprobs=20, ignore_eos=True)
+    greedy = question(stream=True, logprobs=True, top_logprobs=20, ignore_eos=True)
     with server.send("/v1/chat/completions", greedy, receive=4096):
-        server.wait_until(lambda: server.rows() == 4, "it does not run")
+        server.wait_until(lambda: server.rows() == 1, "it does not run")
         began = time.monotonic()
         assert server.chat({"max_tokens": 8}).status_code == 200
         assert time.monotonic() - began < IN_TIME
@@ -88,16 +87,3 @@ def test_a_row_that_leaves_a_batch_does_not_change_the_others(server: Running) -
         links.close()
         assert answer.result().json()["choices"][0]["text"] == alone
     server.wait_idle()
-
-
-def test_bodies_that_never_arrive_keep_nobody_out(server: Running) -> None:
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{"
-    with contextlib.ExitStack() as links:
-        for _ in range(300):  # more than may run and wait
-            link = links.enter_context(socket.create_connection(("127.0.0.1", server.port)))
-            link.sendall(head)
-        server.wait_until(
-            lambda: server.figure("mlxgen_requests_in_progress") >= 300, "they do not wait"
-        )
-        assert server.chat({"max_tokens": 2}).status_code == 200
-    server.wait_until(lambda: server.figure("mlxgen_requests_in_progress") == 0, "they stay")

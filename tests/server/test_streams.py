@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
 
-from mlxgen.server import streams
-from mlxgen.server.engine.mailbox import Mailbox
-from mlxgen.server.engine.thread import EngineThread
-from mlxgen.server.errors import RequestError
-
 from .apis import CHAT, MESSAGES, RESPONSES
-from .running import WAIT, Running, endless
-from .test_control import Slow, good, slowly
+from .running import WAIT, Running, Slow, endless, error, good, slowly
 
 TEXT = "/v1/completions"
 LONG: Mapping[str, Any] = {"temperature": 0, "ignore_eos": True, "stream": True}
@@ -32,9 +25,12 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slow]:
-    program = "endless=tests.server.programs.own_code:endless"
+    """Of the streams that were left, it keeps two, with little of each."""
+    own = ("--program", "endless=tests.server.own_code:endless")
     keys = ("--api-key", "mine", "--api-key", "theirs")
-    with slowly(tmp_path_factory.mktemp("slow") / "slow", "--program", program, *keys) as server:
+    limits = "streams.MOST=2 streams.KEPT=100000"
+    slow = tmp_path_factory.mktemp("slow") / "slow"
+    with slowly(slow, *own, *keys, SET=limits) as server:
         yield server
 
 
@@ -80,19 +76,10 @@ def text_of(events: list[Told]) -> list[Any]:
     return [_plain(json.loads(each.data)) for each in events if each.data != "[DONE]"]
 
 
-_VARIES = frozenset(
-    {
-        "id",
-        "item_id",
-        "created",
-        "created_at",
-        "completed_at",
-        "timings",
-        "usage",
-        "tokens_cached",
-        "tokens_predicted",
-    }
-)
+_VARIES = {
+    *("id", "item_id", "created", "created_at", "completed_at"),
+    *("timings", "usage", "tokens_cached", "tokens_predicted"),
+}
 
 
 def _plain(told: Any) -> Any:
@@ -103,10 +90,6 @@ def _plain(told: Any) -> Any:
     return {name: _plain(value) for name, value in told.items() if name not in _VARIES}
 
 
-def wait_idle(server: Running) -> None:
-    server.wait_until(lambda: server.rows() == 0, "rows are left")
-
-
 @pytest.mark.parametrize("path", BODIES)
 def test_a_client_that_comes_back_has_the_same_as_one_that_stays(server: Slow, path: str) -> None:
     body = BODIES[path]
@@ -115,7 +98,7 @@ def test_a_client_that_comes_back_has_the_same_as_one_that_stays(server: Slow, p
     link = Link(server, path, body)
     told = link.read(12)
     link.lose()
-    wait_idle(server)  # its rows cost nobody anything meanwhile
+    server.wait_idle()  # its rows cost nobody anything meanwhile
     back = Link(server, path, {}, told[4].id)  # as if the last ones had not arrived
     told = [*told[:5], *back.read(12)]
     back.lose()
@@ -156,7 +139,7 @@ def test_what_was_steered_and_taken_back_is_told_to_who_comes_back(server: Slow)
     path = f"/v1/requests/{json.loads(told[0].data)['id']}/control"
     good(server.post(path, {"action": "rewind", "to": 2}, headers=headers))
     link.lose()
-    wait_idle(server)
+    server.wait_idle()
     back = Link(server, TEXT, {}, told[9].id)
     told = [*told[:10], *back.read(10)]
     good(server.post(path, {"action": "put", "text": "PUT"}, headers=headers))
@@ -169,24 +152,67 @@ def test_what_was_steered_and_taken_back_is_told_to_who_comes_back(server: Slow)
     assert "PUT" in text and whole.startswith(text[: text.index("PUT")])
 
 
-@pytest.mark.parametrize("last", ["cmpl-0-1", "1", "cmpl-0-x", "-", "\u00e9-2"])
-def test_a_stream_that_is_not_known_is_said_to_be_gone(server: Slow, last: str) -> None:
-    headers = {b"x-api-key": b"mine", b"last-event-id": last.encode()}
-    refused = httpx.post(server.url + TEXT, json=endless(), headers=headers, timeout=WAIT)
-    assert refused.status_code == 404
-    assert refused.json()["error"]["code"] == "stream_not_found"
-    assert refused.json()["error"]["param"] == "Last-Event-ID"
-
-
-def test_nobody_goes_on_with_the_stream_of_another_or_from_an_event_that_was_not_sent(
+def test_only_who_has_a_stream_goes_on_with_it_and_from_an_event_that_was_sent(
     server: Slow,
 ) -> None:
     told = list(Link(server, TEXT, BODIES[TEXT]))
-    id = told[3].id
-    for key, last in (("theirs", id), ("mine", f"{id.rpartition('-')[0]}-100000")):
-        headers = {"x-api-key": key, "last-event-id": last}
+    name = told[3].id.rpartition("-")[0]
+    for key, last in (
+        ("theirs", told[3].id),
+        *(("mine", each) for each in (f"{name}-100000", f"{name}-x", "cmpl-0-1", "1", "-", "é-2")),
+    ):
+        headers = {b"x-api-key": key.encode(), b"last-event-id": last.encode()}
         refused = httpx.post(server.url + TEXT, json={}, headers=headers, timeout=WAIT)
-        assert refused.json()["error"]["code"] == "stream_not_found"
+        said = error(refused, 404)
+        assert (said["code"], said["param"]) == ("stream_not_found", "Last-Event-ID")
+    assert list(Link(server, TEXT, {}, f"{name}-0")) == told
+
+
+def test_of_the_streams_that_are_left_the_newest_are_kept_and_of_each_the_newest_events(
+    server: Slow,
+) -> None:
+    server.slow.touch()
+    names = []
+    for _ in range(3):
+        link = Link(server, TEXT, BODIES[TEXT])
+        names.append(link.read(2)[-1].id)
+        link.lose()
+        server.wait_idle()
+    server.slow.unlink()
+    for name, status in zip(names, (404, 200, 200), strict=True):
+        headers = {"x-api-key": "mine", "last-event-id": name}
+        assert (
+            httpx.post(server.url + TEXT, json={}, headers=headers, timeout=WAIT).status_code
+            == status
+        )
+    body = endless(stream=True, max_tokens=300, logprobs=20)
+    told = list(Link(server, TEXT, body))
+    for number, status in ((1, 404), (len(told) - 3, 200)):
+        headers["last-event-id"] = f"{told[0].id.rpartition('-')[0]}-{number}"
+        assert (
+            httpx.post(server.url + TEXT, json={}, headers=headers, timeout=WAIT).status_code
+            == status
+        )
+
+
+def test_a_stream_that_nobody_comes_back_to_is_dropped_in_time(server: Slow) -> None:
+    with slowly(server.slow, SET="streams.WAITS=0.5") as hasty:
+        server.slow.touch()
+        link = Link(hasty, TEXT, BODIES[TEXT])
+        told = link.read(3)
+        link.lose()
+        hasty.wait_idle()
+        back = Link(hasty, TEXT, {}, told[-1].id)  # from now on it does not wait
+        told += back.read(20)
+        back.lose()
+
+        def is_gone() -> bool:
+            headers = {"last-event-id": f"{told[0].id.rpartition('-')[0]}-100000"}
+            answer = httpx.post(hasty.url + TEXT, json={}, headers=headers)
+            return "left for more than" in error(answer, 404)["message"]
+
+        hasty.wait_until(is_gone, "it is kept")
+        server.slow.unlink()
 
 
 def test_a_stream_of_a_program_is_dropped_with_its_client(server: Slow) -> None:
@@ -195,81 +221,4 @@ def test_a_stream_of_a_program_is_dropped_with_its_client(server: Slow) -> None:
     assert link.read(2)[-1].id == ""
     link.lose()
     server.slow.unlink()
-    wait_idle(server)
-
-
-# ---- how long, and how much ----------------------------------------------------------------------
-
-
-class Engine:
-    """It notes which mailboxes are dropped."""
-
-    def __init__(self) -> None:
-        self.dropped: list[Mailbox] = []
-
-    def cancel(self, mailbox: Mailbox) -> None:
-        self.dropped.append(mailbox)
-
-
-def stream_of(engine: Engine, id: str, told: int = 1) -> streams.Stream:
-    nothing: Any = None
-    box = Mailbox(1, on_overflow=lambda: None)
-    own = cast(EngineThread, engine)
-    stream = streams.Stream("me", id, ask=nothing, reply=nothing, mailbox=box, engine=own, end=b"")
-    stream.encoded([{"n": n} for n in range(told)])
-    return stream
-
-
-class Connection:
-    def interrupt(self, error: BaseException) -> None: ...
-
-
-def test_a_stream_that_nobody_comes_back_to_is_dropped_in_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(streams, "WAITS", 0.02)
-    engine, all_streams = Engine(), streams.Streams()
-    comes_back, leaves = (stream_of(engine, id) for id in ("x-1", "x-2"))
-
-    async def main() -> None:
-        for each in (comes_back, leaves):
-            all_streams.hold(each, Connection())
-            all_streams.leave(each)
-        taken = await all_streams.taken("me", "x-1-1", Connection())
-        assert taken == (comes_back, 1)
-        while not engine.dropped:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.05)
-        assert engine.dropped == [leaves.mailbox]
-        with pytest.raises(RequestError):
-            await all_streams.taken("me", "x-2-1", Connection())
-
-    asyncio.run(asyncio.wait_for(main(), WAIT))
-
-
-def test_as_many_streams_wait_as_memory_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "MOST", 2)
-    engine, all_streams = Engine(), streams.Streams()
-    silent = stream_of(engine, "silent", told=0)
-    several = [stream_of(engine, f"x-{n}") for n in range(4)]
-
-    async def main() -> None:
-        for each in (silent, *several):
-            all_streams.hold(each, Connection())
-            all_streams.leave(each)
-
-    asyncio.run(main())
-    assert engine.dropped == [each.mailbox for each in (silent, *several[:2])]
-
-
-def test_the_newest_events_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "KEPT", 200)
-    stream = stream_of(Engine(), "x", told=100)
-    last = stream.after(97).decode()
-    assert last == 'id: x-98\ndata: {"n":97}\n\n' + (
-        'id: x-99\ndata: {"n":98}\n\nid: x-100\ndata: {"n":99}\n\n'
-    )
-    assert stream.after(100) == b""
-    for number in (0, 80, 101, -1):
-        with pytest.raises(RequestError, match="are kept"):
-            stream.after(number)
+    server.wait_idle()

@@ -7,12 +7,13 @@ import resource
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import httpx
 import pytest
 
-from .running import WAIT, Running, error, running
+from .running import WAIT, Running, endless, error, running
 
 HOST = b"Host: 127.0.0.1\r\n"
 GET = b"GET /health HTTP/1.1\r\n" + HOST + b"\r\n"
@@ -20,6 +21,7 @@ POST = b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\n" + 
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 TEXT = b"POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\n" + HOST
 """A body that is refused unread."""
+ASKED = "mlxgen_requests_in_progress"
 PIECES = {"prompt": "a b " * 100_000, "with_pieces": True}
 """What has an answer of many megabytes."""
 
@@ -95,11 +97,9 @@ def test_three_hundred_who_say_nothing_or_little_keep_nobody_out(server: Running
         for n in range(300):  # more than may run and wait
             start = (b"", b"GE", POST, CHUNKED + b"3e8\r\nx", begun, begun)[n % 6]
             links.enter_context(link(server, start))
-        server.wait_until(
-            lambda: server.figure("mlxgen_requests_in_progress") >= 150, "they do not wait"
-        )
+        server.wait_until(lambda: server.figure(ASKED) >= 150, "they do not wait")
         assert server.chat({"max_tokens": 2}).status_code == 200
-    server.wait_until(lambda: server.figure("mlxgen_requests_in_progress") == 0, "they stay")
+    server.wait_until(lambda: server.figure(ASKED) == 0, "they stay")
 
 
 def test_a_request_that_is_answered_late_is_not_cut(hasty: Running) -> None:
@@ -113,14 +113,22 @@ def test_a_request_that_is_answered_late_is_not_cut(hasty: Running) -> None:
         assert answer(client)[0] == 200
 
 
-def test_an_answer_has_to_be_taken(hasty: Running) -> None:
-    with hasty.send("/tokenize", PIECES, receive=4096):
-        hasty.wait_until(
-            lambda: hasty.figure("mlxgen_requests_in_progress") == 1, "it is not asked"
-        )
-        hasty.wait_until(
-            lambda: hasty.figure("mlxgen_requests_in_progress") == 0, "it is waited for"
-        )
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", PIECES),
+        ("/v1/completions", endless(stream=True, logprobs=20, num_draft_tokens=0)),
+    ],
+)
+def test_an_answer_has_to_be_taken_whole_or_as_a_stream(
+    hasty: Running, path: str, body: Mapping[str, Any]
+) -> None:
+    gone = 'mlxgen_requests_total{endpoint="/v1/completions",outcome="client_gone"}'
+    before = hasty.figure(gone)
+    with hasty.send(path, body, receive=4096):
+        hasty.wait_until(lambda: hasty.figure(ASKED) == 1, "it is not asked")
+        hasty.wait_until(lambda: hasty.figure(ASKED) == 0, "it is waited for")
+    assert hasty.figure(gone) == before + (path != "/tokenize")
 
 
 def test_an_answer_that_is_taken_slowly_but_steadily_arrives(hasty: Running) -> None:
@@ -162,7 +170,7 @@ def test_what_is_not_http_is_refused_and_not_logged(server: Running) -> None:
     for name, data in REFUSED.items():
         with link(server, data) as client:
             assert closed(client).startswith(b"HTTP/1.1 400 "), name
-    server.wait_until(lambda: server.figure("mlxgen_requests_in_progress") == 0, "one stays")
+    server.wait_until(lambda: server.figure(ASKED) == 0, "one stays")
     assert not [line for line in server.log[before:] if "error:" in line or "Traceback" in line]
 
 

@@ -97,6 +97,8 @@ def memory(lm: mlxgen.LanguageModel, alone: mlxgen.LanguageModel, peak: int) -> 
     said = f"{mine} {whole} {peak}"
     if mine.growing * of != whole.growing or mine.weights >= whole.weights:
         return said
+    if lm.runtime.batches != alone.runtime.batches:
+        return "its sequences do not run together as those of the whole do"
     small = whole.weights < 1 << 20  # embeddings count most, which every rank has
     return "equal" if small or (mine.weights < 0.6 * whole.weights > 0.75 * peak) else said
 

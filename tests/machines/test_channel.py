@@ -112,6 +112,13 @@ def test_a_rank_that_is_silent_is_lost(at_length: bool, seconds: str) -> None:
         assert lost(channel).startswith(expected)
 
 
+@pytest.mark.slow
+def test_ranks_that_wait_for_nothing_stay_together() -> None:
+    with channels(3, patience=0.5) as opened:
+        assert opened[0].wait_lost(1.5) is None
+        assert [channel.lost for channel in opened] == [None] * 3
+
+
 def test_a_rank_that_does_not_finish_a_message_is_lost_unless_it_gets_on_or_says_so() -> None:
     with alone(patience=1, busy=0.1) as (channel, other):
         for done in range(5):

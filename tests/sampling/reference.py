@@ -198,6 +198,8 @@ MIXED: list[dict[str, Any]] = [
     {"temperature": 0.9, "repetition_penalty": 1.3, "top_p": 0.8},
     {"presence_penalty": 1.5},
     {"temperature": 1.0, "top_k": 1},
+    {"temperature": 1.0, "adaptive_target": 0.2},
+    {"temperature": 0.8, "top_k": 9, "adaptive_target": 0.3},
 ]
 
 
@@ -217,6 +219,7 @@ def mixed_rows(vocab: int, seed: int = 0) -> list[DrawRow]:
                     rng.integers(0, vocab, 30 + i).tolist(), rng.integers(0, vocab, 9).tolist()
                 ),
                 temperature=1.3 if i == 2 else None,
+                target=options.get("adaptive_target"),
                 repeating=(
                     rng.permutation(vocab)[: i + 1].astype(np.int32),
                     (rng.random(i + 1) * 5).astype(np.float32),

@@ -10,16 +10,16 @@ import shutil
 import struct
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
 import huggingface_hub
 import huggingface_hub.constants
-import huggingface_hub.errors
 import mlx.core as mx
 import mlx.nn as nn
 import mlx_lm.utils
 import pytest
 from benchmarks.architectures import ARCHITECTURES, configuration
+from huggingface_hub import errors
 
 import mlxgen
 from mlxgen.load import folder_of, weights_of
@@ -318,17 +318,29 @@ def cache(pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path / "hub"
 
 
-def hub_answers(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
-    """The hub knows every model, or answers every question with ``error``."""
+def hub_answers(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None, fetched: Path | None = None
+) -> list[dict[str, Any]]:
+    """The hub knows every model, or answers every question with ``error``; returns what is to be
+    ``fetched`` from it, and fails if nothing may be."""
+    asked: list[dict[str, Any]] = []
 
     def model_info(self: object, repo: str, **options: Any) -> None:
         if error is not None:
             raise error
 
+    def snapshot_download(repo: str, **options: Any) -> str:
+        assert fetched is not None, "nothing is to be fetched"
+        asked.append({"repo": repo, **options})
+        return str(fetched)
+
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+    if error is None:
+        monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    return asked
 
 
-def hub_error(kind: type[huggingface_hub.errors.HfHubHTTPError]) -> Exception:
+def hub_error(kind: type[errors.HfHubHTTPError]) -> Exception:
     response: Any = SimpleNamespace(headers={}, request=None)
     return kind("no", response=response)
 
@@ -336,100 +348,79 @@ def hub_error(kind: type[huggingface_hub.errors.HfHubHTTPError]) -> Exception:
 def test_a_hub_id_is_downloaded_with_its_revision(
     pristine: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked: list[dict[str, Any]] = []
-
-    def snapshot_download(repo: str, **options: Any) -> str:
-        asked.append({"repo": repo, **options})
-        return str(pristine)
-
-    hub_answers(monkeypatch, None)
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
-    lm = mlxgen.load("someone/tiny", revision="v2")
-    assert lm.name == "someone/tiny"
-    assert asked[0]["repo"] == "someone/tiny"
-    assert asked[0]["revision"] == "v2"
+    asked = hub_answers(monkeypatch, None, pristine)
+    assert mlxgen.load("someone/tiny", revision="v2").name == "someone/tiny"
+    assert (asked[0]["repo"], asked[0]["revision"]) == ("someone/tiny", "v2")
     assert asked[0]["local_files_only"] is False
     assert "model*.safetensors" in asked[0]["allow_patterns"]
     assert caplog.records == []
 
 
-def test_without_a_connection_the_cached_copy_is_used_and_the_log_says_so(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    hub_answers(monkeypatch, ConnectionError("no route"))
-    with caplog.at_level(logging.WARNING, logger="mlxgen"):
-        assert mlxgen.load("someone/tiny").name == "someone/tiny"
-    assert "cannot be reached (no route); using the cached copy of someone/tiny" in caplog.text
-    caplog.clear()  # offline by choice it does so without a word
-    monkeypatch.undo()
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    assert mlxgen.load("someone/tiny").name == "someone/tiny" and not caplog.records
-    with pytest.raises(mlxgen.LoadError, match="HF_HUB_OFFLINE is set"):
-        mlxgen.load("someone/else")
+NO_ROUTE, OFFLINE = ConnectionError("no route"), errors.OfflineModeIsEnabled("offline")
 
 
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
-        (ConnectionError("no route"), mlxgen.LoadError, r"cannot be reached \(no route\)"),
+        (NO_ROUTE, mlxgen.LoadError, r"no complete copy.* cannot be reached \(no route\)"),
+        (OFFLINE, mlxgen.LoadError, "HF_HUB_OFFLINE is set"),
         (
-            hub_error(huggingface_hub.errors.RepositoryNotFoundError),
+            hub_error(errors.RepositoryNotFoundError),
             mlxgen.ModelNotFoundError,
             "hub does not know this model",
         ),
         (
-            hub_error(huggingface_hub.errors.GatedRepoError),
+            hub_error(errors.GatedRepoError),
             mlxgen.ModelNotFoundError,
             "accepted its terms.*hf auth login",
         ),
         (
-            hub_error(huggingface_hub.errors.RevisionNotFoundError),
+            hub_error(errors.RevisionNotFoundError),
             mlxgen.ModelNotFoundError,
             "has no revision v9",
         ),
     ],
 )
-def test_a_hub_id_that_cannot_be_had_is_refused(
-    error: Exception, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+def test_what_the_hub_does_not_give_is_in_the_cache_or_refused(
+    error: Exception,
+    kind: type[mlxgen.LoadError],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     hub_answers(monkeypatch, error)
     with pytest.raises(mlxgen.LoadError, match=message) as caught:
         mlxgen.load("someone/else", revision="v9")
-    assert type(caught.value) is kind
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["no/such/folder", "what is this?", "x" * 5000])
-def test_what_is_neither_a_folder_nor_a_hub_id_is_refused(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def snapshot_download(repo: str, **options: Any) -> NoReturn:
-        raise AssertionError("nobody is to be asked for such a name")
-
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
-    with pytest.raises(mlxgen.ModelNotFoundError, match="hub id looks like owner/name"):
-        mlxgen.load(name)
+    assert type(caught.value) is kind and "\n" not in str(caught.value)
+    if "has no revision" not in message:
+        with caplog.at_level(logging.WARNING, logger="mlxgen"):
+            assert mlxgen.load("someone/tiny").name == "someone/tiny"
+        said = "using the cached copy of someone/tiny" in caplog.text
+        assert said is (error is not OFFLINE)  # which is so by choice
 
 
 @pytest.mark.usefixtures("cache")
 def test_whether_a_model_exists_is_found_out_without_fetching_it(
     pristine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def snapshot_download(repo: str, **options: Any) -> NoReturn:
-        raise AssertionError("nothing is to be fetched")
-
     assert folder_of(str(pristine)) == pristine
-    with pytest.raises(mlxgen.ModelNotFoundError, match="there is no folder"):
-        folder_of("./not/here")
-    hub_answers(monkeypatch, ConnectionError("no route"))
+    hub_answers(monkeypatch, NO_ROUTE)
     assert folder_of("someone/tiny") is None  # it is in the cache
     with pytest.raises(mlxgen.LoadError, match="no complete copy"):
         folder_of("someone/else")
     hub_answers(monkeypatch, None)
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
     assert folder_of("someone/else") is None
+
+
+@pytest.mark.parametrize("name", ["no/such/folder", "what is this?", "x" * 5000])
+def test_what_is_neither_a_folder_nor_a_hub_id_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(hub, "snapshot_download", None)  # nobody is asked for such a name
+        with pytest.raises(mlxgen.ModelNotFoundError, match="hub id looks like owner/name"):
+            mlxgen.load(name)
 
 
 def test_the_bytes_of_the_weights_are_known_before_they_are_read(pristine: Path) -> None:

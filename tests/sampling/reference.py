@@ -33,8 +33,10 @@ def reference(
     allowed: npt.NDArray[np.bool_] | None = None,
     xtc: bool = False,
     special: Sequence[int] = (),
+    target: float | None = None,
 ) -> Floats:
-    """The final distribution [vocab]; ``xtc``: whether this draw excludes top choices."""
+    """The final distribution [vocab]; ``xtc``: whether this draw excludes top choices; ``target``:
+    the probability near which tokens are preferred."""
     x = np.array(logits, dtype=np.float64)
     for token, bias in settings.logit_bias.items():
         x[token] += bias
@@ -63,7 +65,12 @@ def reference(
     if 0 < settings.top_k < len(x):
         order = np.lexsort((np.arange(len(x)), -x))
         x[order[settings.top_k :]] = -np.inf
-    return softmax((x - x.max()) / settings.temperature)
+    shares = softmax((x - x.max()) / settings.temperature)
+    if target is None:
+        return shares
+    distance = np.abs(shares - target) / 0.2
+    weights = np.where(shares > 0, np.exp(-10 * distance**2 / (1 + distance)), 0.0)
+    return np.asarray(weights / weights.sum(), dtype=np.float64)
 
 
 def reference_and_whether_sure(

@@ -90,10 +90,17 @@ SETTINGS = st.builds(
     st.sampled_from([0.2, 2.0]),
     st.sampled_from([0, 2]),
     st.booleans(),
+    st.sampled_from([None, None, 0.3]),
 )
 @settings(max_examples=tries(300))
 def test_it_is_the_distribution_that_numpy_gives(
-    seed: int, options: SamplingSettings, density: float, scale: float, levels: int, own: bool
+    seed: int,
+    options: SamplingSettings,
+    density: float,
+    scale: float,
+    levels: int,
+    own: bool,
+    target: float | None,
 ) -> None:
     """Also among equal logits and impossible tokens, and with a temperature for this draw."""
     vocab = 120
@@ -106,8 +113,10 @@ def test_it_is_the_distribution_that_numpy_gives(
     allowed = rng.random(vocab) < density
     allowed[np.isfinite(logits).argmax()] = True
     row = DrawRow(options, seed, 0, words=words_of(allowed), counts=counts_of(prompt, generated))
+    if target is not None and options.temperature:
+        row = row._replace(settings=replace(options, adaptive_target=0.5), target=target)
     if own:
-        settings = replace(options, temperature=0.7)
+        settings = replace(row.settings, temperature=0.7)
         row = row._replace(settings=settings, temperature=options.temperature)
     given_: dict[str, Any] = {
         "prompt": prompt,
@@ -115,6 +124,7 @@ def test_it_is_the_distribution_that_numpy_gives(
         "allowed": allowed,
         "xtc": excludes(row),
         "special": [11, 50],
+        "target": target,
     }
     expected, sure = reference_and_whether_sure(logits, options, **given_)
     assume(sure)

@@ -95,7 +95,8 @@ def memory(lm: mlxgen.LanguageModel, alone: mlxgen.LanguageModel, peak: int) -> 
     assert share is not None
     of, mine, whole = share.part[1], lm.runtime.footprint, alone.runtime.footprint
     said = f"{mine} {whole} {peak}"
-    if mine.growing * of != whole.growing or mine.weights >= whole.weights:
+    parts = 1 if "kv_lora_rank" in lm.config else of  # every rank has all of a latent
+    if mine.growing * parts != whole.growing or mine.weights >= whole.weights:
         return said
     if lm.runtime.batches != alone.runtime.batches:
         return "its sequences do not run together as those of the whole do"

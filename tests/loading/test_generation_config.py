@@ -29,8 +29,8 @@ def read(folder: Path, value: Any, vocab_size: int | None = 100) -> GenerationCo
 TABLE = Path(__file__).parent.parent / "data" / "generation_configs.jsonl"
 CASES = [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()]
 CASES += [
-    {"file": '{"a":' + "[" * 100_000 + "]" * 100_000 + "}", "says": "is nested too deeply"},
-    {"file": '{"temperature": 1' + "0" * 5000 + "}", "says": "cannot be read as JSON"},
+    {"file": '{"a":' + "[" * 100_000 + "]" * 100_000 + "}", "says": ["is nested too deeply"]},
+    {"file": '{"temperature": 1' + "0" * 5000 + "}", "says": ["cannot be read as JSON"]},
 ]
 
 
@@ -46,25 +46,8 @@ def test_what_the_file_says_is_recommended_and_what_is_wrong_is_said_in_one_line
         assert dict(lm.recommended) == case.get("recommended", {}), case
         assert lm.vocabulary.eos == ends.union(case.get("ends", ())), case
         said = [record.getMessage() for record in caplog.records]
-        assert len(said) == ("says" in case), case
-        assert case.get("says", "") in "".join(said) and "\n" not in "".join(said), case
-
-
-def test_what_cannot_hold_is_named_in_one_line_and_the_rest_stays(tmp_path: Path) -> None:
-    wrong = {
-        "temperature": "hot\n",
-        "top_p": 1.5,
-        "top_k": 2.5,
-        "min_p": True,
-        "repetition_penalty": 0,
-        "do_sample": 1,
-        "eos_token_id": [7, "x", -1, 100, True, 9.0],
-    }
-    found = read(tmp_path, wrong)
-    assert dict(found.recommended) == {} and found.end_tokens == (7, 9)
-    assert found.notice is not None and "\n" not in found.notice
-    assert str(tmp_path / "generation_config.json") in found.notice
-    assert all(f"{name}: " in found.notice for name in wrong)
+        assert len(said) == ("says" in case) and "\n" not in "".join(said), case
+        assert all(words in said[0] for words in case.get("says", ())), case
 
 
 values = st.recursive(

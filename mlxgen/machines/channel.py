@@ -46,10 +46,6 @@ AT_LENGTH = 5
 does: a tokenizer that is read, a grammar or a regular expression of a hook may hold the
 interpreter's lock. A machine that is gone is noticed sooner, by the system."""
 
-BUSY = 120.0
-"""Seconds that a rank may take for one message, unless it does something ``at_length``. A prefill
-chunk takes some; what takes longer hangs, although the rank beats."""
-
 OPENING = 30.0
 """Seconds for all ranks to reach the leader."""
 
@@ -58,7 +54,7 @@ UNHEARD = 6
 
 _LEAVING = 1.0  # seconds to send the last words
 _LARGEST = 1 << 30  # bytes of a message; whoever says more is no rank
-_PROGRESS = struct.Struct("!QQ?")  # messages that came, and were carried out; whether at length
+_SIGN = struct.Struct("!?")  # of life: whether it does something at length
 _RXT_CONNDROPTIME = 0x80  # of macOS, in its netinet/tcp.h; the socket module lacks it
 
 _LOG = logging.getLogger(__name__)
@@ -93,11 +89,8 @@ class _Peer:
         self._connection = Connection(os.dup(link.fileno()))
         self._sending = threading.Lock()
         self.stuck = False  # it has read nothing for so long that something was cut off
-        now = time.monotonic()
-        self.heard = now  # when anything came last
-        self.came = self.done = 0  # messages, as in _PROGRESS
+        self.heard = time.monotonic()  # when anything came last
         self.at_length = True  # until it says otherwise
-        self.progressed = now  # when it was last seen to get on, or to have nothing to do
 
     def send(self, kind: _Kind, body: bytes = b"", *, wait: float = -1) -> None:
         """Send something, after what was sent before, unless that takes ``wait`` seconds. If it
@@ -119,17 +112,6 @@ class _Peer:
         data = self._connection.recv_bytes(_LARGEST)
         self.heard = time.monotonic()
         return _Kind(data[0] if data else 0), data[1:]
-
-    @property
-    def at_work(self) -> bool:
-        """Whether a message came that is not carried out."""
-        return self.came > self.done
-
-    def note(self, came: int, done: int, at_length: bool) -> None:
-        """Take how far it says that it is."""
-        if done > self.done or self.at_length or not self.at_work:
-            self.progressed = time.monotonic()
-        self.came, self.done, self.at_length = came, done, at_length
 
     def finish(self) -> None:
         """Say that nothing more will be sent."""
@@ -158,7 +140,6 @@ class Channel:
         *,
         leads: bool,
         patience: float = PATIENCE,
-        busy: float = BUSY,
     ) -> None:
         self.messages = 0
         """Messages that were sent, or received."""
@@ -167,10 +148,9 @@ class Channel:
         self._name, self._leads = name, leads
         longest = AT_LENGTH * patience
         self._peers = [_Peer(rank, name, each, longest) for rank, (name, each) in peers.items()]
-        self._patience, self._busy = patience, busy
+        self._patience = patience
         self._changed = threading.Condition()  # guards what follows
         self._inbox: deque[bytes] = deque()
-        self._came = self._taken = self._done = 0
         self._lost: MachineError | None = None
         self._over = False  # goodbye was said
         self._left = False  # and heard by whoever carries out messages
@@ -193,7 +173,6 @@ class Channel:
         group: Group,
         *,
         patience: float = PATIENCE,
-        busy: float = BUSY,
         timeout: float = OPENING,
     ) -> Channel:
         """Connect all ranks of the group: collective.
@@ -211,7 +190,7 @@ class Channel:
                     " firewall of that machine, and check the network between them"
                 ) from error
             peers = {0: (group.name(0), connection)}
-            return cls(group.name(group.rank), peers, leads=False, patience=patience, busy=busy)
+            return cls(group.name(group.rank), peers, leads=False, patience=patience)
         listener, invitation = invite(group.addresses)
         with listener:
             group.exchange(list(invitation))
@@ -227,7 +206,7 @@ class Channel:
                 " machine, and check the network between them"
             )
         named = {rank: (group.name(rank), met[rank]) for rank in others}
-        return cls(group.name(0), named, leads=True, patience=patience, busy=busy)
+        return cls(group.name(0), named, leads=True, patience=patience)
 
     @property
     def lost(self) -> MachineError | None:
@@ -264,15 +243,12 @@ class Channel:
     def receive(self, timeout: float | None = None) -> bytes | None:
         """The leader's next message, or ``None`` when it has said goodbye.
 
-        Whoever calls this has carried out what it received before. Raises ``MachineError`` if the
-        group is lost, and ``TimeoutError``.
+        Raises ``MachineError`` if the group is lost, and ``TimeoutError``.
         """
         with self._changed:
-            self._done = self._taken
             self._changed.wait_for(lambda: self._lost or self._inbox or self._over, timeout)
             self._check()
             if self._inbox:
-                self._taken += 1
                 self.messages += 1
                 return self._inbox.popleft()
             if not self._over:
@@ -333,7 +309,7 @@ class Channel:
             peer.send(kind, body)
 
     def _beat(self) -> None:
-        said = _PROGRESS.pack(self._came, self._done, self._at_length)
+        said = _SIGN.pack(self._at_length)
         for peer in self._peers:
             peer.send(_Kind.BEAT, said, wait=0)  # what is being sent is a sign of life, too
 
@@ -363,7 +339,6 @@ class Channel:
             turn = now
             for peer in self._peers:
                 peer.heard += away
-                peer.progressed += away
                 self._judge(peer, now)
 
     def _judge(self, peer: _Peer, now: float) -> None:
@@ -373,10 +348,6 @@ class Channel:
                 self._lose(f"{peer.name} has ended while another rank was still at work")
         elif peer.stuck or now - peer.heard > patience:
             self._lose(_silence(peer, patience))
-        elif peer.at_work and not peer.at_length and now - peer.progressed > self._busy:
-            self._lose(
-                f"{peer.name} has not finished a message for {self._busy:g} s; see what it printed"
-            )
 
     def _read(self, peer: _Peer) -> None:
         """Take what a peer says, until it has ended."""
@@ -400,12 +371,11 @@ class Channel:
         if kind is _Kind.FAILED:
             self._lose(body.decode(errors="replace"))
         elif kind is _Kind.BEAT:
-            peer.note(*_PROGRESS.unpack(body))
+            (peer.at_length,) = _SIGN.unpack(body)
         else:
             with self._changed:
                 if kind is _Kind.MESSAGE:
                     self._inbox.append(body)
-                    self._came += 1
                 else:
                     self._over = True
                 self._changed.notify_all()

@@ -215,7 +215,9 @@ def _load(wanted: _Wanted, share: Share | None = None, own: _Wanted | None = Non
         if adapter is not None:
             check_adapter(adapter)
         if share is None and not wanted.ignore_memory_limit:
-            check_memory(f"the weights of {name}", _needed(found, wanted.predictor))
+            known = None if wanted.predictor else layout_of(found.config, found.tensors)
+            left_out = sum(found.tensors[each] for each in (known[1] if known else ()))
+            check_memory(f"the weights of {name}", found.nbytes - left_out)
         return name, found
 
     name, found = together(find)
@@ -361,12 +363,6 @@ def _reading(name: str, *, rank: int, ignore_memory_limit: bool) -> Reading:
         return reading(arrays)
 
     return read
-
-
-def _needed(found: Checkpoint, predictor: bool) -> int:
-    """The bytes of a model's weights, with those of its head or without."""
-    known = None if predictor else layout_of(found.config, found.tensors)
-    return found.nbytes - sum(found.tensors[name] for name in (known[1] if known else ()))
 
 
 def _wire(lm: LanguageModel, limit: Wired) -> None:

@@ -73,7 +73,15 @@ class Checkpoint:
 def config_of(folder: Path) -> dict[str, Any]:
     """The configuration of the model in ``folder``, checked; raises as ``Checkpoint.open``."""
     try:
-        _check_folder(folder)
+        if not folder.exists():
+            raise ModelNotFoundError(f"there is no folder {folder}; check the path")
+        if not folder.is_dir():
+            raise ModelNotFoundError(f"{folder} is a file; pass the folder that holds the model")
+        if not (folder / "config.json").is_file():
+            raise ModelNotFoundError(
+                f"{folder} is not a model folder: it has no config.json; expected config.json,"
+                " model*.safetensors and a tokenizer"
+            )
     except OSError as error:
         raise ModelNotFoundError(f"{folder} cannot be read: {error.strerror}") from error
     config = read_json(folder / "config.json")
@@ -84,18 +92,6 @@ def config_of(folder: Path) -> dict[str, Any]:
             " download the model again"
         )
     return config
-
-
-def _check_folder(folder: Path) -> None:
-    if not folder.exists():
-        raise ModelNotFoundError(f"there is no folder {folder}; check the path")
-    if not folder.is_dir():
-        raise ModelNotFoundError(f"{folder} is a file; pass the folder that holds the model")
-    if not (folder / "config.json").is_file():
-        raise ModelNotFoundError(
-            f"{folder} is not a model folder: it has no config.json; expected config.json,"
-            " model*.safetensors and a tokenizer"
-        )
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -71,18 +71,14 @@ def fingerprint(folder: Path) -> dict[str, str]:
         for file in sorted(folder.glob(pattern)):
             found[file.name] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
     for file in sorted(folder.glob("*.safetensors")):
-        found[file.name] = _of_weights(file)
+        with file.open("rb") as opened:
+            digest = hashlib.sha256(_read_head(opened))
+            start, end = opened.tell(), file.stat().st_size
+            for probe in range(_PROBES):
+                opened.seek(start + (end - start) * probe // _PROBES)
+                digest.update(opened.read(_WIDTH))
+        found[file.name] = f"{end} bytes, {digest.hexdigest()[:16]}"
     return found
-
-
-def _of_weights(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = hashlib.sha256(_read_head(file))
-        start, end = file.tell(), os.fstat(file.fileno()).st_size
-        for probe in range(_PROBES):
-            file.seek(start + (end - start) * probe // _PROBES)
-            digest.update(file.read(_WIDTH))
-    return f"{end} bytes, {digest.hexdigest()[:16]}"
 
 
 def _read_head(file: BinaryIO) -> bytes:

@@ -95,7 +95,10 @@ class Split:
             model.shard(group)
         finally:  # its own errors may be of what comes of this
             for module, name, number in numbers:
-                if not _is_divided(number, vars(module).get(name), self.size):
+                after = vars(module).get(name)
+                # It stays, is divided without a rest, or is that of one head, which several have
+                one = after == 1 and self.size % number == 0
+                if after not in (number, number / self.size) and not one:
                     raise ValueError(f"{name} is {number}, which is not a multiple of {self.size}")
         for path, module in model.named_modules():
             old = modules.get(path, module)
@@ -163,9 +166,3 @@ def _numbers_in(model: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
 def _shapes_in(model: nn.Module) -> dict[str, tuple[int, ...]]:
     named = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
     return {name: tuple(array.shape) for name, array in named if isinstance(array, mx.array)}
-
-
-def _is_divided(before: int, after: Any, size: int) -> bool:
-    """Whether a number stayed, was divided without a rest, or became that of one head, which some
-    machines all hold."""
-    return after in (before, before / size) or (after == 1 and size % before == 0)

@@ -81,7 +81,7 @@ class Follower:
             case "open", (runner, model, slots):
                 lm = self._models[model]
                 own = Slots(lm.make_cache, lm.footprint.spare) if slots else None
-                self._open(runner, lm.runner(own))
+                self._runners[runner], self._held[runner] = lm.runner(own), {}
             case "close", (runner,):
                 del self._runners[runner], self._held[runner]
             case "load", (model, settings):
@@ -100,9 +100,6 @@ class Follower:
                 self._images.pop(digest, None)
             case _:
                 raise MachineError(f"rank 0 said {word!r}, which this version does not know")
-
-    def _open(self, number: int, runner: Part) -> None:
-        self._runners[number], self._held[number] = runner, {}
 
     def _do(self, runner: int, command: Command) -> Any:
         try:

@@ -137,12 +137,11 @@ def _as_far_as_known(run: Run) -> Run:
     """A pass with those tokens that have been read by now."""
     if not any(isinstance(t, Later) and t.of.is_read for _, row in run.rows for t in row):
         return run
-    rows = [(kv, tuple([_if_known(token) for token in row])) for kv, row in run.rows]
+    rows = []
+    for kv, row in run.rows:
+        known = [t.read() if isinstance(t, Later) and t.of.is_read else t for t in row]
+        rows.append((kv, tuple(known)))
     return run._replace(rows=tuple(rows))
-
-
-def _if_known(token: Fed) -> Fed:
-    return token.read() if isinstance(token, Later) and token.of.is_read else token
 
 
 @contextlib.contextmanager

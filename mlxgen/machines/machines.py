@@ -57,8 +57,6 @@ class Machines:
 
         Raises ``MachineError`` if the others cannot be reached.
         """
-        if not Group.launched():
-            return None
         group = Group.join()
         if group is None:
             return None

@@ -53,14 +53,11 @@ class Part(Runner):
         for each in self._first:
             mx.async_eval(each)
         wanted = any(run.wanted) or self._piped
-        mx.async_eval(logits if wanted else [self._arrays(kv) for kv, _ in run.rows])
+        mx.async_eval(logits if wanted else [self._stores[kv].arrays() for kv, _ in run.rows])
         return logits
 
     def _built(self, run: Run) -> None:
         """A pass was built without a failure, and is about to be submitted."""
-
-    def _arrays(self, kv: int) -> list[Any]:
-        return self._stores[kv].arrays()
 
 
 def forbid_calls(model: Any) -> None:

@@ -40,7 +40,10 @@ class Share:
         Raises ``LoadError`` if rank 0 could not decide for all parts by its own.
         """
         said = self.machines.group.exchange([asdict(footprint), room])
-        footprints = [_footprint(each) for each, _ in said]
+        footprints = []
+        for each, _ in said:  # JSON has no tuples
+            windows = tuple([(size, width) for size, width in each["windows"]])
+            footprints.append(Footprint(**{**each, "windows": windows}))
         different(footprints)
         room = min(room for _, room in said)
         return replace(self, footprints=tuple(footprints), room=room)
@@ -65,11 +68,6 @@ class Share:
         if self.machines.leads:
             return Leading(self.machines, self.number, called, *given, piped=piped)
         return Part(called, *given, group=self.group, piped=piped)
-
-
-def _footprint(said: Mapping[str, Any]) -> Footprint:
-    windows = tuple([(size, width) for size, width in said["windows"]])
-    return Footprint(**{**said, "windows": windows})
 
 
 def shared(machines: Machines, load: Callable[[Share], M], settings: Mapping[str, Any]) -> M:

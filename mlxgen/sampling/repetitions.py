@@ -107,15 +107,19 @@ class Repetitions:
         count, settings = len(self), self._settings
         ids, last, window = self._ids, count - 1, settings.dry_penalty_last_n
         start = 0 if window < 0 else max(0, count - window)
-        most = min(last - start, self._since[-1] if count else 0, _enough(settings))
-        if most < settings.dry_allowed_length:
+        most = min(last - start, self._since[-1] if count else 0, _LONGEST)
+        allowed, rise = settings.dry_allowed_length, math.log(settings.dry_base)
+        if rise * most > 0:  # from some length on, the penalty does not grow
+            left = math.log(MOST) - math.log(settings.dry_multiplier)
+            most = min(most, allowed + math.ceil(left / rise))
+        if most < allowed:
             return {}
         longest: dict[Token, int] = {}
         ends = np.flatnonzero(ids[start:last] == ids[last]) + start  # of what is like the end
         for length in range(1, most + 1):
             longer = (ends >= start + length) & (ids[ends - length] == ids[last - length])
             longer &= length < most
-            if length >= settings.dry_allowed_length:
+            if length >= allowed:
                 longest.update(dict.fromkeys(ids[ends[~longer] + 1].tolist(), length))
             ends = ends[longer]
             if not len(ends):
@@ -144,12 +148,3 @@ class Repetitions:
         return any(
             whole.find(text, max(0, len(before) - len(text) + 1)) >= 0 for text in self._breakers
         )
-
-
-def _enough(settings: SamplingSettings) -> int:
-    """The length of a repetition from which on the penalty does not grow."""
-    rise = math.log(settings.dry_base)
-    if rise <= 0:
-        return settings.dry_allowed_length
-    left = math.log(MOST) - math.log(settings.dry_multiplier)
-    return min(_LONGEST, settings.dry_allowed_length + math.ceil(left / rise))

@@ -155,13 +155,12 @@ def _denies_what_follows(parsed: Any) -> bool:
     leaves everything else that looks ahead open there, or it holds and may fail later.
     """
     denied = [value[1] for kind, value in _operations(parsed) if kind == "ASSERT_NOT"]
-    return any(_looks_ahead(*each) for inner in denied for each in _operations(inner))
-
-
-def _looks_ahead(kind: str, value: Any) -> bool:
-    if kind == "AT":
-        return not str(value).startswith("AT_BEGINNING")
-    return kind in ("ASSERT", "ASSERT_NOT") and value[0] > 0
+    for kind, value in (each for inner in denied for each in _operations(inner)):
+        if kind == "AT" and not str(value).startswith("AT_BEGINNING"):
+            return True
+        if kind in ("ASSERT", "ASSERT_NOT") and value[0] > 0:
+            return True
+    return False
 
 
 _BOUNDARIES = {

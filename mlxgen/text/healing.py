@@ -87,22 +87,21 @@ class Healer(Steps[int]):
 
     def advance(self, token: Token) -> None:
         """Takes the next token. FilterError, and no change, if it is not a candidate."""
-        offset = len(self.removed)
-        if not self.done:
+        offset, remaining = len(self.removed), self.remaining
+        if remaining:
             piece = self._vocabulary.piece(token)
-            if not self._vocabulary.is_ordinary(token) or not self._allows(piece):
+            if len(piece) >= len(remaining):
+                allowed = piece.startswith(remaining)
+            else:
+                within = self._steps[-1] + len(piece) in self._passable
+                allowed = within and remaining.startswith(piece)
+            if not allowed or not self._vocabulary.is_ordinary(token):
                 raise FilterError(
-                    f"expected a token that spells {self.remaining!r}, which token healing took "
+                    f"expected a token that spells {remaining!r}, which token healing took "
                     f"back from the prompt, got token {token} ({piece!r})"
                 )
             offset = min(offset, self._steps[-1] + len(piece))
         self._steps.append(offset)
-
-    def _allows(self, piece: bytes) -> bool:
-        remaining = self.remaining
-        if len(piece) >= len(remaining):
-            return piece.startswith(remaining)
-        return remaining.startswith(piece) and self._steps[-1] + len(piece) in self._passable
 
 
 def _passable(vocabulary: Vocabulary, data: bytes) -> frozenset[int]:

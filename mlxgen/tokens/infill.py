@@ -106,7 +106,10 @@ class Infill:
         spelled like a mark is text. Raises ``PromptError`` for what cannot be spelled in tokens.
         """
         before, after, between = self._marks
-        head = [before, *(self._opening(prefix) if isinstance(prefix, str) else prefix)]
+        if isinstance(prefix, str):  # what a tokenizer that marks the start of a text makes of one
+            opens = prefix and self._vocabulary.strips_space
+            prefix = self._spelled(f" {prefix}" if opens else prefix)
+        head = [before, *prefix]
         tail = [after, *self._spelled(suffix)]
         parts = [*tail, *head] if self._ends_with_prefix else [*head, *tail]
         last = [] if between is None else [between]
@@ -124,10 +127,6 @@ class Infill:
         for name, text in files:
             tokens += [self._file, *self._spelled(f"{name}\n{text}\n")]
         return [*tokens, self._file, *self._spelled("filename\n")]
-
-    def _opening(self, text: str) -> list[Token]:
-        """What a tokenizer that marks the start of a text makes of one."""
-        return self._spelled(f" {text}" if text and self._vocabulary.strips_space else text)
 
     def _spelled(self, text: str) -> list[Token]:
         try:

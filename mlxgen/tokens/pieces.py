@@ -63,7 +63,8 @@ def read_pieces(tokenizer: Any, size: int, added: Iterable[int]) -> Pieces:
         ]
         return _apply(_Reading(_from_byte_level), spelled)
     anchor = _anchor(tokenizer, strings)
-    sample = _sample(strings, added)
+    chosen = {*range(0, size, max(1, size // _SAMPLE)), *sorted(added)[:_SAMPLE]}
+    sample = [token for token in sorted(chosen) if strings[token] is not None]
     for reading in _readings(tokenizer):
         pieces = _apply(reading, strings)
         if _agrees(tokenizer, pieces, sample, anchor):
@@ -87,12 +88,6 @@ def _string(tokenizer: Any, token: int) -> str | bytes | None:
     except Exception:
         return None
     return string
-
-
-def _sample(strings: Sequence[str | bytes | None], added: Iterable[int]) -> list[int]:
-    step = max(1, len(strings) // _SAMPLE)
-    chosen = {*range(0, len(strings), step), *sorted(added)[:_SAMPLE]}
-    return [token for token in sorted(chosen) if strings[token] is not None]
 
 
 # ---- readings ------------------------------------------------------------------------

@@ -101,7 +101,8 @@ def memory(lm: mlxgen.LanguageModel, alone: mlxgen.LanguageModel, peak: int) -> 
     if lm.runtime.batches != alone.runtime.batches:
         return "its sequences do not run together as those of the whole do"
     small = whole.weights < 1 << 20  # embeddings count most, which every rank has
-    return "equal" if small or (mine.weights < 0.6 * whole.weights > 0.75 * peak) else said
+    is_part = mine.weights < 0.6 * whole.weights and peak < 0.9 * whole.weights
+    return "equal" if small or is_part else said
 
 
 def with_adapter(lm: mlxgen.LanguageModel, adapter: Path) -> str:

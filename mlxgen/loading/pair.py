@@ -68,9 +68,11 @@ def load_pair(
     divided, ``WeightsError``, ``AdapterError``, and ``LoadError`` if the configuration does not
     describe a model. A head that cannot be read is left out, with a warning in the log.
     """
+    sizes = [level.get("vocab_size") for level in levels(source.config)]
+    sizes = [size for size in sizes if isinstance(size, int) and size > 0]
     generation = GenerationConfig.read(
         source.folder,
-        vocab_size=_vocab_size(source.config),
+        vocab_size=max(sizes, default=None),
         end_tokens=source.config.get("eos_token_id"),
     )
     with _readable(source.folder, generation) as folder:
@@ -111,12 +113,6 @@ def part_of(group: Group, *, adapter: bool) -> Part:
         return None if adapter else split.files(trial, folder / "model.safetensors.index.json")
 
     return files
-
-
-def _vocab_size(config: Mapping[str, Any]) -> int | None:
-    """The most tokens that the model may have logits for, if its configuration says so."""
-    sizes = [level.get("vocab_size") for level in levels(config)]
-    return max((size for size in sizes if isinstance(size, int) and size > 0), default=None)
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ def read_predictor(source: Checkpoint, folder: Path, trunk: Any) -> HeadPredicto
     layout, names = known
     try:
         with failing(WeightsError, left_out):
-            return _Reader(source, folder, trunk, layout, names).read()
+            return _read(source, folder, trunk, layout, names)
     except LoadError as error:
         logger.warning("%s", _published(str(error), layout, source.config))
         return None
@@ -91,90 +91,69 @@ def without_head(make: Callable[[Any], Any], config: Mapping[str, Any]) -> Calla
     return made
 
 
-class _Reader:
-    """Reads a head of a known ``layout``; ``names`` are those of its tensors, as parts of it."""
+def _read(
+    source: Checkpoint, folder: Path, trunk: Any, layout: Layout, names: Mapping[str, str]
+) -> HeadPredictor:
+    """The head of a known ``layout``; ``names`` are those of its tensors, as parts of it."""
+    changes: dict[str, Any] = dict(_ONE_LAYER)
+    sparse = any("experts." in name or "switch_mlp." in name for name in names)
+    changes["first_k_dense_replace"] = 0 if sparse else 1
+    if (level := levels(source.config)[-1]) is not source.config:
+        changes = {"text_config": {**level, **changes}}
+    if isinstance(how := source.config.get("quantization"), Mapping):  # not of single layers
+        plain = {key: value for key, value in how.items() if not isinstance(value, Mapping)}
+        changes["quantization"] = plain
+    made: list[Any] = []  # mlx-lm's model of one layer
 
-    def __init__(
-        self,
-        source: Checkpoint,
-        folder: Path,
-        trunk: Any,
-        layout: Layout,
-        names: Mapping[str, str],
-    ) -> None:
-        self._source, self._folder, self._trunk = source, folder, trunk
-        self._layout, self._names = layout, names
-
-    def read(self) -> HeadPredictor:
-        head, config = mlx_lm.utils.load_model(
-            self._folder, lazy=True, model_config=self._config(), get_model_classes=self._classes
-        )
-        if (how := config.get("quantization")) and not self._stored_quantised:
-            self._quantise(head, how)
-        arrays = [each for part in head.modules() for each in part.values()]
-        mx.eval([each for each in arrays if isinstance(each, mx.array)])
-        return HeadPredictor(head, self._trunk, partial(make_prompt_cache, self._one))
-
-    def _config(self) -> dict[str, Any]:
-        """What differs in the configuration of a model that has only the head's layer."""
-        config = self._source.config
-        experts = any("experts." in name or "switch_mlp." in name for name in self._names)
-        changes: dict[str, Any] = {**_ONE_LAYER, "first_k_dense_replace": 0 if experts else 1}
-        level = levels(config)[-1]
-        if level is not config:
-            changes = {"text_config": {**level, **changes}}
-        if isinstance(how := config.get("quantization"), Mapping):  # not what single layers have
-            plain = {key: value for key, value in how.items() if not isinstance(value, Mapping)}
-            changes["quantization"] = plain
-        return changes
-
-    def _classes(self, config: dict[str, Any]) -> tuple[Any, Any]:
+    def classes(config: dict[str, Any]) -> tuple[Any, Any]:
         model, arguments = mlx_lm.utils._get_classes(config)
 
         def make(values: Any) -> Head:
-            self._one = model(values)
-            head = Head(inner_of(self._one).model, self._layout)
-            head.sanitize = self._sanitised
+            made.append(model(values))
+            head = Head(inner_of(made[0]).model, layout)
+            head.sanitize = sanitised
             return head
 
         return make, SimpleNamespace(from_dict=arguments.from_dict)
 
-    @property
-    def _stored_quantised(self) -> bool:
-        return any(name.endswith(".scales") for name in self._names)
-
-    def _sanitised(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+    def sanitised(weights: dict[str, mx.array]) -> dict[str, mx.array]:
         """Of all weights in a folder, those of the head as it takes them."""
-        for file in self._folder.glob(HEADS):
+        for file in folder.glob(HEADS):
             weights.update(mx.load(str(file)))  # type: ignore[arg-type]
-        found = {part: weights[name] for name, part in self._names.items()}
-        norms = {}
-        if self._layout.centred:  # mlx-lm shifts those of the model, and may or may not those here
+        found = {part: weights[name] for name, part in names.items()}
+        norms: dict[str, mx.array] = {}
+        if layout.centred:  # mlx-lm shifts those of the model, and may or may not those here
             norms = {name: found.pop(name) for name in list(found) if "norm." in name}
             if _is_centred(norms, weights):
                 norms = {name: array + 1 for name, array in norms.items()}
-        if hasattr(self._one, "sanitize"):
-            found = self._one.sanitize(found)
+        if hasattr(made[0], "sanitize"):
+            found = made[0].sanitize(found)
         found = {name.removeprefix("language_model."): array for name, array in found.items()}
         found = _stacked({**found, **norms})
-        dtype = inner_of(self._trunk).model.norm.weight.dtype
-        cast = getattr(self._one, "cast_predicate", lambda name: True)
+        dtype = inner_of(trunk).model.norm.weight.dtype
+        cast = getattr(made[0], "cast_predicate", lambda name: True)
         for name, array in found.items():
             if mx.issubdtype(array.dtype, mx.floating) and cast(name):
                 found[name] = array.astype(dtype)
         return {name.replace(BLOCK, _INSIDE): array for name, array in found.items()}
 
-    def _quantise(self, head: Head, how: Mapping[str, Any]) -> None:
-        """Quantise a head as its model is."""
-        size = how["group_size"]
-        own = getattr(inner_of(self._one), "quant_predicate", None)
+    head, config = mlx_lm.utils.load_model(
+        folder, lazy=True, model_config=changes, get_model_classes=classes
+    )
+    how = config.get("quantization")
+    if how and not any(name.endswith(".scales") for name in names):  # as its model is
+        own = getattr(inner_of(made[0]), "quant_predicate", None)
 
         def wanted(path: str, part: nn.Module) -> Any:
-            if not hasattr(part, "to_quantized") or part.weight.shape[-1] % size:
+            if not hasattr(part, "to_quantized") or part.weight.shape[-1] % how["group_size"]:
                 return False
             return True if own is None else own(path, part)
 
-        nn.quantize(head, size, how["bits"], mode=how.get("mode", "affine"), class_predicate=wanted)
+        mode = how.get("mode", "affine")
+        nn.quantize(head, how["group_size"], how["bits"], mode=mode, class_predicate=wanted)
+    arrays = [each for part in head.modules() for each in part.values()]
+    mx.eval([each for each in arrays if isinstance(each, mx.array)])
+    return HeadPredictor(head, trunk, partial(make_prompt_cache, made[0]))
 
 
 def _is_centred(norms: Mapping[str, mx.array], weights: Mapping[str, mx.array]) -> bool:

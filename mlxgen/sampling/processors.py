@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from .candidates import Truncation
-from .race import Chance
 from .rows import DrawRow
 from .settings import SamplingSettings
 
@@ -44,29 +43,6 @@ def pad_vocabulary(logits: mx.array) -> mx.array:
     if not surplus:
         return logits
     return mx.pad(logits, [(0, 0), (0, surplus)], constant_values=-mx.inf)
-
-
-def adjusted(
-    logits: mx.array,
-    rows: Sequence[DrawRow],
-    settings: Sequence[SamplingSettings],
-    biases: Sequence[mx.array],
-    penalties: Sequence[mx.array],
-) -> mx.array:
-    """Logits [batch, vocab] with biases, then penalties, in mlx-lm's order, then DRY.
-
-    It is the same array if nothing applies, else float32. ``settings`` are those of the rows, and
-    ``biases`` and ``penalties`` what is stacked of them.
-    """
-    repeating = stack_repeating(rows) if any(each.avoids_repetitions for each in settings) else ()
-    if not (biases or penalties or repeating):
-        return logits
-    logits = logits.astype(mx.float32)
-    if biases:
-        logits = apply_bias(logits, *biases)
-    if penalties:
-        logits = apply_penalties(logits, *stack_counts(settings, rows), *penalties)
-    return apply_bias(logits, *repeating) if repeating else logits
 
 
 def apply_bias(logits: mx.array, ids: mx.array, biases: mx.array) -> mx.array:
@@ -141,9 +117,9 @@ def apply_mask(logits: mx.array, words: mx.array) -> mx.array:
 
 MAX_INVERSE_TEMPERATURE = 1e20  # more could overflow in float32
 
-_LEAST_BIASES, _LEAST_COUNTS = 16, 64
+_LEAST_COUNTS = 64
 
-_Table: TypeAlias = tuple[Sequence[int] | npt.NDArray[Any], Sequence[float] | npt.NDArray[Any]]
+Table: TypeAlias = tuple[Sequence[int] | npt.NDArray[Any], Sequence[float] | npt.NDArray[Any]]
 
 
 def column(numbers: Iterable[float]) -> mx.array:
@@ -166,46 +142,6 @@ def stack_limits(settings: Sequence[SamplingSettings], vocab_size: int) -> Trunc
     )
 
 
-def stack_thresholds(settings: Sequence[SamplingSettings], chances: Sequence[Chance]) -> mx.array:
-    """The logarithm of XTC's threshold [rows, 1]; infinite if this draw excludes nothing."""
-    return column(
-        (math.log(each.xtc_threshold) if each.xtc_threshold else -math.inf)
-        if each.temperature > 0 and chance.xtc < each.xtc_probability
-        else math.inf
-        for each, chance in zip(settings, chances, strict=True)
-    )
-
-
-def stack_floors(settings: Sequence[SamplingSettings]) -> tuple[mx.array, ...]:
-    """The arrays of ``floors``; empty if no row has any."""
-    if not any(each.has_floor for each in settings):
-        return ()
-    return tuple(column(getattr(s, name) for s in settings) for name in ("top_n_sigma", "min_k"))
-
-
-def stack_targets(rows: Sequence[DrawRow]) -> mx.array:
-    """The probabilities at which rows aim [rows, 1]; -1 for those that do not."""
-    for row in rows:
-        assert row.target is not None or not row.effective.aims, "settings that aim need targets"
-    return column(-1.0 if row.target is None else row.target for row in rows)
-
-
-def stack_biases(settings: Sequence[SamplingSettings]) -> tuple[mx.array, ...]:
-    """Ids and biases [rows, n], n a power of two; empty if no row has any."""
-    if not any(each.logit_bias for each in settings):
-        return ()
-    tables = [(list(each.logit_bias), list(each.logit_bias.values())) for each in settings]
-    return _padded(tables, _LEAST_BIASES)
-
-
-def stack_penalties(settings: Sequence[SamplingSettings]) -> tuple[mx.array, ...]:
-    """Repetition, presence and frequency penalties [rows, 1]; empty if no row has any."""
-    if not any(each.penalises for each in settings):
-        return ()
-    names = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-    return tuple(column(getattr(each, name) for each in settings) for name in names)
-
-
 def stack_counts(
     settings: Sequence[SamplingSettings], rows: Sequence[DrawRow]
 ) -> tuple[mx.array, mx.array]:
@@ -213,23 +149,15 @@ def stack_counts(
 
     n is a power of two, so that a growing history rarely changes the arrays' shapes.
     """
-    tables: list[_Table] = []
+    tables: list[Table] = []
     for each, row in zip(settings, rows, strict=True):
         assert not each.penalises or row.counts is not None, "settings that penalise need counts"
         tables.append(row.counts.table() if each.penalises and row.counts is not None else ((), ()))
-    return _padded(tables, _LEAST_COUNTS)
+    return padded(tables, _LEAST_COUNTS)
 
 
-def stack_repeating(rows: Sequence[DrawRow]) -> tuple[mx.array, ...]:
-    """Ids and what to add to their logits [rows, n], n a power of two; empty if there are none."""
-    if all(row.repeating is None for row in rows):
-        return ()
-    given = [((), ()) if row.repeating is None else row.repeating for row in rows]
-    return _padded([(ids, -np.asarray(penalties)) for ids, penalties in given], _LEAST_BIASES)
-
-
-def _padded(tables: Sequence[_Table], least: int) -> tuple[mx.array, mx.array]:
-    """Ids and numbers [rows, n], filled up with the first of each row (see ``processors``)."""
+def padded(tables: Sequence[Table], least: int = 16) -> tuple[mx.array, mx.array]:
+    """Ids and numbers [rows, n], filled up with the first of each row; n is a power of two."""
     most = max(len(ids) for ids, _ in tables)
     width = max(least, 1 << (most - 1).bit_length())
     found = np.zeros((len(tables), width), np.int32), np.zeros((len(tables), width), np.float32)

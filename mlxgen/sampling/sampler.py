@@ -7,6 +7,7 @@ and compiled programs for groups of rows. Invariant: a draw depends on its logit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,16 +16,15 @@ import numpy as np
 
 from ..recent import Recent
 from .processors import (
-    adjusted,
+    apply_bias,
+    apply_penalties,
+    column,
     floors,
+    padded,
     padded_size,
-    stack_biases,
-    stack_floors,
+    stack_counts,
     stack_limits,
     stack_masks,
-    stack_penalties,
-    stack_targets,
-    stack_thresholds,
 )
 from .program import NOTHING, Variant, joined, make_draw, only
 from .race import chance
@@ -34,6 +34,8 @@ from .settings import SamplingSettings
 if TYPE_CHECKING:
     from ..tokens import Token
 
+_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+_FLOORS = ("top_n_sigma", "min_k")
 _PLANS = 64  # kept; a batch rarely alternates between more than a few
 KEPT = 128
 """Compiled programs that are kept, each for inputs of one shape.
@@ -49,7 +51,8 @@ class Group(NamedTuple):
 
     ``places`` are their indexes in the batch; ``at`` is the same as an array, or ``None`` for the
     batch as it is. ``limits`` (the arrays of ``Truncation``; empty for greedy rows), ``floors``,
-    ``biases`` and ``penalties`` (see ``processors``) are those of their ``settings``.
+    ``biases`` and ``penalties`` (arguments of functions of ``processors``; empty if no row has any)
+    are those of their ``settings``.
     ``avoids_repetitions``: one of them may have ``DrawRow.repeating``.
     """
 
@@ -88,15 +91,22 @@ class DrawPlan(NamedTuple):
         groups = []
         for method, own in sorted(places.items()):
             chosen = tuple(settings[place] for place in own)
+            biases = [(list(each.logit_bias), list(each.logit_bias.values())) for each in chosen]
+
+            def stacked(
+                names: Sequence[str], of: Sequence[SamplingSettings] = chosen
+            ) -> tuple[mx.array, ...]:
+                return tuple(column(getattr(each, name) for each in of) for name in names)
+
             group = Group(
                 method=method,
                 places=tuple(own),
                 at=None if len(own) == len(rows) else mx.array(own),
                 settings=chosen,
                 limits=() if method is Method.GREEDY else stack_limits(chosen, vocab_size),
-                floors=stack_floors(chosen),
-                biases=stack_biases(chosen),
-                penalties=stack_penalties(chosen),
+                floors=stacked(_FLOORS) if any(each.has_floor for each in chosen) else (),
+                biases=padded(biases) if any(each.logit_bias for each in chosen) else (),
+                penalties=stacked(_PENALTIES) if any(each.penalises for each in chosen) else (),
                 avoids_repetitions=any(each.avoids_repetitions for each in chosen),
                 excludes=any(each.xtc_probability > 0 for each in chosen),
                 aims=any(each.aims for each in chosen),
@@ -184,7 +194,7 @@ class Sampler:
             rows = [rows[place] for place in group.places]
         inputs = [logits]
         if group.biases or group.penalties or group.avoids_repetitions:
-            inputs = [adjusted(logits, rows, group.settings, group.biases, group.penalties)]
+            inputs = [self._adjusted(logits, rows, group)]
         method = group.method
         draws = method is not Method.GREEDY
         variant = Variant(
@@ -206,12 +216,38 @@ class Sampler:
             chances = [chance(row.seed, row.position, row.attempt) for row in rows]
             inputs.append(mx.array([each.key for each in chances], mx.uint32))
             if variant.excludes:
-                inputs.append(stack_thresholds(group.settings, chances))
+                thresholds = [
+                    (math.log(each.xtc_threshold) if each.xtc_threshold else -math.inf)
+                    if chance.xtc < each.xtc_probability
+                    else math.inf
+                    for each, chance in zip(group.settings, chances, strict=True)
+                ]
+                inputs.append(column(thresholds))
             if variant.aims:
-                inputs.append(stack_targets(rows))
+                aims = zip(group.settings, rows, strict=True)
+                assert all(row.target is not None or not each.aims for each, row in aims)
+                inputs.append(column(-1.0 if row.target is None else row.target for row in rows))
         key = (variant, len(rows), inputs[0].dtype)
         program = self._programs.get(key, lambda: mx.compile(make_draw(variant, self._spared)))
         return only(program(*inputs), want)
+
+    @staticmethod
+    def _adjusted(logits: mx.array, rows: Sequence[DrawRow], group: Group) -> mx.array:
+        """Logits [batch, vocab] with biases, then penalties, in mlx-lm's order, then DRY; the same
+        array if nothing applies, else float32."""
+        repeats = group.avoids_repetitions and any(row.repeating is not None for row in rows)
+        if not (group.biases or group.penalties or repeats):
+            return logits
+        logits = logits.astype(mx.float32)
+        if group.biases:
+            logits = apply_bias(logits, *group.biases)
+        if group.penalties:
+            logits = apply_penalties(logits, *stack_counts(group.settings, rows), *group.penalties)
+        if repeats:
+            given = [((), ()) if row.repeating is None else row.repeating for row in rows]
+            tables = [(ids, -np.asarray(penalties)) for ids, penalties in given]
+            logits = apply_bias(logits, *padded(tables))
+        return logits
 
     def _bounded(self, logits: mx.array, group: Group) -> tuple[mx.array, ...]:
         """The limits, with what the shape of the logits allows as min-p's."""

@@ -68,8 +68,8 @@ def load_pair(
     divided, ``WeightsError``, ``AdapterError``, and ``LoadError`` if the configuration does not
     describe a model. A head that cannot be read is left out, with a warning in the log.
     """
-    sizes = [level.get("vocab_size") for level in levels(source.config)]
-    sizes = [size for size in sizes if isinstance(size, int) and size > 0]
+    known = [level.get("vocab_size") for level in levels(source.config)]
+    sizes = [size for size in known if isinstance(size, int) and size > 0]
     generation = GenerationConfig.read(
         source.folder,
         vocab_size=max(sizes, default=None),

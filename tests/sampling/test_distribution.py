@@ -107,8 +107,8 @@ def test_it_is_the_distribution_that_numpy_gives(
     rng = np.random.default_rng(seed)
     logits = spread(vocab, seed, scale=scale)
     if levels:  # among equal logits; those that a penalty makes equal may differ by rounding
-        plain = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-        options = replace(options, **plain, logit_bias={})
+        plain: dict[str, Any] = {"repetition_penalty": 1.0, "presence_penalty": 0.0}
+        options = replace(options, **plain, frequency_penalty=0.0, logit_bias={})
         logits = (np.round(logits * levels) / levels).astype(np.float32)
     logits[rng.integers(0, vocab, 6)] = -np.inf
     prompt, generated = rng.integers(0, vocab, (2, 15)).tolist()

@@ -200,6 +200,8 @@ def test_a_draw_that_calls_itself_exact_is_the_one_from_the_whole_vocabulary(
 
 
 FLAT, FEW = np.zeros(2000, np.float32), np.arange(2000) % 50 == 0
+STEADY = np.linspace(2, 0, 2000).astype(np.float32)
+TOP_CHOICES = {"temperature": 1, "xtc_probability": 1.0, "xtc_threshold": 0.0078, "top_k": 3}
 
 
 @pytest.mark.parametrize(
@@ -211,6 +213,7 @@ FLAT, FEW = np.zeros(2000, np.float32), np.arange(2000) % 50 == 0
         ({"temperature": 1, "top_p": 0.5}, FLAT, None, False),
         ({"temperature": 1, "top_p": 0.5}, spread(2000, 0, scale=8), None, True),
         ({"temperature": 1, "top_k": 128}, FLAT, None, True),
+        ({**TOP_CHOICES, "min_p": 0.001}, STEADY, None, False),  # of 128 shares only, some are top
         ({"temperature": 5, "top_p": 0.999}, FLAT, FEW, True),
         ({"temperature": 5, "top_p": 1 - 1e-9}, FLAT, FEW, True),
         ({"temperature": 5, "top_k": 1999}, FLAT, FEW, True),

@@ -60,6 +60,7 @@ from .tools import (
     functions_in,
     is_alone,
     left_out,
+    schemas_of,
     tool_use,
 )
 from .wire import to_text
@@ -353,13 +354,14 @@ def _planned(
     if budget is None:
         names["thinking_budget"] = "thinking.budget_tokens"
         budget = None if thinking is None or silent else thinking.budget_tokens
-    choice = request.tool_choice
+    choice, functions = request.tool_choice, functions_in(request.tools, FunctionTool)
+    names |= schemas_of(functions, "input_schema")
     turn = Turn(
         chat=Chat(
             messages, template=request.chat_template_kwargs or {}, continue_final_message=goes_on
         ),
         tools=tool_use(
-            functions_in(request.tools, FunctionTool),
+            functions,
             choice_of(choice),
             many=not is_alone(choice),
         ),

@@ -54,6 +54,7 @@ from .tools import (
     functions_are,
     functions_in,
     left_out,
+    schemas_of,
     tool_use,
 )
 
@@ -382,7 +383,8 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Ask:
         thinking_budget=request.thinking_budget,
         usual_budget=model.thinking_budget,
     )
-    plan = planned(turn, model, _NAMES)
+    names = _NAMES | schemas_of(functions, "parameters")
+    plan = planned(turn, model, names)
     wanted = thinking and (thinking.summary or thinking.generate_summary)
     thoughts = THOUGHTS if wanted in (None, "none") else SUMMARY
     return ask_of(
@@ -391,7 +393,7 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Ask:
         [Question.of_chat("input", plan)],
         {"max_tokens": limit_of(request.max_output_tokens)},
         partial(ResponsesReply, about=_about(request, functions), thoughts=thoughts),
-        names=_NAMES,
+        names=names,
         plan=plan,
         left_out=[*talk.left_out, *left_out(request.tools, FunctionTool)],
     )

@@ -122,6 +122,12 @@ def functions_in(tools: Sequence[Any] | None, kind: type[F]) -> dict[str, F]:
     return {f"tools[{i}]": tool for i, tool in enumerate(tools or ()) if isinstance(tool, kind)}
 
 
+def schemas_of(functions: Mapping[str, Function], field: str) -> dict[str, str]:
+    """Where the types of their schemas are in a request, by their places in a chat completion."""
+    chat = "tools[{}].function.parameters.type"
+    return {chat.format(i): f"{at}.{field}.type" for i, at in enumerate(functions)}
+
+
 def left_out(tools: Sequence[Any] | None, kind: type[Function]) -> list[str]:
     """The places of the others, which a remote service would run; a note is in the log."""
     others = {i: tool for i, tool in enumerate(tools or ()) if not isinstance(tool, kind)}

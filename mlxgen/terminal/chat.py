@@ -15,7 +15,7 @@ from .conversation import SETTABLE, Conversation
 from .converse import Report, TerminalChat
 from .painter import Painter, legend, wants_colour
 from .reader import pipe_reader, terminal_reader
-from .screens import DimScreen, Look, Wrapper, width
+from .screens import Look, PlainScreen, Wrapper, width
 
 
 def converse(
@@ -71,14 +71,14 @@ def look_of(out: TextIO, *, raw: bool, tints: bool) -> Look | None:
     if not wants_colour(out, os.environ):
         return None
     if tints:
-        return lambda exact: DimScreen(out, Painter())
+        return lambda exact: PlainScreen(out, Painter())
     if not out.isatty():
-        return lambda exact: DimScreen(out)
+        return lambda exact: PlainScreen(out)
     if raw:
-        return lambda exact: DimScreen(out, wrapper=None if exact else Wrapper(width))
+        return lambda exact: PlainScreen(out, wrapper=None if exact else Wrapper(width))
     from .markdown import MarkdownScreen  # slow to import
 
-    return lambda exact: DimScreen(out) if exact else MarkdownScreen(out)
+    return lambda exact: PlainScreen(out) if exact else MarkdownScreen(out)
 
 
 def completions(line: str) -> list[str]:

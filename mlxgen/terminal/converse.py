@@ -25,7 +25,7 @@ from .last import Last
 from .odds import least_sure, tinted
 from .reader import Reader, Typed
 from .report import unheld
-from .screens import DimScreen, Look, PlainScreen
+from .screens import Look, PlainScreen
 
 Report = Callable[[Usage, Chunk | None], Iterable[str]]
 
@@ -138,7 +138,7 @@ class TerminalChat:
         if not self.colours:
             self.note(last.shown)
             return
-        screen = DimScreen(self.notes)
+        screen = PlainScreen(self.notes)
         for chunk, events in last.answer.readings(last.answer.chunks):
             screen.show(chunk, events)
         screen.end()
@@ -236,7 +236,7 @@ class TerminalChat:
             return fewer, begin(fewer)
 
     def _stream(self, answer: Answer, exact: bool, brake: Brake) -> None:
-        screen = PlainScreen(self.out, self.notes) if self.look is None else self.look(exact)
+        screen = PlainScreen(self.out, notes=self.notes) if self.look is None else self.look(exact)
         try:
             for chunk, events in answer:
                 brake.runs = True

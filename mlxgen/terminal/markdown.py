@@ -22,7 +22,7 @@ from rich.segment import Segment
 
 from ..chat.events import ChatEvent, Reasoning, Text
 from ..engine import Chunk
-from .screens import DimScreen
+from .screens import PlainScreen
 
 EVERY = 0.08  # seconds between two drawings
 LEAVES = 9  # times as long as a drawing took, the model has for itself before the next one
@@ -53,7 +53,7 @@ class MarkdownScreen:
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._console = Console(file=out, force_terminal=True, highlight=False)
-        self._aside: DimScreen | None = None  # while there is reasoning to end
+        self._aside: PlainScreen | None = None  # while there is reasoning to end
         self._begun = False  # whether a block was printed
         self._open = ""  # the block that grows, and what follows it
         self._height = 0  # lines of it that are drawn
@@ -64,7 +64,7 @@ class MarkdownScreen:
         for event in events:
             if isinstance(event, Reasoning) and event.text:
                 self._finish()
-                self._aside = self._aside or DimScreen(self._out)
+                self._aside = self._aside or PlainScreen(self._out)
                 self._aside.show(chunk, [event])
             elif isinstance(event, Text) and event.text:
                 self._write(event.text)

@@ -17,7 +17,7 @@ from ..tokens import Token
 from ..words import counted
 from .branches import percent
 from .painter import Painter, legend
-from .screens import DimScreen
+from .screens import PlainScreen
 
 LEAST = 8  # unsure tokens that are listed
 MARKS = ((0.1, "«", "»"), (0.5, "‹", "›"))  # around tokens that are less likely
@@ -28,7 +28,7 @@ def tinted(
 ) -> Iterator[str]:
     """A legend, and the text of these chunks, tinted or marked."""
     text = io.StringIO()
-    screen = DimScreen(text, Painter() if colours else Painter(marked))
+    screen = PlainScreen(text, Painter() if colours else Painter(marked))
     for chunk, events in readings:
         screen.show(chunk, events)
     marks = (f"{before}less than {least:.0%}{after}" for least, before, after in reversed(MARKS))

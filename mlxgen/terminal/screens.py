@@ -79,80 +79,65 @@ class Wrapper:
 
 @dataclass(slots=True)
 class PlainScreen:
-    """The answer goes to ``out``, and nothing else does; the reasoning goes to ``notes``."""
-
-    out: TextIO
-    notes: TextIO
-    _ends_line: bool = True
-    _aside_ends_line: bool = True
-
-    def show(self, chunk: Chunk | None, events: Sequence[ChatEvent]) -> None:
-        for event in events:
-            if isinstance(event, Reasoning) and event.text:
-                lines = event.text.replace("\n", f"\n{ASIDE}")
-                self.notes.write((ASIDE if self._aside_ends_line else "") + lines)
-                self.notes.flush()
-                self._aside_ends_line = False
-            elif isinstance(event, Text) and event.text:
-                self._end_aside()
-                self.out.write(event.text)
-                self.out.flush()
-                self._ends_line = event.text.endswith("\n")
-
-    def end(self) -> None:
-        self._end_aside()
-        if not self._ends_line:
-            self.out.write("\n")
-            self.out.flush()
-
-    def _end_aside(self) -> None:
-        if not self._aside_ends_line:
-            self.notes.write("\n")
-            self.notes.flush()
-            self._aside_ends_line = True
-
-
-@dataclass(slots=True)
-class DimScreen:
-    """The answer as it is, after its reasoning, which is dimmed. With a ``painter``, both are
-    painted by their probability instead."""
+    """The answer goes to ``out`` as it is, after its reasoning, which is dimmed. With a
+    ``painter``, both are painted by their probability instead. With ``notes``, which are for where
+    nothing can be dimmed, the reasoning goes there."""
 
     out: TextIO
     painter: Painter | None = None
     wrapper: Wrapper | None = None
+    notes: TextIO | None = None
     _part: type[Reasoning | Text] | None = None
-    _ends_line: bool = True
+    _ends_line: bool = True  # of ``out``
 
     def show(self, chunk: Chunk | None, events: Sequence[ChatEvent]) -> None:
         texts = [event for event in events if isinstance(event, Reasoning | Text) and event.text]
         if not texts and self.painter is not None and chunk is not None:
             self.painter.push("", chunk.logprob)
         for event in texts:
-            self._write(event, chunk)
+            if type(event) is not self._part:
+                self._end_part(before=type(event))
+            text = event.text
+            if self._is_aside:
+                self._stream.write(text.replace("\n", f"\n{ASIDE}"))
+                continue
+            if self.painter is not None:
+                text = self.painter.push(text, None if chunk is None else chunk.logprob)
+            self.out.write(self._wrapped(text))
+            self._ends_line = event.text.endswith("\n")
         if texts:
             self.out.flush()
+            self._stream.flush()
 
-    def _write(self, event: Reasoning | Text, chunk: Chunk | None) -> None:
-        kind, text = type(event), event.text
-        if kind is not self._part:
-            self.out.write(self._end_part() + self._wrapped("" if self._part is None else "\n\n"))
-            self._part = kind
-            self.out.write(_DIM if self._is_dim else "")
-        if self.painter is not None:
-            text = self.painter.push(text, None if chunk is None else chunk.logprob)
-        self.out.write(self._wrapped(text))
-        self._ends_line = event.text.endswith("\n")
+    def end(self) -> None:
+        self._end_part()
+        self.out.write("" if self._ends_line else "\n")
+        self.out.flush()
 
-    def _wrapped(self, text: str) -> str:
-        return text if self.wrapper is None or self.painter is not None else self.wrapper.push(text)
+    def _end_part(self, before: type[Reasoning | Text] | None = None) -> None:
+        """End what is shown, and begin another part."""
+        if self._is_aside:
+            self._stream.write("\n")
+            self._stream.flush()
+        self.out.write(_RESET if self._is_dim else "")
+        if before is not None and self._part is not None and self.notes is None:
+            self.out.write(self._wrapped("\n\n"))
+        self._part = before
+        if self._is_aside:
+            self._stream.write(ASIDE)
+        self.out.write(_DIM if self._is_dim else "")
+
+    @property
+    def _is_aside(self) -> bool:
+        return self._part is Reasoning and self.notes is not None
 
     @property
     def _is_dim(self) -> bool:
-        return self._part is Reasoning and self.painter is None
+        return self._part is Reasoning and self.notes is None and self.painter is None
 
-    def _end_part(self) -> str:
-        return _RESET if self._is_dim else ""
+    @property
+    def _stream(self) -> TextIO:
+        return self.notes if self.notes is not None and self._is_aside else self.out
 
-    def end(self) -> None:
-        self.out.write(self._end_part() + ("" if self._ends_line else "\n"))
-        self.out.flush()
+    def _wrapped(self, text: str) -> str:
+        return text if self.wrapper is None or self.painter is not None else self.wrapper.push(text)

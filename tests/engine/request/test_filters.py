@@ -59,6 +59,11 @@ def test_the_text_is_what_the_filters_say_and_ends_where_it_can_end() -> None:
         assert (said[0], said[2]) == (text, reason)
 
 
+def test_an_end_that_comes_too_early_is_not_drawn_however_far_ahead() -> None:
+    said = in_every_way(insists("<end>", "a"), min_tokens=5, max_tokens=9)
+    assert (said[0], said[2]) == ("aaaaa", "stop")
+
+
 def test_forced_tokens_are_not_sampled_and_go_through_the_model_together() -> None:
     lm = babbler().lm
     options: dict[str, Any] = {"filters": [JsonSchema(SCHEMA)], "max_tokens": 200}

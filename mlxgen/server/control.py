@@ -59,7 +59,7 @@ async def control(exchange: Exchange) -> None:
     _check_fields(asked)
     answer = exchange.service.answers.find(exchange.owner, exchange.id_in_path)
     length = await _ordered(exchange, answer, asked)
-    told = {"object": "control", "id": answer.id, "index": asked.index or 0, "length": length}
+    told = {"object": "control", "id": answer.said.id, "index": asked.index or 0, "length": length}
     await exchange.answer(to_json(told))
 
 

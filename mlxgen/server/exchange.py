@@ -30,7 +30,7 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from ..errors import MlxgenError
-from .answers import Answer
+from .answers import Answer, Said, gone
 from .ask import Ask
 from .engine.mailbox import Delivery, Mailbox
 from .engine.running import Running
@@ -43,7 +43,6 @@ from .logs import log, log_failure
 from .peers import header_of
 from .reply import Aside, Event, Reply, Sent
 from .service import Service, queue_timeout
-from .streams import Stream, gone
 from .validation import parse_body
 from .wire import (
     DONE,
@@ -105,8 +104,8 @@ class Exchange:
         self._answered = False
         self._status = 200
         self._used: tuple[Serving, Entry] | None = None
+        self._said: Said | None = None
         self._answer: Answer | None = None
-        self._stream: Stream | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._task: asyncio.Task[Any] | None = None
         self._interruption: BaseException | None = None
@@ -152,7 +151,7 @@ class Exchange:
         self._used = serving, entry
         return serving
 
-    def submit(self, id: str, prepared: Prepared) -> Mailbox:
+    def submit(self, id: str, prepared: Prepared, reply: Reply) -> Mailbox:
         """Let the engine generate sequences, or a program of the operator's write the text, until
         they end or the exchange does; ``id`` or that of the request steers them."""
         assert self._used is not None
@@ -163,7 +162,10 @@ class Exchange:
             watched=ask.watched,
             grows=ask.steered is not None,
         )
-        self._name(Answer(id, ask, box, serving))
+        numbered = ask.stream and ask.steered is None
+        self._said = Said(self.owner, id, self.end, numbered=numbered)
+        self.service.answers.hold(self._said, self)
+        self._know(Answer(ask, reply, box, serving, self._said))
         if ask.steered is None:
             serving.engine.submit(sequences, box, self.owner)
             return box
@@ -173,36 +175,29 @@ class Exchange:
         self.heard(all_run=False)  # what it runs first, and when, is its own affair
         return box
 
-    def _name(self, answer: Answer) -> None:
-        """Let an answer be steered by its id or that of the request, until the exchange ends."""
-        own = _given_id(self._scope["headers"]) or self.id.encode()
+    def _know(self, answer: Answer) -> None:
+        """Let an answer be steered until the exchange ends."""
         self._answer = answer
-        self.service.answers.add(self.owner, (answer.id, own.decode()), answer)
+        own = _given_id(self._scope["headers"]) or self.id.encode()
+        self.service.answers.know(answer, own.decode())
 
-    def begin(self, reply: Reply) -> None:
-        """Send the stream of an answer, which can be gone on with if the client leaves."""
-        assert self._answer is not None
-        id, ask, box, serving = self._answer
-        self._stream = Stream(
-            self.owner, id, ask=ask, reply=reply, mailbox=box, engine=serving.engine, end=self.end
-        )
-        self.service.streams.hold(self._stream, self)
-
-    async def go_on(self) -> Stream:
-        """Send what a stream told after the last event that the client has, to go on with it."""
-        streams = self.service.streams
-        stream, number = await streams.taken(self.owner, self.last_event, self)
-        self._stream, self.end = stream, stream.end
-        self.fields["resumed"] = stream.id
-        if not stream.has_ended:
-            serving = await self.use(stream.ask.model.name)
-            if serving.engine is not stream.engine:
+    async def go_on(self) -> Answer | None:
+        """Send what a stream told after the last event that the client has, to go on with what is
+        left of it."""
+        said, missed = await self.service.answers.taken(self.owner, self.last_event, self)
+        self._said, self.end = said, said.end
+        self.fields["resumed"] = said.id
+        answer = said.rests
+        if answer is not None:
+            serving = await self.use(answer.ask.model.name)
+            if serving is not answer.serving:
                 raise gone("its model was unloaded meanwhile")
-            stream.mailbox.on_overflow = self._hang_up
-            serving.engine.resume(stream.mailbox)
-            self._name(Answer(stream.id, stream.ask, stream.mailbox, serving))
-        await self.write([], stream.after(number))
-        return stream
+            answer.mailbox.on_overflow = self._hang_up
+            serving.engine.resume(answer.mailbox)
+            said.rests = None
+            self._know(answer)
+        await self.write([], missed)
+        return answer
 
     def heard(self, *, all_run: bool) -> None:
         """Note that a prompt is being run, or that all of it was; a stage never comes again."""
@@ -230,17 +225,14 @@ class Exchange:
 
     async def finish(self, events: Sequence[Sent]) -> None:
         """Send the last events of a stream."""
-        last = self._encoded(events, ends=True)
+        last = self._encoded(events)
         await self.write([])
         self._answered = True
         await self._write(last + self.end, more=False)
 
-    def _encoded(self, events: Sequence[Sent], *, ends: bool = False) -> bytes:
+    def _encoded(self, events: Sequence[Sent]) -> bytes:
         """Events of the stream, which are kept if it can be gone on with."""
-        if self._stream is None:
-            return encode_events(events)
-        self._stream.has_ended |= ends
-        return self._stream.encoded(events)
+        return encode_events(events) if self._said is None else self._said.encoded(events)
 
     async def _write(self, body: bytes, *, more: bool) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
@@ -302,14 +294,17 @@ class Exchange:
         if self._timer is not None:
             self._timer.cancel()
         used, self._used = self._used, None
-        if self._stream is not None and self._stream.holder is self:
-            self.service.streams.leave(self._stream)
-        if self._answer is not None:
-            self.service.answers.end(self._answer)
-            if used is not None and not self._answer.mailbox.finished:
-                rests = self._stream is not None and isinstance(self._interruption, ClientGone)
-                engine = used[0].engine
-                (engine.rest if rests else engine.cancel)(self._answer.mailbox)
+        said, answer = self._said, self._answer
+        if said is not None and said.holder is self:
+            rests = said.rests  # if it was not gone on with
+            if answer is not None and not answer.mailbox.finished:
+                engine = answer.serving.engine
+                if said.told and isinstance(self._interruption, ClientGone):
+                    rests = answer
+                    engine.rest(answer.mailbox)
+                else:
+                    engine.cancel(answer.mailbox)
+            self.service.answers.leave(said, rests)
         if used is not None:
             self.service.fleet.release(used[1])
 
@@ -324,7 +319,7 @@ class Exchange:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS):
                 if self._streams and not self._answered:
-                    events = self._encoded(self.describe_failure(error), ends=True)
+                    events = self._encoded(self.describe_failure(error))
                     await self._write(events + self.end, more=False)
                 elif not self._answered:
                     await self._respond(error_response(error, path=self._scope["path"]))
@@ -395,19 +390,17 @@ async def generate(exchange: Exchange, api: Api) -> None:
     body = await exchange.read()
     if exchange.last_event:
         begun = await exchange.go_on()
-        if begun.has_ended:
+        if begun is None:
             await exchange.finish([])
-            return
-        await _send(exchange, begun.ask, begun.reply, begun.mailbox)
+        else:
+            await _send(exchange, begun.ask, begun.reply, begun.mailbox)
         return
     serving = await _loaded(exchange, body)
     prepared = await serving.preparation.sequences(body, api.parse)
     ask = prepared.ask
     exchange.ignored = [*ask.ignored, *_left_out(prepared)]
     reply = ask.reply(id=id, created=int(time.time()))
-    box = exchange.submit(id, prepared)
-    if ask.stream and ask.steered is None:
-        exchange.begin(reply)
+    box = exchange.submit(id, prepared, reply)
     await _send(exchange, ask, reply, box)
 
 

@@ -32,7 +32,6 @@ from .metrics import Metrics
 from .registry import Registry
 from .served_model import ServedModel
 from .settings import Settings
-from .streams import Streams
 
 STOPPED, FAILED, REFUSED = 0, 1, 2  # exit statuses
 LEAST_FLUSH = 2.0  # seconds to write prefixes to disk at the end, whatever is left of the grace
@@ -81,7 +80,6 @@ class Service:
         self.visits: set[Visit] = set()
         """The requests being answered."""
         self.answers = Answers()
-        self.streams = Streams()
         self._arrived: set[Visit] = set()  # with their bodies, so that slow senders keep nobody out
         self._typical = 1.0  # seconds that recent requests took
         own = partial(booting, settings, slow=self.registry.slow)

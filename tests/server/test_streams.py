@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slow]:
     """Of the streams that were left, it keeps two, with little of each."""
     own = ("--program", "endless=tests.server.own_code:endless")
     keys = ("--api-key", "mine", "--api-key", "theirs")
-    limits = "streams.MOST=2 streams.KEPT=100000"
+    limits = "answers.MOST=2 answers.KEPT=100000"
     slow = tmp_path_factory.mktemp("slow") / "slow"
     with slowly(slow, *own, *keys, SET=limits) as server:
         yield server
@@ -196,7 +196,7 @@ def test_of_the_streams_that_are_left_the_newest_are_kept_and_of_each_the_newest
 
 
 def test_a_stream_that_nobody_comes_back_to_is_dropped_in_time(server: Slow) -> None:
-    with slowly(server.slow, SET="streams.WAITS=0.5") as hasty:
+    with slowly(server.slow, SET="answers.WAITS=0.5") as hasty:
         server.slow.touch()
         link = Link(hasty, TEXT, BODIES[TEXT])
         told = link.read(3)

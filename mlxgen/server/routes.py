@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from .control import ControlRequest, ReasoningControl, control, reasoning_control
 from .errors import RequestError, as_messages_error, error_body
-from .exchange import Api, Exchange, Work, generate
+from .exchange import Exchange, Work
 from .fields import ModelRequest
 from .fleet.catalogue import Entry
 from .fleet.member import Status
@@ -29,6 +29,7 @@ from .page import INDEX, read_page, unless_kept
 from .responses import ResponsesRequest, parse_responses
 from .responses import failed as response_failed
 from .service import Service
+from .telling import Api, generate
 from .token_work import DetokenizeRequest, TokenizeRequest, detokenize, tokenize, work_on_tokens
 from .validation import validated
 from .wire import JsonResponse, to_json

@@ -6,7 +6,7 @@
 - ``prefill``: the same, as soon as it has run a piece of a prompt.
 - ``slow``: its steps take long while there is such a file.
 
-``SET`` gives constants of the server other values: ``exchange.SILENCE=0.05``, with spaces between
+``SET`` gives constants of the server other values: ``telling.SILENCE=0.05``, with spaces between
 several.
 """
 

@@ -21,7 +21,8 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from fastapi import Response
@@ -74,6 +75,11 @@ class Exchange:
     ) -> None:
         self.service = service
         self.id = secrets.token_hex(12)
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"")
+        self._given_id = given if _REQUEST_ID.fullmatch(given) else self.id.encode()
+        self.last_event: str = headers.get(b"last-event-id", b"").decode("latin-1")
+        """The id of the last event that the client has of a stream which it goes on with."""
         self.owner = owner_of(scope)
         """Whose request it is."""
         self.fields: dict[str, Any] = {}
@@ -125,13 +131,7 @@ class Exchange:
         if not self._aside:
             self.service.admit(self)
         self._watcher = asyncio.create_task(self._watch_client())
-        return await self.service.workers.run(lambda: parse_body(data))
-
-    @property
-    def last_event(self) -> str:
-        """The id of the last event that the client has of a stream which it goes on with."""
-        given: bytes = dict(self._scope["headers"]).get(b"last-event-id", b"")
-        return given.decode("latin-1")
+        return await self.service.workers.run(parse_body, data)
 
     async def use(self, name: object) -> Serving:
         """The model of this name, loaded, until the exchange ends."""
@@ -169,8 +169,7 @@ class Exchange:
     def _know(self, answer: Answer) -> None:
         """Let an answer be steered until the exchange ends."""
         self._answer = answer
-        own = _given_id(self._scope["headers"]) or self.id.encode()
-        self.service.answers.know(answer, own.decode())
+        self.service.answers.know(answer, self._given_id.decode())
 
     async def go_on(self) -> Answer | None:
         """Send what a stream told after the last event that the client has, to go on with what is
@@ -196,7 +195,7 @@ class Exchange:
         if stage > self._stage:
             self._stage = stage
             seconds = self.service.settings.request_timeout if all_run else 0.0
-            self._limit(seconds, _timeout(seconds))
+            self._limit(seconds, partial(_timeout, seconds))
 
     async def answer(self, body: bytes) -> None:
         """Send the whole answer, as JSON."""
@@ -245,13 +244,13 @@ class Exchange:
             RequestError("the client does not read its answer", status=408, code="slow_reader")
         )
 
-    def _limit(self, seconds: float, error: BaseException) -> None:
+    def _limit(self, seconds: float, error: Callable[[], RequestError]) -> None:
         """Interrupt the work with an error after so many seconds from now, and no longer after
         those that were said before; 0 is never."""
         if self._timer is not None:
             self._timer.cancel()
         later = asyncio.get_running_loop().call_later
-        self._timer = later(seconds, self.interrupt, error) if seconds else None
+        self._timer = later(seconds, lambda: self.interrupt(error())) if seconds else None
 
     async def run(self, work: Work) -> None:
         """Do the work and answer, with an error if necessary."""
@@ -262,7 +261,8 @@ class Exchange:
             stack.callback(self._release)
             try:
                 stack.enter_context(service.visited(self, aside=self._aside))
-                self._limit(service.settings.queue_timeout, queue_timeout(service.settings))
+                own = service.settings
+                self._limit(own.queue_timeout, partial(queue_timeout, own))
                 await work(self)
             except asyncio.CancelledError:
                 if self._interruption is None:
@@ -323,7 +323,7 @@ class Exchange:
         return known.get(self._status, "invalid" if self._status < 500 else "failed")
 
     def _headers(self) -> list[Header]:
-        headers = [(b"x-request-id", _given_id(self._scope["headers"]) or self.id.encode())]
+        headers = [(b"x-request-id", self._given_id)]
         if self.ignored:
             headers.append((b"x-mlxgen-ignored", header_of(self.ignored).encode()))
         if self._status in (429, 503):
@@ -351,9 +351,3 @@ def _timeout(seconds: float) -> RequestError:
         status=504,
         code="timeout",
     )
-
-
-def _given_id(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """The client's own id of its request, if it may go into a header."""
-    given = dict(headers).get(b"x-request-id", b"")
-    return given if _REQUEST_ID.fullmatch(given) else None

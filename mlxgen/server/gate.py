@@ -114,7 +114,8 @@ class Gate:
         if self._hosts is None:
             return
         host = headers.get(b"host", b"").decode("latin-1").lower()
-        name = _host_name(host)
+        match = _HOST.fullmatch(host)
+        name = "" if match is None else match["inner"] or match["name"]
         if name not in self._hosts and _address(name) is None:
             raise RequestError(
                 f"{host[:100]!r} is not an allowed name of this server; use its address, or start "
@@ -194,13 +195,6 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(host)
     except ValueError:
         return None
-
-
-def _host_name(host: str) -> str:
-    """A ``Host`` header without its port, its last dot, and the brackets of an IPv6 address; empty
-    if it is not a host and a port."""
-    match = _HOST.fullmatch(host)
-    return "" if match is None else match["inner"] or match["name"]
 
 
 def _other_origin(name: str) -> RequestError:

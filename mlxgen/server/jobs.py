@@ -15,6 +15,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ..chat.calls.use import HeldCalls
@@ -58,9 +59,10 @@ class Workers:
         finally:
             threading.stack_size(before)
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def run(self, work: Callable[..., T], *given: Any) -> T:
         """Run work in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, _run, work)
+        own = partial(work, *given)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, _run, own)
 
     def close(self) -> bool:
         """Start nothing new, and wait a little for what runs; returns whether all of it ended."""
@@ -100,12 +102,13 @@ class Preparation:
 
     async def sequences(self, body: Body, parse: Parse) -> Prepared:
         """Make the sequences of a body; raises for what is wrong with it."""
-        await self.fetch(body)
-        return await self._workers.run(lambda: self._prepared(body, parse))
+        if self._remote is not None:
+            await self.fetch(body)
+        return await self._workers.run(self._prepared, body, parse)
 
     async def try_out(self, spec: Specification) -> None:
         """Raise ``FilterError`` if a specification cannot be compiled."""
-        await self._workers.run(lambda: self._try(spec))
+        await self._workers.run(self._try, spec)
 
     async def fetch(self, body: Body) -> None:
         """Put the images that a body names into it."""

@@ -18,7 +18,7 @@ from .engine.mailbox import Delivery, Mailbox
 from .errors import RequestError, as_request_error, error_body
 from .exchange import Exchange
 from .fleet.member import Serving
-from .jobs import Body, Parse, Prepared
+from .jobs import Body, Parse
 from .reply import Aside, Event, Reply, Sent
 from .wire import DONE, to_json
 
@@ -55,7 +55,9 @@ async def generate(exchange: Exchange, api: Api) -> None:
     serving = await _loaded(exchange, body)
     prepared = await serving.preparation.sequences(body, api.parse)
     ask = prepared.ask
-    exchange.ignored = [*ask.ignored, *_left_out(prepared)]
+    bound, field = prepared.sequences[0].constraint, ask.names["filters"]
+    notes = [] if bound is None else [f"{field}:{note}" for note in bound.left_out]  # of schemas
+    exchange.ignored = [*ask.ignored, *notes, *(() if ask.held is None else ask.held.left_out)]
     reply = ask.reply(id=id, created=int(time.time()))
     box = exchange.submit(id, prepared, reply)
     await _send(exchange, ask, reply, box)
@@ -71,14 +73,6 @@ async def _send(exchange: Exchange, ask: Ask, reply: Reply, box: Mailbox) -> Non
             raise
         raise known from error
     _account(exchange, ask, box)
-
-
-def _left_out(prepared: Prepared) -> Sequence[str]:
-    """What of the schemas is not enforced, after the field that has them."""
-    ask, field = prepared.ask, prepared.ask.names["filters"]
-    bound = prepared.sequences[0].constraint
-    notes = [] if bound is None else [f"{field}:{note}" for note in bound.left_out]
-    return notes if ask.held is None else [*notes, *ask.held.left_out]
 
 
 async def _loaded(exchange: Exchange, body: Body) -> Serving:

@@ -112,7 +112,7 @@ def _check_fields(asked: ControlRequest) -> None:
 # ---- what is done --------------------------------------------------------------------------------
 
 
-async def _ordered(exchange: Exchange, answer: Answer, asked: ControlRequest) -> int:
+async def _ordered(exchange: Exchange, answer: Answer, asked: ControlRequest) -> int | None:
     """Do it; returns how many tokens the text has then."""
     ask, place = answer.ask, _place(answer.ask, asked.index)
     changes = _changes(ask, asked) if asked.action == "options" else {}

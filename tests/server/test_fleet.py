@@ -296,7 +296,8 @@ def test_what_is_unloaded_gives_its_memory_back_and_its_figures_stay(
     async def test(inside: Inside) -> None:
         left = []
         for _ in range(2):
-            assert await inside.said(name, prompt="x" * 600, max_tokens=40)
+            told = await inside.say(name, prompt="x" * 600, max_tokens=40, stream=True)
+            assert told.text.endswith("[DONE]\n\n"), "and it may be read again for a while"
             await inside.unload(name)
             left.append(mx.get_active_memory())
         assert left[1] <= left[0]

@@ -22,7 +22,7 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from ...engine import Event, Handle, Request, Scheduler, Stats
 from ...errors import MlxgenError, StateError
@@ -35,7 +35,7 @@ FLUSH = 10.0  # seconds
 STALL = 300.0  # seconds without a step: longer than any piece of a prompt takes
 STATS_EVERY = 0.05  # seconds between two snapshots of the scheduler's figures, while it is busy
 
-
+T = TypeVar("T")
 News: TypeAlias = tuple[Mailbox, Delivery | BaseException]
 
 
@@ -111,32 +111,34 @@ class EngineThread:
         """Let a program write the text of a request; ``cancel`` of its mailbox ends it."""
         self._inbox.put(lambda scheduler: self._begin(scheduler, program))
 
-    def do(self, work: Callable[[Scheduler], object]) -> asyncio.Future[None]:
-        """Do something in the thread, between two steps; the result is done when that is, or at
-        once in a thread that has been told to end."""
-        done: asyncio.Future[None] = self._loop.create_future()
+    def do(self, work: Callable[[Scheduler], T]) -> asyncio.Future[T | None]:
+        """Do something in the thread, between two steps; the result is what it returns or raises,
+        and ``None`` at once in a thread that has been told to end."""
+        done: asyncio.Future[T | None] = self._loop.create_future()
         if self._stopping:
             done.set_result(None)
             return done
 
         def doing(scheduler: Scheduler) -> None:
-            work(scheduler)
-            self._call(_settle, done, None)
+            try:
+                result = work(scheduler)
+            except Exception as error:
+                self._call(_fail, done, error)
+            else:
+                self._call(_settle, done, result)
 
         self._inbox.put(doing)
         return done
 
     def order(
         self, mailbox: Mailbox, place: int, act: Callable[[Request], object]
-    ) -> asyncio.Future[int]:
+    ) -> asyncio.Future[int | None]:
         """Have something done to a sequence of a mailbox, between two steps, whole or not at all.
 
         The result is how many tokens its text has then. Raises what ``act`` does, and
         ``StateError`` for one that has ended.
         """
-        done: asyncio.Future[int] = self._loop.create_future()
-        self._inbox.put(lambda scheduler: self._order(scheduler, mailbox, place, act, done))
-        return done
+        return self.do(lambda scheduler: self._order(scheduler, mailbox, place, act))
 
     def stop(self, flush: float = FLUSH) -> None:
         """Make the thread drop everything and end; prefixes that are only in memory are written to
@@ -242,18 +244,12 @@ class EngineThread:
         mailbox: Mailbox,
         place: int,
         act: Callable[[Request], object],
-        done: asyncio.Future[int],
-    ) -> None:
+    ) -> int:
         found = [each for each, row in self._rows.items() if row == (mailbox, place)]
-        try:
-            if not found:
-                raise StateError("the answer has ended")
-            events = scheduler.order(found[0], act)
-        except Exception as error:
-            self._call(_fail, done, error)
-            return
-        self._tell(self._news_of(events))
-        self._call(_settle, done, found[0].request.position)
+        if not found:
+            raise StateError("the answer has ended")
+        self._tell(self._news_of(scheduler.order(found[0], act)))
+        return found[0].request.position
 
     def _steer(self, scheduler: Scheduler, events: Sequence[Event]) -> None:
         """Have programs decide how their sequences go on, and tell what came of them."""

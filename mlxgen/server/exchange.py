@@ -149,7 +149,7 @@ class Exchange:
         (ask, sequences), serving = prepared, self._used[0]
         box = Mailbox(
             len(sequences),
-            on_overflow=self._hang_up,
+            on_overflow=self.interrupt,
             watched=ask.watched,
             grows=ask.steered is not None,
         )
@@ -182,7 +182,7 @@ class Exchange:
             serving = await self.use(answer.ask.model.name)
             if serving is not answer.serving:
                 raise gone("its model was unloaded meanwhile")
-            answer.mailbox.on_overflow = self._hang_up
+            answer.mailbox.on_overflow = self.interrupt
             serving.engine.resume(answer.mailbox)
             said.rests = None
             self._know(answer)
@@ -238,11 +238,6 @@ class Exchange:
         if self._task is not None and self._interruption is None:
             self._interruption = error
             self._task.cancel()
-
-    def _hang_up(self) -> None:
-        self.interrupt(
-            RequestError("the client does not read its answer", status=408, code="slow_reader")
-        )
 
     def _limit(self, seconds: float, error: Callable[[], RequestError]) -> None:
         """Interrupt the work with an error after so many seconds from now, and no longer after

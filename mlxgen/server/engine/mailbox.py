@@ -4,7 +4,7 @@ Owns the handover from the engine's thread to the handler of a request. Must nev
 know HTTP, sequences or how chunks look as JSON. It belongs to the event loop's thread.
 
 If a client does not read, its handler is stuck in a send and chunks pile up here. Beyond a limit
-everything is dropped, and ``on_overflow`` is called to end the request.
+everything is dropped, and ``on_overflow`` is called with the error that ends the request.
 
 Invariant: at most ``limit`` chunks wait (one with alternatives counts for more), and after a
 failure only its error comes out.
@@ -61,7 +61,7 @@ class Mailbox:
         self,
         sequences: int,
         *,
-        on_overflow: Callable[[], None],
+        on_overflow: Callable[[BaseException], None],
         limit: int = LIMIT,
         watched: bool = False,
         grows: bool = False,
@@ -108,12 +108,11 @@ class Mailbox:
         if delivery.usage is not None:
             self._usages[delivery.place] = delivery.usage
         if self._cost > self._limit:
-            self.fail(
-                RequestError(
-                    "the client reads its answer too slowly", status=408, code="slow_reader"
-                )
+            error = RequestError(
+                "the client does not read its answer", status=408, code="slow_reader"
             )
-            self.on_overflow()
+            self.fail(error)
+            self.on_overflow(error)
         self._wake()
 
     def fail(self, error: BaseException) -> None:

@@ -17,10 +17,9 @@ import math
 import time
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from typing import Protocol
 
 from ..errors import MachineError
-from .answers import Answers
+from .answers import Answers, Holder
 from .engine.boot import EngineBoot, booting
 from .errors import RequestError, as_request_error
 from .fleet.catalogue import Catalogue
@@ -52,13 +51,6 @@ class State(enum.Enum):
     FAILED = "failed"  # after it was ready
 
 
-class Visit(Protocol):
-    """A request that is being answered."""
-
-    def interrupt(self, error: BaseException) -> None:
-        """End it early, with an error."""
-
-
 class Service:
     """Everything that requests share; ``boot`` loads the only model in its engine's thread.
 
@@ -77,10 +69,12 @@ class Service:
         self.settings = settings
         self.workers = Workers()
         self.registry = Registry.of(settings)
-        self.visits: set[Visit] = set()
+        self.visits: set[Holder] = set()
         """The requests being answered."""
         self.answers = Answers()
-        self._arrived: set[Visit] = set()  # with their bodies, so that slow senders keep nobody out
+        self._arrived: set[Holder] = (
+            set()
+        )  # with their bodies, so that slow senders keep nobody out
         self._typical = 1.0  # seconds that recent requests took
         own = partial(booting, settings, slow=self.registry.slow)
         boots: Boots = own if boot is None else lambda entry, ask: boot
@@ -152,7 +146,7 @@ class Service:
             raise self._unavailable()
 
     @contextlib.contextmanager
-    def visited(self, visit: Visit, *, aside: bool = False) -> Iterator[None]:
+    def visited(self, visit: Holder, *, aside: bool = False) -> Iterator[None]:
         """The time in which a request is answered; raises ``RequestError`` if it cannot be.
 
         One ``aside`` is about an answer that is being generated, and always can be.
@@ -167,7 +161,7 @@ class Service:
             self.visits.discard(visit)
             self._arrived.discard(visit)
 
-    def admit(self, visit: Visit) -> None:
+    def admit(self, visit: Holder) -> None:
         """Count a request, whose body is complete; raises ``RequestError`` (429)."""
         self._check_full()
         self._arrived.add(visit)

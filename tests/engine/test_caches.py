@@ -6,7 +6,6 @@ import pytest
 from mlx_lm.models.cache import RotatingKVCache
 
 from mlxgen import LanguageModel, Stream
-from mlxgen.sampling import PostSamplingResult
 from tests.fakes import byte_level_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds, of_kind, random_model
 from tests.fakes.prefix_integrity import check_integrity
@@ -38,28 +37,6 @@ def fresh(lm: LanguageModel, prompt: list[int]) -> list[int]:
     lm.prefix_cache.clear()
     with lm.stream(prompt, ignore_eos=True) as stream:
         return tokens(stream)
-
-
-def test_declined_draws_rewinds_and_forks_leave_the_greedy_text_as_it_is(lm: LanguageModel) -> None:
-    def unsure(result: PostSamplingResult) -> None:
-        if result.attempt == 0 and result.position % 5 == 4:
-            result.rewind = 3
-        elif result.attempt == 0 and result.position % 2:
-            result.resample = True
-
-    plain = lm.generate(LONG[:19], max_tokens=24).tokens
-    assert lm.generate(LONG[:19], max_tokens=24, hooks=unsure, hold_tokens=4).tokens == plain
-    stream = lm.stream(LONG[:19], max_tokens=24)
-    for _ in range(20):
-        next(stream, None)
-    stream.rewind(to=7)
-    (twin,) = stream.fork()
-    for _ in stream:
-        pass
-    stream.rewind(tokens=2)
-    for _ in (*stream, *twin):
-        pass
-    assert tuple(stream.tokens) == tuple(twin.tokens) == plain
 
 
 def test_what_goes_on_from_a_kept_answer_runs_the_rest_only(lm: LanguageModel) -> None:

@@ -66,6 +66,7 @@ def told(lm: LanguageModel, prompt: Sequence[Token], number: int, options: Any) 
     streams = [lm.stream(prompt, **options)]
     said: list[Any] = []
     last = list(prompt)  # what was taken back
+    first = len(options.get("prefix", ()))
     for _ in range(40):
         stream, what = dice.choice(streams), dice.random()
         if what < 0.45:
@@ -74,7 +75,7 @@ def told(lm: LanguageModel, prompt: Sequence[Token], number: int, options: Any) 
         elif what < 0.6 or "allow_retract" in options:  # what is retracted is known earlier
             said += [seen(next(stream, None)) for _ in range(dice.randrange(1, 6))]
         elif what < 0.7:
-            place = dice.randrange(len(stream.tokens) + 1)
+            place = dice.randrange(first, len(stream.tokens) + 1)
             last = stream.tokens[place:] or last
             stream.rewind(to=place)
         elif what < 0.75 and len(streams) > 1:

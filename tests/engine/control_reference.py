@@ -27,6 +27,16 @@ class Outcome(NamedTuple):
     reason: str
 
 
+class State(NamedTuple):
+    """The history and the prompt's length, what to report, and why it ended."""
+
+    history: list[Token]
+    base: int
+    back: int
+    appended: list[Token]
+    reason: str | None
+
+
 @dataclass
 class Wild:
     """Makes its answers of ``numbers``; everything that it knows it was told."""
@@ -94,61 +104,23 @@ class Reference:
         self.calls: dict[Path, list[tuple[int, int, tuple[Token, ...]]]] = {}
 
     def run(self, prompt: Sequence[Token], controller: Wild) -> None:
-        self._run((), 0, list(prompt), len(prompt), controller, 0, [])
-
-    def _run(
-        self,
-        path: Path,
-        index: int,
-        history: list[Token],
-        base: int,
-        controller: Wild,
-        back: int,
-        appended: list[Token],
-    ) -> None:
-        reason: str | None = None
-        while reason is None:
-            answer = controller.mid_process(index, back, appended)
+        ready: list[tuple[Path, int, Wild, State]] = []
+        ready.append(((), 0, controller, State(list(prompt), len(prompt), 0, [], None)))
+        while ready:
+            path, index, own, (history, base, back, appended, reason) = ready.pop()
+            answer = [] if reason else own.mid_process(index, back, appended)
             if not answer:
-                reason = "stop"
-                break
-            for i, branch in enumerate(answer[1:], start=1):
-                twin = copy.deepcopy(controller)
-                state = self._apply(list(history), base, branch)
-                self._go_on((*path, i), i, twin, *state)
-            if len(answer) > 1:
-                path, index = (*path, 0), 0
-            history, base, back, appended, reason = self._apply(history, base, answer[0])
-        self._end(path, history, base, reason, controller)
+                while path and path[-1] == 0:
+                    path = path[:-1]
+                whole = tuple(history)
+                self.outcomes[path] = Outcome(whole[:base], whole[base:], reason or "stop")
+                self.calls[path] = own.calls
+            for i, branch in enumerate(answer):
+                where, place = ((*path, i), i) if len(answer) > 1 else (path, index)
+                twin = copy.deepcopy(own) if i else own
+                ready.append((where, place, twin, self._apply(list(history), base, branch)))
 
-    def _go_on(
-        self,
-        path: Path,
-        index: int,
-        controller: Wild,
-        history: list[Token],
-        base: int,
-        back: int,
-        appended: list[Token],
-        reason: str | None,
-    ) -> None:
-        if reason is None:
-            self._run(path, index, history, base, controller, back, appended)
-        else:
-            self._end(path, history, base, reason, controller)
-
-    def _end(
-        self, path: Path, history: list[Token], base: int, reason: str, controller: Wild
-    ) -> None:
-        while path and path[-1] == 0:
-            path = path[:-1]
-        self.outcomes[path] = Outcome(tuple(history[:base]), tuple(history[base:]), reason)
-        self.calls[path] = controller.calls
-
-    def _apply(
-        self, history: list[Token], base: int, branch: Branch
-    ) -> tuple[list[Token], int, int, list[Token], str | None]:
-        """The history and the prompt's length afterwards, what to report, and why it ended."""
+    def _apply(self, history: list[Token], base: int, branch: Branch) -> State:
         before = len(history)
         lowest = before - branch.backtrack
         del history[lowest:]
@@ -178,7 +150,7 @@ class Reference:
                 reason = "length"
             if reason:
                 break
-        return history, base, before - lowest, history[lowest:], reason
+        return State(history, base, before - lowest, history[lowest:], reason)
 
     def _sampled(self, history: list[Token], branch: Branch) -> list[Token]:
         assert branch.sample_mask is not None

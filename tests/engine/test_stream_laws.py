@@ -190,6 +190,21 @@ def test_one_that_is_not_pulled_is_run_ahead_by_a_token_at_most() -> None:
     assert "".join(chunk.text for chunk in twin) == letters(46, 4)
 
 
+def test_one_that_has_much_to_run_does_not_hold_up_another() -> None:
+    speaker = endless()
+    stream = speaker.lm.stream(ASKED, max_tokens=300)
+    next(stream)
+    (twin,) = stream.fork()
+    for each in (stream, twin) * 3:
+        next(each)
+    twin.append(list(b"a" * 100))
+    assert [next(twin).text for _ in range(100)] == ["a"] * 100
+    speaker.model.forget()
+    next(stream)
+    assert sum(len(row) for rows in speaker.model.rows for row in rows) <= 2
+    assert next(twin).text == letters(1, 104)
+
+
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("recurrent", [False, True])
 def test_one_with_which_the_model_fails_fails_alone(

@@ -58,6 +58,7 @@ class Stream(Pulled[Chunk, Chunk]):
         self._tokens: list[Token] = list(handle.request.options.prefix)
         self._failed: BaseException | None = None
         self._error: Exception | None = None  # to be raised after the chunks that are ready
+        self._left = False  # it was closed before its last chunk was taken
         self._put: list[Token] = []  # the newest tokens that the caller has put
         self._put_end = 0  # how many tokens there were after them
 
@@ -160,6 +161,8 @@ class Stream(Pulled[Chunk, Chunk]):
     @property
     def finish_reason(self) -> FinishReason | None:
         """Why the stream ended; ``None`` until then."""
+        if self._left:
+            return "cancelled"
         return None if self._ready else self._handle.request.finish_reason
 
     @property
@@ -332,8 +335,10 @@ class Stream(Pulled[Chunk, Chunk]):
             raise
 
     def _free(self) -> None:
-        if not self._handle.closed:
+        if self._ready:
+            self._left = True
             self._ready.clear()
+        if not self._handle.closed:
             self._loop.gather([])
             self._handle.close()
 

@@ -243,6 +243,11 @@ def test_a_closed_stream_has_been_cancelled_and_gives_nothing_more() -> None:
     with reciter(ABC).lm.stream(PROMPT) as stream:
         assert next(stream).text == "a"
     assert (stream.finish_reason, stream.text, list(stream)) == ("cancelled", "a", [])
+    speaker = reciter(ABC)
+    stream = speaker.lm.stream(PROMPT)
+    stream.append([speaker.end])  # so the text has an end, which nobody has taken
+    stream.close()
+    assert (stream.finish_reason, list(stream)) == ("cancelled", [])
 
 
 def test_a_stream_that_has_failed_goes_on_after_a_rewind() -> None:

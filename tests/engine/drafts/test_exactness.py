@@ -323,6 +323,7 @@ def test_the_text_is_the_same_with_every_kind_of_cache(
             assert [token for token, _ in mine.top] == [token for token, _ in theirs.top]
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_good_draft_saves_passes(kind: str) -> None:
     lm, _ = pair(kind)
     prompt = [token % 96 for token in PROMPT]

@@ -396,7 +396,8 @@ def test_who_made_room_for_others_is_drafted_for_again(draft: str) -> None:
     options: dict[str, Any] = {"max_tokens": 60, "temperature": 0, "ignore_eos": True}
     prompt = chat("Tell me a story about a hen.")
     scheduler = Scheduler(lm.runtime, Limits(max_batch=2))
-    handle = scheduler.submit(lm.runtime.prepare(prompt, Options.of({**options, "draft": small})))
+    given = {**options, "draft": "auto" if draft == "head" else small}
+    handle = scheduler.submit(lm.runtime.prepare(prompt, Options.of(given)))
     if draft == "head":
         assert lm.runtime.predictor is not None
         handle.drafts = Drafts([lm.runtime._head_drafter(lm.runtime.predictor)], 3, wanted=True)

@@ -157,30 +157,6 @@ def test_a_device_without_memory_gives_up_its_prefixes_and_what_is_too_large_for
     assert isinstance(hall.errors[large], CapacityError)
 
 
-def test_a_prefix_that_the_model_fails_with_is_dropped_and_not_the_row() -> None:
-    speaker = endless()
-    hall = Hall(speaker)
-    hall.submit([65] * 40, max_tokens=2)
-    hall.finish()
-    script = speaker.model.script
-    speaker.model.forget()
-
-    def from_the_cache(history: tuple[int, ...]) -> Any:
-        if len(speaker.model.rows[0][0]) < 20:  # the prompt was not run
-            raise RuntimeError(MESSAGE)
-        return script(history)
-
-    speaker.model.script = from_the_cache
-    again = hall.submit([65] * 45, max_tokens=4)
-    for _ in range(100):
-        if not hall.scheduler.busy:
-            break
-        if hall.stats.faults and not again.cached:
-            speaker.model.script = script
-        hall.step()
-    assert hall.texts[again] == letters(4, 44)
-
-
 def test_prefixes_that_a_failure_may_have_spoilt_are_dropped_and_no_others(unread: Unread) -> None:
     hall = Hall(endless())
     cache = hall.scheduler.cache
@@ -272,18 +248,6 @@ def test_a_stream_gives_what_came_before_the_failure_and_goes_on_after_a_rewind(
     ill[0] = False
     stream.rewind(tokens=0)
     assert text + "".join(chunk.text for chunk in stream) == letters(12) == stream.text
-
-
-def test_a_stream_that_fails_as_it_runs_what_it_is_to_keep_can_be_gone_on_with() -> None:
-    speaker = endless(make_cache=lambda: [ArraysCache(1)])
-    ill = [True]
-    fail(speaker, lambda history: ill[0] and len(history) == 30)
-    stream = speaker.lm.stream([63] * 40, max_tokens=5)
-    with pytest.raises(ModelError):
-        stream.keep(30)
-    ill[0] = False
-    stream.rewind(tokens=0)
-    assert "".join(chunk.text for chunk in stream) == letters(5, 39)
 
 
 # ---- what was accepted before an error

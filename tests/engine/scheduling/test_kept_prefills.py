@@ -90,19 +90,6 @@ def test_nothing_is_run_twice_and_nobody_waits_for_what_is_kept(
     assert sum(map(len, fresh)) == 400 - ran
 
 
-def test_who_waited_for_it_goes_on_from_there_too() -> None:
-    hall = Hall(endless(), prefill_chunk=50)
-    gone = hall.submit([65] * 300, max_tokens=3)
-    hall.step()
-    waiting = hall.submit([65] * 310, max_tokens=3)
-    hall.step()
-    assert (gone.prefilled, waiting.prefilled) == (100, 0)
-    hall.scheduler.cancel(gone)
-    hall.finish()
-    assert hall.texts[waiting] == letters(3, 309)
-    assert waiting.usage.cached_tokens == 100
-
-
 @pytest.mark.parametrize("recurrent", [False, True])
 def test_as_much_of_it_is_kept_as_there_are_bytes_for(recurrent: bool) -> None:
     caches: dict[str, Any] = {"make_cache": lambda: [ArraysCache(1)]} if recurrent else {}

@@ -18,9 +18,7 @@ from mlxgen.engine.prefix.disk import Disk
 from mlxgen.engine.prefix.store import BlockStore
 from mlxgen.engine.scheduling import prefill as prefill_file
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.engine.step.drawn import Event
 from mlxgen.engine.step.handle import Handle
-from mlxgen.engine.step.step import Loop
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds
 from tests.fakes.paces import Still
@@ -234,58 +232,3 @@ def test_who_gives_up_leaves_nothing_behind(tmp_path: Path, block_by_block: None
     other = hall.submit([*prompt[:BLOCK], *[2] * 9], max_tokens=2)  # what had come is there
     hall.finish()
     assert other.usage.cached_tokens == BLOCK and disk.reads == [BLOCK]
-
-
-def test_a_sequence_that_waits_for_the_disk_can_be_forked_and_rewound(
-    tmp_path: Path, block_by_block: None
-) -> None:
-    prompt = [65] * 600
-    written(tmp_path, prompt)
-    hall, _ = hall_with(tmp_path)
-    handle = hall.submit([*prompt, 1], max_tokens=4, temperature=0)
-    hall.step()
-    hall.fork(handle, 2)
-    hall.finish()
-    assert list(hall.texts.values()) == [letters(4, 600)] * 3
-    assert handle.usage.cached_tokens == 600
-
-
-def test_who_has_no_room_for_it_runs_it(tmp_path: Path) -> None:
-    prompt = [65] * 2000
-    written(tmp_path, prompt)
-    hall, _ = hall_with(tmp_path, max_bytes=8 * 2600)
-    handle = hall.submit([*prompt, 1], max_tokens=3)
-    hall.finish()
-    assert hall.texts[handle] == letters(3, 2000)
-    assert handle.usage.cached_tokens <= 600
-
-
-def test_a_model_that_fails_meanwhile_harms_nobody(
-    tmp_path: Path, block_by_block: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prompt = [65] * 600
-    written(tmp_path, prompt)
-    hall, _ = hall_with(tmp_path)
-    hall.submit(max_tokens=40)
-    hall.steps(3)
-    hall.submit([*prompt, 1], max_tokens=3)
-    hall.step()
-    step = Loop.step
-
-    def failing(self: Loop, events: list[Event]) -> None:
-        monkeypatch.setattr(Loop, "step", step)
-        raise RuntimeError("the device is gone")
-
-    monkeypatch.setattr(Loop, "step", failing)
-    hall.steps(2)
-    assert hall.finish() == [letters(40), letters(3, 600)]
-    assert hall.stats.faults == 1
-
-
-def test_what_is_loaded_or_saved_as_a_file_is_on_disk_as_well(tmp_path: Path) -> None:
-    one = endless(cache_dir=tmp_path / "one").lm
-    one.save_prefix([65] * 300, tmp_path / "prefix.safetensors")
-    other = endless(cache_dir=tmp_path / "other").lm
-    other.load_prefix(tmp_path / "prefix.safetensors")
-    for lm in (one, other):
-        assert lm.prefix_cache.flush(20) and lm.prefix_cache.disk.pieces_written == 2

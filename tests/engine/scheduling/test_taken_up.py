@@ -188,20 +188,6 @@ def test_layers_that_hold_every_token_are_kept_once(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "hybrid"])
-def test_under_pressure_the_system_prompt_stays(kind: str) -> None:
-    office = Office(kind, prefill_chunk=200)
-    office.ask(office.tokens(SYSTEM * 6, "Why blue?"))
-    cache = office.lm.prefix_cache
-    most, cache.max_bytes = cache.max_bytes, 2 * cache.nbytes
-    try:
-        for number in range(6):
-            cached, _ = office.ask(office.tokens(SYSTEM * 6, f"Letter {number}: {LONG}"))
-            assert cached == office.before(SYSTEM * 6, "?")
-    finally:
-        cache.max_bytes = most
-
-
-@pytest.mark.parametrize("kind", ["recurrent", "hybrid"])
 def test_a_long_conversation_leaves_the_end_of_its_system_prompt_to_others(kind: str) -> None:
     office = Office(kind, prefill_chunk=200)
     chat = [SYSTEM * 6, "Why blue?"]

@@ -254,26 +254,6 @@ def test_runners_with_other_disks_keep_the_same(
                 assert shape(leader) == shape(leader.follower)
 
 
-@pytest.mark.parametrize("makes", PARTS)
-def test_what_one_disk_has_lost_is_restored_as_far_as_both_have_it(
-    makes: tuple[Make, Make], tmp_path: Path
-) -> None:
-    short, long = BASES[0][: BLOCK + 40], BASES[0]
-    with pair(tmp_path, makes) as leader:
-        for tokens in (short, long):
-            run(leader, tokens).keep(History(tokens))
-        leader.settle()
-    last = max((tmp_path / "1").iterdir(), key=lambda file: int(file.name.split(".")[2]))
-    last.unlink()
-    with pair(tmp_path, makes) as leader:
-        assert restore(leader, long) == (2 * BLOCK if makes[0] is plain else len(short))
-        assert shape(leader) == shape(leader.follower)
-        run(leader, long).keep(History(long))
-        leader.settle()
-    with pair(tmp_path, makes) as leader:
-        assert restore(leader, long) == len(long)
-
-
 def test_each_machine_saves_and_loads_its_own_part(tmp_path: Path) -> None:
     tokens, file = BASES[0][:40], tmp_path / "prefix"
     with pair(tmp_path / "one", (states, more)) as leader:

@@ -34,7 +34,6 @@ from mlxgen.engine.prefix.disk import Disk
 from mlxgen.engine.prefix.store import BlockStore
 from mlxgen.engine.request.accept import rewind
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.engine.step.handle import Handle
 from mlxgen.engine.step.runner import Runner
 from mlxgen.images import Patch
 from tests.fakes import alphabet_tokenizer
@@ -96,125 +95,72 @@ def crowd(lm: LanguageModel, dice: random.Random, length: int = 20) -> None:
     raise AssertionError("it never ended")
 
 
+@pytest.fixture
+def runners(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
+    """Those that were made for models."""
+    monkeypatch.setattr(model_module, "Runner", Recorder)
+    monkeypatch.setattr(Recorder, "made", [])
+    return Recorder.made
+
+
+def told_again(
+    first: Recorder, cache: BlockStore, lm: LanguageModel, images: dict[str, Any] | None = None
+) -> None:
+    """A runner that is told the same, in JSON, and has this prefix cache, does the same."""
+    slots = Slots(first.make, lm.runtime.footprint.spare) if first.slots is not None else None
+    second = Runner(lm.model, first.make, slots, lambda: cache, feed=Shown() if images else None)
+    text = json.dumps([written(command) for command, _ in first.heard])
+    held = []  # nobody else holds it
+    for line, (_, found) in zip(json.loads(text), first.heard, strict=True):
+        got = second.do(read(line, images or {}))
+        held.append(got)
+        if isinstance(found, mx.array):
+            np.testing.assert_allclose(np.array(got), np.array(found), rtol=2e-3, atol=2e-4)
+        else:
+            assert type(got) is type(found)
+    assert cache.nbytes == lm.prefix_cache.nbytes
+    assert cache.disk.restored_tokens == lm.prefix_cache.disk.restored_tokens
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_runner_that_is_told_the_same_computes_the_same(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, runners: list[Recorder]
 ) -> None:
     model, make = cache_kinds()[kind]()
     lm = LanguageModel(model, alphabet_tokenizer())
     lm.runtime.make_cache = make  # type: ignore[method-assign]
-    monkeypatch.setattr(model_module, "Runner", Recorder)
-    monkeypatch.setattr(Recorder, "made", [])
     crowd(lm, random.Random(5))
-    (first,) = Recorder.made
+    (first,) = runners
     assert {Run, Trim, Take, Keep, Settle} <= {type(command) for command, _ in first.heard}
-
-    text = json.dumps([written(command) for command, _ in first.heard])
-    cache = BlockStore(make, lm.prefix_cache.max_bytes)
-    slots = Slots(make, lm.runtime.footprint.spare) if first.slots is not None else None
-    second = Runner(model, make, slots, lambda: cache)
-    held: dict[int, Any] = {}
-    for line, (_, found) in zip(json.loads(text), first.heard, strict=True):
-        command = read(line)
-        assert json.dumps(written(command)) == json.dumps(line)
-        again = second.do(command)
-        if isinstance(found, mx.array):
-            np.testing.assert_allclose(np.array(again), np.array(found), rtol=2e-3, atol=2e-4)
-        else:
-            assert type(again) is type(found)
-            if found is not None:
-                held[line.get("twin", line["kv"])] = again  # nobody else holds it
-    assert cache.nbytes == lm.prefix_cache.nbytes
-    assert _settled(cache) == _settled(lm.prefix_cache)
+    told_again(first, BlockStore(make, lm.prefix_cache.max_bytes), lm)
 
 
 @pytest.mark.parametrize("kind", ["plain", pytest.param("hybrid", marks=pytest.mark.slow)])
 def test_what_is_restored_from_disk_is_told_to_another_runner_as_well(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, runners: list[Recorder]
 ) -> None:
     model, make = cache_kinds()[kind]()
-    lm = LanguageModel(model, alphabet_tokenizer(), cache_dir=tmp_path / "one")
-    crowd(lm, random.Random(5), 300)
-    assert lm.prefix_cache.flush(20)
-    shutil.copytree(tmp_path / "one", tmp_path / "other")
-    monkeypatch.setattr(model_module, "Runner", Recorder)
-    monkeypatch.setattr(Recorder, "made", [])
-    lm = LanguageModel(model, alphabet_tokenizer(), cache_dir=tmp_path / "one")
-    crowd(lm, random.Random(5), 300)
-    (first,) = Recorder.made
+    for _ in range(2):
+        lm = LanguageModel(model, alphabet_tokenizer(), cache_dir=tmp_path / "one")
+        if runners:
+            shutil.copytree(tmp_path / "one", tmp_path / "other")
+        crowd(lm, random.Random(5), 300)
+        assert lm.prefix_cache.flush(20)
+    first = runners[-1]
     assert Restore in {type(command) for command, _ in first.heard}
-
     disk = Disk(tmp_path / "other", 1 << 30, Layout(make, model))
-    cache = BlockStore(make, lm.prefix_cache.max_bytes, folder=disk)
-    slots = Slots(make, lm.runtime.footprint.spare) if first.slots is not None else None
-    second, held = Runner(model, make, slots, lambda: cache), []
-    for command, found in first.heard:
-        again = second.do(read(json.loads(json.dumps(written(command)))))
-        held.append(again)
-        if isinstance(found, mx.array):
-            np.testing.assert_allclose(np.array(again), np.array(found), rtol=2e-3, atol=2e-4)
-    assert _settled(cache) == _settled(lm.prefix_cache)
-    assert cache.disk.restored_tokens == lm.prefix_cache.disk.restored_tokens > 0
+    told_again(first, BlockStore(make, lm.prefix_cache.max_bytes, folder=disk), lm)
+    assert lm.prefix_cache.disk.restored_tokens > 0
 
 
-@pytest.mark.parametrize("kind", ["plain", "quantised", "quantised later"])
-def test_a_kept_prefix_goes_straight_into_a_slot_where_others_run(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, make = cache_kinds()[kind]()
-    lm = LanguageModel(model, alphabet_tokenizer())
-    lm.runtime.make_cache = make  # type: ignore[method-assign]
-    monkeypatch.setattr(model_module, "Runner", Recorder)
-    monkeypatch.setattr(Recorder, "made", [])
-    hall, kept = Scheduler(lm.runtime, Limits(max_batch=4)), [i % 90 for i in range(600)]
-    options = {"max_tokens": 8, "temperature": 0, "ignore_eos": True, "draft": "off"}
-
-    def submit(prompt: list[int], **more: Any) -> Handle:
-        return hall.submit(lm.runtime.prepare(prompt, Options.of({**options, **more})))
-
-    def finish(*handles: Handle) -> list[list[int]]:
-        while not all(handle.closed for handle in handles):
-            hall.step()
-            hall.check_integrity()
-        return [handle.history[-8:] for handle in handles]
-
-    (alone,) = finish(submit(kept))
-    (runner,) = Recorder.made
-    for prompt in (kept[:550], kept[:580]):
-        submit(prompt, max_tokens=300)
-    while hall.stats().running < 2 or not runner.slots:
-        hall.step()
-    runner.heard.clear()
-    handle = submit(kept)
-    assert finish(handle) == [alone] and handle.usage.cached_tokens == 599
-    assert sum(isinstance(command, Take) for command, _ in runner.heard) == 1
-    hall.close()
-
-
-def _settled(cache: BlockStore) -> list[bool]:
-    return [block.settled for block in cache._blocks]
-
-
-def test_images_are_written_down_as_digests_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_written_down_as_digests_and_rows(runners: list[Recorder]) -> None:
     lm = seeing()
-    monkeypatch.setattr(model_module, "Runner", Recorder)
-    monkeypatch.setattr(Recorder, "made", [])
     prompts = [asking(png(1), png(2)), asking(png(2)), asking(png(1), png(2), text="and now?")]
     list(lm.batch(prompts, max_tokens=6, limits=Limits(max_batch=2)))
-    (first,) = Recorder.made
+    (first,) = runners
     tokens = [t for command, _ in first.heard if isinstance(command, Take) for t in command.tokens]
     images = {token.image.digest: token.image for token in tokens if isinstance(token, Patch)}
     assert len(images) == 2
-
     text = json.dumps([written(command) for command, _ in first.heard])
     assert "pixels" not in text and len(text) < 40_000
-    cache = BlockStore(lm.runtime.make_cache, lm.prefix_cache.max_bytes)
-    slots = Slots(lm.runtime.make_cache, lm.runtime.footprint.spare)
-    second = Runner(lm.model, lm.runtime.make_cache, slots, lambda: cache, feed=Shown())
-    held = {}
-    for line, (_, found) in zip(json.loads(text), first.heard, strict=True):
-        again = second.do(read(line, images))
-        if isinstance(found, mx.array):
-            np.testing.assert_allclose(np.array(again), np.array(found), rtol=2e-3, atol=2e-4)
-        elif found is not None:
-            held[line.get("twin", line["kv"])] = again
+    told_again(first, BlockStore(first.make, lm.prefix_cache.max_bytes), lm, images)

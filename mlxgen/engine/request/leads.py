@@ -15,7 +15,6 @@ another way if its own is excluded. Invariant: a mask that is returned allows at
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence, Set
 from typing import Literal, NamedTuple
 
@@ -213,10 +212,3 @@ def free_draws(request: Request, count: int, after: int = 0) -> list[DrawRow]:
         return []
     sampling, seed, attempts = request.options.sampling, request.seed, retries.attempts
     return [DrawRow(sampling, seed, place, attempts.get(place, 0)) for place in positions]
-
-
-def warm(request: Request) -> None:
-    """Compute the filters' next mask now, while the model runs; the draw will need it."""
-    if request.constraint is not None:
-        with contextlib.suppress(Exception):  # the draw that needs it raises it again
-            request.constraint.mask()

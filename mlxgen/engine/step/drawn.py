@@ -272,7 +272,8 @@ def accept_draws(handle: Handle, tokens: list[Token], drawn: Drawn, place: int) 
         elif handle.kept is not None:
             _accept_kept(handle, handle.kept, tokens[place], DrawnView(drawn, place))
         else:
-            _accept_one(handle, tokens[place], DrawnView(drawn, place))
+            view, token = DrawnView(drawn, place), tokens[place]
+            accept(handle.request, view.token if token < 0 else token, view)
     except Exception as error:
         handle.forget()
         return Event(handle, [*chunks, *handle.take()], error)  # with what was accepted before it

@@ -90,13 +90,22 @@ class Clock:
     wait for what was submitted after it.
     """
 
-    __slots__ = ("_device", "_rows", "_since", "_waited", "pace", "submitted", "timeline")
+    __slots__ = (
+        "_device",
+        "_queues",
+        "_rows",
+        "_since",
+        "_waited",
+        "pace",
+        "submitted",
+        "timeline",
+    )
 
     def __init__(self, pace: Pace, device: Here, watch: Watch | None = None) -> None:
         self.pace = pace
         self.submitted = NOTHING
         self.timeline = None if watch is None else Timeline(watch, device)
-        self._device = device
+        self._device, self._queues = device, device.queues
         self._waited = 0  # tokens of prompts that were waited for
         self._rows = 0  # in the step before; 0: nothing is known of the time since it
         self._since = 0.0
@@ -127,11 +136,11 @@ class Clock:
         ``submitted``. Returns the seconds since the last read, or 0 if these are not those of a
         step alone; ``plain``: a pass like this one, without drafts, came between them."""
         now = self._device.now()
-        waited = submitted.prompts if self._device.queues else self.submitted.prompts
+        waited = submitted.prompts if self._queues else self.submitted.prompts
         tokens, self._waited = waited - self._waited, waited
         seconds, self._since = now - self._since, now
         if self.timeline is not None:
-            left = self.submitted.passes - submitted.passes if self._device.queues else 0
+            left = self.submitted.passes - submitted.passes if self._queues else 0
             self.timeline.waited(left)
         known, self._rows = self._rows == rows, rows
         if not known:

@@ -90,7 +90,8 @@ class Passes:
         piece = pending[: count if scores is None else min(count, PIECE)]
         wanted = int(len(piece) == len(pending)) if scores is None else len(piece)
         self.clock.run(len(piece), of_prompt=True)
-        self._look(piece)
+        if self.runner.feed is not None:
+            self._look(piece)
         logits = self._do([Work(handle, piece, wanted)])
         if scores is not None:
             scores.add(held, logits)
@@ -126,16 +127,15 @@ class Passes:
         for group in _by_group(work):
             for part in _parts(group):
                 self.clock.run(_size(part), of_prompt=True)
-                for each in part:
-                    self._look(each.tokens)
+                if self.runner.feed is not None:
+                    for each in part:
+                        self._look(each.tokens)
                 _done(part, self._do(part))
                 part[0].handle.kv.submit()
 
     def _look(self, tokens: Sequence[Fed]) -> None:
         """Learn nothing from a pass with images: the vision tower takes its own time."""
-        if self.runner.feed is not None and any(
-            isinstance(token, int) and token < 0 for token in tokens
-        ):
+        if any(isinstance(token, int) and token < 0 for token in tokens):
             self.clock.skip()
 
     # ---- steps -----------------------------------------------------------------------------
@@ -156,14 +156,16 @@ class Passes:
     def _run_alone(self, work: Work) -> mx.array:
         """Run what a handle outside of the slots has pending, a long run in pieces."""
         handle, tokens, count = work
-        kv, held = handle.kv, handle.kv.length
+        kv = handle.kv
         if len(tokens) > count:
+            held = kv.length
             self.prefill_to(handle, self._last_piece(handle))
             tokens = tokens[kv.length - held :]
         if count > 1:
             kv.snapshot(before=count - 1)
         self.clock.run(len(tokens))
-        self._look(handle.pending)
+        if self.runner.feed is not None:
+            self._look(handle.pending)
         logits = self._do([Work(handle, tokens, count)])
         work.done(logits, 0)
         return logits
@@ -221,14 +223,21 @@ class Passes:
 
     def _do(self, work: Sequence[Work]) -> mx.array:
         """One pass, whose states go to those who draft from them."""
-        rows = tuple([(handle.kv.number, tuple(tokens)) for handle, tokens, _ in work])
+        rows: list[tuple[int, tuple[Fed, ...]]] = []
+        counts: list[int] = []
+        told: list[Work] = []
+        for each in work:
+            handle, tokens, wanted = each
+            rows.append((handle.kv.number, tuple(tokens)))
+            counts.append(wanted)
+            if handle.tells_states:
+                told.append(each)
         if self.clock.timeline is not None:
             longest = max(len(tokens) for _, tokens, _ in work)
             new = all(handle.kv.length < handle.request.base for handle, _, _ in work)
             self.clock.timeline.run(len(work) * longest, new=new)
-        told = [each for each in work if each.handle.tells_states]
         states = self.runner.states = [] if told else None
-        logits: mx.array = self.runner.do(Run(rows, tuple([each.wanted for each in work])))
+        logits: mx.array = self.runner.do(Run(tuple(rows), tuple(counts)))
         self.runner.states = None
         for handle, tokens, _ in work:
             handle.kv.took(tokens)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import mlx.core as mx
@@ -184,21 +184,24 @@ class Runner(Device):
             rows, model = self.feed.prepared([tokens for _, tokens in run.rows], model)
             numbered = [(kv, tuple(row)) for (kv, _), row in zip(run.rows, rows, strict=True)]
             run = run._replace(rows=tuple(numbered))
-        stores = [self._stores[kv] for kv, _ in run.rows]
-        if len(stores) > 1:
-            return self._run_several(run, stores, model)
-        ((_, tokens),), (wanted,), (store,) = run.rows, run.wanted, stores
+        if len(run.rows) > 1:
+            return self._run_several(run, model)
+        ((kv, tokens),), (wanted,) = run
+        store = self._stores[kv]
         inputs, rest = self._inputs([tokens]), len(tokens) - wanted
         if len(tokens) > SHORT and wanted and rest:  # logits of the others are never computed
             store.forward(model, inputs[:, :rest])
             inputs = inputs[:, rest:]
         return store.forward(model, inputs)[0, -max(1, wanted) :]
 
-    def _run_several(self, run: Run, stores: Sequence[Alone | Slot], model: Model) -> mx.array:
+    def _run_several(self, run: Run, model: Model) -> mx.array:
         """Run what is next in slots of one group, and padding in those between them."""
-        rows: Sequence[tuple[Fed, ...]] = [tokens for _, tokens in run.rows]
+        rows: list[tuple[Fed, ...]] = []
+        slots: list[Slot] = []
+        for kv, tokens in run.rows:
+            slots.append(cast(Slot, self._stores[kv]))
+            rows.append(tokens)
         counts: Sequence[int] = run.wanted
-        slots = [store for store in stores if isinstance(store, Slot)]
         first, last = slots[0].index, slots[-1].index
         if last - first >= len(slots):
             places = {slot.index: i for i, slot in enumerate(slots)}

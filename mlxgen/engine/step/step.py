@@ -22,7 +22,8 @@ import mlx.core as mx
 from ...filters import fill_masks
 from ...sampling import DrawRow, Sampler, Want
 from ..kv.commands import Clear
-from ..request.leads import free_draws, next_draw, warm
+from ..request.leads import free_draws, next_draw
+from ..request.request import Request
 from .drawn import Drawn, Event, accept_draws
 from .handle import Handle, logits_of
 from .pace import Clock, Pace
@@ -83,17 +84,29 @@ class Loop:
         ``Fault``, which leaves nothing on the device, and an interrupt as it is; then every handle
         stands where its history ends.
         """
-        going = [handle for handle in self.handles if handle.request.finish_reason is None]
-        handles = [handle for handle in going if not handle.request.waits]
+        handles: list[Handle] = []
+        new: list[Handle] = []
+        waits: Request | None = None
+        for handle in self.handles:
+            request = handle.request
+            if request.finish_reason is not None:
+                continue
+            if request.checking is not None and request.waits:
+                waits = request
+                continue
+            handles.append(handle)
+            if handle.started is None:
+                new.append(handle)
         self.behind = []
-        if going and not handles:
-            going[0].request.wait(PATIENCE)
+        if waits is not None and not handles:
+            waits.wait(PATIENCE)
             return
         timeline = self.clock.timeline
         if timeline is not None:
             timeline.begin(self.handles)
         try:
-            self._start(handles, events)
+            if new:
+                self._start(new, events)
             if not events:
                 self._step(handles, events)
         except Exception as error:
@@ -147,8 +160,8 @@ class Loop:
         new = []
         for handle in handles:
             try:
-                if handle.started is None and handle.start():
-                    new.append(handle)
+                handle.start()
+                new.append(handle)
             except Exception as error:
                 events.append(Event(handle, handle.take(), error))  # what it forced before
         for handle in new:
@@ -163,13 +176,25 @@ class Loop:
         self._align(handles)
         if timeline is not None:
             timeline.did("align")
-        drafting = self._drafting(handles)
-        ready = [handle for handle in handles if not handle.pending]
-        idle = [handle for handle in handles if handle.pending and self._runs_here(handle)]
+        ready: list[Handle] = []
+        idle: list[Handle] = []
+        drafting: set[Handle] = set()  # those that have or get a draft after the next token
         # First tokens are out before anything else is submitted: MLX lets few tasks wait, so a pass
         # is submitted only when most of it has been run
-        begun = [h for h in (*ready, *idle) if h.request.position > h.request.first]
-        opens = not begun
+        opens = True
+        for handle in handles:
+            request, drafts = handle.request, handle.drafts
+            # If drafts are on their way, it is not known where these end
+            drafted = handle.guess is not None or handle.kept is not None
+            if drafted or (drafts.drafters and drafts.expects(request, *self._company())):
+                drafting.add(handle)
+            if not handle.pending:
+                ready.append(handle)
+            elif self._runs_here(handle):
+                idle.append(handle)
+            else:
+                continue
+            opens = opens and request.position <= request.first
         if idle and (opens or not ready):
             self._forward(idle)
             drawn_soon = {*ready, *[handle for handle in idle if handle.is_ready]}
@@ -202,8 +227,10 @@ class Loop:
                 self._drafted |= goes_on
         if timeline is not None:
             timeline.did("accept")
-        arrived = [handle.arrive() for handle in (*places, *idle)]
-        if looks and all(arrived):
+        arrived = True
+        for handle in (*places, *idle):
+            arrived = handle.arrive() and arrived
+        if looks and arrived:
             self._blind = blind
         elif not opens:
             self._catch_up(handles, events, looked=looks)
@@ -253,33 +280,31 @@ class Loop:
         self, logits: mx.array, handles: Collection[Handle], requests: Sequence[DrawRow]
     ) -> Drawn:
         """Submit the draws of these handles, each of which may have several."""
-        want = Want.common([handle.request.want for handle in handles])
-        exact = 2 * sum([handle.flat > 0 for handle in handles]) > len(handles)
+        wants, flat = [], 0
+        for handle in handles:
+            wants.append(handle.request.want)
+            flat += handle.flat > 0
         return Drawn(
             self._sampler,
             logits,
             requests,
-            want,
-            exact=exact,
+            Want.common(wants),
+            exact=2 * flat > len(wants),
             here=self.runner,
             after=self.clock.submitted,
         )
 
     def _warm(self, handles: Sequence[Handle]) -> None:
         """Compute the masks of the next position while the model runs."""
-        if len(handles) == 1 and handles[0].guess is None:
-            warm(handles[0].request)
-            return
+        constraints = []
         for handle in handles:
+            request = handle.request
             if handle.guess is not None:
                 _read(handle)
                 with contextlib.suppress(Exception):  # raised again by the draw that needs it
-                    handle.guess.look(handle.request)
-        constraints = [
-            handle.request.constraint
-            for handle in handles
-            if handle.request.constraint is not None and handle.request.finish_reason is None
-        ]
+                    handle.guess.look(request)
+            if request.constraint is not None and request.finish_reason is None:
+                constraints.append(request.constraint)
         if constraints:
             fill_masks(constraints)
 
@@ -297,19 +322,27 @@ class Loop:
         Those that something is drafted for wait until it is known, and run beside the next one.
         Returns the next draw, if nothing that the host decides goes into it.
         """
-        work = []
+        work: list[Work] = []
+        alone = not idle  # whether what comes next is drawn of these, and depends on nothing else
         for handle, place in places.items():
-            if handle not in drafting and (handle.kv.slot is not None or not _in_vain(handle)):
+            request, kv = handle.request, handle.kv
+            declines = request.may_decline
+            # A pass after the next token would be lost, or could not be undone exactly
+            vain = kv.slot is None and (request.is_last or (declines and not kv.store.can_undo(1)))
+            if vain or handle in drafting:
+                alone = False
+            else:
                 work.append(Work(handle, [drawn.later(place)]))
+                alone = alone and not (handle.flat or declines)
         for handle in idle:
             self._propose(handle)
         arrays = self.passes.run([*work, *map(Work.pending, idle)])
-        draws = []
-        # Not if others are drawn after the next tokens as well
-        waits = idle or len(work) < len(places)
-        if not waits and not any(h.is_ready for h in self.handles if h not in places):
+        draws: list[list[DrawRow]] = []
+        if alone and len(places) < len(self.handles):
+            alone = not any(h.is_ready for h in self.handles if h not in places)
+        if alone:
             for handle in places:
-                draws.append(_blind_draws(handle))
+                draws.append(free_draws(handle.request, 1, after=1))
         return self._submit(arrays, list(places), draws)
 
     def _forward(self, handles: Sequence[Handle]) -> None:
@@ -343,20 +376,6 @@ class Loop:
         return None
 
     # drafting
-
-    def _drafting(self, handles: Sequence[Handle]) -> Collection[Handle]:
-        """Those for whom something is drafted after the next token, as far as can be told now; if
-        drafts are on their way, it is not known where these end."""
-        drafting = set()
-        for handle in handles:
-            drafts = handle.drafts
-            if (
-                handle.guess is not None
-                or handle.kept is not None
-                or (drafts.drafters and drafts.expects(handle.request, *self._company()))
-            ):
-                drafting.add(handle)
-        return drafting
 
     def _company(self) -> tuple[int, float]:
         """How many rows there are, and what a plain step of theirs takes."""
@@ -410,20 +429,15 @@ def _looks_ahead(drawn: Sequence[Handle], drafting: Collection[Handle]) -> bool:
     If most rows are about to be fast-forwarded, token and forced run rather go through in one pass
     after the draw, unless there are more than a ``FEW`` rows.
     """
-    if drafting and 2 * sum([handle in drafting for handle in drawn]) >= len(drawn):
-        return False
-    forced, last = 0, True
+    drafted, forced, last = 0, 0, True
     for handle in drawn:
         request = handle.request
+        drafted += handle in drafting
         forced += request.expects_forced
         last = last and request.is_last
+    if drafted and 2 * drafted >= len(drawn):
+        return False
     return not last and (len(drawn) > FEW or 2 * forced <= len(drawn) - len(drawn) % 2)
-
-
-def _in_vain(handle: Handle) -> bool:
-    """Whether a pass after the next token would be lost, or could not be undone exactly."""
-    request = handle.request
-    return request.is_last or (request.may_decline and not handle.kv.store.can_undo(1))
 
 
 def _read(handle: Handle) -> None:
@@ -431,10 +445,3 @@ def _read(handle: Handle) -> None:
     guess = handle.guess if handle.kept is None else handle.kept.guess
     if guess is not None and not guess.free:
         _ = guess.tokens
-
-
-def _blind_draws(handle: Handle) -> list[DrawRow]:
-    """The draw after the next one; none if it depends on what that gives."""
-    if handle.flat or handle.ahead is None or handle.request.may_decline:
-        return []
-    return free_draws(handle.request, 1, after=1)

@@ -47,23 +47,24 @@ HERE = Here()
 class Unread:
     """Tokens [n] on the device."""
 
-    __slots__ = ("_here", "_known", "array")
+    __slots__ = ("_here", "array", "known")
 
     def __init__(self, array: mx.array, here: Here = HERE) -> None:
         self.array = array
         self._here = here
-        self._known: list[Token] | None = None
+        self.known: list[Token] | None = None
+        """The tokens, once they were read."""
 
     @property
     def is_read(self) -> bool:
         """Whether the tokens are known."""
-        return self._known is not None
+        return self.known is not None
 
     def read(self) -> list[Token]:
         """The tokens; this waits for the device, once."""
-        if self._known is None:
-            self._known = self._here.read(self.array)
-        return self._known
+        if self.known is None:
+            self.known = self._here.read(self.array)
+        return self.known
 
 
 class Later(NamedTuple):

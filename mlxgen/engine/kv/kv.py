@@ -97,7 +97,7 @@ class KV:
         for index in range(same, min(len(tokens), len(history))):
             token = tokens[index]
             if isinstance(token, Later):
-                token = tokens[index] = token.of.read()[token.at]
+                token = tokens[index] = (token.of.known or token.of.read())[token.at]
             if token != history[index]:
                 break
             same += 1

@@ -296,11 +296,15 @@ class Group:
         windows, a pass of several slots has ``SLACK`` tokens at most.
         """
         members, most = self.members[first : first + len(lengths)], tokens.shape[1]
-        runs = [length > 0 for length in lengths]
-        positions = [member.length for member in members]
-        for member, length in zip(members, lengths, strict=True):
+        runs, positions, undoable = [], [], set()
+        for index, length in enumerate(lengths):
+            member = members[index]
             if length and self.recurrent:  # not after it: all of a pass is submitted at once
                 member.checkpoint()
+            if length == most == 1:
+                undoable.add(first + index)
+            runs.append(length > 0)
+            positions.append(member.length)
         step = Pass(first, positions, runs, held=len(self), count=most, rooms=self._room)
         try:
             step.reach = self._reserve(step.end)
@@ -321,7 +325,6 @@ class Group:
                 if runs_too:
                     member.spoil()
             raise
-        undoable = [first + i for i, length in enumerate(lengths) if length == most == 1]
         self._undoable = frozenset(undoable)
         for member, length in zip(members, lengths, strict=True):
             end = member.length + most  # in a ring, the padding has overwritten older keys

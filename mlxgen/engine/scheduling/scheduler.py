@@ -447,10 +447,13 @@ class Scheduler:
 
     def _deliver(self, came: Iterable[Event], events: list[Event]) -> None:
         """Say what came of sequences; those that have ended give back what they hold."""
-        came = [event for event in came if not event.handle.closed]
-        # All of it first, so that nothing is lost if what follows goes wrong
-        events += [event for event in came if event.chunks or event.error]
-        for handle, chunks, error in came:
+        told: list[Event] = []  # all first, so that nothing is lost if what follows goes wrong
+        for event in came:
+            if not event.handle.closed:
+                told.append(event)
+                if event.chunks or event.error:
+                    events.append(event)
+        for handle, chunks, error in told:
             if chunks:
                 handle.faults = 0  # it got on
             reason = handle.request.finish_reason

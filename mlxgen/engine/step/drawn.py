@@ -22,7 +22,7 @@ from ...sampling import CANDIDATES, DrawRow, Sampler, Want
 from ...tokens import Token
 from ..chunk import Chunk, Rejected
 from ..drafts.guess import Guess, Kept
-from ..kv import Fed, Later, Unread
+from ..kv import Unread
 from ..kv.held import HERE, Here
 from ..request.accept import accept
 from ..request.objections import Verdict
@@ -49,7 +49,6 @@ class Drawn:
     __slots__ = (
         "_draw",
         "_here",
-        "_lazy",
         "_report",
         "_sampler",
         "_tokens",
@@ -57,6 +56,7 @@ class Drawn:
         "logits",
         "redrawn",
         "requests",
+        "unread",
         "want",
     )
 
@@ -81,20 +81,16 @@ class Drawn:
         self._tokens: list[Token] | None = None
         self._report: Reported | None = None
         self._draw = sampler.sample(logits, requests, want=want, exact=exact)
-        self._lazy = Unread(self._draw.token, here)
+        self.unread = Unread(self._draw.token, here)
         here.submit(self._draw)
-
-    def later(self, row: int) -> Fed:
-        """A row's token, to go on from before it is known."""
-        return Later(self._lazy, row)
 
     def tokens(self) -> list[Token]:
         """The tokens; this waits for the device. -1 if the logits allow no draw.
 
-        Rows in ``redrawn`` then have another token than ``later`` may say.
+        Rows in ``redrawn`` then have another token than ``unread`` says.
         """
         if self._tokens is None:
-            tokens = self._lazy.read()
+            tokens = self.unread.read()
             if self._draw.exact is not None:
                 tokens = list(tokens)
                 for row, exact in enumerate(self._here.read(self._draw.exact)):

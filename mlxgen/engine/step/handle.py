@@ -77,6 +77,7 @@ class Handle:
         if wanted is not None:
             self.scores = PromptScores(plain(self.history[: request.base]), wanted)
         self.started: float | None = None
+        self._stands: tuple[int, int] | None = None  # what the logits are known to be of
         self.tells_states = self.drafts.wants_states
         self._began = self.kv.device.now()
         self._first_token: float | None = None
@@ -163,7 +164,9 @@ class Handle:
         tokens that it holds already.
         """
         logits = self.logits
-        if logits is None or not logits.of(self.history, self.kv):
+        if logits is not None and self._stands == (self.history.moment, len(self.history)):
+            self.pending = []  # nothing has changed since they came
+        elif logits is None or not logits.of(self.history, self.kv):
             if self.kept is not None:  # the controller went another way
                 self.settle()
                 self.drafts.turn = None
@@ -183,6 +186,7 @@ class Handle:
         if ahead is None or not ahead.of(self.history, self.kv):
             return False
         self.logits, self.pending = ahead, []
+        self._stands = (self.history.moment, len(self.history))
         if self.asks_each and self.guess is not None:
             self.kept, self.guess = Kept(self.guess, len(self.history)), None
         return True

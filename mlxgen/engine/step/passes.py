@@ -185,14 +185,19 @@ class Passes:
         Long runs are cut, and go on in the next pass: beside more than a ``FEW`` rows, a pass is
         bound by its tokens, and a run goes through one by one. Drafts are run whole.
         """
-        if max([len(each.tokens) for each in work]) == 1:
-            return [self._run_group(part) for part in _parts(list(work))]
+        groups, longest = [list(work)], 0
         for handle, tokens, wanted in work:
+            longest = max(longest, len(tokens))
             if wanted > 1:
                 handle.kv.snapshot(before=len(tokens))
-        width = WIDEST // len(work) if len(work) <= FEW else 1
-        groups = self._groups([each.cut(width) for each in work])
-        return [self._run_group(part) for group in groups for part in _parts(group)]
+        if longest > 1:
+            width = WIDEST // len(work) if len(work) <= FEW else 1
+            groups = self._groups([each.cut(width) for each in work])
+        arrays: list[mx.array] = []
+        for group in groups:
+            for part in _parts(group):
+                arrays.append(self._run_group(part))
+        return arrays
 
     def _groups(self, work: Sequence[Work]) -> list[list[Work]]:
         """Those that share a pass, padded to the longest, if that is little for each further one.
@@ -256,7 +261,8 @@ def _by_group(work: Sequence[Work]) -> list[list[Work]]:
     """Apart by the groups of their slots."""
     groups: dict[Group | None, list[Work]] = {}
     for each in work:
-        groups.setdefault(each.handle.kv.store.group, []).append(each)
+        slot = each.handle.kv.slot
+        groups.setdefault(None if slot is None else slot.group, []).append(each)
     return list(groups.values())
 
 

@@ -21,6 +21,7 @@ import mlx.core as mx
 
 from ...filters import fill_masks
 from ...sampling import DrawRow, Sampler, Want
+from ..kv import Later
 from ..kv.commands import Clear
 from ..request.leads import free_draws, next_draw
 from ..request.request import Request
@@ -332,7 +333,7 @@ class Loop:
             if vain or handle in drafting:
                 alone = False
             else:
-                work.append(Work(handle, [drawn.later(place)]))
+                work.append(Work(handle, [Later(drawn.unread, place)]))
                 alone = alone and not (handle.flat or declines)
         for handle in idle:
             self._propose(handle)

@@ -1,9 +1,9 @@
 """Many sequences on one model: who runs, who waits, and with whose KV.
 
-Owns the queue, the order of prefill, the prefix cache and the limit in bytes. Must never know
-what a token means or how a pass is made: that is the loop's. Invariant: requests and prefix cache
-together hold no more than ``Memory.limit``; a sequence that was accepted runs to its end, is
-cancelled, or fails alone with a reason.
+Owns what callers do to sequences, and what came of them; where each of them is, and whether it has
+room, is in ``seats``. Must never know what a token means or how a pass is made. Invariant: requests
+and prefix cache together hold no more than ``Memory.limit``; a sequence that was accepted runs to
+its end, is cancelled, or fails alone with a reason.
 
 It belongs to the one thread that runs the model. A prompt is run in pieces between the steps
 of the others, each piece about as long as one of their steps, in turn if several wait.
@@ -18,7 +18,6 @@ Nobody looks for a culprit.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Tokens
 
@@ -39,9 +38,8 @@ from ..step.drawn import Event
 from ..step.handle import Handle
 from ..step.runner import Fault
 from .memory import Memory
-from .prefill import Prefill
+from .seats import Seats
 
-HEADROOM_STEP = 32  # tokens by which a request grows until its bytes are counted again
 BEHIND = 64  # pending tokens from which on a request is prefilled again instead of stepped
 
 
@@ -63,14 +61,13 @@ class Scheduler:
         plan = lm.memory.with_caches(self.limits.max_bytes)
         self._loop = lm.loop(runner, longest_run=BEHIND)
         self._memory = Memory(plan, lm.footprint, lm.activations, runner, self.cache)
-        self._queue: deque[Handle] = deque()
-        self._parked: list[Handle] = []
-        self._prefill = Prefill(
-            self._loop, self.cache, self._room_for_cache, self._memory.leave_for_cache, lm.places
-        )
         self._account = Account()
+        self._seats = Seats(
+            self.limits, self._memory, self._loop, self.cache, lm.places, self._account
+        )
+        self._queue, self._parked = self._seats.queue, self._seats.parked
+        self._prefill = self._seats.prefill
         self._events: list[Event] = []  # of this step, and of one that was interrupted
-        self._stand: list[tuple[Handle, int]] = []
 
     # ---- what callers do -------------------------------------------------------------------
 
@@ -87,7 +84,7 @@ class Scheduler:
             )
         handle = Handle(request, KV(self._loop.runner), self._drafts_for(request.options, owner))
         self._memory.know(handle)
-        if not self._everywhere:
+        if not self._seats.everywhere:
             self._memory.forget()
         self._memory.check_prompt(handle)
         self._queue.append(handle)
@@ -102,25 +99,25 @@ class Scheduler:
             return
         if handle in self._prefill:  # whoever asks again goes on from there
             self._keep_part(handle)
-        self._take_out(handle)
+        self._seats.take_out(handle)
         self._close(handle)
 
     def _keep_part(self, handle: Handle) -> None:
         """Have the prefix cache keep what a sequence holds, as far as there is room."""
         kv = handle.kv
         if kv.length:
-            room = max(0, self._room_for_cache())
+            room = max(0, self._seats.for_cache())
             self._prefill.keep(handle, room, kv.length * room // kv.nbytes)
 
     def fork(self, handle: Handle, n: int = 1) -> list[Handle]:
         """``n`` copies that go on from where a sequence is, each with a seed of its own."""
-        begins = handle in self._queue and self._open_places and self._fits(handle)
+        begins = handle in self._queue and self._seats.free and self._seats.fits(handle)
         if begins and not handle.faults:
             handle.start()
             if not handle.has_ended:
                 self._queue.remove(handle)
                 self._prefill.add(handle)
-                self._memory.leave_for_cache(self._room_for_cache())
+                self._memory.leave_for_cache(self._seats.for_cache())
         if handle.closed or handle.has_ended:
             raise StateError("a sequence that has ended cannot be forked")
         if n > self.room:
@@ -134,14 +131,14 @@ class Scheduler:
             raise StateError("the sequence has failed; its last event says why")
         twins = []
         for seed in handle.request.fork_seeds(n):
-            runs = handle not in self._queue and self._open_places and self._fits(handle)
+            runs = handle not in self._queue and self._seats.free and self._seats.fits(handle)
             twins.append(twin := handle.fork(seed, bare=not runs))
             if runs:
                 self._loop.join(twin)
             else:
                 self._queue.append(twin)
                 self._account.preempted += 1
-        self._memory.leave_for_cache(self._room_for_cache())
+        self._memory.leave_for_cache(self._seats.for_cache())
         return twins
 
     def change(self, handle: Handle, back: int, tokens: Tokens[Token]) -> list[Event]:
@@ -188,7 +185,7 @@ class Scheduler:
 
     def park(self, handle: Handle) -> None:
         """Let a sequence rest until ``resume``: it keeps its KV while there is room for it."""
-        self._take_out(handle)
+        self._seats.take_out(handle)
         self._parked.append(handle)
 
     def set_aside(self, handle: Handle) -> None:
@@ -243,7 +240,7 @@ class Scheduler:
     def follow(self, plan: MemoryPlan) -> None:
         """Go by another plan from now on: the prefix cache shrinks at once, and the next step sends
         back to the queue what no longer fits. A sequence that was accepted gets to its end."""
-        self._stand = []
+        self._seats.count_again()
         self._memory.follow(plan)
 
     def close(self, flush: float | None = None) -> None:
@@ -252,8 +249,8 @@ class Scheduler:
         ``flush``: for so many seconds what is only in memory is written to disk, and nothing more
         after that.
         """
-        for handle in self._everywhere:
-            self._take_out(handle)
+        for handle in self._seats.everywhere:
+            self._seats.take_out(handle)
             self._close(handle)
         self.rest()
         if flush is not None and self.cache is not None:
@@ -267,8 +264,7 @@ class Scheduler:
     @property
     def room(self) -> int:
         """How many sequences ``submit`` would take now."""
-        free = max(0, self.limits.max_batch - self._taken_places)
-        return self.limits.max_queue + free - len(self._queue)
+        return self._seats.room
 
     @property
     def waiting(self) -> Iterable[Handle]:
@@ -284,12 +280,12 @@ class Scheduler:
     def stats(self) -> Stats:
         """Numbers for metrics and tests."""
         plan = self._memory.plan
-        live = [(handle.usage, handle.request.first) for handle in self._everywhere]
+        live = [(handle.usage, handle.request.first) for handle in self._seats.everywhere]
         return Stats(
             running=len(self._loop.handles),
             prefilling=len(self._prefill),
             queued=len(self._queue) + sum([each.kv.length > 0 for each in self._parked]),
-            kv_bytes=self._kv_bytes,
+            kv_bytes=self._seats.kv_bytes,
             cache_bytes=self._memory.cached,
             byte_limit=plan.caches,
             device_bytes=plan.device,
@@ -306,44 +302,18 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Assert the invariants; for tests."""
         self._loop.check_integrity()
-        everywhere = self._everywhere
+        everywhere = self._seats.everywhere
         assert len(set(everywhere)) == len(everywhere)
         assert not any(handle.closed for handle in everywhere)
         self._prefill.check_integrity()
-        held = self._kv_bytes + self._memory.cached
+        held = self._seats.kv_bytes + self._memory.cached
         assert held <= self._memory.promised, (held, self._memory.promised)
 
-    # ---- who runs --------------------------------------------------------------------------
-
-    @property
-    def _everywhere(self) -> list[Handle]:
-        return [*self._loop.handles, *self._prefill, *self._queue, *self._parked]
-
-    @property
-    def _kv_bytes(self) -> int:
-        return self._memory.held([*self._loop.handles, *self._prefill, *self._parked])
-
-    @property
-    def _open_places(self) -> int:
-        """How many may be taken now."""
-        return max(0, self.limits.max_batch - self._taken_places)
-
-    @property
-    def _taken_places(self) -> int:
-        return len(self._loop.handles) + len(self._prefill)
-
-    def _next(self) -> Handle | None:
-        """The first in the queue, if it may begin now: there are bytes for it, and it is not beside
-        one that begins again after a fault."""
-        if not self._queue or not self._open_places:
-            return None
-        if any(handle.faults for handle in (*self._loop.handles, *self._prefill)):
-            return None  # others would fail with it
-        return self._queue[0] if self._fits(self._queue[0]) else None
+    # ---- one step --------------------------------------------------------------------------
 
     def _admit(self, events: list[Event]) -> None:
         """Let those in front of the queue begin, as far as there are places and bytes."""
-        while (handle := self._next()) is not None:
+        while (handle := self._seats.next()) is not None:
             try:
                 begins = handle.start()
             except Exception as error:
@@ -355,87 +325,17 @@ class Scheduler:
             if handle.has_ended:
                 self._close(handle)
                 continue
-            self._prefill.add(handle)
-            self._take_early(handle)
-
-    def _fits(self, handle: Handle) -> bool:
-        """Whether a sequence could be prefilled and run now, if the prefix cache makes room."""
-        needed = self._needed_soon(handle)
-        return needed <= self._memory.limit or not (self._loop.handles or len(self._prefill))
-
-    def _take_early(self, handle: Handle) -> None:
-        """Let a sequence take what it begins with, if that would be evicted to make room for it."""
-        if self.cache is None or self._memory.cached <= self._room_for_cache():
-            return
-        count = self.cache.match(handle.history)
-        if 2 * count >= len(handle.history) and self._memory.lends(count):
-            self._prefill.begin(handle)
+            self._seats.begin(handle)
 
     def _make_room(self, events: list[Event]) -> None:
-        """See to it that every request can grow; the last one to come goes back to the queue."""
-        running = [*self._loop.handles, *self._prefill]
-        stand = [(handle, len(handle.history) // HEADROOM_STEP) for handle in running]
-        if stand == self._stand:  # nobody has come, gone or grown by much
-            return
-        self._stand = stand
-        while True:
-            needed = self._needed_soon()
-            if needed <= self._memory.limit:
-                self._memory.leave_for_cache(self._memory.limit - needed)
-                return
-            self._memory.leave_for_cache(0)
-            if self._drop_parked():
-                continue
-            held = [*self._loop.handles, *self._prefill]
-            if len(held) == 1:
-                self._fail_for_room(held[0], events)
-                return
-            if not held:
-                return
-            last = held[-1]
-            self._take_out(last)
-            self._preempt(last)
-            self._queue.appendleft(last)
-
-    def _drop_parked(self) -> bool:
-        """Free the KV of the sequence that came to rest last, if one has any."""
-        for handle in reversed(self._parked):
-            if handle.kv.length:
-                self._preempt(handle)
-                return True
-        return False
-
-    def _preempt(self, handle: Handle) -> None:
-        """Free a sequence's KV: all of it is run again when it takes part again."""
-        handle.forget()
-        handle.restart()
-        self._account.preempted += 1
-
-    def _needed_soon(self, more: Handle | None = None, without: Handle | None = None) -> int:
-        """Bytes of all KV a few steps from now, with one sequence more or without one."""
-        parked = [handle for handle in self._parked if handle.kv.length]
-        handles = [*self._loop.handles, *self._prefill, *parked]
-        return self._memory.needed_soon(handles, more, without)
-
-    def _fail_for_room(self, handle: Handle, events: list[Event]) -> None:
-        if self._memory.needed(handle) <= self._memory.promised:
+        """See to it that every request can grow, or fails if it has no room though it is alone."""
+        if (handle := self._seats.make_room()) is None:
             return
         error = CapacityError(
             f"the KV cache of {len(handle.request.history)} tokens does not fit "
             f"max_bytes={self._memory.promised:,}; give a smaller max_tokens or raise the limit"
         )
         events += self._became(handle, [], error)
-
-    def _take_out(self, handle: Handle) -> None:
-        """From wherever it is; a place in the slots is free then."""
-        if handle in self._loop.handles:
-            self._loop.leave(handle)
-        elif handle in self._prefill:
-            self._prefill.remove(handle)
-        elif handle in self._queue:
-            self._queue.remove(handle)
-        elif handle in self._parked:
-            self._parked.remove(handle)
 
     def _became(
         self, handle: Handle, chunks: list[Chunk], error: Exception | None = None
@@ -463,8 +363,8 @@ class Scheduler:
                 slot = handle.kv.slot
                 goes = slot is None or len(slot.group) == 1  # so that its bytes are free at once
                 lent = goes and self._memory.lends(handle.kv.length)
-                self._prefill.keep(handle, self._room_for_cache(handle if lent else None))
-            self._take_out(handle)
+                self._prefill.keep(handle, self._seats.for_cache(handle if lent else None))
+            self._seats.take_out(handle)
             self._close(handle)
 
     def _close(self, handle: Handle) -> None:
@@ -476,7 +376,7 @@ class Scheduler:
         fits = self._memory.piece(max(len(handle.history) for handle in self._prefill))
         for handle in self._prefill.step(min(self._chunk(), fits)):
             self._loop.join(handle)
-            self._prefill.keep(handle, self._room_for_cache())
+            self._prefill.keep(handle, self._seats.for_cache())
 
     def _chunk(self) -> int:
         """How many tokens of prompts to run before the next step."""
@@ -493,10 +393,6 @@ class Scheduler:
             self._prefill.add(handle, begun=handle.kv.length > 0)
         return bool(behind)
 
-    def _room_for_cache(self, leaving: Handle | None = None) -> int:
-        """Bytes that the prefix cache may hold; those of who is ``leaving`` are free."""
-        return self._memory.limit - self._needed_soon(without=leaving)
-
     # ---- when the model fails --------------------------------------------------------------
 
     def _recover(self, fault: Fault, events: list[Event]) -> None:
@@ -508,7 +404,7 @@ class Scheduler:
             handle.distrust()
         ended = [handle for handle in self._loop.handles if handle.has_ended]
         self._deliver([Event(handle, [], fault.error()) for handle in ended], events)
-        ran = [*self._loop.handles, *self._prefill]
+        ran = self._seats.running
         if not ran and not ended:
             raise fault.error_of_all()
         if fault.short_of_memory or any(handle.cached for handle in ran):
@@ -518,7 +414,7 @@ class Scheduler:
         self._deliver([Event(handle, [], fault.error()) for handle in failed], events)
         for handle in reversed(ran):
             if not handle.closed:
-                self._take_out(handle)
+                self._seats.take_out(handle)
                 handle.distrust()
                 handle.faults = 1
                 self._queue.appendleft(handle)

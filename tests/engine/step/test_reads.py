@@ -142,7 +142,7 @@ def test_a_batch_reads_only_what_was_submitted_with_the_draw(watch: Watch) -> No
         given = {"max_tokens": None, "seed": seed, "ignore_eos": True, "draft": "off"}
         made = Options.of(given | options)
         scheduler.submit(lm.runtime.prepare(PROMPT, made))
-    while any(handle.request.position < 2 for handle in scheduler._everywhere):
+    while any(handle.request.position < 2 for handle in scheduler._seats.everywhere):
         scheduler.step()
     watch.on = True
     for _ in range(12):

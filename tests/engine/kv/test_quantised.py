@@ -11,7 +11,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_lm.models.cache import CacheList, KVCache, RotatingKVCache
 
 import mlxgen
 from mlxgen import LanguageModel, LoadError, OptionError, load
@@ -88,12 +87,6 @@ def test_any_attention_can_look_at_quantised_keys(name: str) -> None:
             got, expected = (np.array(model(part, cache=each)) for each in (caches, exact))
             assert np.abs(got - expected).max() < 0.1 * np.ptp(expected)
         assert lm.runtime.batches == plain.runtime.batches
-
-
-def test_windows_and_states_stay_as_they_are() -> None:
-    caches = Quantisation(8, 64).applied([KVCache(), RotatingKVCache(16), CacheList(KVCache())])
-    kinds = [type(leaf) for leaf in leaves(caches)]
-    assert kinds == [QuantisedKeys, RotatingKVCache, QuantisedKeys]
 
 
 @pytest.mark.parametrize("width, size", [(64, 64), (96, 32), (128, 64)])

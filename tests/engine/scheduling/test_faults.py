@@ -56,26 +56,6 @@ class FailingAt:
 
 @each_way
 @each_cache
-@pytest.mark.parametrize("place", [0, 1, 3])
-def test_a_prompt_that_the_model_fails_with_fails_alone(
-    how: How, unread: Unread, recurrent: bool, place: int
-) -> None:
-    speaker = speaker_of(recurrent=recurrent)
-    hall = Hall(speaker)
-    fail(speaker, poisoned, how, unread)
-    for i in range(4):
-        prompt = [POISON] if i == place else PROMPT
-        hall.submit(prompt * 20, max_tokens=12)
-        hall.steps(2)
-    texts = hall.finish()
-    (ill,) = hall.errors.values()
-    assert isinstance(ill, ModelError)
-    assert texts == ["" if i == place else letters(12, 19) for i in range(4)]
-    assert hall.stats.kv_bytes == 0
-
-
-@each_way
-@each_cache
 @pytest.mark.parametrize("at", [1, 2, 7])
 def test_a_token_that_the_model_fails_with_ends_its_row_behind_all_that_came_before(
     how: How, unread: Unread, recurrent: bool, at: int

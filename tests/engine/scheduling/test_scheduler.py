@@ -93,14 +93,6 @@ def test_a_row_that_outgrows_all_bytes_fails_alone(options: dict[str, Any]) -> N
     assert hall.texts[small] == letters(20)
 
 
-def test_those_that_find_no_bytes_wait_and_say_the_same() -> None:
-    hall = Hall(endless(), max_bytes=int(3.5 * STEP), keep_prefixes=False)
-    for i in range(4):
-        hall.submit([63 + i] * 400, max_tokens=20)
-    assert hall.finish() == [letters(20, 399)] * 4
-    assert hall.most_running == 1
-
-
 def test_nobody_goes_before_one_that_finds_no_bytes() -> None:
     hall = Hall(endless(), max_bytes=14 * STEP, keep_prefixes=False, prefill_chunk=100)
     hall.submit([63] * 2000, max_tokens=5)
@@ -113,29 +105,6 @@ def test_nobody_goes_before_one_that_finds_no_bytes() -> None:
         assert not any(hall.texts[handle] for handle in short)
         hall.step()
     assert hall.finish() == [letters(5, 1999)] * 2 + [letters(2, 19)] * len(short)
-
-
-def test_more_slots_are_not_made_as_long_as_one_that_has_left_was() -> None:
-    hall = Hall(endless(), max_bytes=14 * STEP, keep_prefixes=False)
-    long = hall.submit(max_tokens=600)
-    rows = [hall.submit(max_tokens=600) for _ in range(3)]
-    hall.steps(290)
-    hall.scheduler.cancel(long)
-    for handle in rows:
-        hall.rewind(handle, 20)
-    for _ in range(2):
-        hall.submit(max_tokens=30)
-    hall.steps(20)  # integrity, looked at after every step, includes the limit
-    assert hall.stats.running == 5
-
-
-def test_one_that_is_too_long_for_the_slots_does_not_surprise_them() -> None:
-    hall = Hall(endless(), max_bytes=14 * STEP, keep_prefixes=False)
-    for _ in range(7):
-        hall.submit(max_tokens=60)
-    hall.steps(30)
-    hall.submit([63] * 300, max_tokens=60)  # too long with what it may grow by, but not yet
-    assert hall.finish() == [*[letters(60)] * 7, letters(60, 299)]
 
 
 @pytest.mark.parametrize("draft", ["off", "ngram"])

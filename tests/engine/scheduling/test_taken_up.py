@@ -173,20 +173,6 @@ def test_nothing_is_kept_where_only_a_piece_ends(kind: str) -> None:
     assert office.lm.prefix_cache.match([*raw, 0]) >= len(raw) - 1
 
 
-@pytest.mark.parametrize("kind", ["sliding window", "hybrid"])
-def test_layers_that_hold_every_token_are_kept_once(kind: str) -> None:
-    office = Office(kind, prefill_chunk=100)
-    office.ask(office.tokens(SYSTEM, LONG))
-    office.ask(office.tokens(SYSTEM, "Why blue?"))
-    cache = office.lm.prefix_cache
-    blocks = list(cache._blocks)
-    assert len({(block.parent, *block.tokens) for block in blocks}) == len(blocks)
-    snapshots = [block.snapshot for block in blocks if block.snapshot is not None]
-    assert len(snapshots) >= 3
-    layers = sum(block.count for block in blocks) * office.lm.runtime.footprint.growing
-    assert layers + sum(snapshot.nbytes for snapshot in snapshots) == cache.nbytes
-
-
 @pytest.mark.parametrize("kind", ["recurrent", "hybrid"])
 def test_a_long_conversation_leaves_the_end_of_its_system_prompt_to_others(kind: str) -> None:
     office = Office(kind, prefill_chunk=200)
@@ -205,13 +191,6 @@ def test_a_long_conversation_leaves_the_end_of_its_system_prompt_to_others(kind:
         assert cached == office.before(SYSTEM * 6, "?")
     finally:
         cache.max_bytes = most
-
-
-def test_while_no_window_is_full_there_are_no_places() -> None:
-    office = Office("rotating")
-    prompt = office.tokens(SYSTEM, LONG)
-    assert office.lm.runtime.places(prompt[:15]) == []
-    assert office.lm.runtime.places(prompt)
 
 
 CHATS = st.lists(

@@ -62,7 +62,7 @@ def limits_of(lm: LanguageModel, data: st.DataObject) -> Limits:
     room = data.draw(st.sampled_from([None, 5.01, 6.5, 9, 14]), "short sequences that have room")
     return Limits(
         max_batch=data.draw(st.sampled_from([1, 2, 5]), "max_batch"),
-        max_bytes=room and int(lm.runtime.footprint.alone(0) * room),
+        max_bytes=None if room is None else int(lm.runtime.footprint.alone(0) * room),
         keep_prefixes=data.draw(st.booleans(), "keep_prefixes"),
         prefill_chunk=data.draw(st.sampled_from([None, 4, 16, 64]), "prefill_chunk"),
     )

@@ -64,7 +64,7 @@ def test_where_runs_are_forced_all_the_time_token_and_run_go_through_together(to
 def test_free_text_between_forced_runs_is_looked_ahead_of(told: Told) -> None:
     text = '{"name": "the quick brown fox", "next": "jumps over the dog"}'
     names: dict[str, Any] = {"name": {"type": "string"}, "next": {"type": "string"}}
-    schema = {"type": "object", "properties": names, "required": [*names]}
+    schema: dict[str, Any] = {"type": "object", "properties": names, "required": [*names]}
     schema["additionalProperties"] = False
     filters = JsonSchema(schema, whitespace=None, separators=(", ", ": "))
     result = reciter(list(text)).lm.generate(PROMPT, filters=filters, max_tokens=100)

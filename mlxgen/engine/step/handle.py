@@ -163,8 +163,8 @@ class Handle:
         Returns what is pending: nothing if the logits are at hand. Then it keeps the drafted
         tokens that it holds already.
         """
-        logits = self.logits
-        if logits is not None and self._stands == (self.history.moment, len(self.history)):
+        logits, stand = self.logits, (self.history.moment, len(self.history))
+        if logits is not None and self._stands == stand and self.kv.length >= stand[1]:
             self.pending = []  # nothing has changed since they came
         elif logits is None or not logits.of(self.history, self.kv):
             if self.kept is not None:  # the controller went another way

@@ -164,7 +164,7 @@ class Handle:
         tokens that it holds already.
         """
         logits, stand = self.logits, (self.history.moment, len(self.history))
-        if logits is not None and self._stands == stand and self.kv.length >= stand[1]:
+        if logits is not None and self._stands == stand and self.kv.length == stand[1]:
             self.pending = []  # nothing has changed since they came
         elif logits is None or not logits.of(self.history, self.kv):
             if self.kept is not None:  # the controller went another way

@@ -318,7 +318,8 @@ def test_a_stream_put_together_is_the_whole_answer(data: st.DataObject) -> None:
 
 def test_long_arguments_are_streamed_as_they_grow() -> None:
     tokens = tokens_of(CALL.replace("Oslo", "Oslo " * 30), demo().vocabulary)
-    events, _ = both("chat", TOOLS, [chunks_of(tokens, demo().vocabulary)])
+    events, whole = both("chat", TOOLS, [chunks_of(tokens, demo().vocabulary)])
+    assert choices_of(events) == choices_of([whole])
     deltas = [choice["delta"] for event in events for choice in event["choices"]]
     assert sum("tool_calls" in delta for delta in deltas) >= 5
 

@@ -36,7 +36,6 @@ class EndSearch:
             constraint.vocabulary.longest(b" ")
             constraint.vocabulary.continue_with(b" ")
         self._outlines = [Outline()]
-        self._misses = 0  # searches without success since the last one with it
 
     def fork(self, constraint: Constraint) -> EndSearch:
         """The same search for a copy of the constraint."""
@@ -75,8 +74,7 @@ class EndSearch:
         """A run of at most ``limit`` tokens after which the text may end; None if none was found.
 
         It is the first one that was found, of those that do not begin with a token of ``without``;
-        short ones are tried first. ``work`` bounds the search, and every other one that follows a
-        miss is thorough. The constraint does not change.
+        short ones are tried first. ``work`` bounds the search. The constraint does not change.
         """
         if limit < 0:
             raise OptionError("limit", f"expected 0 or more, got {limit}")
@@ -94,19 +92,17 @@ class EndSearch:
         outline = self._outlines[-1].then(b"".join(pieces[token] for token in start), [])
         spelled = map(self._constraint.vocabulary.piece, without)
         avoided = {token for piece in spelled if (token := token_of(piece)) is not None}
-        hunt = Hunt(at, outline, start, avoided, thorough=self._misses % 2 == 1)
+        hunt = Hunt(at, outline, start, avoided)
         try:
-            for way in hunt.ways(work * min(1 + self._misses // 2, 2)):
+            for way in hunt.ways(work):
                 hunt.to(())
                 run = self._spelled(way, without)
                 if run is not None and len(run) <= limit:
-                    self._misses = 0
                     return run
         except FilterError:  # the engine gave up
             pass
         finally:
             hunt.to(())
-        self._misses += 1
         return None
 
     # ---- from bytes to tokens --------------------------------------------------------------

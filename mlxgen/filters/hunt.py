@@ -5,8 +5,7 @@ forced symbols count a quarter, and by how many brackets are open, as each will 
 least. The states of a grammar are hidden, so paths count as the same if they have the same
 ``Outline`` and showed the same since its latest sign; and as soon as a value is finished, no other
 way to finish it is followed. Both are guesses that make an exponential search linear, and may be
-wrong for a grammar that is not like JSON. So a ``thorough`` search also follows blanks between
-other symbols, and each symbol once if another one shows the same.
+wrong for a grammar that is not like JSON.
 
 Invariant: each path that is found ends validly with its last symbol, and is shorter than those
 before it.
@@ -110,15 +109,14 @@ class Alphabet:
         shown = np.array([*self.symbols, *probes], dtype=np.int64)
         self.words, self.bits = shown >> 5, (shown & 31).astype(np.int32)
         self.pieces = vocabulary.pieces
-        self.kinds = {token: _kind(self.pieces[token][0]) for token in singles}
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> Alphabet:
         return vocabulary.derived("alphabet", lambda: cls(vocabulary))
 
-    def choice(self, shown: bytes, *, thorough: bool) -> tuple[list[Token], bool]:
-        """The symbols to try at a place, and whether it is in free text: there a quote may end it,
-        spaces are long tokens, and a backslash needs another symbol."""
+    def choice(self, shown: bytes, *, in_word: bool) -> list[Token]:
+        """The symbols to try at a place; a blank beside others only if it may end a word. In free
+        text a quote may end it, spaces are long tokens, and a backslash needs another symbol."""
         pieces = self.pieces
         allowed = [symbol for symbol, yes in zip(self.symbols, shown, strict=False) if yes]
         blank = [symbol for symbol in allowed if pieces[symbol].isspace()]
@@ -126,20 +124,13 @@ class Alphabet:
         if {pieces[symbol] for symbol in allowed}.issuperset(_TEXT):
             quotes = [symbol for symbol in inked if pieces[symbol] == b'"']
             rest = [s for s in inked if pieces[s].isascii() and pieces[s] != b"\\"]
-            return [*quotes, blank[-1], *rest], True
-        return [*inked, *blank[:thorough]] if inked else blank, False
-
-
-def _kind(byte: int) -> int:
-    """The kind of a byte: letters are alike in patterns, and so are digits, and non-ASCII bytes."""
-    sign = chr(byte)
-    return -1 if byte >= 128 else -2 if sign.isdigit() else -3 if sign.isalpha() else byte
+            return [*quotes, blank[-1], *rest]
+        return [*inked, *blank[: in_word or not inked]]
 
 
 class _Step(NamedTuple):
     run: Path  # a symbol, and what it forces
     shown: bytes  # what may follow; b"" if the text may end
-    kind: int
 
 
 class Hunt:
@@ -152,17 +143,14 @@ class Hunt:
         outline: Outline,
         start: Path,
         without: Set[Token],
-        *,
-        thorough: bool,
     ) -> None:
         self._alphabet = Alphabet.of(constraint.vocabulary)
         self._outline, self._start, self._without = outline, start, without
-        self._thorough = thorough
         self._steps = 0  # the work so far
         self._path: Path = ()
         self._filter, self._fed = constraint.filter, constraint.fed
         self._row = np.empty(word_count(constraint.vocab_size), dtype=np.int32)
-        self._choices: dict[bytes, tuple[list[Token], bool]] = {}  # by what is shown
+        self._choices: dict[tuple[bytes, bool], list[Token]] = {}  # by what is shown
 
     def to(self, path: Path) -> None:
         """Goes to the end of a path. FilterError if it is not allowed."""
@@ -192,7 +180,7 @@ class Hunt:
         if self._start and self._filter.can_end():
             yield self._start
         heap: list[tuple[float, int, float, Path, Outline, int, _Step, list[Place]]] = []
-        heappush(heap, (0, 0, 0, self._start, self._outline, 0, _Step((), b"", 0), []))
+        heappush(heap, (0, 0, 0, self._start, self._outline, 0, _Step((), b""), []))
         seen: set[tuple[object, ...]] = set()
         finished: set[Place] = set()
         order, least = 0, inf
@@ -213,18 +201,13 @@ class Hunt:
                     yield path + run
                     continue
                 if step.shown in shown and len(run) == 1:
-                    again = (outline.place, before[1:], run)
-                    if not self._thorough or again in seen:
-                        continue
-                    seen.add(again)
+                    continue
                 ends: list[Place] = []
                 then = outline.then(b"".join(pieces[token] for token in run), ends)
                 after = 0
-                if then.since >= len(run):
-                    is_same = len(run) == 1 and step[1:] == before[1:]
-                    after = trail if is_same else hash((trail, run[1:], step[1:]))
-                if inner and not self._thorough:  # probes tell places in patterns apart
-                    after = hash(step[1:])
+                if then.since >= len(run) and not inner:  # there, probes tell places apart
+                    is_same = len(run) == 1 and step.shown == before.shown
+                    after = trail if is_same else hash((trail, run[1:], step.shown))
                 state = (then._replace(string=None), then.string is None, after, step.shown)
                 if state in seen:
                     continue
@@ -239,16 +222,16 @@ class Hunt:
     def _steps_after(self, path: Path) -> list[_Step]:
         """Where the symbols after a path lead; of those that were alike at a place that showed the
         same, only the first."""
-        different: dict[tuple[object, ...], Token] = {}
-        found: list[_Step] = []
+        different: dict[_Step, Token] = {}
         try:
             self.to(path)
             at = self._look()
         except FilterError:
-            return found
-        alphabet = self._alphabet
-        symbols, is_text = self._choices.get(at) or alphabet.choice(at, thorough=self._thorough)
-        for symbol in symbols:
+            return []
+        found: list[_Step] = []
+        in_word = path == self._start or self._alphabet.pieces[path[-1]][-1:].isalnum()
+        known = self._choices.get((at, in_word))
+        for symbol in known or self._alphabet.choice(at, in_word=in_word):
             if path == self._start and symbol in self._without:
                 continue
             try:
@@ -260,8 +243,7 @@ class Hunt:
                 shown = b"" if self._filter.can_end() else self._look()
             except FilterError:
                 continue
-            kind = 0 if is_text else alphabet.kinds.get(symbol, symbol)
-            if different.setdefault((run[1:], shown, kind), symbol) == symbol:
-                found.append(_Step(run, shown, kind))
-        self._choices[at] = list(different.values()), is_text
+            if different.setdefault(_Step(run[1:], shown), symbol) == symbol:
+                found.append(_Step(run, shown))
+        self._choices[at, in_word] = list(different.values())
         return found

@@ -112,6 +112,62 @@ def test_texts_of_filters_are_closed_wherever_they_are_cut(part: int) -> None:
             assert not list(without_end(spec, text, vocabulary_of(case), text))
 
 
+STRINGS = [
+    (case["schema"]["items"], case["values"][0][0])
+    for case in table("schemas")
+    if re.match(r'\{"type": "array", "items": \{"type": "string"', json.dumps(case["schema"]))
+]
+VALUES = ["alpha", "beta", 12, None, "delta wing", "alphabet", "a", [1, 2], {"a": 1}]
+NAMES = ["id", "name", "created_at", "kind", "items", "left", "zip_code", "meta", "price", "notes"]
+
+
+def pair(draw: random.Random, depth: int) -> tuple[Any, Any]:
+    """A random schema, and a value that is valid against it."""
+    kind = draw.randrange(9 if depth else 5)
+    if kind == 0:
+        low = draw.randint(-50, 500)
+        return {"type": "integer", "minimum": low, "maximum": low + 99}, low + draw.randrange(100)
+    if kind == 1:
+        options = draw.sample(VALUES, draw.randint(1, 5))
+        return {"enum": options}, draw.choice(options)
+    if kind == 2:
+        least = draw.randint(0, 40)
+        text = "".join(draw.choice('abc xyzé"\\') for _ in range(least + draw.randint(0, 9)))
+        return {"type": "string", "minLength": least, "maxLength": least + 9}, text
+    if kind == 3:
+        return draw.choice(STRINGS)
+    if kind == 4:
+        name, value = draw.choice([("boolean", True), ("null", None), ("number", -2.25)])
+        return {"type": name}, value
+    inner = [pair(draw, depth - 1) for _ in range(draw.randint(1, 4))]
+    schemas, values = [each for each, _ in inner], [each for _, each in inner]
+    if kind == 5:
+        count = draw.randint(1, 3)
+        return {"type": "array", "items": schemas[0], "minItems": count}, values[:1] * count
+    if kind == 6:
+        return {"type": "array", "prefixItems": schemas, "minItems": len(inner)}, values
+    if kind == 7:
+        return {"anyOf": schemas}, draw.choice(values)
+    names = draw.sample(NAMES, len(inner))
+    given = {
+        "properties": dict(zip(names, schemas, strict=True)),
+        "required": [name for name in names if draw.random() < 0.5],
+        **draw.choice([{}, {"additionalProperties": False}]),
+    }
+    kept = [name for name in names if name in given["required"] or draw.random() < 0.5]
+    return {"type": "object", **given}, {name: values[names.index(name)] for name in kept}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_values_of_random_schemas_are_closed_wherever_they_are_cut(seed: int) -> None:
+    draw = random.Random(seed)
+    for i in range(tries(480)):
+        schema, value = pair(draw, 3)
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":") if i % 2 else None)
+        vocabulary = [byte_level, sentencepiece][i % 3 == 0]()
+        assert not list(without_end(JsonSchema(schema), text, vocabulary, f"{seed} {i}"))
+
+
 # ---- how short it is -----------------------------------------------------------------------------
 
 

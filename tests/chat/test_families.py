@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,15 @@ def test_a_call_can_be_required_or_is_refused(name: str) -> None:
         with pytest.raises(UnsupportedError) as refused:
             planned(name, mode="required")
         assert refused.value.field == "tool_choice"
+
+
+def test_a_format_without_a_grammar_is_stopped_after_one_call() -> None:
+    use = ToolUse(tools=TOOLS, mode="auto", names=("get", "get_weather"), many=False)
+    plan = planned("DeepSeek V3.2", tools=use)
+    assert plan.spec is None and plan.stop == "</｜DSML｜function_calls>"
+    few = replace(use, names=("get",), many=True)
+    with pytest.raises(UnsupportedError, match="a choice of tools cannot be enforced"):
+        planned("DeepSeek V3.2", tools=few)
 
 
 @every_maker

@@ -70,6 +70,13 @@ def test_what_is_not_a_chat_is_refused_with_its_place(messages: list[Any], said:
         Chat(messages).tokens(BYTE_LEVEL)
 
 
+def test_an_image_for_a_model_that_takes_none_is_refused_at_its_place() -> None:
+    image = {"type": "image", "image": "a.png"}
+    with pytest.raises(OptionError, match="takes no images") as refused:
+        Chat([{"role": "user", "content": [image]}]).tokens(BYTE_LEVEL)
+    assert refused.value.field == "messages[0].content[0].image"
+
+
 def test_a_template_that_is_missing_or_broken_is_an_error_of_the_prompt() -> None:
     for template, said in ((None, "no chat template"), ("{% for %}", "cannot be read")):
         wrapper = byte_level_tokenizer()

@@ -140,5 +140,6 @@ def test_a_missing_package_says_what_to_install(
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(OptionError, match=rf"pip install 'mlxgen\[{extra}\]'"):
+    with pytest.raises(OptionError, match=rf"pip install 'mlxgen\[{extra}\]'") as missing:
         use()
+    assert missing.value.field == "filters"

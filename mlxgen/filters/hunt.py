@@ -3,8 +3,8 @@
 Best first, over paths of symbols (Hart, Nilsson and Raphael, 1968): by their length, of which
 forced symbols count a quarter, and by how many brackets are open, as each will take a symbol at
 least. The states of a grammar are hidden, so paths count as the same if they have the same
-``Outline`` and showed the same since its latest sign; and as soon as a value is finished, no other
-way to finish it is followed. Both are guesses that make an exponential search linear, and may be
+``Outline`` and show the same; and as soon as a value is finished, no other way to finish it is
+followed. Both are guesses that make an exponential search linear, and may be
 wrong for a grammar that is not like JSON.
 
 Invariant: each path that is found ends validly with its last symbol, and is shorter than those
@@ -179,13 +179,13 @@ class Hunt:
         self.to(self._start)
         if self._start and self._filter.can_end():
             yield self._start
-        heap: list[tuple[float, int, float, Path, Outline, int, _Step, list[Place]]] = []
-        heappush(heap, (0, 0, 0, self._start, self._outline, 0, _Step((), b""), []))
+        heap: list[tuple[float, int, float, Path, Outline, bytes, list[Place]]] = []
+        heappush(heap, (0, 0, 0, self._start, self._outline, b"", []))
         seen: set[tuple[object, ...]] = set()
         finished: set[Place] = set()
         order, least = 0, inf
         while heap and self._steps <= last:
-            _, _, far, path, outline, trail, before, ended = heappop(heap)
+            _, _, far, path, outline, before, ended = heappop(heap)
             if len(path) >= least or outline.is_within(finished):
                 continue
             finished.update(ended)
@@ -204,20 +204,16 @@ class Hunt:
                     continue
                 ends: list[Place] = []
                 then = outline.then(b"".join(pieces[token] for token in run), ends)
-                after = 0
-                if then.since >= len(run) and not inner:  # there, probes tell places apart
-                    is_same = len(run) == 1 and step.shown == before.shown
-                    after = trail if is_same else hash((trail, run[1:], step.shown))
-                state = (then._replace(string=None), then.string is None, after, step.shown)
+                state = (then._replace(string=None), then.string is None, step.shown)
                 if state in seen:
                     continue
                 seen.add(state)
                 beyond = far + 1 - (len(steps) == 1) / 2 + (len(run) - 1) / 4
-                beyond += (1 + inner) * log2(1 + len(shown)) + _SAME * (step.shown == before.shown)
+                beyond += (1 + inner) * log2(1 + len(shown)) + _SAME * (step.shown == before)
                 shown.add(step.shown)
                 order -= 1
                 bound = beyond + _OPEN * (len(then.place) + (then.string is not None) / 2)
-                heappush(heap, (bound, order, beyond, path + run, then, after, step, ends))
+                heappush(heap, (bound, order, beyond, path + run, then, step.shown, ends))
 
     def _steps_after(self, path: Path) -> list[_Step]:
         """Where the symbols after a path lead; of those that were alike at a place that showed the

@@ -429,7 +429,7 @@ class Splitter:
         space = len(self._source.text) - len(self._source.text.lstrip())
         if space and not call.is_long:
             self._release("mark", space)
-        self._shows = self._tools.passes_on(self.calls)
+        self._shows = self._tools.most is None or self.calls < self._tools.most
         self.calls += 1
         if not self._shows:
             return ()

@@ -136,7 +136,9 @@ class AfterFilter:
             return self._then.fill(row)
         state = self._states[-1]
         if state not in self._rows:
-            self._rows[state] = self._waiting_row(state)
+            over = self._search.overshooting(state)
+            refused = [token for token, rest in over if not self._takes(rest)]
+            self._rows[state] = ~words_of(refused, self._vocab_size) if refused else None
         allowed = self._rows[state]
         if allowed is None:
             return False
@@ -145,12 +147,6 @@ class AfterFilter:
 
     def asked(self) -> Sequence[Filter]:
         return (self._then,) if self._started else ()
-
-    def _waiting_row(self, state: int) -> Int32Words | None:
-        refused = [
-            token for token, rest in self._search.overshooting(state) if not self._takes(rest)
-        ]
-        return ~words_of(refused, self._vocab_size) if refused else None
 
     def _takes(self, rest: bytes) -> bool:
         tokens = self._spelled(rest)
@@ -173,19 +169,14 @@ class AfterFilter:
                 raise FilterError(
                     f"token {token} has {rest!r} after the trigger, which no tokens spell"
                 )
-            self._advance_first(tokens)
-            self._started = True
+            try:
+                for each in tokens:
+                    self._then.advance(each)
+            except BaseException:
+                self._then.rewind(0)
+                raise
+            self._first, self._started = len(tokens), True
         self._states.append(state)
-
-    def _advance_first(self, tokens: Sequence[Token]) -> None:
-        """Feeds the other filter all of these tokens or none."""
-        try:
-            for token in tokens:
-                self._then.advance(token)
-        except BaseException:
-            self._then.rewind(0)
-            raise
-        self._first = len(tokens)
 
     def can_end(self) -> bool:
         return self._then.can_end() if self._started else not self._required

@@ -240,8 +240,10 @@ def calls_grammar(
             del writer.rules[before:]
         if function.name in outlined:
             writer.function(i, replace(function, schema=outline(function.schema), strict=False))
-        elif function.strict and (_held(function.schema).checked or not _is_whole(style, function)):
-            checked.add(function.name)
+        elif function.strict:
+            is_whole = not style.key or function.schema.keys() <= _PLAIN
+            if not is_whole or _held(function.schema).checked:
+                checked.add(function.name)
     start, end = writer.mark(format.start), writer.mark(format.end)
     if format.thought:
         thought = writer.pieces(format.thought)
@@ -253,11 +255,6 @@ def calls_grammar(
     whole = f"{calls} WS?" if begun else f"{'WS? ' if start else ''}{start} {calls}"
     rules = [f"start: {whole}", f"body: {body}", *writer.rules, _SPACE, _TEXT, _INDEX]
     return CallsGrammar(Lark("\n".join([*rules, ""])), frozenset(outlined), frozenset(checked))
-
-
-def _is_whole(style: Style, function: _Function) -> bool:
-    """Whether the arguments are held as one object, or each has all that the schema says of it."""
-    return not style.key or function.schema.keys() <= _PLAIN
 
 
 def _function(function: Mapping[str, Any], index: int, strict: Collection[str]) -> _Function:

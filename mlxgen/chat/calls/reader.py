@@ -28,11 +28,7 @@ class ToolReader:
         self.format = format
         self.offered = Offered.of(tools)
         self.strict = strict
-        self._most = most
-
-    def passes_on(self, before: int) -> bool:
-        """Whether another call is passed on, after ``before`` of them."""
-        return self._most is None or before < self._most
+        self.most = most
 
     def accepts(self, call: Call) -> bool:
         """Whether a call that no grammar held is one: a strict tool's has to fit its schema."""

@@ -258,17 +258,14 @@ class Places:
         branches = schema[keyword]
         rest = [self._less(s, keyword) if s is schema else s for s in plain]
         if keyword == "oneOf" and len(branches) > 1:
+            pairs = list(combinations(branches, 2))
             if self._any_of:
                 self.notes["oneOf"] = None
-            elif not self._are_apart(branches):
+            elif len(pairs) > _PAIRS or not all(self._apart(a, b, 0) for a, b in pairs):
                 self.checked["oneOf"] = None
         return Either([self._place([*rest, branch]) for branch in branches], "no branch fits")
 
     # ---- branches that exclude each other ----------------------------------------------------
-
-    def _are_apart(self, branches: Sequence[Any]) -> bool:
-        pairs = list(combinations(branches, 2))
-        return len(pairs) <= _PAIRS and all(self._apart(a, b, 0) for a, b in pairs)
 
     def _apart(self, one: Any, other: Any, depth: int) -> bool:
         """Whether it is certain that no value satisfies both."""

@@ -73,6 +73,14 @@ def test_what_a_tool_returns_is_a_message_too() -> None:
     assert len(openings_of(FAMILIES["phi"].vocabulary)) == 3
 
 
+def test_headers_of_plain_text_are_found_where_they_are_whole() -> None:
+    vocabulary = Vocabulary.of(alphabet_tokenizer())
+    assert messages(vocabulary)[-1] == "<|im_start|>assistant\n"
+    cut = vocabulary.encode("<|im_start|>assist<|im_start|>assistant\n<|im_st")
+    assert beginnings(cut, openings_of(vocabulary)) == [len("<|im_start|>assist")]
+    assert beginnings(cut[:5], openings_of(vocabulary)) == []
+
+
 @pytest.mark.parametrize(
     "template",
     [None, "{{ raise_exception('no') }}", "{% for m in messages %}{{ m.content }}\n{% endfor %}"],

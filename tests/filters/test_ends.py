@@ -149,7 +149,7 @@ def pair(draw: random.Random, depth: int) -> tuple[Any, Any]:
     if kind == 7:
         return {"anyOf": schemas}, draw.choice(values)
     names = draw.sample(NAMES, len(inner))
-    given = {
+    given: dict[str, Any] = {
         "properties": dict(zip(names, schemas, strict=True)),
         "required": [name for name in names if draw.random() < 0.5],
         **draw.choice([{}, {"additionalProperties": False}]),

@@ -53,8 +53,13 @@ class Inside:
     async def loaded(self) -> set[str]:
         return {name for name, state in (await self.states()).items() if state == "loaded"}
 
-    async def unload(self, model: str) -> None:
-        answer = await self.http.post("/v1/models/unload", json={"model": model})
+    async def unload(self, model: str, *, again: bool = False) -> None:
+        """``again``: ask until it is done."""
+        async with asyncio.timeout(WAIT):
+            answer = await self.http.post("/v1/models/unload", json={"model": model})
+            while again and not answer.is_success:
+                await asyncio.sleep(0.01)
+                answer = await self.http.post("/v1/models/unload", json={"model": model})
         assert answer.json() == {"success": True}
         await self.until(model, "unloaded")
 

@@ -280,8 +280,8 @@ def test_everybody_gets_the_model_that_they_name_however_many_come_and_leave(
         counts = []
         for _ in range(2):
             await asyncio.gather(*(client(inside) for _ in range(8)))
-            for name in LETTERS:
-                await inside.unload(name)
+            for name in LETTERS:  # as soon as nobody who has left is served any more
+                await inside.unload(name, again=True)
             tasks = Path("/proc/self/task")
             counts.append(len(list(tasks.iterdir())) if tasks.is_dir() else 0)
         assert counts[1] <= counts[0] + 4, "threads are left"

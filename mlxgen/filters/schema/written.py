@@ -153,7 +153,8 @@ class _Writer:
             inner = _several(other, json.dumps(self.separators[0]), node.least, node.most)
         elif node.most is not None and node.most <= 1:
             one = [item for item, needed in named if needed] or [*(i for i, _ in named), *kinds]
-            inner = f"({' | '.join(one)}){'' if node.least else '?'}" if node.most else ""
+            must = node.least or any(needed for _, needed in named)
+            inner = f"({' | '.join(one)}){'' if must else '?'}" if node.most else ""
         else:
             inner = self._ordered(number, named, other, "" if node.least else "?")
         return f'"{{" {inner} "}}"'

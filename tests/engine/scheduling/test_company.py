@@ -38,24 +38,36 @@ class Flaky(Disk):
 
 
 def happen(company: Company, kind: str, data: st.DataObject, most: int) -> None:
-    """One of all that callers do."""
-    match data.draw(st.sampled_from(DEEDS)):
-        case "submit" if len(company.requests) < most:
-            company.submit(data.draw(PROMPTS), **data.draw(options(kind)))
-        case ("rewind" | "fork" | "cancel" | "order") as deed if company.live:
-            request = company.live[data.draw(st.integers(0, len(company.live) - 1))]
-            if deed == "rewind":
-                company.rewind(request, data.draw(st.floats(0, 1)))
-            elif deed == "cancel":
-                company.cancel(request)
-            elif deed == "order":
-                if not request.handle.has_ended:
-                    company.order(request, data.draw(ORDERS))
-            elif len(company.requests) < most:
-                company.fork(request)
-        case _:
-            for _ in range(data.draw(st.sampled_from([1, 3, 9]))):
-                company.step()
+    """One of all that callers do. What is drawn does not depend on how far anybody has come, which
+    the time of a pass decides as well."""
+    deed = data.draw(st.sampled_from(DEEDS))
+    has_room, live = len(company.requests) < most, company.live
+    if deed == "submit":
+        prompt, given = data.draw(PROMPTS), data.draw(options(kind))
+        if has_room:
+            company.submit(prompt, **given)
+        return
+    if deed == "step":
+        for _ in range(data.draw(st.sampled_from([1, 3, 9]))):
+            company.step()
+        return
+    which, share, order = (
+        data.draw(st.integers(0, 59)),
+        data.draw(st.floats(0, 1)),
+        data.draw(ORDERS),
+    )
+    if not live:
+        company.step()
+        return
+    request = live[which % len(live)]
+    if deed == "rewind":
+        company.rewind(request, share)
+    elif deed == "cancel":
+        company.cancel(request)
+    elif deed == "order" and not request.handle.has_ended:
+        company.order(request, order)
+    elif deed == "fork" and has_room:
+        company.fork(request)
 
 
 def limits_of(lm: LanguageModel, data: st.DataObject) -> Limits:

@@ -86,7 +86,7 @@ def without_end(spec: Specification, text: str, vocabulary: Vocabulary, seed: st
         constraint.advance(token)
 
 
-MISSED = tries(32) // 16  # places of several hundred, as the search is bounded; by default none
+MISSED = tries(32) // 3  # of a few thousand places, as the search is bounded; by default none
 # What is missing of these does not show in what may come next.
 HIDDEN = re.compile(r'"pattern": "(?!\^)|minProperties|minContains')
 

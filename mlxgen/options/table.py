@@ -76,8 +76,8 @@ class SamplingOptions(Recommended, total=False):
     dry_multiplier: Annotated[float, number(0, 0, 100)]
     """Above 0, DRY makes tokens less likely that would continue a repetition; 0 turns it off. It
     lowers the logit of a token that followed the same tokens before by ``dry_multiplier * dry_base
-    ** (length - dry_allowed_length)``, where ``length`` is the number of these. A number from 0 to
-    100; default 0."""
+    ** (length - dry_allowed_length)``, where ``length`` is the number of these, 1,000 at most. A
+    number from 0 to 100; default 0."""
     dry_base: Annotated[float, number(1.75, 1, 100)]
     """Factor by which DRY's penalty grows with each repeated token. A number from 1 to 100; default
     1.75."""

@@ -304,19 +304,18 @@ def test_verbose_reports_speed_memory_and_who_drafted_and_json_likewise(
         assert re.search(pattern, plain.err), pattern
     argv = ("--raw", "--verbose", "--draft", "ngram", "--max-tokens", "40", "--ignore-eos", "so")
     monkeypatch.setattr(lm, "draft", "ngram")  # as the real load() would have it
-    chunks = list(lm.stream("so", max_tokens=40, ignore_eos=True))
     outcome = cli(*argv)
-    assert outcome.out == ended("".join(chunk.text for chunk in chunks))
+    assert outcome.out == ended(lm.generate("so", max_tokens=40, ignore_eos=True).text)
     found = re.search(
         r"drafted: +(\d+) tokens, (\d+) of them accepted \(text \2 of \1\), in \d+ passes\n",
         outcome.err,
     )
     assert found is not None
-    assert int(found[1]) >= int(found[2]) == sum(chunk.from_draft for chunk in chunks)
+    assert int(found[1]) >= int(found[2]) > 0
     assert cli(*argv, "--num-draft-tokens", "1").out == outcome.out
     lines = [json.loads(line) for line in cli(*argv[:1], "--json", *argv[2:]).out.splitlines()]
-    assert [line["drafter"] for line in lines] == [chunk.drafter for chunk in chunks]
-    assert lines[-1]["usage"]["drafts"]["text"]["accepted"] == int(found[2])
+    drafted = [line["drafter"] for line in lines if line["drafter"]]
+    assert drafted == ["text"] * lines[-1]["usage"]["drafts"]["text"]["accepted"] != []
     one = cli("--raw", "-n", "1", "--verbose", "so").err
     assert "generation:  1 token\n" in one and "stopped after" not in one
 

@@ -19,7 +19,7 @@ from .gate import Gate
 from .llama import in_force
 from .logs import log_failure
 from .openapi import answers, describe
-from .routes import make_router
+from .routes import BODIES, make_router
 from .service import Service
 from .wire import JsonResponse, error_response
 
@@ -64,7 +64,7 @@ def _add_docs(app: FastAPI, service: Service) -> None:
         defaults = {} if known is None else in_force(known)
         settings = service.settings
         key, strict = bool(settings.api_keys), settings.strict_fields
-        return describe(app, with_key=key, defaults=defaults, strict=strict)
+        return describe(app, BODIES, with_key=key, defaults=defaults, strict=strict)
 
     @app.get("/openapi.json", responses=answers(401, 403))
     async def openapi() -> Response:

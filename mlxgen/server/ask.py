@@ -20,9 +20,9 @@ from ..filters import Specification
 from ..sampling import derive_seed
 from ..text import heal_plan
 from ..tokens import Token
+from .bodies import Read
 from .errors import RequestError, as_request_error
 from .fields import TextRequest, options_of
-from .peers import Read
 from .registry import Steered
 from .reply import Reply
 from .served_model import ServedModel

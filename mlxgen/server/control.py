@@ -15,11 +15,11 @@ from ..engine import Request, orders
 from ..errors import FilterError, MlxgenError, RewindError, StateError
 from .answers import Answer, ended
 from .ask import Ask
+from .bodies import validated
 from .errors import RequestError, as_request_error
 from .exchange import Exchange
 from .fields import Body, Count, ModelName, SamplingFields, about, named, options_of
 from .generation import FORMS, FormFields, form_of
-from .validation import validated
 from .wire import to_json
 
 MOST = 4096  # tokens or characters that are put at a time

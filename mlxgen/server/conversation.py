@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import WithJsonSchema
 
@@ -27,79 +27,113 @@ from .errors import RequestError
 from .fields import need, of_type, one_of
 
 Json: TypeAlias = dict[str, Any]
-Pieces: TypeAlias = list[str | Json]
-"""Texts and images, in their order."""
+Piece: TypeAlias = str | Json
+"""A text, or an image."""
 
-_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _BILLING = re.compile(r"^x-anthropic-billing-header:[^\n]*\n*", re.MULTILINE)
 """A line of instructions that differs from request to request, and says nothing."""
-_DEEPEST = 64
 _TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
 _IMAGES = ("image_url", "input_image", "image")
 _SYSTEM = ("system", "developer")  # templates are written for the first; few know the other
+_SILENT = ("server_tool_use", "mcp_tool_use", "container_upload", "thinking", "tool_use")
+"""Kinds of blocks that say nothing to a model if they have no text."""
 
 
-class Conversation(NamedTuple):
-    """Messages for a chat template, and the places of what was left out or is only noted."""
+class Conversation:
+    """Messages for a chat template, and the places of what was ``left_out`` or is only noted.
 
-    messages: list[Json]
-    left_out: list[str]
+    ``newest`` is the place of the newest message if the user says it.
+    """
 
+    def __init__(self, name: str, pieces: Sequence[Any]) -> None:
+        self.messages: list[Json] = []
+        self.left_out: list[str] = []
+        asks = bool(pieces) and pieces[-1].get("role") == "user"
+        self._newest = f"{name}[{len(pieces) - 1}]" if asks else "none"
 
-def as_text(value: Any, depth: int = 0) -> Any:
-    """A value in which everything that is no text became U+FFFD."""
-    if isinstance(value, str):
-        return value if value.isascii() and "\0" not in value else _NO_TEXT.sub("\ufffd", value)
-    if depth > _DEEPEST:  # refused later
-        return value
-    if isinstance(value, list):
-        return [as_text(inner, depth + 1) for inner in value]
-    if isinstance(value, dict):
-        return {as_text(key): as_text(inner, depth + 1) for key, inner in value.items()}
-    return value
+    def say(self, role: str, content: Content, **more: Any) -> None:
+        """Add a message that is neither the model's nor a result."""
+        if role in _SYSTEM:
+            role = "system"
+            content = _BILLING.sub("", content) if isinstance(content, str) else content
+        self.messages.append({"role": role, "content": content, **more})
+
+    def answer(
+        self, content: str, thoughts: str | None = None, calls: Sequence[Json] = (), **more: Any
+    ) -> None:
+        """Add a message of the model's."""
+        message: Json = {"role": "assistant", "content": content, **more}
+        message |= {} if thoughts is None else {"reasoning_content": thoughts}
+        self.messages.append(message | ({"tool_calls": [*calls]} if calls else {}))
+
+    def result(self, id: str, content: Content, **more: Any) -> None:
+        """Add what a tool returned."""
+        self.messages.append({"role": "tool", "content": content, **more, "tool_call_id": id})
+
+    def pieces(self, content: Any, at: str, *, images: bool = True) -> list[Piece]:
+        """Those of a content, which may have ``images``."""
+        if content is None or isinstance(content, str):
+            return [content or ""]
+        parts = enumerate(of_type(content, list, at))
+        told = [self.piece(part, f"{at}[{j}]", images=images) for j, part in parts]
+        return [piece for piece in told if piece is not None]
+
+    def piece(self, part: Any, at: str, *, images: bool) -> Piece | None:
+        """The text or the image of a part; nothing of a bill. What the newest message of the user
+        has must be shown; other parts may be told otherwise."""
+        if isinstance(part, str):
+            return part
+        kind = need(of_type(part, dict, at), "type", str, at)
+        kinds = (*_TEXTS, "refusal", *(_IMAGES if images else ()))
+        said: Piece | None = None if kind in kinds else _text_in(part)
+        if said is None:
+            try:
+                one_of(part, "type", kinds, at)
+                said = _shown(part, at)
+            except RequestError:
+                if at.startswith(f"{self._newest}."):
+                    raise
+                said = "[image]" if kind in _IMAGES else _note(part)
+                self.left_out.append(at)
+        is_bill = isinstance(said, str) and bool(_BILLING.search(said))
+        return None if is_bill and not _BILLING.sub("", str(said)).strip() else said
 
 
 # ---- pieces of every API -------------------------------------------------------------------------
 
 
-def content_of(pieces: Pieces) -> Content:
+def content_of(pieces: Sequence[Piece]) -> Content:
     """Text without images is one string, as every chat template takes it."""
     if all(isinstance(piece, str) for piece in pieces):
-        return "".join([piece for piece in pieces if isinstance(piece, str)])
+        return "".join(map(str, pieces))
     return [{"type": "text", "text": each} if isinstance(each, str) else each for each in pieces]
 
 
-def _called(id: str, name: str, arguments: str | Json) -> Json:
+def _called(id: str, name: str, arguments: Any) -> Json:
     """A call for a chat template."""
     given = returned(arguments) if isinstance(arguments, str) else arguments
     return {"id": id, "type": "function", "function": {"name": name, "arguments": given}}
 
 
-def _part(part: Json, at: str) -> str | Json:
+def _shown(part: Json, at: str) -> Piece:
     """The text or the image of a part of a kind that is known; raises ``RequestError``."""
     kind = part["type"]
-    if kind in _TEXTS:
-        return str(need(part, "text", str, at))
-    if kind == "refusal":
-        return str(need(part, "refusal", str, at))
-    if kind == "image_url":
-        place, address = f"{at}.image_url", need(part, "image_url", dict, at)
-        return _image(need(address, "url", str, place), f"{place}.url")
+    if kind not in _IMAGES:
+        return str(need(part, "refusal" if kind == "refusal" else "text", str, at))
+    name = "source" if kind == "image" else "image_url"
+    place = f"{at}.{name}"
     if kind == "input_image":
-        if part.get("image_url") is None:
-            name = "file_id" if part.get("file_id") is not None else "image_url"
+        if part.get(name) is None and part.get("file_id") is not None:
             reason = "this server keeps no files; send the image as image_url"
-            raise RequestError.at(f"{at}.{name}", reason, "unsupported_value")
-        return _image(need(part, "image_url", str, at), f"{at}.image_url")
-    place, source = f"{at}.source", need(part, "source", dict, at)
-    if one_of(source, "type", ("base64", "url"), place) == "url":
-        return _image(need(source, "url", str, place), f"{place}.url")
-    media, data = need(source, "media_type", str, place), need(source, "data", str, place)
-    return _image(f"data:{media};base64,{data}", f"{place}.data")
-
-
-def _image(address: str, at: str) -> Json:
-    return {"type": "image", "image": Address(address, at)}
+            raise RequestError.at(f"{at}.file_id", reason, "unsupported_value")
+        address = need(part, name, str, at)
+    else:
+        source, key = need(part, name, dict, at), "url"
+        if kind == "image" and one_of(source, "type", ("base64", "url"), place) == "base64":
+            key, media = "data", need(source, "media_type", str, place)
+        address, place = need(source, key, str, place), f"{place}.{key}"
+        address = f"data:{media};base64,{address}" if key == "data" else address
+    return {"type": "image", "image": Address(address, place)}
 
 
 def _text_in(piece: Mapping[str, Any]) -> str | None:
@@ -137,42 +171,6 @@ def _note(piece: Mapping[str, Any]) -> str:
     return f"[{': '.join([piece['type'], *about[:1]])}]"
 
 
-def _is_bill(text: str) -> bool:
-    return bool(_BILLING.search(text)) and not _BILLING.sub("", text).strip()
-
-
-def _piece(
-    part: Any, at: str, kinds: Iterable[str], left_out: list[str], *, asks: bool
-) -> str | Json | None:
-    """The text or the image of a part, which may be of these kinds; nothing of a bill. What a
-    message ``asks`` must be shown; other parts may be told otherwise."""
-    if isinstance(part, str):
-        return part
-    kind = need(of_type(part, dict, at), "type", str, at)
-    said: str | Json | None = None if kind in kinds else _text_in(part)
-    if said is None:
-        try:
-            one_of(part, "type", kinds, at)
-            said = _part(part, at)
-        except RequestError:
-            if asks:
-                raise
-            said = "[image]" if kind in _IMAGES else _note(part)
-            left_out.append(at)
-    return None if isinstance(said, str) and _is_bill(said) else said
-
-
-def _pieces(
-    content: Any, at: str, kinds: Iterable[str], left_out: list[str], *, asks: bool = False
-) -> Pieces:
-    """Those of a content."""
-    if content is None or isinstance(content, str):
-        return [content or ""]
-    parts = enumerate(of_type(content, list, at))
-    told = [_piece(part, f"{at}[{j}]", kinds, left_out, asks=asks) for j, part in parts]
-    return [piece for piece in told if piece is not None]
-
-
 def message_schema(
     roles: Sequence[str], parts: Mapping[str, str], *others: str, required: Sequence[str] = ()
 ) -> WithJsonSchema:
@@ -189,11 +187,6 @@ def message_schema(
     return WithJsonSchema({"type": "object", "properties": fields, "required": list(required)})
 
 
-def _newest(pieces: Sequence[Any]) -> int:
-    """The index of the newest message if the user says it, or -1."""
-    return len(pieces) - 1 if pieces and pieces[-1].get("role") == "user" else -1
-
-
 # ---- chat completions ----------------------------------------------------------------------------
 
 CHAT_ROLES = (*_SYSTEM, "user", "assistant", "tool", "function")
@@ -206,51 +199,46 @@ ChatMessage: TypeAlias = Annotated[
 
 def of_chat(messages: Sequence[Json]) -> Conversation:
     """That of ``messages`` of chat completions; raises ``RequestError``."""
-    told: list[Json] = []
-    left_out: list[str] = []
-    waiting: list[tuple[str, str]] = []  # the ids and names of calls without a result
-    newest = _newest(messages)
+    talk = Conversation("messages", messages)
+    waiting: dict[str, str] = {}  # the names of calls without a result, by their ids
     for i, message in enumerate(messages):
         at = f"messages[{i}]"
         role = one_of(message, "role", CHAT_ROLES, at)
-        if i == newest and "content" not in message:  # it may be misspelt
-            need(message, "content", str, at)
-        kinds = ("text", "refusal") if role == "assistant" else ("text", "refusal", "image_url")
-        place, asks = f"{at}.content", i == newest
-        content = content_of(_pieces(message.get("content"), place, kinds, left_out, asks=asks))
-        if role in _SYSTEM:
-            role = "system"
-            content = _BILLING.sub("", content) if isinstance(content, str) else content
-        plain: Json = {"role": "tool" if role == "function" else role, "content": content}
-        if message.get("name") is not None:
-            plain["name"] = need(message, "name", str, at)
+        if role == "user" and i == len(messages) - 1 and "content" not in message:
+            need(message, "content", str, at)  # it may be misspelt
+        images = role != "assistant"
+        content = content_of(talk.pieces(message.get("content"), f"{at}.content", images=images))
+        given = {name: message[name] for name in message if message[name] is not None}
+        more = {"name": need(given, "name", str, at)} if "name" in given else {}
         if role == "assistant":
-            if not content and message.get("refusal") is not None:
-                plain["content"] = need(message, "refusal", str, at)
-            thoughts = message.get("reasoning_content")
-            if thoughts is None and isinstance(message.get("reasoning"), str):
-                thoughts = message["reasoning"]
+            if not content and "refusal" in given:
+                content = need(given, "refusal", str, at)
+            thoughts = given.get("reasoning_content")
+            if thoughts is None and isinstance(given.get("reasoning"), str):
+                thoughts = given["reasoning"]
             if thoughts is not None:
-                plain["reasoning_content"] = of_type(thoughts, str, f"{at}.reasoning_content")
-            if calls := _chat_calls(message, i):
-                plain["tool_calls"] = calls
-                waiting = [(call["id"], call["function"]["name"]) for call in calls]
-        elif plain["role"] == "tool":
-            id = message.get("tool_call_id")
+                of_type(thoughts, str, f"{at}.reasoning_content")
+            calls = list(_chat_calls(given, i))
+            talk.answer(str(content), thoughts, calls, **more)
+            if calls:
+                waiting = {call["id"]: call["function"]["name"] for call in calls}
+        elif role in ("tool", "function"):
+            id = given.get("tool_call_id")
             if not isinstance(id, str):
-                mine = [other for other, name in waiting if name == message.get("name")]
-                id = next(iter(mine or [other for other, _ in waiting]), "")
-            plain["tool_call_id"] = id
-            waiting = [each for each in waiting if each[0] != id]
-        told.append(plain)
-    return Conversation(told, left_out)
+                mine = [other for other, name in waiting.items() if name == given.get("name")]
+                id = next(iter(mine or waiting), "")
+            waiting.pop(id, None)
+            talk.result(id, content, **more)
+        else:
+            talk.say(role, content, **more)
+    return talk
 
 
-def _chat_calls(message: Json, i: int) -> list[Json]:
+def _chat_calls(message: Json, i: int) -> Iterator[Json]:
     """The calls of an answer, also those with OpenAI's old name or of its other kind."""
-    old, calls, told = message.get("function_call"), message.get("tool_calls"), list[Json]()
-    if isinstance(old, dict) and not calls:
-        calls = [{"function": old}]
+    calls = message.get("tool_calls")
+    if isinstance(message.get("function_call"), dict) and not calls:
+        calls = [{"function": message["function_call"]}]
     for j, call in enumerate(of_type(calls or [], list, f"messages[{i}].tool_calls")):
         at = f"messages[{i}].tool_calls[{j}]"
         custom = of_type(call, dict, at).get("custom")
@@ -261,9 +249,8 @@ def _chat_calls(message: Json, i: int) -> list[Json]:
         given = "{}" if function.get("arguments") is None else function["arguments"]
         if not isinstance(given, dict):
             of_type(given, str, f"{at}.function.arguments")
-        id = str(call.get("id") or f"call_{i}_{j}")
-        told.append(_called(id, need(function, "name", str, f"{at}.function"), given))
-    return told
+        name = need(function, "name", str, f"{at}.function")
+        yield _called(str(call.get("id") or f"call_{i}_{j}"), name, given)
 
 
 # ---- Messages ------------------------------------------------------------------------------------
@@ -281,29 +268,28 @@ Message: TypeAlias = Annotated[Json, message_schema(MESSAGES_ROLES, _BLOCKS, req
 
 def of_messages(system: Any, messages: Sequence[Json]) -> Conversation:
     """That of ``system`` and ``messages`` of Anthropic's Messages API; raises ``RequestError``."""
-    told: list[Json] = []
-    left_out: list[str] = []
-    pieces = _pieces(system, "system", ("text",), left_out)
-    texts = [_BILLING.sub("", each) for each in pieces if isinstance(each, str)]
+    talk = Conversation("messages", messages)
+    texts = [_BILLING.sub("", str(each)) for each in talk.pieces(system, "system", images=False)]
     if any(texts):
-        told.append({"role": "system", "content": "\n\n".join(texts)})
-    newest = _newest(messages)
+        talk.say("system", "\n\n".join(texts))
     for i, message in enumerate(messages):
         role = one_of(message, "role", MESSAGES_ROLES, f"messages[{i}]")
-        blocks, at = message.get("content") or "", f"messages[{i}].content"
-        if isinstance(blocks, str):
-            blocks = [{"type": "text", "text": blocks}] if blocks else []
-        told += _blocks(role, of_type(blocks, list, at), at, left_out, asks=i == newest)
-    return Conversation(told, left_out)
+        _blocks(talk, role, message.get("content") or "", f"messages[{i}].content")
+    return talk
 
 
-def _blocks(
-    role: str, blocks: Sequence[Any], at: str, left_out: list[str], *, asks: bool
-) -> Iterator[Json]:
+def _blocks(talk: Conversation, role: str, content: Any, at: str) -> None:
     """One message of an answer; of others, one for each result of a tool, and one for the texts
     between them."""
     answers, any_result = role == "assistant", False
     thoughts, calls, said = list[str](), list[Json](), list[Content]()
+
+    def tell() -> None:
+        if said:
+            talk.say(role, reduce(joined, said))
+            said.clear()
+
+    blocks = [content] if isinstance(content, str) else of_type(content, list, at)
     for j, block in enumerate(blocks):
         place = f"{at}[{j}]"
         block = {"type": "text", "text": block} if isinstance(block, str) else block
@@ -315,47 +301,25 @@ def _blocks(
         elif answers and kind in ("thinking", "redacted_thinking"):
             thoughts.append(block.get("thinking") or "")
         elif kind == "tool_result" and not answers:
-            yield from _told(role, said)
-            said, any_result = [], True
-            yield _result(block, place, left_out)
-        elif _is_silent(kind) and _text_in(block) is None:
-            left_out.append(place)
+            tell()
+            any_result = True
+            inside = talk.pieces(block.get("content"), f"{place}.content")
+            told: list[Content] = [[each] if isinstance(each, dict) else each for each in inside]
+            content = reduce(joined, told) if told else ""
+            if block.get("is_error"):
+                content = joined("Error: ", content, between="")
+            talk.result(need(block, "tool_use_id", str, place), content)
+        elif (kind in _SILENT or kind.endswith("_result")) and _text_in(block) is None:
+            talk.left_out.append(place)
         else:
-            kinds = ("text",) if answers else ("text", "image")
-            piece = _piece(block, place, kinds, left_out, asks=asks)
+            piece = talk.piece(block, place, images=not answers)
             if piece:
                 said.append([piece] if isinstance(piece, dict) else piece)
     if answers:
-        answer: Json = {"role": role, "content": "".join(map(str, said))}
-        answer |= {"reasoning_content": "".join(thoughts)} if any(thoughts) else {}
-        yield answer | ({"tool_calls": calls} if calls else {})
+        talk.answer("".join(map(str, said)), "".join(thoughts) or None, calls)
     else:
-        yield from _told(role, said or ([] if any_result else [""]))
-
-
-def _is_silent(kind: str) -> bool:
-    """Whether a block of this kind, if it has no text, says nothing to a model."""
-    silent = ("server_tool_use", "mcp_tool_use", "container_upload", "thinking", "tool_use")
-    return kind in silent or kind.endswith("_result")
-
-
-def _told(role: str, said: Sequence[Content]) -> Iterator[Json]:
-    if said:
-        yield {"role": role, "content": reduce(lambda one, other: joined(one, other), said)}
-
-
-def _result(block: Json, at: str, left_out: list[str]) -> Json:
-    """What a tool answered."""
-    content: Content = "Error: " if block.get("is_error") else ""
-    pieces = _pieces(block.get("content"), f"{at}.content", ("text", "image"), left_out)
-    for j, piece in enumerate(pieces):
-        said = [piece] if isinstance(piece, dict) else piece
-        content = joined(content, said, between="\n" if j else "") if content else said
-    return {
-        "role": "tool",
-        "tool_call_id": need(block, "tool_use_id", str, at),
-        "content": content,
-    }
+        said += [] if said or any_result else [""]
+        tell()
 
 
 # ---- Responses -----------------------------------------------------------------------------------
@@ -373,33 +337,42 @@ def of_responses(instructions: str | None, given: str | Sequence[Json]) -> Conve
     What the model said between two inputs is one message, with its thoughts and its calls: that is
     how it was generated.
     """
-    told: list[Json] = []
-    left_out: list[str] = []
-    instructions = _BILLING.sub("", instructions or "")
-    if instructions:
-        told.append({"role": "system", "content": instructions})
     items = [{"role": "user", "content": given}] if isinstance(given, str) or not given else given
-    newest, answer = _newest(items), None  # the message of the model, if it is not over
+    talk = Conversation("input", items)
+    if instructions := _BILLING.sub("", instructions or ""):
+        talk.say("system", instructions)
+    said: dict[str, list[Any]] = {}  # by the model, in a message that is not over
+
+    def tell() -> None:
+        if said:
+            content, thoughts = (
+                "\n".join(filter(None, said[name])) for name in ("text", "thought")
+            )
+            talk.answer(content, thoughts or None, said["call"])
+            said.clear()
+
     for i, item in enumerate(items):
-        for known in _known(item, f"input[{i}]", left_out):
-            message = _item(known, f"input[{i}]", left_out, asks=i == newest)
-            if known["type"] == "reasoning" and not message["reasoning_content"]:
-                continue  # encrypted thoughts of other services
-            if message.get("role") != "assistant":
-                answer = None
-            if answer is None:
-                answer = message if message.get("role") == "assistant" else None
-                told.append(message)
-                continue
-            for name in ("content", "reasoning_content"):
-                if message.get(name):
-                    said = filter(None, (answer.get(name), message[name]))
-                    answer[name] = "\n".join(said)
-            answer["tool_calls"] = [*answer.get("tool_calls", ()), *message.get("tool_calls", ())]
-    for message in told:
-        if not message.get("tool_calls", True):
-            del message["tool_calls"]
-    return Conversation(told or [{"role": "user", "content": ""}], left_out)
+        at = f"input[{i}]"
+        for known in _known(item, at, talk):
+            kind, part = known["type"], _of_answer(known, at, talk)
+            if part is not None:
+                if not said:
+                    said |= {"text": [], "thought": [], "call": []}
+                said[part[0]].append(part[1])
+            elif kind == "message":
+                tell()
+                content = content_of(talk.pieces(known.get("content"), f"{at}.content"))
+                talk.say(known["role"], content)
+            elif kind == "function_call_output":
+                tell()
+                output = known.get("output")
+                output = [output] if isinstance(output, dict) else output
+                content = content_of(talk.pieces(output, f"{at}.output"))
+                talk.result(known.get("call_id") or "", content)
+    tell()
+    if not talk.messages:
+        talk.say("user", "")
+    return talk
 
 
 def goes_on(given: str | Sequence[Json]) -> bool:
@@ -409,39 +382,26 @@ def goes_on(given: str | Sequence[Json]) -> bool:
     return is_message and last.get("status") == "in_progress" and bool(last.get("content"))
 
 
-def _item(item: Json, at: str, left_out: list[str], *, asks: bool) -> Json:
-    """An item as a message, or as a part of one of the model."""
-    kind, kinds = item["type"], (*_TEXTS, "refusal", "input_image")
-    if kind == "function_call_output":
-        output = [item["output"]] if isinstance(item.get("output"), dict) else item.get("output")
-        content = content_of(_pieces(output, f"{at}.output", kinds, left_out))
-        return {"role": "tool", "tool_call_id": item.get("call_id") or "", "content": content}
+def _of_answer(item: Json, at: str, talk: Conversation) -> tuple[str, Any] | None:
+    """What an item of the model's adds to its message."""
+    kind = item["type"]
     if kind == "function_call":
         given = {} if item.get("arguments") is None else item["arguments"]
         given = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
         id = str(item.get("call_id") or item.get("id") or at)
-        calls = [_called(id, need(item, "name", str, at), given)]
-        return {"role": "assistant", "content": "", "tool_calls": calls}
-    if kind == "reasoning":
+        return "call", _called(id, need(item, "name", str, at), given)
+    if kind == "reasoning":  # nothing of encrypted thoughts of other services
         name = "content" if item.get("content") else "summary"
-        pieces = _pieces(item.get(name), f"{at}.{name}", kinds[:-1], left_out)
-        return {
-            "role": "assistant",
-            "content": "",
-            "reasoning_content": "\n".join(map(str, pieces)),
-        }
-    role, place = one_of(item, "role", _ITEM_ROLES, at), f"{at}.content"
-    if role == "assistant":
-        pieces = _pieces(item.get("content"), place, kinds[:-1], left_out)
-        return {"role": role, "content": "".join(map(str, pieces))}
-    content = content_of(_pieces(item.get("content"), place, kinds, left_out, asks=asks))
-    if role in _SYSTEM:
-        role = "system"
-        content = _BILLING.sub("", content) if isinstance(content, str) else content
-    return {"role": role, "content": content}
+        pieces = talk.pieces(item.get(name), f"{at}.{name}", images=False)
+        thought = "\n".join(map(str, pieces))
+        return ("thought", thought) if thought else None
+    if kind == "message" and one_of(item, "role", _ITEM_ROLES, at) == "assistant":
+        pieces = talk.pieces(item.get("content"), f"{at}.content", images=False)
+        return "text", "".join(map(str, pieces))
+    return None
 
 
-def _known(item: Json, at: str, left_out: list[str]) -> Iterator[Json]:
+def _known(item: Json, at: str, talk: Conversation) -> Iterator[Json]:
     """An item as those that this server knows: a call of another kind as a call, its result as a
     result, and what has text as a message. Nothing if it is neither."""
     kind = item.get("type") or "message"
@@ -464,4 +424,4 @@ def _known(item: Json, at: str, left_out: list[str]) -> Iterator[Json]:
     elif item.get("role") in _ITEM_ROLES and (text := _text_in(item)) is not None:
         yield {"type": "message", "role": item["role"], "content": text}
     else:
-        left_out.append(at)
+        talk.left_out.append(at)

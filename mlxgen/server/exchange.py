@@ -29,6 +29,7 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from .answers import Answer, Said, gone
+from .bodies import header_of, parse_body
 from .engine.mailbox import Mailbox
 from .engine.running import Running
 from .errors import RequestError, error_body
@@ -37,10 +38,8 @@ from .fleet.member import Serving
 from .gate import owner_of
 from .jobs import Body, Prepared
 from .logs import log, log_failure
-from .peers import header_of
 from .reply import Reply, Sent
 from .service import Service, queue_timeout
-from .validation import parse_body
 from .wire import (
     DONE,
     STREAM,

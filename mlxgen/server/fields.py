@@ -8,7 +8,6 @@ mean the same in all APIs.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -19,6 +18,7 @@ from pydantic import (
     ConfigDict,
     Field,
     WithJsonSchema,
+    field_validator,
 )
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
@@ -36,6 +36,13 @@ MAX_NAME = 256
 """How long the name of a model or a tool may be."""
 
 
+def _whole(value: Any) -> Any:
+    """JSON has no integers: 5.0 is one."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return [_whole(each) for each in value] if isinstance(value, list) else value
+
+
 class Body(BaseModel):
     """Base of what clients send: strict, frozen, unknown names refused."""
 
@@ -43,18 +50,17 @@ class Body(BaseModel):
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
     )
 
+    _integers = field_validator("*", mode="before")(_whole)
+
+
+class Lenient(Body):
+    """Base of those whose unknown names are left out and named, unless fields are strict."""
+
 
 class Piece(Body):
     """Base of the parts of a conversation; unknown names are ignored."""
 
     model_config = ConfigDict(extra="ignore")
-
-
-def _whole(value: Any) -> Any:
-    """JSON has no integers: 5.0 is one."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
 
 
 def _no_zero(value: int) -> int:
@@ -64,44 +70,12 @@ def _no_zero(value: int) -> int:
     return value
 
 
-def _range(name: str, low: float | None = None) -> dict[str, Any]:
-    """The range of an option for ``Field``; ``low`` widens it for the values of other servers."""
-    rule = OPTIONS[name].rule
-    return {"ge": rule.low if low is None else low, "le": rule.high}
-
-
-def _off(value: Any) -> Any:
-    """For a literal, because pydantic takes 0 for False."""
-    if value is not False:
-        raise PydanticCustomError("literal_error", "use {expected}", {"expected": "false"})
-    return value
-
-
-Off: TypeAlias = Annotated[Literal[False], BeforeValidator(_off)]
-Int: TypeAlias = Annotated[int, BeforeValidator(_whole)]
-Count: TypeAlias = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
+Count: TypeAlias = Annotated[int, Field(ge=0)]
+Limit: TypeAlias = Annotated[int, Field(ge=-1)]
 Budget: TypeAlias = Annotated[
-    int,
-    Field(ge=-1),
+    Limit,
     AfterValidator(_no_zero),
-    BeforeValidator(_whole),
     WithJsonSchema({"type": "integer", "minimum": -1, "not": {"const": 0}}),
-]
-Limit: TypeAlias = Annotated[int, Field(ge=-1), BeforeValidator(_whole)]
-Choices: TypeAlias = Annotated[int, Field(ge=1, le=MAX_CHOICES), BeforeValidator(_whole)]
-Drafted: TypeAlias = Annotated[
-    int, Field(**_range("num_draft_tokens", low=0)), BeforeValidator(_whole)
-]
-DryLength: TypeAlias = Annotated[
-    int, Field(**_range("dry_allowed_length")), BeforeValidator(_whole)
-]
-Alternatives: TypeAlias = Annotated[int, Field(**_range("top_logprobs")), BeforeValidator(_whole)]
-Held: TypeAlias = Annotated[int, Field(**_range("hold_tokens")), BeforeValidator(_whole)]
-Resampled: TypeAlias = Annotated[int, Field(**_range("max_resample")), BeforeValidator(_whole)]
-TopK: TypeAlias = Annotated[int, Field(**_range("top_k", low=-1)), BeforeValidator(_whole)]
-Breakers: TypeAlias = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=1024)]],
-    Field(max_length=64),
 ]
 Json: TypeAlias = dict[str, Any]
 ModelName: TypeAlias = Annotated[str, Field(max_length=MAX_NAME)]
@@ -131,10 +105,11 @@ def about(text: str) -> Any:
 
 
 def option(name: str, *, low: float | None = None, also: str = "") -> Any:
-    """A field for an option of the engine; a float has its range, or one from ``low`` on."""
+    """A field for an option of the engine. A number has its range, or one from ``low`` on, for the
+    values of other servers."""
     found = OPTIONS[name]
-    within = _range(name, low) if found.type is float else {}
-    return Field(default=None, description=found.brief + also, **within)
+    least = found.rule.low if low is None else low
+    return Field(default=None, description=found.brief + also, ge=least, le=found.rule.high)
 
 
 def place_of(path: Path) -> str:
@@ -211,17 +186,19 @@ ShortText: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LE
 _NEVER = -100.0  # a bias that leaves no chance
 
 
-def _pairs(given: Any) -> Any:
-    """llama.cpp's way to say it: pairs of a token id and a bias, or false for never."""
-    if (
-        isinstance(given, list)
-        and given
-        and all(isinstance(each, list) and len(each) == 2 for each in given)
-    ):
-        given = {str(token): bias for token, bias in given}
-    if isinstance(given, dict):
-        return {token: _NEVER if bias is False else bias for token, bias in given.items()}
-    return given
+def _biases(given: Any) -> Any:
+    """Biases by token id; or as llama.cpp has it, pairs of these, with false for never."""
+    if isinstance(given, list) and all(isinstance(each, list) and len(each) == 2 for each in given):
+        given = {str(token): bias for token, bias in given} if given else given
+    if not isinstance(given, dict):
+        return given
+    for token in given:
+        if not (token.isdecimal() and token.isascii() and len(token) <= 12):
+            wrong = {"token": ascii(token[:40])}
+            raise PydanticCustomError(
+                "value_error", "expected token ids as keys, not {token}", wrong
+            )
+    return {int(token): _NEVER if bias is False else bias for token, bias in given.items()}
 
 
 class SamplingFields(Body):
@@ -229,7 +206,7 @@ class SamplingFields(Body):
 
     temperature: float | None = option("temperature")
     top_p: float | None = option("top_p", low=0)
-    top_k: TopK | None = option("top_k")
+    top_k: int | None = option("top_k", low=-1)
     min_p: float | None = option("min_p")
     top_n_sigma: float | None = option("top_n_sigma")
     min_k: float | None = option("min_k")
@@ -240,13 +217,15 @@ class SamplingFields(Body):
     repetition_penalty: float | None = option("repetition_penalty")
     presence_penalty: float | None = option("presence_penalty")
     frequency_penalty: float | None = option("frequency_penalty")
-    repetition_context_size: Count | None = option("repetition_context_size")
+    repetition_context_size: int | None = option("repetition_context_size")
     dry_multiplier: float | None = option("dry_multiplier")
     dry_base: float | None = option("dry_base")
-    dry_allowed_length: DryLength | None = option("dry_allowed_length")
-    dry_penalty_last_n: Limit | None = option("dry_penalty_last_n")
-    dry_sequence_breakers: Breakers | None = option("dry_sequence_breakers")
-    logit_bias: Annotated[dict[str, float], BeforeValidator(_pairs)] | None = option("logit_bias")
+    dry_allowed_length: int | None = option("dry_allowed_length")
+    dry_penalty_last_n: int | None = option("dry_penalty_last_n")
+    dry_sequence_breakers: Annotated[list[ShortText], Field(max_length=MAX_STOPS)] | None = option(
+        "dry_sequence_breakers"
+    )
+    logit_bias: Annotated[dict[int, float], BeforeValidator(_biases)] | None = option("logit_bias")
 
 
 class Named(Body):
@@ -265,7 +244,7 @@ class CheckField(Body):
     )
 
 
-class TextRequest(SamplingFields, CheckField):
+class TextRequest(SamplingFields, CheckField, Lenient):
     """What requests for text have in common."""
 
     model: ModelName | None = named()
@@ -273,32 +252,20 @@ class TextRequest(SamplingFields, CheckField):
     return_progress: bool | None = about(
         "begin a stream with prompt_progress while the prompt is run"
     )
-    seed: Int | None = option("seed")
-    min_tokens: Count | None = option("min_tokens")
+    seed: int | None = option("seed")
+    min_tokens: int | None = option("min_tokens")
     ignore_eos: bool | None = option("ignore_eos")
     loops: Literal["off", "stop", "take back"] | None = option(
         "loops", also=" (default: take back in chats, else off)"
     )
     stop_in_reasoning: bool | None = option("stop_in_reasoning")
-    thinking_budget: Count | None = option("thinking_budget")
+    thinking_budget: int | None = option("thinking_budget")
 
 
 def options_of(request: SamplingFields) -> dict[str, Any]:
-    """The options that a request gives by their own names; raises ``RequestError``."""
-    asked = {name: getattr(request, name, None) for name in OPTIONS}
-    given = {name: understood(name, value) for name, value in asked.items() if value is not None}
-    if request.logit_bias is not None:
-        given["logit_bias"] = _biases(request.logit_bias)
-    return given
-
-
-def _biases(given: Mapping[str, float]) -> dict[int, float]:
-    biases = {}
-    for text, bias in given.items():
-        if not text.isdecimal() or not text.isascii() or len(text) > 12:
-            raise RequestError.at("logit_bias", f"expected token ids as keys, got {text[:40]!r}")
-        biases[int(text)] = bias
-    return biases
+    """The options that a request gives by their own names."""
+    given = {name: getattr(request, name, None) for name in OPTIONS}
+    return {name: understood(name, value) for name, value in given.items() if value is not None}
 
 
 def limit_of(max_tokens: int | None, default: int | None = None) -> int | None:
@@ -310,53 +277,41 @@ def limit_of(max_tokens: int | None, default: int | None = None) -> int | None:
 
 # ---- the form of the text ------------------------------------------------------------------------
 
-_FORMATS = ("text", "json_object", "json_schema", "json")
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_ABOUT_FORM: Mapping[str, type] = {"name": str, "description": str, "strict": bool}
-_FORMAT: Json = {
-    "type": "object",
-    "properties": {
-        "type": {"enum": list(_FORMATS)},
-        **{name: {} for name in ("json_schema", "schema", "value", *_ABOUT_FORM)},
-    },
-    "required": ["type"],
-}
-Format: TypeAlias = Annotated[Json, WithJsonSchema(_FORMAT)]
-"""The format of a text, as any of the APIs and their peers spell it."""
+
+class FormSchema(Body):
+    """A JSON schema with its name."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] | None = None
+    description: str | None = None
+    strict: bool | None = None
+    schema_: Annotated[Schema | None, Field(alias="schema")] = None
 
 
-def format_of(at: str, given: Json | None) -> Form | None:
-    """The form that a ``Format`` asks for, with its schema in ``json_schema``, as ``value`` or
-    beside the type; raises ``RequestError``."""
+class Format(FormSchema):
+    """The format of a text, as any of the APIs and their peers spell it: with its schema beside the
+    type, as ``value`` or in ``json_schema``."""
+
+    type: Literal["text", "json_object", "json_schema", "json"]
+    json_schema: FormSchema | None = None
+    value: Schema | None = None
+
+
+def format_of(at: str, given: Format | None) -> Form | None:
+    """The form that a ``Format`` asks for; raises ``RequestError``."""
     if given is None:
         return None
-    kind, inner = one_of(given, "type", _FORMATS, at), given.get("json_schema")
-    whole = of_type({} if inner is None else inner, dict, f"{at}.json_schema")
-    told = {name: value for name, value in whole.items() if value is not None}
-    for name, value in given.items():
-        name = "schema" if name == "value" else name
-        if name in ("type", "json_schema") or value is None:
-            continue
-        if told.setdefault(name, value) != value:
-            raise RequestError.at(f"{at}.{name}", "contradicts json_schema; leave out one of them")
-    place = at if inner is None else f"{at}.json_schema"
-    for name, value in told.items():
-        if kind == "text" or name not in ("schema", *_ABOUT_FORM):
-            at = f"{place}.{name[:64]}"
-            raise RequestError.at(at, "there is no such field", "unknown_parameter")
-        if name in _ABOUT_FORM:
-            of_type(value, _ABOUT_FORM[name], f"{place}.{name}")
-    if kind == "text":
+    if given.type == "text":
+        for name in given.model_dump(exclude={"type"}, exclude_none=True, by_alias=True):
+            raise RequestError.at(f"{at}.{name}", "is not for text", "unknown_parameter")
         return None
-    if "name" in told and not _NAME.fullmatch(told["name"]):
-        raise RequestError.at(f"{place}.name", f"expected {_NAME.pattern}, got {got(told['name'])}")
-    schema = told.get("schema")
-    if schema is None and kind == "json_schema" and inner is None:
+    inner = given.json_schema
+    schemas = [given.schema_, given.value, None if inner is None else inner.schema_]
+    found = [schema for schema in schemas if schema is not None]
+    if any(schema != found[0] for schema in found):
+        raise RequestError.at(f"{at}.schema", "contradicts another one here; send one of them")
+    if not found and given.type == "json_schema" and inner is None:
         raise RequestError.at(f"{at}.schema", "is required", "missing_required_parameter")
-    if not isinstance(schema, dict | bool | None):
-        wrong = f"expected an object, got {got(schema)}"
-        raise RequestError.at(f"{place}.schema", wrong, "invalid_type")
-    return json_form(at, schema)
+    return json_form(at, found[0] if found else None)
 
 
 def json_form(field: str, schema: Any) -> Form:

@@ -18,21 +18,16 @@ from ..filters import Choice, Lark, Regex
 from ..filters.gbnf import is_gbnf, lark_of
 from .errors import RequestError, as_request_error
 from .fields import (
+    MAX_CHOICES,
     MAX_STOPS,
-    Alternatives,
     Body,
     Budget,
     CheckField,
-    Choices,
     Count,
-    Drafted,
     Format,
-    Held,
     Json,
     Named,
-    Off,
     Piece,
-    Resampled,
     Schema,
     ShortText,
     Text,
@@ -66,7 +61,6 @@ class StreamOptions(Body):
     """What a stream has in addition to the answer."""
 
     include_usage: bool | None = None
-    include_obfuscation: Off | None = None
 
 
 class Prediction(Body):
@@ -108,7 +102,9 @@ class GenerationRequest(TextRequest, FormFields):
     """What chat and completion requests have in common."""
 
     stream_options: StreamOptions | None = about("what a stream has in addition to the answer")
-    n: Choices | None = about("number of answers for each prompt (default: 1)")
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = about(
+        "number of answers for each prompt (default: 1)"
+    )
     max_tokens: Budget | None = about(
         "maximum number of tokens to generate; -1 is as many as the context holds"
     )
@@ -117,11 +113,11 @@ class GenerationRequest(TextRequest, FormFields):
     )
     ban_strength: float | None = option("ban_strength")
     heal: bool | None = option("heal")
-    num_draft_tokens: Drafted | None = option("num_draft_tokens", also="; 0 is no draft")
+    num_draft_tokens: int | None = option("num_draft_tokens", low=0, also="; 0 is no draft")
     prediction: Prediction | None = option("prediction")
     prefix_tokens: list[Count] | None = option("prefix")
     close_json: bool | None = option("close_json")
-    prompt_logprobs: Alternatives | None = option("prompt_logprobs", also="; not for streams")
+    prompt_logprobs: int | None = option("prompt_logprobs", also="; not for streams")
     truncate_prompt_tokens: Budget | None = about(
         "keep this many of the prompt's last tokens; -1 is as many as fit"
     )
@@ -142,8 +138,8 @@ class GenerationRequest(TextRequest, FormFields):
     allow_retract: bool | None = about(
         "send text at once, and retract in an event if its last characters are taken back"
     )
-    hold_tokens: Held | None = option("hold_tokens")
-    max_resample: Resampled | None = option("max_resample")
+    hold_tokens: int | None = option("hold_tokens")
+    max_resample: int | None = option("max_resample")
 
 
 # ---- what the text must match --------------------------------------------------------------------

@@ -14,16 +14,17 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field
 
 from .. import __version__
-from ..engine import Chunk, Options, Progress, Usage
+from ..chat.events import Ended
+from ..engine import Options, Usage
 from ..options.table import SamplingOptions, checked
 from .ask import Ask
-from .engine.mailbox import Delivery
-from .errors import RequestError, error_body
+from .bodies import Read, read
+from .errors import RequestError
 from .fields import MAX_STOPS, Piece, about
 from .openai import MAX_PROMPTS, CompletionRequest, Gap, gap_of, understood
-from .openai_reply import ChoiceText, Delta, grow, grown, still_alive, timed
-from .peers import INFILL, OPENAI, Read, Rule, read, renamed
-from .reply import Aside, Event, progress_of, timings
+from .openai_reply import Choice, Delta, Kind, OpenAIReply, grown
+from .peers import INFILL, LLAMA, Rules
+from .reply import Event, timings
 from .served_model import ServedModel
 
 # ---- bodies --------------------------------------------------------------------------------------
@@ -70,9 +71,11 @@ _ELSEWHERE = ("echo", "prompt_logprobs", "program", "controller", "allow_retract
 
 def parse_llama(body: Mapping[str, Any], model: ServedModel) -> Ask:
     """What a body asks for; raises ``RequestError``, which names the field at fault."""
-    known = _read(body, LlamaRequest, OPENAI, model)
+    known = _read(body, LlamaRequest, LLAMA, model)
     request = known.request
-    return understood(known, model, partial(LlamaReply, request), gap_of(request), watched=True)
+    return understood(
+        known, model, partial(LlamaReply, LLAMA_TEXTS, request), gap_of(request), watched=True
+    )
 
 
 def parse_infill(body: Mapping[str, Any], model: ServedModel) -> Ask:
@@ -82,32 +85,24 @@ def parse_infill(body: Mapping[str, Any], model: ServedModel) -> Ask:
     files = [(each.filename, each.text) for each in request.input_extra or ()]
     whole = request.model_copy(update={"prompt": request.whole_prefix})
     gap = Gap("input_suffix", request.input_suffix, files)
-    reply = partial(LlamaReply, whole)
+    reply = partial(LlamaReply, LLAMA_TEXTS, whole)
     return understood(
         known._replace(request=whole), model, reply, gap, watched=True, is_infill=True
     )
 
 
-def _read(
-    body: Mapping[str, Any], kind: type[R], rules: Mapping[str, Rule], model: ServedModel
-) -> Read[R]:
-    given = dict(body)
+def _read(body: Mapping[str, Any], kind: type[R], rules: Rules, model: ServedModel) -> Read[R]:
     for name in _ELSEWHERE:
-        if given.get(name) not in (None, False):
+        if body.get(name) not in (None, False):
             raise RequestError.at(
                 name,
                 "is not part of this answer; leave it out, or send POST /v1/completions",
                 "unsupported_parameter",
             )
-    given["logprobs"] = given.pop("n_probs", None) or None
-    if given.get("seed") == -1:  # any
-        del given["seed"]
+    given = {name: value for name, value in body.items() if name != "seed" or value != -1}  # any
     if given.get("n_predict") is None and given.get("max_tokens") is None:
         given["max_tokens"] = -1
-    try:
-        return read(given, kind, rules, served=model)
-    except RequestError as error:
-        raise renamed(error, {"logprobs": "n_probs"}) from None
+    return read(given, kind, rules, unknown=model.unknown)
 
 
 def _settings(options: Options) -> dict[str, Any]:
@@ -124,100 +119,69 @@ def _settings(options: Options) -> dict[str, Any]:
     }
 
 
-class LlamaReply:
-    """A ``Reply`` as llama.cpp's server has it."""
+class LlamaChoice(Choice):
+    """The answer to one prompt, as llama.cpp's server has it."""
 
-    def __init__(self, request: LlamaRequest, ask: Ask, id: str, created: int) -> None:
-        self._request = request
+    def __init__(self, request: LlamaRequest, ask: Ask, index: int, id: str) -> None:
+        super().__init__(request, ask, index, id)
         self._ask = ask
-        self._given = len(ask.options.prefix)
-        count = len(ask.asked)
-        self._texts = [ChoiceText(request, ask, index) for index in range(count)]
-        self._progress: list[Progress | None] = [None] * count
-        self._wholes: list[Event] = [{} for _ in range(count)]
+        self._fields = request.response_fields
 
-    def start(self) -> list[Event]:
-        """As ``Reply.start``: nothing."""
-        return []
+    def nothing(self) -> Event:
+        return self._event(Delta())
 
-    def take(self, news: Delivery) -> list[Event]:
-        index, progress = news.place, news.progress
-        if progress is not None:
-            self._progress[index] = progress
-        events: list[Event] = []
-        for chunk in news.chunks:
-            delta = self._texts[index].take(chunk, news.usage)
-            event = self._event(index, progress, delta)
-            if event["content"] or delta.ids:
-                events.append(timed(event, self._request, self._ask, [progress]))
-            if chunk.finish_reason is not None:
-                final = self._final(index, progress, chunk)
-                events.append(self._chosen(final) if self._ask.stream else final)
-        if self._ask.stream and self._request.return_progress and not news.chunks:
-            told = progress_of(news, len(self._ask.asked[index].prompt.tokens))
-            events += [{**self._event(index, progress, Delta()), **each} for each in told]
+    def events(self, delta: Delta) -> list[Event]:
+        event = self._event(delta)
+        events = [event] if event["content"] or delta.ids else []
+        if delta.last is not None:
+            final = self._final(delta.last)
+            events.append(self.chosen(final) if self._ask.stream else final)
         return events
 
-    def alive(self) -> list[Aside]:
-        return [still_alive(self._ask, self._progress)]
+    def whole(self, folded: Event) -> Event:
+        return self.chosen(folded if self.ids else {**folded, "tokens": []})
 
-    def fail(self, error: BaseException) -> Event:
-        return error_body(error, self._ask.names)[1]
-
-    def finish(self, usages: Sequence[Usage]) -> list[Event]:
-        """As ``Reply.finish``: nothing, as each prompt has its own end."""
-        return []
-
-    def fold(self, event: Event) -> None:
-        grow(self._wholes[event["index"]], event)
-
-    def whole(self) -> Any:
-        """As ``Reply.whole``: an object, or a list of them for several prompts."""
-        ids = self._request.return_token_ids
-        whole = [grown(each) for each in self._wholes]
-        chosen = [self._chosen(each if ids else {**each, "tokens": []}) for each in whole]
-        return chosen[0] if len(chosen) == 1 else chosen
-
-    def _event(self, index: int, progress: Progress | None, delta: Delta) -> Event:
-        usage = Usage() if progress is None else progress.usage
+    def _event(self, delta: Delta) -> Event:
+        usage = Usage() if self.progress is None else self.progress.usage
+        given = len(self._ask.options.prefix)
         event = {
-            "index": index,
+            "index": self.index,
             "content": delta.text,
             "tokens": delta.ids,
             "stop": False,
-            "tokens_predicted": max(0, usage.completion_tokens - self._given),
-            "tokens_evaluated": usage.prompt_tokens + self._given,
+            "tokens_predicted": max(0, usage.completion_tokens - given),
+            "tokens_evaluated": usage.prompt_tokens + given,
         }
         if delta.tokens:
-            entry = self._texts[index].writer.full_entry
-            event["completion_probabilities"] = [entry(token) for token in delta.tokens]
+            event["completion_probabilities"] = [self.writer.full_entry(t) for t in delta.tokens]
         return event
 
-    def _final(self, index: int, progress: Progress | None, last: Chunk) -> Event:
+    def _final(self, last: Ended) -> Event:
         """The end of a prompt's answer."""
         ask, word = self._ask, last.stop if isinstance(last.stop, str) else ""
         final = {
-            **self._event(index, progress, Delta()),
+            **self.nothing(),
             "stop": True,
             "model": ask.model.name,
-            "prompt": ask.model.vocabulary.decode(ask.asked[index].prompt.tokens),
+            "prompt": ask.model.vocabulary.decode(self.question.prompt.tokens),
             "generation_settings": _settings(ask.options),
             "truncated": False,
-            "stop_type": "word" if word else _STOP_TYPES.get(last.finish_reason or "", "eos"),
+            "stop_type": "word" if word else _STOP_TYPES.get(last.reason, "eos"),
             "stopping_word": word,
         }
-        if progress is not None:
-            final["tokens_cached"] = progress.usage.cached_tokens
-            final["timings"] = timings([progress.usage], given=self._given)
+        if self.progress is not None:
+            usage = self.progress.usage
+            final["tokens_cached"] = usage.cached_tokens
+            final["timings"] = timings([usage], given=len(ask.options.prefix))
         return final
 
-    def _chosen(self, answer: Event) -> Event:
+    def chosen(self, answer: Event) -> Event:
         """What is found at the paths that are wanted, such as ``timings/prompt_n``; others are left
         out."""
-        if not self._request.response_fields:
+        if not self._fields:
             return answer
         chosen = {}
-        for path in self._request.response_fields:
+        for path in self._fields:
             found: Any = answer
             for key in path.split("/"):
                 if not isinstance(found, Mapping) or key not in found:
@@ -229,6 +193,26 @@ class LlamaReply:
 
 
 _STOP_TYPES = {"length": "limit", "cancelled": "none"}
+LLAMA_TEXTS = Kind("", "", LlamaChoice)
+
+
+class LlamaReply(OpenAIReply):
+    """A ``Reply`` as llama.cpp's server has it: events are choices, and each has its own end."""
+
+    def finish(self, usages: Sequence[Usage]) -> list[Event]:
+        return []
+
+    def fold(self, event: Event) -> None:
+        super().fold({"choices": [event]})
+
+    def whole(self) -> Any:
+        """As ``Reply.whole``: an object, or a list of them for several prompts."""
+        folded = grown(self._whole)["choices"]
+        choices = [one.whole(each) for one, each in zip(self._choices, folded, strict=True)]
+        return choices[0] if len(choices) == 1 else choices
+
+    def _event(self, choice: Event) -> Event:
+        return choice
 
 
 # ---- what the server says of itself --------------------------------------------------------------

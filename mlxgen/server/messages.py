@@ -28,6 +28,7 @@ from ..chat.events import (
 from ..chat.turn import Effort, Plan, Turn
 from ..engine import Usage
 from .ask import Ask, Question, ask_of, planned
+from .bodies import read
 from .conversation import Message, of_messages
 from .engine.mailbox import Delivery
 from .errors import RequestError, as_messages_error, error_body
@@ -38,6 +39,7 @@ from .fields import (
     Count,
     Format,
     Json,
+    Lenient,
     ModelName,
     Piece,
     ShortText,
@@ -47,7 +49,7 @@ from .fields import (
     named,
     option,
 )
-from .peers import MESSAGES, read
+from .peers import MESSAGES
 from .reply import Aside, Event, Sent, name_of, prompt_progress, timings
 from .served_model import ServedModel
 from .tools import (
@@ -55,13 +57,8 @@ from .tools import (
     Function,
     OtherTool,
     ToolChoice,
-    choice_of,
     functions_are,
-    functions_in,
-    is_alone,
-    left_out,
-    schemas_of,
-    tool_use,
+    tools_of,
 )
 from .wire import to_text
 
@@ -249,7 +246,7 @@ class FunctionTool(Function):
 
 
 Tool: TypeAlias = Annotated[
-    Annotated[FunctionTool, Tag("function")] | Annotated[OtherTool, Tag("other")],
+    Annotated[FunctionTool, Tag("<function>")] | Annotated[OtherTool, Tag("<other>")],
     functions_are(None, "custom"),
 ]
 
@@ -273,7 +270,7 @@ class OutputConfig(Body):
     format: Format | None = about("the form of the text")
 
 
-class CountRequest(Body):
+class CountRequest(Lenient):
     """A body of ``POST /v1/messages/count_tokens``."""
 
     model: ModelName | None = named()
@@ -307,10 +304,10 @@ _NAMES = {
 
 def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Ask:
     """What a body asks for; raises ``RequestError``, which names the field at fault."""
-    known = read(body, MessagesRequest, MESSAGES, served=model)
+    known = read(body, MessagesRequest, MESSAGES, unknown=model.unknown)
     request = known.request
     model = model.called(request.model)
-    plan, names, unread = _planned(request, model)
+    plan, names, left_out = _planned(request, model)
     thinks = request.thinking is None or request.thinking.type != "disabled"
     return ask_of(
         known,
@@ -320,13 +317,13 @@ def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Ask:
         partial(MessagesReply, stops=request.stop_sequences or (), thinks=thinks),
         names=names,
         plan=plan,
-        left_out=[*unread, *left_out(request.tools, FunctionTool)],
+        left_out=left_out,
     )
 
 
 def count_tokens(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
     """How many tokens the prompt of a request has."""
-    request = read(body, CountRequest, MESSAGES, served=model).request
+    request = read(body, CountRequest, MESSAGES, unknown=model.unknown).request
     plan, *_ = _planned(request, model.called(request.model))
     return {"input_tokens": len(plan.ids)}
 
@@ -335,7 +332,8 @@ def _planned(
     request: CountRequest, model: ServedModel
 ) -> tuple[Plan, Mapping[str, str], Sequence[str]]:
     """The plan of an answer, the names of what it is made from, and what of it was left out."""
-    messages, unread = of_messages(request.system, request.messages)
+    talk = of_messages(request.system, request.messages)
+    messages = talk.messages
     goes_on = messages[-1]["role"] == "assistant"
     if goes_on and not messages[-1]["content"]:
         raise RequestError.at(
@@ -354,20 +352,17 @@ def _planned(
     if budget is None:
         names["thinking_budget"] = "thinking.budget_tokens"
         budget = None if thinking is None or silent else thinking.budget_tokens
-    choice, functions = request.tool_choice, functions_in(request.tools, FunctionTool)
-    names |= schemas_of(functions, "input_schema")
+    offered = {f"tools[{i}]": tool for i, tool in enumerate(request.tools or ())}
+    tools = tools_of(offered, request.tool_choice, schema="input_schema")
+    names |= tools.names
     turn = Turn(
         chat=Chat(
             messages, template=request.chat_template_kwargs or {}, continue_final_message=goes_on
         ),
-        tools=tool_use(
-            functions,
-            choice_of(choice),
-            many=not is_alone(choice),
-        ),
+        tools=tools.used,
         form=form,
         effort=effort,
         thinking_budget=budget,
         usual_budget=model.thinking_budget,
     )
-    return planned(turn, model, names), names, unread
+    return planned(turn, model, names), names, [*talk.left_out, *tools.left_out]

@@ -24,16 +24,17 @@ from ..images import plain
 from ..sampling import Hook
 from ..tokens import Infill, Token, Vocabulary
 from .ask import Ask, Question, ask_of, planned
+from .bodies import Read, read
 from .conversation import ChatMessage, of_chat
 from .errors import RequestError, as_request_error
-from .fields import Alternatives, Body, Budget, Json, Limit, Named, about, got, limit_of, option
+from .fields import Body, Budget, Json, Limit, Named, about, got, limit_of, option
 from .generation import GenerationRequest, form_of
 from .openai_reply import CHATS, TEXTS, THOUGHTLESS, OpenAIReply
-from .peers import OPENAI, Read, read
+from .peers import OPENAI
 from .registry import Registry, Steered
 from .reply import Reply
 from .served_model import ServedModel
-from .tools import MAX_TOOLS, Function, ToolChoice, choice_of, tool_use
+from .tools import MAX_TOOLS, Function, ToolChoice, tools_of
 
 MAX_PROMPTS = 256
 MAX_ANSWERS = 256
@@ -65,7 +66,7 @@ class ChatRequest(GenerationRequest):
     ]
     max_completion_tokens: Budget | None = about("the new name of max_tokens")
     logprobs: bool | None = about("report log-probabilities")
-    top_logprobs: Alternatives | None = option("top_logprobs")
+    top_logprobs: int | None = option("top_logprobs")
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = about(
         "functions that the model may call"
     )
@@ -109,7 +110,7 @@ class CompletionRequest(GenerationRequest):
     max_tokens: Limit | None = about(
         "maximum number of tokens to generate (default: 16; 0 only with echo)"
     )
-    logprobs: Alternatives | None = option("top_logprobs")
+    logprobs: int | None = option("top_logprobs")
     echo: bool | None = about(
         "return the prompt before the text, with its log-probabilities if logprobs is set"
     )
@@ -123,7 +124,7 @@ NAMES = {"prompt": "messages", "template": "chat_template_kwargs"}
 
 def parse_chat(body: Mapping[str, Any], model: ServedModel) -> Ask:
     """What a body asks for; raises ``RequestError``, which names the field at fault."""
-    known = read(body, ChatRequest, OPENAI, served=model)
+    known = read(body, ChatRequest, OPENAI, unknown=model.unknown)
     request = known.request
     model = model.called(request.model)
     talk = of_chat(request.messages)
@@ -162,11 +163,7 @@ def turn_of(request: ChatRequest, messages: Sequence[Json], model: ServedModel) 
             template=request.chat_template_kwargs or {},
             continue_final_message=_goes_on(request),
         ),
-        tools=tool_use(
-            functions,
-            choice_of(request.tool_choice),
-            many=request.parallel_tool_calls is not False,
-        ),
+        tools=tools_of(functions, request.tool_choice, parallel=request.parallel_tool_calls).used,
         form=form_of(request, model.registry),
         effort=request.reasoning_effort,
         thinking_budget=request.thinking_budget,
@@ -202,7 +199,7 @@ def tokens_of(body: Mapping[str, Any], model: ServedModel) -> list[Token]:
     answer."""
     begins = body.get("add_generation_prompt") is not False
     given = body if begins else {**body, "add_generation_prompt": None}
-    request = read(given, ChatRequest, OPENAI, served=model).request
+    request = read(given, ChatRequest, OPENAI, unknown=model.unknown).request
     turn = turn_of(request, of_chat(request.messages).messages, model)
     turn = replace(turn, chat=replace(turn.chat, add_generation_prompt=begins))
     try:
@@ -231,7 +228,7 @@ class Gap(NamedTuple):
 
 def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Ask:
     """As ``parse_chat``."""
-    known = read(body, CompletionRequest, OPENAI, served=model)
+    known = read(body, CompletionRequest, OPENAI, unknown=model.unknown)
     gap = gap_of(known.request)
     return understood(known, model, partial(OpenAIReply, TEXTS, known.request), gap)
 
@@ -324,8 +321,6 @@ def _prompt(given: Any, at: str, vocabulary: Vocabulary) -> str | list[Token]:
         return given
     tokens: list[Token] = []
     for i, piece in enumerate(given):
-        if isinstance(piece, float) and piece.is_integer():
-            piece = int(piece)  # JSON has no integers
         if isinstance(piece, int) and not isinstance(piece, bool):
             tokens.append(piece)
         elif not isinstance(piece, str):

@@ -1,4 +1,4 @@
-"""The reply to a request of OpenAI's: what chats and completions share.
+"""The reply to a request of OpenAI's: what chats, completions and llama.cpp's completions share.
 
 Invariant: the combined choices of a stream's events are those of the whole answer, and they do not
 depend on how chunks delay their text.
@@ -7,7 +7,7 @@ depend on how chunks delay their text.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -34,10 +34,8 @@ from .errors import RequestError, error_body
 from .generation import GenerationRequest
 from .reply import Aside, Event, Sent, name_of, progress_of, timings
 from .told_tokens import Reported, TokenReport, TokenWriter
-from .wire import to_text
 
 FINGERPRINT = f"mlxgen-{__version__}"
-_GAP = "\0"  # in no name of a model
 _NONE = Usage()
 
 Finish: TypeAlias = Literal["stop", "length", "tool_calls"]
@@ -48,12 +46,12 @@ _FINISHES: Mapping[str, Finish] = {"length": "length", "calls": "tool_calls"}
 
 @dataclass(slots=True)
 class Delta:
-    """What is new: events, and tokens that are complete."""
+    """What is new of a choice: events, and tokens that are complete; ``last`` ends it."""
 
     events: list[ChatEvent] = field(default_factory=list)
     tokens: list[Reported] = field(default_factory=list)
     ids: list[Token] = field(default_factory=list)
-    finish: Finish | None = None
+    last: Ended | None = None
 
     @property
     def text(self) -> str:
@@ -61,33 +59,26 @@ class Delta:
         return "".join([event.text for event in self.events if isinstance(event, Text)])
 
     @property
-    def retractions(self) -> dict[str, int]:
-        """How many characters to delete from what was sent before, if any, by what they are."""
-        back = [event.event for event in self.events if isinstance(event, Retracted)]
-        found: dict[str, int] = {}
-        for kind, name in ((Text, "retract"), (Reasoning, "retract_reasoning")):
-            count = sum(len(event.text) for event in back if isinstance(event, kind))
-            if count:
-                found[name] = count
-        return found
+    def finish(self) -> Finish | None:
+        """Why the choice ends, if it does."""
+        return None if self.last is None else _FINISHES.get(self.last.reason, "stop")
 
 
-class ChoiceText:
-    """Chunks in, deltas out.
+class Choice:
+    """A sequence of an answer: chunks in, deltas out, and their events. Each API has its own.
 
-    ``name_call`` is that of ``AnswerReader``. ``given`` are the characters of the client's prefix,
-    which are not part of the answer. If text may be taken back and the client does not want to know
-    (``allow_retract``), all of it is said at the end.
+    - ``progress`` is the newest that is known of it, and ``facts`` what its last event says.
+    - ``given`` are the characters of the client's prefix, which are not part of the answer.
+
+    If text may be taken back and the client does not want to know (``allow_retract``), all of it is
+    said at the end.
     """
 
-    def __init__(
-        self,
-        request: GenerationRequest,
-        ask: Ask,
-        index: int,
-        name_call: Callable[[int], str] = "call_{}".format,
-    ) -> None:
+    def __init__(self, request: GenerationRequest, ask: Ask, index: int, id: str) -> None:
         options, vocabulary = ask.options, ask.model.vocabulary
+        self.index = index
+        self.progress: Progress | None = None
+        self.facts: Event = {}
         self.question = question = ask.questions[0] if ask.steered else ask.asked[index]
         self.logprobs = options.top_logprobs is not None
         self.ids = bool(request.return_token_ids)
@@ -106,9 +97,30 @@ class ChoiceText:
         self._decoder = decoder.fork()
         self._held: list[Chunk] = []
         self._report = TokenReport(decoder) if self.logprobs else None
-        self._reader = AnswerReader(replace(question.reading, given=decoder.text), name_call)
+        reading = replace(question.reading, given=decoder.text)
+        self._reader = AnswerReader(reading, partial(name_of, "call", id, index))
         self.writer = TokenWriter(vocabulary, opens_text=opens_text and not question.skip)
         self.scores: Sequence[PromptScore] = ()
+
+    # ---- of each API
+
+    def opening(self) -> Event | None:
+        """The choice before anything is generated, if that says something."""
+        return None
+
+    def nothing(self) -> Event:
+        """The choice with nothing new."""
+        raise NotImplementedError
+
+    def events(self, delta: Delta) -> list[Event]:
+        """The choice with what is new."""
+        raise NotImplementedError
+
+    def whole(self, folded: Event) -> Event:
+        """The choice of a whole answer, for all that its events said."""
+        return folded
+
+    # ---- of all
 
     @property
     def reasoning_tokens(self) -> int:
@@ -122,38 +134,38 @@ class ChoiceText:
             over = chunk.finish_reason is not None
             finish: Literal["length"] | None = "length" if over else None
             chunk = replace(chunk, text="", token=None, finish_reason=finish, stop=None)
-        delta = Delta()
-        if not self._waits:
-            if chunk.retract and not self._retracts:
-                raise _sent_already(self._options.hold_tokens)
-            self._read(delta, chunk, usage)
-            return delta
-        self._held.append(chunk)
-        if chunk.finish_reason is not None:
-            for each in settled(self._held, self._decoder, self._options.prefix):
-                self._read(delta, each, usage)
+        chunks: Sequence[Chunk] = [chunk]
+        if self._waits:
+            self._held.append(chunk)
+            over = chunk.finish_reason is not None
+            whole = settled(self._held, self._decoder, self._options.prefix) if over else ()
+            chunks = list(whole)
+        elif chunk.retract and not self._retracts:
+            raise _sent_already(self._options.hold_tokens)
+        delta, report = Delta(), self._report
+        for chunk in chunks:
+            if report is not None:
+                report.add(chunk)
+            events, spans = self._reader.push(chunk, usage or _NONE)
+            delta.events += events
+            if chunk.token is not None:
+                delta.ids.append(chunk.token)
+            if report is not None:
+                for span in spans:
+                    delta.tokens.extend(report.cover(span))
+        if delta.events and isinstance(last := delta.events[-1], Ended):
+            delta.last = last
+            delta.tokens.extend(report.finish() if report is not None else ())
         return delta
 
-    def _read(self, delta: Delta, chunk: Chunk, usage: Usage | None) -> None:
-        report = self._report
-        if report is not None:
-            report.add(chunk)
-        events, spans = self._reader.push(chunk, usage or _NONE)
-        delta.events += events
-        if chunk.token is not None:
-            delta.ids.append(chunk.token)
-        if report is not None:
-            for span in spans:
-                delta.tokens.extend(report.cover(span))
-        last = events[-1] if events else None
-        if isinstance(last, Ended):
-            if report is not None:
-                delta.tokens.extend(report.finish())
-            delta.finish = _FINISHES.get(last.reason, "stop")
-
     def marks(self, delta: Delta) -> dict[str, Any]:
-        """What a delta takes back, and its tokens' ids and all about them, as far as wanted."""
-        marks: dict[str, Any] = dict(delta.retractions) if self._retracts else {}
+        """How many characters a delta takes back of what was sent, and its tokens' ids and all
+        about them, as far as wanted."""
+        marks: dict[str, Any] = {}
+        for event in delta.events if self._retracts else ():
+            if isinstance(event, Retracted) and isinstance(event.event, (Text, Reasoning)):
+                name = "retract" if isinstance(event.event, Text) else "retract_reasoning"
+                marks[name] = marks.get(name, 0) + len(event.event.text)
         if self.ids and delta.ids:
             marks["token_ids"] = delta.ids
         if self.ids and delta.tokens:
@@ -202,9 +214,6 @@ def _sent_already(held: int) -> RequestError:
 # ---- all of them ---------------------------------------------------------------------------------
 
 
-AnyChoice: TypeAlias = "ChatChoice | CompletionChoice"
-
-
 class Kind(NamedTuple):
     """A kind of reply: what its events and its whole answer are called, and its choices.
 
@@ -213,8 +222,8 @@ class Kind(NamedTuple):
 
     event: str
     whole: str
-    choice: Callable[[GenerationRequest, Ask, int, str], AnyChoice]
-    shares_prompt: bool
+    choice: type[Choice]
+    shares_prompt: bool = False
 
 
 class OpenAIReply:
@@ -237,83 +246,51 @@ class OpenAIReply:
             "model": ask.model.name,
             "system_fingerprint": FINGERPRINT,
         }
-        self._choices: list[AnyChoice] = []
-        self._progress: list[Progress | None] = []
-        self._facts: list[Event] = []
+        self._choices: list[Choice] = []
         for _ in ask.asked if ask.steered is None else ():
-            self._add({})
-        told = ask.options.top_logprobs is not None or request.return_token_ids
-        self._only_text = ask.stream and not (told or request.timings_per_token)
-        self._frames: dict[tuple[int, type[Text | Reasoning]], list[str]] = {}
+            self._add()
         self._whole: Event = {}
 
-    def _add(self, facts: Event) -> None:
+    def _add(self) -> Choice:
         """Begin one more choice."""
         choice = self._kind.choice(self._request, self._ask, len(self._choices), self._id)
         self._choices.append(choice)
-        self._progress.append(None)
-        self._facts.append(facts)
+        return choice
 
     def start(self) -> list[Event]:
         """As ``Reply.start``: the choices, unless they come up one by one."""
-        if self._ask.steered is not None:
-            return []
-        openings = (choice.opening() for choice in self._choices)
+        openings = [choice.opening() for choice in self._choices]
         return [self._event(opening) for opening in openings if opening is not None]
 
     def take(self, news: Delivery) -> Sequence[Sent]:
         """As ``Reply.take``; of a branch, a stream says its facts when the choice ends."""
-        index, sent = news.place, list[Sent]()
+        sent = list[Sent]()
         if news.branch is not None:
-            sent.append(self._opened(index, news.branch))
-        if news.facts is not None:
-            self._facts[index] |= news.facts
-        if news.progress is not None:
-            self._progress[index] = news.progress
-        choice = self._choices[index]
+            sent.append(self._opened(news.branch))
+        choice = self._choices[news.place]
+        choice.facts |= news.facts or {}
+        choice.progress = news.progress or choice.progress
         for chunk in news.chunks:
-            sent += self._said(index, choice, choice.text.take(chunk, news.usage), news.progress)
+            delta = choice.take(chunk, news.usage)
+            events = choice.events(delta)
+            if delta.last is not None:
+                events[-1] |= choice.facts
+            sent += [self._timed(self._event(new), [news.progress]) for new in events]
         if self._reports and not news.chunks:
-            progress = progress_of(news, len(choice.text.question.prompt.tokens))
+            progress = progress_of(news, len(choice.question.prompt.tokens))
             sent += [{**self._event(choice.nothing()), **told} for told in progress]
         return sent
 
-    def _opened(self, index: int, branch: Path) -> Event:
-        assert index == len(self._choices)
-        facts = {"branch": list(branch)}
-        self._add(facts)
-        choice = self._choices[index]
-        return self._event({**(choice.opening() or choice.nothing()), **facts})
-
-    def _said(
-        self,
-        index: int,
-        choice: AnyChoice,
-        delta: Delta,
-        progress: Progress | None,
-    ) -> Sequence[Sent]:
-        if self._only_text and delta.finish is None and len(delta.events) == 1:
-            [event] = delta.events
-            if isinstance(event, (Text, Reasoning)):
-                return self._more(index, event)
-        events = choice.events(delta)
-        if delta.finish is not None:
-            events[-1] |= self._facts[index]
-        return [timed(self._event(new), self._request, self._ask, [progress]) for new in events]
-
-    def _more(self, index: int, event: Text | Reasoning) -> list[str]:
-        """The events that say no more than a text, which is most of them: what is around the text
-        is made once."""
-        kind = type(event)
-        frame = self._frames.get((index, kind))
-        if frame is None:
-            shown = self._choices[index].events(Delta([kind(_GAP)]))
-            whole = "".join([to_text(self._event(new)) for new in shown])
-            frame = self._frames[index, kind] = whole.split(to_text(_GAP))
-        return [to_text(event.text).join(frame)] if len(frame) > 1 else []
+    def _opened(self, branch: Path) -> Event:
+        choice = self._add()
+        choice.facts = {"branch": list(branch)}
+        return self._event({**(choice.opening() or choice.nothing()), **choice.facts})
 
     def alive(self) -> list[Aside]:
-        return [still_alive(self._ask, self._progress)]
+        """As ``Reply.alive``: how much of the prompts was run, as mlx-lm has it."""
+        run = sum(each.progress.prefilled for each in self._choices if each.progress is not None)
+        whole = sum(len(each.prompt.tokens) for each in self._ask.asked)
+        return [Aside(f": keepalive {run}/{whole}")]
 
     def fail(self, error: BaseException) -> Event:
         return error_body(error, self._ask.names)[1]
@@ -323,22 +300,20 @@ class OpenAIReply:
         if not self._tells_usage:
             return []
         last = {**self._head, "choices": [], "usage": self._usage(usages)}
-        return [timed(last, self._request, self._ask, self._progress)]
+        return [self._timed(last, [choice.progress for choice in self._choices])]
 
     def fold(self, event: Event) -> None:
         grow(self._whole, event)
 
-    def whole(self) -> Event:
+    def whole(self) -> Any:
         whole = grown(self._whole)
         choices = []
-        for choice, facts, folded in zip(self._choices, self._facts, whole["choices"], strict=True):
-            text = choice.text
-            empty: Event = {"token_ids": []} if text.ids else {}
-            empty |= {"tokens": []} if text.ids and text.logprobs else {}
-            own = {} if self._kind.shares_prompt else text.prompt()
-            choices.append({**empty, **choice.whole(folded), **facts, **own})
-        first = choices and self._kind.shares_prompt
-        shared = self._choices[0].text.prompt() if first else {}
+        for choice, folded in zip(self._choices, whole["choices"], strict=True):
+            empty: Event = {"token_ids": []} if choice.ids else {}
+            empty |= {"tokens": []} if choice.ids and choice.logprobs else {}
+            own = {} if self._kind.shares_prompt else choice.prompt()
+            choices.append({**empty, **choice.whole(folded), **choice.facts, **own})
+        shared = self._choices[0].prompt() if choices and self._kind.shares_prompt else {}
         return {**whole, "object": self._kind.whole, "choices": choices, **shared}
 
     def _event(self, choice: Event) -> Event:
@@ -347,11 +322,20 @@ class OpenAIReply:
             event["usage"] = None
         return event
 
+    def _timed(self, event: Event, sequences: Sequence[Progress | None]) -> Event:
+        """An event with the timings of these sequences, if they are wanted and known."""
+        known = [one.usage for one in sequences if one is not None]
+        if self._request.timings_per_token and known:
+            queued = max(usage.queued_seconds for usage in known)
+            told = timings(known, given=len(self._ask.options.prefix))
+            event["timings"] = told | {"queued_ms": round(1e3 * queued, 3)}
+        return event
+
     def _usage(self, usages: Sequence[Usage]) -> dict[str, Any]:
         ask, given = self._ask, len(self._ask.options.prefix)
         if self._request.max_tokens == 0:  # what was generated is not returned
             usages = [replace(usage, completion_tokens=given) for usage in usages]
-        reasoning = sum(choice.text.reasoning_tokens for choice in self._choices)
+        reasoning = sum(choice.reasoning_tokens for choice in self._choices)
         choices = ask.answers if ask.steered is None else len(usages)
         return usage_json(usages, choices=choices, given=given, reasoning=reasoning)
 
@@ -382,68 +366,40 @@ def usage_json(
     }
 
 
-def still_alive(ask: Ask, sequences: Sequence[Progress | None]) -> Aside:
-    """A sign of life, with how much of the prompts was run, as mlx-lm has it."""
-    run = sum(one.prefilled for one in sequences if one is not None)
-    return Aside(f": keepalive {run}/{sum(len(each.prompt.tokens) for each in ask.asked)}")
-
-
-def timed(
-    event: Event, request: GenerationRequest, ask: Ask, sequences: Sequence[Progress | None]
-) -> Event:
-    """An event with the timings of these sequences, if they are wanted and known."""
-    if request.timings_per_token:
-        known = [one.usage for one in sequences if one is not None]
-        if known:
-            queued = max(usage.queued_seconds for usage in known)
-            given = len(ask.options.prefix)
-            told = timings(known, given=given) | {"queued_ms": round(1e3 * queued, 3)}
-            event["timings"] = told
-    return event
-
-
 # ---- a choice of a chat, and of a completion ----------------------------------------------------
 
 
-class ChatChoice:
-    """A choice of a chat; ``thinks``: thoughts are shown."""
+class ChatChoice(Choice):
+    """A choice of a chat."""
 
-    def __init__(
-        self, request: GenerationRequest, ask: Ask, index: int, id: str, *, thinks: bool = True
-    ) -> None:
-        self._index = index
-        self.text = ChoiceText(request, ask, index, partial(name_of, "call", id, index))
-        self._called = 0
-        self._thinks = thinks
-        self._shown = (Text, CallStarted, CallArguments, *((Reasoning,) if thinks else ()))
+    thinks = True
+    """Whether thoughts are shown."""
+    _called = 0
 
     def opening(self) -> Event:
-        """The choice before anything is generated: who speaks."""
+        """As of each API: who speaks."""
         return self._choice({"role": "assistant", "content": "", "refusal": None})
 
     def nothing(self) -> Event:
-        """One that says nothing new."""
         return self._choice({})
 
     def events(self, delta: Delta) -> list[Event]:
-        """Those that say what is new."""
-        extra = self.text.marks(delta)
-        if self.text.logprobs:
+        extra = self.marks(delta)
+        if self.logprobs:
             logprobs = self._logprobs(delta)
             if logprobs["content"] or "reasoning_content" in logprobs:
                 extra["logprobs"] = {**logprobs, "content": logprobs["content"] or None}
         parts = self._deltas(delta)
-        if extra and not parts and delta.finish is None:
+        if extra and not parts and delta.last is None:
             parts = [{}]
         choices = [self._choice(part) for part in parts]
-        if delta.finish is not None:
+        if delta.last is not None:
             choices.append(self._choice({}, delta.finish))
         if extra:
             choices[0].update(extra)
         return choices
 
     def whole(self, folded: Event) -> Event:
-        """The choice of a whole answer, for all that its events said."""
         delta = folded.pop("delta")
         content, calls = delta.get("content") or "", delta.get("tool_calls")
         message: Event = {"role": "assistant", "content": content, "refusal": None}
@@ -453,18 +409,19 @@ class ChatChoice:
             message |= {"content": content or None, "tool_calls": calls}
         if delta.get("reasoning"):
             message |= _told(delta["reasoning"])
-        if self.text.logprobs:
+        if self.logprobs:
             told = folded["logprobs"] or {"refusal": None}
             folded["logprobs"] = {**told, "content": told.get("content") or []}
         return {**folded, "message": message}
 
     def _choice(self, delta: dict[str, Any], finish: Finish | None = None) -> Event:
-        return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return {"index": self.index, "delta": delta, "logprobs": None, "finish_reason": finish}
 
     def _deltas(self, delta: Delta) -> list[dict[str, Any]]:
         """The messages' deltas, in the order of their events; neighbours of a kind are one."""
         deltas: list[dict[str, Any]] = []
-        for event in joined([e for e in delta.events if isinstance(e, self._shown)]):
+        shown = (Text, CallStarted, CallArguments, *((Reasoning,) if self.thinks else ()))
+        for event in joined([each for each in delta.events if isinstance(each, shown)]):
             if isinstance(event, Text):
                 deltas.append({"content": event.text})
             elif isinstance(event, Reasoning):
@@ -483,13 +440,19 @@ class ChatChoice:
 
     def _logprobs(self, delta: Delta) -> dict[str, Any]:
         """The entries of the tokens in each part that is returned."""
-        entry = self.text.writer.chat_entry
+        entry = self.writer.chat_entry
         content = [entry(t, "content") for t in delta.tokens if "content" in t.parts]
         logprobs: dict[str, Any] = {"content": content, "refusal": None}
-        if self._thinks:
+        if self.thinks:
             thoughts = [entry(t, "reasoning") for t in delta.tokens if "reasoning" in t.parts]
             logprobs |= {"reasoning_content": thoughts} if thoughts else {}
         return logprobs
+
+
+class ThoughtlessChoice(ChatChoice):
+    """The same without the thoughts."""
+
+    thinks = False
 
 
 def _told(text: str) -> Event:
@@ -497,67 +460,61 @@ def _told(text: str) -> Event:
     return {"reasoning_content": text, "reasoning": text}
 
 
-class CompletionChoice:
-    """The same of a completion."""
+class CompletionChoice(Choice):
+    """A choice of a completion."""
 
-    def __init__(self, request: GenerationRequest, ask: Ask, index: int, id: str) -> None:
-        self._index = index
-        self.text = ChoiceText(request, ask, index)
-        self._echo = self.text.question.echo
-        self._began = False
+    _began = False
 
     def opening(self) -> Event | None:
-        """As of a chat: the prompt, if it is to be echoed.
+        """As of each API: the prompt, if it is to be echoed.
 
         With log-probabilities it comes with the first chunk, which has the prompt's own.
         """
-        return self._choice(self._echo) if self._echo and not self.text.logprobs else None
+        echo = self.question.echo
+        return self._choice(echo) if echo and not self.logprobs else None
 
     def nothing(self) -> Event:
         return self._choice("")
 
     def events(self, delta: Delta) -> list[Event]:
-        text, extra = delta.text, self.text.marks(delta)
-        if self.text.logprobs:
+        text, extra = delta.text, self.marks(delta)
+        if self.logprobs:
             is_first, self._began = not self._began, True
             if is_first:
-                text = self._echo + text
-            if delta.tokens or (is_first and self.text.scores):
+                text = self.question.echo + text
+            if delta.tokens or (is_first and self.scores):
                 extra["logprobs"] = self._logprobs(delta.tokens, echoes=is_first)
-        if not text and not extra and delta.finish is None:
+        if not text and not extra and delta.last is None:
             return []
         return [{**self._choice(text, delta.finish), **extra}]
 
     def whole(self, folded: Event) -> Event:
-        if self.text.logprobs and folded["logprobs"] is None:
+        if self.logprobs and folded["logprobs"] is None:
             folded["logprobs"] = self._logprobs([], echoes=True)
         return folded
 
     def _choice(self, text: str, finish: Finish | None = None) -> Event:
-        return {"index": self._index, "text": text, "logprobs": None, "finish_reason": finish}
+        return {"index": self.index, "text": text, "logprobs": None, "finish_reason": finish}
 
     def _logprobs(self, reported: Sequence[Reported], *, echoes: bool) -> dict[str, Any]:
         """The four lists of the text, after those of an echo."""
-        lists = self.text.writer.legacy(reported, len(self._echo) - self.text.given)
-        if not echoes or not self.text.scores or not self._echo:
+        echo = self.question.echo
+        lists = self.writer.legacy(reported, len(echo) - self.given)
+        if not echoes or not self.scores or not echo:
             return lists
-        echoed = self.text.writer.echoed(self.text.scores, self._echo)
+        echoed = self.writer.echoed(self.scores, echo)
         return {name: echoed[name] + lists[name] for name in lists}
 
 
 CHATS = Kind("chat.completion.chunk", "chat.completion", ChatChoice, shares_prompt=True)
-THOUGHTLESS = CHATS._replace(choice=partial(ChatChoice, thinks=False))
-TEXTS = Kind("text_completion", "text_completion", CompletionChoice, shares_prompt=False)
+THOUGHTLESS = CHATS._replace(choice=ThoughtlessChoice)
+TEXTS = Kind("text_completion", "text_completion", CompletionChoice)
 
 # ---- the fold of events --------------------------------------------------------------------------
 
 _TEXTS = frozenset({"content", "reasoning_content", "reasoning", "text", "arguments"})
 _BY_INDEX = frozenset({"choices", "tool_calls"})
-_OBJECTS = frozenset({"delta", "function", "logprobs"})
-_LISTS = frozenset(
-    {"content", "reasoning_content", "tokens", "token_ids", "completion_probabilities"}
-    | {"token_logprobs", "top_logprobs", "text_offset"}
-)
+_FACTS = frozenset({"branch", "usage", "timings", "generation_settings"})
 
 
 def grow(whole: Event, event: Mapping[str, Any]) -> None:
@@ -565,21 +522,21 @@ def grow(whole: Event, event: Mapping[str, Any]) -> None:
     by their index, and of anything else the last one counts."""
     for name, value in event.items():
         old = whole.get(name)
-        if value is None:
-            whole.setdefault(name, None)
-        elif name in _BY_INDEX:
+        if name in _BY_INDEX:
             items = whole.setdefault(name, {})
             for item in value:
                 grow(items.setdefault(item["index"], {}), item)
-        elif name in _OBJECTS:
+        elif name in _FACTS or not isinstance(value, (dict, list, str)):
+            if value is not None or old is None:
+                whole[name] = value
+        elif isinstance(value, dict):
             if old is None:
                 old = whole[name] = {}
             grow(old, value)
-        elif name in _LISTS and isinstance(value, list):
-            if old is None:
-                old = whole[name] = []
-            old += value
-        elif name in _TEXTS and isinstance(value, str):
+        elif isinstance(value, list):
+            whole[name] = old if old is not None else []
+            whole[name] += value
+        elif name in _TEXTS:
             if old is None:
                 old = whole[name] = io.StringIO()
             old.write(value)
@@ -595,7 +552,7 @@ def grown(whole: Mapping[str, Any]) -> Event:
             found[name] = value.getvalue()
         elif name in _BY_INDEX:
             found[name] = [grown(value[index]) for index in sorted(value)]
-        elif name in _OBJECTS and value is not None:
+        elif isinstance(value, dict) and name not in _FACTS:
             found[name] = grown(value)
         else:
             found[name] = value

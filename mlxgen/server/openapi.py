@@ -6,7 +6,7 @@ Invariant: the schema of a body is that of the model which validates it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,19 +14,9 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from .control import ControlRequest, ReasoningControl
-from .fields import ModelRequest
-from .llama import InfillRequest, LlamaRequest
-from .messages import CountRequest, MessagesRequest
-from .openai import ChatRequest, CompletionRequest
-from .responses import ResponsesRequest
-from .token_work import DetokenizeRequest, TokenizeRequest
+from .fields import Lenient, TextRequest
 
 _REF = "#/components/schemas/{model}"
-_LLAMA = (LlamaRequest, InfillRequest)
-_GENERATING = (ChatRequest, CompletionRequest, *_LLAMA, MessagesRequest, ResponsesRequest)
-_TOKENS = (CountRequest, TokenizeRequest, DetokenizeRequest)
-_BODIES = (*_GENERATING, *_TOKENS, ModelRequest, ControlRequest, ReasoningControl)
 _ERROR = {
     "type": "object",
     "required": ["error"],
@@ -75,47 +65,37 @@ def body_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def describe(
-    app: FastAPI, *, with_key: bool, defaults: Mapping[str, Any], strict: bool
+    app: FastAPI,
+    models: Sequence[type[BaseModel]],
+    *,
+    with_key: bool,
+    defaults: Mapping[str, Any],
+    strict: bool,
 ) -> dict[str, Any]:
-    """The whole description; ``with_key``: an API key is needed; ``defaults``: the values of
-    fields that a request leaves out; ``strict``: unknown fields are refused."""
+    """The whole description. ``models`` are those of bodies; ``with_key``: an API key is needed;
+    ``defaults``: the values of fields that a request for text leaves out; ``strict``: unknown
+    fields are refused."""
     whole = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )
-    _, bodies = models_json_schema([(m, "validation") for m in _BODIES], ref_template=_REF)
+    _, bodies = models_json_schema([(m, "validation") for m in models], ref_template=_REF)
     components: dict[str, Any] = whole.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
-    schemas |= _without_discriminators(bodies.get("$defs", {}))
-    _drop_validation_errors(whole["paths"], schemas)
-    for model in () if strict else (*_GENERATING, CountRequest):
-        schemas[model.__name__].pop("additionalProperties", None)  # they are ignored
-    for model in _GENERATING:
-        properties = schemas[model.__name__]["properties"]
-        for name in properties.keys() & defaults.keys():
-            properties[name]["default"] = defaults[name]
+    schemas |= bodies["$defs"]
+    for model in models:
+        schema = schemas[model.__name__]
+        if issubclass(model, Lenient) and not strict:
+            schema.pop("additionalProperties", None)  # they are ignored
+        has_defaults = defaults if issubclass(model, TextRequest) else {}
+        for name in schema["properties"].keys() & has_defaults.keys():
+            schema["properties"][name]["default"] = defaults[name]
+    for operations in whole["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)  # FastAPI adds it, and nothing here gives it
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
     schemas["Error"] = _ERROR
     if with_key:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         whole["security"] = [{"key": []}]
     return whole
-
-
-def _drop_validation_errors(paths: Mapping[str, Any], schemas: dict[str, Any]) -> None:
-    """Leave out the answer that FastAPI adds where a path has parameters: none here gives it."""
-    for methods in paths.values():
-        for operation in methods.values():
-            operation["responses"].pop("422", None)
-    for name in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(name, None)
-
-
-def _without_discriminators(schema: Any) -> Any:
-    """The schema without what OpenAPI adds to ``oneOf``.
-
-    The alternatives exclude each other anyway, and readers of the description disagree about
-    two names for one alternative, such as the roles ``system`` and ``developer``.
-    """
-    if isinstance(schema, dict):
-        named = schema.items()
-        return {k: _without_discriminators(v) for k, v in named if k != "discriminator"}
-    return [_without_discriminators(v) for v in schema] if isinstance(schema, list) else schema

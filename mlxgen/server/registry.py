@@ -30,11 +30,11 @@ from ..filters import AllOf, Checked
 from ..filters.checks import command
 from ..programs import Program
 from ..sampling import Hook, PostSamplingResult
+from .bodies import validated
 from .errors import RequestError
 from .fields import Named, shown
 from .logs import log
 from .settings import Settings
-from .validation import validated
 
 if TYPE_CHECKING:
     from ..language_model import LanguageModel

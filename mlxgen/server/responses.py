@@ -28,6 +28,7 @@ from ..chat.events import (
 from ..chat.turn import Effort, Turn
 from ..engine import Usage
 from .ask import Ask, Question, ask_of, planned
+from .bodies import read
 from .conversation import Item, goes_on, of_responses
 from .engine.mailbox import Delivery
 from .errors import error_body
@@ -42,7 +43,7 @@ from .fields import (
     format_of,
     limit_of,
 )
-from .peers import RESPONSES, read
+from .peers import RESPONSES
 from .reply import Event, name_of, prompt_progress, timings
 from .served_model import ServedModel
 from .tools import (
@@ -50,12 +51,8 @@ from .tools import (
     Function,
     OtherTool,
     ToolChoice,
-    choice_of,
     functions_are,
-    functions_in,
-    left_out,
-    schemas_of,
-    tool_use,
+    tools_of,
 )
 
 # ---- answers ------------------------------------------------------------------------------------
@@ -295,7 +292,7 @@ class FunctionTool(Function):
 
 
 Tool: TypeAlias = Annotated[
-    Annotated[FunctionTool, Tag("function")] | Annotated[OtherTool, Tag("other")],
+    Annotated[FunctionTool, Tag("<function>")] | Annotated[OtherTool, Tag("<other>")],
     functions_are("function"),
 ]
 
@@ -362,10 +359,11 @@ _NAMES = {
 
 def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Ask:
     """What a body asks for; raises ``RequestError``, which names the field at fault."""
-    known = read(body, ResponsesRequest, RESPONSES, served=model)
+    known = read(body, ResponsesRequest, RESPONSES, unknown=model.unknown)
     request = known.request
     model = model.called(request.model)
-    functions = functions_in(request.tools, FunctionTool)
+    offered = {f"tools[{i}]": tool for i, tool in enumerate(request.tools or ())}
+    tools = tools_of(offered, request.tool_choice, parallel=request.parallel_tool_calls)
     thinking = request.reasoning
     talk = of_responses(request.instructions, request.input)
     form = format_of(_FORMAT, None if request.text is None else request.text.format)
@@ -375,15 +373,13 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Ask:
             template=request.chat_template_kwargs or {},
             continue_final_message=goes_on(request.input),
         ),
-        tools=tool_use(
-            functions, choice_of(request.tool_choice), many=request.parallel_tool_calls is not False
-        ),
+        tools=tools.used,
         form=model.registry.checked(form, request.check),
         effort=None if thinking is None else thinking.effort,
         thinking_budget=request.thinking_budget,
         usual_budget=model.thinking_budget,
     )
-    names = _NAMES | schemas_of(functions, "parameters")
+    names = {**_NAMES, **tools.names}
     plan = planned(turn, model, names)
     wanted = thinking and (thinking.summary or thinking.generate_summary)
     thoughts = THOUGHTS if wanted in (None, "none") else SUMMARY
@@ -392,18 +388,21 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Ask:
         model,
         [Question.of_chat("input", plan)],
         {"max_tokens": limit_of(request.max_output_tokens)},
-        partial(ResponsesReply, about=_about(request, functions), thoughts=thoughts),
+        partial(ResponsesReply, about=_about(request), thoughts=thoughts),
         names=names,
         plan=plan,
-        left_out=[*talk.left_out, *left_out(request.tools, FunctionTool)],
+        left_out=[*talk.left_out, *tools.left_out],
     )
 
 
-def _about(request: ResponsesRequest, functions: Mapping[str, FunctionTool]) -> Event:
+def _about(request: ResponsesRequest) -> Event:
     """What every response says of its request."""
-    tools = [tool.model_dump() for tool in functions.values()]
+    tools = [tool.model_dump() for tool in request.tools or () if isinstance(tool, FunctionTool)]
     text, thinking = request.text, request.reasoning
-    format = (None if text is None else text.format) or {"type": "text"}
+    given = None if text is None else text.format
+    format: Event = (
+        {"type": "text"} if given is None else given.model_dump(by_alias=True, exclude_unset=True)
+    )
     if format["type"] == "json_schema":
         format = {**dict.fromkeys(("name", "description", "schema", "strict")), **format}
     return {

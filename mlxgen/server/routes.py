@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
+from .bodies import validated
 from .control import ControlRequest, ReasoningControl, control, reasoning_control
 from .errors import RequestError, as_messages_error, error_body
 from .exchange import Exchange, Work
@@ -31,7 +32,6 @@ from .responses import failed as response_failed
 from .service import Service
 from .telling import Api, generate
 from .token_work import DetokenizeRequest, TokenizeRequest, detokenize, tokenize, work_on_tokens
-from .validation import validated
 from .wire import JsonResponse, to_json
 
 Answers: TypeAlias = dict[int | str, dict[str, Any]]
@@ -177,6 +177,9 @@ _WORK: tuple[tuple[str, Work, type[BaseModel], Answers], ...] = (
     ("/v1/requests/{id}/control", control, ControlRequest, _ANSWER | answers(409)),
     ("/v1/chat/completions/control", reasoning_control, ReasoningControl, _ANSWER | answers(409)),
 )
+
+BODIES = tuple({body: None for _, _, body, _ in _WORK})
+"""The models of all bodies."""
 
 # ---- all endpoints ---------------------------------------------------------------------------
 

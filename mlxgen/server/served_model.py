@@ -82,6 +82,11 @@ class ServedModel:
         return replace(self, name=name) if name else self
 
     @property
+    def unknown(self) -> set[str] | None:
+        """``unknown_fields``; nothing if they are refused."""
+        return None if self.strict_fields else self.unknown_fields
+
+    @property
     def vocabulary(self) -> Vocabulary:
         """The tokenizer's facts."""
         return self.dialect.vocabulary

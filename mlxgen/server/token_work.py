@@ -15,20 +15,19 @@ from pydantic import Field
 
 from ..chat.turn import Effort
 from ..tokens import Vocabulary
-from .conversation import as_text
+from .bodies import checked, validated
 from .errors import RequestError
 from .exchange import Exchange
-from .fields import Body, Int, Json, ModelName, named
+from .fields import Body, Json, ModelName, named
 from .openai import Tool, tokens_of
 from .served_model import ServedModel
-from .validation import validated
 from .wire import to_json
 
 MAX_TOKENS = 1 << 20
 _OF_TOKENS = ("add_special", "add_special_tokens", "continues", "return_token_strs", "with_pieces")
 """What a chat has not."""
 
-TokenId: TypeAlias = Annotated[Int, Field(ge=0, lt=1 << 31)]
+TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 31)]
 
 
 class TokenizeRequest(Body):
@@ -81,7 +80,8 @@ async def work_on_tokens(exchange: Exchange, answer: Answer) -> None:
 
 def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
     """The answer to a ``TokenizeRequest``."""
-    request = validated({**body, "messages": as_text(body.get("messages"))}, TokenizeRequest)
+    talk = checked(body.get("messages"), ("messages",), mends=True)
+    request = validated({**body, "messages": talk}, TokenizeRequest)
     model = model.called(request.model)
     given = [
         name for name in ("prompt", "content", "messages") if getattr(request, name) is not None

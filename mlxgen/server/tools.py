@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import Discriminator, Field, WithJsonSchema
 
@@ -39,12 +39,10 @@ def functions_are(*kinds: str | None) -> Discriminator:
 
     def kind_of(given: Any) -> str:
         kind = given.get("type") if isinstance(given, dict) else None
-        return "function" if kind in kinds else "other"
+        return "<function>" if kind in kinds else "<other>"  # which no field is called
 
     return Discriminator(kind_of)
 
-
-F = TypeVar("F", bound=Function)
 
 Mode: TypeAlias = Literal["none", "auto", "required", "named"]
 _WORDS: Mapping[str, Mode] = {
@@ -70,10 +68,11 @@ ToolChoice: TypeAlias = Annotated[
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What must happen with the tools; ``named`` are the only ones that may be called, by the place
-    where each is named, or nothing for all."""
+    where each is named, or nothing for all. ``alone``: an answer makes one call at the most."""
 
     mode: Mode = "auto"
     named: Mapping[str, str] = field(default_factory=dict)
+    alone: bool = False
 
 
 def choice_of(given: str | Json | None) -> Choice:
@@ -85,10 +84,11 @@ def choice_of(given: str | Json | None) -> Choice:
     for key in given.keys() - {"type", *_FIELDS}:
         raise RequestError.at(f"{at}.{key[:64]}", "there is no such field", "unknown_parameter")
     kind = one_of(given, "type", _TYPES, at)
+    alone = given.get(_ALONE) is not None and of_type(given[_ALONE], bool, f"{at}.{_ALONE}")
     if kind in _WORDS:
-        return Choice(_WORDS[kind])
+        return Choice(_WORDS[kind], alone=alone)
     if kind in ("function", "tool"):
-        return Choice("named", dict([_named(given, at)]))
+        return Choice("named", dict([_named(given, at)]), alone)
     some: Json = given
     if "allowed_tools" in given:
         some, at = need(given, "allowed_tools", dict, at), f"{at}.allowed_tools"
@@ -100,7 +100,7 @@ def choice_of(given: str | Json | None) -> Choice:
             named |= dict([_named(tool, place)])
     if not tools or (not named and mode == "required"):
         raise RequestError.at(f"{at}.tools", "there is no function among them; add one")
-    return Choice(_WORDS[mode], named) if named else Choice("none")  # the others are left out
+    return Choice(_WORDS[mode] if named else "none", named, alone)  # the others are left out
 
 
 def _named(tool: Json, at: str) -> tuple[str, str]:
@@ -110,58 +110,53 @@ def _named(tool: Json, at: str) -> tuple[str, str]:
     return f"{at}.name", need(tool, "name", str, at)
 
 
-def is_alone(given: str | Json | None) -> bool:
-    """Whether a ``ToolChoice`` says that an answer makes one call at the most."""
-    if not isinstance(given, dict) or given.get(_ALONE) is None:
-        return False
-    return bool(of_type(given[_ALONE], bool, f"tool_choice.{_ALONE}"))
+class Tools(NamedTuple):
+    """How tools may be ``used``: not at all if there are none, or none may be called; where the
+    types of their schemas are, by their places in a chat completion; and the places of those that
+    are left out."""
+
+    used: ToolUse | None
+    names: Mapping[str, str]
+    left_out: list[str]
 
 
-def functions_in(tools: Sequence[Any] | None, kind: type[F]) -> dict[str, F]:
-    """The functions among the tools, by their places in a request."""
-    return {f"tools[{i}]": tool for i, tool in enumerate(tools or ()) if isinstance(tool, kind)}
-
-
-def schemas_of(functions: Mapping[str, Function], field: str) -> dict[str, str]:
-    """Where the types of their schemas are in a request, by their places in a chat completion."""
-    chat = "tools[{}].function.parameters.type"
-    return {chat.format(i): f"{at}.{field}.type" for i, at in enumerate(functions)}
-
-
-def left_out(tools: Sequence[Any] | None, kind: type[Function]) -> list[str]:
-    """The places of the others, which a remote service would run; a note is in the log."""
-    others = {i: tool for i, tool in enumerate(tools or ()) if not isinstance(tool, kind)}
+def tools_of(
+    given: Mapping[str, Function | OtherTool],
+    tool_choice: str | Json | None,
+    *,
+    parallel: bool | None = None,
+    schema: str = "parameters",
+) -> Tools:
+    """The tools of a request by the place of each, whose ``schema`` is in this field of it; raises
+    ``RequestError``."""
+    choice = choice_of(tool_choice)
+    functions = {at: tool for at, tool in given.items() if isinstance(tool, Function)}
+    others = {at: tool for at, tool in given.items() if isinstance(tool, OtherTool)}
     if others:
         kinds = sorted({tool.type[:32] for tool in others.values()})
         log(logging.INFO, "left out tools that are not functions", kinds=", ".join(kinds))
-    return [f"tools[{i}]" for i in others]
-
-
-def tool_use(functions: Mapping[str, F], choice: Choice, *, many: bool) -> ToolUse | None:
-    """How tools may be used; ``None`` if there are none, or none may be called.
-
-    ``functions`` are the tools by the place of each in the request. Raises ``RequestError``.
-    """
-    names: dict[str, str] = {}
+    chat = "tools[{}].function.parameters.type"
+    places = {chat.format(i): f"{at}.{schema}.type" for i, at in enumerate(functions)}
+    known: dict[str, str] = {}
     for at, function in functions.items():
-        if function.name in names:
+        if known.setdefault(function.name, at) is not at:
             raise RequestError.at(f"{at}.name", f"{function.name} is defined twice")
-        names[function.name] = at
-    if choice.mode == "none" or (choice.mode == "auto" and not names and not choice.named):
-        return None
-    if not names:
+    if choice.mode == "none" or (choice.mode == "auto" and not known and not choice.named):
+        return Tools(None, places, list(others))
+    if not known:
         raise RequestError.at("tool_choice", "there are no tools to choose from; send tools")
     for at, name in choice.named.items():
-        if name not in names:
+        if name not in known:
             raise RequestError.at(at, f"{name!r} is not one of the tools")
-    allowed = frozenset(choice.named.values() or names)
-    return ToolUse(
+    allowed = frozenset(choice.named.values() or known)
+    used = ToolUse(
         tools=tuple([_shown(function) for function in functions.values()]),
         mode=choice.mode,
-        names=[name for name in names if name in allowed],
+        names=[name for name in known if name in allowed],
         strict=frozenset([each.name for each in functions.values() if each.strict]),
-        many=many,
+        many=not choice.alone and parallel is not False,
     )
+    return Tools(used, places, list(others))
 
 
 def _shown(function: Function) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from mlxgen.server.ask import Ask
+from mlxgen.server.bodies import parse_body
 from mlxgen.server.errors import RequestError
 from mlxgen.server.messages import MessagesRequest
 from mlxgen.server.openai import ChatRequest, CompletionRequest
 from mlxgen.server.responses import ResponsesRequest
-from mlxgen.server.validation import parse_body
 
 from ..effort import tries
 from .apis import ENDPOINTS

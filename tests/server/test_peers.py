@@ -21,9 +21,10 @@ from pydantic import BaseModel
 
 from mlxgen.server import generation
 from mlxgen.server import openai as chat_bodies
+from mlxgen.server.bodies import header_of
 from mlxgen.server.messages import MessagesRequest
 from mlxgen.server.openai import ChatRequest, CompletionRequest
-from mlxgen.server.peers import MESSAGES, OPENAI, RESPONSES, header_of
+from mlxgen.server.peers import MESSAGES, OPENAI, RESPONSES
 from mlxgen.server.responses import ResponsesRequest
 
 from .apis import ENDPOINTS
@@ -53,6 +54,7 @@ ELSEWHERE = {
 def test_every_field_of_the_client_is_known(sent: Any, known: type[BaseModel]) -> None:
     names = {field.alias or name for name, field in known.model_fields.items()}
     names |= ELSEWHERE.get(known, {}).keys()
+    names |= {rule.partition(".")[2] for rule in OPENAI if rule.startswith("stream_options.")}
     assert set(sent.__annotations__) <= names
 
 

@@ -1,40 +1,30 @@
 """Blocks: what is kept of a token sequence, piece by piece.
 
-Owns the keys and what a block holds. Must never know who keeps a block, or for how long. A sequence
-is cut at multiples of ``BLOCK`` tokens; what is left at its end is a *tail*, a block of fewer
-tokens. A key is a hash of the key of the tokens before a block and of the tokens in it; the first
-one follows the key of the model. So a key stands for all tokens up to the end of a block and for
-the model that ran them, in memory as on disk.
+A sequence is cut at multiples of ``BLOCK`` tokens; what is left at its end is a *tail*, a block of
+fewer tokens. A key is a hash of the key of the tokens before a block and of the tokens in it; the
+first one follows the key of the model. So a key stands for all tokens up to the end of a block and
+for the model that ran them, in memory as on disk.
 
 Layers that hold one key and one value for each token have their part in every block. The others,
-windows and recurrent states, have theirs in a ``Snapshot``: a sequence can go on only where there
-is one. Invariant: every array of a block has a buffer of its own, as large as the array, to which
-nothing writes. So dropping a block frees its memory, and it shares nothing with a row that runs.
+windows and recurrent states, have theirs in the *snapshot* of a block that ends where it was taken,
+and a sequence can go on only from there. That is a block beside the one without. Invariant: every
+array of a block has a buffer of its own, as large as the array, to which nothing writes. So
+dropping a block frees its memory, and it shares nothing with a row that runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
 from ...tokens import Token
-from ..kv.alone import Alone
-from ..kv.layers import (
-    LayerCache,
-    Run,
-    arrays_in,
-    can_trim,
-    copied,
-    narrowed,
-    owned,
-)
-from ..kv.slots import Slot
+from ..kv.layers import LayerCache, Run, arrays_in
 
 BLOCK = 256
 _KEY = 20  # bytes of a key: nobody finds two inputs of the same one
@@ -51,9 +41,9 @@ def root_of(model: str) -> str:
     return blake2b(model.encode(), digest_size=_KEY).hexdigest()
 
 
-def key_of(parent: str, tokens: TokenIds) -> str:
-    """The key of ``tokens`` after those of ``parent``."""
-    data = bytes.fromhex(parent) + tokens.astype("<i8").tobytes()
+def key_of(parent: str, tokens: TokenIds, has_state: bool = False) -> str:
+    """The key of ``tokens`` after those of ``parent``, with a snapshot if it ``has_state``."""
+    data = bytes.fromhex(parent) + tokens.astype("<i8").tobytes() + b"state" * has_state
     return blake2b(data, digest_size=_KEY).hexdigest()
 
 
@@ -65,95 +55,70 @@ def in_common(left: TokenIds, right: TokenIds) -> int:
     return first if size and different[first] else size
 
 
-def begins(tokens: TokenIds, others: TokenIds) -> bool:
-    """Whether others begin with these tokens; most are told apart by a single one."""
-    size = len(tokens)
-    if size > len(others) or tokens[-1] != others[size - 1]:
-        return False
-    return bool((tokens == others[:size]).all())
+class File(NamedTuple):
+    """A block on disk: its bytes, and when it was last used, in nanoseconds. What could not be read
+    is ``refused`` until it is written or listed again."""
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Snapshot:
-    """What the layers that cannot be cut hold after ``length`` tokens."""
-
-    leaves: tuple[LayerCache, ...]
-    length: int
-
-    @classmethod
-    def of(cls, kv: Alone | Slot) -> Snapshot:
-        """A copy, not evaluated yet, without keys that no later token can see."""
-        return cls(tuple(copied(narrowed(leaf), owned) for leaf in kv.others()), kv.length)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for array in arrays_in(self.leaves))
-
-    def serves(self, length: int) -> bool:
-        """Whether it can be trimmed to ``length`` tokens, which must not exceed its own."""
-        return all(can_trim(leaf, self.length - length) for leaf in self.leaves)
+    nbytes: int
+    used: int
+    refused: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """The KV of ``tokens``, which come after ``start`` others, in the order of the layers.
+    """``count`` tokens that come after ``start`` others; their KV is in memory, on disk, or both.
 
-    ``snapshot``: after the last of the tokens. ``settled``: its arrays are known to be computed.
-    ``saved``: it is on disk, or could not be written. ``size``: the bytes that it counts.
-    ``instead_of``: the key of a tail of which it has all tokens.
+    - ``has_state``: it has a snapshot, after the last of its tokens.
+    - ``tokens``: None as long as nobody has read more than the name of its file.
+    - ``layers``: the KV of each layer that can be cut; None if it is not in memory.
+    - ``snapshot``: the other layers.
+    - ``settled``: its arrays are known to be computed. ``size``: the bytes that it counts.
+    - ``file``: None if it is not on disk.
     """
 
+    key: str
     parent: str
     start: int
-    tokens: TokenIds
-    layers: tuple[Run, ...]
-    snapshot: Snapshot | None = None
-    key: str = field(init=False)
+    count: int
+    has_state: bool
+    tokens: TokenIds | None = None
+    layers: tuple[Run, ...] | None = None
+    snapshot: tuple[LayerCache, ...] = ()
     settled: bool = False
-    saved: bool = False
     size: int = 0
-    instead_of: str = ""
+    file: File | None = None
 
-    def __post_init__(self) -> None:
-        self.key = key_of(self.parent, self.tokens)
-
-    @property
-    def count(self) -> int:
-        return len(self.tokens)
+    @classmethod
+    def of(cls, parent: str, start: int, tokens: TokenIds, has_state: bool = False) -> Block:
+        key = key_of(parent, tokens, has_state)
+        return cls(key, parent, start, len(tokens), has_state, tokens)
 
     @property
     def stop(self) -> int:
-        return self.start + len(self.tokens)
-
-    @property
-    def has_state(self) -> bool:
-        return self.snapshot is not None
+        return self.start + self.count
 
     @property
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.arrays())
 
     def arrays(self) -> list[mx.array]:
-        kept = () if self.snapshot is None else self.snapshot.leaves
-        return [*arrays_in(self.layers), *arrays_in(kept)]
+        return [*arrays_in(self.layers), *arrays_in(self.snapshot)]
 
-    def serves(self, length: int) -> bool:
-        """Whether a sequence of ``length`` of its tokens can go on from its snapshot."""
-        return self.snapshot is not None and self.snapshot.serves(length)
+    @property
+    def is_filed(self) -> bool:
+        """Whether it is on disk, as far as is known."""
+        return self.file is not None and not self.file.refused
+
+    def begins(self, tokens: TokenIds) -> bool:
+        """Whether these begin with its own; most are told apart by a single one."""
+        own, size = self.tokens, self.count
+        if size > len(tokens):
+            return False
+        if own is None:
+            return key_of(self.parent, tokens[:size], self.has_state) == self.key
+        return bool(own[-1] == tokens[size - 1] and (own == tokens[:size]).all())
 
     def is_whole(self) -> bool:
         """Whether every layer that holds anything holds all of the tokens."""
-        held = [[array.shape[-2] for array in layer] for layer in self.layers if layer]
+        held = [[array.shape[-2] for array in layer] for layer in self.layers or () if layer]
         return all(lengths[0] == max(lengths) == self.count for lengths in held)
-
-
-def joined(pieces: Iterable[Run], spare: int) -> Run:
-    """The tokens of all pieces, one after the other, and zeros for ``spare`` more."""
-    return tuple([_concatenated(same, spare) for same in zip(*pieces, strict=True)])
-
-
-def _concatenated(arrays: Sequence[mx.array], spare: int) -> mx.array:
-    first, more = arrays[0], []
-    if spare > 0:
-        more = [mx.zeros((*first.shape[:-2], spare, first.shape[-1]), first.dtype)]
-    return mx.concatenate([*arrays, *more], axis=-2)

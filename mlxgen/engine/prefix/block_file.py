@@ -6,16 +6,18 @@ tokens from the first one on. Invariants: a file is written whole or not at all;
 returns is what was written, to the bit, for the same model. Other files raise a ``LoadError`` that
 says why.
 
-All arrays are tensors of safetensors. The metadata has, besides the name of the format:
+All arrays are tensors of safetensors: ``layer.i.j`` of each layer that can be cut, and
+``state.i.name`` of each other one. The metadata has the name of the format, a SHA-256 of all else
+(``checksum``), and in ``about`` an object of JSON:
 
     tokens     the token ids
     start      how many tokens come before them
     parent     the key of those, or nothing for a saved prefix
-    layers     the type and fixed properties of each layer's cache
+    kinds      the type and fixed properties of each layer's cache
     model      a digest of the model, possibly empty
-    segment    the arrays of each layer that can be cut, with names of tensors in place of arrays
-    snapshot   the state of each other layer, likewise; ``null`` if there is none
-    checksum   a SHA-256 of all tensors and the rest of the metadata
+    layers     how many arrays each layer that can be cut has
+    states     whether there is a snapshot of the other layers
+    values     what those hold besides arrays, by names like ``state.0.offset``
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
@@ -33,15 +35,15 @@ from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_unflatten
 
 from ...errors import LoadError, OptionError, StateError
 from ...loading.sharding import Split
-from ..kv.layers import CacheFactory, LayerCache, fill, leaves, sliceable
+from ..kv.layers import CacheFactory, LayerCache, leaves, sliceable
 from ..kv.quantised import Quantisation
-from .block import Block, Snapshot, TokenIds, as_ids, root_of
+from .block import Block, TokenIds, as_ids, root_of
 
-FORMAT = "mlxgen prefix 5"
+FORMAT = "mlxgen prefix 6"
 PART = ".part"  # ends the names of files that are not written whole yet
 _CHECKSUM = "checksum"
 _TOKENS = range(-(2**61), 2**31)  # those below zero are patches of images
@@ -121,22 +123,29 @@ def write(
 
     ``modified``: the time of its modification in nanoseconds, if that is not now.
     """
-    arrays: dict[str, mx.array] = {}
-    snapshot = block.snapshot and [
-        {name: _packed(value, f"snapshot.{i}.{name}", arrays) for name, value in vars(leaf).items()}
-        for i, leaf in enumerate(block.snapshot.leaves)
-    ]
-    metadata = {
-        "format": FORMAT,
-        "tokens": json.dumps(block.tokens.tolist()),
-        "start": str(block.start),
+    assert block.tokens is not None and block.layers is not None
+    held: dict[str, Any] = {
+        f"layer.{i}.{j}": array for i, run in enumerate(block.layers) for j, array in enumerate(run)
+    }
+    for i, leaf in enumerate(block.snapshot):
+        held.update(cast(list[tuple[str, Any]], tree_flatten(vars(leaf), f".state.{i}")))
+    arrays = {name: value for name, value in held.items() if isinstance(value, mx.array)}
+    values = {name: value for name, value in held.items() if name not in arrays}
+    for name, value in values.items():
+        if value is not None and not isinstance(value, _PLAIN):
+            raise StateError(f"caches with a {type(value).__name__} ({name}) cannot be saved")
+    about = {
+        "tokens": block.tokens.tolist(),
+        "start": block.start,
         "parent": block.parent,
-        "layers": json.dumps(layout.kinds),
+        "kinds": layout.kinds,
         "model": layout.digest,
-        "segment": json.dumps(_packed(block.layers, "segment", arrays)),
-        "snapshot": json.dumps(snapshot),
+        "layers": [len(run) for run in block.layers],
+        "states": block.has_state,
+        "values": values,
     }
     mx.eval(arrays)
+    metadata = {"format": FORMAT, "about": json.dumps(about)}
     metadata[_CHECKSUM] = _checksum(metadata, arrays)
     part = path.with_name(f".{secrets.token_hex(8)}{PART}")
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -190,7 +199,7 @@ def read_tokens(path: Path) -> TokenIds:
     """The tokens of a block, from the head of its file; what they are for is checked later."""
     metadata, _ = _open(path)
     with checked(path):
-        return _tokens(metadata["tokens"])
+        return _tokens(json.loads(metadata["about"])["tokens"])
 
 
 def read(path: Path, layout: Layout) -> Block:
@@ -205,7 +214,14 @@ def read(path: Path, layout: Layout) -> Block:
         mx.eval(arrays)
         if _checksum(metadata, arrays) != checksum:
             raise ValueError("it is not what was written")
-        return _block(path, metadata, arrays, layout)
+        if metadata.get("format") != FORMAT:
+            raise LoadError(
+                f"expected a saved prefix ({FORMAT!r}), got {metadata.get('format')!r} in {path}; "
+                "save the prefix again"
+            )
+        about = json.loads(metadata["about"])
+        _check_model(path, about, layout)
+        return _block(about, arrays, layout)
 
 
 def _open(path: Path) -> tuple[dict[str, str], dict[str, mx.array]]:
@@ -234,34 +250,44 @@ def checked(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _block(
-    path: Path, metadata: dict[str, str], arrays: dict[str, mx.array], layout: Layout
-) -> Block:
-    _check_model(path, metadata, layout)
-    tokens, start = _tokens(metadata["tokens"]), int(metadata["start"])
-    columns = tuple(layer or () for layer in _unpacked(json.loads(metadata["segment"]), arrays))
-    states = json.loads(metadata["snapshot"])
+def _block(about: dict[str, Any], arrays: dict[str, mx.array], layout: Layout) -> Block:
+    tokens, has_state = _tokens(about["tokens"]), bool(about["states"])
+    block = Block.of(about["parent"], int(about["start"]), tokens, has_state)
     caches = list(leaves(layout.make()))
     others = [leaf for leaf in caches if not sliceable(leaf)]
-    for leaf, column in zip(filter(sliceable, caches), columns, strict=True):
-        fill(leaf, column, start + len(tokens))
-    block = Block(metadata["parent"], start, tokens, columns)
-    if start < 0 or not block.is_whole():
-        raise ValueError(f"{len(tokens)} tokens after {start}, but keys of another length")
-    if states is not None:
-        for leaf, state in zip(others, states, strict=True):
-            _restore(leaf, state, arrays, block.stop)
-        block.snapshot = Snapshot(tuple(others), block.stop)
+    counts = zip(about["layers"], filter(sliceable, caches), strict=True)
+    block.layers = tuple(
+        tuple([arrays[f"layer.{i}.{j}"] for j in range(count)])
+        for i, (count, _) in enumerate(counts)
+    )
+    if block.start < 0 or not block.is_whole():
+        raise ValueError(f"{block.count} tokens after {block.start}, but keys of another length")
+    if has_state:
+        held = {**arrays, **about["values"]}
+        for i, leaf in enumerate(others):
+            begin = f"state.{i}."
+            names = [name for name in held if name.startswith(begin)]
+            state = tree_unflatten([(name.removeprefix(begin), held[name]) for name in names])
+            _restore(leaf, state, block.stop)
+        block.snapshot = tuple(others)
     return block
 
 
-def _check_model(path: Path, metadata: dict[str, str], layout: Layout) -> None:
-    if metadata.get("format") != FORMAT:
-        raise LoadError(
-            f"expected a saved prefix ({FORMAT!r}), got {metadata.get('format')!r} in {path}; "
-            "save the prefix again"
-        )
-    theirs, ours = json.loads(metadata["layers"]), layout.kinds
+def _restore(leaf: LayerCache, state: Any, length: int) -> None:
+    """Give a fresh cache the state of a file; raises if it cannot be a state of its own."""
+    for name, fresh in vars(leaf).items():
+        held = state[name]  # as in a fresh cache, or a count of tokens that started at 0
+        counts = type(fresh) is int and fresh == 0 and type(held) is int and 0 <= held <= length
+        if isinstance(fresh, _PLAIN) and not counts and held != fresh:
+            raise ValueError(f"{name} is {held!r}")
+    leaf.__dict__.update(state)
+    offset = getattr(leaf, "offset", length)
+    if offset != length and not leaf.empty():
+        raise ValueError(f"{length} tokens, but a {type(leaf).__name__} with {offset}")
+
+
+def _check_model(path: Path, about: dict[str, Any], layout: Layout) -> None:
+    theirs, ours = about["kinds"], layout.kinds
     if len(theirs) != len(ours):
         raise LoadError(
             f"{path} has {len(theirs)} caches, but this model has {len(ours)}; {_ADVICE}"
@@ -271,7 +297,7 @@ def _check_model(path: Path, metadata: dict[str, str], layout: Layout) -> None:
             raise LoadError(
                 f"{path}: cache {i} is a {one}, but in this model it is a {other}; {_ADVICE}"
             )
-    mine, model = layout.digest, metadata["model"]
+    mine, model = layout.digest, about["model"]
     if mine and model and mine != model:
         raise LoadError(
             f"{path} was made with another model, other weights or another configuration (model"
@@ -280,53 +306,12 @@ def _check_model(path: Path, metadata: dict[str, str], layout: Layout) -> None:
         )
 
 
-def _tokens(text: str) -> TokenIds:
-    ids = json.loads(text)
+def _tokens(ids: Any) -> TokenIds:
     if not isinstance(ids, list) or not ids:
         raise ValueError("no tokens")
     if not all(type(token) is int and token in _TOKENS for token in ids):
         raise ValueError("token ids out of range")
     return as_ids(ids)
-
-
-def _packed(value: Any, name: str, arrays: dict[str, mx.array]) -> Any:
-    """A value of a cache as JSON; its arrays go to ``arrays`` and are replaced by their names."""
-    if isinstance(value, mx.array):
-        arrays[name] = value
-        return {"array": name}
-    if type(value) in (list, tuple):
-        items = [_packed(item, f"{name}.{i}", arrays) for i, item in enumerate(value)]
-        return {type(value).__name__: items}
-    if value is None or isinstance(value, _PLAIN):
-        return value
-    raise StateError(f"caches with a {type(value).__name__} ({name}) cannot be saved to a file")
-
-
-def _unpacked(value: Any, arrays: dict[str, mx.array]) -> Any:
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = value.items()
-    build: dict[str, Callable[[Any], Any]] = {
-        "array": lambda name: arrays[name],
-        "list": lambda items: [_unpacked(item, arrays) for item in items],
-        "tuple": lambda items: tuple(_unpacked(item, arrays) for item in items),
-    }
-    return build[kind](content)
-
-
-def _restore(leaf: LayerCache, kept: Any, arrays: dict[str, mx.array], length: int) -> None:
-    """Give a fresh cache the state of a file; raises if it cannot be a state of its own."""
-    if kept.keys() != vars(leaf).keys():
-        raise ValueError(f"a {type(leaf).__name__} does not consist of {', '.join(kept)}")
-    for name, fresh in vars(leaf).items():
-        held = kept[name]  # as in a fresh cache, or a count of tokens that started at 0
-        counts = type(fresh) is int and fresh == 0 and type(held) is int and 0 <= held <= length
-        if isinstance(fresh, _PLAIN) and not counts and (type(held), held) != (type(fresh), fresh):
-            raise ValueError(f"{name} is {held!r}")
-    leaf.__dict__.update({name: _unpacked(value, arrays) for name, value in kept.items()})
-    offset = getattr(leaf, "offset", length)
-    if offset != length and not leaf.empty():
-        raise ValueError(f"{length} tokens, but a {type(leaf).__name__} with {offset}")
 
 
 def _checksum(metadata: Mapping[str, str], arrays: Mapping[str, mx.array]) -> str:

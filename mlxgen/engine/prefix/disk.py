@@ -1,7 +1,7 @@
 """Blocks in a folder: bounded, shared by processes, and safe to lose at any moment.
 
-Owns the files of the folder: which there are, when each was last used, and which go when there are
-too many bytes. Must never know which blocks memory holds, or when one is worth being read.
+Owns the files of the folder, when each was last used, which go when there are too many bytes, and
+the thread that writes them. Must never know when a block is worth being read.
 
 A file is a block (see ``block_file``), named by its key and what is needed to find it, so a listing
 of the folder is its index. There is no other file, and nothing to repair: a block is written under
@@ -15,6 +15,9 @@ time in the future, from before a clock was set back, becomes that of the next l
 of no use without those before it, so these are always as recent, and of blocks that were used at
 the same time the last one goes first.
 
+What is in memory is written once the device ``rests``, and all of it on a ``flush``, what was used
+last first; and what memory evicts before that, as long as not too much of it waits.
+
 Any thread may call it, and calls may wait for the disk.
 """
 
@@ -26,22 +29,25 @@ import os
 import re
 import threading
 import time
-from collections import defaultdict
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import mlx.core as mx
+
 from ...errors import LoadError, OptionError
 from ...loading.memory import in_words
-from ...workers import workers
+from ...workers import Work, workers
 from . import block_file
-from .block import Block, TokenIds
+from .block import Block, File, TokenIds
 from .block_file import Layout
+from .blocks import Blocks
 
 logger = logging.getLogger(__name__)
 
+RESCUED = 256 << 20  # bytes that may wait to be written after they were evicted
 _NAME = re.compile(
     r"([0-9a-f]{40})\.([0-9a-f]{40})\.([0-9]{1,12})\.([0-9]{1,12})\.(kv|state)\.safetensors"
 )
@@ -54,9 +60,9 @@ _PAUSE = 60.0  # seconds without writing after a write that failed
 _DOUBT = 0.9  # of what reading is thought to take is left after something was refused for it
 _WEIGHT = 0.25  # of the newest in a running mean
 _AHEAD = 60 * 10**9  # nanoseconds by which the clocks of machines may differ
-_TICK = 50 * 10**6  # nanoseconds in which two changes may have the same time
 _HEADER, _ENTRY = 3072, 256  # bytes of a file beside its arrays, and for each of them, about
 _SPARE = 32  # evict this part of the limit more than has to go, so that few writes have to
+_LAST_FILE = 5.0  # seconds for what is being written when it is closed
 
 
 class DiskFigures(NamedTuple):
@@ -72,67 +78,29 @@ class DiskFigures(NamedTuple):
 NO_DISK = DiskFigures(0, 0, 0, 0, 0)
 
 
-@dataclass(slots=True, eq=False)
-class File:
-    """A block on disk, as its name tells; ``tokens``: if somebody has read them. ``used``: when, in
-    nanoseconds."""
-
-    key: str
-    parent: str
-    start: int
-    count: int
-    has_state: bool
-    nbytes: int
-    used: int
-    tokens: TokenIds | None = None
-
-    @classmethod
-    def of(cls, block: Block, nbytes: int, used: int) -> File:
-        state, tokens = block.snapshot is not None, block.tokens
-        return cls(block.key, block.parent, block.start, len(tokens), state, nbytes, used, tokens)
-
-    @classmethod
-    def listed(cls, name: str, stat: os.stat_result) -> File | None:
-        """What a name says; ``None`` if it is not that of a block."""
-        match = _NAME.fullmatch(name)
-        if match is None:
-            return None
-        key, parent, start, count, kind = match.groups()
-        state, used = kind == "state", stat.st_mtime_ns
-        return cls(key, parent, int(start), int(count), state, stat.st_size, used)
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.count
-
-    @property
-    def name(self) -> str:
-        kind = "state" if self.has_state else "kv"
-        return f"{self.key}.{self.parent}.{self.start}.{self.count}.{kind}.safetensors"
-
-
 class Disk:
-    """See the module. ``layout`` tells the files of the model from those of others.
+    """See the module. ``layout`` tells the files of the model from those of others; ``blocks`` are
+    all that are known, those in memory as well.
 
-    ``written``: how many blocks were written. ``restored``: how many tokens were read. ``refused``:
-    how often reading was thought to take too long. Raises ``OptionError`` for ``cache_dir`` if the
-    folder cannot be read, or made.
+    Raises ``OptionError`` for ``cache_dir`` if the folder cannot be read, or made.
     """
 
     def __init__(self, path: Path, max_bytes: int, layout: Layout) -> None:
         self.path = path
         self.max_bytes = max_bytes
         self.layout = layout
-        self.written = self.restored = self.refused = 0
+        self.blocks = Blocks(layout.make, layout.root)
+        self.rests = False  # the device has nothing to do
+        self._written = self._restored = self._refused = 0
         self._seconds = self._bytes = 0.0  # of reading: running sums
-        self._lock = threading.RLock()  # for what follows
-        self._files: dict[str, File] = {}
-        self._below: dict[str, dict[str, File]] = defaultdict(dict)  # by the key of the parent
-        self._nbytes = 0
-        self._missing: set[str] = set()
         self._scan_at = self._paused = -float("inf")
         self._seen = 0  # when the folder had changed last, as far as is known here
         self._warned: set[str] = set()
+        self._changed = threading.Condition(self.blocks.lock)
+        self._work: Work | None = None
+        self._writes = self._flushes = self._closed = False
+        self._rescued: deque[Block] = deque()
+        self._todo: deque[str] = deque()
         try:
             self._scan()
             self._make_room(0)
@@ -142,149 +110,190 @@ class Disk:
             ) from error
 
     def __str__(self) -> str:
-        held, limit = in_words(self._nbytes), in_words(self.max_bytes)
+        held, limit = in_words(self.blocks.disk_bytes), in_words(self.max_bytes)
         return f"{self.path} holds {held} of at most {limit}"
 
     @property
-    def nbytes(self) -> int:
-        """The bytes of all files that are known, of other models as well."""
-        return self._nbytes
-
-    @property
     def figures(self) -> DiskFigures:
-        """What is there, and what was done here."""
-        return DiskFigures(self._nbytes, self.max_bytes, self.written, self.restored, self.refused)
+        """What is there, of other models as well, and what was done here."""
+        done = self._written, self._restored, self._refused
+        return DiskFigures(self.blocks.disk_bytes, self.max_bytes, *done)
 
-    # ---- what there is ---------------------------------------------------------------------
-
-    def get(self, key: str) -> File | None:
-        """The file of a block, if there is one to be used."""
-        with self._lock:
-            return None if key in self._missing else self._files.get(key)
-
-    def below(self, parent: str) -> list[File]:
-        """The files of the blocks that follow a key, what was used last first."""
-        with self._lock:
-            files = self._below.get(parent, {}).values()
-            found = [file for file in files if file.key not in self._missing]
-        return sorted(found, key=lambda file: -file.used)
-
-    def refuse(self, key: str) -> None:
-        """Give a block no more until it is written again."""
-        with self._lock:
-            self._missing.add(key)
-
-    def refresh(self) -> None:
-        """Have the folder listed again, in another thread, if another process may have changed
-        it."""
-        with self._lock, suppress(OSError):
-            if time.monotonic() >= self._scan_at:
-                self._scan_at = time.monotonic() + _RESCAN
-                if self._changed_at() != self._seen:
-                    workers().start(self._scan_quietly, "prefix folder")
-
-    def tokens_of(self, file: File) -> TokenIds | None:
-        """The tokens of a block; ``None`` if its file is gone or broken."""
-        if file.tokens is None:
-            try:
-                file.tokens = block_file.read_tokens(self.path / file.name)
-            except (OSError, LoadError) as error:
-                self._lose(file, error)
-        return file.tokens
-
-    def touch(self, key: str) -> None:
-        """Note that a block and all before it were used now, unless this was noted a moment ago."""
-        with self._lock:
-            now, file = time.time_ns(), self._files.get(key)
-            if file is None or abs(now - file.used) < _RECENT * 1e9:
-                return
-            while file is not None:
-                with suppress(OSError):  # it is gone, or the folder cannot be written
-                    os.utime(self.path / file.name, ns=(now, now))
-                file.used = now
-                file = self._files.get(file.parent)
-
-    # ---- reading and writing ---------------------------------------------------------------
+    # ---- reading ---------------------------------------------------------------------------
 
     def pays(self, nbytes: int, seconds: float) -> bool:
         """Whether reading so much takes less than so many seconds. What was refused is tried again
         sooner or later, as the disk may have been busy."""
         if not self._bytes or nbytes * self._seconds / self._bytes < seconds:
             return True
-        self.refused += 1
+        self._refused += 1
         self._seconds *= _DOUBT
         return False
 
-    def read(self, key: str, has_state: bool = False) -> Block:
-        """The block of a key, with its snapshot if it ``has_state``; raises ``LoadError`` if it is
-        not there or broken."""
-        file, started = self.get(key), time.monotonic()
-        if file is None or file.has_state < has_state:
-            raise LoadError("a part of this prefix is on no disk here")
+    def tokens_of(self, block: Block) -> TokenIds | None:
+        """The tokens of a block on disk; None if its file is gone or broken."""
         try:
-            block = block_file.read(self.path / file.name, self.layout)
-            held = (block.parent, block.start, block.count, block.snapshot is not None)
-            if block.key != key or held != (file.parent, file.start, file.count, file.has_state):
-                path = self.path / file.name
+            return block_file.read_tokens(self._path_of(block))
+        except (OSError, LoadError) as error:
+            self._lose(block, error)
+            return None
+
+    def read(self, block: Block) -> Block:
+        """A block with its KV; raises ``LoadError`` if its file is not there, or broken."""
+        if block.file is None:
+            raise LoadError("a part of this prefix is on no disk here")
+        path, started = self._path_of(block), time.monotonic()
+        try:
+            found = block_file.read(path, self.layout)
+            if (found.key, found.start) != (block.key, block.start):
                 raise LoadError(f"{path} does not hold the tokens that its name stands for")
         except (OSError, LoadError) as error:
-            self._lose(file, error)
-            raise LoadError(f"{file.name} cannot be read") from error
-        self.restored += block.count
+            self._lose(block, error)
+            raise LoadError(f"{path.name} cannot be read") from error
+        self._restored += found.count
         self._seconds += time.monotonic() - started - _WEIGHT * self._seconds
-        self._bytes += block.nbytes - _WEIGHT * self._bytes
-        return block
+        self._bytes += found.nbytes - _WEIGHT * self._bytes
+        return found
 
-    def write(self, block: Block) -> bool:
-        """Write a block, whose arrays have to be computed, unless it is there; returns whether it
-        is there now.
+    def touch(self, block: Block | None) -> None:
+        """Note that a block and all before it were used now, unless this was noted a moment ago."""
+        now = time.time_ns()
+        if block is None or block.file is None or abs(now - block.file.used) < _RECENT * 1e9:
+            return
+        while block is not None and block.file is not None:
+            with suppress(OSError):  # it is gone, or the folder cannot be written
+                os.utime(self._path_of(block), ns=(now, now))
+            self.blocks.put(block, block.file._replace(used=now))
+            block = self.blocks.get(block.parent, disk=True)
 
-        It is not if there is no room beside what was used later, if the block before it is not
-        there, or while nothing can be written.
+    def refresh(self) -> None:
+        """Have the folder listed again, in another thread, if another process may have changed
+        it."""
+        with suppress(OSError):
+            if time.monotonic() >= self._scan_at:
+                self._scan_at = time.monotonic() + _RESCAN
+                if self._changed_at() != self._seen:
+                    workers().start(self._scan_quietly, "prefix folder")
+
+    # ---- the thread that writes ------------------------------------------------------------
+
+    def rest(self) -> None:
+        """The device has nothing to do, so begin to write what is in memory; hold the lock."""
+        self.rests = True
+        self._begin()
+
+    def flush(self) -> None:
+        """Begin to write all that is in memory."""
+        with self._changed:
+            self._flushes = True
+            self._begin()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until nothing is written; returns whether that was so within ``timeout`` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._writes, timeout) and not self._closed
+
+    def close(self, timeout: float | None) -> bool:
+        """Write all that is in memory, and nothing any more after ``timeout`` seconds; returns what
+        ``wait`` does."""
+        self.flush()
+        done = self.wait(timeout)
+        with self._changed:
+            self._closed, work = True, self._work
+        if work is not None:
+            work.wait(_LAST_FILE)
+        return done
+
+    def rescue(self, block: Block, most: int) -> None:
+        """Have a block written that is about to go from memory, after those that lead to it, unless
+        more than so many bytes would wait then; hold the lock."""
+        waiting = {each.key for each in self._rescued}
+        missing, at = list[Block](), self.blocks.get(block.key)
+        while at is not None and not at.is_filed and at.key not in waiting:
+            missing.append(at)
+            at = self.blocks.get(at.parent)
+        size = sum(each.size for each in (*self._rescued, *missing))
+        if not missing or self._closed or size > min(RESCUED, most):
+            return
+        try:
+            mx.eval([each.arrays() for each in missing])
+        except Exception:  # then it is of no use
+            return
+        self._rescued += reversed(missing)
+        self._wake()
+
+    def _begin(self) -> None:
+        # What was used last comes first, so none before what leads to it
+        self._todo = deque([block.key for block in reversed(self.blocks)])
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._writes:
+            self._writes = True
+            self._work = workers().start(self._run, "prefix cache writer")
+
+    def _run(self) -> None:
+        while (block := self._next()) is not None:
+            try:
+                self.write(block)
+            except Exception:
+                logger.warning("a prefix could not be written to the disk", exc_info=True)
+            del block  # it is not held while the lock is waited for
+
+    def _next(self) -> Block | None:
+        """What to write next; if there is nothing, writing has ended."""
+        with self._changed:
+            if self._rescued and not self._closed:
+                return self._rescued.popleft()
+            while self._todo and (self._flushes or self.rests) and not self._closed:
+                block = self.blocks.get(self._todo.popleft())
+                if block is not None and block.settled and not block.is_filed:
+                    return block
+            self._writes = self._flushes = False
+            self._changed.notify_all()
+            return None
+
+    def write(self, block: Block) -> None:
+        """Write a block, whose arrays have to be computed, unless it is there, there is no room
+        beside what was used later, the block before it is not there, or writing has just failed.
         """
         if time.monotonic() < self._paused:
-            return False
+            return
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # it may have been removed
             with self._alone():
-                with self._lock:
-                    self.touch(block.parent)
-                    self._missing.discard(block.key)
-                    old, before = self._files.get(block.key), self._files.get(block.parent)
-                    if old is not None and old.has_state >= block.has_state:
-                        return True
-                    if block.start and before is None:
-                        return False
-                    used = time.time_ns() if before is None else before.used
-                    file = File.of(block, 0, used)
+                with self.blocks.lock:
+                    before = self.blocks.get(block.parent, disk=True)
+                    self.touch(before)
+                    own = self.blocks.get(block.key, disk=True)
+                    if own is not None and own.file is not None:
+                        self.blocks.put(own, own.file._replace(refused=False))
+                        return
+                    lead = None if before is None else before.file
+                    used = time.time_ns() if lead is None else lead.used
                     nbytes = block.nbytes + _HEADER + _ENTRY * len(block.arrays())
-                    if not self._make_room(nbytes, file):
-                        return False
-                path, layout = self.path / file.name, self.layout
-                file.nbytes = block_file.write(path, block, layout, mode=0o600, modified=used)
-                with self._lock:
+                    if block.start and lead is None:
+                        return
+                    if not self._make_room(nbytes, (used, -block.start)):
+                        return
+                path, layout = self._path_of(block), self.layout
+                nbytes = block_file.write(path, block, layout, mode=0o600, modified=used)
+                with self.blocks.lock:
                     self._warned.discard("writing")
-                    self.written += 1
-                    self._add(file)
+                    self._written += 1
+                    self.blocks.put(block, File(nbytes, used))
+                    for each in self.blocks.beginnings(block, disk=True):
+                        self._remove(each)
                     self._make_room(0)
                     self._seen = self._changed_at()
-                    return block.key in self._files
         except OSError as error:
-            with self._lock:
+            with self.blocks.lock:
                 self._paused = time.monotonic() + _PAUSE
                 self._warn(
                     "writing",
                     f"cannot write to {self.path}: {error.strerror}; what is there is still read,"
                     f" and writing is tried again every {_PAUSE:.0f} seconds",
                 )
-            return False
-
-    def remove(self, key: str) -> None:
-        """Remove a block that is of no use any more."""
-        with self._lock:
-            if (file := self._files.get(key)) is not None:
-                self._forget(file)
-                self._unlink(file.name)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -293,88 +302,82 @@ class Disk:
         try:
             with suppress(OSError):  # some file systems cannot lock
                 fcntl.flock(folder, fcntl.LOCK_EX)
-            changed = self._changed_at()
-            if changed != self._seen or time.time_ns() - changed < _TICK:
+            if self._changed_at() != self._seen:
                 self._scan()
             yield
         finally:
             os.close(folder)
 
+    # ---- the files -------------------------------------------------------------------------
+
+    def _path_of(self, block: Block) -> Path:
+        kind = "state" if block.has_state else "kv"
+        place = f"{block.parent}.{block.start}.{block.count}.{kind}"
+        return self.path / f"{block.key}.{place}.safetensors"
+
     def _changed_at(self) -> int:
         """When a file last came to the folder, or went."""
         return self.path.stat().st_mtime_ns
 
-    def _lose(self, file: File, error: Exception) -> None:
+    def _remove(self, block: Block) -> None:
+        """Remove the file of a block, if it has one."""
+        if block.file is not None:
+            with suppress(OSError):  # another process may have removed it
+                self._path_of(block).unlink()
+            self.blocks.put(block, None)
+
+    def _lose(self, block: Block, error: Exception) -> None:
         """A file cannot be read: if it is there, it is broken, and removed."""
-        with self._lock:
-            if self._files.get(file.key) is file:
-                self._forget(file)
+        with self.blocks.lock:
             if isinstance(error, LoadError):
                 reason, _, _ = str(error).partition("; ")  # what follows is advice
                 self._warn("broken", f"{reason}; it is removed, and so will be any other like it")
-                self._unlink(file.name)
+                self._remove(block)
+            elif block.file is not None:
+                self.blocks.put(block, None)
 
-    def _make_room(self, nbytes: int, before: File | None = None) -> bool:
+    def _make_room(self, nbytes: int, rank: tuple[int, int] | None = None) -> bool:
         """Remove files, what was used least recently first, until there is room for so many bytes;
-        whether there is. ``before``: only those that go before this one."""
-        rank = None if before is None else _rank(before)
-        if self._nbytes + nbytes > self.max_bytes >= nbytes:
+        whether there is. With ``rank`` only those that go before it."""
+        if self.blocks.disk_bytes + nbytes > self.max_bytes >= nbytes:
             limit = self.max_bytes - nbytes
-            for file in sorted(self._files.values(), key=_rank):
-                if self._nbytes <= limit - limit // _SPARE or (rank and _rank(file) >= rank):
+            for block in sorted(self.blocks.on_disk(), key=_rank):
+                done = self.blocks.disk_bytes <= limit - limit // _SPARE
+                if done or (rank is not None and _rank(block) >= rank):
                     break
-                self._forget(file)
-                self._unlink(file.name)
-        return self._nbytes + nbytes <= self.max_bytes
-
-    # ---- the listing -----------------------------------------------------------------------
+                self._remove(block)
+        return self.blocks.disk_bytes + nbytes <= self.max_bytes
 
     def _scan_quietly(self) -> None:
         with suppress(OSError):
             self._scan()
 
     def _scan(self) -> None:
+        """List the folder."""
         started, today = time.monotonic(), time.time_ns()
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         seen, found = self._changed_at(), list(_listing(self.path))
-        with self._lock:
-            old, self._files = self._files, {}
-            self._below.clear()
-            self._nbytes = 0
+        with self.blocks.lock:
+            gone = {block.key: block for block in self.blocks.on_disk()}
             for name, stat in found:
-                file = File.listed(name, stat)
-                if file is not None:
-                    if file.used > today + _AHEAD:
-                        file.used = today
+                if (match := _NAME.fullmatch(name)) is not None:
+                    key, parent, start, count, kind = match.groups()
+                    block = gone.pop(key, None)
+                    block = block or Block(key, parent, int(start), int(count), kind == "state")
+                    used = stat.st_mtime_ns
+                    if used > today + _AHEAD:
+                        used = today
                         with suppress(OSError):
                             os.utime(self.path / name, ns=(today, today))
-                    if (known := old.get(file.key)) is not None:
-                        file.tokens = known.tokens
-                    self._add(file)
+                    self.blocks.put(block, File(stat.st_size, used))
                 elif _PART.fullmatch(name) and abs(today - stat.st_mtime_ns) > _ABANDONED * 1e9:
-                    self._unlink(name)
+                    with suppress(OSError):
+                        (self.path / name).unlink()
+            for block in gone.values():
+                self.blocks.put(block, None)
             self._seen = seen
             now = time.monotonic()
             self._scan_at = now + max(_RESCAN, _SHARE * (now - started))
-
-    def _add(self, file: File) -> None:
-        """Note a file. Of two with the same key, the one with the state holds all of the other."""
-        old = self._files.get(file.key)
-        if old is not None:
-            self._forget(old)
-            if old.name != file.name:
-                old, file = (file, old) if old.has_state else (old, file)
-                self._unlink(old.name)
-        self._files[file.key] = self._below[file.parent][file.key] = file
-        self._nbytes += file.nbytes
-
-    def _forget(self, file: File) -> None:
-        del self._files[file.key], self._below[file.parent][file.key]
-        self._nbytes -= file.nbytes
-
-    def _unlink(self, name: str) -> None:
-        with suppress(OSError):  # another process may have removed it
-            (self.path / name).unlink()
 
     def _warn(self, about: str, message: str) -> None:
         """Say it once, however often it happens."""
@@ -383,9 +386,10 @@ class Disk:
             logger.warning(message)
 
 
-def _rank(file: File) -> tuple[int, int]:
+def _rank(block: Block) -> tuple[int, int]:
     """The smallest one goes first."""
-    return file.used, -file.start
+    assert block.file is not None
+    return block.file.used, -block.start
 
 
 def _listing(path: Path) -> Iterator[tuple[str, os.stat_result]]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -34,14 +33,13 @@ from ...tokens import Token
 from ..kv.alone import Alone
 from ..kv.commands import Changed, Empty, Flush, Limit, Load, Restore, Save, Settle, Shrink
 from ..kv.footprint import Footprint
-from ..kv.layers import CacheFactory, arrays_in
+from ..kv.layers import CacheFactory, LayerCache, copied, narrowed, owned
 from ..kv.slots import Slot
 from . import block_file
-from .block import BLOCK, Block, Snapshot, TokenIds, as_ids, key_of, root_of
+from .block import BLOCK, Block, TokenIds, as_ids, root_of
 from .block_file import Layout, checked_path
-from .blocks import Blocks, Chain
+from .blocks import Blocks, Chain, different
 from .disk import NO_DISK, Disk, DiskFigures
-from .writer import Writer
 
 logger = logging.getLogger(__name__)
 
@@ -87,10 +85,9 @@ class BlockStore:
         self._model = model
         self._max_bytes = max_bytes
         self._part = part
-        self._lock = threading.RLock()  # for what follows
-        root = root_of("") if folder is None else folder.layout.root
-        self._blocks = Blocks(make, root, sizes)
-        self._writer = None if folder is None else Writer(self._blocks, folder, self._lock)
+        self._blocks = Blocks(make, root_of("")) if folder is None else folder.blocks
+        self._blocks.sizes = different(sizes)
+        self._lock = self._blocks.lock
         if folder is not None:
             atexit.register(_leave, ref(self))
 
@@ -110,7 +107,7 @@ class BlockStore:
     def entries(self) -> int:
         """How many sequences are held that are not a beginning of another one."""
         with self._lock:
-            return sum(not self._blocks.after(block) for block in self._blocks)
+            return sum(not self._blocks.after(block.key) for block in self._blocks)
 
     @property
     def disk(self) -> DiskFigures:
@@ -136,18 +133,19 @@ class BlockStore:
 
         Never all of ``tokens``: the last one has to run for its logits.
         """
-        chain, room = self._use(tokens), (len(tokens) // _STEP + 1) * _STEP
-        return chain.alone(self._make, room) if chain.length else None
+        with self._lock:
+            chain, room = self._use(tokens), (len(tokens) // _STEP + 1) * _STEP
+            return chain.alone(self._make, room) if chain.length else None
 
     def take_into(self, slot: Slot, tokens: Sequence[Token]) -> Slot | None:
         """The same in a slot that is empty, where it is copied to at once."""
-        chain = self._use(tokens)
-        return chain.into(slot) if chain.length else None
+        with self._lock:
+            chain = self._use(tokens)
+            return chain.into(slot) if chain.length else None
 
     def _use(self, tokens: Sequence[Token]) -> Chain:
-        with self._lock:
-            chain = self._blocks.find(as_ids(tokens)[:-1])
-            self._blocks.touch(chain.blocks)
+        chain = self._blocks.find(as_ids(tokens)[:-1])
+        self._blocks.touch(chain.blocks)
         return chain
 
     def keep(self, tokens: Sequence[Token], kv: Alone | Slot, *, room: int | None = None) -> None:
@@ -163,45 +161,41 @@ class BlockStore:
         if not len(ids) or not whole or not kv.is_even():
             return
         with self._lock:
-            way, new = self._blocks.whole(ids), list[Block]()
-            parent, start = self._blocks.key_after(way), BLOCK * len(way)
-            if start < len(ids) and (tail := self._blocks.tail(parent, ids[start:])) is not None:
-                way, start = [*way, tail], len(ids)
+            last = (len(ids) - 1) // BLOCK * BLOCK
+            way, parent = self._blocks.whole(ids[:last])
+            new, start = list[Block](), BLOCK * len(way)
+            if start == last and (end := self._blocks.end(parent, ids[last:])) is not None:
+                self._blocks.touch([*way, end])
+                return
             ends = [*range(start, len(ids), BLOCK), len(ids)]
             for layers, (at, stop) in zip(kv.parts(ends), pairwise(ends), strict=True):
-                new.append(Block(parent, at, ids[at:stop].copy(), layers))
-                parent = new[-1].key
-            if not new and (self.any_length or way[-1].has_state):
-                self._blocks.touch(way)
-            else:
-                self._add(way, new, None if self.any_length else Snapshot.of(kv), room)
+                ends_here = stop == len(ids) and not self.any_length
+                block = Block.of(parent, at, ids[at:stop].copy(), ends_here)
+                block.layers, parent = layers, block.key
+                block.snapshot = snapshot_of(kv) if ends_here else ()
+                new.append(block)
+            self._add(way, new, room)
 
-    def _add(
-        self, way: list[Block], new: list[Block], state: Snapshot | None, room: int | None
-    ) -> bool:
-        """Hold ``new`` blocks after those that lead to them, and the state after the last of all;
-        whether there is room for it."""
-        limit = self._max_bytes if room is None else max(0, min(room, self._max_bytes))
+    def _add(self, way: list[Block], new: list[Block], room: int | None) -> bool:
+        """Hold ``new`` blocks after those that lead to them; whether there is room for them."""
+        limit = self._limit(room)
         for block in new:
             block.size = self._blocks.size_of(block)
-        more = self._blocks.size_of_state(state)
-        added = sum(block.size for block in new) + more
+        added = sum(block.size for block in new)
         if sum(block.size for block in way) + added > limit:
             return False
         self._blocks.protect(way)
         self._evict(limit - added)  # before the copies are made, so that both never add up
-        mx.async_eval([block.arrays() for block in new], list(arrays_in(state and state.leaves)))
-        for old in self._blocks.beginnings(new[0]) if new else []:
-            new[0].instead_of = old.key
+        mx.async_eval([block.arrays() for block in new if not block.settled])
+        for old in self._blocks.beginnings(new[0]):
             self._blocks.drop(old)
         for block in new:
-            self._blocks.add(block)
-        last = [*way, *new][-1]
-        if state is not None:
-            last.snapshot, last.settled, last.saved = state, False, False
-            self._blocks.grow(last, more)
+            self._blocks.hold(block)
         self._blocks.touch([*way, *new])
         return True
+
+    def _limit(self, room: int | None) -> int:
+        return self._max_bytes if room is None else max(0, min(room, self._max_bytes))
 
     def settle(self) -> None:
         """Wait until all that was kept is computed, and drop it if that fails. Nothing else runs
@@ -213,9 +207,8 @@ class BlockStore:
                 self.forget()
             for block in self._blocks:
                 block.settled = True
-            if self._writer is not None:
-                self._writer.rests = True
-                self._writer.wake()
+            if self.folder is not None:
+                self.folder.rest()
 
     def forget(self) -> None:
         """Drop what is not known to be computed, with all that follows it: the device failed."""
@@ -225,8 +218,8 @@ class BlockStore:
 
     def work(self) -> None:
         """The device has something to do: write no more than what has to go."""
-        if self._writer is not None:
-            self._writer.rests = False
+        if self.folder is not None:
+            self.folder.rests = False
 
     # ---- commands --------------------------------------------------------------------------
 
@@ -250,11 +243,11 @@ class BlockStore:
         within so many seconds. Other machines begin to, and go on until it is done."""
         self._change(Settle())
         self._change(Flush())
-        return self._writer is None or self._writer.wait(timeout)
+        return self.folder is None or self.folder.wait(timeout)
 
     def close(self, timeout: float | None = None) -> bool:
         """``flush``, and write nothing any more from then on."""
-        return self._writer is None or self._writer.close(timeout)
+        return self.folder is None or self.folder.close(timeout)
 
     def _change(self, command: Changed) -> Any:
         return (self.do if self.through is None else self.through)(command)
@@ -269,11 +262,12 @@ class BlockStore:
                 self._evict(to)
             case Empty():
                 with self._lock:
-                    self._blocks.clear()
+                    for block in reversed([*self._blocks]):
+                        self._blocks.drop(block)
             case Settle():
                 self.settle()
-            case Flush() if self._writer is not None:
-                self._writer.flush()
+            case Flush() if self.folder is not None:
+                self.folder.flush()
             case Restore(tokens, has_state, room):
                 return self._restore(as_ids(tokens), has_state, room)
             case Save(path, tokens):
@@ -285,8 +279,8 @@ class BlockStore:
     def _evict(self, to: int) -> None:
         with self._lock:
             while self.nbytes > to and (block := next(iter(self._blocks), None)) is not None:
-                if self._writer is not None:
-                    self._writer.rescue(block, self._max_bytes // RESCUED)
+                if self.folder is not None:
+                    self.folder.rescue(block, self._max_bytes // RESCUED)
                 self._blocks.drop(block)
 
     # ---- from the disk ---------------------------------------------------------------------
@@ -322,24 +316,23 @@ class BlockStore:
     def _next(self, disk: Disk, ids: TokenIds, room: int | None, token: float) -> Restore | None:
         """What to read next, if there is room for all of it that is needed."""
         with self._lock:
-            chain, held = self._blocks.find(ids, disk), self._blocks.find(ids).length
-            files, more = chain.files, chain.length - held
-            limit = self._max_bytes if room is None else min(room, self._max_bytes)
-            limit -= sum(block.size for block in chain.blocks)
-            needed = files[:1] if self.any_length else files
-            if more <= 0 or not files or sum(file.nbytes for file in needed) > limit:
-                return None
-            if token and not disk.pays(sum(file.nbytes for file in files), token * more):
+            chain = self._blocks.find(ids, disk.tokens_of)
+            files, more = chain.files, chain.length - self._blocks.find(ids).length
+            sizes = [block.file.nbytes for block in files if block.file is not None]
+            needed = sum(sizes[:1] if self.any_length else sizes)
+            free = self._limit(room) - sum(block.size for block in chain.blocks)
+            if more <= 0 or needed > free or (token and not disk.pays(sum(sizes), token * more)):
                 return None
             first = files[0]
-            tokens: TokenIds | None = ids[first.start : first.stop]
-            if key_of(first.parent, ids[first.start : first.stop]) != first.key:
-                tokens = disk.tokens_of(first)
-            if tokens is None:  # it has just gone
+            if first.tokens is None:
+                rest = ids[first.start :]
+                is_ours = first.begins(rest)
+                first.tokens = rest[: first.count] if is_ours else disk.tokens_of(first)
+            if first.tokens is None:  # it has just gone
                 return self._next(disk, ids, room, token)
-            disk.touch(chain.all_of[-1].key)
-            before = [block.tokens for block in chain.blocks[: first.start // BLOCK]]
-            told: list[Token] = np.concatenate([*before, tokens]).tolist()
+            disk.touch(chain.blocks[-1])
+            before = [block.tokens for block in chain.blocks if block.stop <= first.start]
+            told: list[Token] = np.concatenate([*before, first.tokens]).tolist()
             return Restore(tuple(told), first.has_state, room)
 
     def _restore(self, ids: TokenIds, has_state: bool, room: int | None) -> bool:
@@ -347,24 +340,20 @@ class BlockStore:
         start, folder = (len(ids) - 1) // BLOCK * BLOCK, self.folder
         assert folder is not None
         with self._lock:
-            way = self._blocks.whole(ids[:start])
-            key = key_of(self._blocks.key_after(way), ids[start:])
+            way, parent = self._blocks.whole(ids[:start])
+            wanted = Block.of(parent, start, ids[start:], has_state)
+            block = self._blocks.get(wanted.key, disk=True) or wanted
             try:
-                block: Block = self.together(lambda: folder.read(key, has_state))
+                found: Block = self.together(lambda: folder.read(block))
+                found.settled = True
+                if self._add(way, [found], room):
+                    return True
             except Exception as error:  # whatever a disk does: it is never worth a request
                 if not isinstance(error, LoadError):
                     logger.warning("a prefix could not be read from the disk: %s", error)
-                folder.refuse(key)
-                return False
-            state, block.snapshot = block.snapshot if has_state else None, None
-            held = self._blocks.get(key)
-            way, new = (way, [block]) if held is None else ([*way, held], [])
-            if not self._add(way, new, state, room):
-                folder.refuse(key)  # or it would be read again and again
-                return False
-            for each in new or way[-1:]:
-                each.settled = each.saved = True
-            return True
+            if block.file is not None:  # or it would be read again and again
+                self._blocks.put(block, block.file._replace(refused=True))
+            return False
 
     # ---- in files of their own -------------------------------------------------------------
 
@@ -380,14 +369,14 @@ class BlockStore:
     def _save(self, path: str, ids: TokenIds) -> int:
         with self._lock:
             chain = self._blocks.find(ids)
-        if not chain.length:
-            raise StateError(
-                f"the prefix cache holds none of these {len(ids)} tokens; run them first"
-            )
-        kv = chain.alone(self._make, chain.length)
-        state = None if self.any_length else Snapshot.of(kv)
-        (layers,) = kv.parts([0, kv.length])
-        prefix = Block("", 0, ids[: kv.length], layers, state)
+            if not chain.length:
+                raise StateError(
+                    f"the prefix cache holds none of these {len(ids)} tokens; run them first"
+                )
+            kv = chain.alone(self._make, chain.length)
+        prefix = Block.of("", 0, ids[: kv.length], not self.any_length)
+        (prefix.layers,) = kv.parts([0, kv.length])
+        prefix.snapshot = snapshot_of(kv)
         block_file.save(self._file(path), prefix, Layout(self._make, self._model))
         return kv.length
 
@@ -419,18 +408,25 @@ class BlockStore:
         return prefix
 
     def _put(self, path: str, prefix: Block) -> int:
-        count = prefix.count
+        count, tokens = prefix.count, prefix.tokens
+        assert tokens is not None
         with self._lock:
             with block_file.checked(Path(path)):
                 kv = Chain(count, (prefix,)).alone(self._make, count)
-                self.keep(prefix.tokens.tolist(), kv)
+                self.keep(tokens.tolist(), kv)
             self.settle()
-            if self._blocks.find(prefix.tokens).length < count:
+            if self._blocks.find(tokens).length < count:
                 raise LoadError(
                     f"{path} holds {prefix.nbytes:,} bytes of KV, but the prefix cache may hold"
                     f" {self._max_bytes:,} in all; raise its max_bytes"
                 )
         return count
+
+
+def snapshot_of(kv: Alone | Slot) -> tuple[LayerCache, ...]:
+    """A copy of the layers that cannot be cut, not evaluated yet, without keys that no later token
+    can see."""
+    return tuple([copied(narrowed(leaf), owned) for leaf in kv.others()])
 
 
 def _leave(held: ref[BlockStore]) -> None:

@@ -30,11 +30,11 @@ class Flaky(Disk):
 
     reads = 0
 
-    def read(self, key: str, has_state: bool = False) -> Block:
+    def read(self, block: Block) -> Block:
         self.reads += 1
         if self.reads % 7 == 0:
             raise OSError("the disk is gone")
-        return super().read(key, has_state)
+        return super().read(block)
 
 
 def happen(company: Company, kind: str, data: st.DataObject, most: int) -> None:

@@ -38,13 +38,12 @@ class Counted(Disk):
         super().__init__(path, PLENTY, Layout(speaker.lm.runtime.make_cache))
         self.reads: list[int] = []
 
-    def read(self, key: str, has_state: bool = False) -> Block:
+    def read(self, block: Block) -> Block:
         if self.fails_after is not None and len(self.reads) >= self.fails_after:
             raise OSError("the disk is gone")
         time.sleep(self.pause)
-        block = super().read(key, has_state)
         self.reads.append(block.stop)
-        return block
+        return super().read(block)
 
 
 @pytest.fixture
@@ -205,7 +204,7 @@ def test_what_takes_longer_to_read_than_to_run_is_run(tmp_path: Path) -> None:
     prompt = [65] * 600
     written(tmp_path, prompt)
     hall, disk = hall_with(tmp_path)
-    disk._bytes, disk._seconds = float(disk.nbytes), 80.0  # and ten tokens take a second
+    disk._bytes, disk._seconds = float(disk.blocks.disk_bytes), 80.0  # and ten tokens take a second
     handle = hall.submit([*prompt, 1], max_tokens=2)
     hall.finish()
     assert handle.usage.cached_tokens == 0 and disk.reads == []

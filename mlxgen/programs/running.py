@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from types import FrameType
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from ..engine import Branch, Chunk, FinishReason
+from ..engine import Branch, Chunk, FinishReason, Wait
 from ..engine.branches import Path, name_of
 from ..errors import StateError
 from ..tokens import Token
@@ -57,26 +57,27 @@ class Record:
         self.entries.append(entry)
         self._place += 1
 
-    def replayed(self, what: str) -> Entry:
-        """The next entry, which must be one of ``what``."""
-        entry = self.entries[self._place]
-        if entry.what != what:
-            raise self.diverged(f"asked for {what}")
+    def replayed(self) -> Entry:
+        """The next entry."""
         self._place += 1
-        return entry
+        return self.entries[self._place - 1]
 
-    def diverged(self, did: str) -> StateError:
-        """The error of a program that does something other than before."""
+    def problem_with(self, did: str, what: str = "") -> StateError | None:
+        """The error of a program that does something other than before: the next entry is not one
+        of ``what``."""
+        if (before := self.entries[self._place].what) == what:
+            return None
         return StateError(
             f"a program diverged when it was replayed for a fork: it {did}, but had asked for "
-            f"{self.entries[self._place].what} before; make it depend only on what its guide "
-            "gives it"
+            f"{before} before; make it depend only on what its guide gives it"
         )
 
     def once(self, what: str, act: Callable[[], T]) -> T:
         """The result of ``act``, which is not called again in a replay."""
         if self.replaying:
-            result: T = self.replayed(what).result
+            if (problem := self.problem_with(f"asked for {what}", what)) is not None:
+                raise problem
+            result: T = self.replayed().result
             return result
         result = act()
         self.add(Entry(what, result))
@@ -105,9 +106,36 @@ class Awaited(Generic[T]):
     def __repr__(self) -> str:
         return f"<{self.what} at {self.place}; await it>"
 
-    def __await__(self) -> Generator[Awaited[T], T, T]:
+    def __await__(self) -> Generator[Answer | StateError, Any, T]:
+        """Carries out the step, or replays it. What ends the branch is yielded, not raised, so that
+        no program can catch it."""
         self.used = True
-        return (yield self)
+        owner = self.owner
+        if not owner.is_asked:
+            yield StateError(
+                f"{self.place}: this is asked of the guide of branch {owner.task.branch}, which"
+                " another branch cannot await; use the guide that the program was given"
+            )
+        record, history = owner.record, owner.history
+        if record.replaying:
+            if (problem := record.problem_with(f"asked for {self.what}", self.what)) is not None:
+                yield problem
+            entry = record.replayed()
+            history.apply(entry.back, entry.appended)
+        else:
+            since = history.tokens.moment, len(history.tokens)
+            result, error = None, None
+            try:
+                result = yield from self.make()
+            except Exception as raised:
+                error = raised
+            entry = Entry(self.what, result, error, *history.tokens.changed_since(*since))
+            record.add(entry)
+        history.spelled(len(entry.appended), fixed=self.what in (FIXED, BACK))
+        if entry.error is not None:
+            raise entry.error
+        given: T = entry.result
+        return given
 
     def __del__(self) -> None:
         if not self.used:
@@ -138,16 +166,14 @@ class Running:
         self.record = Record(record)
         self.task = task or Task(())
         self.forgotten: list[str] = []  # lines of what was not awaited
+        self.is_asked = False  # its program runs now
         self.logprobs = list(logprobs)  # of the generated tokens, 0 for forced ones
         self._start = start
         self._path = path
         self._origin = history.fork()
         self._coroutine: Coroutine[Any, Any, Any] | None = None
-        self._what = ""  # what the coroutine waits for
-        self._step: Step | None = None  # carries it out; None: the program has not begun, or ended
-        self._since = (0, 0)  # the history's moment and length when it began
         self._twins: Iterator[Running] = iter(())  # for the branches of a fork
-        self._returned: Entry | None = None
+        self._returned: tuple[Any] | None = None
 
     @property
     def value(self) -> Any:
@@ -162,24 +188,34 @@ class Running:
         """As ``Controller.mid_process``."""
         self.history.apply(last_backtrack, last_append)
         told: Sequence[Token] | None = last_append
+        if self._returned is not None:
+            return []
         if self._coroutine is None:
             self._origin = self.history.fork()
-            self._coroutine = self._start(self)
-            self._resume(Entry(""))
-            told = None
-        while self._step is not None:
-            result, error = None, None
-            try:
-                return self._step.send(told)
-            except StopIteration as end:
-                result = end.value
-            except Exception as raised:  # raised in the program, at its await
-                error = raised
-            told, changes = None, self.history.tokens.changed_since(*self._since)
-            self.record.add(entry := Entry(self._what, result, error, *changes))
-            self._note(entry)
-            self._resume(entry)
-        return []
+            self._coroutine, told = self._start(self), None
+        self.is_asked = True
+        try:
+            answer = self._coroutine.send(told)
+        except StopIteration as stop:
+            if self.record.replaying and (problem := self.record.problem_with("returned")):
+                raise problem from None
+            answer, self._returned = [], (stop.value,)
+        except Exception as error:
+            for place in self.forgotten:
+                error.add_note(f"what the program asked for at {place} was not awaited")
+            raise
+        finally:
+            self.is_asked = False
+        if self.forgotten:
+            raise StateError(
+                f"{self.forgotten[0]}: what the program asks for there is not awaited and was not "
+                "done; write await before it"
+            )
+        if isinstance(answer, StateError):
+            raise answer
+        if not isinstance(answer, (list, Wait)):
+            raise StateError(f"expected a program to await what its guide gives, got {answer!r}")
+        return answer
 
     def fork(self) -> Running:
         """The copy for the next branch of the fork at which the program stands."""
@@ -196,7 +232,7 @@ class Running:
         if error is not None:
             self.task.finish(None, f"failed: {type(error).__name__}: {error}")
         elif self._returned is not None:
-            self.task.finish(self._returned.result, None)
+            self.task.finish(self._returned[0], None)
         else:
             self.task.finish(None, f"ended before its program did: {reason}")
         if self._coroutine is not None:
@@ -228,58 +264,4 @@ class Running:
                 task=task,
                 record=record,
                 logprobs=self.logprobs,
-            )
-
-    # ---- the coroutine ---------------------------------------------------------------------
-
-    def _resume(self, entry: Entry) -> None:
-        """Runs the program to the next thing that is awaited and not in the record, or its end."""
-        while True:
-            awaited = self._sent(entry)
-            if awaited is None or not self.record.replaying:
-                break
-            entry = self.record.replayed(awaited.what)
-            self.history.apply(entry.back, entry.appended)
-            self._note(entry)
-        self._step = None
-        if awaited is not None:
-            self._what, self._step = awaited.what, awaited.make()
-            self._since = (self.history.tokens.moment, len(self.history.tokens))
-
-    def _note(self, entry: Entry) -> None:
-        self.history.spelled(len(entry.appended), fixed=entry.what in (FIXED, BACK))
-
-    def _sent(self, entry: Entry) -> Awaited[Any] | None:
-        """What the program awaits after it is given a result; ``None``: it has returned."""
-        assert self._coroutine is not None
-        try:
-            if entry.error is not None:
-                awaited = self._coroutine.throw(entry.error)
-            else:
-                awaited = self._coroutine.send(entry.result)
-        except StopIteration as stop:
-            if self.record.replaying:
-                raise self.record.diverged("returned") from None
-            self._check_awaited()
-            self._returned = Entry("", stop.value)
-            return None
-        except Exception as error:
-            for place in self.forgotten:
-                error.add_note(f"what the program asked for at {place} was not awaited")
-            raise
-        self._check_awaited()
-        if not isinstance(awaited, Awaited):
-            raise StateError(f"expected a program to await what its guide gives, got {awaited!r}")
-        if awaited.owner is not self:
-            raise StateError(
-                f"branch {self.task.branch} awaits something from the guide of branch "
-                f"{awaited.owner.task.branch}; use the guide that the program was given"
-            )
-        return awaited
-
-    def _check_awaited(self) -> None:
-        if self.forgotten:
-            raise StateError(
-                f"{self.forgotten[0]}: what the program asks for there is not awaited and was not "
-                "done; write await before it"
             )

@@ -7,7 +7,6 @@ tokens of the branch, as the engine reports them.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
@@ -17,7 +16,7 @@ from ..engine.history import History
 from ..errors import DeadEndError, StateError
 from ..filters import Filter, Specification
 from ..forks import forked
-from ..text import TextDecoder, heal_plan
+from ..text import TextDecoder, Transcript, heal_plan
 from ..tokens import Token, Vocabulary, in_common
 from .token_set import TokenSet
 
@@ -208,15 +207,19 @@ def gen(
                 session.push_token(token)
     stops = session.finish_reason == "stop"
     session.finish()
-    text = session.text
-    if stops and removed:
-        yield [_spelled_anew(vocabulary, removed + text.encode(), tokens)]
-    elif stops:
-        decoder = TextDecoder(vocabulary, strip=opens)
-        yield [_without_stop(vocabulary, text, session.tokens, decoder, len(tokens))]
-    elif left_over := removed[_size(vocabulary, tokens) :]:
-        # too few tokens to spell the end of the fixed text
-        yield [Branch(ff_tokens=[vocabulary.continue_with(left_over)])]
+    text, stays, rest = session.text, len(tokens), b""
+    if stops:
+        decoder = TextDecoder(vocabulary, strip=opens and not removed, skip=len(removed))
+        transcript = Transcript(decoder)
+        for token in session.tokens:
+            transcript.advance(token)
+        stays = transcript.token_at(len(text))
+        rest = text[decoder.end(stays) :].encode()
+    spelled = sum(len(vocabulary.piece(token)) for token in tokens[:stays])
+    rest = removed[spelled:] + rest
+    if stays < len(tokens) or rest:
+        run = vocabulary.continue_with(rest) if rest else ()
+        yield [Branch(len(tokens) - stays, None, [run])]
     return text
 
 
@@ -239,33 +242,3 @@ def _session(
         stop=stop,
         max_tokens=max_tokens or None,
     )
-
-
-def _size(vocabulary: Vocabulary, tokens: Sequence[Token]) -> int:
-    """How many bytes these tokens have."""
-    return sum(len(vocabulary.piece(token)) for token in tokens)
-
-
-def _spelled_anew(vocabulary: Vocabulary, whole: bytes, tokens: Sequence[Token]) -> Branch:
-    """Takes back what follows these bytes, and spells the last of them again if need be."""
-    kept = len(tokens)
-    while _size(vocabulary, tokens[:kept]) > len(whole):
-        kept -= 1
-    rest = vocabulary.continue_with(whole[_size(vocabulary, tokens[:kept]) :])
-    return Branch(backtrack=len(tokens) - kept, ff_tokens=[rest])
-
-
-def _without_stop(
-    vocabulary: Vocabulary, text: str, tokens: Sequence[Token], decoder: TextDecoder, appended: int
-) -> Branch:
-    """Takes the stop back, and spells again the text before it in its first token."""
-    ends = []  # of the text after each token
-    for token in tokens:
-        decoder.advance(token)
-        ends.append(decoder.end())
-    kept = bisect_left(ends, len(text))
-    if text and ends[kept] == len(text):
-        kept += 1
-    rest = text[ends[kept - 1] if kept else 0 :]
-    spelled = vocabulary.continue_with(rest.encode()) if rest else []
-    return Branch(backtrack=appended - kept, ff_tokens=[spelled])

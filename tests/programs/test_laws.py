@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen import Guide, Label
+from tests.fakes.speaking import reciter
 from tests.programs.helpers import carry_out, letters
 
 from ..effort import tries
@@ -91,3 +92,34 @@ def test_the_text_of_a_program_is_what_its_guide_gave(
     for result in run.results.values():
         assert result.finish_reason == "stop"
         assert len(result.text.encode()) == len(result.tokens)
+
+
+PIECES = ["a", "b", "ab", "bc", "é", "😀", " stop", "st", "op"]
+
+
+@settings(max_examples=tries(80))
+@given(
+    pieces=st.lists(st.sampled_from(PIECES), max_size=10),
+    stop=st.sampled_from(["stop", "ab", "b", "é", "a😀", "cst"]),
+    split=st.booleans(),
+)
+def test_a_stop_is_taken_back_with_the_tokens_that_hold_it(
+    pieces: list[str], stop: str, split: bool
+) -> None:
+    said: list[Any] = [*"".join(pieces).encode()] if split else pieces
+    speaker, got = reciter(said), list[Any]()
+    text, piece = "".join(pieces).partition(stop)[0], speaker.vocabulary.piece
+    kept = list[int]()  # the tokens that are whole before the stop
+    for token in speaker.tokens(said):
+        if len(b"".join(map(piece, [*kept, token]))) > len(text.encode()):
+            break
+        kept.append(token)
+
+    async def program(g: Guide) -> None:
+        before = len(g.tokens)
+        got.extend([await g.gen(stop=stop), g.text, g.tokens[before:]])
+
+    carry_out(program, speaker)
+    rest = text.encode()[len(b"".join(map(piece, kept))) :]
+    respelled = speaker.vocabulary.continue_with(rest) if rest else []
+    assert got == [text, text, (*kept, *respelled)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from mlx_lm.models.cache import RotatingKVCache
 
-from mlxgen import LanguageModel, Stream
+from mlxgen import LanguageModel, Limits, Stream
 from tests.fakes import byte_level_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds, of_kind, random_model
 from tests.fakes.prefix_integrity import check_integrity
@@ -82,6 +84,22 @@ def test_a_prompt_can_be_gone_on_from_where_it_was_kept(lm: LanguageModel) -> No
                 stream.keep(again)
             tokens(stream)
             stream.keep()
+
+
+def test_two_schedulers_share_what_is_kept_of_one_model(lm: LanguageModel) -> None:
+    prompts = [[*LONG[: 30 + 3 * i], 60 + i] for i in range(6)]
+    alone = [fresh(lm, prompt) for prompt in prompts]
+    lm.prefix_cache.clear()
+    limits = Limits(max_batch=2, prefill_chunk=16)
+    options: dict[str, Any] = {"max_tokens": 12, "ignore_eos": True, "limits": limits}
+    both = [lm.batch([*prompts, *prompts[::-1]], **options) for _ in range(2)]
+    going = list(both)
+    while going:  # a chunk of each in turn
+        going = [batch for batch in going if next(batch, None) is not None]
+        check_integrity(lm.prefix_cache)
+    for batch in both:
+        assert [list(result.tokens) for result in batch.run()] == [*alone, *alone[::-1]]
+        assert batch.stats.cached_tokens > 0
 
 
 def test_a_window_that_the_answer_fills_leaves_the_end_of_the_prompt() -> None:

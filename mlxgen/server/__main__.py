@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _served(settings: Settings) -> Served:
     model = next(iter(settings.models), None)
     if settings.has_several:
-        from .fleet.catalogue import Catalogue
+        from .catalogue import Catalogue
 
         model = Catalogue.of(settings).default.name
     return Served.at(

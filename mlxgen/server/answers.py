@@ -17,141 +17,159 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from .ask import Ask
-from .engine.mailbox import Mailbox
+from .engine import Mailbox
 from .errors import RequestError
-from .fleet.member import Serving
-from .reply import Aside, Reply, Sent
-from .wire import ClientGone, encode_events
+from .reply import Aside, Delivery, Reply, Sent
+from .serving import Serving
+from .wire import encode_events
 
 WAITS = 60.0  # seconds that a stream waits for its client, or can be read again after its end
 KEPT = 1 << 20  # bytes of its newest events
 MOST = 64  # streams without a client
 KNOWN = 4096  # names of answers that have ended, which are told from those that never were
 
-
-class Holder(Protocol):
-    """The request that an answer is for."""
-
-    def interrupt(self, error: BaseException) -> None:
-        """Give it up."""
+Interrupt: TypeAlias = Callable[[BaseException], None]
 
 
-class Said:
-    """What has been told of an answer, the newest of it as bytes; ``id`` is that of the reply, and
-    ``end`` follows its last event. Of a stream that can be gone on with, events have numbers."""
+class ClientGone(Exception):  # noqa: N818 (nothing went wrong)
+    """The client hung up; nobody is waiting for an answer."""
 
-    def __init__(self, owner: str, id: str, end: bytes, *, numbered: bool) -> None:
-        self.owner, self.id, self.end, self.numbered = owner, id, end, numbered
-        self.holder: Holder | None = None
+
+class Answer:
+    """What is generated for a request; ``id`` is that of the reply, and ``accepted`` is done once
+    the engine has said whether it will."""
+
+    def __init__(self, id: str, ask: Ask, reply: Reply, serving: Serving, box: Mailbox) -> None:
+        self.id, self.ask, self.reply, self.serving, self.box = id, ask, reply, serving, box
+        self.accepted: asyncio.Future[None] | None = None
+        self._begun = False
+
+    def opening(self) -> Sequence[Sent]:
+        """Its first events, once."""
+        begun, self._begun = self._begun, True
+        return [] if begun else self.reply.start()
+
+    def events_of(self, news: Delivery) -> Sequence[Sent]:
+        """What news say; the first events come before, but not before it is known how much of the
+        prompt is left to run."""
+        new = self.reply.take(news)
+        runs = news.progress is not None and not news.progress.prefilled
+        return [*self.opening(), *new] if new or not (runs or news.ahead is not None) else new
+
+
+class Told:
+    """What was told of an answer, the newest of it as bytes.
+
+    - ``owner`` is as in ``owner_of``; ``id`` is that of the reply, and ``end`` follows its last
+      event. ``numbered``: its events have numbers, so that it can be gone on with.
+    - ``answer`` is what is left to tell; ``holder`` interrupts the request that it is told to, and
+      is ``None`` while there is none.
+    - ``count`` are its events so far, and ``over`` says that the last one was told.
+    """
+
+    def __init__(self, answer: Answer, owner: str, end: bytes) -> None:
+        self.answer: Answer | None = answer
+        self.owner, self.id, self.end = owner, answer.id, end
+        self.numbered = answer.ask.stream and answer.ask.steered is None
+        self.holder: Interrupt | None = None
         self.free = asyncio.Event()
         """Set while it has no holder."""
-        self.rests: Answer | None = None
-        """What is left to tell, while its client is away."""
         self.timer: asyncio.TimerHandle | None = None
-        self.told = 0
-        """How many events there were."""
+        self.count = 0
+        self.over = False
         self._events: deque[bytes] = deque()  # the newest of them
         self._bytes = 0
 
-    def encoded(self, events: Sequence[Sent]) -> bytes:
-        """More events as bytes of the stream."""
+    def encoded(self, events: Sequence[Sent], *, last: bool = False) -> bytes:
+        """More events as bytes of the stream; after the ``last`` ones comes its end."""
+        self.over = last
+        ends = [self.end] if last else []
         if not self.numbered:
-            return encode_events(events)
+            return b"".join([encode_events(events), *ends])
         parts = []
         for event in events:
-            if isinstance(event, Aside):
-                parts.append(encode_events([event]))
-                continue
-            self.told += 1
-            part = b"id: %s-%d\n" % (self.id.encode(), self.told) + encode_events([event])
+            part = encode_events([event])
+            if not isinstance(event, Aside):
+                self.count += 1
+                part = b"id: %s-%d\n" % (self.id.encode(), self.count) + part
+                self._events.append(part)
+                self._bytes += len(part)
             parts.append(part)
-            self._events.append(part)
-            self._bytes += len(part)
         while self._bytes > KEPT and len(self._events) > 1:
             self._bytes -= len(self._events.popleft())
-        return b"".join(parts)
+        return b"".join([*parts, *ends])
 
     def after(self, number: int) -> bytes:
         """What was told after the event of this number; raises ``RequestError`` if that is not
         known any more, or the event was never sent."""
-        first = self.told - len(self._events)
-        if not first <= number <= self.told:
-            raise gone(f"only its events from {first + 1} to {self.told} are kept")
-        return b"".join(list(self._events)[number - first :])
-
-
-class Answer(NamedTuple):
-    """What is generated for a request."""
-
-    ask: Ask
-    reply: Reply
-    mailbox: Mailbox
-    serving: Serving
-    said: Said
+        first = self.count - len(self._events)
+        if not first <= number <= self.count:
+            raise gone(f"only its events from {first + 1} to {self.count} are kept")
+        return b"".join([*self._events][number - first :] + [self.end] * self.over)
 
 
 class Answers:
-    """All that have a holder, and the streams that wait for their clients; an owner is as in
-    ``owner_of``."""
+    """All that are told to somebody, and the streams that wait for their clients."""
 
     def __init__(self) -> None:
-        self._running: dict[tuple[str, str], Answer] = {}
-        self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._held: dict[tuple[str, str], Said] = {}
-        self._left: OrderedDict[tuple[str, str], Said] = OrderedDict()
+        self._named: OrderedDict[tuple[str, str], Told | None] = OrderedDict()
+        """Those that can be steered, by their names; ``None``: not any more."""
+        self._told: OrderedDict[tuple[str, str], Told] = OrderedDict()
+        """All, by their ids."""
 
-    def hold(self, said: Said, holder: Holder) -> None:
-        """Let a request tell more of an answer that has no holder."""
-        if said.timer is not None:
-            said.timer.cancel()
-        key = said.owner, said.id
-        self._left.pop(key, None)
-        self._held[key] = said
-        said.holder = holder
-        said.free.clear()
+    def hold(self, told: Told, holder: Interrupt, name: str) -> None:
+        """Let a request tell an answer that has no holder, which can be steered meanwhile under its
+        id and this name; of several with the same name, the newest is meant."""
+        if told.timer is not None:
+            told.timer.cancel()
+        told.holder = holder
+        told.free.clear()
+        self._told[told.owner, told.id] = told
+        for each in (told.id, name) if told.answer is not None else ():
+            self._named[told.owner, each] = told
 
-    def know(self, answer: Answer, name: str) -> None:
-        """Let an answer be steered under its id and a name, until it is left; of several with the
-        same name, the newest is meant."""
-        for each in (answer.said.id, name):
-            self._running[answer.said.owner, each] = answer
+    def leave(self, told: Told, *, waits: bool) -> None:
+        """Take an answer from its holder. A stream that ``waits`` rests until its client comes
+        back; any other is given up, but what was told of it can be read again for a while."""
+        for key in [key for key, known in self._named.items() if known is told]:
+            self._named[key] = None
+            self._named.move_to_end(key)
+        while len(self._named) > KNOWN and self._named[next(iter(self._named))] is None:
+            self._named.popitem(last=False)
+        told.holder = None
+        told.free.set()
+        answer = told.answer
+        if answer is not None and (told.over or not waits or not told.count):
+            told.answer = None
+            if not answer.box.finished:
+                answer.serving.engine.cancel(answer.box)
+        elif answer is not None:
+            answer.serving.engine.rest(answer.box)
+        self._told.move_to_end((told.owner, told.id))
+        told.timer = asyncio.get_running_loop().call_later(WAITS, self._drop, told)
+        left = [each for each in self._told.values() if each.holder is None]
+        if not told.count:
+            self._drop(told)
+        elif len(left) > MOST:
+            self._drop(left[0])
 
-    def leave(self, said: Said, rests: Answer | None) -> None:
-        """Take an answer from its holder. A stream is kept for a client that may come back, with
-        what ``rests`` of the answer; one without events has nothing to name."""
-        key = said.owner, said.id
-        del self._held[key]
-        for each in [name for name, known in self._running.items() if known.said is said]:
-            del self._running[each]
-            self._ended[each] = None
-        while len(self._ended) > KNOWN:
-            self._ended.popitem(last=False)
-        said.holder, said.rests = None, rests
-        said.free.set()
-        self._left[key] = said
-        said.timer = asyncio.get_running_loop().call_later(WAITS, self._drop, said)
-        if not said.told:
-            self._drop(said)
-        elif len(self._left) > MOST:
-            self._drop(next(iter(self._left.values())))
-
-    def _drop(self, said: Said) -> None:
-        assert said.timer is not None
-        said.timer.cancel()
-        del self._left[said.owner, said.id]
-        if said.rests is not None:
-            said.rests.serving.engine.cancel(said.rests.mailbox)
+    def _drop(self, told: Told) -> None:
+        assert told.timer is not None
+        told.timer.cancel()
+        del self._told[told.owner, told.id]
+        if told.answer is not None:
+            told.answer.serving.engine.cancel(told.answer.box)
 
     def find(self, owner: str, name: str) -> Answer:
         """The answer of this name; raises ``RequestError``: 409 if it has ended, or else 404."""
-        found = self._running.get((owner, name))
-        if found is not None:
-            return found
-        if (owner, name) in self._ended:
+        told = self._named.get((owner, name))
+        if told is not None and told.answer is not None:
+            return told.answer
+        if (owner, name) in self._named:
             raise ended()
         raise RequestError(
             "there is no such answer; send the id that it has in its events, or its X-Request-Id",
@@ -160,23 +178,18 @@ class Answers:
             code="answer_not_found",
         )
 
-    async def taken(self, owner: str, last: str, holder: Holder) -> tuple[Said, bytes]:
-        """Hold the stream that the id of an event is of; with what was told after that event.
-
-        Who tells it until now is interrupted, as its client has another connection. Raises
-        ``RequestError``.
-        """
+    async def taken(self, owner: str, last: str) -> tuple[Told, int]:
+        """The stream that the id of an event is of, with the number of that event. Who tells it
+        until now is interrupted, as its client has another connection. Raises ``RequestError``."""
         id, _, number = last.rpartition("-")
-        key = owner, id
-        said = self._left.get(key) or self._held.get(key)
-        if said is None or not (number.isdecimal() and number.isascii()):
+        told = self._told.get((owner, id))
+        if told is None or not (number.isdecimal() and number.isascii()):
             raise gone("there is none, or it was left for more than a minute")
-        said.after(int(number))
-        while said.holder is not None:
-            said.holder.interrupt(ClientGone())
-            await said.free.wait()
-        self.hold(said, holder)
-        return said, said.after(int(number))
+        told.after(int(number))
+        while told.holder is not None:
+            told.holder(ClientGone())
+            await told.free.wait()
+        return told, int(number)
 
 
 def ended() -> RequestError:

@@ -1,26 +1,50 @@
-"""The ASGI application: routes, errors, documentation, and the gate around all of it.
+"""The ASGI application: which path does which work, its description, and the gate around it.
 
-Owns how these are put together. Must never know a process or a socket. Invariant: whatever a
-request raises is answered, unless its answer has begun.
+Must never know how the work is done, nor a process or a socket. Invariant: whatever a request
+raises is answered in the form of OpenAI's errors, unless its answer has begun.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+import time
+from collections.abc import Awaitable, Callable
+from functools import cache, partial
+from typing import Any, TypeAlias
 
 from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from .. import __version__
-from .errors import RequestError
+from .bodies import validated
+from .catalogue import Entry
+from .control import ControlRequest, ReasoningControl, control, reasoning_control
+from .errors import RequestError, as_messages_error, error_body
+from .exchange import Api, Exchange, Work, generate
+from .fields import ModelRequest
+from .fleet import Status
 from .gate import Gate
-from .llama import in_force
+from .llama import (
+    InfillRequest,
+    LlamaRequest,
+    in_force,
+    parse_infill,
+    parse_llama,
+    props_of,
+    slots_of,
+)
 from .logs import log_failure
-from .openapi import answers, describe
-from .routes import BODIES, make_router
+from .messages import CountRequest, MessagesRequest, count_tokens, parse_messages
+from .metrics import CONTENT_TYPE
+from .openai import ChatRequest, CompletionRequest, apply_template, parse_chat, parse_completion
+from .openapi import answers, body_of, describe
+from .page import INDEX, read_page, unless_kept
+from .responses import ResponsesRequest, parse_responses
+from .responses import failed as response_failed
 from .service import Service
+from .serving import Parse
+from .token_work import DetokenizeRequest, TokenizeRequest, detokenize, on_tokens, tokenize
 from .wire import JsonResponse, error_response
 
 _ABOUT = (
@@ -28,10 +52,111 @@ _ABOUT = (
     "is unknown, unsupported or out of range gets a 400 that names it; null means the default. "
     "The sampling defaults are shown with the fields and by /props."
 )
+_BUSY = (401, 403, 503)
+_BODY = (400, 404, 408, 413, 415, 429, 500, 504, *_BUSY)
+_OBJECT: dict[str, Any] = {"type": "object"}
+_OBJECTS = {"type": "array", "items": _OBJECT}
+
+Answers: TypeAlias = dict[int | str, dict[str, Any]]
+
+
+def _good(
+    schema: dict[str, Any], kind: str = "application/json", *, streams: bool = False
+) -> Answers:
+    content = {kind: {"schema": schema}} | (
+        {"text/event-stream": {"schema": {}}} if streams else {}
+    )
+    said = "The answer, or its events with stream: true" if streams else "The answer"
+    return {200: {"description": said, "content": content}}
+
+
+_ANSWER, _STREAM = _good(_OBJECT), _good(_OBJECT, streams=True)
+_STEERED = _ANSWER | answers(409)
+_HEALTH = {**_ANSWER, 503: {**_ANSWER[200], "description": "Not ready"}, **answers(403)}
+
+
+async def load_model(exchange: Exchange) -> Any:
+    """Load a model, and answer when it is loaded; others may be unloaded for it."""
+    await exchange.use((await _named(exchange)).name)
+    return {"success": True}
+
+
+async def unload_model(exchange: Exchange) -> Any:
+    """Unload a model, as soon as it answers no more requests."""
+    fleet = exchange.service.fleet
+    member = fleet.members[(await _named(exchange)).name]
+    if member.status is Status.LOADING:
+        reason = f"{member.entry.name} is being loaded; try again when it is"
+        raise RequestError(reason, status=409, code="model_loading")
+    fleet.dismiss(member)
+    return {"success": True}
+
+
+async def _named(exchange: Exchange) -> Entry:
+    """The model that a ``ModelRequest`` names, strictly."""
+    body = await exchange.read()
+    return exchange.service.fleet.catalogue.named(validated(body, ModelRequest).model)
+
+
+def _api(parse: Parse, prefix: str, *more: Any) -> Work:
+    return partial(generate, api=Api(parse, prefix, *more))
+
+
+_CHAT = "Answer a conversation, rendered with the model's chat template."
+_TEXT = "Continue raw text or tokens."
+_RESPONSE = "Answer a conversation, as in OpenAI's Responses API."
+_MESSAGE = "Answer a conversation, as in Anthropic's Messages API."
+_LLAMA = "The same in llama.cpp's form and names: n_predict (no limit), n_probs and others."
+_INFILL = "What fits between input_prefix and input_suffix, in the same form."
+_COUNT = "The tokens of a conversation, as in Anthropic's Messages API."
+_WORK: tuple[tuple[str, type[BaseModel], Work, str | None, Answers], ...] = (
+    ("/v1/chat/completions", ChatRequest, _api(parse_chat, "chatcmpl-"), _CHAT, _STREAM),
+    ("/v1/completions", CompletionRequest, _api(parse_completion, "cmpl-"), _TEXT, _STREAM),
+    (
+        "/v1/responses",
+        ResponsesRequest,
+        _api(parse_responses, "resp_", b"", response_failed),
+        _RESPONSE,
+        _STREAM,
+    ),
+    (
+        "/v1/messages",
+        MessagesRequest,
+        _api(parse_messages, "msg_", b"", lambda error, _: as_messages_error(*error_body(error))),
+        _MESSAGE,
+        _STREAM,
+    ),
+    (
+        "/completion",
+        LlamaRequest,
+        _api(parse_llama, "cmpl-", b""),
+        _LLAMA,
+        _good({"anyOf": [_OBJECT, _OBJECTS]}, streams=True),  # a list for several prompts
+    ),
+    ("/infill", InfillRequest, _api(parse_infill, "cmpl-", b""), _INFILL, _STREAM),
+    ("/v1/messages/count_tokens", CountRequest, on_tokens(count_tokens), _COUNT, _ANSWER),
+    ("/tokenize", TokenizeRequest, on_tokens(tokenize), tokenize.__doc__, _ANSWER),
+    ("/apply-template", ChatRequest, on_tokens(apply_template), apply_template.__doc__, _ANSWER),
+    ("/detokenize", DetokenizeRequest, on_tokens(detokenize), detokenize.__doc__, _ANSWER),
+    ("/v1/models/load", ModelRequest, load_model, load_model.__doc__, _ANSWER),
+    ("/v1/models/unload", ModelRequest, unload_model, unload_model.__doc__, _STEERED),
+    ("/v1/requests/{id}/control", ControlRequest, control, control.__doc__, _STEERED),
+    (
+        "/v1/chat/completions/control",
+        ReasoningControl,
+        reasoning_control,
+        reasoning_control.__doc__,
+        _STEERED,
+    ),
+)
+
+
+_BODIES = tuple({body: None for _, body, *_ in _WORK})
 
 
 def make_app(service: Service) -> ASGIApp:
     """The application of a service."""
+    settings = service.settings
     app = FastAPI(
         title="mlxgen",
         version=__version__,
@@ -41,12 +166,23 @@ def make_app(service: Service) -> ASGIApp:
         openapi_url=None,
         redirect_slashes=False,
     )
-    app.include_router(make_router(service))
+    for path, body, work, about, answer in _WORK:
+        app.add_api_route(
+            path,
+            _endpoint(service, path, work),
+            methods=["POST"],
+            name=path.removeprefix("/v1").replace("/{id}", "").strip("/").replace("/", "_"),
+            description=about,
+            response_class=Response,
+            openapi_extra=body_of(body),
+            responses=answer | answers(*_BODY),
+        )
+    _add_model(app, service)
+    _add_state(app, service)
+    _add_files(app, service)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(RequestError, _request_error)
-    app.add_exception_handler(Exception, _unexpected)
-    _add_docs(app, service)
-    settings = service.settings
+    app.add_exception_handler(RequestError, _failed)
+    app.add_exception_handler(Exception, _failed)
     return Gate(
         app,
         host=settings.host,
@@ -57,44 +193,155 @@ def make_app(service: Service) -> ASGIApp:
     )
 
 
-def _add_docs(app: FastAPI, service: Service) -> None:
+def _endpoint(service: Service, path: str, work: Work) -> Callable[..., Awaitable[Response]]:
+    name, aside = path.replace("/{id}", ""), path.endswith("/control")
+
+    async def endpoint(request: Request) -> Response:
+        return Exchange(service, name, work, request, aside=aside)
+
+    async def about_one(id: str, request: Request) -> Response:
+        return await endpoint(request)
+
+    return about_one if "{id}" in path else endpoint
+
+
+# ---- what the server says of itself --------------------------------------------------------------
+
+
+def _add_model(app: FastAPI, service: Service) -> None:
+    created, fleet = int(time.time()), service.fleet
+
+    def described(entry: Entry, name: str) -> dict[str, Any]:
+        member = fleet.members[entry.name]
+        parent = {} if entry.base is None else {"parent": entry.base}
+        return {
+            "id": name,
+            "object": "model",
+            "created": created,
+            "owned_by": "mlxgen",
+            **parent,
+            "max_model_len": (member.base or member).max_context,
+            "status": member.told(),
+        }
+
+    @app.get("/v1/models", responses=_ANSWER | answers(*_BUSY))
+    async def models() -> Response:
+        """A list of the models, by each of their names, and whether they are loaded."""
+        service.check_open()
+        data = [described(each, name) for each in fleet.catalogue.entries for name in each.listed]
+        return JsonResponse({"object": "list", "data": data})
+
+    @app.get("/v1/models/{name:path}", responses=_ANSWER | answers(404, *_BUSY))
+    async def model(name: str) -> Response:
+        """A model, by one of its names."""
+        service.check_open()
+        return JsonResponse(described(fleet.catalogue.named(name), name))
+
+    @app.get("/v1/programs", responses=_ANSWER | answers(*_BUSY))
+    async def programs() -> Response:
+        """The operator's programs, controllers and hooks that requests may name."""
+        service.check_open()
+        return JsonResponse(service.registry.listed())
+
+    @app.get("/props", responses=_ANSWER | answers(404, *_BUSY))
+    async def props(model: str | None = None) -> Response:
+        """The model, and the defaults for what a request leaves out."""
+        source = fleet.catalogue.meant(model).source
+        async with service.using(model) as serving:
+            slots = service.settings.max_batch
+            return JsonResponse(props_of(serving.model, slots=slots, path=source))
+
+
+def _add_state(app: FastAPI, service: Service) -> None:
+    def health(*, good: bool) -> Response:
+        stats, stuck = service.fleet.stats(), service.stuck
+        state = {
+            "status": service.status,
+            "alive": service.is_alive,
+            "ready": service.status == "ready" and stuck is None,
+            **({} if stuck is None else {"reason": stuck}),
+        }
+        names = ("running", "prefilling", "queued")
+        counts = {name: getattr(stats, name, 0) or 0 for name in names}
+        return JsonResponse(state | counts, status_code=200 if good else 503)
+
+    @app.get("/health", responses=_HEALTH)
+    @app.get("/health/ready", responses=_HEALTH)
+    async def ready() -> Response:
+        """Readiness: 200, or 503 while the server loads, is stuck, is stopping or has failed."""
+        return health(good=service.status == "ready" and service.stuck is None)
+
+    @app.get("/health/live", responses=_HEALTH)
+    async def live() -> Response:
+        """Liveness: 200 unless the engine has failed or has stopped taking steps."""
+        return health(good=service.is_alive)
+
+    @app.get("/slots", responses=_good(_OBJECTS) | answers(401, 403, 503))
+    async def slots(fail_on_no_slot: str | None = None, model: str | None = None) -> Response:
+        """The sequences of a model that may run at a time, and which of them are running. With
+        fail_on_no_slot=1 a 503 if all of them are."""
+        serving = service.fleet.members[service.fleet.catalogue.meant(model).name].serving
+        stats = None if serving is None else serving.engine.stats
+        busy = sum(getattr(stats, name, 0) or 0 for name in ("running", "prefilling"))
+        most = service.settings.max_batch
+        if fail_on_no_slot and busy >= most:
+            raise RequestError("no slot is free; try again later", status=503, code="no_slot")
+        known = None if serving is None else serving.model
+        return JsonResponse(slots_of(known, busy=busy, slots=most))
+
+    figures = _good({"type": "string"}, "text/plain") | answers(401, 403)
+
+    @app.get("/metrics", response_class=Response, responses=figures)
+    async def metrics() -> Response:
+        """Metrics for Prometheus."""
+        return Response(service.metrics.page(), media_type=CONTENT_TYPE)
+
+
+def _add_files(app: FastAPI, service: Service) -> None:
+    page, settings = read_page(), service.settings
+
     @cache
     def described(with_model: bool) -> dict[str, Any]:
         known = service.loaded if with_model else None
         defaults = {} if known is None else in_force(known)
-        settings = service.settings
         key, strict = bool(settings.api_keys), settings.strict_fields
-        return describe(app, BODIES, with_key=key, defaults=defaults, strict=strict)
+        return describe(app, _BODIES, with_key=key, defaults=defaults, strict=strict)
 
     @app.get("/openapi.json", responses=answers(401, 403))
     async def openapi() -> Response:
         """The OpenAPI description."""
         return JsonResponse(described(service.loaded is not None))
 
+    @app.get("/", include_in_schema=False)
+    async def index(request: Request) -> Response:
+        return unless_kept(page[INDEX], request.headers.get("if-none-match"))
+
+    @app.get("/page/{name:path}", include_in_schema=False)
+    async def beside(name: str, request: Request) -> Response:
+        if name not in page:
+            raise RequestError("there is no such file of the page", status=404, code="not_found")
+        return unless_kept(page[name], request.headers.get("if-none-match"))
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    path = ascii(request.url.path[:100])
-    reasons = {
-        404: f"there is nothing at {path}; GET /openapi.json lists the endpoints",
-        405: f"{path} does not take {request.method}; GET /openapi.json lists the endpoints",
-    }
-    wrong = RequestError(
-        reasons.get(error.status_code, str(error.detail)),
-        status=error.status_code,
-        code={404: "not_found", 405: "method_not_allowed"}.get(error.status_code),
-    )
-    allowed = (error.headers or {}).get("Allow")
-    if allowed is None:
-        return error_response(wrong, path=request.url.path)
-    headers = [(b"allow", b"GET, HEAD" if allowed == "GET" else allowed.encode())]
+    path, status = ascii(request.url.path[:100]), error.status_code
+    reason, code = {
+        404: (f"there is nothing at {path}", "not_found"),
+        405: (f"{path} does not take {request.method}", "method_not_allowed"),
+    }.get(status, (str(error.detail), None))
+    hint = "" if code is None else "; GET /openapi.json lists the endpoints"
+    allowed = (error.headers or {}).get("Allow", "").encode()
+    allowed = b"GET, HEAD" if allowed == b"GET" else allowed
+    headers = [(b"allow", allowed)] if allowed else []
+    wrong = RequestError(reason + hint, status=status, code=code)
     return error_response(wrong, headers, request.url.path)
 
 
-async def _request_error(request: Request, error: Exception) -> Response:
-    return error_response(error)
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
-    log_failure("a request failed outside its handler", error)
+async def _failed(request: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestError):
+        log_failure("a request failed outside its handler", error)
     return error_response(error)

@@ -110,6 +110,11 @@ class Ask:
         """The question of each answer."""
         return [one for one in self.questions for _ in range(self.answers)]
 
+    @property
+    def shows_images(self) -> bool:
+        """Whether there are images in a prompt."""
+        return any(token < 0 for one in self.questions for token in one.prompt.tokens)
+
     def loosened(self, loose: Set[str]) -> Ask:
         """The same, with these tools held to the outline of their schemas alone."""
         assert self.held is not None

@@ -20,7 +20,6 @@ from .errors import RequestError, as_request_error
 from .exchange import Exchange
 from .fields import Body, Count, ModelName, SamplingFields, about, named, options_of
 from .generation import FORMS, FormFields, form_of
-from .wire import to_json
 
 MOST = 4096  # tokens or characters that are put at a time
 
@@ -52,29 +51,27 @@ class ReasoningControl(Body):
     model: ModelName | None = named()
 
 
-async def control(exchange: Exchange) -> None:
+async def control(exchange: Exchange) -> Any:
     """Steer a running answer: end its thinking or its text, take tokens back, put others there, or
     change the options from here on."""
     asked = validated(await exchange.read(), ControlRequest)
     _check_fields(asked)
-    answer = exchange.service.answers.find(exchange.owner, exchange.id_in_path)
-    length = await _ordered(exchange, answer, asked)
-    told = {"object": "control", "id": answer.said.id, "index": asked.index or 0, "length": length}
-    await exchange.answer(to_json(told))
+    answer = exchange.service.answers.find(exchange.owner, exchange.scope["path_params"]["id"])
+    length = await _ordered(answer, asked)
+    return {"object": "control", "id": answer.id, "index": asked.index or 0, "length": length}
 
 
-async def reasoning_control(exchange: Exchange) -> None:
+async def reasoning_control(exchange: Exchange) -> Any:
     """End the thinking of a running chat, as with llama.cpp's server."""
     given = validated(await exchange.read(), ReasoningControl)
     try:
         answer = exchange.service.answers.find(exchange.owner, given.id)
-        await _ordered(exchange, answer, ControlRequest(action=given.action))
+        await _ordered(answer, ControlRequest(action=given.action))
     except RequestError as error:
         if error.status not in (404, 409):
             raise
-        await exchange.answer(to_json({"success": False, "message": error.message}))
-    else:
-        await exchange.answer(to_json({"success": True}))
+        return {"success": False, "message": error.message}
+    return {"success": True}
 
 
 # ---- what is asked for ---------------------------------------------------------------------------
@@ -112,18 +109,18 @@ def _check_fields(asked: ControlRequest) -> None:
 # ---- what is done --------------------------------------------------------------------------------
 
 
-async def _ordered(exchange: Exchange, answer: Answer, asked: ControlRequest) -> int | None:
+async def _ordered(answer: Answer, asked: ControlRequest) -> int | None:
     """Do it; returns how many tokens the text has then."""
     ask, place = answer.ask, _place(answer.ask, asked.index)
     changes = _changes(ask, asked) if asked.action == "options" else {}
     names = {"filters": next((name for name in FORMS if name in _given(asked)), "text")}
     try:
         if changes.get("filters"):
-            await answer.serving.preparation.try_out(changes["filters"][0])
+            await answer.serving.try_out(changes["filters"][0])
         order = _order(ask, asked, changes)
-        return await answer.serving.engine.order(answer.mailbox, place, order)
+        return await answer.serving.engine.order(answer.box, place, order)
     except (RewindError, StateError) as error:
-        if answer.mailbox.finished:
+        if answer.box.finished:
             raise ended() from error
         rewinds = isinstance(error, RewindError)
         param = ("tokens" if asked.to is None else "to") if rewinds else "action"

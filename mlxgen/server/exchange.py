@@ -1,16 +1,17 @@
 """One request from its headers to its last byte, however it ends.
 
-Owns the order of events around an answer: admission, the body, the model, what interrupts the work,
-the error that the client gets, and what is counted and logged. Must never know how events look. It
-belongs to the event loop.
+Owns the order of events around an answer: admission, the body, the model, what is told of what is
+generated, what interrupts that, the error that the client gets, and what is counted and logged.
+Must never know how events look. It belongs to the event loop.
 
 Work may be interrupted at any await: by the client hanging up, a limit of its time, the server
 stopping or the engine failing. Then it is cancelled, and the client gets the error, as an answer
 or, if a stream has begun, as its last event. A client that does not read even that within
 ``LAST_WORDS`` seconds is disconnected.
 
-Invariants: when ``run`` returns, the sequences of the request are finished or cancelled, its place
-is free, and the answer is complete or its connection is closed.
+Invariants: when an exchange is over, the sequences of the request have ended or rest until its
+client comes back, its place is free, and the answer is complete or its connection is closed. The
+same chunks are pushed into a reply, in the same order, whether the client streams or not.
 """
 
 from __future__ import annotations
@@ -23,85 +24,78 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from fastapi import Response
+from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
-from .answers import Answer, Said, gone
+from ..errors import MlxgenError
+from .answers import Answer, ClientGone, Told, gone
 from .bodies import header_of, parse_body
-from .engine.mailbox import Mailbox
-from .engine.running import Running
-from .errors import RequestError, error_body
-from .fleet.catalogue import Entry
-from .fleet.member import Serving
+from .catalogue import Entry
+from .engine import Mailbox
+from .errors import RequestError, as_request_error, error_body
 from .gate import owner_of
-from .jobs import Body, Prepared
 from .logs import log, log_failure
-from .reply import Reply, Sent
-from .service import Service, queue_timeout
+from .reply import Aside, Delivery, Event, Sent
+from .service import Service
+from .serving import Body, Parse, Prepared, Serving
+from .steering import Running
 from .wire import (
     DONE,
     STREAM,
-    ClientGone,
     Header,
     JsonResponse,
     check_headers,
     encode_events,
     error_response,
-    read_body,
+    to_json,
+    too_large,
 )
 
+READING = 30.0  # seconds for a body to arrive
 LAST_WORDS = 1.0
+SILENCE = 5.0  # seconds after which a stream gives a sign of life; clients give up on silent ones
+MOST = 1 << 20  # tokens and alternatives in a whole answer
+SMALL = 4096  # the same, in an answer that is written in one go
+_LOADING = encode_events([Aside(": the model is being loaded")])
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
-Work: TypeAlias = Callable[["Exchange"], Awaitable[None]]
+Work: TypeAlias = Callable[["Exchange"], Awaitable[Any]]
+"""What an endpoint does; the result is its answer, as bytes or what becomes JSON, and ``None`` if
+it has streamed that."""
 
 
-class Exchange:
-    """One request; ``endpoint`` is its name in figures and the log. ``aside``: it takes no place,
-    as it is about another one."""
+class Exchange(Response):
+    """One request, as a response that FastAPI sends; ``endpoint`` is its name in figures and the
+    log. ``aside``: it takes no place, as it is about another one."""
 
     def __init__(
-        self,
-        service: Service,
-        endpoint: str,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        *,
-        aside: bool = False,
+        self, service: Service, endpoint: str, work: Work, request: Request, *, aside: bool = False
     ) -> None:
+        super().__init__()
         self.service = service
+        self.scope: Scope = request.scope
         self.id = secrets.token_hex(12)
-        headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"")
-        self._given_id = given if _REQUEST_ID.fullmatch(given) else self.id.encode()
-        self.last_event: str = headers.get(b"last-event-id", b"").decode("latin-1")
+        given = request.headers.get("x-request-id", "").encode("latin-1")
+        self.name = given if _REQUEST_ID.fullmatch(given) else self.id.encode()
+        """The id that the client has given it, or its own."""
+        self.last_event = request.headers.get("last-event-id", "")
         """The id of the last event that the client has of a stream which it goes on with."""
-        self.owner = owner_of(scope)
+        self.owner = owner_of(self.scope)
         """Whose request it is."""
         self.fields: dict[str, Any] = {}
         """Further fields for the log; never anything that a person wrote."""
-        self.describe_failure: Callable[[BaseException], Sequence[Sent]] = lambda error: [
-            error_body(error)[1]
-        ]
-        """Makes the events that end a stream which fails."""
-        self.end = DONE
-        """What follows the last event of a stream."""
+        self.last_words: Callable[[BaseException], bytes] = lambda error: b""
+        """What ends a stream that fails."""
         self.ignored: Sequence[str] = ()
         """Accepted fields without effect, which a header names."""
-        self._aside = aside
-        self._endpoint = endpoint
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._streams = False
-        self._answered = False
+        self.told: Told | None = None
+        """What is told of an answer."""
+        self._aside, self._endpoint, self._work = aside, endpoint, work
+        self._streams = self._answered = False
         self._status = 200
-        self._used: tuple[Serving, Entry] | None = None
-        self._said: Said | None = None
-        self._answer: Answer | None = None
+        self._used: Entry | None = None  # a model
         self._watcher: asyncio.Task[None] | None = None
         self._task: asyncio.Task[Any] | None = None
         self._interruption: BaseException | None = None
@@ -109,126 +103,66 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None  # of this stage
         self._began = time.perf_counter()
 
-    # ---- for the work ------------------------------------------------------------------------
-
     @property
     def seconds(self) -> float:
         """Seconds since the request's headers."""
         return time.perf_counter() - self._began
 
-    @property
-    def id_in_path(self) -> str:
-        """The id that the path names."""
-        id: str = self._scope["path_params"]["id"]
-        return id
+    # ---- for the work ------------------------------------------------------------------------
 
     async def read(self) -> Body:
         """The object in the body; after this, a client that hangs up interrupts the work."""
-        limit = self.service.body_limit
-        check_headers(self._scope["headers"], limit)
-        data = await read_body(self._receive, limit)
+        limit, parts, size = self.service.body_limit, list[bytes](), 0
+        check_headers(self.scope["headers"], limit)
+        try:
+            async with asyncio.timeout(READING):
+                more = True
+                while more:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > limit:
+                        raise too_large(limit)
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            reason = f"the body did not arrive within {READING:g} seconds"
+            raise RequestError(reason, status=408, code="body_timeout") from None
         if not self._aside:
-            self.service.admit(self)
+            self.service.admit(self.interrupt)
         self._watcher = asyncio.create_task(self._watch_client())
-        return await self.service.workers.run(parse_body, data)
+        return await self.service.workers.run(parse_body, b"".join(parts))
 
     async def use(self, name: object) -> Serving:
         """The model of this name, loaded, until the exchange ends."""
-        fleet = self.service.fleet
-        entry = fleet.catalogue.meant(name)
+        entry = self.service.fleet.catalogue.meant(name)
         self.fields["model"] = entry.name
-        serving = await fleet.use(entry)
-        self._used = serving, entry
+        serving = await self.service.fleet.use(entry)
+        self._used = entry
         return serving
 
-    def submit(self, id: str, prepared: Prepared, reply: Reply) -> Mailbox:
-        """Let the engine generate sequences, or a program of the operator's write the text, until
-        they end or the exchange does; ``id`` or that of the request steers them."""
-        assert self._used is not None
-        (ask, sequences), serving = prepared, self._used[0]
-        box = Mailbox(
-            len(sequences),
-            on_overflow=self.interrupt,
-            watched=ask.watched,
-            grows=ask.steered is not None,
-        )
-        numbered = ask.stream and ask.steered is None
-        self._said = Said(self.owner, id, self.end, numbered=numbered)
-        self.service.answers.hold(self._said, self)
-        self._know(Answer(ask, reply, box, serving, self._said))
-        if ask.steered is None:
-            serving.engine.submit(sequences, box, self.owner)
-            return box
-        self.fields["program"] = ask.steered.name
-        slow, opens_text = serving.model.registry.slow, ask.questions[0].prompt.opens_text
-        serving.engine.steer(Running(ask.steered, sequences[0], box, slow, opens_text=opens_text))
-        self.heard(all_run=False)  # what it runs first, and when, is its own affair
-        return box
-
-    def _know(self, answer: Answer) -> None:
-        """Let an answer be steered until the exchange ends."""
-        self._answer = answer
-        self.service.answers.know(answer, self._given_id.decode())
-
-    async def go_on(self) -> Answer | None:
-        """Send what a stream told after the last event that the client has, to go on with what is
-        left of it."""
-        said, missed = await self.service.answers.taken(self.owner, self.last_event, self)
-        self._said, self.end = said, said.end
-        self.fields["resumed"] = said.id
-        answer = said.rests
-        if answer is not None:
-            serving = await self.use(answer.ask.model.name)
-            if serving is not answer.serving:
-                raise gone("its model was unloaded meanwhile")
-            answer.mailbox.on_overflow = self.interrupt
-            serving.engine.resume(answer.mailbox)
-            said.rests = None
-            self._know(answer)
-        await self.write([], missed)
-        return answer
+    def hold(self, told: Told) -> None:
+        """Tell an answer, which can be steered meanwhile."""
+        self.told = told
+        self.service.answers.hold(told, self.interrupt, self.name.decode())
 
     def heard(self, *, all_run: bool) -> None:
         """Note that a prompt is being run, or that all of it was; a stage never comes again."""
-        stage = 2 if all_run else 1
+        stage, seconds = 2 if all_run else 1, self.service.settings.request_timeout
         if stage > self._stage:
             self._stage = stage
-            seconds = self.service.settings.request_timeout if all_run else 0.0
-            self._limit(seconds, partial(_timeout, seconds))
+            self._limit(seconds if all_run else 0.0, partial(_timeout, seconds))
 
-    async def answer(self, body: bytes) -> None:
-        """Send the whole answer, as JSON."""
-        self._answered = True
-        await self._respond(JsonResponse(body))
-
-    async def write(self, events: Sequence[Sent], missed: bytes = b"") -> None:
-        """Send events of a stream in one piece, after those that were missed; waits while the
-        client does not read."""
-        new = missed + self._encoded(events)
+    async def write(self, data: bytes, *, more: bool = True) -> None:
+        """Send a piece of a stream, or the last one; waits while the client does not read."""
         if not self._streams:  # from now on a failure can only be an event
             self._streams = True
             headers = [*STREAM, *self._headers()]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        if new:
-            await self._write(new, more=True)
-
-    async def finish(self, events: Sequence[Sent]) -> None:
-        """Send the last events of a stream."""
-        last = self._encoded(events)
-        await self.write([])
-        self._answered = True
-        await self._write(last + self.end, more=False)
-
-    def _encoded(self, events: Sequence[Sent]) -> bytes:
-        """Events of the stream, which are kept if it can be gone on with."""
-        return encode_events(events) if self._said is None else self._said.encoded(events)
-
-    async def _write(self, body: bytes, *, more: bool) -> None:
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
-
-    async def _respond(self, response: Response) -> None:
-        response.raw_headers.extend(self._headers())
-        await response(self._scope, self._receive, self._send)
+        if data or not more:
+            self._answered = not more
+            await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     # ---- its life ----------------------------------------------------------------------------
 
@@ -246,26 +180,28 @@ class Exchange:
         later = asyncio.get_running_loop().call_later
         self._timer = later(seconds, lambda: self.interrupt(error())) if seconds else None
 
-    async def run(self, work: Work) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Do the work and answer, with an error if necessary."""
-        service = self.service
+        service, outcome = self.service, "completed"
+        self._receive, self._send = receive, send
         self._task = asyncio.current_task()
-        outcome = "completed"
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._release)
-            try:
-                stack.enter_context(service.visited(self, aside=self._aside))
-                own = service.settings
-                self._limit(own.queue_timeout, partial(queue_timeout, own))
-                await work(self)
-            except asyncio.CancelledError:
-                if self._interruption is None:
-                    raise
-                assert self._task is not None
-                self._task.uncancel()
-                outcome = await self._fail(self._interruption)
-            except Exception as error:
-                outcome = await self._fail(error)
+        try:
+            service.enter(self.interrupt, aside=self._aside)
+            self._limit(service.settings.queue_timeout, service.queue_timeout)
+            answer = await self._work(self)
+            if answer is not None:
+                await self._respond(JsonResponse(answer))
+        except asyncio.CancelledError:
+            if self._interruption is None:
+                raise
+            assert self._task is not None
+            self._task.uncancel()
+            outcome = await self._fail(self._interruption)
+        except Exception as error:
+            outcome = await self._fail(error)
+        finally:
+            self._release()
+            service.leave(self.interrupt)
         self._account(outcome)
 
     async def _watch_client(self) -> None:
@@ -278,51 +214,45 @@ class Exchange:
             self._watcher.cancel()
         if self._timer is not None:
             self._timer.cancel()
+        told, self.told = self.told, None
+        if told is not None:
+            waits = isinstance(self._interruption, ClientGone)
+            self.service.answers.leave(told, waits=waits)
         used, self._used = self._used, None
-        said, answer = self._said, self._answer
-        if said is not None and said.holder is self:
-            rests = said.rests  # if it was not gone on with
-            if answer is not None and not answer.mailbox.finished:
-                engine = answer.serving.engine
-                if said.told and isinstance(self._interruption, ClientGone):
-                    rests = answer
-                    engine.rest(answer.mailbox)
-                else:
-                    engine.cancel(answer.mailbox)
-            self.service.answers.leave(said, rests)
         if used is not None:
-            self.service.fleet.release(used[1])
+            self.service.fleet.release(used)
 
     async def _fail(self, error: BaseException) -> str:
         """Tell the client, and return the outcome of the request."""
-        self._release()
         if isinstance(error, ClientGone):
             return "client_gone"
         self._status, _ = error_body(error)
         if self._status == 500:
             log_failure("a request failed", error, id=self.id)
+        last = self.last_words(error) if self._streams and not self._answered else b""
+        self._release()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS):
-                if self._streams and not self._answered:
-                    events = self._encoded(self.describe_failure(error))
-                    await self._write(events + self.end, more=False)
+                if last:
+                    await self.write(last, more=False)
                 elif not self._answered:
-                    await self._respond(error_response(error, path=self._scope["path"]))
-        code = getattr(error, "code", None)
-        if code in ("queue_timeout", "timeout"):
-            return "timeout"
-        if code == "slow_reader":
-            return str(code)
+                    await self._respond(error_response(error, path=self.scope["path"]))
+        codes = {"queue_timeout": "timeout", "timeout": "timeout", "slow_reader": "slow_reader"}
         known = {429: "busy", 503: "unavailable"}
-        return known.get(self._status, "invalid" if self._status < 500 else "failed")
+        usual = known.get(self._status, "invalid" if self._status < 500 else "failed")
+        return codes.get(getattr(error, "code", None) or "", usual)
+
+    async def _respond(self, response: Response) -> None:
+        self._answered = True
+        response.raw_headers.extend(self._headers())
+        await response(self.scope, self._receive, self._send)
 
     def _headers(self) -> list[Header]:
-        headers = [(b"x-request-id", self._given_id)]
+        headers = [(b"x-request-id", self.name)]
         if self.ignored:
             headers.append((b"x-mlxgen-ignored", header_of(self.ignored).encode()))
         if self._status in (429, 503):
-            wait = self.service.retry_after()
-            headers.append((b"retry-after", str(wait).encode()))
+            headers.append((b"retry-after", str(self.service.retry_after()).encode()))
         if self.service.is_stopping:
             headers.append((b"connection", b"close"))
         return headers
@@ -335,7 +265,7 @@ class Exchange:
         if outcome == "completed":
             metrics.request_seconds.labels(self._endpoint).observe(seconds)
             self.service.took(seconds)
-        said = f"{self._scope['method']} {self._endpoint} {self._status}"
+        said = f"{self.scope['method']} {self._endpoint} {self._status}"
         log(logging.INFO, said, outcome=outcome, seconds=seconds, id=self.id, **self.fields)
 
 
@@ -345,3 +275,196 @@ def _timeout(seconds: float) -> RequestError:
         status=504,
         code="timeout",
     )
+
+
+# ---- the work of the endpoints whose text is generated -------------------------------------------
+
+
+class Api(NamedTuple):
+    """What an endpoint speaks: ``parse`` reads its bodies, its ids begin with ``prefix``, ``end``
+    follows the last event of a stream, and ``fail`` makes the event that ends a stream of this id
+    which fails before its request was parsed."""
+
+    parse: Parse
+    prefix: str
+    end: bytes = DONE
+    fail: Callable[[BaseException, str], Event] = lambda error, id: error_body(error)[1]
+
+
+async def generate(exchange: Exchange, api: Api) -> bytes | None:
+    """From a body to the last word of its answer."""
+    id = api.prefix + exchange.id
+    exchange.last_words = lambda error: encode_events([api.fail(error, id)]) + api.end
+    body = await exchange.read()
+    if exchange.last_event:
+        told = await _gone_on(exchange)
+    else:
+        serving = await _loaded(exchange, body)
+        prepared = await serving.sequences(body, api.parse)
+        told = _begun(exchange, prepared, serving, id, api)
+    answer = told.answer
+    if answer is None:
+        return None
+    try:
+        if answer.ask.stream:
+            await _stream(exchange, told, answer)
+            whole = None
+        else:
+            whole = await _whole(exchange, answer)
+    except MlxgenError as error:  # name the fields of the request
+        known = as_request_error(error, answer.ask.names)
+        if known is error or known.status >= 500:
+            raise
+        raise known from error
+    _account(exchange, answer)
+    return whole
+
+
+async def _loaded(exchange: Exchange, body: Body) -> Serving:
+    """The model that a body names. While it is loaded, a stream begins, and gives signs of life."""
+    waiting = asyncio.ensure_future(exchange.use(body.get("model")))
+    try:
+        while body.get("stream") is True:
+            done, _ = await asyncio.wait({waiting}, timeout=SILENCE)
+            if done:
+                break
+            await exchange.write(_LOADING)
+        return await waiting
+    finally:
+        waiting.cancel()
+
+
+def _begun(exchange: Exchange, prepared: Prepared, serving: Serving, id: str, api: Api) -> Told:
+    """Let the engine generate sequences, or a program of the operator's write the text, until they
+    end or the exchange does."""
+    ask, sequences = prepared
+    bound, field = sequences[0].constraint, ask.names["filters"]
+    notes = [] if bound is None else [f"{field}:{note}" for note in bound.left_out]  # of schemas
+    exchange.ignored = [*ask.ignored, *notes, *(() if ask.held is None else ask.held.left_out)]
+    box = Mailbox(
+        len(sequences),
+        on_overflow=exchange.interrupt,
+        watched=ask.watched,
+        grows=ask.steered is not None,
+    )
+    answer = Answer(id, ask, ask.reply(id=id, created=int(time.time())), serving, box)
+    told = Told(answer, exchange.owner, api.end)
+    exchange.hold(told)
+    if ask.steered is None:
+        answer.accepted = serving.engine.submit(sequences, box, exchange.owner)
+    else:
+        exchange.fields["program"] = ask.steered.name
+        slow, opens_text = serving.model.registry.slow, ask.questions[0].prompt.opens_text
+        program = Running(ask.steered, sequences[0], slow, opens_text=opens_text)
+        answer.accepted = serving.engine.steer(program, box)
+        exchange.heard(all_run=False)  # what it runs first, and when, is its own affair
+    return told
+
+
+async def _gone_on(exchange: Exchange) -> Told:
+    """Send what a stream told after the last event that the client has, to go on with the rest."""
+    told, number = await exchange.service.answers.taken(exchange.owner, exchange.last_event)
+    exchange.hold(told)
+    exchange.fields["resumed"] = told.id
+    answer = told.answer
+    if answer is not None:
+        serving = await exchange.use(answer.ask.model.name)
+        if serving is not answer.serving:
+            raise gone("its model was unloaded meanwhile")
+        answer.box.on_overflow = exchange.interrupt
+        serving.engine.resume(answer.box)
+    await exchange.write(told.after(number), more=not told.over)
+    return told
+
+
+def _events_of(exchange: Exchange, answer: Answer, news: Sequence[Delivery]) -> list[Sent]:
+    """What news say, which is heard of."""
+    events = list[Sent]()
+    for each in news:
+        if each.progress is not None:
+            exchange.heard(all_run=each.progress.is_prefilled)
+        if each.chunks and "first" not in exchange.fields:
+            if each.progress is None:
+                exchange.heard(all_run=True)
+            exchange.fields["first"] = seconds = exchange.seconds
+            if "resumed" not in exchange.fields:
+                exchange.service.metrics.first_token_seconds.observe(seconds)
+        events += answer.events_of(each)
+    return events
+
+
+async def _stream(exchange: Exchange, told: Told, answer: Answer) -> None:
+    """Send the headers once the engine has accepted the request, and then events as chunks come.
+
+    Never silent for longer than ``SILENCE``: if the engine has not said a word by then, an error is
+    an event as well.
+    """
+    box, reply, now = answer.box, answer.reply, asyncio.get_running_loop().time
+    if answer.accepted is not None:
+        await asyncio.wait({answer.accepted}, timeout=SILENCE)
+    if box.error is not None:
+        raise box.error
+    exchange.last_words = lambda error: told.encoded(
+        [*answer.opening(), reply.fail(error)], last=True
+    )
+    await exchange.write(b"")
+    spoke = now()
+    while True:
+        try:
+            async with asyncio.timeout_at(spoke + SILENCE):
+                news = await box.take()
+        except TimeoutError:
+            sign, spoke = reply.alive(), now()
+            aside = all(isinstance(each, Aside) for each in sign)
+            await exchange.write(told.encoded([*([] if aside else answer.opening()), *sign]))
+            continue
+        events = _events_of(exchange, answer, news)
+        if box.finished:
+            break
+        spoke = now() if events else spoke
+        await exchange.write(told.encoded(events))
+    last = told.encoded([*events, *reply.finish(box.usages)], last=True)
+    await exchange.write(last, more=False)
+
+
+async def _whole(exchange: Exchange, answer: Answer) -> bytes:
+    """What the events of a stream come to."""
+    reply, box, size = answer.reply, answer.box, 0
+
+    def fold(events: Sequence[Sent]) -> None:
+        for event in events:
+            if isinstance(event, dict):
+                reply.fold(event)
+
+    while news := await box.take():
+        fold(_events_of(exchange, answer, news))
+        for chunk in [chunk for each in news for chunk in each.chunks]:
+            size += 1 + len(chunk.top) + sum(1 + len(score.top) for score in chunk.prompt)
+        if size > MOST:
+            raise RequestError(
+                f"the answer has more than {MOST} tokens and alternatives; stream it, or ask for "
+                "fewer",
+                status=413,
+                code="answer_too_large",
+            )
+    fold(reply.finish(box.usages))
+    if size <= SMALL:
+        return to_json(reply.whole())
+    return await asyncio.to_thread(lambda: to_json(reply.whole()))
+
+
+def _account(exchange: Exchange, answer: Answer) -> None:
+    usages = answer.box.usages
+    exchange.fields |= {
+        "prompt": sum(usage.prompt_tokens for usage in usages),
+        "cached": sum(usage.cached_tokens for usage in usages),
+        "completion": sum(usage.completion_tokens for usage in usages),
+        "sequences": len(usages),
+        "stream": answer.ask.stream,
+    }
+    if violated := [usage.violates for usage in usages if usage.violates]:
+        exchange.fields["violates"] = violated[0]
+    longest = max(usage.completion_tokens for usage in usages)
+    if longest > 1 and "resumed" not in exchange.fields:
+        seconds = exchange.seconds - exchange.fields["first"]
+        exchange.service.metrics.token_seconds.observe(seconds / (longest - 1))

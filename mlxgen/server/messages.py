@@ -30,7 +30,6 @@ from ..engine import Usage
 from .ask import Ask, Question, ask_of, planned
 from .bodies import read
 from .conversation import Message, of_messages
-from .engine.mailbox import Delivery
 from .errors import RequestError, as_messages_error, error_body
 from .fields import (
     MAX_NAME,
@@ -50,7 +49,7 @@ from .fields import (
     option,
 )
 from .peers import MESSAGES
-from .reply import Aside, Event, Sent, name_of, prompt_progress, timings
+from .reply import Aside, Delivery, Event, Sent, name_of, prompt_progress, timings
 from .served_model import ServedModel
 from .tools import (
     MAX_TOOLS,

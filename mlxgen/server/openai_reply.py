@@ -29,10 +29,9 @@ from ..images import plain
 from ..text import TextDecoder
 from ..tokens import Token
 from .ask import Ask
-from .engine.mailbox import Delivery
 from .errors import RequestError, error_body
 from .generation import GenerationRequest
-from .reply import Aside, Event, Sent, name_of, progress_of, timings
+from .reply import Aside, Delivery, Event, Sent, name_of, progress_of, timings
 from .told_tokens import Reported, TokenReport, TokenWriter
 
 FINGERPRINT = f"mlxgen-{__version__}"

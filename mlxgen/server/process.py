@@ -29,9 +29,9 @@ from ..loading.memory import CacheDir
 from ..open_files import FILES, raise_limit
 from . import stop_signals
 from .app import make_app
+from .catalogue import Catalogue
 from .connection import Connection
-from .engine.boot import EngineBoot
-from .fleet.catalogue import Catalogue
+from .engine import EngineBoot
 from .gate import is_loopback
 from .logs import log, set_up_logs
 from .registry import Registry
@@ -242,7 +242,7 @@ def _address(host: str, port: int) -> str:
 
 
 def _announce(service: Service, address: str) -> None:
-    entries, loaded = service.fleet.catalogue.entries, service.loaded
+    entries, loaded = service.catalogue.entries, service.loaded
     name, others = entries[0].name, len(entries) - 1
     if loaded is None:
         serving = f"{len(entries)} models when asked for"

@@ -21,8 +21,9 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
@@ -69,54 +70,45 @@ class FetchError(Exception):
         self.status = status
 
 
-class RemoteImages:
-    """Fetches what bodies name; ``get`` gives the bytes at an address. It belongs to the event
-    loop. Each request has threads of its own, so that its slow addresses delay no other one."""
+async def put_into(body: dict[str, Any], get: Callable[[str], bytes] | None = None) -> None:
+    """Put the images that a body names into it; ``get`` gives the bytes at an address. Raises
+    ``RequestError``.
 
-    def __init__(self, get: Callable[[str], bytes] | None = None) -> None:
-        self._get = get or fetch
-
-    async def put_into(self, body: dict[str, Any]) -> None:
-        """Put the images into a body; raises ``RequestError``."""
-        named = list(addresses_in(body))
-        if len(named) > MOST_IMAGES:
-            raise RequestError.at(
-                place_of(named[MOST_IMAGES].path),
-                f"expected at most {MOST_IMAGES} images to fetch, got {len(named)}",
+    Each request has threads of its own, so that its slow addresses delay no other one.
+    """
+    named = list(addresses_in(body))
+    if len(named) > MOST_IMAGES:
+        raise RequestError.at(
+            place_of(named[MOST_IMAGES].path),
+            f"expected at most {MOST_IMAGES} images to fetch, got {len(named)}",
+        )
+    if not named:
+        return
+    urls = list(dict.fromkeys(each.url for each in named))
+    threads = ThreadPoolExecutor(len(urls), "fetch")
+    try:
+        run = partial(asyncio.get_running_loop().run_in_executor, threads, get or fetch)
+        fetched = await asyncio.gather(*map(run, urls), return_exceptions=True)
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+    found, total = dict(zip(urls, fetched, strict=True)), 0
+    for each in named:
+        data, at = found[each.url], place_of(each.path)
+        if isinstance(data, FetchError):
+            raise RequestError(
+                f"{at}: the image cannot be fetched: {data}",
+                status=data.status,
+                param=at,
+                code="fetch_failed",
             )
-        if not named:
-            return
-        urls = dict.fromkeys(each.url for each in named)
-        found = dict(zip(urls, await self._fetched(list(urls)), strict=True))
-        total = 0
-        for each in named:
-            data = found[each.url]
-            if isinstance(data, FetchError):
-                raise RequestError(
-                    f"{place_of(each.path)}: the image cannot be fetched: {data}",
-                    status=data.status,
-                    param=place_of(each.path),
-                    code="fetch_failed",
-                )
-            if isinstance(data, BaseException):
-                raise data
-            total += len(data)
-            if total > MOST_BYTES:
-                raise RequestError.at(
-                    place_of(each.path),
-                    f"with this one, the images have more than {MOST_BYTES} bytes; send fewer",
-                )
-            each.put(data)
-
-    async def _fetched(self, urls: Sequence[str]) -> list[bytes | BaseException]:
-        """What is at these addresses, or why it is not known."""
-        loop = asyncio.get_running_loop()
-        threads = ThreadPoolExecutor(len(urls), "fetch")
-        try:
-            jobs = [loop.run_in_executor(threads, self._get, url) for url in urls]
-            return await asyncio.gather(*jobs, return_exceptions=True)
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)
+        if isinstance(data, BaseException):
+            raise data
+        total += len(data)
+        if total > MOST_BYTES:
+            raise RequestError.at(
+                at, f"with this one, the images have more than {MOST_BYTES} bytes; send fewer"
+            )
+        each.put(data)
 
 
 def addresses_in(body: Mapping[str, Any]) -> Iterator[Named]:

@@ -7,13 +7,33 @@ JSON, and what a client reads does not depend on whether it streams.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from ..engine import Progress, Usage, all_drafts
-from .engine.mailbox import Delivery
+from ..engine import Chunk, Path, Progress, Usage, all_drafts
 
 Event: TypeAlias = dict[str, Any]
+
+
+class Delivery(NamedTuple):
+    """News of one sequence: chunks, and at its end ``usage``.
+
+    ``progress`` comes without chunks while its prompt is run, and with them until that is done, or
+    always if the sequence is watched. ``ahead``: it waits, and so many others begin before it.
+
+    Of the branches of a program: ``branch`` is the name of a new one, whose ``chunks`` are those up
+    to its fork; ``facts`` is what is known of it besides its text; ``closes``: there will be no
+    more branches.
+    """
+
+    place: int
+    chunks: Sequence[Chunk]
+    usage: Usage | None = None
+    progress: Progress | None = None
+    branch: Path | None = None
+    facts: Mapping[str, Any] | None = None
+    closes: bool = False
+    ahead: int | None = None
 
 
 class Aside(NamedTuple):

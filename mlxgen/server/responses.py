@@ -30,7 +30,6 @@ from ..engine import Usage
 from .ask import Ask, Question, ask_of, planned
 from .bodies import read
 from .conversation import Item, goes_on, of_responses
-from .engine.mailbox import Delivery
 from .errors import error_body
 from .fields import (
     Body,
@@ -44,7 +43,7 @@ from .fields import (
     limit_of,
 )
 from .peers import RESPONSES
-from .reply import Event, name_of, prompt_progress, timings
+from .reply import Delivery, Event, name_of, prompt_progress, timings
 from .served_model import ServedModel
 from .tools import (
     MAX_TOOLS,

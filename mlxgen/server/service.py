@@ -11,25 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from functools import partial
+from typing import Literal, TypeAlias
 
 from ..errors import MachineError
-from .answers import Answers, Holder
-from .engine.boot import EngineBoot, booting
+from .answers import Answers, Interrupt
+from .boot import booting
+from .catalogue import Catalogue
+from .engine import EngineBoot
 from .errors import RequestError, as_request_error
-from .fleet.catalogue import Catalogue
-from .fleet.fleet import Boots, Fleet
-from .fleet.member import Serving
-from .jobs import Workers
+from .fleet import Boots, Fleet
 from .logs import log, log_failure
 from .metrics import Metrics
 from .registry import Registry
 from .served_model import ServedModel
+from .serving import Serving, Workers
 from .settings import Settings
 
 STOPPED, FAILED, REFUSED = 0, 1, 2  # exit statuses
@@ -41,14 +41,13 @@ _WITH_IMAGES = 32 << 20  # bytes of a body that may have images in it
 _LONGEST_WAIT = 60  # seconds after which to try again, as clients are told
 _PER_TOKEN = 64  # bytes of a body for each token of the context; few tokens take more, even escaped
 
-
-class State(enum.Enum):
-    """The state of the server."""
-
-    LOADING = "loading"
-    READY = "ready"
-    REFUSED = "refused"  # the model could not be loaded
-    FAILED = "failed"  # after it was ready
+Status: TypeAlias = Literal["loading", "ready", "stopping", "refused", "failed"]
+"""What the server does: it is ``refused`` if its model cannot be loaded, and has ``failed`` if an
+engine or a machine did."""
+_WHY_CLOSED = {
+    "loading": "the model is still being loaded; try again later",
+    "stopping": "the server is stopping",
+}
 
 
 class Service:
@@ -69,70 +68,52 @@ class Service:
         self.settings = settings
         self.workers = Workers()
         self.registry = Registry.of(settings)
-        self.visits: set[Holder] = set()
-        """The requests being answered."""
         self.answers = Answers()
-        self._arrived: set[Holder] = (
-            set()
-        )  # with their bodies, so that slow senders keep nobody out
+        self._visits: set[Interrupt] = set()  # the requests being answered
+        self._arrived: set[Interrupt] = set()  # with their bodies: slow senders keep nobody out
         self._typical = 1.0  # seconds that recent requests took
         own = partial(booting, settings, slow=self.registry.slow)
         boots: Boots = own if boot is None else lambda entry, ask: boot
+        catalogue = catalogue or Catalogue.of(settings)
         self.fleet = Fleet(
-            catalogue or Catalogue.of(settings),
-            settings,
-            self.workers,
-            boots=boots,
-            failed=self.fail,
-            device=device,
+            catalogue, settings, self.workers, boots=boots, failed=self.fail, device=device
         )
         self.metrics = Metrics(
             stats=self.fleet.stats,
-            is_ready=lambda: self.is_ready,
+            is_ready=lambda: self.status == "ready",
             loaded=self.fleet.loaded,
             slow=self.registry.slow.counts,
         )
-        self.metrics.in_progress.set_function(lambda: len(self.visits))
-        self.state = State.LOADING
-        self.is_stopping = False
+        self.metrics.in_progress.set_function(lambda: len(self._visits))
+        self.status: Status = "loading"
         self.body_limit = _WITH_IMAGES if settings.has_several else _LEAST_BODY
         self.ended: asyncio.Future[int] = loop.create_future()
         self.became_ready: asyncio.Future[None] = loop.create_future()
         self.failure: str | None = None
         """Why the server could not start."""
-        self._starting: asyncio.Task[None] | None = None
-        self._stopping: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._stops_by = -math.inf
         self._lost: MachineError | None = None  # one of several machines
 
     # ---- what requests ask -------------------------------------------------------------------
 
     @property
-    def is_ready(self) -> bool:
-        """Whether requests are answered."""
-        return self.state is State.READY and not self.is_stopping
+    def is_stopping(self) -> bool:
+        """Whether it admits no more requests, and ends those that it has."""
+        return self.status == "stopping"
+
+    @property
+    def stuck(self) -> str | None:
+        """Why requests are not answered, if it is not the server's state that says so."""
+        if self._lost is not None:
+            return str(self._lost)
+        stalled = [each.engine.stalled for each in self.fleet.serving if each.engine.is_stuck]
+        return f"the engine has taken no step for {stalled[0]:.0f} s" if stalled else None
 
     @property
     def is_alive(self) -> bool:
         """Whether no engine has failed or hangs."""
-        failed = self.state in (State.FAILED, State.REFUSED)
-        return not failed and not any(each.engine.is_stuck for each in self.fleet.serving)
-
-    @property
-    def status(self) -> str:
-        """The server's state in one word."""
-        fails = self.state in (State.FAILED, State.REFUSED)
-        return "stopping" if self.is_stopping and not fails else self.state.value
-
-    @property
-    def stuck(self) -> str | None:
-        """Why requests are not parsed or answered, if it is not the server's state that says so."""
-        if self._lost is not None:
-            return str(self._lost)
-        for each in self.fleet.serving:
-            if each.engine.is_stuck:
-                return f"the engine has taken no step for {each.engine.stalled:.0f} s"
-        return None
+        return self.status not in ("refused", "failed") and self.stuck is None
 
     @property
     def loaded(self) -> ServedModel | None:
@@ -142,26 +123,26 @@ class Service:
 
     def check_open(self) -> None:
         """Raise ``RequestError`` (503) unless requests are answered."""
-        if not self.is_ready:
-            raise self._unavailable()
+        if self.status != "ready":
+            raise self._closed()
 
-    @contextlib.contextmanager
-    def visited(self, visit: Holder, *, aside: bool = False) -> Iterator[None]:
-        """The time in which a request is answered; raises ``RequestError`` if it cannot be.
+    def _closed(self) -> RequestError:
+        if self._lost is not None:
+            return as_request_error(self._lost)
+        reason = _WHY_CLOSED.get(self.status, "the engine failed and the server is stopping")
+        return RequestError(reason, status=503, code=f"server_{self.status}")
+
+    def enter(self, visit: Interrupt, *, aside: bool) -> None:
+        """Begin to answer a request, until it leaves; raises ``RequestError`` if that cannot be.
 
         One ``aside`` is about an answer that is being generated, and always can be.
         """
         if not aside:
             self.check_open()
             self._check_full()
-        self.visits.add(visit)
-        try:
-            yield
-        finally:
-            self.visits.discard(visit)
-            self._arrived.discard(visit)
+        self._visits.add(visit)
 
-    def admit(self, visit: Holder) -> None:
+    def admit(self, visit: Interrupt) -> None:
         """Count a request, whose body is complete; raises ``RequestError`` (429)."""
         self._check_full()
         self._arrived.add(visit)
@@ -174,6 +155,11 @@ class Service:
                 code="queue_full",
             )
 
+    def leave(self, visit: Interrupt) -> None:
+        """End a request."""
+        self._visits.discard(visit)
+        self._arrived.discard(visit)
+
     def retry_after(self) -> int:
         """Seconds after which a place may be free."""
         wait = self._typical * len(self._arrived) / self.settings.max_batch
@@ -182,6 +168,15 @@ class Service:
     def took(self, seconds: float) -> None:
         """Learn how long an answered request took."""
         self._typical += 0.1 * (seconds - self._typical)
+
+    def queue_timeout(self) -> RequestError:
+        """The error of a request that has waited for too long."""
+        return RequestError(
+            f"the request has waited for more than {self.settings.queue_timeout:g} seconds; try "
+            "again later",
+            status=503,
+            code="queue_timeout",
+        )
 
     @contextlib.asynccontextmanager
     async def using(self, name: str | None) -> AsyncIterator[Serving]:
@@ -192,36 +187,28 @@ class Service:
             async with asyncio.timeout(self.settings.queue_timeout or None):
                 serving = await self.fleet.use(entry)
         except TimeoutError:
-            raise queue_timeout(self.settings) from None
+            raise self.queue_timeout() from None
         try:
             yield serving
         finally:
             self.fleet.release(entry)
-
-    def _unavailable(self) -> RequestError:
-        if self._lost is not None:
-            return as_request_error(self._lost)
-        reason = {
-            "loading": "the model is still being loaded; try again later",
-            "stopping": "the server is stopping",
-        }.get(self.status, "the engine failed and the server is stopping")
-        return RequestError(reason, status=503, code=f"server_{self.status}")
 
     # ---- its life ----------------------------------------------------------------------------
 
     def start(self) -> None:
         """Load the default model, unless there are only such that requests have to name."""
         if self.settings.loads_at_once:
-            self._starting = asyncio.create_task(self._begin())
+            self._tasks.append(asyncio.create_task(self._begin()))
         else:
             self._open()
 
     async def _begin(self) -> None:
+        entry = self.fleet.catalogue.default
         try:
-            serving = await self.fleet.use(self.fleet.catalogue.default)
+            serving = await self.fleet.use(entry)
         except RequestError:
-            if self.state is State.LOADING:
-                self.state, self.failure = State.REFUSED, self.fleet.default.reason
+            if self.status == "loading":
+                self.status, self.failure = "refused", self.fleet.default.reason
                 self._end(REFUSED)
             return
         model = serving.model
@@ -232,18 +219,18 @@ class Service:
             if model.dialect.images is not None:
                 self.body_limit = max(self.body_limit, _WITH_IMAGES)
         self._open()
-        self.fleet.release(self.fleet.catalogue.default)
+        self.fleet.release(entry)
 
     def _open(self) -> None:
-        if self.state is State.LOADING:
-            self.state = State.READY
+        if self.status == "loading":
+            self.status = "ready"
             self.became_ready.set_result(None)
 
     def fail(self, error: BaseException) -> None:
         """Tell all who wait that an engine has failed, or a machine, and end soon after."""
-        if self.state is State.FAILED:
+        if self.status == "failed":
             return
-        self.state = State.FAILED
+        self.status = "failed"
         if isinstance(error, MachineError):
             self._lost = error
             log(logging.ERROR, f"{error}; the server is stopping")
@@ -257,35 +244,30 @@ class Service:
 
         A second call ends the server at once.
         """
-        if self.is_stopping:
+        if self.status not in ("loading", "ready"):
             log(logging.WARNING, "stopping at once")
             self._interrupt_all()
             return
-        self.is_stopping = True
-        self._stops_by = time.monotonic() + self.settings.shutdown_grace
-        waiting = len(self.visits)
-        log(logging.INFO, "stopping", requests=waiting, grace=self.settings.shutdown_grace)
-        self._stopping = asyncio.create_task(self._wind_down())
+        self.status = "stopping"
+        grace = self.settings.shutdown_grace
+        self._stops_by = time.monotonic() + grace
+        log(logging.INFO, "stopping", requests=len(self._visits), grace=grace)
+        self._tasks.append(asyncio.create_task(self._wind_down(grace)))
 
-    async def _wind_down(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.settings.shutdown_grace):
-                await self._all_gone()
-        self._interrupt_all()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(5):
-                await self._all_gone()
-        if self.state is not State.FAILED:
+    async def _wind_down(self, grace: float) -> None:
+        for patience in (grace, 5.0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    while self._visits:
+                        await asyncio.sleep(0.02)
+            self._interrupt_all()
+        if self.status != "failed":
             self._end(STOPPED)
 
-    async def _all_gone(self) -> None:
-        while self.visits:
-            await asyncio.sleep(0.02)
-
     def _interrupt_all(self) -> None:
-        error = self._unavailable()
-        for visit in list(self.visits):
-            visit.interrupt(error)
+        error = self._closed()
+        for interrupt in list(self._visits):
+            interrupt(error)
 
     def _end(self, status: int) -> None:
         if not self.ended.done():
@@ -293,20 +275,11 @@ class Service:
 
     async def close(self) -> bool:
         """Stop all threads; returns whether they ended."""
-        if self._starting is not None:
-            self._starting.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self._lost is None:
             flush = max(LEAST_FLUSH, self._stops_by - time.monotonic())
             ended = await self.fleet.close(flush)
         else:
             ended = await self.fleet.close(0.0, patience=BRIEFLY)
         return self.workers.close() and ended
-
-
-def queue_timeout(settings: Settings) -> RequestError:
-    """The error of a request that has waited for too long."""
-    return RequestError(
-        f"the request has waited for more than {settings.queue_timeout:g} seconds; try again later",
-        status=503,
-        code="queue_timeout",
-    )

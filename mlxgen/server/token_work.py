@@ -17,7 +17,7 @@ from ..chat.turn import Effort
 from ..tokens import Vocabulary
 from .bodies import checked, validated
 from .errors import RequestError
-from .exchange import Exchange
+from .exchange import Exchange, Work
 from .fields import Body, Json, ModelName, named
 from .openai import Tool, tokens_of
 from .served_model import ServedModel
@@ -68,18 +68,20 @@ class DetokenizeRequest(Body):
 Answer: TypeAlias = Callable[[Mapping[str, Any], ServedModel], dict[str, Any]]
 
 
-async def work_on_tokens(exchange: Exchange, answer: Answer) -> None:
+def on_tokens(answer: Answer) -> Work:
     """The work of an endpoint that does not need the engine."""
-    body = await exchange.read()
-    serving = await exchange.use(body.get("model"))
-    await serving.preparation.fetch(body)
-    workers = exchange.service.workers
-    answered = await workers.run(lambda: to_json(answer(body, serving.model)))
-    await exchange.answer(answered)
+
+    async def work(exchange: Exchange) -> bytes:
+        body = await exchange.read()
+        serving = await exchange.use(body.get("model"))
+        await serving.fetch(body)
+        return await serving.workers.run(lambda: to_json(answer(body, serving.model)))
+
+    return work
 
 
 def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
-    """The answer to a ``TokenizeRequest``."""
+    """The tokens of a text or a chat."""
     talk = checked(body.get("messages"), ("messages",), mends=True)
     request = validated({**body, "messages": talk}, TokenizeRequest)
     model = model.called(request.model)
@@ -132,7 +134,7 @@ def _going_on(text: str, vocabulary: Vocabulary) -> list[int]:
 
 
 def detokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
-    """The answer to a ``DetokenizeRequest``."""
+    """The text of tokens."""
     request = validated(body, DetokenizeRequest)
     model = model.called(request.model)
     size = model.vocabulary.size

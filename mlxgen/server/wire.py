@@ -1,4 +1,4 @@
-"""What comes and goes over a connection: bodies within limits, and JSON answers and events.
+"""What goes over a connection: JSON answers and events, and which bodies are read at all.
 
 Must never know what an event says. Invariant: one event is one ``data:`` line, whatever text is in
 it; one that says its ``type`` has an ``event:`` line of that name before it, as the APIs with such
@@ -8,13 +8,11 @@ end of an event without data.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from fastapi import Response
-from starlette.types import Receive
 
 from .errors import RequestError, as_messages_error, error_body
 from .reply import Aside, Sent
@@ -28,7 +26,6 @@ STREAM: tuple[Header, ...] = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # proxies must not buffer
 )
-READING = 30.0  # seconds for a body to arrive
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -44,16 +41,16 @@ def to_json(value: Any) -> bytes:
 
 def encode_events(events: Iterable[Sent]) -> bytes:
     """Events as bytes of the stream."""
-    return "".join([_framed(event) for event in events]).encode("utf-8", "replace")
-
-
-def _framed(event: Sent) -> str:
-    if isinstance(event, Aside):
-        return f"{event.text}\n" if event.text.startswith(":") else f"{event.text}\n\n"
-    if isinstance(event, str):
-        return f"data: {event}\n\n"
-    name = f"event: {event['type']}\n" if "type" in event else ""
-    return f"{name}data: {to_text(event)}\n\n"
+    text = ""
+    for event in events:
+        if isinstance(event, Aside):
+            text += f"{event.text}\n" if event.text.startswith(":") else f"{event.text}\n\n"
+        elif isinstance(event, str):
+            text += f"data: {event}\n\n"
+        else:
+            name = f"event: {event['type']}\n" if "type" in event else ""
+            text += f"{name}data: {to_text(event)}\n\n"
+    return text.encode("utf-8", "replace")
 
 
 class JsonResponse(Response):
@@ -77,14 +74,7 @@ def error_response(
     return response
 
 
-# ---- bodies -----------------------------------------------------------------------------------
-
-
-class ClientGone(Exception):  # noqa: N818 (nothing went wrong)
-    """The client hung up; nobody is waiting for an answer."""
-
-
-def check_headers(headers: Iterable[tuple[bytes, bytes]], limit: int) -> None:
+def check_headers(headers: Iterable[Header], limit: int) -> None:
     """Raise ``RequestError`` for a body that need not be read."""
     given = dict(headers)
     kind = given.get(b"content-type", b"").partition(b";")[0].strip().lower()
@@ -114,26 +104,3 @@ def too_large(limit: int) -> RequestError:
         status=413,
         code="body_too_large",
     )
-
-
-async def read_body(receive: Receive, limit: int) -> bytes:
-    """The body. Raises ``RequestError`` if it is too long or takes too long, and ``ClientGone``."""
-    parts: list[bytes] = []
-    total = 0
-    try:
-        async with asyncio.timeout(READING):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                part: bytes = message.get("body", b"")
-                total += len(part)
-                if total > limit:
-                    raise too_large(limit)
-                parts.append(part)
-                if not message.get("more_body", False):
-                    return b"".join(parts)
-    except TimeoutError:
-        raise RequestError(
-            f"the body did not arrive within {READING:g} seconds", status=408, code="body_timeout"
-        ) from None

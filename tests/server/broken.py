@@ -6,7 +6,7 @@
 - ``prefill``: the same, as soon as it has run a piece of a prompt.
 - ``slow``: its steps take long while there is such a file.
 
-``SET`` gives constants of the server other values: ``telling.SILENCE=0.05``, with spaces between
+``SET`` gives constants of the server other values: ``exchange.SILENCE=0.05``, with spaces between
 several.
 """
 
@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from mlxgen.engine import Limits
-from mlxgen.server.engine import boot as loading
-from mlxgen.server.engine.boot import booting
+from mlxgen.server import boot as loading
+from mlxgen.server.boot import booting
 from mlxgen.server.process import serve
 from mlxgen.server.settings import read_settings
 

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from mlxgen.engine import Limits, Scheduler
-from mlxgen.server.engine.boot import engine_of
+from mlxgen.server.boot import engine_of
 from mlxgen.server.process import serve
 from mlxgen.server.settings import read_settings
 from tests.fakes.seeing import seeing

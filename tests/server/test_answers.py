@@ -28,9 +28,8 @@ from pydantic import TypeAdapter
 from mlxgen.engine import Chunk, Progress
 from mlxgen.engine.chunk import Alternative, DraftCount, Rejected, Usage
 from mlxgen.errors import DeadEndError, GrammarError, ModelError, QueueFullError
-from mlxgen.server.engine.mailbox import Delivery
 from mlxgen.server.errors import RequestError
-from mlxgen.server.reply import Aside, Event, Reply, Sent
+from mlxgen.server.reply import Aside, Delivery, Event, Reply, Sent
 from mlxgen.server.wire import to_text
 from tests.chat.kit import tokens_of, tool
 

@@ -18,9 +18,7 @@ import pytest
 
 from mlxgen.arguments import load_model
 from mlxgen.loading import hub
-from mlxgen.server import telling
-from mlxgen.server.engine import boot
-from mlxgen.server.fleet import fleet
+from mlxgen.server import boot, exchange, fleet
 from tests.effort import tries
 from tests.fakes.checkpoints import write_adapter
 
@@ -438,7 +436,7 @@ def test_models_are_loaded_and_unloaded_on_demand(several: dict[str, Any]) -> No
 def test_a_stream_that_waits_for_its_model_gives_signs_of_life(
     several: dict[str, Any], monkeypatch: pytest.MonkeyPatch, loads: threading.Event
 ) -> None:
-    monkeypatch.setattr(telling, "SILENCE", 0.01)
+    monkeypatch.setattr(exchange, "SILENCE", 0.01)
 
     async def streams(inside: Inside, model: str) -> list[httpx.Response]:
         """A stream of each API, during whose load there was silence."""

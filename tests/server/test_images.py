@@ -154,7 +154,7 @@ def test_tokens_are_counted_with_those_of_images(eyes: Running) -> None:
 @pytest.mark.slow
 def test_images_that_wait_are_limited_and_fetched_only_if_the_operator_says_so() -> None:
     pytest.importorskip("PIL", reason="images need Pillow")
-    limit = f"jobs.IMAGES={3 * 12 * 56 * 84}"
+    limit = f"serving.IMAGES={3 * 12 * 56 * 84}"
     with running(module="tests.server.seeing", SET=limit) as server:
         assert good(server.post(CHAT.path, CHAT.body(address_of(1))))
         refused = error(server.post(CHAT.path, CHAT.body(*map(address_of, range(4)))), 503)

@@ -13,7 +13,7 @@ import pytest
 
 from mlxgen.server import remote_images
 from mlxgen.server.errors import RequestError
-from mlxgen.server.remote_images import MOST_IMAGES, FetchError, RemoteImages, fetch, is_public
+from mlxgen.server.remote_images import MOST_IMAGES, FetchError, fetch, is_public
 
 Answer = Callable[[socket.socket], None]
 
@@ -146,7 +146,7 @@ def test_what_is_not_a_public_address_is_not_visited(url: str, message: str) -> 
 
 
 def put_into(body: dict[str, Any], get: Callable[[str], bytes]) -> None:
-    asyncio.run(RemoteImages(get).put_into(body))
+    asyncio.run(remote_images.put_into(body, get))
 
 
 def images(*urls: str) -> dict[str, Any]:
@@ -227,10 +227,10 @@ def test_slow_addresses_of_one_request_delay_no_other() -> None:
         return b"a"
 
     async def ask() -> None:
-        remote = RemoteImages(get)
-        waiting = [asyncio.create_task(remote.put_into(images(*slow))) for _ in range(3)]
+        put = remote_images.put_into
+        waiting = [asyncio.create_task(put(images(*slow), get)) for _ in range(3)]
         await asyncio.sleep(0)
-        await remote.put_into(quick := images(HERE))
+        await put(quick := images(HERE), get)
         assert "base64," in str(quick) and not any(task.done() for task in waiting)
         free.set()
         await asyncio.gather(*waiting)

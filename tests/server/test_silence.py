@@ -60,7 +60,7 @@ def gate(own_gate: Gate) -> Iterator[Gate]:
 
 @pytest.fixture(scope="module")
 def server(own_gate: Gate) -> Iterator[Running]:
-    own = {"BREAKS": "prefill", "WHILE": str(own_gate.path), "SET": "telling.SILENCE=0.05"}
+    own = {"BREAKS": "prefill", "WHILE": str(own_gate.path), "SET": "exchange.SILENCE=0.05"}
     with running(module="tests.server.broken", **own) as server:
         yield server
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...engine import (
+from ..engine import (
     Control,
     Controller,
     Event,
@@ -29,23 +29,22 @@ from ...engine import (
     Scheduler,
     bound_controller,
 )
-from ...errors import CapacityError, MlxgenError, ModelError, QueueFullError
-from ..errors import RequestError
-from ..logs import log
-from ..registry import SlowCalls, Steered
-from .mailbox import Delivery, Mailbox
+from ..errors import CapacityError, MlxgenError, ModelError, QueueFullError
+from .errors import RequestError
+from .logs import log
+from .registry import SlowCalls, Steered
+from .reply import Delivery
 
 _NOT_ITS_FAULT = (ModelError, CapacityError, QueueFullError, RequestError)
 
 
 class Running:
-    """One program; a ``Steering`` of the engine's thread, to which it belongs."""
+    """One program; it belongs to the engine's thread."""
 
     def __init__(
-        self, steered: Steered, request: Request, box: Mailbox, slow: SlowCalls, *, opens_text: bool
+        self, steered: Steered, request: Request, slow: SlowCalls, *, opens_text: bool
     ) -> None:
         self.name, self._make = steered
-        self.box = box
         self._request = request
         self._opens_text = opens_text
         self._slow = slow

@@ -10,31 +10,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from ...arguments import load_model
-from ...engine import Limits, Options, Scheduler
-from ...errors import MlxgenError
-from ...language_model import LanguageModel
-from ...load import weights_of
-from ...loading.checkpoint import check_adapter
-from ..fleet.catalogue import Entry
-from ..logs import log
-from ..registry import Registry, SlowCalls
-from ..served_model import ServedModel
-from ..settings import Settings
+from ..arguments import load_model
+from ..engine import Limits, Options, Scheduler
+from ..errors import MlxgenError
+from ..language_model import LanguageModel
+from ..load import weights_of
+from ..loading.checkpoint import check_adapter
+from .catalogue import Entry
+from .engine import Engine, EngineBoot
+from .logs import log
+from .registry import Registry, SlowCalls
+from .served_model import ServedModel
+from .settings import Settings
 
-
-class Engine(NamedTuple):
-    """What other threads use of the engine."""
-
-    lm: LanguageModel
-    model: ServedModel
-
-
-EngineBoot: TypeAlias = Callable[[], tuple[Scheduler, Engine]]
-"""Called in the engine's thread: loads everything."""
-Ask: TypeAlias = Callable[[int], LanguageModel | None]
+Room: TypeAlias = Callable[[int], LanguageModel | None]
 """Waits until there is room for so many bytes of weights, and for the model that shares its own,
 which it returns; raises if there will be none."""
 
@@ -42,7 +33,7 @@ which it returns; raises if there will be none."""
 def booting(
     settings: Settings,
     entry: Entry | None = None,
-    ask: Ask | None = None,
+    ask: Room | None = None,
     slow: SlowCalls | None = None,
 ) -> EngineBoot:
     """The function that loads everything of one model, by default the only one of the settings.

@@ -23,32 +23,106 @@ for KV is shared out equally whenever one comes or goes.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
+import enum
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-from ...engine import Scheduler, Stats
-from ...errors import MachineError, MemoryLimitError, MlxgenError
-from ...language_model import LanguageModel
-from ...load import join
-from ...loading.memory import held_bytes, in_words, memory_limit, needed_by, reserve_of
-from ..engine.boot import Ask, EngineBoot
-from ..engine.thread import FLUSH, EngineThread
-from ..jobs import Workers
-from ..logs import log
-from ..metrics import added, finished
-from ..settings import Settings
+from ..engine import Scheduler, Stats
+from ..errors import MachineError, MemoryLimitError, MlxgenError
+from ..language_model import LanguageModel
+from ..load import join
+from ..loading.memory import held_bytes, in_words, memory_limit, needed_by, reserve_of
+from .boot import Room
 from .catalogue import Catalogue, Entry
-from .member import Member, Serving, Status
+from .engine import FLUSH, EngineBoot, EngineThread
+from .errors import RequestError
+from .logs import log
+from .metrics import added, finished
+from .serving import Serving, Workers
+from .settings import Settings
 
 PAUSE = 5.0  # seconds after a load failed in which it is not tried again
 _PATIENCE = 10.0  # seconds for a thread to end
 
-Boots: TypeAlias = Callable[[Entry, Ask | None], EngineBoot]
+Boots: TypeAlias = Callable[[Entry, Room | None], EngineBoot]
+
+
+class Status(enum.Enum):
+    """Whether a model is loaded."""
+
+    UNLOADED = "unloaded"
+    LOADING = "loading"
+    LOADED = "loaded"
+    UNLOADING = "unloading"  # as soon as nobody uses it
+
+
+class Member:
+    """A model of the fleet; ``base`` is the one whose weights it needs, if there is one."""
+
+    def __init__(self, entry: Entry, base: Member | None) -> None:
+        self.entry = entry
+        self.base = base
+        self.sharers: set[Member] = set()
+        """Those that use it because they share its weights."""
+        self.status = Status.UNLOADED
+        self.reason: str | None = None
+        """Why it could not be loaded the last time."""
+        self.failed_at = 0.0  # by the loop's clock
+        self.serving: Serving | None = None
+        self.weights = 0
+        """The bytes of memory that are for its weights; 0 unless it has been given room."""
+        self.held_before = 0
+        """The bytes that MLX held when it was given room."""
+        self.max_context = entry.max_context
+        self.users = 0
+        """How many requests it is used by."""
+        self.used_at = 0.0  # by the loop's clock, the last time that it was
+        self.waiting = 0
+        """How many wait until it is loaded."""
+        self.turn: asyncio.Future[Serving] | None = None
+        """What these wait for."""
+
+    @property
+    def generates(self) -> bool:
+        """Whether requests use it, or one that shares its weights."""
+        return self.users > len(self.sharers) or any(each.users for each in self.sharers)
+
+    @property
+    def last_used(self) -> float:
+        """When requests used it, or one that shares its weights, by the loop's clock."""
+        return max(each.used_at for each in (self, *self.sharers))
+
+    @property
+    def failure(self) -> RequestError:
+        """The error of a request for it while it cannot be loaded."""
+        reason = f"{self.entry.name} is not loaded: {self.reason}"
+        return RequestError(reason, status=503, code="model_not_loaded")
+
+    def answer(self) -> None:
+        """Let all that wait use it, or tell them why it is not loaded. They use it from now on, and
+        not from when they hear of it: it must not look idle in between."""
+        turn, self.turn = self.turn, None
+        if turn is not None and self.serving is not None:
+            self.users += self.waiting
+            turn.set_result(self.serving)
+        elif turn is not None:
+            turn.set_exception(self.failure)
+            turn.exception()  # whoever waited may have left meanwhile
+        self.waiting = 0
+
+    def told(self) -> dict[str, Any]:
+        """Its state, with llama.cpp's names."""
+        told: dict[str, Any] = {"value": self.status.value}
+        if self.status is Status.LOADING and self.weights:
+            share = (held_bytes() - self.held_before) / self.weights
+            told["progress"] = round(max(0.0, min(share, 1.0)), 2)
+        if self.reason is not None:
+            told |= {"failed": True, "reason": self.reason}
+        return told
 
 
 class _UnwantedError(MlxgenError):
@@ -80,7 +154,7 @@ class Fleet:
         self._device = device
         self._room = asyncio.Lock()  # one load at a time gets some; its order is that of asking
         self._news = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._threads: set[EngineThread] = set()
         self._past: Stats | None = None  # of models that are no longer loaded
         self._closing = False
@@ -101,44 +175,42 @@ class Fleet:
     async def use(self, entry: Entry) -> Serving:
         """The model, loaded; ``release`` it after use. Raises ``RequestError`` (503) if it cannot
         be loaded."""
-        member = self.members[entry.name]
-        if member.status is Status.LOADED:
-            return member.take()
-        loop = asyncio.get_running_loop()
+        member, loop = self.members[entry.name], asyncio.get_running_loop()
+        if member.status is Status.LOADED and member.serving is not None:
+            member.users += 1
+            return member.serving
         if member.reason is not None and loop.time() - member.failed_at < PAUSE:
             raise member.failure
-        waiter: asyncio.Future[Serving] = loop.create_future()
-        member.waiters.append(waiter)
+        turn = member.turn = member.turn or loop.create_future()
+        member.waiting += 1
         if member.status is Status.UNLOADED:
             self._begin(member)
         try:
-            return await waiter
+            return await asyncio.shield(turn)
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+            if not turn.done():
+                member.waiting -= 1
+                self._news.set()
+            elif turn.exception() is None:
                 self.release(entry)
             raise
-        finally:
-            if waiter in member.waiters:
-                member.waiters.remove(waiter)
-            self._news.set()
 
     def release(self, entry: Entry) -> None:
         """Use it no longer."""
-        member = self.members[entry.name]
+        member, loop = self.members[entry.name], asyncio.get_running_loop()
         member.users -= 1
-        loop, wait = asyncio.get_running_loop(), self._settings.idle_unload
         member.used_at = loop.time()
         if member.users:
             return
         if member.status is Status.UNLOADING:
             self._start(self._unload(member))
-        elif wait and not self._closing:
-            loop.call_later(wait, self._look, member)
+        elif self._settings.idle_unload and not self._closing:
+            loop.call_later(self._settings.idle_unload, self._look, member)
 
     def _look(self, member: Member) -> None:
         """Unload a model that has been idle for long enough."""
         idle = asyncio.get_running_loop().time() - member.used_at + 0.01  # timers may be early
-        if member.is_idle and not self._closing and idle >= self._settings.idle_unload:
+        if not (member.users or self._closing) and idle >= self._settings.idle_unload:
             self.dismiss(member)
 
     def dismiss(self, member: Member) -> None:
@@ -160,7 +232,7 @@ class Fleet:
 
     # ---- loading -----------------------------------------------------------------------------
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -177,36 +249,19 @@ class Fleet:
     async def _load(self, member: Member) -> None:
         """Load a model, and let those use it who wait for it."""
         loop, name, several = asyncio.get_running_loop(), member.entry.name, len(self.members) > 1
-        began = loop.time()
-        asked: asyncio.Future[int] = loop.create_future()
-        go: concurrent.futures.Future[LanguageModel | None] = concurrent.futures.Future()
+        settings, began = self._settings, loop.time()
 
         def ask(weights: int) -> LanguageModel | None:  # in the engine's thread
-            loop.call_soon_threadsafe(asked.set_result, weights)
-            return go.result()
+            return asyncio.run_coroutine_threadsafe(self._give_room(member, weights), loop).result()
 
         boot = self._boots(member.entry, ask if several else None)
         thread = EngineThread(boot, partial(self._fail, name), loop=loop)
         thread.gone.add_done_callback(lambda _: self._over(thread))
         self._threads.add(thread)
         thread.start()
-        ready = thread.ready
         try:
-            first: set[asyncio.Future[Any]] = {asked, ready}
-            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-            if asked.done():
-                async with self._turn(member) as base:
-                    await self._make_room(member, asked.result())
-                    go.set_result(None if base is None else base.lm)
-                    engine = await ready
-            else:
-                engine = await ready
-            serving = Serving.of(thread, engine, self._workers, self._settings)
-        except asyncio.CancelledError:
-            go.cancel()
-            raise
+            lm, model = await thread.ready
         except Exception as error:
-            go.cancel()
             if not isinstance(error, _UnwantedError):
                 member.reason, member.failed_at = why(error), loop.time()
                 if several:
@@ -217,38 +272,22 @@ class Fleet:
             )
             await self._bury(member, thread)
             return
-        member.serving = serving
+        fetches = settings.allow_remote_images and model.dialect.images is not None
+        member.serving = Serving(thread, lm, model, self._workers, settings.max_queue, fetches)
         if member.base is None:
-            member.weights = serving.lm.runtime.weight_bytes
+            member.weights = lm.runtime.weight_bytes
         if several:
             await self._divide()
-        member.max_context = serving.model.max_context
-        member.status, member.used_at = Status.LOADED, loop.time()
-        log(logging.DEBUG, f"memory: {serving.lm.memory}")
-        if several:
-            log(logging.INFO, "a model was loaded", model=name, seconds=member.used_at - began)
+            log(logging.INFO, "a model was loaded", model=name, seconds=loop.time() - began)
+        log(logging.DEBUG, f"memory: {lm.memory}")
+        member.max_context = model.max_context
+        member.status = Status.LOADED
         member.answer()
         self._news.set()
         member.users += 1  # and is idle from now on, if nobody wants it
         self.release(member.entry)
         if member.base is not None and member.base.status is Status.UNLOADING:  # since its turn
             self.dismiss(member)
-
-    @contextlib.asynccontextmanager
-    async def _turn(self, member: Member) -> AsyncIterator[Serving | None]:
-        """The turn to get room, with the model whose weights this one shares: from then on it has
-        them, and before that it does not keep others from getting theirs."""
-        base = member.base
-        while base is not None:
-            await self.use(base.entry)
-            self.release(base.entry)
-            async with self._room:
-                if base.status is Status.LOADED:
-                    base.sharers.add(member)
-                    yield base.take()
-                    return
-        async with self._room:
-            yield None
 
     def _fail(self, name: str, error: BaseException) -> None:
         if len(self.members) > 1:
@@ -278,18 +317,36 @@ class Fleet:
             self.release(base.entry)
         if member.reason is not None:
             member.answer()
-        elif member.waiters:
+        elif member.waiting:
             self._begin(member)
         self._news.set()
         await self._divide()
 
     # ---- room --------------------------------------------------------------------------------
 
-    async def _make_room(self, member: Member, weights: int) -> None:
-        """Give a model room, which others may have to leave first.
+    async def _give_room(self, member: Member, weights: int) -> LanguageModel | None:
+        """Give a model room, which others may have to leave first; returns the one whose weights it
+        shares. That one is in use from then on, but before its turn it keeps no others waiting.
 
-        Raises ``MemoryLimitError`` if it can never have any.
+        Raises ``MemoryLimitError`` if there can never be any room.
         """
+        task, base = asyncio.current_task(), member.base
+        assert task is not None
+        self._tasks.add(task)  # it ends with the fleet
+        task.add_done_callback(self._tasks.discard)
+        while True:
+            if base is not None:
+                await self.use(base.entry)
+                self.release(base.entry)
+            async with self._room:
+                if base is None or base.status is Status.LOADED:
+                    if base is not None:
+                        base.sharers.add(member)
+                        base.users += 1
+                    await self._make_room(member, weights)
+                    return None if base is None or base.serving is None else base.serving.lm
+
+    async def _make_room(self, member: Member, weights: int) -> None:
         device = memory_limit()[0] if self._device is None else self._device
         room, needed, base = device - reserve_of(device), needed_by(weights), member.base
         if base is not None:
@@ -299,28 +356,26 @@ class Fleet:
                 f"it needs {in_words(needed)} with a little KV, but of the {in_words(device)} of "
                 f"this device {in_words(room)} are for models; use a smaller or more quantised one"
             )
+        others = [each for each in self.members.values() if each is not base]
         leaving: list[Member] = []
-        while (held := self._held_beside(member)) and held + needed > room:
-            if not member.waiters:
+        while True:
+            held = sum(needed_by(each.weights) for each in others if each.weights)
+            if not held or held + needed <= room:
+                break
+            if not member.waiting:
                 for each in leaving:
                     self._keep(each)
                 raise _UnwantedError("nobody waits for it any more")
             if not any(each.status is Status.UNLOADING for each in self.members.values()):
-                staying = [e for e in self.members.values() if e.status is Status.LOADED]
-                others = [each for each in staying if each is not base]
-                order = sorted(others, key=lambda one: (one.generates, one.last_used))
+                staying = [each for each in others if each.status is Status.LOADED]
+                order = sorted(staying, key=lambda one: (one.generates, one.last_used))
+                leaving += order[:1]
                 for goes in order[:1]:
-                    leaving.append(goes)
                     self.dismiss(goes)
             self._news.clear()
             await self._news.wait()
         member.weights, member.held_before = weights, held_bytes()
         await self._divide()
-
-    def _held_beside(self, member: Member) -> int:
-        """The bytes that models need which have room, but for the one that this one shares."""
-        others = [each for each in self.members.values() if each.weights and each != member.base]
-        return sum(needed_by(each.weights) for each in others)
 
     def _keep(self, member: Member) -> None:
         """Let a model stay after all, if it has not begun to go."""
@@ -334,9 +389,13 @@ class Fleet:
         """Share out the memory among those that have room."""
         sharers = [each for each in self.members.values() if each.weights]
         weights = sum(each.weights for each in sharers)
+
+        def share(lm: LanguageModel, scheduler: Scheduler) -> None:
+            lm.runtime.share_memory(weights, len(sharers))
+            scheduler.follow(lm.memory)
+
         served = [each.serving for each in sharers if each.serving is not None]
-        work = [partial(_share, each.lm, weights, len(sharers)) for each in served]
-        await asyncio.gather(*(s.engine.do(w) for s, w in zip(served, work, strict=True)))
+        await asyncio.gather(*(each.engine.do(partial(share, each.lm)) for each in served))
 
     # ---- the end -----------------------------------------------------------------------------
 
@@ -359,27 +418,18 @@ class Fleet:
 
 def why(error: BaseException) -> str:
     """Why a model cannot be loaded, in one line."""
+    said = " ".join(str(error).split())
     if isinstance(error, MlxgenError):
-        return " ".join(str(error).split())
-    return f"the model cannot be loaded: {type(error).__name__}: {' '.join(str(error).split())}"
-
-
-def _share(lm: LanguageModel, weights: int, sharers: int, scheduler: Scheduler) -> None:
-    lm.runtime.share_memory(weights, sharers)
-    scheduler.follow(lm.memory)
+        return said
+    return f"the model cannot be loaded: {type(error).__name__}: {said}"
 
 
 def _free_memory_after(thread: EngineThread) -> None:
-    """Free what a thread has held that is about to end."""
-    thread.join(_PATIENCE)
-    _free_memory()
-
-
-def _free_memory() -> None:
-    """Give back what nobody refers to any more, such as a model whose thread has ended, here and on
-    other machines."""
+    """Give back what nobody refers to any more once a thread has ended, here and on other
+    machines."""
     import mlx.core as mx
 
+    thread.join(_PATIENCE)
     gc.collect()
     mx.clear_cache()
     machines = join()

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from ...errors import LoadError, OptionError
-from ...load import folder_of
-from ...loading.checkpoint import check_adapter, path_of, read_json
-from ...loading.model_config import max_context_of
-from ..errors import RequestError
-from ..fields import shown
-from ..settings import Settings, is_named
+from ..errors import LoadError, OptionError
+from ..load import folder_of
+from ..loading.checkpoint import check_adapter, path_of, read_json
+from ..loading.model_config import max_context_of
+from .errors import RequestError
+from .fields import shown
+from .settings import Settings, is_named
 
 DEMO = "demo"
 _ADAPTER_NAME = re.compile(r"[\w.-]{1,100}")

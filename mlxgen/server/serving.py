@@ -1,7 +1,7 @@
-"""From the bytes of a body to sequences that are ready to run, in threads of their own.
+"""A loaded model, and the threads in which requests for it become sequences that are ready to run.
 
 Owns the threads in which requests are parsed, chats rendered, prompts tokenized and grammars
-compiled. Must never know HTTP or the engine's thread.
+compiled. Must never know HTTP.
 
 Grammars compile here, with llguidance's own limits: what exceeds them is refused. llguidance
 releases the interpreter's lock while it compiles, and needs a large stack for deep grammars.
@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from ..chat.calls.use import HeldCalls
 from ..engine import Request
 from ..errors import DeadEndError, FilterError, GrammarError
 from ..filters import Constraint, Specification
 from ..language_model import LanguageModel
 from .ask import Ask
+from .engine import EngineThread
 from .errors import RequestError
-from .remote_images import RemoteImages
+from .remote_images import put_into
 from .served_model import ServedModel
 
 THREADS = 8
@@ -61,8 +62,8 @@ class Workers:
 
     async def run(self, work: Callable[..., T], *given: Any) -> T:
         """Run work in a thread."""
-        own = partial(work, *given)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, _run, own)
+        own = partial(_run, work, *given)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, own)
 
     def close(self) -> bool:
         """Start nothing new, and wait a little for what runs; returns whether all of it ended."""
@@ -73,87 +74,84 @@ class Workers:
         return not ending.is_alive()
 
 
-def _run(work: Callable[[], T]) -> T:
+def _run(work: Callable[..., T], *given: Any) -> T:
     try:
-        return work()
+        return work(*given)
     except Exception:
         raise
     except BaseException as error:  # a panic of a library in Rust is not an Exception
         raise RuntimeError(f"a library panicked: {type(error).__name__}") from error
 
 
-class Preparation:
-    """What requests for one model become sequences with; ``remote`` fetches images, if allowed."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Serving:
+    """A loaded model, and everything through which requests use it. ``fetches``: images that they
+    name are fetched; ``max_sequences``: how many they may have."""
 
-    def __init__(
-        self,
-        workers: Workers,
-        lm: LanguageModel,
-        model: ServedModel,
-        *,
-        max_sequences: int,
-        remote: RemoteImages | None = None,
-    ) -> None:
-        self._workers = workers
-        self._lm = lm
-        self._model = model
-        self._max_sequences = max_sequences
-        self._remote = remote
+    engine: EngineThread
+    lm: LanguageModel
+    model: ServedModel
+    workers: Workers
+    max_sequences: int
+    fetches: bool
 
     async def sequences(self, body: Body, parse: Parse) -> Prepared:
         """Make the sequences of a body; raises for what is wrong with it."""
-        if self._remote is not None:
-            await self.fetch(body)
-        return await self._workers.run(self._prepared, body, parse)
+        await self.fetch(body)
+        return await self.workers.run(self._prepared, body, parse)
+
+    async def fetch(self, body: Body) -> None:
+        """Put the images that a body names into it, if that is allowed."""
+        if self.fetches:
+            await put_into(body)
 
     async def try_out(self, spec: Specification) -> None:
         """Raise ``FilterError`` if a specification cannot be compiled."""
-        await self._workers.run(self._try, spec)
-
-    async def fetch(self, body: Body) -> None:
-        """Put the images that a body names into it."""
-        if self._remote is not None:
-            await self._remote.put_into(body)
+        await self.workers.run(self._try, spec)
 
     def _prepared(self, body: Body, parse: Parse) -> Prepared:
-        ask = parse(body, self._model)
-        self._check(ask)
-        if ask.spec is None:
-            return Prepared(ask, self._lm.runtime.prepare_all(ask.jobs))
+        ask = parse(body, self.model)
+        if len(ask.asked) > self.max_sequences:
+            raise RequestError.at(
+                "n",
+                f"expected at most {self.max_sequences} answers, as no more may wait here, got "
+                f"{len(ask.asked)}; ask for fewer at a time",
+            )
+        images = self.model.dialect.images
+        if images is not None and images.nbytes > IMAGES and ask.shows_images:
+            reason = "too many images wait here; send this one again later"
+            raise RequestError(reason, status=503, code="images_busy")
         try:
-            ask = self._compiled(ask)
-            return Prepared(ask, self._lm.runtime.prepare_all(ask.jobs))
+            if ask.spec is not None:
+                ask = self._compiled(ask, ask.spec)
+            return Prepared(ask, self.lm.runtime.prepare_all(ask.jobs))
         except FilterError as error:
+            if ask.spec is None:
+                raise
             field = ask.names["filters"]
             raise RequestError(
                 f"{field}: {error}", status=error.status, param=field, code="invalid_grammar"
             ) from error
 
-    def _compiled(self, ask: Ask) -> Ask:
-        """What is asked for, with a specification that compiles: if that of calls does not, with a
-        looser one."""
-        try:
-            self._try(ask.spec)
-            return ask
-        except GrammarError:
-            if ask.held is None:
-                raise
-        ask = ask.loosened(self._loose(ask.held))
-        self._try(ask.spec)
-        return ask
-
-    def _loose(self, held: HeldCalls) -> Set[str]:
-        """The tools whose schemas cannot be compiled; all, if each of them can."""
-        names = [name for name in held.use.names if name not in held.loose]
-        failed = {name for name in names if not self._compiles(held.alone(name))}
-        return held.loose | (failed or set(names))
-
-    def _compiles(self, spec: Specification | None) -> bool:
+    def _compiled(self, ask: Ask, spec: Specification) -> Ask:
+        """What is asked for, with a specification that compiles: if that of calls does not, with
+        one that holds only those tools to their schemas whose own compile."""
         try:
             self._try(spec)
+            return ask
         except GrammarError:
-            return False
-        return True
+            if (held := ask.held) is None:
+                raise
+        failed = set[str]()
+        names = [name for name in held.use.names if name not in held.loose]
+        for name in names:
+            try:
+                self._try(held.alone(name))
+            except GrammarError:
+                failed.add(name)
+        ask = ask.loosened(held.loose | (failed or set(names)))
+        self._try(ask.spec)
+        return ask
 
     def _try(self, spec: Specification | None) -> None:
         """Compile one, and follow what it forces at the beginning to an end or to a choice.
@@ -163,7 +161,7 @@ class Preparation:
         if spec is None:
             return
         try:
-            constraint = Constraint([spec], self._lm.vocabulary, self._lm.vocab_size)
+            constraint = Constraint([spec], self.lm.vocabulary, self.lm.vocab_size)
             while len(constraint) < FORCED and not constraint.ended():
                 run = constraint.forced()[:FORCED]
                 if not run and (only := constraint.only()) is not None:
@@ -178,20 +176,3 @@ class Preparation:
             raise
         except BaseException as panic:  # of the grammar engine
             raise GrammarError(f"it cannot be compiled ({type(panic).__name__})") from panic
-
-    def _check(self, ask: Ask) -> None:
-        if len(ask.asked) > self._max_sequences:
-            raise RequestError.at(
-                "n",
-                f"expected at most {self._max_sequences} answers, as no more may wait here, got "
-                f"{len(ask.asked)}; ask for fewer at a time",
-            )
-        images = self._model.dialect.images
-        if images is not None and images.nbytes > IMAGES:
-            shown = [token < 0 for one in ask.questions for token in one.prompt.tokens]
-            if any(shown):
-                raise RequestError(
-                    "too many images wait here; send this one again later",
-                    status=503,
-                    code="images_busy",
-                )

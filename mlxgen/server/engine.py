@@ -109,9 +109,9 @@ class Mailbox:
                 self._cost += 1 + len(chunk.top) // PER_ALTERNATIVE
             if self._cost > LIMIT:
                 reason = "the client does not read its answer"
-                self.put(RequestError(reason, status=408, code="slow_reader"))
-                assert self.error is not None
-                self.on_overflow(self.error)
+                error = RequestError(reason, status=408, code="slow_reader")
+                self.put(error)
+                self.on_overflow(error)
 
     async def take(self) -> list[Delivery]:
         """Everything that waits, once there is something; an empty list at the end."""

@@ -158,7 +158,7 @@ class Exchange(Response):
         """Send a piece of a stream, or the last one; waits while the client does not read."""
         if not self._streams:  # from now on a failure can only be an event
             self._streams = True
-            headers = [*STREAM, *self._headers()]
+            headers = [*STREAM, *self._own_headers()]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         if data or not more:
             self._answered = not more
@@ -244,10 +244,10 @@ class Exchange(Response):
 
     async def _respond(self, response: Response) -> None:
         self._answered = True
-        response.raw_headers.extend(self._headers())
+        response.raw_headers.extend(self._own_headers())
         await response(self.scope, self._receive, self._send)
 
-    def _headers(self) -> list[Header]:
+    def _own_headers(self) -> list[Header]:
         headers = [(b"x-request-id", self.name)]
         if self.ignored:
             headers.append((b"x-mlxgen-ignored", header_of(self.ignored).encode()))
@@ -373,7 +373,7 @@ async def _gone_on(exchange: Exchange) -> Told:
             raise gone("its model was unloaded meanwhile")
         answer.box.on_overflow = exchange.interrupt
         serving.engine.resume(answer.box)
-    await exchange.write(told.after(number), more=not told.over)
+    await exchange.write(told.after(number), more=answer is not None)
     return told
 
 

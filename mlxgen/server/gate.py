@@ -82,16 +82,21 @@ class Gate:
             await send(message)
 
         try:
-            _check_length(scope, headers)
-            self._check_host(headers)
-            self._check_origin(scope, headers)
+            self._check(scope, headers)
             if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
                 more += _preflight(headers)
                 await sending({"type": "http.response.start", "status": 204})
                 await sending({"type": "http.response.body", "body": b""})
                 return
-            scope = self._plain(scope)
-            scope[_OWNER] = self._owner(scope, headers)
+            path = scope["path"]
+            if self._root and path.startswith(f"{self._root}/"):
+                path = path[len(self._root) :]
+            if path in _SHORT or path.startswith("/models/"):
+                path = f"/v1{path}"
+            method = "GET" if scope["method"] == "HEAD" else scope["method"]
+            raw = quote(path).encode("ascii")
+            owner = self._owner(path, headers)
+            scope = {**scope, "method": method, "path": path, "raw_path": raw, _OWNER: owner}
         except RequestError as error:
             if error.status == 401:
                 more.append((b"www-authenticate", b"Bearer"))
@@ -101,50 +106,51 @@ class Gate:
             return
         await self._app(scope, receive, sending if more else send)
 
-    def _plain(self, scope: Scope) -> Scope:
-        path = scope["path"]
-        if self._root and path.startswith(f"{self._root}/"):
-            path = path[len(self._root) :]
-        if path in _SHORT or path.startswith("/models/"):
-            path = f"/v1{path}"
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        return {**scope, "method": method, "path": path, "raw_path": quote(path).encode("ascii")}
-
-    def _check_host(self, headers: Headers) -> None:
-        if self._hosts is None:
-            return
-        host = headers.get(b"host", b"").decode("latin-1").lower()
-        match = _HOST.fullmatch(host)
-        name = "" if match is None else match["inner"] or match["name"]
-        if name not in self._hosts and _address(name) is None:
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        """Raise ``RequestError`` if the length, the host or the origin of a request is wrong."""
+        if b"transfer-encoding" in headers and (
+            b"content-length" in headers or scope["http_version"] == "1.0"
+        ):
             raise RequestError(
-                f"{host[:100]!r} is not an allowed name of this server; use its address, or start "
-                "it with --allow-host NAME or with an API key",
-                status=403,
-                code="host_not_allowed",
+                "the length of the body is not clear; send Content-Length, or Transfer-Encoding "
+                "with HTTP/1.1, and not both",
+                code="invalid_http",
             )
-
-    def _check_origin(self, scope: Scope, headers: Headers) -> None:
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if self._hosts is not None:
+            match = _HOST.fullmatch(host)
+            name = "" if match is None else match["inner"] or match["name"]
+            if name not in self._hosts and _address(name) is None:
+                raise RequestError(
+                    f"{host[:100]!r} is not an allowed name of this server; use its address, or "
+                    "start it with --allow-host NAME or with an API key",
+                    status=403,
+                    code="host_not_allowed",
+                )
         origin = headers.get(b"origin")
         if origin is None:
-            crossing = headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin")
-            follows_link = scope["method"] == "GET" and (
-                headers.get(b"sec-fetch-mode") == b"navigate"
+            site, where = headers.get(b"sec-fetch-site", b"none"), "another site"
+            follows_link = headers.get(b"sec-fetch-mode") == b"navigate" and (
+                scope["method"] == "GET"
             )
-            if crossing and not follows_link and not self._any_origin:
-                raise _other_origin("another site")
-            return
-        own = headers.get(b"host", b"").lower()
-        is_own = bool(own) and origin.lower() in (b"http://" + own, b"https://" + own)
-        if not is_own and not self._is_allowed(origin):
-            raise _other_origin(origin.decode("latin-1")[:100])
+            is_allowed = site in (b"none", b"same-origin") or follows_link or self._any_origin
+        else:
+            where = origin.decode("latin-1")[:100]
+            own = (f"http://{host}", f"https://{host}") if host else ()
+            is_allowed = origin.decode("latin-1").lower() in own or self._is_allowed(origin)
+        if not is_allowed:
+            raise RequestError(
+                f"pages of {where} may not call this server; allow them with --cors-origin",
+                status=403,
+                code="origin_not_allowed",
+            )
 
     def _is_allowed(self, origin: bytes) -> bool:
         return self._any_origin or origin.lower() in self._origins
 
-    def _owner(self, scope: Scope, headers: Headers) -> str:
+    def _owner(self, path: str, headers: Headers) -> str:
         """The digest of the request's key; empty if it needs none."""
-        if not self._owners or scope["path"] in OPEN or scope["path"].startswith(PAGE):
+        if not self._owners or path in OPEN or path.startswith(PAGE):
             return ""
         scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
         given = [headers.get(b"x-api-key", b"")]
@@ -179,30 +185,11 @@ def is_loopback(host: str) -> bool:
     return address.is_loopback
 
 
-def _check_length(scope: Scope, headers: Headers) -> None:
-    if b"transfer-encoding" not in headers:
-        return
-    if b"content-length" in headers or scope["http_version"] == "1.0":
-        raise RequestError(
-            "the length of the body is not clear; send Content-Length, or Transfer-Encoding with "
-            "HTTP/1.1, and not both",
-            code="invalid_http",
-        )
-
-
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(host)
     except ValueError:
         return None
-
-
-def _other_origin(name: str) -> RequestError:
-    return RequestError(
-        f"pages of {name} may not call this server; allow them with --cors-origin",
-        status=403,
-        code="origin_not_allowed",
-    )
 
 
 def _cors(origin: bytes) -> list[tuple[bytes, bytes]]:

@@ -166,16 +166,13 @@ def _answers(path: str) -> bool:
 
 
 async def _serve(
-    serving: Callable[[], Service],
-    machines: Machines | None,
-    listening: socket.socket,
+    serving: Callable[[], Service], machines: Machines | None, listening: socket.socket
 ) -> tuple[int, bool]:
     """The exit status, and whether all threads have ended."""
-    service = serving()
+    service, loop = serving(), asyncio.get_running_loop()
     stop_signals.hear(service.stop)
     if machines is not None:
         stop_signals.hear_launcher(service.stop)
-        loop = asyncio.get_running_loop()
 
         def lost(error: MachineError) -> None:  # in a thread of its own
             with contextlib.suppress(RuntimeError):  # the loop has ended
@@ -183,13 +180,6 @@ async def _serve(
 
         machines.says_losses = False
         machines.on_loss(lost)
-    try:
-        return await _serve_until_ended(service, listening)
-    finally:
-        stop_signals.ignore()
-
-
-async def _serve_until_ended(service: Service, listening: socket.socket) -> tuple[int, bool]:
     config = uvicorn.Config(
         make_app(service),
         http=Connection,
@@ -202,30 +192,29 @@ async def _serve_until_ended(service: Service, listening: socket.socket) -> tupl
         proxy_headers=False,
         timeout_graceful_shutdown=_FAREWELL,
     )
-    server = Server(config)
-    asyncio.get_running_loop().set_exception_handler(_say)
-    uds = service.settings.uds
-    address = f"unix:{uds}"
-    if uds is None:
-        address = _address(service.settings.host, listening.getsockname()[1])
+    server, uds = Server(config), service.settings.uds
+    loop.set_exception_handler(_say)
+    host, port = service.settings.host, 0 if uds is not None else listening.getsockname()[1]
+    name = f"[{host}]" if ":" in host else host
+    address = f"http://{name}:{port}" if uds is None else f"unix:{uds}"
     service.became_ready.add_done_callback(lambda _: _announce(service, address))
     service.start()
-    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    running = asyncio.create_task(server.serve(sockets=[listening]))
     try:
-        waited: set[asyncio.Future[Any]] = {service.ended, serving}
+        waited: set[asyncio.Future[Any]] = {service.ended, running}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         status = service.ended.result() if service.ended.done() else 1
-    finally:
         if uds is not None:
             with contextlib.suppress(OSError):
                 Path(uds).unlink()
         server.should_exit = True
-    with contextlib.suppress(asyncio.CancelledError):
-        await serving
-    if service.failure is not None:
-        refuse(service.failure)
-    ended = await service.close()
-    return status, ended
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        if service.failure is not None:
+            refuse(service.failure)
+        return status, await service.close()
+    finally:
+        stop_signals.ignore()
 
 
 def _say(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -237,12 +226,8 @@ def _say(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
 
 
-def _address(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 def _announce(service: Service, address: str) -> None:
-    entries, loaded = service.catalogue.entries, service.loaded
+    entries, loaded = service.fleet.catalogue.entries, service.loaded
     name, others = entries[0].name, len(entries) - 1
     if loaded is None:
         serving = f"{len(entries)} models when asked for"

@@ -23,7 +23,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
@@ -87,8 +86,9 @@ async def put_into(body: dict[str, Any], get: Callable[[str], bytes] | None = No
     urls = list(dict.fromkeys(each.url for each in named))
     threads = ThreadPoolExecutor(len(urls), "fetch")
     try:
-        run = partial(asyncio.get_running_loop().run_in_executor, threads, get or fetch)
-        fetched = await asyncio.gather(*map(run, urls), return_exceptions=True)
+        run, own = asyncio.get_running_loop().run_in_executor, get or fetch
+        jobs = [run(threads, own, url) for url in urls]
+        fetched = await asyncio.gather(*jobs, return_exceptions=True)
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
     found, total = dict(zip(urls, fetched, strict=True)), 0

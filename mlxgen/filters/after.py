@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..errors import FilterError, OptionError, PromptError
 from ..forks import forked
@@ -21,6 +20,7 @@ from .compose import hint, objection
 from .protocol import (
     Filter,
     Int32Words,
+    Objection,
     Specification,
     is_by_bytes,
     is_specification,
@@ -28,9 +28,6 @@ from .protocol import (
     words_of,
 )
 from .replay import WholeFilter, whole
-
-if TYPE_CHECKING:
-    from .schema.check import Objection
 
 _TRIGGERS = 32  # text triggers whose tables a vocabulary keeps
 

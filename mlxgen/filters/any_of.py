@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,11 +23,17 @@ from ..errors import FilterError
 from ..forks import forked
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .compose import bind_opening, due, objection
-from .protocol import Filter, Int32Words, Specification, allows, is_by_bytes, left_out, words_of
+from .protocol import (
+    Filter,
+    Int32Words,
+    Objection,
+    Specification,
+    allows,
+    is_by_bytes,
+    left_out,
+    words_of,
+)
 from .replay import WholeFilter, whole
-
-if TYPE_CHECKING:
-    from .schema.check import Objection
 
 
 @dataclass(frozen=True, slots=True)

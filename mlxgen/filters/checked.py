@@ -11,16 +11,13 @@ import re
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import FilterError, MlxgenError, OptionError
 from ..forks import forked
 from ..tokens import AnyTokenizer, Token, Vocabulary
 from ..workers import workers
-from .protocol import Int32Words, words_of
-
-if TYPE_CHECKING:
-    from .schema.check import Objection
+from .protocol import Int32Words, Objection, words_of
 
 Complaint: TypeAlias = "str | tuple[str, float] | None"
 CheckFunction: TypeAlias = Callable[[str, str], Complaint]
@@ -175,8 +172,6 @@ class CheckedFilter:
 
     def objection(self) -> Objection | None:
         """What is wrong with the piece; of no tokens, if it stands nevertheless."""
-        from .schema.check import Objection
-
         tried = self._tries.get(self._start, ())
         if self._stands:
             return Objection(_best(tried).complaint, 0, False)

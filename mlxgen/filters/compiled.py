@@ -24,7 +24,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 from weakref import ref
 
 import numpy as np
@@ -35,9 +34,7 @@ from ..recent import Recent
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .protocol import Int32Words, tokens_of, word_count
 from .reasons import readable
-
-if TYPE_CHECKING:
-    from .schema.check import Check
+from .schema.fitting import Check
 
 _KEPT = 32  # compiled grammars for one vocabulary
 _COPIES = 512  # copies of one before it is compiled anew

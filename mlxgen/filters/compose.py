@@ -15,12 +15,18 @@ import numpy as np
 from ..errors import OptionError, RewindError
 from ..forks import forked
 from ..tokens.vocabulary import AnyTokenizer, Token
-from .protocol import Filter, Int32Words, Specification, is_by_bytes, is_specification
+from .protocol import (
+    Filter,
+    Int32Words,
+    Objection,
+    Specification,
+    is_by_bytes,
+    is_specification,
+)
 from .replay import whole
 
 if TYPE_CHECKING:
     from .checked import Checking
-    from .schema.check import Objection
 
 
 @dataclass(frozen=True, slots=True, init=False)

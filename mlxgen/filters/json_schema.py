@@ -15,6 +15,9 @@ from ..tokens import Vocabulary
 from .compiled import Grammar
 from .grammar import bind, bind_opening
 from .reasons import shortened
+from .schema.fitting import Check
+from .schema.keywords import parsed
+from .schema.places import held
 
 WHITESPACE = r"[ \t]{1,8}|\r?\n[ \t]{0,40}"
 """Between the parts of a JSON text: a few blanks, or one line break and its indentation."""
@@ -107,9 +110,6 @@ class JsonSchema:
         return self._made[0]
 
     def _make(self) -> Grammar:
-        from .schema.check import Check  # jsonschema takes a while to import
-        from .schema.written import held
-
         text = _text(self.schema)
         name = shortened(f"JsonSchema({text})")
         schema = _parsed(text, name)
@@ -170,8 +170,6 @@ def _text(schema: Schema) -> str:
 
 
 def _parsed(text: str, name: str) -> Any:
-    from .schema.written import parsed
-
     try:
         schema = parsed(text)
     except (ValueError, RecursionError) as error:

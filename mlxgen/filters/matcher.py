@@ -12,7 +12,6 @@ computed that nobody asked for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from llguidance import LLMatcher
@@ -21,10 +20,7 @@ from ..errors import FilterError
 from ..forks import forked
 from ..tokens import Token
 from .compiled import Grammar, GrammarEngine, has_met_shared_limit, is_dead_end, reason_of
-from .protocol import Int32Words
-
-if TYPE_CHECKING:
-    from .schema.check import Objection
+from .protocol import Int32Words, Objection
 
 _UNMASKED = 16  # tokens fed before a mask is computed; a large schema allows several hundred
 _RUN = 1024  # tokens looked at in one call; a grammar may force text without end
@@ -218,8 +214,6 @@ class GrammarFilter:
         """What is wrong with the text, which may end here."""
         if self._check is None:
             return None
-        from .schema.check import Objection
-
         pieces = self.engine.vocabulary.pieces
         text = b"".join(pieces[token] for token in self._fed).decode(errors="replace")
         reason = self._check.objection(text)

@@ -25,7 +25,7 @@ A filter may have more methods than the protocol requires; these are used if the
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Sized
-from typing import Any, Protocol, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,17 @@ from ..tokens.vocabulary import AnyTokenizer, Token
 Int32Words: TypeAlias = npt.NDArray[np.int32]
 
 _SINGLY = 32  # up to this number of tokens, their bits are set one by one: in 1 µs, not in 8
+
+
+class Objection(NamedTuple):
+    """What is wrong with a text: ``reason``, of the newest ``tokens`` that a filter was fed.
+
+    ``is_final``: the text must not stand.
+    """
+
+    reason: str
+    tokens: int
+    is_final: bool
 
 
 class Filter(Protocol):

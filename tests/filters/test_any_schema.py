@@ -16,7 +16,7 @@ import pytest
 
 from mlxgen.errors import GrammarError
 from mlxgen.filters import Constraint, JsonSchema
-from mlxgen.filters.schema.written import held
+from mlxgen.filters.schema.places import held
 
 from ..effort import tries
 from .helpers import accepts, constrained, ordinary, stands

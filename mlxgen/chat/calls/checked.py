@@ -11,14 +11,13 @@ import codecs
 import json
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...filters import Int32Words
+from ...filters.protocol import Objection
+from ...filters.schema.fitting import Check
 from ...tokens import AnyTokenizer, Token, Vocabulary
 from ..splitter import Reading, Splitter
-
-if TYPE_CHECKING:
-    from ...filters.schema.check import Objection
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,8 +90,6 @@ class CallsFilter:
 
     def objection(self) -> Objection | None:
         """What is wrong with its arguments."""
-        from ...filters.schema.check import Check, Objection  # jsonschema takes a while to import
-
         for name, at, arguments in self._complete:
             schema = json.dumps(self._asked.schemas[name])
             reason = Check(schema, keywords=("all",)).objection(arguments)

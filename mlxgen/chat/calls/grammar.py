@@ -15,20 +15,19 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ...errors import GrammarError, OptionError
 from ...filters import Lark
 from ...filters.grammar import quoted
 from ...filters.json_schema import WHITESPACE
+from ...filters.schema.keywords import parsed
+from ...filters.schema.places import Held, held
 from ...tokens import Vocabulary
 from ..dialect import UnsupportedError
 from .formats import CallFormat
 from .schema import kinds_of, options_of, outline
 from .styles import TEXT, Style, as_text, filled
-
-if TYPE_CHECKING:
-    from ...filters.schema.written import Held
 
 _SPACE = "WS: /[ \\t\\r\\n]{1,12}/"
 _TEXT = "TEXT: /(?s:.)+/"
@@ -175,8 +174,6 @@ def _held(schema: Mapping[str, Any] | bool) -> Held:
 
 @lru_cache(256)
 def _held_text(schema: str) -> Held:
-    from ...filters.schema.written import held, parsed  # jsonschema takes a while to import
-
     return held(parsed(schema), whitespace=WHITESPACE, closed=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from functools import cached_property
 
+from ...filters.schema.fitting import Fitting, UncheckedError
 from .call import Call, Marks, Offered, Tool
 from .formats import CallFormat
 from .styles import any_of
@@ -34,11 +35,6 @@ class ToolReader:
         """Whether a call that no grammar held is one: a strict tool's has to fit its schema."""
         if call.name is None or call.name not in self.strict:
             return True
-        from ...filters.schema.fitting import (
-            Fitting,
-            UncheckedError,
-        )  # jsonschema takes a while to import
-
         try:
             return Fitting(self.offered[call.name]).objection(call.arguments) is None
         except UncheckedError:

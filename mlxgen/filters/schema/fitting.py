@@ -1,50 +1,89 @@
 """Whether a value fits a schema: in bounded time, and without a network.
 
 Only what the schema itself holds is looked up, and expressions are searched with a time limit.
-``format`` is a note here, as in JSON Schema.
+``format`` is a note here, as in JSON Schema. Each look at a value gives the keys or the items about
+which the schema says something, which is what ``unevaluatedProperties`` needs.
 """
 
 from __future__ import annotations
 
 import json
-import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import regex
-from jsonschema import ValidationError
-from jsonschema.validators import Draft202012Validator, extend, validator_for
-from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
 from ...errors import GrammarError
+from .keywords import items_of, parsed
 from .patterns import UnsupportedError, searched
+from .references import References
 
-_MOST = 50_000  # keywords that are looked at for one value
+_MOST = 50_000  # schemas that are looked at for one value
 _PATIENCE = 0.02  # seconds for one search
 
-Keyword: TypeAlias = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
+_KINDS: Mapping[type, Set[str]] = {
+    type(None): {"null"},
+    bool: {"boolean"},
+    int: {"integer", "number"},
+    float: {"number"},
+    str: {"string"},
+    list: {"array"},
+    dict: {"object"},
+}
+_TYPES = frozenset().union(*_KINDS.values())
+Known: TypeAlias = set[str | int]
 
 
 class UncheckedError(Exception):
     """The value cannot be checked, or not in time."""
 
 
-class Fitting:
-    """Checks values against one schema."""
+class _ViolationError(Exception):
+    """The value violates the keyword that this names."""
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A schema, as JSON text, for texts of its grammar.
+
+    - ``keywords``: those that the grammar does not hold, so that the text may not fit.
+    - ``notes``: what is not even checked.
+    - ``lenient``: whether a text that does not fit may stand, if no other one is found.
+    - ``one_of_as_any_of``: as in ``JsonSchema``.
+    """
+
+    schema: str
+    keywords: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    lenient: bool = False
+    one_of_as_any_of: bool = False
+
+    def objection(self, text: str) -> str | None:
+        """What is wrong with a finished text, if anything is."""
+        try:
+            return _fitting(self.schema, self.one_of_as_any_of).objection(text)
+        except UncheckedError as error:
+            return f"it cannot be checked: {error}" if self.keywords else None
+
+
+@lru_cache(64)
+def _fitting(schema: str, one_of_as_any_of: bool) -> Fitting:
+    return Fitting(parsed(schema), one_of_as_any_of=one_of_as_any_of)
+
+
+class Fitting:
+    """Checks values against one schema, and against its parts."""
+
+    def __init__(self, schema: Any, *, one_of_as_any_of: bool = False) -> None:
+        self.references = References(schema)
+        self._schema = schema
+        self._any_of = one_of_as_any_of
         self._left = 0
-        known: Any = Draft202012Validator
-        if isinstance(schema.get("$schema"), str):
-            known = validator_for(schema, default=known)
-        rules = {name: _OWN.get(name, rule) for name, rule in known.VALIDATORS.items()}
-        rules |= {name: _OWN[name] for name in _IN_ANY_DRAFT}
-        counted = {name: self._counted(rule) for name, rule in rules.items()}
-        made: Any = extend(known, counted)  # type: ignore[no-untyped-call]
-        self._checker = made(schema, registry=REGISTRY)
 
     def objection(self, text: str) -> str | None:
         """What is wrong with a value, given as JSON text: a keyword of the schema, never a value.
@@ -55,36 +94,154 @@ class Fitting:
             value = json.loads(text)
         except (ValueError, RecursionError):
             return "it is not JSON"
-        error = self._first(self._checker, value)
-        if error is None:
-            return None
-        return f"it violates {error.validator or 'a schema that nothing satisfies'}"
+        violated = self._violated(value, self._schema)
+        return None if violated is None else f"it violates {violated}"
 
     def fits(self, value: Any, part: Any) -> bool:
         """Whether a value fits a part of the schema; what cannot be told counts as fitting."""
         try:
-            return self._first(self._checker.evolve(schema=part), value) is None
+            return self._violated(value, part) is None
         except UncheckedError:
             return True
 
-    def _first(self, checker: Any, value: Any) -> ValidationError | None:
+    def _violated(self, value: Any, part: Any) -> str | None:
         self._left = _MOST
         try:
-            first: ValidationError | None = next(checker.iter_errors(value), None)
+            self._look(value, part)
+        except _ViolationError as violation:
+            return str(violation)
         except UncheckedError:
             raise
         except Exception as error:  # a schema may be wrong in any way
             raise UncheckedError(f"the schema cannot be followed: {type(error).__name__}") from None
-        return first
+        return None
 
-    def _counted(self, rule: Keyword) -> Keyword:
-        def counted(*given: Any) -> Iterator[ValidationError] | None:
-            self._left -= 1
-            if self._left < 0:
-                raise UncheckedError(f"the schema takes more than {_MOST} steps")
-            return rule(*given)
+    def _look(self, value: Any, schema: Any) -> Known:
+        """The keys or items about which a schema says something; raises ``_ViolationError``."""
+        self._left -= 1
+        if self._left < 0:
+            raise UncheckedError(f"the schema takes more than {_MOST} steps")
+        if isinstance(schema, bool):
+            if not schema:
+                raise _ViolationError("a schema that nothing satisfies")
+            return set()
+        known: Known = set()
+        for keyword, given in schema.items():
+            found = self._said(keyword, given, value, schema)
+            if found is False:
+                raise _ViolationError(keyword)
+            if found is not True:
+                known |= found
+        for keyword, kind in (("unevaluatedProperties", dict), ("unevaluatedItems", list)):
+            if keyword in schema and isinstance(value, kind):
+                keys = value if isinstance(value, dict) else range(len(value))
+                known |= self._each(value, [k for k in keys if k not in known], schema[keyword])
+        return known
 
-        return counted
+    def _tried(self, value: Any, schema: Any) -> Known | None:
+        """The same; ``None`` if the value does not fit."""
+        try:
+            return self._look(value, schema)
+        except _ViolationError:
+            return None
+
+    def _each(self, value: Any, keys: Iterable[Any], schema: Any) -> Known:
+        """These keys or items of a value, which all have to fit one schema."""
+        known = {key: self._look(value[key], schema) for key in keys}
+        return set(known)
+
+    def _said(self, keyword: str, given: Any, value: Any, schema: Any) -> bool | Known:
+        """Whether a keyword of a schema holds; or about which keys or items it says something."""
+        match keyword, value:
+            case "type", _:
+                return _has_type(value, given) or (value is None and schema.get("nullable") is True)
+            case "enum", _:
+                is_null = value is None and schema.get("nullable") is True
+                return is_null or any(_plain(option) == _plain(value) for option in given)
+            case "const", _:
+                return bool(_plain(given) == _plain(value))
+            # ---- schemas about the same value
+            case (("$ref" | "$dynamicRef" | "$recursiveRef"), _):
+                if keyword != "$ref" and not self.references.is_one_document:
+                    raise UncheckedError(f"{keyword} depends on the way through several documents")
+                return self._look(value, self.references.find(schema, given))
+            case "allOf", _:
+                return set[str | int]().union(*[self._look(value, part) for part in given])
+            case (("anyOf" | "oneOf"), _):
+                found = [known for part in given if (known := self._tried(value, part)) is not None]
+                is_one = keyword == "anyOf" or self._any_of or len(found) == 1
+                return bool(found) and is_one and set[str | int]().union(*found)
+            case "not", _:
+                return self._tried(value, given) is None
+            case "if", _:
+                met = self._tried(value, given)
+                then = schema.get("else" if met is None else "then", True)
+                return (met or set()) | self._look(value, then)
+            # ---- numbers and strings
+            case _, bool():
+                return True
+            case "minimum", int() | float():
+                return bool(value >= given)
+            case "maximum", int() | float():
+                return bool(value <= given)
+            case "exclusiveMinimum", int() | float():
+                limit = _limit(given, schema.get("minimum"))
+                return limit is None or value > limit
+            case "exclusiveMaximum", int() | float():
+                limit = _limit(given, schema.get("maximum"))
+                return limit is None or value < limit
+            case "multipleOf", int() | float():
+                return (_exact(value) / _exact(given)).denominator == 1
+            case "pattern", str():
+                return matches(given, value)
+            case ("minLength", str()) | ("minItems", list()) | ("minProperties", dict()):
+                return len(value) >= given
+            case ("maxLength", str()) | ("maxItems", list()) | ("maxProperties", dict()):
+                return len(value) <= given
+            # ---- lists
+            case "uniqueItems", list():
+                different = {json.dumps(_plain(each), sort_keys=True) for each in value}
+                return not given or len(different) == len(value)
+            case (("items" | "prefixItems"), list()) if keyword == "items" or "items" not in schema:
+                first, rest = items_of(schema)
+                known = {i for i, _ in enumerate(zip(value, first, strict=False))}
+                for i in known:
+                    self._look(value[i], first[i])
+                if ("additionalItems" if first is given else "items") in schema:
+                    known.update(self._each(value, range(len(known), len(value)), rest))
+                return known
+            case "contains", list():
+                known = {i for i, each in enumerate(value) if self._tried(each, given) is not None}
+                least, most = schema.get("minContains", 1), schema.get("maxContains", len(value))
+                return least <= len(known) <= most and known
+            # ---- objects
+            case "required", dict():
+                return value.keys() >= set(given)
+            case "properties", dict():
+                names = [name for name in given if name in value]
+                return {name for name in names if self._look(value[name], given[name]) is not None}
+            case "patternProperties", dict():
+                return {
+                    key
+                    for pattern, inner in given.items()
+                    for key in self._each(value, [k for k in value if matches(pattern, k)], inner)
+                }
+            case "additionalProperties", dict():
+                patterns = schema.get("patternProperties", {})
+                rest = [key for key in value if key not in schema.get("properties", {})]
+                rest = [key for key in rest if not any(matches(p, key) for p in patterns)]
+                return self._each(value, rest, given)
+            case "propertyNames", dict():
+                return all(self._look(key, given) is not None for key in value)
+            case (("dependentRequired" | "dependentSchemas" | "dependencies"), dict()):
+                wanted = [given[key] for key in given if key in value]
+                if not all(
+                    value.keys() >= set(names) for names in wanted if isinstance(names, list)
+                ):
+                    return False
+                parts = [part for part in wanted if not isinstance(part, list)]
+                return set[str | int]().union(*[self._look(value, part) for part in parts])
+        return True
 
 
 def matches(pattern: str, text: str) -> bool:
@@ -97,169 +254,31 @@ def matches(pattern: str, text: str) -> bool:
         raise UncheckedError("an expression of the schema takes too long") from None
 
 
-def _pattern(checker: Any, pattern: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-    if isinstance(value, str) and not matches(pattern, value):
-        yield ValidationError("does not match")
+def _has_type(value: Any, given: Any) -> bool:
+    kinds = {*given} if isinstance(given, list) else {given}
+    if not kinds <= _TYPES:
+        raise ValueError(f"unknown types: {kinds - _TYPES}")
+    known = _KINDS[type(value)]
+    if isinstance(value, float) and value.is_integer():
+        known = known | {"integer"}
+    return not kinds.isdisjoint(known)
 
 
-def _type(checker: Any, types: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-    """OpenAPI has a keyword for types that may be null, too."""
-    if value is None and schema.get("nullable") is True:
-        return
-    kinds = types if isinstance(types, list) else [types]
-    if not any(checker.is_type(value, kind) for kind in kinds):
-        yield ValidationError("has another type")
-
-
-def _enum(checker: Any, options: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-    if value is None and schema.get("nullable") is True:
-        return
-    if not any(_plain(option) == _plain(value) for option in options):
-        yield ValidationError("is not one of the values")
-
-
-def _const(checker: Any, option: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-    if _plain(option) != _plain(value):
-        yield ValidationError("is another value")
-
-
-def _multiple_of(checker: Any, step: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-    if checker.is_type(value, "number") and (_exact(value) / _exact(step)).denominator > 1:
-        yield ValidationError("is not a multiple")
+def _limit(given: Any, bound: Any) -> Any:
+    """A bound that is out itself; as in draft 4, ``True`` says that another one is."""
+    return bound if given is True else None if given is False else given
 
 
 def _exact(value: Any) -> Fraction:
     return Fraction(Decimal(repr(value)) if isinstance(value, float) else value)
 
 
-def _pattern_properties(
-    checker: Any, patterns: Any, value: Any, schema: Any
-) -> Iterator[ValidationError]:
-    if isinstance(value, dict):
-        for pattern, inner in patterns.items():
-            for key, each in value.items():
-                if matches(pattern, key):
-                    yield from checker.descend(each, inner, path=key, schema_path=pattern)
-
-
-def _unique_items(checker: Any, wanted: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-    if not wanted or not isinstance(value, list):
-        return
-    if len({json.dumps(_plain(each), sort_keys=True) for each in value}) < len(value):
-        yield ValidationError("has an item twice")
-
-
 def _plain(value: Any) -> Any:
     """A value in which equal numbers are alike, and numbers unlike the truth values."""
     if isinstance(value, bool):
         return [value, "bool"]
-    if isinstance(value, float | Decimal) and value % 1 == 0:
-        return int(value)
-    if isinstance(value, Decimal):
-        return float(value)
+    if isinstance(value, float | Decimal):
+        return int(value) if value % 1 == 0 else float(value)
     if isinstance(value, list):
         return [_plain(each) for each in value]
     return {k: _plain(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
-def _additional_properties(
-    checker: Any, inner: Any, value: Any, schema: Any
-) -> Iterator[ValidationError]:
-    if not isinstance(value, dict):
-        return
-    named, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
-    for key, each in value.items():
-        if key not in named and not any(matches(pattern, key) for pattern in patterns):
-            yield from checker.descend(each, inner, path=key)
-
-
-def _items(checker: Any, items: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-    """A list of schemas, as before 2020-12, or one for all."""
-    if not isinstance(items, list):
-        yield from _PLAIN["items"](checker, items, value, schema)
-    elif isinstance(value, list):
-        others = [schema.get("additionalItems", True)] * max(0, len(value) - len(items))
-        for index, (each, inner) in enumerate(zip(value, [*items, *others], strict=False)):
-            yield from checker.descend(each, inner, path=index)
-
-
-def _dependencies(checker: Any, given: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-    """What keys want of the others, as before 2019-09."""
-    for key, wanted in given.items() if isinstance(value, dict) else ():
-        if key in value and isinstance(wanted, list) and not value.keys() >= set(wanted):
-            yield ValidationError("lacks a key")
-        elif key in value and not isinstance(wanted, list):
-            yield from checker.descend(value, wanted, schema_path=key)
-
-
-def _excluded(bound: str, beyond: Callable[[Any, Any], bool]) -> Keyword:
-    """A number that is out itself; or as in draft 4, whether that of ``bound`` is."""
-
-    def check(checker: Any, given: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-        limit = schema.get(bound) if given is True else given
-        is_number = isinstance(limit, int | float | Decimal) and not isinstance(limit, bool)
-        if is_number and checker.is_type(value, "number") and beyond(value, limit):
-            yield ValidationError("is out of bounds")
-
-    return check
-
-
-def _unevaluated(checker: Any, inner: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
-    """As jsonschema, but for searches that end in time."""
-    if not isinstance(value, dict):
-        return
-    known = _evaluated(checker, value, {**schema, "unevaluatedProperties": None})
-    for key in value.keys() - known:
-        yield from checker.descend(value[key], inner, path=key)
-
-
-def _evaluated(checker: Any, value: dict[str, Any], schema: Any) -> set[str]:
-    """The keys about which a schema says something, in the branches that hold."""
-    if not isinstance(schema, dict):
-        return set()
-    if "additionalProperties" in schema or schema.get("unevaluatedProperties") is not None:
-        return set(value)
-    patterns = schema.get("patternProperties", {})
-    known = {
-        key
-        for key in value
-        if key in schema.get("properties", {}) or any(matches(p, key) for p in patterns)
-    }
-    if isinstance(schema.get("$ref"), str):
-        found = checker._resolver.lookup(schema["$ref"])
-        there = checker.evolve(schema=found.contents, _resolver=found.resolver)
-        known |= _evaluated(there, value, found.contents)
-    parts = [*schema.get("allOf", ()), *_met(schema.get("dependentSchemas", {}), value)]
-    choices = [part for name in ("anyOf", "oneOf", "if") for part in _listed(schema.get(name))]
-    parts += [part for part in choices if checker.evolve(schema=part).is_valid(value)]
-    if "if" in schema:
-        holds = checker.evolve(schema=schema["if"]).is_valid(value)
-        parts.append(schema.get("then" if holds else "else"))
-    return known.union(*(_evaluated(checker, value, part) for part in parts))
-
-
-def _met(given: dict[str, Any], value: dict[str, Any]) -> list[Any]:
-    return [part for key, part in given.items() if key in value]
-
-
-def _listed(part: Any) -> list[Any]:
-    return part if isinstance(part, list) else [] if part is None else [part]
-
-
-_PLAIN: Mapping[str, Any] = Draft202012Validator.VALIDATORS
-_OWN: Mapping[str, Keyword] = {
-    "type": _type,
-    "enum": _enum,
-    "const": _const,
-    "multipleOf": _multiple_of,
-    "pattern": _pattern,
-    "patternProperties": _pattern_properties,
-    "additionalProperties": _additional_properties,
-    "items": _items,
-    "dependencies": _dependencies,
-    "exclusiveMinimum": _excluded("minimum", operator.le),
-    "exclusiveMaximum": _excluded("maximum", operator.ge),
-    "unevaluatedProperties": _unevaluated,
-    "uniqueItems": _unique_items,
-}
-_IN_ANY_DRAFT = ("dependencies", "exclusiveMinimum", "exclusiveMaximum")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, TypeAlias
@@ -41,6 +42,15 @@ SAYING = frozenset(
 """Keywords that say something about a value."""
 
 
+def parsed(text: str) -> Any:
+    """A schema's JSON, in which no number is rounded."""
+    return json.loads(text, parse_float=_as_written)
+
+
+def _as_written(text: str) -> float | Decimal:
+    return float(text) if Decimal(repr(float(text))) == Decimal(text) else Decimal(text)
+
+
 def says(schema: Any) -> bool:
     return isinstance(schema, Mapping) and not SAYING.isdisjoint(schema)
 
@@ -64,19 +74,14 @@ def check(schema: Any) -> None:
     for kind in _kind_names(schema):
         if kind not in (*TYPES, "integer"):
             raise GrammarError(f"Invalid type: {kind}")
-    if "pattern" in schema:
-        in_python(schema["pattern"])
+    for pattern in [*(schema[word] for word in ["pattern"] if word in schema),
+                    *map_of(schema, "patternProperties")]:  # fmt: skip
+        with suppress(UnsupportedError):
+            searched(pattern)
 
 
 def _kinds(shape: Any) -> tuple[type, ...]:
     return shape if isinstance(shape, tuple) else (shape,)
-
-
-def in_python(pattern: str) -> str:
-    try:
-        return searched(pattern)
-    except UnsupportedError:
-        return pattern
 
 
 def map_of(schema: Schema, keyword: str) -> Schema:
@@ -212,15 +217,3 @@ def literal(text: str) -> str:
         return json.dumps(json.dumps(text))
     spelling = json.dumps(text, ensure_ascii=False)
     return json.dumps(spelling, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def without_values(text: str, nots: Sequence[Any], kinds: tuple[type, ...]) -> str:
-    """A terminal without the values that ``not`` lists."""
-    out = [
-        scalar(option)
-        for negated in nots
-        if isinstance(negated, Mapping) and len(negated.keys() & SAYING) == 1
-        for option in options_of(negated) or ()
-        if isinstance(option, kinds) and not isinstance(option, bool)
-    ]
-    return f"({text}) & ~({' | '.join(out)})" if out else text

@@ -18,6 +18,7 @@ nobody holds is in ``notes``.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,13 +26,11 @@ from decimal import Decimal
 from fractions import Fraction
 from itertools import combinations
 from math import gcd, lcm
-from typing import Any, TypeAlias
-
-import regex
+from typing import Any
 
 from ...errors import GrammarError
 from . import numbers
-from .fitting import Fitting
+from .fitting import Fitting, UncheckedError, matches
 from .formats import FORMATS
 from .keywords import (
     CHOICES,
@@ -42,7 +41,6 @@ from .keywords import (
     check,
     fraction,
     given_of,
-    in_python,
     is_shut,
     items_of,
     lengths_of,
@@ -55,69 +53,40 @@ from .keywords import (
     shown,
     span_of,
     types_of,
-    without_values,
 )
 from .patterns import ANY_CHAR, FREE_CHAR, UnsupportedError, spelled
-from .references import References
+from .written import ANY_KEY, Either, Expression, Row, Term, Times, written
 
 MAX_PLACES = 20_000
 _OVERLAPS = 3  # patterns of keys whose overlaps are written out
 _OPENING = frozenset({"additionalProperties", "unevaluatedProperties", "patternProperties"})
 _PAIRS = 5000  # branches of a oneOf that are compared
 _MODULUS = 10_000  # the engine counts multiples in as many states
-ANY_KEY = "ANY_KEY"
-"""The terminal of all keys, and what it is."""
-ANY_KEY_IS = f"/\\x{{22}}{ANY_CHAR}*\\x{{22}}/"
-
-
-# ---- the parts of a grammar --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
-    """One terminal: the JSON texts that this expression of Lark matches."""
+class Held:
+    """A schema as a grammar: ``lark``, of which the texts are JSON. ``checked``: the keywords that
+    it does not hold, so that a finished text is to be checked. ``notes``: what is left out."""
 
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What the grammar engine makes of a small schema by itself."""
-
-    schema: Schema
+    lark: str
+    checked: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Either:
-    """One of several places; ``why`` there are none."""
-
-    places: Sequence[int] = ()
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Array:
-    """``first`` items, then others like ``rest``; from ``least`` to ``most`` in all."""
-
-    first: Sequence[int]
-    rest: int | None
-    least: int
-    most: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Object:
-    """``named`` keys in order, each with its place and whether it is required; then others, each
-    kind with the terminal of its keys. From ``least`` to ``most`` keys in all; if some are named,
-    only ``least`` up to 1 and ``most`` up to 1 are held."""
-
-    named: Sequence[tuple[str, int, bool]]
-    others: Sequence[tuple[str, int]]
-    least: int
-    most: int | None
-
-
-Node: TypeAlias = Leaf | Given | Either | Array | Object
+def held(
+    schema: Any,
+    *,
+    whitespace: str | None,
+    separators: tuple[str, str] = (",", ":"),
+    closed: bool = False,
+    one_of_as_any_of: bool = False,
+) -> Held:
+    """The grammar of a schema; ``whitespace`` is an expression for what may stand between its parts
+    (None: nothing). GrammarError if nothing satisfies it, or it is no schema."""
+    places = Places(schema, separators, closed=closed, one_of_as_any_of=one_of_as_any_of)
+    lark = written(places.all, whitespace)
+    return Held(lark, tuple(places.checked), tuple(places.notes))
 
 
 @dataclass(slots=True)
@@ -132,28 +101,33 @@ class _Said:
 class Places:
     """The places of one schema; the first one is the document."""
 
-    def __init__(self, root: Any, *, closed: bool, one_of_as_any_of: bool) -> None:
+    def __init__(
+        self, root: Any, separators: tuple[str, str], *, closed: bool, one_of_as_any_of: bool
+    ) -> None:
         self.checked: dict[str, None] = {}
         self.notes: dict[str, None] = {}
-        self.nodes: list[Node] = []
+        self.all: list[Expression] = []
+        self._comma, self._colon = map(json.dumps, separators)
         self._closed = closed
         self._any_of = one_of_as_any_of
         named = closed and isinstance(root, Mapping) and "properties" in root
         if named and not root.keys() & {"type", "const", "enum", "$ref"}:
             root = {"type": "object", **root}
-        self._references = References(root)
-        self._fitting = Fitting(root if isinstance(root, Mapping) else {})
+        self._fitting = Fitting(root)
+        self._references = self._fitting.references
         self._numbers: dict[tuple[int, ...], int] = {}
-        self._given: dict[Node, int] = {}
+        self._given: dict[str, int] = {}  # values that are given whole
         self._waiting: list[tuple[int, Sequence[Any]]] = []
         self._made_of: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         try:
             self._place([root])
             while self._waiting:
                 number, schemas = self._waiting.pop()
-                self.nodes[number] = self._made(schemas)
+                self.all[number] = self._made(schemas)
         except RecursionError:
             raise GrammarError("the schema is nested too deeply") from None
+        except UncheckedError as error:
+            raise GrammarError(str(error)) from None
 
     # ---- places ------------------------------------------------------------------------------
 
@@ -167,17 +141,17 @@ class Places:
         some = list({id(schema): schema for schema in some}.values())
         key = tuple(map(id, some))
         if key not in self._numbers:
+            if len(self._numbers) >= MAX_PLACES:
+                raise GrammarError(
+                    "its allOf, anyOf and oneOf combine in too many ways; use fewer, or fewer keys"
+                )
             self._numbers[key] = self._added(Either())
             self._waiting.append((self._numbers[key], some))
         return self._numbers[key]
 
-    def _added(self, node: Node) -> int:
-        if len(self.nodes) >= MAX_PLACES:
-            raise GrammarError(
-                "its allOf, anyOf and oneOf combine in too many ways; use fewer, or fewer keys"
-            )
-        self.nodes.append(node)
-        return len(self.nodes) - 1
+    def _added(self, part: Expression) -> int:
+        self.all.append(part)
+        return len(self.all) - 1
 
     def _meant(self, schema: Any) -> Any:
         """A schema, or what it refers to if it says nothing else."""
@@ -190,15 +164,14 @@ class Places:
         return schema
 
     def _target(self, schema: Schema) -> Any:
-        missing = object()
-        found = self._references.find(schema, missing)
-        if found is missing:
-            name = schema["$ref"]
+        name = schema["$ref"]
+        try:
+            return self._references.find(schema, name)
+        except LookupError:
             raise GrammarError(
                 f"$ref {name!r} does not exist: it is not present in the schema, and nothing else "
                 "is looked up"
-            )
-        return found
+            ) from None
 
     def _less(self, schema: Schema, keyword: str) -> Schema:
         """The same schema without a keyword; always the same object."""
@@ -243,7 +216,7 @@ class Places:
         for part in schema.get("allOf", ()):
             self._collect(part, said, seen, within)
 
-    def _made(self, schemas: Sequence[Any]) -> Node:
+    def _made(self, schemas: Sequence[Any]) -> Expression:
         said = self._said(schemas)
         if said.never:
             return Either(why=said.never)
@@ -254,7 +227,7 @@ class Places:
             return self._listed(given, said.plain)
         return self._typed(said.plain)
 
-    def _chosen(self, plain: Sequence[Schema], schema: Schema, keyword: str) -> Node:
+    def _chosen(self, plain: Sequence[Schema], schema: Schema, keyword: str) -> Expression:
         branches = schema[keyword]
         rest = [self._less(s, keyword) if s is schema else s for s in plain]
         if keyword == "oneOf" and len(branches) > 1:
@@ -303,7 +276,7 @@ class Places:
 
     # ---- whole values ------------------------------------------------------------------------
 
-    def _listed(self, given: Schema, plain: Sequence[Schema]) -> Node:
+    def _listed(self, given: Schema, plain: Sequence[Schema]) -> Expression:
         """The values that a schema lists, as far as they fit the other ones."""
         rest = [schema for schema in plain if schema is not given]
         rest.append(self._less(given, "const" if "const" in given else "enum"))
@@ -311,41 +284,27 @@ class Places:
             self.checked["unevaluatedProperties"] = None
             rest = [self._less(schema, "unevaluatedProperties") for schema in rest]
         fitting = [v for v in options_of(given) or () if all(self._fits(v, s) for s in rest)]
-        texts: list[str] = []
-        places: list[int] = []
-        for value in fitting:
-            if isinstance(value, list | dict):
-                places.append(self._whole(value))
+        return _either([self._whole(value) for value in fitting], "none of its values fits")
+
+    def _whole(self, value: Any) -> Expression:
+        """A value that is given; one place for all that are the same."""
+        if not isinstance(value, list | dict):
+            return Term(scalar(value))
+        key = repr(value)
+        if key not in self._given:
+            if isinstance(value, list):
+                items = [self._whole(inner) for inner in value]
+                made = self._list(items, None, len(items), len(items))
             else:
-                texts.append(scalar(value))
-        return self._either(list(dict.fromkeys(texts)), places, "none of its values fits")
-
-    def _whole(self, value: Any) -> int:
-        """The place of a value that is given; one for all that are the same."""
-        if isinstance(value, list):
-            items = tuple(map(self._whole, value))
-            return self._known(Array(items, None, len(items), len(items)))
-        if isinstance(value, dict):
-            named = tuple((key, self._whole(inner), True) for key, inner in value.items())
-            return self._known(Object(named, (), 0, None))
-        return self._known(Leaf(scalar(value)))
-
-    def _known(self, node: Node) -> int:
-        if node not in self._given:
-            self._given[node] = self._added(node)
-        return self._given[node]
-
-    def _either(self, texts: Sequence[str], places: Sequence[int], why: str) -> Node:
-        leaf = [Leaf(" | ".join(texts))] if texts else []
-        if leaf and not places:
-            return leaf[0]
-        return Either([*map(self._added, leaf), *places], why)
+                named = [(name, self._whole(inner), True) for name, inner in value.items()]
+                made = self._keys(named, ())
+            self._given[key] = self._added(made)
+        return self._given[key]
 
     # ---- values of some types ----------------------------------------------------------------
 
-    def _typed(self, plain: Sequence[Schema]) -> Node:
+    def _typed(self, plain: Sequence[Schema]) -> Expression:
         types = types_of(plain)
-        texts, places, whys = [], [], list[str]()
         for schema in plain:
             self._note_unheld(schema)
         nots = [schema["not"] for schema in plain if "not" in schema]
@@ -353,31 +312,22 @@ class Places:
             if negated is True or (isinstance(negated, Mapping) and not says(negated)):
                 return Either(why="not excludes every value")
             types = self._without(types, negated)
+        made: list[Expression] = []
         if "null" in types:
-            texts.append('"null"')
+            made.append(Term('"null"'))
         if "boolean" in types:
-            texts += ['"true"', '"false"']
-        for kind in ("number", "integer"):
-            if kind in types:
-                made = self._number(plain, whole=kind == "integer")
-                if isinstance(made, Leaf):
-                    texts.append(f"({without_values(made.text, nots, (int, float, Decimal))})")
-                else:
-                    places.append(self._added(made))
-                    whys += [made.why] if isinstance(made, Either) else []
+            made.append(Term('"true" | "false"'))
+        if not types.isdisjoint({"number", "integer"}):
+            number = self._number(plain, whole="integer" in types)
+            made.append(_without_values(number, nots, (int, float, Decimal)))
         if "string" in types:
-            made = self._string(plain)
-            if isinstance(made, Leaf):
-                texts.append(f"({without_values(made.text, nots, (str,))})")
-            else:
-                whys.append(made.why)
-        for kind, make in (("array", self._array), ("object", self._object)):
-            if kind in types:
-                node = make(plain)
-                places.append(self._added(node))
-                whys += [node.why] if isinstance(node, Either) else []
-        why = "; ".join(filter(None, whys)) or "no type fits"
-        return self._either(texts, places, why)
+            made.append(_without_values(self._string(plain), nots, (str,)))
+        if "array" in types:
+            made.append(self._array(plain))
+        if "object" in types:
+            made.append(self._object(plain))
+        whys = [part.why for part in made if isinstance(part, Either) and part.why]
+        return _either(made, "; ".join(whys) or "no type fits")
 
     def _note_unheld(self, schema: Schema) -> None:
         if "if" in schema and ("then" in schema or "else" in schema):
@@ -408,7 +358,7 @@ class Places:
         self.checked["not"] = None
         return types
 
-    def _number(self, plain: Sequence[Schema], *, whole: bool) -> Leaf | Given | Either:
+    def _number(self, plain: Sequence[Schema], *, whole: bool) -> Expression:
         span = span_of(plain)
         steps = [fraction(s["multipleOf"]) for s in plain if "multipleOf" in s]
         if any(step <= 0 for step in steps):
@@ -421,19 +371,19 @@ class Places:
             found = numbers.multiples(step, span, whole=whole)
             if found is not None:
                 return (
-                    Leaf(found.lark)
+                    Term(found.lark)
                     if found.every
                     else Either(why=f"there are no such multiples {shown(span)}")
                 )
             if step.numerator <= _MODULUS:
-                return Given(given_of(span, step, whole=whole))
+                return f"%json {json.dumps(given_of(span, step, whole=whole))}"
             self.checked["multipleOf"] = None
         found = numbers.numbers(span, whole=whole)
         return (
-            Either(why=f"there are no {kind} {shown(span)}") if found is None else Leaf(found.lark)
+            Either(why=f"there are no {kind} {shown(span)}") if found is None else Term(found.lark)
         )
 
-    def _string(self, plain: Sequence[Schema]) -> Leaf | Either:
+    def _string(self, plain: Sequence[Schema]) -> Term | Either:
         least, most = lengths_of(plain, "minLength", "maxLength")
         if most is not None and most < least:
             return Either(why=f"minLength {least} is above maxLength {most}")
@@ -458,11 +408,11 @@ class Places:
                 else f"{{{least},{most or ('' if most is None else 0)}}}"
             )
             texts.append(f"/\\x{{22}}(?:{char}){count}\\x{{22}}/")
-        return Leaf(" & ".join(texts))
+        return Term(" & ".join(texts))
 
     # ---- arrays ------------------------------------------------------------------------------
 
-    def _array(self, plain: Sequence[Schema]) -> Node:
+    def _array(self, plain: Sequence[Schema]) -> Expression:
         least, most = lengths_of(plain, "minItems", "maxItems")
         if most is not None and most < least:
             return Either(why=f"minItems {least} is above maxItems {most}")
@@ -481,11 +431,46 @@ class Places:
                     self.checked[keyword] = None
             if schema.get("contains") is True or schema.get("minContains", 1) != 1:
                 self.checked["contains"] = None
-        return Array(first, self._place([rest for _, rest in lists]), least, most)
+        return self._list(first, self._place([rest for _, rest in lists]), least, most)
+
+    def _list(
+        self, first: Sequence[Expression], rest: Expression | None, least: int, most: int | None
+    ) -> Row:
+        """A list of the ``first`` items, then others like ``rest``."""
+        count = len(first)
+        inner: list[Expression] = []
+        if count:
+            items = [Row((self._comma, place)) if i else place for i, place in enumerate(first)]
+            tail: Expression = ""
+            if rest is not None and most != count:
+                more = None if most is None else most - count
+                tail = Times(Row((self._comma, rest)), max(least - count, 0), more)
+            if least < count:
+                start, whole = self._beginnings(items[least:])
+                tail = Either((start, Row((whole, tail))))
+            inner = [*items[:least], tail]
+        elif rest is not None:
+            inner = [self._several(rest, least, most)]
+        return Row(('"["', *inner, '"]"'))
+
+    def _several(self, item: Expression, least: int, most: int | None) -> Expression:
+        """So many items, with commas between them."""
+        more = Times(Row((self._comma, item)), max(least - 1, 0), most and most - 1)
+        some = Row((item, more))
+        return some if least else Times(some, 0, 0 if most == 0 else 1)
+
+    def _beginnings(self, items: Sequence[Expression]) -> tuple[Expression, Expression]:
+        """Any number of the first items, and all of them; in halves, as ``_some``."""
+        if len(items) == 1:
+            return Times(items[0]), items[0]
+        half = len(items) // 2
+        start, whole = self._beginnings(items[:half])
+        more, rest = self._beginnings(items[half:])
+        return self._added(Either((start, Row((whole, more))))), self._added(Row((whole, rest)))
 
     # ---- objects -----------------------------------------------------------------------------
 
-    def _object(self, plain: Sequence[Schema]) -> Node:
+    def _object(self, plain: Sequence[Schema]) -> Expression:
         least, most = lengths_of(plain, "minProperties", "maxProperties")
         if most is not None and most < least:
             return Either(why=f"minProperties {least} is above maxProperties {most}")
@@ -510,7 +495,57 @@ class Places:
         most = None if most is not None and not others and most >= len(named) else most
         if named and (least > max(1, len(needed)) if most is None else most > 1):
             self.checked["minProperties or maxProperties"] = None
-        return Object(named, others, least, most)
+        if most is not None and len(needed) > most:
+            return Either(why=f"{len(needed)} keys are required, and maxProperties is {most}")
+        if not others and len(named) < least:
+            return Either(why=f"it has fewer keys than minProperties wants, which is {least}")
+        return self._keys(named, others, least, most)
+
+    def _keys(
+        self,
+        named: Sequence[tuple[str, Expression, bool]],
+        others: Sequence[tuple[str, int]],
+        least: int = 0,
+        most: int | None = None,
+    ) -> Row:
+        """An object of ``named`` keys in order, each with its place and whether it is required;
+        then of others, each kind with the terminal of its keys. If some are named, of the bounds
+        only ``least`` up to 1 and ``most`` up to 1 are held."""
+        other = Either([Row((Term(key), self._colon, place)) for key, place in others])
+        items = [
+            Row((literal(name), self._colon, place), name if needed else None)
+            for name, place, needed in named
+        ]
+        after = [Times(Row((self._comma, item)), int(item.name is not None)) for item in items]
+        first = next((i for i, item in enumerate(items) if item.name is not None), len(items))
+        inner: Expression
+        if not items:
+            inner = self._several(other, least, most)
+        elif most is not None and most <= 1:
+            one = Either(items[first : first + 1] or (*items, other))
+            inner = Times(one, int(least > 0 or first < len(items)), most)
+        else:
+            free = self._some(items[:first])[0] if first else None
+            more = Times(Row((self._comma, other)), 0, None)
+            if first < len(items):
+                inner = Row((items[first], *after[first + 1 :], more))
+                inner = inner if free is None else Row((Times(Row((free, self._comma))), inner))
+            else:
+                inner = Times(Either((Row((free, more)), Row((other, more)))), int(least > 0))
+        return Row(('"{"', inner, '"}"'))
+
+    def _some(self, items: Sequence[Expression]) -> tuple[Expression, Expression]:
+        """At least one of some keys in order; and any of them, each after a comma.
+
+        In halves, because the engine follows rules within rules only so deep.
+        """
+        if len(items) == 1:
+            return items[0], Times(Row((self._comma, items[0])))
+        half = len(items) // 2
+        first, first_more = self._some(items[:half])
+        second, more = self._some(items[half:])
+        some = self._added(Either((Row((first, more)), second)))
+        return some, self._added(Row((first_more, more)))
 
     def _conditional(self, schema: Schema) -> tuple[dict[str, None], bool]:
         """The keys that are named in the parts of a schema that hold only on some condition, and
@@ -540,14 +575,14 @@ class Places:
         for schema in plain:
             own = [inner for key, inner in map_of(schema, "properties").items() if key == name]
             for pattern, inner in map_of(schema, "patternProperties").items():
-                if regex.search(in_python(pattern), name):
+                if matches(pattern, name):
                     own.append(inner)
             values += own or [schema.get("additionalProperties", True)]
         wanted = self._unevaluated(plain, name)
         if wanted and any(
             name in map_of(s, "properties")
             or name in self._conditional(s)[0]
-            or any(regex.search(in_python(p), name) for p in map_of(s, "patternProperties"))
+            or any(matches(p, name) for p in map_of(s, "patternProperties"))
             for s in plain
         ):
             return values
@@ -631,3 +666,26 @@ class Places:
                 texts += [f"~{text}" for p, text in patterns.items() if p not in some]
                 kinds.append((" & ".join(texts), self._place(values)))
         return kinds
+
+
+def _either(parts: Sequence[Expression], why: str) -> Expression:
+    """One of these, with all terminals as one."""
+    texts = dict.fromkeys(part.text for part in parts if isinstance(part, Term))
+    rest = [part for part in parts if not isinstance(part, Term)]
+    rest = [part for part in rest if not isinstance(part, Either) or part.options]
+    terms = [Term(" | ".join(texts))] if texts else []
+    return terms[0] if terms and not rest else Either((*terms, *rest), why)
+
+
+def _without_values(part: Expression, nots: Sequence[Any], kinds: tuple[type, ...]) -> Expression:
+    """A terminal without the values that ``not`` lists."""
+    out = [
+        scalar(option)
+        for negated in nots
+        if isinstance(negated, Mapping) and len(negated.keys() & SAYING) == 1
+        for option in options_of(negated) or ()
+        if isinstance(option, kinds) and not isinstance(option, bool)
+    ]
+    if not isinstance(part, Term):
+        return part
+    return Term(f"(({part.text}) & ~({' | '.join(out)}))" if out else f"({part.text})")

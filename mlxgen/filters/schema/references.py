@@ -10,8 +10,6 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
-_NOTHING = object()
-
 
 class References:
     """The references of one schema."""
@@ -33,25 +31,24 @@ class References:
         """Take a changed copy for a part of the schema that stands where ``part`` does."""
         self._bases[id(copy)] = self._bases.get(id(part), "")
 
-    def find(self, part: Mapping[str, Any], default: Any = None) -> Any:
-        """What the ``$ref`` of a part of the schema refers to, or ``default``."""
-        reference = part["$ref"]
-        if not isinstance(reference, str):
-            return default
+    @property
+    def is_one_document(self) -> bool:
+        """Whether no part of the schema has an address of its own."""
+        return all(part is self._resources[""] for part in self._resources.values())
+
+    def find(self, part: Mapping[str, Any], reference: str) -> Any:
+        """What a reference in a part of the schema refers to; LookupError if there is nothing."""
         try:
             address = urljoin(self._bases.get(id(part), ""), reference)
-        except ValueError:
-            return default
+        except ValueError as error:
+            raise LookupError(reference) from error
         resource, fragment = urldefrag(address)
         if fragment and not fragment.startswith("/"):
-            return self._anchors.get(address, default)
-        if resource not in self._resources:
-            return default
-        within = self._resources[resource]
-        found = _at_pointer(within, unquote(fragment), _NOTHING)
-        if found is _NOTHING:  # a name that nobody has escaped
-            found = _at_pointer(within, fragment, default)
-        return found
+            return self._anchors[address]
+        for pointer in (unquote(fragment), fragment):  # which is a name that nobody has escaped
+            with suppress(LookupError, TypeError):
+                return _at_pointer(self._resources[resource], pointer)
+        raise LookupError(reference)
 
 
 def _parts(root: Any) -> Iterator[tuple[Mapping[str, Any], str]]:
@@ -69,14 +66,9 @@ def _parts(root: Any) -> Iterator[tuple[Mapping[str, Any], str]]:
             waiting += [(inner, base) for inner in part]
 
 
-def _at_pointer(part: Any, pointer: str, default: Any) -> Any:
-    """What a JSON pointer points at, or ``default``."""
+def _at_pointer(part: Any, pointer: str) -> Any:
+    """What a JSON pointer points at."""
     for step in pointer.split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(part, Mapping) and name in part:
-            part = part[name]
-        elif isinstance(part, list) and name.isdecimal() and int(name) < len(part):
-            part = part[int(name)]
-        else:
-            return default
+        part = part[int(name) if isinstance(part, list) and name.isdecimal() else name]
     return part

@@ -23,7 +23,7 @@ ROOT = ""
 
 FLOORS = (
     ("errors",),
-    ("forks", "open_files", "recent", "words", "workers"),
+    ("forks", "open_files", "recent", "search", "words", "workers"),
     ("tokens",),
     ("text", "filters", "sampling", "images"),
     ("options",),

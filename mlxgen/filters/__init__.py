@@ -5,12 +5,11 @@ from .callback import Allow
 from .checked import Checked, Checking
 from .closing import EndSearch
 from .compose import AllOf
-from .constraint import Constraint
+from .constraint import Constraint, fill_masks
 from .grammar import Choice, Lark, Regex, Substring
 from .json_schema import JsonObject, JsonSchema
 from .lmfe import LMFormatEnforcer
 from .outlines import OutlinesCore
-from .parallel import fill_masks
 from .protocol import (
     Filter,
     Int32Words,

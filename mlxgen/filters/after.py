@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import FilterError, OptionError, PromptError
 from ..forks import forked
 from ..recent import Recent
+from ..search import Patterns
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .compose import hint, objection
 from .protocol import (
@@ -71,18 +73,18 @@ class After:
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> AfterFilter:
         """As ``Specification.bind``."""
         vocabulary = Vocabulary.of(tokenizer)
-        search: _TextSearch | _TokenSearch
-        if isinstance(self.trigger, str):
-            search = _TextSearch.of(vocabulary, self.trigger.encode())
+        trigger = self.trigger
+        if isinstance(trigger, str):
+            trigger = trigger.encode().decode("latin-1")
         else:
-            for token in self.trigger:
+            for token in trigger:
                 if not 0 <= token < vocab_size or token in vocabulary.eos:
                     raise OptionError(
                         "filters",
                         f"After: expected trigger tokens from 0 to {vocab_size - 1} that do not "
                         f"end the text, got {token}",
                     )
-            search = _TokenSearch(self.trigger)
+        search = _Search.of(vocabulary, trigger)
         then = whole(self.then.bind(vocabulary, vocab_size))
         return AfterFilter(search, then, vocabulary, vocab_size, self.required)
 
@@ -111,7 +113,7 @@ class AfterFilter:
 
     def __init__(
         self,
-        search: _TextSearch | _TokenSearch,
+        search: _Search,
         then: WholeFilter,
         vocabulary: Vocabulary,
         vocab_size: int,
@@ -229,80 +231,65 @@ class AfterFilter:
 # ---- the search for the trigger ------------------------------------------------------------
 
 
-class _TokenSearch:
-    """A trigger that is a sequence of tokens."""
+class _Search:
+    """Where a trigger completes: text in the bytes of tokens (written as Latin-1), or tokens.
 
-    def __init__(self, trigger: tuple[Token, ...]) -> None:
-        self._trigger = trigger
+    A state is how much of it was found at the end of the tokens so far.
+    """
 
-    def step(self, state: int, token: Token) -> tuple[int, bytes | None]:
-        """The next state, and b"" if the trigger is complete."""
-        trigger = self._trigger
-        seen = (*trigger[:state], token)
-        state = next(n for n in range(state + 1, -1, -1) if trigger[:n] == seen[len(seen) - n :])
-        return state, b"" if state == len(trigger) else None
-
-    def missing(self, state: int) -> Sequence[Token]:
-        """Tokens that complete the trigger."""
-        return self._trigger[state:]
-
-    def overshooting(self, state: int) -> Sequence[tuple[Token, bytes]]:
-        """None: no token continues after a trigger that is made of tokens."""
-        return ()
-
-
-class _TextSearch:
-    """A trigger that is text, found in the bytes of tokens."""
-
-    def __init__(self, vocabulary: Vocabulary, trigger: bytes) -> None:
+    def __init__(self, vocabulary: Vocabulary, trigger: str | tuple[Token, ...]) -> None:
         self._vocabulary = vocabulary
         self._trigger = trigger
-        # Tokens that hold all of it: the only ones to look at if nothing is matched so far.
-        self._holding = [token for token, piece in enumerate(vocabulary.pieces) if trigger in piece]
-        self._special = [token for token in vocabulary.special if token not in vocabulary.eos]
+        self._patterns: Patterns[Any] = Patterns([trigger])
+        self._holding: list[Token] = []  # tokens that hold all of the text
+        if isinstance(trigger, str):
+            data = trigger.encode("latin-1")
+            self._holding = [
+                token for token, piece in enumerate(vocabulary.pieces) if data in piece
+            ]
         self._overshooting: dict[int, list[tuple[Token, bytes]]] = {}
 
     @classmethod
-    def of(cls, vocabulary: Vocabulary, trigger: bytes) -> _TextSearch:
+    def of(cls, vocabulary: Vocabulary, trigger: str | tuple[Token, ...]) -> _Search:
         """The search for a trigger; its tables are kept with the vocabulary for a while."""
-        kept: Recent[bytes, _TextSearch]
+        kept: Recent[str | tuple[Token, ...], _Search]
         kept = vocabulary.derived("triggers", lambda: Recent(_TRIGGERS))
         return kept.get(trigger, lambda: cls(vocabulary, trigger))
 
     def step(self, state: int, token: Token) -> tuple[int, bytes | None]:
         """The next state, and what follows the trigger in a token that completes it."""
-        trigger = self._trigger
-        seen = trigger[:state] + self._vocabulary.piece(token)
-        start = seen.find(trigger[:1])
-        while start >= 0:
-            found = seen[start:]
-            if found.startswith(trigger):
-                return len(trigger), found[len(trigger) :]
-            if trigger.startswith(found):
-                return len(found), None
-            start = seen.find(trigger[:1], start + 1)
-        return 0, None
+        in_text = isinstance(self._trigger, str)
+        symbols: Any = self._vocabulary.piece(token).decode("latin-1") if in_text else (token,)
+        seen, count, found = self._patterns.walk(self._trigger[:state], symbols)
+        if found is None:
+            return len(seen), None
+        return len(seen), symbols[count:].encode("latin-1") if in_text else b""
 
     def missing(self, state: int) -> Sequence[Token]:
         """Tokens that complete the trigger: a single one, if there is one with that text."""
         rest = self._trigger[state:]
+        if not isinstance(rest, str):
+            return rest
+        data = rest.encode("latin-1")
         for token in self._holding:
-            if self._vocabulary.piece(token) == rest and token not in self._vocabulary.eos:
+            if self._vocabulary.piece(token) == data and token not in self._vocabulary.eos:
                 return (token,)
         try:
-            return self._vocabulary.continue_with(rest)
+            return self._vocabulary.continue_with(data)
         except PromptError:
             return ()
 
     def overshooting(self, state: int) -> Sequence[tuple[Token, bytes]]:
-        """The tokens that complete the trigger in their middle, and what follows it there."""
+        """The tokens that complete a text in their middle, and what follows it there."""
+        trigger, vocabulary = self._trigger, self._vocabulary
+        if not isinstance(trigger, str):
+            return ()
         if state not in self._overshooting:
-            candidates = {*self._holding, *self._special}
-            seen = self._trigger[:state]
+            candidates = {*self._holding, *vocabulary.special} - vocabulary.eos
             for length in range(1, state + 1):
-                if seen.endswith(self._trigger[:length]):
-                    going_on = self._vocabulary.starting_with(self._trigger[length:])
-                    candidates.update(going_on.tolist())
+                if trigger[:state].endswith(trigger[:length]):
+                    rest = trigger[length:].encode("latin-1")
+                    candidates.update(vocabulary.starting_with(rest).tolist())
             stepped = ((token, self.step(state, token)[1]) for token in sorted(candidates))
             self._overshooting[state] = [(token, rest) for token, rest in stepped if rest]
         return self._overshooting[state]

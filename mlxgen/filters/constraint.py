@@ -11,7 +11,8 @@ same history: an operation happens in all of them, or raises and happens in none
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
@@ -300,8 +301,16 @@ class Constraint:
 
     def fork(self) -> Constraint:
         """An independent copy. StateError if a filter cannot be copied."""
-        row = np.empty_like(self._row)  # whoever fills it remembers where it is
-        return forked(self, shared=("vocabulary", "filters", "_rows", "outlook"), _row=row)
+        shared = ("vocabulary", "filters", "_rows", "outlook")
+        return forked(self, shared=shared, _row=np.empty_like(self._row))
+
+
+def fill_masks(constraints: Iterable[Constraint]) -> None:
+    """Looks at every constraint, while the device runs. ``mask()`` raises what goes wrong."""
+    for constraint in constraints:
+        if constraint.outlook is None:
+            with suppress(Exception):  # a caller's filter may raise anything
+                constraint.look()
 
 
 class _Rows:

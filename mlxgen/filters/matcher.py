@@ -37,18 +37,8 @@ class GrammarFilter:
         self._fed: list[Token] = []
         self._unmasked = 0  # tokens fed or tried since the last mask
         self._is_stale = False  # whether the matcher may still keep a mask of what was taken back
-        self._filled: Int32Words | None = None  # a mask that was computed elsewhere
-        self._row: Int32Words | None = None  # the row asked for last; its words are at:
-        self._buffer: Int32Words
-        self._pointer = self._bytes = 0
         self._compiled = engine.compiled(grammar)
         self._matcher = self._compiled.matcher()
-
-    @property
-    def matcher(self) -> LLMatcher:
-        """The matcher, for masks that are computed elsewhere."""
-        self._renew()
-        return self._matcher
 
     def _renew(self) -> None:
         """Replaces a matcher whose automaton is spent. Cheap if there is nothing to do."""
@@ -77,10 +67,6 @@ class GrammarFilter:
             if matcher.try_consume_tokens(chunk) < len(chunk) or matcher.is_error():
                 return False
         return True
-
-    def _compute_mask(self, matcher: LLMatcher) -> None:
-        row = np.empty(self.engine.words, dtype=np.int32)
-        matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
 
     def _feeding(self, count: int) -> None:
         """Prepares the automaton for ``count`` tokens that were added to ``_unmasked``."""
@@ -117,46 +103,32 @@ class GrammarFilter:
 
     def fill(self, row: Int32Words) -> bool:
         """As ``Filter.fill``. FilterError if the engine gives up."""
-        if self._compiled.spent:
-            self._renew()
+        self._renew()
         self._unmasked = 0
-        if row is not self._row:
-            self._look_at(row)
-        if self._filled is None:
-            self._matcher.unsafe_compute_mask_ptr(self._pointer, self._bytes)
-            if self._is_stale:
-                self._was_masked()
-        else:
-            self._buffer[:] = self._filled
+        whole = row
+        if len(row) != self.engine.words or not row.flags.c_contiguous:
+            whole = np.empty(self.engine.words, dtype=np.int32)
+        self._compute_mask(self._matcher, whole)
+        if self._is_stale:
+            self._was_masked()
         if self._matcher.is_error():
-            self._fill_again()
-        if self._buffer is not row:
-            row[:] = self._buffer[: len(row)]
+            if self._mended():
+                self._compute_mask(self._matcher, whole)
+            if is_dead_end(self._matcher):
+                whole[:] = 0
+            elif error := self._given_up():
+                raise error
+        if whole is not row:
+            row[:] = whole[: len(row)]
         return True
+
+    def _compute_mask(self, matcher: LLMatcher, row: Int32Words | None = None) -> None:
+        row = np.empty(self.engine.words, dtype=np.int32) if row is None else row
+        matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
 
     def _was_masked(self) -> None:
         """Notes that a mask was computed here, which replaces the one that the matcher keeps."""
         self._is_stale = bool(self._matcher.compute_ff_bytes())
-
-    def _fill_again(self) -> None:
-        if self._mended():
-            self._matcher.unsafe_compute_mask_ptr(self._pointer, self._bytes)
-        if is_dead_end(self._matcher):
-            self._buffer[:] = 0
-        elif error := self._given_up():
-            raise error
-
-    def _look_at(self, row: Int32Words) -> None:
-        """Remembers where the words of ``row`` are, because callers reuse one row."""
-        whole = len(row) == self.engine.words and row.flags.c_contiguous
-        self._buffer = row if whole else np.empty(self.engine.words, dtype=np.int32)
-        self._pointer, self._bytes = self._buffer.ctypes.data, self._buffer.nbytes
-        self._row = row
-
-    def take_mask(self, row: Int32Words) -> None:
-        """Takes ``row``, which its matcher wrote in a thread, as the mask of this state."""
-        self._filled = row
-        self._unmasked = 0
 
     # ---- forwards and back -----------------------------------------------------------------
 
@@ -177,7 +149,6 @@ class GrammarFilter:
             refusal = self._error(f"token {token} ({piece!r}) is not allowed here")
             raise self._given_up() or refusal
         self._fed.append(token)
-        self._filled = None
 
     def rewind(self, to: int) -> None:
         count = len(self._fed) - to
@@ -189,14 +160,13 @@ class GrammarFilter:
         else:
             self._is_stale = True
         del self._fed[to:]
-        self._filled = None
 
     def reset(self) -> None:
         self.rewind(0)
 
     def fork(self) -> GrammarFilter:
-        shared = ("engine", "_check", "_filled", "_compiled", "_buffer")
-        return forked(self, shared=shared, _row=None, _matcher=self._matcher.deep_copy())
+        shared = ("engine", "_check", "_compiled")
+        return forked(self, shared=shared, _matcher=self._matcher.deep_copy())
 
     # ---- the finished text -----------------------------------------------------------------
 
@@ -224,14 +194,12 @@ class GrammarFilter:
     # ---- questions -------------------------------------------------------------------------
 
     def can_end(self) -> bool:
-        if self._compiled.spent:
-            self._renew()
+        self._renew()
         return self._matcher.is_accepting()
 
     def forced(self) -> list[Token]:
         """Tokens that must come next, as the tokenizer would spell them."""
-        if self._compiled.spent:
-            self._renew()
+        self._renew()
         run = self._matcher.compute_ff_tokens()
         if self._matcher.is_error() and self._mended():
             run = self._matcher.compute_ff_tokens()

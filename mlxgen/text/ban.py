@@ -23,8 +23,8 @@ from typing import TypeAlias
 
 from ..errors import StateError
 from ..forks import Steps
+from ..search import Patterns
 from .expression import Expression
-from .search import Patterns
 
 Pattern: TypeAlias = str | re.Pattern[str]
 

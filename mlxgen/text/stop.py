@@ -20,8 +20,8 @@ from typing import SupportsIndex, TypeAlias
 
 from ..errors import OptionError, StateError
 from ..forks import Steps
+from ..search import Patterns
 from ..tokens import Token
-from .search import Patterns
 
 
 @dataclass(frozen=True, slots=True)

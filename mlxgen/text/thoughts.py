@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..forks import Steps
-from .search import first_mark
+from ..search import first_mark
 
 OPENING, THINKING, CONTENT, CALL = "opening", "reasoning", "content", "call"
 _SPACE = "space"  # after the thinking, before the first character of the answer

@@ -229,8 +229,7 @@ SPECS: list[tuple[Specification, str]] = [
 ]
 
 
-@pytest.mark.parametrize("threads", [None, 1, 2])
-def test_masks_are_what_they_would_have_been_one_by_one(threads: int | None) -> None:
+def test_masks_are_what_they_would_have_been_one_by_one() -> None:
     def rows() -> list[Constraint]:
         return [
             feed(constrained(spec, vocabulary=vocabulary, vocab_size=width), text)
@@ -240,7 +239,7 @@ def test_masks_are_what_they_would_have_been_one_by_one(threads: int | None) -> 
         ]
 
     together, alone = rows(), rows()
-    fill_masks(together, threads=threads)
+    fill_masks(together)
     assert all(constraint.outlook for constraint in together)
     assert list(map(state, together)) == list(map(state, alone))
     for constraint in (*together, *alone):

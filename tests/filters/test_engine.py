@@ -85,7 +85,7 @@ def test_rows_that_share_an_automaton_do_not_suffer_when_one_of_them_spends_it()
             assert takes(constraint, "abcabc")
             assert constraint.mask() is not None
             feed(constraint, letter)
-    fill_masks(waiting, threads=2)
+    fill_masks(waiting)
     assert [state(constraint) for constraint in waiting] == expected
     assert takes(waiting[0], "abc") and not waiting[1].can_end()
     twin = waiting[2].fork()

@@ -48,8 +48,8 @@ def fail(constraint: Constraint) -> None:
     """As a mask does when it meets a limit of the automaton that it shares."""
     running = constraint.parts[0]
     assert isinstance(running, GrammarFilter)
-    running.matcher.consume_token(0)  # an error, for good
-    assert running.matcher.is_error()
+    running._matcher.consume_token(0)  # an error, for good
+    assert running._matcher.is_error()
 
 
 @pytest.mark.parametrize("then", ["mask", "advance", "rewind", "fork", "forced"])

@@ -195,18 +195,18 @@ class Fitting:
             case "pattern", str():
                 return matches(given, value)
             case ("minLength", str()) | ("minItems", list()) | ("minProperties", dict()):
-                return len(value) >= given
+                return bool(len(value) >= given)
             case ("maxLength", str()) | ("maxItems", list()) | ("maxProperties", dict()):
-                return len(value) <= given
+                return bool(len(value) <= given)
             # ---- lists
             case "uniqueItems", list():
                 different = {json.dumps(_plain(each), sort_keys=True) for each in value}
                 return not given or len(different) == len(value)
             case (("items" | "prefixItems"), list()) if keyword == "items" or "items" not in schema:
                 first, rest = items_of(schema)
-                known = {i for i, _ in enumerate(zip(value, first, strict=False))}
-                for i in known:
-                    self._look(value[i], first[i])
+                for each, inner in zip(value, first, strict=False):
+                    self._look(each, inner)
+                known = set(range(min(len(first), len(value))))
                 if ("additionalItems" if first is given else "items") in schema:
                     known.update(self._each(value, range(len(known), len(value)), rest))
                 return known

@@ -530,7 +530,7 @@ class Places:
             if first < len(items):
                 inner = Row((items[first], *after[first + 1 :], more))
                 inner = inner if free is None else Row((Times(Row((free, self._comma))), inner))
-            else:
+            elif free is not None:
                 inner = Times(Either((Row((free, more)), Row((other, more)))), int(least > 0))
         return Row(('"{"', inner, '"}"'))
 

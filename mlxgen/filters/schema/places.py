@@ -55,7 +55,7 @@ from .keywords import (
     types_of,
 )
 from .patterns import ANY_CHAR, FREE_CHAR, UnsupportedError, spelled
-from .written import ANY_KEY, Either, Expression, Row, Term, Times, written
+from .written import ANY_KEY, Either, Expression, Grammar, Term
 
 MAX_PLACES = 20_000
 _OVERLAPS = 3  # patterns of keys whose overlaps are written out
@@ -85,7 +85,7 @@ def held(
     """The grammar of a schema; ``whitespace`` is an expression for what may stand between its parts
     (None: nothing). GrammarError if nothing satisfies it, or it is no schema."""
     places = Places(schema, separators, closed=closed, one_of_as_any_of=one_of_as_any_of)
-    lark = written(places.all, whitespace)
+    lark = places.grammar.text(whitespace)
     return Held(lark, tuple(places.checked), tuple(places.notes))
 
 
@@ -106,8 +106,7 @@ class Places:
     ) -> None:
         self.checked: dict[str, None] = {}
         self.notes: dict[str, None] = {}
-        self.all: list[Expression] = []
-        self._comma, self._colon = map(json.dumps, separators)
+        self.grammar = Grammar(*separators)
         self._closed = closed
         self._any_of = one_of_as_any_of
         named = closed and isinstance(root, Mapping) and "properties" in root
@@ -123,7 +122,7 @@ class Places:
             self._place([root])
             while self._waiting:
                 number, schemas = self._waiting.pop()
-                self.all[number] = self._made(schemas)
+                self.grammar.places[number] = self._made(schemas)
         except RecursionError:
             raise GrammarError("the schema is nested too deeply") from None
         except UncheckedError as error:
@@ -145,13 +144,9 @@ class Places:
                 raise GrammarError(
                     "its allOf, anyOf and oneOf combine in too many ways; use fewer, or fewer keys"
                 )
-            self._numbers[key] = self._added(Either())
+            self._numbers[key] = self.grammar.added(Either())
             self._waiting.append((self._numbers[key], some))
         return self._numbers[key]
-
-    def _added(self, part: Expression) -> int:
-        self.all.append(part)
-        return len(self.all) - 1
 
     def _meant(self, schema: Any) -> Any:
         """A schema, or what it refers to if it says nothing else."""
@@ -294,11 +289,11 @@ class Places:
         if key not in self._given:
             if isinstance(value, list):
                 items = [self._whole(inner) for inner in value]
-                made = self._list(items, None, len(items), len(items))
+                made = self.grammar.array(items, None, len(items), len(items))
             else:
                 named = [(name, self._whole(inner), True) for name, inner in value.items()]
-                made = self._keys(named, ())
-            self._given[key] = self._added(made)
+                made = self.grammar.object(named, ())
+            self._given[key] = self.grammar.added(made)
         return self._given[key]
 
     # ---- values of some types ----------------------------------------------------------------
@@ -431,42 +426,7 @@ class Places:
                     self.checked[keyword] = None
             if schema.get("contains") is True or schema.get("minContains", 1) != 1:
                 self.checked["contains"] = None
-        return self._list(first, self._place([rest for _, rest in lists]), least, most)
-
-    def _list(
-        self, first: Sequence[Expression], rest: Expression | None, least: int, most: int | None
-    ) -> Row:
-        """A list of the ``first`` items, then others like ``rest``."""
-        count = len(first)
-        inner: list[Expression] = []
-        if count:
-            items = [Row((self._comma, place)) if i else place for i, place in enumerate(first)]
-            tail: Expression = ""
-            if rest is not None and most != count:
-                more = None if most is None else most - count
-                tail = Times(Row((self._comma, rest)), max(least - count, 0), more)
-            if least < count:
-                start, whole = self._beginnings(items[least:])
-                tail = Either((start, Row((whole, tail))))
-            inner = [*items[:least], tail]
-        elif rest is not None:
-            inner = [self._several(rest, least, most)]
-        return Row(('"["', *inner, '"]"'))
-
-    def _several(self, item: Expression, least: int, most: int | None) -> Expression:
-        """So many items, with commas between them."""
-        more = Times(Row((self._comma, item)), max(least - 1, 0), most and most - 1)
-        some = Row((item, more))
-        return some if least else Times(some, 0, 0 if most == 0 else 1)
-
-    def _beginnings(self, items: Sequence[Expression]) -> tuple[Expression, Expression]:
-        """Any number of the first items, and all of them; in halves, as ``_some``."""
-        if len(items) == 1:
-            return Times(items[0]), items[0]
-        half = len(items) // 2
-        start, whole = self._beginnings(items[:half])
-        more, rest = self._beginnings(items[half:])
-        return self._added(Either((start, Row((whole, more))))), self._added(Row((whole, rest)))
+        return self.grammar.array(first, self._place([rest for _, rest in lists]), least, most)
 
     # ---- objects -----------------------------------------------------------------------------
 
@@ -499,53 +459,7 @@ class Places:
             return Either(why=f"{len(needed)} keys are required, and maxProperties is {most}")
         if not others and len(named) < least:
             return Either(why=f"it has fewer keys than minProperties wants, which is {least}")
-        return self._keys(named, others, least, most)
-
-    def _keys(
-        self,
-        named: Sequence[tuple[str, Expression, bool]],
-        others: Sequence[tuple[str, int]],
-        least: int = 0,
-        most: int | None = None,
-    ) -> Row:
-        """An object of ``named`` keys in order, each with its place and whether it is required;
-        then of others, each kind with the terminal of its keys. If some are named, of the bounds
-        only ``least`` up to 1 and ``most`` up to 1 are held."""
-        other = Either([Row((Term(key), self._colon, place)) for key, place in others])
-        items = [
-            Row((literal(name), self._colon, place), name if needed else None)
-            for name, place, needed in named
-        ]
-        after = [Times(Row((self._comma, item)), int(item.name is not None)) for item in items]
-        first = next((i for i, item in enumerate(items) if item.name is not None), len(items))
-        inner: Expression
-        if not items:
-            inner = self._several(other, least, most)
-        elif most is not None and most <= 1:
-            one = Either(items[first : first + 1] or (*items, other))
-            inner = Times(one, int(least > 0 or first < len(items)), most)
-        else:
-            free = self._some(items[:first])[0] if first else None
-            more = Times(Row((self._comma, other)), 0, None)
-            if first < len(items):
-                inner = Row((items[first], *after[first + 1 :], more))
-                inner = inner if free is None else Row((Times(Row((free, self._comma))), inner))
-            elif free is not None:
-                inner = Times(Either((Row((free, more)), Row((other, more)))), int(least > 0))
-        return Row(('"{"', inner, '"}"'))
-
-    def _some(self, items: Sequence[Expression]) -> tuple[Expression, Expression]:
-        """At least one of some keys in order; and any of them, each after a comma.
-
-        In halves, because the engine follows rules within rules only so deep.
-        """
-        if len(items) == 1:
-            return items[0], Times(Row((self._comma, items[0])))
-        half = len(items) // 2
-        first, first_more = self._some(items[:half])
-        second, more = self._some(items[half:])
-        some = self._added(Either((Row((first, more)), second)))
-        return some, self._added(Row((first_more, more)))
+        return self.grammar.object(named, others, least, most)
 
     def _conditional(self, schema: Schema) -> tuple[dict[str, None], bool]:
         """The keys that are named in the parts of a schema that hold only on some condition, and

@@ -6,11 +6,13 @@ options, and what may come any number of times.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from ...errors import GrammarError
+from .keywords import literal
 from .patterns import ANY_CHAR
 
 MAX_DEPTH = 500  # places within places; the engine would overflow the stack
@@ -55,26 +57,114 @@ Expression: TypeAlias = "str | int | Term | Row | Either | Times"
 """A text is Lark as it stands, and a number is that of a place."""
 
 
-def written(places: Sequence[Expression], whitespace: str | None) -> str:
-    """A grammar of the first place; ``whitespace`` is an expression for what may stand between its
-    parts (None: nothing). GrammarError if no text satisfies it."""
-    return _Writer(places, whitespace).text()
+class Grammar:
+    """The places of a grammar, and how lists and objects of them are put together."""
 
+    def __init__(self, comma: str, colon: str) -> None:
+        self.places: list[Expression] = []
+        self._comma, self._colon = json.dumps(comma), json.dumps(colon)
+        self._alive: list[bool] = []
+        self._terminals: dict[str, str] = {}  # their names
 
-class _Writer:
-    def __init__(self, places: Sequence[Expression], whitespace: str | None) -> None:
-        self._places = places
-        self._whitespace = whitespace
-        self._terminals: dict[str, str] = {}
-        self._alive = [False] * len(places)  # which places some text satisfies
-        users: list[list[int]] = [[] for _ in places]
-        for number, place in enumerate(places):
+    def added(self, part: Expression) -> int:
+        """The number of a new place."""
+        self.places.append(part)
+        return len(self.places) - 1
+
+    def array(
+        self, first: Sequence[Expression], rest: Expression | None, least: int, most: int | None
+    ) -> Row:
+        """A list of the ``first`` items, then others like ``rest``."""
+        count = len(first)
+        inner: list[Expression] = []
+        if count:
+            items = [Row((self._comma, place)) if i else place for i, place in enumerate(first)]
+            tail: Expression = ""
+            if rest is not None and most != count:
+                more = None if most is None else most - count
+                tail = Times(Row((self._comma, rest)), max(least - count, 0), more)
+            if least < count:
+                start, whole = self._beginnings(items[least:])
+                tail = Either((start, Row((whole, tail))))
+            inner = [*items[:least], tail]
+        elif rest is not None:
+            inner = [self._several(rest, least, most)]
+        return Row(('"["', *inner, '"]"'))
+
+    def _several(self, item: Expression, least: int, most: int | None) -> Expression:
+        """So many items, with commas between them."""
+        more = Times(Row((self._comma, item)), max(least - 1, 0), most and most - 1)
+        some = Row((item, more))
+        return some if least else Times(some, 0, 0 if most == 0 else 1)
+
+    def _beginnings(self, items: Sequence[Expression]) -> tuple[Expression, Expression]:
+        """Any number of the first items, and all of them; in halves, as ``_some``."""
+        if len(items) == 1:
+            return Times(items[0]), items[0]
+        half = len(items) // 2
+        start, whole = self._beginnings(items[:half])
+        more, rest = self._beginnings(items[half:])
+        return self.added(Either((start, Row((whole, more))))), self.added(Row((whole, rest)))
+
+    def object(
+        self,
+        named: Sequence[tuple[str, Expression, bool]],
+        others: Sequence[tuple[str, int]],
+        least: int = 0,
+        most: int | None = None,
+    ) -> Row:
+        """An object of ``named`` keys in order, each with its place and whether it is required;
+        then of others, each kind with the terminal of its keys. If some are named, of the bounds
+        only ``least`` up to 1 and ``most`` up to 1 are held."""
+        other = Either([Row((Term(key), self._colon, place)) for key, place in others])
+        items = [
+            Row((literal(name), self._colon, place), name if needed else None)
+            for name, place, needed in named
+        ]
+        after = [Times(Row((self._comma, item)), int(item.name is not None)) for item in items]
+        first = next((i for i, item in enumerate(items) if item.name is not None), len(items))
+        inner: Expression
+        if not items:
+            inner = self._several(other, least, most)
+        elif most is not None and most <= 1:
+            one = Either(items[first : first + 1] or (*items, other))
+            inner = Times(one, int(least > 0 or first < len(items)), most)
+        else:
+            free = self._some(items[:first])[0] if first else None
+            more = Times(Row((self._comma, other)), 0, None)
+            if first < len(items):
+                inner = Row((items[first], *after[first + 1 :], more))
+                inner = inner if free is None else Row((Times(Row((free, self._comma))), inner))
+            elif free is not None:
+                inner = Times(Either((Row((free, more)), Row((other, more)))), int(least > 0))
+        return Row(('"{"', inner, '"}"'))
+
+    def _some(self, items: Sequence[Expression]) -> tuple[Expression, Expression]:
+        """At least one of some keys in order; and any of them, each after a comma.
+
+        In halves, because the engine follows rules within rules only so deep.
+        """
+        if len(items) == 1:
+            return items[0], Times(Row((self._comma, items[0])))
+        half = len(items) // 2
+        first, first_more = self._some(items[:half])
+        second, more = self._some(items[half:])
+        some = self.added(Either((Row((first, more)), second)))
+        return some, self.added(Row((first_more, more)))
+
+    # ---- as Lark -----------------------------------------------------------------------------
+
+    def _mark_alive(self) -> None:
+        """Notes which places some text satisfies: the least fixed point."""
+        self._alive = [False] * len(self.places)
+        users: list[list[int]] = [[] for _ in self.places]
+        for number, place in enumerate(self.places):
             for inner in _inside(place):
                 users[inner].append(number)
-        waiting = list(range(len(places)))
+        waiting = list(range(len(self.places)))
         while waiting:
             number = waiting.pop()
-            if not self._alive[number] and self._lives(places[number]):
+            if not self._alive[number] and self._lives(self.places[number]):
                 self._alive[number] = True
                 waiting += users[number]
 
@@ -90,24 +180,27 @@ class _Writer:
                 return part.least == 0 or self._lives(part.part)
         return True
 
-    def text(self) -> str:
+    def text(self, whitespace: str | None) -> str:
+        """The grammar of the first place; ``whitespace`` is an expression for what may stand
+        between its parts (None: nothing). GrammarError if no text satisfies it."""
+        self._mark_alive()
         if not self._alive[0]:
             raise GrammarError(f"no text satisfies it: {self._why()}")
         lines = []
-        if self._whitespace is not None:
-            ignored = self._whitespace.replace("/", "\\x{2f}").replace("\n", "\\n")
+        if whitespace is not None:
+            ignored = whitespace.replace("/", "\\x{2f}").replace("\n", "\\n")
             lines = ['%llguidance { "ignore_once": true }', f"%ignore /{ignored}/"]
         lines.append(f"start: {self._written(0)}")
         depths = {0: 0}
         for number in (order := [0]):
-            for inner in _inside(self._places[number]):
+            for inner in _inside(self.places[number]):
                 if self._alive[inner] and inner not in depths:
                     depths[inner] = depths[number] + 1
                     order.append(inner)
             if depths[number] > MAX_DEPTH:
                 raise GrammarError("the schema is nested too deeply")
-            if not isinstance(self._places[number], Term):
-                text = self._written(self._places[number]) or '""'
+            if not isinstance(self.places[number], Term):
+                text = self._written(self.places[number]) or '""'
                 lines.append(f"v{number}: {text}")
         lines += [f"{name}: {text}" for text, name in self._terminals.items()]
         if any(ANY_KEY in text for text in self._terminals):
@@ -119,7 +212,7 @@ class _Writer:
             case str():
                 return part
             case int():
-                place = self._places[part]
+                place = self.places[part]
                 return self._written(place) if isinstance(place, Term) else f"v{part}"
             case Term():
                 return self._terminals.setdefault(part.text, f"T{len(self._terminals)}")
@@ -144,7 +237,7 @@ class _Writer:
                     return f"{path}it always needs another one like itself, and never ends"
                 case int():
                     seen.add(part)
-                    part = self._places[part]
+                    part = self.places[part]
                 case Row():
                     if part.name is not None:
                         path += f"the required property {part.name!r}: "

@@ -121,7 +121,7 @@ def turn_end(vocabulary: Vocabulary) -> Token | None:
 
     Configurations of fine-tunes forget it, and the model would go on with the other side's part.
     ``None`` if an end token stands there, if there is no template or no such mark, and for formats
-    of several messages an answer, whose marks end only one of these.
+    of several messages an answer, whose marks end only one of these, or begin a call.
     """
     said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
     try:
@@ -134,7 +134,9 @@ def turn_end(vocabulary: Vocabulary) -> Token | None:
     if whole[: len(begun)] != begun or not marks or not vocabulary.eos.isdisjoint(rest):
         return None
     before = vocabulary.decode(rest[: rest.index(marks[0])])
-    return None if before.strip() or Dialect.of(vocabulary).marks.initial else marks[0]
+    dialect, mark = Dialect.of(vocabulary), vocabulary.piece(marks[0]).decode(errors="replace")
+    goes_on = dialect.tools is not None and dialect.tools.start.startswith(mark)
+    return None if before.strip() or dialect.marks.initial or goes_on else marks[0]
 
 
 def _format(vocabulary: Vocabulary, *, tools: bool = False) -> ChatFormat | None:

@@ -139,7 +139,7 @@ def _function(line: str) -> Style:
             tag=r"<parameter\s*=\s*[\"']?(?P<key>[^<>\"'\n]++)(?:[\"']?\s*>|(?=\n))",
             end="</(?:parameter|{key})>",
             over="</function>",
-            lines=True,
+            lines=bool(line),
         ),
     )
 
@@ -294,7 +294,8 @@ _MISTRAL = Style(
     again=("[TOOL_CALLS]", ","),
     begins=("{name}[ARGS]", "{name}{"),
     reads=Headed(
-        rf"{_NAME}\s*(?:\[CALL_ID\]\s*(?P<id>[\w-]+)\s*)?(?:\[ARGS\]|(?=\{{))",
+        rf"{_NAME}\s*(?:\[TOOL_CALLS\]\s*)?"
+        r"(?:\[CALL_ID\]\s*(?P<id>[\w-]+)\s*)?(?:\[ARGS\]|(?=\{))",
     ),
 )
 _MARKS: Mapping[str, Any] = {  # of objects, which models take for one another
@@ -307,15 +308,20 @@ _MARKS: Mapping[str, Any] = {  # of objects, which models take for one another
         *("</tools>", "</tool>"),
     ),
 }
+_HERMES: Mapping[str, Any] = {  # marks that many models have seen more often than their own
+    "also": ("<tool_call>",),
+    "ends": ("</tool_call>",),
+}
 _GLM_BARE = ("{name}<arg_key>", "{name}\n<arg_key>", "<function=")
 _FUNCTION = _function("\n")
 _DEEPSEEK: Mapping[str, Any] = {
-    "also": ("<｜tool_calls_begin｜>", "<｜tool calls begin｜>"),
+    "also": ("<｜tool_calls_begin｜>", "<｜tool calls begin｜>", "<tool_call>"),
+    "ends": ("</tool_call>",),
     "bare": ("<｜tool▁call▁begin｜>",),
 }
 _LLAMA: Mapping[str, Any] = {
-    "also": ("<|python_start|>", "<|python_tag|>"),
-    "ends": ("<|python_end|>",),
+    "also": ("<|python_start|>", "<|python_tag|>", "<tool_call>"),
+    "ends": ("<|python_end|>", "</tool_call>"),
     "bare": ("[{name}(",),
     "alone": False,
 }
@@ -375,6 +381,7 @@ _FORMATS = (
     ),
     CallFormat(
         *("seed", "<seed:tool_call>", "</seed:tool_call>", _function("")),
+        **_HERMES,
         bare=("<function=",),
         paired=True,
         template=("<seed:tool_call>",),
@@ -441,14 +448,37 @@ _FORMATS = (
         **{**_LLAMA, "bare": (*_LLAMA["bare"], "<function=")},
         template=('"parameters": dictionary of argument name and its value',),
     ),
+    CallFormat(  # GigaChat 3 and 3.1
+        *("gigachat", "<|message_sep|>\n\nfunction call<|role_sep|>\n", "", _ANY),
+        also=("function call<|role_sep|>", "<|function_call|>"),
+        ends=("<|message_sep|>",),
+        paired=True,
+        template=("'function call'", "<|role_sep|>"),
+    ),
+    CallFormat(
+        *("gigachat31", "<|function_call|>", "", _ANY),
+        also=("<|message_sep|>\n\nfunction call<|role_sep|>", "function call<|role_sep|>"),
+        ends=("<|message_sep|>",),
+        paired=True,
+        template=("<|function_call|>", "<|role_sep|>"),
+    ),
+    CallFormat(
+        *("xlam", "", "", _LIST),
+        **_HERMES,
+        alone=False,
+        template=('[{"name": "tool_call_name", "arguments": ',),
+    ),
     # Those for which mlx-lm has a parser, which tells them:
     CallFormat(  # a name and arguments, or a list of objects in older models
-        *("mistral", "[TOOL_CALLS]", "", _MISTRAL), others=(_LIST,), bare=("{name}[ARGS]",)
+        *("mistral", "[TOOL_CALLS]", "", _MISTRAL),
+        others=(_LIST,),
+        **_HERMES,
+        bare=("{name}[ARGS]", "{name}[TOOL_CALLS]{", "{name}[TOOL_CALLS][ARGS]"),
     ),
     CallFormat(
         *("kimi_k2", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", _KIMI_K2),
-        also=("<|tool_call_section_begin|>",),
-        ends=("<|tool_call_section_end|>",),
+        also=("<|tool_call_section_begin|>", "<tool_call>"),
+        ends=("<|tool_call_section_end|>", "</tool_call>"),
         bare=("<|tool_call_begin|>",),
     ),
     CallFormat(
@@ -465,6 +495,8 @@ _FORMATS = (
     ),
     CallFormat(
         *("minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>", _invoke("")),
+        also=("<tool_call>", "<tool_calls>", "<function_calls>"),
+        ends=("</tool_call>", "</tool_calls>", "</function_calls>"),
         bare=("<invoke name=",),
         paired=True,
         space="\n",
@@ -489,6 +521,7 @@ _FORMATS = (
     ),
     CallFormat(
         *("longcat", "<longcat_tool_call>", "</longcat_tool_call>", _glm("longcat_")),
+        **_HERMES,
         bare=("{name}<longcat_arg_key>", "{name}\n<longcat_arg_key>"),
         paired=True,
         enforced=False,
@@ -509,6 +542,7 @@ _FORMATS = (
     ),
     CallFormat(  # LFM2
         *("pythonic", "<|tool_call_start|>", "<|tool_call_end|>", _PYTHON),
+        **_HERMES,
         bare=("[{name}(",),
         lines=(*_LINES, "{name}("),
     ),

@@ -1,17 +1,18 @@
 """The model's answer to a conversation: it streams, can be stopped, taken back and gone on with.
 
-Owns the way from a conversation to a stream and back: the plan of the turn, the stream as long as
-the answer is the last one, and what goes into the prefix cache. Must never know a terminal.
-Invariant: the concatenated events of an answer are the model's text; what an answer has run is in
-the prefix cache once it is finished, whether it ended or was stopped; and wherever it is moved, its
-stream stands after the tokens of its chunks, or nothing has changed.
+Owns the way from a conversation to a stream and back, and places in an answer. Must never know a
+terminal. An ``Answer`` is a value, and what takes some of it back gives another one: nothing is
+kept for it but its tokens. To go on with it, a new stream is given these; their KV is in the prefix
+cache. Invariant: the concatenated events of an answer are the model's text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import accumulate
 
 from ..chat.answer import AnswerReader
 from ..chat.calls.use import Form
@@ -21,12 +22,16 @@ from ..chat.splitter import Reading
 from ..chat.template.format import Chat
 from ..chat.turn import Plan, Turn, plan_turn
 from ..engine import Chunk, FinishReason, Options, Prompt, Stream, Usage
-from ..errors import MlxgenError, OptionError, PromptError, StateError
+from ..errors import OptionError, PromptError, RewindError, StateError
 from ..language_model import LanguageModel
-from ..tokens import Token, in_common
-from .conversation import Conversation
+from ..text.decoder import TextDecoder
+from ..tokens import Token, Vocabulary
+from ..words import counted
+from .branches import Branches, tokens_of
+from .conversation import Conversation, Exchange
 
 ALTERNATIVES = 5  # likely tokens of each position that an answer keeps
+_BYTE = re.compile(r"\\x([0-9a-f]{2})")
 
 
 class ContextError(PromptError):
@@ -37,157 +42,58 @@ class ContextError(PromptError):
         self.tokens = tokens
 
 
-class Answerer:
-    """Answers conversations with one model, on the calling thread."""
-
-    def __init__(self, lm: LanguageModel) -> None:
-        self.lm = lm
-        self._cache = lm.prefix_cache  # made before the first answer, so that it fills it, too
-        self._dialect = Dialect.of(lm.vocabulary, lm.images)
-
-    def check(self, conversation: Conversation) -> None:
-        """Raise ``OptionError`` or ``GrammarError`` now for settings and forms that this model
-        cannot follow, rather than at the next answer."""
-        Options.of(conversation.options | {"close_json": None}).check_vocabulary(self.lm.vocab_size)
-        if conversation.form is not None:
-            conversation.form.bind(self.lm.tokenizer, self.lm.vocab_size)
-            if not self._dialect.takes_forms:
-                raise OptionError(
-                    "filters",
-                    "this model writes headers before its text, so it cannot follow a form; use "
-                    "/json off, /regex off or /lark off",
-                )
-
-    def begin(self, conversation: Conversation) -> Answer:
-        """The answer to the waiting message, which is to be closed.
-
-        Raises ``OptionError``, ``PromptError`` or ``GrammarError`` before anything runs.
-        """
-        plan = self._plan(conversation)
-        self._check_room(len(plan.ids))
-        return self._open(plan, conversation)
-
-    def resume(self, asked: Conversation, answer: Answer) -> Answer:
-        """The answer to the waiting message, to go on with it: with a stream of its own if the
-        settings, or what was said before, have changed, or if it had all the tokens that it might.
-
-        Raises ``StateError`` if it has ended.
-        """
-        if answer.finish_reason not in (None, "length"):
-            raise StateError(
-                "the answer has ended; take back some of it with /rewind, or put something else "
-                "into it with /instead"
-            )
-        plan, have = self._plan(asked), len(answer.tokens) + len(answer.pending)
-        self._check_room(len(plan.ids) + have)
-        if answer.finish_reason is None and answer.asked == _asked(plan, asked):
-            return answer
-        other = self._open(plan, asked, more=have)
-        try:
-            other.move(answer.chunks, answer.pending)
-        except MlxgenError:
-            other.close()
-            raise
-        answer.close()
-        return other
-
-    def count(self, conversation: Conversation) -> int:
-        """How many tokens the prompt of a conversation has whose message waits."""
-        return len(self._plan(conversation).ids)
-
-    def _plan(self, conversation: Conversation) -> Plan:
-        spec = conversation.form
-        form = None if spec is None else Form("filters", spec, "json" in conversation.forms)
-        return plan_turn(Turn(chat=_chat(conversation), form=form), self._dialect)
-
-    def _open(self, plan: Plan, conversation: Conversation, *, more: int = 0) -> Answer:
-        options = {"top_logprobs": ALTERNATIVES, **conversation.options}
-        if more and options["max_tokens"] is not None:
-            options["max_tokens"] += more
-        if plan.spec is not None:
-            options["filters"] = [plan.spec]
-        prompt = Prompt(plan.ids, plan.opens_text, plan.thinking)
-        stream = self.lm.stream(prompt, **options)
-        asked = _asked(plan, conversation)
-        return Answer(stream, plan.reading, self.lm.max_context, asked, stream.usage)
-
-    def _check_room(self, tokens: int) -> None:
-        if self.lm.max_context is not None and tokens >= self.lm.max_context:
-            raise ContextError(
-                f"with this message the conversation has {tokens} tokens, but the context of "
-                f"{self.lm.name} holds {self.lm.max_context}, including the answer; drop the "
-                "oldest exchanges with /drop, take back the last ones with /undo, start over with "
-                "/clear, or write less",
-                tokens,
-            )
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer: an iterator over its chunks so far and then the next ones, with their events.
+    """The last answer: its versions, and which of them is shown. A place in it is a number of
+    tokens, after which it is.
 
-    ``finish`` returns the last events; after it, ``text``, ``reasoning`` and the rest do not
-    change until it is moved or iterated again. Without it, as after an error, nothing of the answer
-    goes into the prefix cache. ``pending`` are tokens that somebody put after its chunks: the next
-    iteration gives theirs first.
+    ``budget``: how many tokens it may have. ``rewound``: some of it was taken back, and nothing was
+    put there since. ``exchange``: what the conversation has of it.
     """
 
-    stream: Stream
     reading: Reading
-    max_context: int | None
-    asked: Any  # what it depends on
-    usage: Usage  # up to the end
-    chunks: list[Chunk] = field(default_factory=list)
-    events: list[ChatEvent] = field(default_factory=list)
-    pending: list[Token] = field(default_factory=list)
-    _reader: AnswerReader = field(init=False)
-    _given: int = 0  # characters that the stream has given of the text, perhaps once more
-    _known: Mapping[int, Chunk] = field(default_factory=dict)  # what was in the place of others
+    vocabulary: Vocabulary
+    branches: Branches = field(default_factory=Branches)
+    usage: Usage = field(default_factory=Usage)
+    budget: int | None = None
+    rewound: bool = False
+    exchange: Exchange | None = None
 
-    def __post_init__(self) -> None:
-        self._reader = AnswerReader(self.reading)
+    @property
+    def chunks(self) -> Sequence[Chunk]:
+        """The tokens of the version that is shown."""
+        return self.branches.all[self.branches.here]
 
-    def __iter__(self) -> Iterator[tuple[Chunk, Sequence[ChatEvent]]]:
-        self._reader, self.events = AnswerReader(self.reading), []
-        for chunk in self.chunks:
-            yield chunk, self._read(chunk)
-        shown = sum(len(chunk.text) for chunk in self.chunks)
-        have = len(self.tokens)
-        for chunk in self.stream:
-            self._given += len(chunk.text)
-            if chunk.index < have and chunk.token is not None:
-                continue  # it was put back
-            text = chunk.text[len(chunk.text) - max(0, self._given - shown) :]
-            shown += len(text)
-            self.pending = self.pending[1:]
-            new = self._with_odds(replace(chunk, text=text) if text != chunk.text else chunk)
-            self.chunks.append(new)
-            yield new, self._read(new)
+    @property
+    def spoken(self) -> Sequence[Chunk]:
+        """Those that have a text of their own: without an end token."""
+        chunks = self.chunks
+        if chunks and (chunks[-1].token is None or chunks[-1].token in self.vocabulary.eos):
+            return chunks[:-1]
+        return chunks
 
-    def finish(self) -> Sequence[ChatEvent]:
-        """End the answer here and cache what it has run; returns the last events, if any."""
-        self.usage = self.stream.usage
-        rest = self._reader.cancel(self.usage) if self.finish_reason is None else []
-        self.events += rest
-        self.stream.keep()
-        return rest
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why it ended; ``None`` if it was stopped or taken back."""
+        return self.chunks[-1].finish_reason if self.chunks else None
 
-    def move(self, chunks: Sequence[Chunk], then: Sequence[Token] = ()) -> None:
-        """Stand after these chunks, which begin with some of this answer's or continue them, and
-        then after other tokens: the stream goes back, and runs what it has not run.
+    @property
+    def used(self) -> int:
+        """How many tokens of the context it takes, with its prompt."""
+        return self.usage.prompt_tokens + len(tokens_of(self.chunks))
 
-        Raises ``FilterError`` or ``StateError`` if the tokens are not allowed there; then nothing
-        has changed.
-        """
-        try:
-            kept = self._go(_tokens(chunks), then)
-        except MlxgenError:
-            self._go(self.tokens, self.pending)
-            raise
-        self.pending = list(then)
-        self._known = dict(enumerate(self.chunks)) if then else {}
-        self.chunks = _trimmed(chunks, kept, self._given)
-        self.events = [each for _, events in self.readings(self.chunks) for each in events]
+    @property
+    def text(self) -> str:
+        """The text without the reasoning."""
+        return self._said(Text)
+
+    @property
+    def reasoning(self) -> str:
+        return self._said(Reasoning)
+
+    def _said(self, kind: type[Text | Reasoning]) -> str:
+        events = (event for _, events in self.readings(self.chunks) for event in events)
+        return "".join(event.text for event in events if isinstance(event, kind))
 
     def readings(
         self, chunks: Sequence[Chunk]
@@ -216,92 +122,207 @@ class Answer:
                 found.append(text)
         return found
 
-    def close(self) -> None:
-        """Free what it holds."""
-        self.stream.close()
+    def piece(self, token: Token) -> str:
+        """The text of a token; bytes that are a part of a character are written as ``<0xF0>``."""
+        piece = self.vocabulary.piece(token)
+        try:
+            return piece.decode()
+        except UnicodeDecodeError:
+            text = piece.decode("utf-8", "backslashreplace")
+            return _BYTE.sub(lambda byte: f"<0x{byte[1].upper()}>", text)
+
+    # ---- places ----
+
+    def last(self, count: int) -> int:
+        """Before the last ``count`` tokens."""
+        have = len(self.spoken)
+        if not 0 <= count <= have:
+            raise RewindError(
+                f"the answer has {counted(have, 'token')}; take back at most {have}", have
+            )
+        return have - count
+
+    def before(self, text: str) -> int:
+        """Before the last occurrence of a text: the token in which that begins."""
+        at = "".join(chunk.text for chunk in self.spoken).rfind(text)
+        if not text or at < 0:
+            raise OptionError("/rewind", f"the answer has no {text!r}; /tokens shows its tokens")
+        ends = list(accumulate(len(chunk.text) for chunk in self.spoken))
+        index = bisect_right(ends, at)
+        while index and not self.spoken[index - 1].text:  # its text came with a later token
+            index -= 1
+        return index
+
+    def at(self, number: int) -> int:
+        """Before a token by its number, from 1, as ``/tokens`` shows it."""
+        have = len(self.spoken)
+        if not 1 <= number <= have:
+            raise OptionError(f"@{number}", f"the answer has the tokens @1 to @{have}")
+        return number - 1
+
+    def back(self, place: int) -> Answer:
+        """What is before a place."""
+        return replace(self, branches=self.branches.leaves(self.chunks[:place]), rewound=True)
+
+    def there(self, place: int) -> Chunk | None:
+        """The token at a place, or the one that was there in a version that has the same before."""
+        if place < len(self.chunks):
+            return self.chunks[place]
+        before = tokens_of(self.chunks)
+        for version in reversed([*self.branches.all.values()]):
+            if len(version) > place and tokens_of(version[:place]) == before:
+                return version[place]
+        return None
+
+    def spelled(self, place: int, text: str, *, exact: bool = False) -> list[Token]:
+        """The tokens that put a text at a place.
+
+        A likely token of the place is taken as it is. Otherwise the text gets the space with which
+        the token that was there begins, unless it is ``exact``.
+        """
+        old = self.there(place)
+        if not exact and old is not None:
+            for token in (old.token, *(token for token, _ in old.top)):
+                if token is not None and self.piece(token).strip() == text:
+                    return [token]
+            if old.token is not None and self.piece(old.token)[:1].isspace():
+                text = self.piece(old.token)[0] + text
+        tokens = self.vocabulary.continue_with(text.encode())
+        if not tokens:
+            raise OptionError("/instead", "expected a text or a token to put there, got nothing")
+        return tokens
+
+
+class Answerer:
+    """Answers conversations with one model, on the calling thread."""
+
+    def __init__(self, lm: LanguageModel) -> None:
+        self.lm = lm
+        self._cache = lm.prefix_cache  # made before the first answer, so that it fills it, too
+        self._dialect = Dialect.of(lm.vocabulary, lm.images)
+
+    def check(self, conversation: Conversation) -> None:
+        """Raise ``OptionError`` or ``GrammarError`` now for settings and forms that this model
+        cannot follow, rather than at the next answer."""
+        Options.of(conversation.options | {"close_json": None}).check_vocabulary(self.lm.vocab_size)
+        if conversation.form is not None:
+            conversation.form.bind(self.lm.tokenizer, self.lm.vocab_size)
+            if not self._dialect.takes_forms:
+                raise OptionError(
+                    "filters",
+                    "this model writes headers before its text, so it cannot follow a form; use "
+                    "/json off, /regex off or /lark off",
+                )
+
+    def count(self, conversation: Conversation) -> int:
+        """How many tokens the prompt of a conversation has whose message waits."""
+        return len(self._plan(conversation).ids)
+
+    def begin(
+        self, asked: Conversation, last: Answer | None = None, then: Sequence[Token] = ()
+    ) -> Answering:
+        """The answer to the waiting message; ``last``: with the tokens that this one has, and
+        ``then`` others that somebody put there.
+
+        Raises ``OptionError``, ``PromptError`` or ``GrammarError`` before anything runs.
+        """
+        if last is not None and last.finish_reason not in (None, "length"):
+            raise StateError(
+                "the answer has ended; take back some of it with /rewind, or put something else "
+                "into it with /instead"
+            )
+        plan = self._plan(asked)
+        answer = last or Answer(plan.reading, self.lm.vocabulary)
+        given = self._given(answer, then, plan.opens_text)
+        self._check_room(len(plan.ids) + len(given))
+        options = {"top_logprobs": ALTERNATIVES, **asked.options}
+        budget = options["max_tokens"]
+        if budget is not None and last is not None:
+            has_room = last.budget is not None and len(given) < last.budget
+            goes_on = has_room and last.finish_reason is None
+            budget = last.budget if goes_on else budget + len(given)
+        if plan.spec is not None:
+            options["filters"] = [plan.spec]
+        options |= {"max_tokens": budget, "prefix": tokens_of(given)}
+        prompt = Prompt(plan.ids, plan.opens_text, plan.thinking)
+        try:
+            stream = self.lm.stream(prompt, **options)
+        except OptionError as error:
+            if error.field != "prefix" or error.index is None:
+                raise
+            known = {"text_banned": "it is banned", "text_ended": "the text ends there"}
+            why = known.get(error.code or "", error.__cause__)
+            name = "/continue" if error.index < len(answer.chunks) else "/instead"
+            piece = answer.piece(options["prefix"][error.index])
+            problem = f"{piece!r} is not allowed at token {error.index + 1}: {why}"
+            raise OptionError(name, problem) from error
+        answer = replace(answer, reading=plan.reading, budget=budget, rewound=False)
+        return Answering(stream, answer, given)
+
+    def _plan(self, conversation: Conversation) -> Plan:
+        spec = conversation.form
+        form = None if spec is None else Form("filters", spec, "json" in conversation.forms)
+        chat = Chat(
+            conversation.messages,
+            template=conversation.template,
+            allow_control_tokens=conversation.allow_control_tokens,
+        )
+        return plan_turn(Turn(chat=chat, form=form), self._dialect)
+
+    def _given(self, answer: Answer, then: Sequence[Token], opens_text: bool) -> list[Chunk]:
+        """Chunks of the tokens that an answer begins with, with all of their text, and with the
+        odds of those that somebody put there, as far as these are known."""
+        chunks = list(answer.chunks)
+        old = answer.there(len(chunks)) if then else None
+        for token in then:
+            chunk = Chunk("", token, len(chunks))
+            if old is not None:
+                chunk = replace(chunk, logprob=dict(old.top).get(token), top=old.top)
+            old = None  # what follows has other odds now
+            chunks.append(chunk)
+        decoder = TextDecoder(self.lm.vocabulary, strip=opens_text)
+        given = [replace(c, text=decoder.advance(c.token)) for c in chunks if c.token is not None]
+        if given and given[-1].finish_reason is not None:
+            given[-1] = replace(given[-1], finish_reason=None, stop=None)
+        return given
+
+    def _check_room(self, tokens: int) -> None:
+        if self.lm.max_context is not None and tokens >= self.lm.max_context:
+            raise ContextError(
+                f"with this message the conversation has {tokens} tokens, but the context of "
+                f"{self.lm.name} holds {self.lm.max_context}, including the answer; drop the "
+                "oldest exchanges with /drop, take back the last ones with /undo, start over with "
+                "/clear, or write less",
+                tokens,
+            )
+
+
+class Answering:
+    """An answer under way: an iterator over its chunks so far and then the next ones, with their
+    events. ``finish`` it once."""
+
+    def __init__(self, stream: Stream, answer: Answer, given: Sequence[Chunk]) -> None:
+        self._stream, self._answer = stream, answer
+        self._chunks = list(given)
+        self._reader = AnswerReader(answer.reading)
+
+    def __iter__(self) -> Iterator[tuple[Chunk, Sequence[ChatEvent]]]:
+        for chunk in list(self._chunks):
+            yield chunk, self._reader.push(chunk)[0]
+        for chunk in self._stream:
+            self._chunks.append(chunk)
+            yield chunk, self._reader.push(chunk, self._stream.usage)[0]
 
     @property
-    def last(self) -> Chunk | None:
-        """The last chunk."""
-        return self.chunks[-1] if self.chunks else None
+    def answer(self) -> Answer:
+        """The answer as far as it has come."""
+        branches = self._answer.branches.shows(self._chunks)
+        return replace(self._answer, branches=branches, usage=self._stream.usage)
 
-    @property
-    def tokens(self) -> list[Token]:
-        """Its tokens, the end included."""
-        return _tokens(self.chunks)
-
-    @property
-    def text(self) -> str:
-        """The answer so far, without the reasoning."""
-        return "".join(event.text for event in self.events if isinstance(event, Text))
-
-    @property
-    def reasoning(self) -> str:
-        """The reasoning so far."""
-        return "".join(event.text for event in self.events if isinstance(event, Reasoning))
-
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        """Why it ended; ``None`` if it was stopped."""
-        return self.last.finish_reason if self.last is not None else None
-
-    @property
-    def used(self) -> int:
-        """How many tokens of the context it takes, with its prompt."""
-        return self.usage.prompt_tokens + len(self.tokens)
-
-    @property
-    def fills_context(self) -> bool:
-        """Whether there is no room for another token."""
-        return self.max_context is not None and self.used >= self.max_context
-
-    def _read(self, chunk: Chunk) -> Sequence[ChatEvent]:
-        events, _ = self._reader.push(chunk, self.stream.usage)
-        self.events += events
-        return events
-
-    def _go(self, tokens: Sequence[Token], then: Sequence[Token]) -> int:
-        """Have the stream stand after these tokens, of which it has given as many as this returns,
-        and then after others, which it gives again: even those that stood there before."""
-        common = in_common([*self.stream.tokens], [*tokens])
-        self.stream.rewind(to=common)
-        self._given = len(self.stream.text)
-        if others := [*tokens[common:], *then]:
-            self.stream.append(others)
-        return common
-
-    def _with_odds(self, chunk: Chunk) -> Chunk:
-        """A chunk of a token that somebody chose, with its odds where those are known."""
-        known = self._known.get(chunk.index)
-        if known is None or chunk.logprob is not None or chunk.token is None:
-            return chunk
-        self._known = {}  # what followed it has other odds now
-        return replace(chunk, logprob=dict(known.top).get(chunk.token), top=known.top)
-
-
-def _tokens(chunks: Sequence[Chunk]) -> list[Token]:
-    return [chunk.token for chunk in chunks if chunk.token is not None]
-
-
-def _trimmed(chunks: Sequence[Chunk], kept: int, length: int) -> list[Chunk]:
-    """Chunks without the end of the text of the first ``kept``, if a stop or a ban can claim it
-    again; they keep ``length`` characters."""
-    found = []
-    for i, chunk in enumerate(chunks):
-        text = chunk.text[:length] if i < kept else chunk.text
-        length -= len(text)
-        found.append(replace(chunk, text=text) if text != chunk.text else chunk)
-    return found
-
-
-def _asked(plan: Plan, conversation: Conversation) -> Any:
-    """What an answer depends on."""
-    return plan.ids, conversation.options, conversation.forms
-
-
-def _chat(conversation: Conversation) -> Chat:
-    return Chat(
-        conversation.messages,
-        template=conversation.template,
-        allow_control_tokens=conversation.allow_control_tokens,
-    )
+    def finish(self) -> Sequence[ChatEvent]:
+        """End the answer here, with what it has run in the prefix cache; returns the last events,
+        if there are any."""
+        usage, ended = self._stream.usage, self._stream.finish_reason is not None
+        self._stream.keep()
+        self._stream.close()
+        return [] if ended else self._reader.cancel(usage)

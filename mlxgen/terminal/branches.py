@@ -11,7 +11,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TextIO
 
@@ -29,47 +29,47 @@ _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 WIDTH, LEAST = 60, 20  # columns that the tree shows of a branch, and in a narrow terminal at least
 
 
+@dataclass(frozen=True, slots=True)
 class Branches:
-    """See the module. A new version has the number after the highest one."""
+    """See the module. ``all`` are the versions by their numbers, and ``here`` is the one that is
+    shown. A new one has the number after the highest."""
 
-    def __init__(self) -> None:
-        self.all: dict[int, Version] = {1: ()}
-        self.here = 1
+    all: Mapping[int, Version] = field(default_factory=lambda: {1: ()})
+    here: int = 1
 
-    def __len__(self) -> int:
-        return len(self.all)
-
-    def copy(self) -> Branches:
-        """An independent copy."""
-        twin = copy(self)
-        twin.all = dict(self.all)
-        return twin
-
-    def shows(self, chunks: Sequence[Chunk]) -> None:
+    def shows(self, chunks: Sequence[Chunk]) -> Branches:
         """The version that is shown has these chunks now, which continue those that it had."""
-        shown = self.all[self.here] = tuple(chunks)
-        for number, other in list(self.all.items()):
-            if number == self.here or not begins(shown, other):
+        found = {self.here: tuple(chunks)}
+        for number, other in self.all.items():
+            if number == self.here:
                 continue
-            if len(other) == len(shown):  # it came to be the same again
-                del self.all[self.here]
-                self.here = number
-                return
-            del self.all[number]
+            if begins(chunks, other):
+                if len(other) == len(chunks):  # it came to be the same again
+                    return Branches(self._others(), number)
+                continue
+            found[number] = other
+        return Branches(dict(sorted(found.items())), self.here)
 
-    def leaves(self, chunks: Sequence[Chunk] = ()) -> None:
+    def leaves(self, chunks: Sequence[Chunk] = ()) -> Branches:
         """Another version begins, with these; the one that is shown is left behind, if it is not
         the beginning of one that was."""
-        self._drop_beginning()
-        self.here = max(self.all, default=0) + 1
-        self.all[self.here] = tuple(chunks)
+        kept = self._kept()
+        number = max(kept, default=0) + 1
+        return Branches({**kept, number: tuple(chunks)}, number)
 
-    def goes_to(self, number: int) -> None:
+    def goes_to(self, number: int) -> Branches:
         """Another version is shown."""
         self.version(number)
-        if number != self.here:
-            self._drop_beginning()
-            self.here = number
+        return self if number == self.here else Branches(self._kept(), number)
+
+    def _others(self) -> dict[int, Version]:
+        return {number: version for number, version in self.all.items() if number != self.here}
+
+    def _kept(self) -> dict[int, Version]:
+        """Those that stay if another one is shown."""
+        others, shown = self._others(), self.all[self.here]
+        begun = any(begins(other, shown) for other in others.values())
+        return others if begun else dict(self.all)
 
     def version(self, number: int) -> Version:
         """One of them; ``StateError`` if there is none."""
@@ -96,12 +96,6 @@ class Branches:
         ``columns``: how wide a line may be."""
         shown = {number: texts(version) for number, version in self.all.items()}
         return list(self._lines(sorted(self.all.items()), shown, 0, "", "", None, columns))
-
-    def _drop_beginning(self) -> None:
-        shown = self.all[self.here]
-        others = [v for number, v in self.all.items() if number != self.here]
-        if any(begins(other, shown) for other in others):
-            del self.all[self.here]
 
     def _lines(
         self,
@@ -156,8 +150,9 @@ def begins(text: Sequence[Chunk], beginning: Sequence[Chunk]) -> bool:
     return tokens_of(text)[: len(beginning)] == tokens_of(beginning)
 
 
-def tokens_of(chunks: Sequence[Chunk]) -> list[Token | None]:
-    return [chunk.token for chunk in chunks]
+def tokens_of(chunks: Sequence[Chunk]) -> list[Token]:
+    """Their tokens, the end included."""
+    return [chunk.token for chunk in chunks if chunk.token is not None]
 
 
 def percent(logprob: float | None) -> str:

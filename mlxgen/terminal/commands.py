@@ -18,12 +18,14 @@ from typing import Any, NamedTuple
 
 from ..errors import MlxgenError, OptionError
 from ..words import counted, shortened
+from .answer import Answer
+from .branches import write_side_by_side
 from .conversation import Conversation
 from .converse import TerminalChat
 from .files import path_of, read_form, read_json, replaced
-from .last import Last
-from .odds import LEAST
+from .odds import LEAST, least_sure, tinted
 from .reader import QUOTES
+from .screens import PlainScreen
 
 OFF = ("off", "none", "default")
 DIGITS = 9  # of a number at most
@@ -108,8 +110,14 @@ def _tokens(chat: TerminalChat, argument: str) -> None:
     It shows the answer tinted by probability, and lists its N least likely tokens with their
     numbers and what else was likely there. The numbers are for /rewind @N and /instead @N.
     """
-    count = len(chat.last.chunks) if argument == "all" else LEAST
-    chat.tokens(_number("/tokens", argument) if argument not in ("", "all") else count)
+    last = chat.last
+    count = len(last.spoken) if argument == "all" else LEAST
+    if argument not in ("", "all"):
+        count = _number("/tokens", argument)
+    for line in tinted(last.readings(last.chunks), colours=chat.colours):
+        chat.note(line)
+    for line in least_sure(last.spoken, last.piece, count, columns=chat.columns()):
+        chat.note(line)
 
 
 @_command('N|"TEXT"|@N')
@@ -132,9 +140,9 @@ def _rewind(chat: TerminalChat, argument: str) -> None:
             'expected a number of tokens, a "text" to go back before, or @ and the '
             "number of a token",
         )
-    gone = last.rewind(place)
-    chat.moved()
-    chat.show()
+    gone = "".join(last.texts(last.spoken)[place:])
+    chat.take(last.back(place))
+    _show_last(chat)
     what = repr(shortened(gone)) if gone else "nothing but the end"
     chat.note(
         f"(took back: {what}; /continue goes on from here, "
@@ -149,9 +157,12 @@ def _continue(chat: TerminalChat, _: str) -> None:
     It goes on after Ctrl-C, after /rewind, and after an answer that was cut off. Settings that you
     have changed since hold for what follows.
     """
-    if chat.last.rewound and chat.conversation.values()["temperature"] == 0:
+    last, values = chat.last, chat.conversation.values()
+    if last.rewound and values["temperature"] == 0:
         chat.note("the temperature is 0, so the same comes again; try /instead TEXT")
-    chat.go_on()
+    elif last.rewound and values["seed"] is not None:
+        chat.note("the seed is set, so the same comes again; try /set seed default")
+    chat.answer(chat.conversation.again(), last)
 
 
 @_command("[@N] TEXT")
@@ -168,15 +179,15 @@ def _instead(chat: TerminalChat, argument: str) -> None:
     if not text:
         raise OptionError("/instead", "expected a token or a text, such as /instead @3 Rome")
     if place is None:
-        if last.answer.finish_reason is not None:
+        if last.finish_reason is not None:
             raise OptionError(
                 "/instead",
                 "the answer has ended; say where, such as /instead @3 Rome (/tokens "
                 "shows the numbers), or go back with /rewind first",
             )
         place = last.last(0)
-    last.put(place, text, exact=text != rest)
-    chat.go_on()
+    tokens = last.spelled(place, text, exact=text != rest)
+    chat.answer(chat.conversation.again(), last.back(place), tokens)
 
 
 @_command("[N]")
@@ -189,11 +200,12 @@ def _branches(chat: TerminalChat, argument: str) -> None:
     """
     last = chat.last
     if argument:
-        last.go_to(_number("/branches", argument))
-        chat.moved()
-    chat.branches()
+        last = replace(last, branches=last.branches.goes_to(_number("/branches", argument)))
+        chat.take(replace(last, rewound=False))
+    for line in last.branches.tree(last.texts, columns=chat.columns()):
+        chat.note(line)
     if argument:
-        chat.show()
+        _show_last(chat)
 
 
 @_command("[N [N]]")
@@ -211,7 +223,9 @@ def _compare(chat: TerminalChat, argument: str) -> None:
         given = [last.branches.other()]
     if len(given) == 1:
         given.append(last.branches.here)
-    chat.compare(*sorted(given))
+    shown = [(f"[{n}]", "".join(last.texts(last.branches.version(n)))) for n in sorted(given)]
+    write_side_by_side(shown[0], shown[1], chat.notes, colours=chat.colours)
+    chat.notes.flush()
 
 
 @_command("[TEXT]")
@@ -231,7 +245,19 @@ def _edit(chat: TerminalChat, argument: str) -> None:
     chat.answer(chat.conversation.again(text))
 
 
-def _place(last: Last, argument: str) -> tuple[int | None, str]:
+def _show_last(chat: TerminalChat) -> None:
+    """Show the last answer as it stands, with its reasoning dimmed where that can be."""
+    last = chat.last
+    if not chat.colours:
+        chat.note("".join(last.texts(last.chunks)))
+        return
+    screen = PlainScreen(chat.notes)
+    for chunk, events in last.readings(last.chunks):
+        screen.show(chunk, events)
+    screen.end()
+
+
+def _place(last: Answer, argument: str) -> tuple[int | None, str]:
     """The place that ``@`` and a number say, and what follows it."""
     found = _AT.match(argument)
     if found is None:
@@ -319,7 +345,7 @@ COMMANDS["lark"] = Command("[FILE|off]", "answers follow a Lark grammar", partia
 
 
 def _change(chat: TerminalChat, changed: Conversation) -> None:
-    chat.check(changed)
+    chat.answerer.check(changed)
     chat.conversation = changed
 
 
@@ -406,7 +432,7 @@ def _load(chat: TerminalChat, argument: str) -> None:
             defaults=chat.conversation.defaults,
             allow_control_tokens=chat.conversation.allow_control_tokens,
         )
-        chat.check(loaded)
+        chat.answerer.check(loaded)
     except MlxgenError as error:
         raise OptionError("/load", f"{path}: {error}") from error
     chat.conversation = loaded

@@ -9,20 +9,17 @@ message of the conversation has one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 from ..engine import Chunk, Usage
 from ..errors import MachineError, MlxgenError, StateError
+from ..tokens import Token
 from ..words import broken, counted, shortened
-from .answer import Answer, Answerer, ContextError
-from .branches import Branches, write_side_by_side
+from .answer import Answer, Answerer, Answering, ContextError
 from .conversation import Conversation, keep
 from .interrupt import Brake
-from .last import Last
-from .odds import least_sure, tinted
 from .reader import Reader, Typed
 from .report import unheld
 from .screens import Look, PlainScreen
@@ -58,7 +55,7 @@ class TerminalChat:
     columns: Callable[[], int | None] = lambda: None
     report: Report | None = None
     status: int = 0
-    _last: Last | None = None
+    _last: Answer | None = None
 
     def run(self, first: str | None = None, *, notice: str | None = None) -> int:
         """Converse until the input ends, beginning with ``first``; returns the exit status.
@@ -72,51 +69,20 @@ class TerminalChat:
             end = "/quit" if self.launched else "Ctrl-D"
             self.note(f"{self.answerer.lm.name}: /help lists the commands, {end} ends")
         begun = Typed("" if first is None else first, quoted=True)
-        try:
-            going = self._guarded(lambda: begun)
-            while going:
-                going = self._guarded(self.reader.read)
-        finally:
-            self._let_go()
+        going = self._guarded(lambda: begun)
+        while going:
+            going = self._guarded(self.reader.read)
         if self.interactive and self.conversation.exchanges:
             self.note("(the chat is kept; --resume goes on with it)")
         return self.status
-
-    def _keep_file(self) -> None:
-        """Keep the conversation for ``--resume``, if a person holds it."""
-        if self.interactive and self.conversation.exchanges:
-            keep(self.conversation)
 
     def note(self, line: str) -> None:
         """Tell the person something."""
         columns = self.columns()
         print(line if columns is None else broken(line, columns), file=self.notes, flush=True)
 
-    def check(self, conversation: Conversation) -> None:
-        """Raise for settings that the model cannot follow."""
-        self.answerer.check(conversation)
-
-    def answer(self, asked: Conversation, branches: Branches | None = None) -> None:
-        """Stream the answer to the message that waits, and take it into the conversation;
-        ``branches``: the versions of it that were left behind."""
-        self._run(asked, self.answerer.begin, branches or Branches())
-
-    def retry(self) -> None:
-        """Answer the last message again; the answer that it has stays as a branch."""
-        asked, branches = self.conversation.again(), Branches()
-        if self._last is not None and self._last.exchange == self.conversation.last:
-            branches = self._last.branches.copy()
-            branches.leaves()
-        self.answer(asked, branches)
-
-    def go_on(self) -> None:
-        """Go on with the last answer from where it stands."""
-        last = self.last
-        resume = partial(self.answerer.resume, answer=last.answer)
-        self._run(self.conversation.again(), resume, last.branches)
-
     @property
-    def last(self) -> Last:
+    def last(self) -> Answer:
         """The last answer. Raises ``StateError`` if there is none that can be taken back."""
         last, said = self._last, self.conversation.exchanges
         if last is None or not said or last.exchange != said[-1]:
@@ -126,43 +92,21 @@ class TerminalChat:
             )
         return last
 
-    def moved(self) -> None:
-        """Take the last answer as it stands now into the conversation."""
-        last, asked = self.last, self.conversation.again()
-        self.conversation = asked.answered(last.answer.text, last.answer.reasoning)
-        last.exchange = self.conversation.last
+    def take(self, answer: Answer, asked: Conversation | None = None) -> None:
+        """Take an answer into the conversation that was ``asked``, by default in the place of the
+        last one."""
+        asked = asked or self.conversation.again()
+        self.conversation = asked.answered(answer.text, answer.reasoning)
+        self._last = replace(answer, exchange=self.conversation.last)
 
-    def show(self) -> None:
-        """Show the last answer as it stands, with its reasoning dimmed where that can be."""
-        last = self.last
-        if not self.colours:
-            self.note(last.shown)
-            return
-        screen = PlainScreen(self.notes)
-        for chunk, events in last.answer.readings(last.answer.chunks):
-            screen.show(chunk, events)
-        screen.end()
-
-    def tokens(self, count: int) -> None:
-        """Show the odds of the last answer's tokens, and list the least sure."""
-        last = self.last
-        readings = last.answer.readings(last.answer.chunks)
-        for line in tinted(readings, colours=self.colours):
-            self.note(line)
-        for line in least_sure(last.chunks, last.piece, count, columns=self.columns()):
-            self.note(line)
-
-    def branches(self) -> None:
-        """Show the versions of the last answer as a tree."""
-        last = self.last
-        for line in last.branches.tree(last.answer.texts, columns=self.columns()):
-            self.note(line)
-
-    def compare(self, left: int, right: int) -> None:
-        """Show two versions of the last answer side by side."""
-        sides = [(f"[{number}]", self.last.text(number)) for number in (left, right)]
-        write_side_by_side(sides[0], sides[1], self.notes, colours=self.colours)
-        self.notes.flush()
+    def retry(self) -> None:
+        """Answer the last message again; the answer that it has stays as a branch."""
+        last = self._last
+        if last is not None and last.exchange == self.conversation.last:
+            last = replace(last, branches=last.branches.leaves(), budget=None)
+        else:
+            last = None
+        self.answer(self.conversation.again(), last)
 
     def freed(self, count: int) -> int:
         """How many tokens dropping so many of the oldest exchanges frees."""
@@ -193,49 +137,54 @@ class TerminalChat:
             self._keep_file()
         return True
 
+    def _keep_file(self) -> None:
+        """Keep the conversation for ``--resume``, if a person holds it."""
+        if self.interactive and self.conversation.exchanges:
+            keep(self.conversation)
+
     # ---- one answer ----
 
-    def _run(
-        self, asked: Conversation, begin: Callable[[Conversation], Answer], branches: Branches
+    def answer(
+        self, asked: Conversation, last: Answer | None = None, then: Sequence[Token] = ()
     ) -> None:
-        brake, kept = Brake(), False
-        answer: Answer | None = None
+        """Stream the answer to the message that waits, and take it into the conversation; as
+        ``Answerer.begin``."""
+        brake, said = Brake(), False
+        under_way: Answering | None = None
         try:
             with brake.ready():
-                asked, answer = self._begun(asked, begin)
-                if self._last is not None and self._last.answer is not answer:
-                    self._let_go()  # two would hold the KV of the conversation twice
-                self._stream(answer, bool(asked.forms), brake)
+                asked, under_way = self._begun(asked, last, then)
+                self._stream(under_way, bool(asked.forms), brake)
         except KeyboardInterrupt:
             brake.pressed = True
         finally:
-            if answer is not None:
-                kept = bool(answer.text or answer.reasoning or answer.finish_reason)
-                self._last = Last(answer, self.answerer.lm.vocabulary, branches)
-                if kept:
-                    self.conversation = asked.answered(answer.text, answer.reasoning)
-                    branches.shows(answer.chunks)
-                    self._last.exchange = self.conversation.last
-                else:
-                    self._let_go()
-        if not kept:
+            if under_way is not None:
+                answer = under_way.answer
+                said = bool(answer.text or answer.reasoning or answer.finish_reason)
+                if said:
+                    self.take(answer, asked)
+        self._keep_file()
+        if not said:
             self.note("(stopped before the answer began; the conversation is unchanged)")
-        self._conclude(answer, brake, said=kept)
+        else:
+            self._conclude(self.last, stopped=brake.pressed)
+        if brake.pressed and self.launched:
+            raise KeyboardInterrupt
 
     def _begun(
-        self, asked: Conversation, begin: Callable[[Conversation], Answer]
-    ) -> tuple[Conversation, Answer]:
+        self, asked: Conversation, last: Answer | None, then: Sequence[Token]
+    ) -> tuple[Conversation, Answering]:
         """An answer, perhaps to a conversation without the oldest exchanges, if the person agrees
         to drop these."""
         try:
-            return asked, begin(asked)
+            return asked, self.answerer.begin(asked, last, then)
         except ContextError as error:
             fewer = self._dropping(asked, error.tokens) if self.interactive else None
             if fewer is None:
                 raise
-            return fewer, begin(fewer)
+            return fewer, self.answerer.begin(fewer, last, then)
 
-    def _stream(self, answer: Answer, exact: bool, brake: Brake) -> None:
+    def _stream(self, answer: Answering, exact: bool, brake: Brake) -> None:
         screen = PlainScreen(self.out, notes=self.notes) if self.look is None else self.look(exact)
         try:
             for chunk, events in answer:
@@ -247,50 +196,34 @@ class TerminalChat:
             screen.show(None, answer.finish())
             screen.end()
 
-    def _let_go(self) -> None:
-        if self._last is not None:
-            self._last.answer.close()
-            self._last = None
-
-    def _conclude(self, answer: Answer | None, brake: Brake, *, said: bool = True) -> None:
+    def _conclude(self, answer: Answer, *, stopped: bool) -> None:
         """Say how an answer ended, if it was cut off, and how full the context is."""
-        self._keep_file()
-        if brake.pressed and said:
+        context = self.answerer.lm.max_context
+        if stopped:
             self.note("(stopped; /continue goes on)")
-        if answer is not None:
-            if answer.finish_reason == "length" and answer.fills_context:
-                self.note(
-                    f"(the context of {answer.max_context} tokens is full; /drop forgets the "
-                    "oldest exchanges, so that /continue goes on; /undo takes back the last one, "
-                    "/clear starts over)"
-                )
-            elif answer.finish_reason == "length":
-                count = counted(len(answer.tokens), "token")
-                self.note(
-                    f"(cut off after {count}; /continue goes on, "
-                    "/set max_tokens default allows more)"
-                )
-            for line in unheld(answer.usage):
-                self.note(f"({line})")
-            if self.report is not None:
-                for line in self.report(answer.usage, answer.last):
-                    self.note(line)
-            if self.interactive and said:
-                self.note(self._meter(answer))
-        if brake.pressed and self.launched:
-            raise KeyboardInterrupt
+        if answer.finish_reason == "length" and context is not None and answer.used >= context:
+            self.note(
+                f"(the context of {context} tokens is full; /drop forgets the "
+                "oldest exchanges, so that /continue goes on; /undo takes back the last one, "
+                "/clear starts over)"
+            )
+        elif answer.finish_reason == "length":
+            count = counted(len(answer.chunks), "token")
+            self.note(
+                f"(cut off after {count}; /continue goes on, /set max_tokens default allows more)"
+            )
+        for line in unheld(answer.usage):
+            self.note(f"({line})")
+        if self.report is not None:
+            for line in self.report(answer.usage, answer.chunks[-1] if answer.chunks else None):
+                self.note(line)
+        if self.interactive:
+            of = "" if context is None else f" of {context}"
+            left = "" if context is None else f", {max(0, context - answer.used)} left"
+            line = f"(context: {answer.used}{of} tokens used, {answer.usage.cached_tokens} cached"
+            self.note(f"\x1b[2m{line}{left})\x1b[0m" if self.colours else f"{line}{left})")
 
     # ---- the context ----
-
-    def _meter(self, answer: Answer) -> str:
-        """How full the context is."""
-        of, left = "", ""
-        if answer.max_context is not None:
-            of = f" of {answer.max_context}"
-            left = f", {max(0, answer.max_context - answer.used)} left"
-        cached = answer.usage.cached_tokens
-        line = f"(context: {answer.used}{of} tokens used, {cached} cached{left})"
-        return f"\x1b[2m{line}\x1b[0m" if self.colours else line
 
     def _dropping(self, asked: Conversation, tokens: int) -> Conversation | None:
         """Offer to drop the oldest exchanges, so that an answer fits; what is left then."""

@@ -31,34 +31,40 @@ import mlxgen
 from mlxgen.server.clients import Served, configuration
 from mlxgen.tokens import in_common
 
-from . import architectures
-from .kit import DEMO, Figure, Server, at_most, guarded
+from . import kit
+from .architectures import configuration as configured
+from .architectures import random_model
 
+HERE = Path(__file__).parent
 CONTEXT = 200_000
 Message: TypeAlias = dict[str, Any]
 Script: TypeAlias = Sequence[tuple[str, str]]
 
 
-def figures(scale: float) -> Iterator[Figure]:
+def figures(scale: float) -> Iterator[kit.Figure]:
     for model in MODELS:
-        yield from guarded(model.name, _of(model, scale))
+        yield from kit.guarded(model.name, _sessions(model, scale))
     for agent in AGENTS:
         what = f"{agent.name} writes a file"
         if agent.needs != "pip" and shutil.which(agent.needs) is None:
-            yield Figure(what, f"skipped, as {agent.needs} is missing")
+            yield kit.Figure(what, f"skipped, as {agent.needs} is missing")
         else:
-            yield from guarded(what, _tried(what, agent))
+            yield from kit.guarded(what, _trial(what, agent))
 
 
 def save_model(folder: Path, script: Script, inner: Message | None = None) -> Path:
     """A model that follows a script, with the demo model's tokenizer; the layers and caches are
     those of the configuration ``inner``, if there is one."""
-    shutil.copytree(DEMO, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
-    shutil.copy(Path(__file__).with_name("scripted_model.py"), folder / "model.py")
+    shutil.copytree(kit.DEMO, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
+    shutil.copy(HERE / "scripted_model.py", folder / "model.py")
     (folder / "script.json").write_text(json.dumps(script), encoding="utf-8")
     vocabulary = mlxgen.load().vocabulary
-    size = {"vocab_size": vocabulary.size}
-    inner = None if inner is None else {**inner, **size}
+    size, weights = {"vocab_size": vocabulary.size}, {"layers.0.weight": mx.ones((1, 1))}
+    if inner is not None:
+        inner = {**inner, **size}
+        shape = {name: value for name, value in inner.items() if name != "model_type"}
+        found: Any = tree_flatten(random_model(inner["model_type"], **shape).parameters())
+        weights |= {f"inner.{name}": array for name, array in found}
     config = {
         "model_type": "scripted",
         "model_file": "model.py",
@@ -69,12 +75,6 @@ def save_model(folder: Path, script: Script, inner: Message | None = None) -> Pa
         "inner": inner,
     }
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    weights = {"layers.0.weight": mx.ones((1, 1))}
-    if inner is not None:
-        shape = {name: value for name, value in inner.items() if name != "model_type"}
-        model = architectures.random_model(inner["model_type"], **shape)
-        found = dict(tree_flatten(model.parameters()))
-        weights |= {f"inner.{name}": array for name, array in found.items()}
     mx.save_safetensors(str(folder / "model.safetensors"), weights)
     return folder
 
@@ -92,8 +92,8 @@ class Model(NamedTuple):
 
 MODELS = (
     Model("plain", None, 1.05),
-    Model("windows", architectures.configuration("gemma3_text", sliding_window=512), 1.15),
-    Model("recurrent", architectures.configuration("qwen3_next"), 1.15),
+    Model("windows", configured("gemma3_text", sliding_window=512), 1.15),
+    Model("recurrent", configured("qwen3_next"), 1.15),
 )
 TURNS = 18
 SYSTEM, TOOLS = 12_000, 8_000  # words
@@ -107,24 +107,24 @@ SCRIPT = [
 ]
 
 
-def _of(model: Model, scale: float) -> Iterator[Figure]:
+def _sessions(model: Model, scale: float) -> Iterator[kit.Figure]:
     memory, folder, peer = replay(model, scale)
     what = f"{model.name}: prompt tokens run over new ones"
     text = f"{memory.account}; mlx_lm.server: {peer.account}"
-    yield at_most(what, memory.over_new, model.most, text)
+    yield kit.at_most(what, memory.over_new, model.most, text)
     what = f"{model.name}: the same with --cache-dir, where a restart makes nothing new"
-    yield at_most(what, folder.over_new, model.most, folder.account)
+    yield kit.at_most(what, folder.over_new, model.most, folder.account)
     what = f"{model.name}: sum of the times to the first token over mlx_lm.server's"
-    yield at_most(what, memory.waited / peer.waited, 1.0)
-    yield at_most(f"{what}, with --cache-dir", folder.waited / peer.waited, 1.0)
+    yield kit.at_most(what, memory.waited / peer.waited, 1.0)
+    yield kit.at_most(f"{what}, with --cache-dir", folder.waited / peer.waited, 1.0)
 
 
-@dataclass
+@dataclass(slots=True)
 class Contender:
     """A server in its sessions, and the tokens and seconds that it took. ``remembers``: what it has
     seen before a restart."""
 
-    server: Server
+    server: kit.Server
     remembers: bool
     run: int = 0
     new: int = 0
@@ -135,11 +135,11 @@ class Contender:
         """Have the next request of a session answered, and account for it."""
         prompt = session.prompt(tokenizer)
         asked = self.server.ask(session.body(), "/v1/chat/completions")
-        message, usage = folded(asked.events)
+        (message,), _, usage = kit.folded(asked.events)
         self.account_for(prompt, usage, asked.first)
-        expected = (SAID, THOUGHT if session.thinks else "", "read")
-        name = message["tool_calls"][0]["function"]["name"] if message["tool_calls"] else ""
-        told = (message["content"].strip(), message["reasoning_content"].strip(), name)
+        names = [call["function"]["name"] for call in message["tool_calls"]]
+        told = (message["content"].strip(), message["reasoning_content"].strip(), names)
+        expected = (SAID, THOUGHT if session.thinks else "", ["read"])
         if told != expected or usage["prompt_tokens"] != len(prompt):
             raise RuntimeError(f"{self.server.name} answers otherwise: {told}, {usage}")
         said = SCRIPT[session.thinks][1]
@@ -177,19 +177,15 @@ def replay(model: Model, scale: float) -> list[Contender]:
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         folder = save_model(place / "model", SCRIPT, model.inner)
-        shutil.copy(
-            Path(__file__).with_name("agent_template.jinja"), folder / "chat_template.jinja"
-        )
+        shutil.copy(HERE / "agent_template.jinja", folder / "chat_template.jinja")
         served = ("--model", str(folder), "--trust-remote-code")
         ours = (*served, "--draft", "off")  # the model says the same at all places of a pass
+        kept = (*ours, "--cache-dir", str(place / "cache"))
         contenders = [
-            Contender(Server("mlxgen", ours), False),
-            Contender(Server("mlxgen", (*ours, "--cache-dir", str(place / "cache"))), True),
-            Contender(Server("mlx_lm", served), False),
+            Contender(stack.enter_context(kit.Server("mlxgen", ours)), remembers=False),
+            Contender(stack.enter_context(kit.Server("mlxgen", kept)), remembers=True),
+            Contender(stack.enter_context(kit.Server("mlx_lm", served)), remembers=False),
         ]
-        for contender in contenders:
-            stack.callback(contender.server.stop)
-            contender.server.start()
         tokenizer: Any = load_tokenizer(folder)
         sessions = [Session(thinks, words_of(tokenizer), scale) for thinks in (True, False)]
         for turn in range(TURNS):
@@ -285,28 +281,6 @@ class Session:
         return {"type": "function", "function": function}
 
 
-def folded(events: Sequence[Message]) -> tuple[Message, Message]:
-    """The message that the events of a stream make, and its usage."""
-    message: Message = {"role": "assistant", "content": "", "reasoning_content": ""}
-    calls: dict[int, Message] = {}
-    usage: Message = {}
-    for event in events:
-        usage = event.get("usage") or usage
-        for delta in (choice["delta"] for choice in event.get("choices", ())):
-            message["content"] += delta.get("content") or ""
-            message["reasoning_content"] += (
-                delta.get("reasoning_content") or delta.get("reasoning") or ""
-            )
-            for part in delta.get("tool_calls") or ():
-                empty = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
-                call = calls.setdefault(part.get("index", 0), empty)
-                call["id"] += part.get("id") or ""
-                for name in ("name", "arguments"):
-                    call["function"][name] += part["function"].get(name) or ""
-    message["tool_calls"] = [calls[index] for index in sorted(calls)]
-    return message, usage
-
-
 # ---- real agents -------------------------------------------------------------------------------
 
 TASK = "Write the word hello into the file greeting.txt"
@@ -380,10 +354,10 @@ AGENTS = (
 )
 
 
-def _tried(what: str, agent: Agent) -> Iterator[Figure]:
+def _trial(what: str, agent: Agent) -> Iterator[kit.Figure]:
     with tempfile.TemporaryDirectory() as folder:
         wrong = trial(agent, Path(folder).resolve())
-    yield Figure(what, wrong or "done", "done", wrong is None)
+    yield kit.Figure(what, wrong or "done", "done", wrong is None)
 
 
 def trial(agent: Agent, folder: Path) -> str | None:
@@ -394,7 +368,7 @@ def trial(agent: Agent, folder: Path) -> str | None:
     work.mkdir()
     model = save_model(folder / MODEL, agent.script(work))
     options = ("--model", str(model), "--trust-remote-code", "--draft", "off")
-    with Server("mlxgen", options) as server:
+    with kit.Server("mlxgen", options) as server:
         # A home of its own, and nothing that leads elsewhere
         kept = {k: v for k, v in _bare().items() if not k.startswith(("ANTHROPIC", "OPENAI"))}
         kept |= {"HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config")}

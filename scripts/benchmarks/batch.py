@@ -9,137 +9,81 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlx_lm.sample_utils import make_sampler
-
 import mlxgen
 
-from .kit import (
-    WIDE,
-    Comparison,
-    Figure,
-    Spread,
-    at_least,
-    compare,
-    demo,
-    ours_together,
-    prompt_of,
-    random_llama,
-    theirs_together,
-    timed,
+from . import kit
+
+MODELS: Any = (
+    ("demo", mlxgen.load, 40, 1),
+    ("150k vocabulary", lambda: kit.random_llama(kit.WIDE, 64, 2), 12, 2),
+    ("long forward", lambda: kit.random_llama(8_000, 512, 8), 12, 2),
+)
+"""Each with the tokens of a row, and by what the number of turns is divided."""
+ALIKE = [{"temperature": 0.7}]
+MIXED = [{**each, "min_p": 0.002 * i} for i, each in enumerate(kit.SAMPLERS)]
+WARM = 8  # tokens of each row before it is timed under a schema
+RECORDS: list[Any] = list(
+    json.loads(Path(__file__).with_name("records.json").read_text(encoding="utf-8")).values()
 )
 
-MIXED = [
-    {
-        "temperature": 0.5 + 0.05 * i,
-        "top_p": 0.8 + 0.01 * i,
-        "top_k": 20 + 5 * i,
-        "min_p": 0.002 * i,
-    }
-    for i in range(16)
-]
-ALIKE = [{"temperature": 0.7}]
-WARM = 8  # tokens of each row before it is timed under a schema
 
-_PROPERTIES = json.loads(Path(__file__).with_name("records.json").read_text(encoding="utf-8"))
-RECORDS: list[dict[str, Any]] = [
-    {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-    for properties in _PROPERTIES.values()
-]
+def figures(turns: int) -> Iterator[kit.Figure]:
+    for name, make, tokens, less in MODELS:
+        lm, times = make(), max(2, turns // less)
 
+        def over(rows: int, each: Sequence[Mapping[str, Any]]) -> kit.Spread:
+            prompts = [kit.prompt_of(8, i) for i in range(rows)]
+            return kit.Case(lm, prompts, tokens, each).timed(times).ratio  # noqa: B023
 
-def figures(turns: int) -> Iterator[Figure]:
-    models: tuple[tuple[str, Callable[[], mlxgen.LanguageModel], int, int], ...] = (
-        ("demo", demo, 40, turns),
-        ("150k vocabulary", lambda: random_llama(WIDE, 64, 2), 12, max(2, turns // 2)),
-        ("long forward", lambda: random_llama(8_000, 512, 8), 12, max(2, turns // 2)),
-    )
-    peer = "tokens per second over mlx_lm.BatchGenerator's"
-    for name, make, tokens, times in models:
-        lm = make()
+        peer = "tokens per second over mlx_lm.BatchGenerator's"
         for rows in (1, 4, 16, 32):
-            ratio = speed(lm, rows, tokens, times).ratio
-            yield at_least(f"{name}, {rows} rows: {peer}", ratio.median, 1.0, ratio)
-        ratio = speed(lm, 16, tokens, times, MIXED).ratio
+            yield kit.at_least(f"{name}, {rows} rows: {peer}", over(rows, ALIKE), 1.0)
         what = f"{name}, 16 rows with 16 different samplers: {peer}"
-        yield at_least(what, ratio.median, 1.5, ratio)
+        yield kit.at_least(what, over(16, MIXED), 1.5)
         by_token, share = constrained(lm, 16, 4 * tokens, times)
         what = f"{name}, 16 rows with a JSON schema each: tokens per second over unconstrained"
-        yield at_least(what, by_token.median, 0.85, f"{by_token}, {share:.2f} passes a token")
-
-
-def speed(
-    lm: mlxgen.LanguageModel,
-    rows: int,
-    tokens: int,
-    turns: int,
-    settings: Sequence[dict[str, Any]] = ALIKE,
-) -> Comparison:
-    """Seconds in which both sides generate ``tokens`` for each of ``rows`` short prompts."""
-    prompts = [prompt_of(8, i) for i in range(rows)]
-
-    samplers = [
-        make_sampler(
-            temp=each["temperature"],
-            top_p=each.get("top_p", 0.0),
-            min_p=each.get("min_p", 0.0),
-            top_k=each.get("top_k", 0),
-        )
-        for each in settings
-    ]
-    chosen = [samplers[i % len(samplers)] for i in range(rows)]
-    return compare(
-        lambda: timed(ours_together(lm, prompts, tokens, settings, draft="off"), rows * tokens),
-        lambda: timed(theirs_together(lm.model, prompts, tokens, samplers=chosen), rows * tokens),
-        turns,
-    )
+        yield kit.at_least(what, by_token, 0.85, f"{by_token}, {share:.2f} passes a token")
 
 
 def constrained(
     lm: mlxgen.LanguageModel, rows: int, tokens: int, turns: int
-) -> tuple[Spread, float]:
+) -> tuple[kit.Spread, float]:
     """Rows with a schema each over rows without: tokens a second, and passes for each token.
 
     All rows run all the time: those with a schema would be done sooner with as many tokens.
     """
-    prompts = [prompt_of(8, i) for i in range(rows)]
+    prompts = [kit.prompt_of(8, i) for i in range(rows)]
     style = {"whitespace": None, "separators": (", ", ": ")}  # those of json.dumps, so forced
-    filters: Any = [{"filters": [records(i, 200, **style)]} for i in range(rows)]
+    held: Any = [{"filters": [records(i, 200, **style)]} for i in range(rows)]
+    limits = mlxgen.Limits(keep_prefixes=False)
+    options: dict[str, Any] = {"max_tokens": None, "temperature": 0.7, "seed": 1}
+    shares = []
 
-    def run(steered: bool) -> tuple[float, float]:
-        """Tokens a second of all rows after their first ones, and passes for each token."""
-        limits = mlxgen.Limits(keep_prefixes=False)
-        each = filters if steered else None
-        with lm.batch(
-            prompts, each=each, limits=limits, max_tokens=None, temperature=0.7, seed=1
-        ) as chunks:
+    def seconds(each: Any) -> float:
+        """Of a token, after the first ones of all rows."""
+        with lm.batch(prompts, each=each, limits=limits, **options) as chunks:
             for _ in range(WARM * rows):
                 next(chunks)
             before, start = chunks.stats, time.perf_counter()
             while chunks.stats.completion_tokens < before.completion_tokens + tokens * rows:
                 next(chunks)
-            seconds, after = time.perf_counter() - start, chunks.stats
+            took, after = time.perf_counter() - start, chunks.stats
         made = after.completion_tokens - before.completion_tokens
-        return made / seconds, (after.forward_passes - before.forward_passes) / made
+        if each is not None:
+            shares.append((after.forward_passes - before.forward_passes) / made)
+        return took / made
 
-    run(True), run(False)
-    ratios, shares = [], []
-    for turn in range(turns):
-        found = {steered: run(steered) for steered in ((True, False), (False, True))[turn % 2]}
-        ratios.append(found[True][0] / found[False][0])
-        shares.append(found[True][1])
-    return Spread.of(ratios), statistics.median(shares)
+    found = kit.compare(lambda: seconds(held), lambda: seconds(None), turns)
+    return found.ratio, statistics.median(shares)
 
 
 def records(number: int, least: int, **style: Any) -> mlxgen.JsonSchema:
     """An array of at least so many records of a kind."""
-    schema = RECORDS[number % len(RECORDS)]
-    return mlxgen.JsonSchema({"type": "array", "items": schema, "minItems": least}, **style)
+    properties = RECORDS[number % len(RECORDS)]
+    record = {"type": "object", "properties": properties, "additionalProperties": False}
+    record["required"] = list(properties)
+    return mlxgen.JsonSchema({"type": "array", "items": record, "minItems": least}, **style)

@@ -14,7 +14,8 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -24,23 +25,54 @@ import mlx_lm
 
 import mlxgen
 
+from . import kit
 from .batch import records
-from .kit import Figure, at_most, ours, ours_together, prompt_of, theirs, theirs_together, tiny
 
 WARM = 12  # tokens of each row before the count begins
 TOKENS = 40  # of each row that are counted
-RAGGED = (8, 25, 60, 120)  # tokens of the prompts of a batch of different lengths
-PROMPT = "Once upon a time there was a"
-OURS = str(Path(mlxgen.__file__).parent)
-THEIRS = str(Path(mlx_lm.__file__).parent)
+OURS = f"{Path(mlxgen.__file__).parent}/"
+THEIRS = f"{Path(mlx_lm.__file__).parent}/"
 
 
-class Case(NamedTuple):
-    """What is counted: the tokens of ``rows`` sequences, given as they come."""
+def cases() -> Iterator[tuple[str, kit.Case, bool, int]]:
+    """What is counted, whether mlx-lm has the like, and the calls a token that are aimed at."""
+    lm, deep = mlxgen.load(), kit.tiny("llama", layers=48)
 
-    rows: int
-    run: Callable[[], Iterator[object]]
-    package: str = OURS
+    def stream(lm: mlxgen.LanguageModel, draft: str = "off") -> kit.Case:
+        return kit.Case(lm, "Once upon a time there was a", 120, [{"draft": draft}])
+
+    def batch(lm: mlxgen.LanguageModel, *lengths: int, **options: Any) -> kit.Case:
+        prompts = [kit.prompt_of(length, i) for i, length in enumerate(lengths)]
+        return kit.Case(lm, prompts, 120, [options])
+
+    schema = {"filters": [records(0, 9)], "ignore_eos": False}
+    yield "a stream", stream(lm), True, 60
+    yield "a stream, default drafts", stream(lm, "auto"), False, 80
+    yield "4 rows", batch(lm, *[8] * 4), True, 50
+    yield "4 rows, a schema", batch(lm, *[8] * 4, **schema), False, 90
+    yield (
+        "4 rows, a schema, default drafts",
+        batch(lm, *[8] * 4, **schema, draft="auto"),
+        False,
+        80,
+    )
+    for rows, aim in ((1, 100), (8, 50), (32, 35)):
+        yield f"{rows} rows", batch(lm, *[8] * rows), True, aim
+    yield "48 layers, a stream", stream(deep), True, 110
+    yield "48 layers, 4 rows of different length", batch(deep, 8, 25, 60, 120), True, 100
+
+
+def figures() -> Iterator[kit.Figure]:
+    for name, case, has_peer, aim in cases():
+        found = count(case.ours(), case.rows)
+        text = str(found)
+        if has_peer:
+            text += f"; mlx-lm {count(case.theirs(), case.rows, THEIRS)}"
+        yield kit.at_most(f"{name}: Python calls of mlxgen's a token", found.calls, aim, text)
+    before, calls = served()
+    what = "a streamed chat with a tool: functions of server/ and chat/ until the engine has it"
+    yield kit.at_most(what, before, 100)
+    yield kit.plain("the same: calls a token, of all threads", calls)
 
 
 class Count(NamedTuple):
@@ -54,94 +86,30 @@ class Count(NamedTuple):
         return f"{self.calls:.0f} calls of {self.functions} functions"
 
 
-def figures() -> Iterator[Figure]:
-    for name, case, peer, aim in cases():
-        found = count(case)
-        text = f"{found}; mlx-lm {count(peer)}" if peer is not None else str(found)
-        yield at_most(f"{name}: Python calls of mlxgen's a token", found.calls, aim, text)
-    before, calls = served()
-    what = "a streamed chat with a tool: functions of server/ and chat/ until the engine has it"
-    yield at_most(what, before, 100)
-    yield Figure("the same: calls a token, of all threads", f"{calls:.0f}", value=calls)
-
-
-def count(case: Case) -> Count:
-    """The calls of a case for each token, after the first ones of every row."""
-    tokens = iter(case.run())
-    for _ in range(WARM * case.rows):
-        next(tokens)
+def count(tokens: kit.Made, rows: int, package: str = OURS) -> Count:
+    """The calls for each token, after the first ones of every row."""
     calls: Counter[Any] = Counter()
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(case.package):
+        if event == "call" and frame.f_code.co_filename.startswith(package):
             calls[frame.f_code] += 1
 
-    given, wanted = 0, TOKENS * case.rows
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        while given < wanted and next(tokens, None) is not None:
-            given += 1
-    finally:
-        sys.setprofile(before)
-    if hasattr(tokens, "close"):
-        tokens.close()
-    start = len(case.package) + 1
+    with closing(tokens):
+        for _ in range(WARM * rows):
+            next(tokens)
+        given, wanted = 0, TOKENS * rows
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            while given < wanted and next(tokens, None) is not None:
+                given += 1
+        finally:
+            sys.setprofile(before)
     most = [
-        (f"{code.co_filename[start:]}:{code.co_qualname}", number / given)
+        (f"{code.co_filename.removeprefix(package)}:{code.co_qualname}", number / given)
         for code, number in calls.most_common()
     ]
-    return Count(sum(calls.values()) / given, len(calls), most)
-
-
-def stream(lm: mlxgen.LanguageModel, draft: str = "off") -> Case:
-    """One stream."""
-    return Case(1, lambda: ours(lm, PROMPT, 120, draft=draft))
-
-
-def batch(
-    lm: mlxgen.LanguageModel,
-    rows: int,
-    *,
-    schema: bool = False,
-    draft: str = "off",
-    lengths: Sequence[int] = (8,),
-) -> Case:
-    """A batch of prompts of these lengths in turn; with ``schema``, each is held to one."""
-    held: dict[str, Any] = {"filters": [records(0, 9)], "ignore_eos": False} if schema else {}
-    prompts = prompts_of(rows, lengths)
-    return Case(rows, lambda: ours_together(lm, prompts, 120, draft=draft, **held))
-
-
-def peer_stream(lm: mlxgen.LanguageModel) -> Case:
-    """mlx-lm's stream of the same model."""
-    return Case(1, lambda: theirs(lm, PROMPT, 120), THEIRS)
-
-
-def peer_batch(lm: mlxgen.LanguageModel, rows: int, lengths: Sequence[int] = (8,)) -> Case:
-    """mlx-lm's batch of the same prompts."""
-    prompts = prompts_of(rows, lengths)
-    return Case(rows, lambda: theirs_together(lm.model, prompts, 120), THEIRS)
-
-
-def prompts_of(rows: int, lengths: Sequence[int]) -> list[list[int]]:
-    return [prompt_of(lengths[i % len(lengths)], i) for i in range(rows)]
-
-
-def cases() -> Iterator[tuple[str, Case, Case | None, int]]:
-    """What is measured: its name, ours, mlx-lm's, and the calls a token that are aimed at."""
-    lm = mlxgen.load()
-    yield "a stream", stream(lm), peer_stream(lm), 60
-    yield "a stream, default drafts", stream(lm, "auto"), None, 80
-    yield "4 rows", batch(lm, 4), peer_batch(lm, 4), 50
-    yield "4 rows, a schema", batch(lm, 4, schema=True), None, 90
-    yield "4 rows, a schema, default drafts", batch(lm, 4, schema=True, draft="auto"), None, 80
-    for rows, aim in ((1, 100), (8, 50), (32, 35)):
-        yield f"{rows} rows", batch(lm, rows), peer_batch(lm, rows), aim
-    deep = tiny("llama", layers=48)
-    yield "48 layers, a stream", stream(deep), peer_stream(deep), 110
-    both = batch(deep, 4, lengths=RAGGED), peer_batch(deep, 4, RAGGED)
-    yield "48 layers, 4 rows of different length", *both, 100
+    return Count(calls.total() / given, len(calls), most)
 
 
 # ---- a server ----------------------------------------------------------------------------------
@@ -160,8 +128,7 @@ def served() -> tuple[int, float]:
         for tokens in (WARM, WARM, WARM + TOKENS):
             body = {**ask, "stream": True, "max_tokens": tokens, "ignore_eos": True}
             httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).raise_for_status()
-            it.stdin.write("\n")
-            it.stdin.flush()
+            print(file=it.stdin, flush=True)
             found.append(json.loads(it.stdout.readline()))
         it.terminate()
     _, short, long = found
@@ -174,26 +141,21 @@ def serve(arguments: Sequence[str]) -> int:
     from mlxgen.server.__main__ import main
 
     calls: Counter[Any] = Counter()
-    before: set[Any] = set()
-    reached = False  # the engine has the request
+    before: set[Any] = set()  # functions until the engine has the request
+    rooms = (f"{OURS}server/", f"{OURS}chat/")
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        name = frame.f_code.co_filename
-        if event != "call" or not name.startswith(OURS):
-            return
-        nonlocal reached
-        reached = reached or frame.f_code is Scheduler.submit.__code__
-        if not reached and name.startswith((f"{OURS}/server/", f"{OURS}/chat/")):
-            before.add(frame.f_code)
-        calls[frame.f_code] += 1
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(OURS):
+            calls[code] += 1
+            if code.co_filename.startswith(rooms) and not calls[Scheduler.submit.__code__]:
+                before.add(code)
 
     def tell() -> None:
-        nonlocal reached
         for _ in sys.stdin:
             print(json.dumps({"calls": calls.total(), "before": len(before)}), flush=True)
             calls.clear()
             before.clear()
-            reached = False
 
     threading.Thread(target=tell, daemon=True).start()
     threading.setprofile(note)

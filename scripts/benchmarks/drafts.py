@@ -33,49 +33,38 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 import mlxgen
 from mlxgen.engine import DraftCount, all_drafts
 
-from .kit import (
-    DRAFT,
-    Comparison,
-    Figure,
-    at_least,
-    at_most,
-    compare,
-    ours,
-    random_llama,
-    theirs,
-    timed,
-    wrapped,
-)
-from .simulate import DEVICES, SHAPES, Device, Shape, SimulatedModel
+from . import kit
+from .simulate import DEVICES, SHAPES, SimulatedModel
 
 VOCAB = 4_096
 PEAK = 50.0  # added to the logit of the token that is recited
+DEVICE, SHAPE = DEVICES[1], SHAPES[1]  # an M4 Max with a model of 8B in 4 bits
 OVER = "tokens per second over mlx-lm's plain decode"
 
 
-def figures(turns: int, real: Path | None) -> Iterator[Figure]:
-    if real is not None:
-        yield from _of_a_real_model(real, max(3, turns // 3))
-    for load in workloads(random_llama(VOCAB, 256, 4).model):
+def figures(turns: int, real: Path | None) -> Iterator[kit.Figure]:
+    few, lm = max(3, turns // 3), mlxgen.load()
+    for load in real_workloads(real) if real is not None else ():
+        ratio = against_plain(load, few)
+        yield kit.at_least(f"{load.name}: {OVER}", ratio, load.target or 1.0)
+    records = demo_records(lm)
+    for load in (stories(lm), records, *recitals(kit.random_llama(VOCAB, 256, 4).model)):
         found = drafted(load)
-        yield Figure(f"{load.name}: passes, and what stood", str(found), value=found.passes_a_token)
-        ratio = against_plain(load, max(3, turns // 3)).ratio
-        yield Figure(f"{load.name}: {OVER}", str(ratio), value=ratio.median)
-    shape = SHAPES[1]
-    for load, device in itertools.product(recitals(), DEVICES):
-        times, found = simulated(load, device, shape)
-        what = f"{load.name}, {device.name}, {shape.name}: tokens per second over those undrafted"
-        if device.name == "M4 Max" and load.target is not None:
-            yield at_least(what, times, load.target, f"{times:.2f}: {found}")
-        else:
-            yield Figure(what, f"{times:.2f}: {found}", value=times)
-    lm, draft = mlxgen.load(), mlxgen.load(DRAFT)
-    found = drafted(demo_records(lm), draft=draft)
+        yield kit.plain(f"{load.name}: passes, and what stood", found.passes_a_token, found)
+        yield kit.plain(f"{load.name}: {OVER}", against_plain(load, few))
+    for load in recitals():
+        times, found = simulated(load)
+        what = f"{load.name}, {DEVICE.name}, {SHAPE.name}: tokens per second over those undrafted"
+        yield kit.at_least(what, times, load.target or 1.0, f"{times:.2f}: {found}")
+    draft = mlxgen.load(kit.DRAFT)
+    found = drafted(records, draft=draft)
     what = "demo's JSON records, schema, fast-forward and draft model: passes a token"
-    yield at_most(what, found.passes_a_token, 0.4, found)
-    ratio = against_mlx_lm(lm, draft, _chat("Tell me a story about a fox."), 80, turns).ratio
+    yield kit.at_most(what, found.passes_a_token, 0.4, found)
+    ids, count = asking(lm, "Tell me a story about a fox."), {"num_draft_tokens": 3}
+    peers = {"draft_model": draft.model, **count}
+    case = kit.Case(lm, ids, 80, [{"draft": draft, **count}], peers)
     what = "a story, draft model: tokens per second over mlx_lm's speculative decoding"
-    yield at_least(what, ratio.median, 1.05, ratio)
+    yield kit.at_least(what, case.timed(turns, after=1).ratio, 1.05)
 
 
 # ---- texts -------------------------------------------------------------------------------------
@@ -91,8 +80,9 @@ class Job(NamedTuple):
 
 def reciting(prompt: str, text: str) -> Job:
     """Have a text said after a prompt."""
-    ids = [list(tokenizer().encode(each, add_special_tokens=False)) for each in (prompt, text)]
-    return recited(*ids)
+    return recited(
+        *(list(tokenizer().encode(each, add_special_tokens=False)) for each in (prompt, text))
+    )
 
 
 def recited(prompt: list[int], text: list[int]) -> Job:
@@ -113,13 +103,17 @@ def tokenizer() -> TokenizerWrapper:
     )
     modules = (inspect, json.decoder, json.encoder, pickletools, random, shlex, statistics)
     made.train_from_iterator(map(inspect.getsource, (*modules, textwrap)), trainer)
-    return wrapped(made, "<|end|>")
+    return kit.wrapped(made, "<|end|>")
+
+
+def said() -> list[str]:
+    """Words of prose."""
+    return list(itertools.chain.from_iterable(each.doc.split() for each in pickletools.opcodes))
 
 
 def copying(words: int = 320) -> list[Job]:
     """A passage of prose that is repeated with one word in 20 changed."""
-    said = itertools.chain.from_iterable(each.doc.split() for each in pickletools.opcodes)
-    passage = list(itertools.islice(said, words))
+    passage = said()[:words]
     chance, others = random.Random(1), re.findall(r"[a-z]{4,}", inspect.getsource(shlex))
     edited = [chance.choice(others) if chance.random() < 0.05 else word for word in passage]
     prompt = f"Copy this and correct the words:\n{' '.join(passage)}\n\nCorrected:\n"
@@ -141,14 +135,14 @@ def rewriting(turns: int = 2, lines: int = 45) -> list[Job]:
         words[chance.randrange(len(words))] = chance.choice(new).strip().split(" ")[0]
         return chance.choice(([], [line, chance.choice(new)], [" ".join(words)]))
 
-    said = "Rewrite the file as you are asked to, whole.\n"
+    told = "Rewrite the file as you are asked to, whole.\n"
     found = []
     for turn in range(turns):
-        said += f"\nuser, {turn}: the file is now\n" + "\n".join(source) + "\nassistant:\n"
+        told += f"\nuser, {turn}: the file is now\n" + "\n".join(source) + "\nassistant:\n"
         source = list(itertools.chain.from_iterable(map(changed, source)))
         answer = "\n".join(source)
-        found.append(reciting(said, answer))
-        said += answer
+        found.append(reciting(told, answer))
+        told += answer
     return found
 
 
@@ -194,7 +188,7 @@ class Reciting(nn.Module):
 
 class Workload(NamedTuple):
     """What one person asks for, one after the other. ``target``: how many times as fast as without
-    drafts it should be on a simulated M4 Max with a model of 8B in 4 bits."""
+    drafts it should be: what is recited on the simulated device."""
 
     name: str
     lm: mlxgen.LanguageModel
@@ -202,17 +196,16 @@ class Workload(NamedTuple):
     target: float | None = None
 
 
-def workloads(inner: Any) -> list[Workload]:
-    """All of them; the texts that are recited take the time of the ``inner`` model."""
-    lm = mlxgen.load()
+def asking(lm: mlxgen.LanguageModel, text: str) -> list[int]:
+    messages = [{"role": "user", "content": text}]
+    chat = mlxgen.Chat(messages, template={"enable_thinking": False})
+    return list(chat.tokens(lm.vocabulary))
+
+
+def stories(lm: mlxgen.LanguageModel) -> Workload:
     asked = [f"Tell me a story about a {hero}." for hero in ("fox", "cat", "bear")]
     options = {"max_tokens": 100, "ignore_eos": True}
-    stories = [Job(_chat(each).tokens(lm.vocabulary), options) for each in asked]
-    return [Workload("stories", lm, stories), demo_records(lm), *recitals(inner)]
-
-
-def _chat(text: str) -> mlxgen.Chat:
-    return mlxgen.Chat([{"role": "user", "content": text}], template={"enable_thinking": False})
+    return Workload("stories", lm, [Job(asking(lm, text), options) for text in asked])
 
 
 def demo_records(lm: mlxgen.LanguageModel) -> Workload:
@@ -221,19 +214,33 @@ def demo_records(lm: mlxgen.LanguageModel) -> Workload:
     jobs = []
     for each in json.loads(text).values():
         spec = mlxgen.JsonSchema(each["schema"], whitespace=None, separators=(", ", ": "))
-        prompt = _chat(each["prompt"]).tokens(lm.vocabulary)
-        jobs.append(Job(prompt, {"max_tokens": 160, "filters": [spec]}))
+        jobs.append(Job(asking(lm, each["prompt"]), {"max_tokens": 160, "filters": [spec]}))
     return Workload("JSON records (mlx-lm without their schemas)", lm, jobs)
 
 
 def recitals(inner: Any = None) -> list[Workload]:
+    """Texts that are recited; they take the time of the ``inner`` model."""
     lm = mlxgen.LanguageModel(Reciting(inner), tokenizer(), name="reciting")
-    texts = (
-        ("copying with edits", copying(), 2.5),
-        ("an agent's turns that rewrite a file", rewriting(), None),
-        ("arithmetic", arithmetic(), 0.99),
+    return [
+        Workload("copying with edits", lm, copying(), 2.5),
+        Workload("an agent's turns that rewrite a file", lm, rewriting(), 5.0),
+        Workload("arithmetic", lm, arithmetic(), 0.99),
+    ]
+
+
+def real_workloads(folder: Path) -> list[Workload]:
+    """Copies, and text that is new, for a model of the reader's."""
+    lm = mlxgen.load(folder)
+    text = " ".join(said())[:1500]
+    asked = (
+        ("copying", f"Repeat this text word for word:\n{text}", 2.3),
+        ("correcting", f"Fix the typos in this text and print it whole:\n{text}", 1.5),
+        ("new text", "Describe a market in the morning.", 1.0),
     )
-    return [Workload(name, lm, jobs, aim) for name, jobs, aim in texts]
+    return [
+        Workload(f"{folder.name}, {name}", lm, [Job(asking(lm, ask), {"max_tokens": 200})], aim)
+        for name, ask, aim in asked
+    ]
 
 
 # ---- measuring ---------------------------------------------------------------------------------
@@ -244,7 +251,7 @@ class Drafted(NamedTuple):
     ``drafts``: who proposed how many tokens, and how many of these stood."""
 
     tokens: list[int]  # of each job
-    seconds: list[float]
+    seconds: float
     passes: int
     drafts: dict[str, DraftCount]
 
@@ -264,83 +271,45 @@ def drafted(load: Workload, lm: mlxgen.LanguageModel | None = None, draft: Any =
     """What comes of it, each job for somebody whom the model has never seen; ``lm``: the model, if
     it is simulated."""
     lm = lm or load.lm
-    now = lm.timeline.read if isinstance(lm, SimulatedModel) else time.perf_counter
-    found = Drafted([], [], 0, {})
+    tokens, seconds, usages = [], 0.0, []
     for job in load.jobs:
-        owner = f"bench-{next(_owners)}"
-        vars(lm.runtime)["drafts_for"] = partial(
-            type(lm.runtime).drafts_for, lm.runtime, owner=owner
-        )
+        runtime, owner = lm.runtime, f"bench-{next(_owners)}"
+        vars(runtime)["drafts_for"] = partial(type(runtime).drafts_for, runtime, owner=owner)
         if job.text:
             lm.model.recite(job)
         stream, began = lm.stream(job.prompt, temperature=0, draft=draft, **job.options), 0.0
         for chunk in stream:
-            began = began or (0.0 if chunk.forced else now())
-        found.seconds.append(now() - began)
-        found.tokens.append(len(stream.tokens))
-        found = found._replace(
-            passes=found.passes + stream.usage.forward_passes,
-            drafts=all_drafts([found.drafts, stream.usage.drafts]),
-        )
-    return found
+            began = began or (0.0 if chunk.forced else _now(lm))
+        seconds += _now(lm) - began
+        tokens.append(len(stream.tokens))
+        usages.append(stream.usage)
+    drafts = all_drafts(usage.drafts for usage in usages)
+    return Drafted(tokens, seconds, sum(usage.forward_passes for usage in usages), drafts)
 
 
-def against_plain(load: Workload, turns: int) -> Comparison:
-    """Seconds on this machine, and those of mlx-lm's plain decode of as many tokens."""
+def _now(lm: mlxgen.LanguageModel) -> float:
+    return lm.timeline.now if isinstance(lm, SimulatedModel) else time.perf_counter()
+
+
+def against_plain(load: Workload, turns: int) -> kit.Spread:
+    """Times the speed of mlx-lm's plain decode of as many tokens, on this machine."""
     lengths = drafted(load).tokens
 
     def plain() -> float:
-        return sum(map(partial(_plain, load.lm), load.jobs, lengths))
+        seconds = 0.0
+        for job, tokens in zip(load.jobs, lengths, strict=True):
+            if job.text:
+                load.lm.model.recite(job)
+            seconds += kit.timed(kit.Case(load.lm, job.prompt, tokens).theirs(), tokens, after=1)
+        return seconds
 
-    return compare(lambda: sum(drafted(load).seconds), plain, turns)
-
-
-def _plain(lm: mlxgen.LanguageModel, job: Job, tokens: int, **options: Any) -> float:
-    """Seconds of mlx-lm from the first token to the last."""
-    if job.text:
-        lm.model.recite(job)
-    return timed(theirs(lm, job.prompt, tokens, **options), tokens, after=1)
+    return kit.compare(lambda: drafted(load).seconds, plain, turns).ratio
 
 
-def simulated(load: Workload, device: Device, shape: Shape) -> tuple[float, Drafted]:
-    """Times the speed without drafts on another device, once it is known what passes take there;
-    and what came of it."""
-    lm = SimulatedModel(device, shape, load.lm)
+def simulated(load: Workload) -> tuple[float, Drafted]:
+    """Times the speed without drafts on the simulated device, once it is known what passes take
+    there; and what came of it."""
+    lm = SimulatedModel(DEVICE, SHAPE, load.lm)
     drafted(load, lm)
-    found, plain = drafted(load, lm), drafted(load, lm, "off")
-    return sum(plain.seconds) / sum(found.seconds), found
-
-
-def against_mlx_lm(
-    lm: mlxgen.LanguageModel,
-    draft: mlxgen.LanguageModel,
-    chat: mlxgen.Chat,
-    tokens: int,
-    turns: int,
-) -> Comparison:
-    """Seconds for the tokens after the first one, both with the draft model, greedy."""
-    ids = list(chat.tokens(lm.vocabulary))
-
-    def own() -> float:
-        return timed(ours(lm, ids, tokens, draft=draft, num_draft_tokens=3), tokens, after=1)
-
-    def other() -> float:
-        return _plain(lm, Job(ids, {}), tokens, draft_model=draft.model, num_draft_tokens=3)
-
-    return compare(own, other, turns)
-
-
-def _of_a_real_model(folder: Path, turns: int) -> Iterator[Figure]:
-    """A model of the reader's, with the default drafts: copies, and text that is new."""
-    lm = mlxgen.load(folder)
-    text = " ".join(itertools.chain.from_iterable(each.doc.split() for each in pickletools.opcodes))
-    asked = (
-        ("copying", f"Repeat this text word for word:\n{text[:1500]}", 2.3),
-        ("correcting", f"Fix the typos in this text and print it whole:\n{text[:1500]}", 1.5),
-        ("new text", "Describe a market in the morning.", 1.0),
-    )
-    for name, prompt, aim in asked:
-        ids = list(mlxgen.Chat([{"role": "user", "content": prompt}]).tokens(lm.vocabulary))
-        load = Workload(name, lm, [Job(ids, {"max_tokens": 200})])
-        ratio = against_plain(load, turns).ratio
-        yield at_least(f"{folder.name}, {name}: {OVER}", ratio.median, aim, ratio)
+    found, without = drafted(load, lm), drafted(load, lm, "off")
+    return without.seconds / found.seconds, found

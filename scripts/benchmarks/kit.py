@@ -1,4 +1,4 @@
-"""What the measurements share: figures in tables, comparisons in turns, models, and servers."""
+"""What the measurements share: figures in tables, what is generated on both sides, and servers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from importlib import resources
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 from unittest import mock
 
 import httpx
 from mlx_lm import stream_generate
 from mlx_lm.generate import BatchGenerator
+from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 from rich.table import Table
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -46,14 +48,42 @@ class Figure(NamedTuple):
     value: float | None = None
 
 
-def at_least(what: str, value: float, target: float, text: object = None) -> Figure:
-    found = f"{value:.3g}" if text is None else str(text)
-    return Figure(what, found, f"at least {target:g}", value >= target, value)
+class Spread(NamedTuple):
+    """A median with its quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(middle, low, high)
+
+    def __str__(self) -> str:
+        return f"{self.median:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
-def at_most(what: str, value: float, target: float, text: object = None, unit: str = "") -> Figure:
-    found = f"{value:.3g}{unit}" if text is None else str(text)
-    return Figure(what, found, f"at most {target:g}{unit}", value <= target, value)
+def at_least(what: str, found: float | Spread, target: float, text: object = None) -> Figure:
+    value, shown = _told(found, text)
+    return Figure(what, shown, f"at least {target:g}", value >= target, value)
+
+
+def at_most(what: str, found: float | Spread, target: float, text: object = None) -> Figure:
+    value, shown = _told(found, text)
+    return Figure(what, shown, f"at most {target:g}", value <= target, value)
+
+
+def plain(what: str, found: float | Spread, text: object = None) -> Figure:
+    """A figure of which nothing is wanted."""
+    value, shown = _told(found, text)
+    return Figure(what, shown, value=value)
+
+
+def _told(found: float | Spread, text: object) -> tuple[float, str]:
+    value = found.median if isinstance(found, Spread) else found
+    shown = f"{found:.3g}" if text is None and not isinstance(found, Spread) else text or found
+    return value, str(shown)
 
 
 def guarded(name: str, figures: Iterable[Figure]) -> Iterator[Figure]:
@@ -83,8 +113,7 @@ def compared(before: Path, after: Path) -> Iterator[Table]:
     one, other = (json.loads(path.read_text(encoding="utf-8")) for path in (before, after))
     for name in [name for name in one if name in other]:
         table = Table("what", before.stem, after.stem, "change", title=name, title_justify="left")
-        earlier = {each["what"]: each for each in one[name]}
-        later = {each["what"]: each for each in other[name]}
+        earlier, later = ({each["what"]: each for each in found[name]} for found in (one, other))
         for what in {**earlier, **later}:
             a, b = earlier.get(what, {}), later.get(what, {})
             values = a.get("value"), b.get("value")
@@ -95,21 +124,8 @@ def compared(before: Path, after: Path) -> Iterator[Table]:
 
 # ---- comparisons -------------------------------------------------------------------------------
 
-
-class Spread(NamedTuple):
-    """A median with its quartiles."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: list[float]) -> Spread:
-        low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-        return cls(middle, low, high)
-
-    def __str__(self) -> str:
-        return f"{self.median:.3f} ({self.low:.3f} to {self.high:.3f})"
+Work: TypeAlias = Callable[[], float | None]
+"""What is timed; it may return its own measure of seconds, if not all of it is to be counted."""
 
 
 class Comparison(NamedTuple):
@@ -120,25 +136,23 @@ class Comparison(NamedTuple):
     theirs: Spread
 
 
-def compare(
-    ours: Callable[[], float | None], theirs: Callable[[], float | None], turns: int = 9
-) -> Comparison:
+def compare(ours: Work, theirs: Work, turns: int) -> Comparison:
     """Run both in turn, each first half of the time, after one warm-up each, in this process: what
-    disturbs one disturbs the other, and a ratio is taken within a turn.
+    disturbs one disturbs the other, and a ratio is taken within a turn."""
 
-    A work may return its own measure of seconds, when not all of it is to be counted.
-    """
-    measure(ours), measure(theirs)
-    own: list[float] = []
-    other: list[float] = []
-    for turn in range(turns):
-        for work, found in [(ours, own), (theirs, other)][:: -1 if turn % 2 else 1]:
-            found.append(measure(work))
-    ratios = [b / a for a, b in zip(own, other, strict=True)]
-    return Comparison(Spread.of(ratios), Spread.of(own), Spread.of(other))
+    def turn(number: int) -> tuple[float, float]:
+        if number % 2:
+            last = measure(theirs)
+            return measure(ours), last
+        return measure(ours), measure(theirs)
+
+    turn(0)
+    seconds = [turn(number) for number in range(turns)]
+    ratio = Spread.of([theirs / ours for ours, theirs in seconds])
+    return Comparison(ratio, *(Spread.of(each) for each in zip(*seconds, strict=True)))
 
 
-def measure(work: Callable[[], float | None]) -> float:
+def measure(work: Work) -> float:
     """Seconds of one run, by its own account or by the clock."""
     gc.collect()
     gc.disable()
@@ -163,38 +177,71 @@ def timed(stream: Iterator[object], tokens: int, after: int = 0) -> float:
 # ---- ours and mlx-lm's -------------------------------------------------------------------------
 
 Made: TypeAlias = Generator[Any, None, None]  # tokens, as they are made
+ENDLESS = 10_000  # tokens that nobody waits for
 
 
-def ours(lm: mlxgen.LanguageModel, prompt: Any, tokens: int | None, **options: Any) -> Made:
-    """Our stream of a prompt."""
-    options = {"temperature": 0, "ignore_eos": True, "max_tokens": tokens, **options}
-    with lm.stream(prompt, **options) as chunks:
-        yield from chunks
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What both sides generate: ``tokens`` after one prompt, which is a stream, or after each of
+    several, which are a batch. Rows have the options in ``each`` by turns; mlx-lm has the samplers
+    of these, and ``peers``, options of its own."""
+
+    lm: mlxgen.LanguageModel
+    prompt: str | list[int] | list[list[int]]
+    tokens: int | None = None
+    each: Sequence[Mapping[str, Any]] = ({},)
+    peers: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return 1 if self._is_stream else len(self.prompt)
+
+    @property
+    def _is_stream(self) -> bool:
+        return isinstance(self.prompt, str) or not isinstance(self.prompt[0], list)
+
+    @property
+    def _options(self) -> list[Mapping[str, Any]]:
+        return [self.each[row % len(self.each)] for row in range(self.rows)]
+
+    def ours(self) -> Made:
+        """Our stream or batch."""
+        lm, prompt = self.lm, self.prompt
+        common: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "draft": "off"}
+        common |= {"max_tokens": self.tokens}
+        if self._is_stream:
+            with lm.stream(prompt, **{**common, **self.each[0]}) as chunks:  # type: ignore[arg-type]
+                yield from chunks
+        else:
+            limits = mlxgen.Limits(max_batch=self.rows, keep_prefixes=False)
+            each: Any = self._options
+            with lm.batch(prompt, each=each, limits=limits, **common) as batch:  # type: ignore[arg-type]
+                yield from batch
+
+    def theirs(self) -> Made:
+        """mlx-lm's, with the same model."""
+        tokens = self.tokens or ENDLESS
+        samplers = [_sampler(options) for options in self._options]
+        if self._is_stream:
+            given = {"max_tokens": tokens, "sampler": samplers[0], **self.peers}
+            with mock.patch.object(self.lm.tokenizer, "_eos_token_ids", set()):
+                yield from stream_generate(self.lm.model, self.lm.tokenizer, self.prompt, **given)
+        else:
+            prompts: Any = self.prompt
+            yield from their_batch(self.lm.model, prompts, tokens, samplers=samplers, **self.peers)
+
+    def timed(self, turns: int, after: int = 0) -> Comparison:
+        """Seconds of both for all tokens, or for those after the first."""
+        tokens = self.rows * (self.tokens or ENDLESS)
+        return compare(
+            lambda: timed(self.ours(), tokens, after),
+            lambda: timed(self.theirs(), tokens, after),
+            turns,
+        )
 
 
-def theirs(lm: mlxgen.LanguageModel, prompt: Any, tokens: int, **options: Any) -> Made:
-    """mlx-lm's stream with the same model."""
-    with mock.patch.object(lm.tokenizer, "_eos_token_ids", set()):
-        yield from stream_generate(lm.model, lm.tokenizer, prompt, max_tokens=tokens, **options)
-
-
-def ours_together(
-    lm: mlxgen.LanguageModel,
-    prompts: Sequence[list[int]],
-    tokens: int | None,
-    settings: Sequence[dict[str, Any]] = ({},),
-    **options: Any,
-) -> Made:
-    """Our batch of some prompts, which have the ``settings`` in turn."""
-    each: Any = [settings[i % len(settings)] for i in range(len(prompts))]
-    limits = mlxgen.Limits(max_batch=len(prompts), keep_prefixes=False)
-    options = {"temperature": 0, "ignore_eos": True, "max_tokens": tokens, **options}
-    with lm.batch(prompts, each=each, limits=limits, **options) as chunks:
-        yield from chunks
-
-
-def theirs_together(model: Any, prompts: Sequence[list[int]], tokens: int, **options: Any) -> Made:
-    """mlx-lm's batch of the same prompts."""
+def their_batch(model: Any, prompts: Sequence[list[int]], tokens: int, **options: Any) -> Made:
+    """mlx-lm's batch of some prompts."""
     generator = BatchGenerator(model, stop_tokens=None)
     generator.insert(list(prompts), max_tokens=[tokens] * len(prompts), **options)
     left = len(prompts)
@@ -206,6 +253,17 @@ def theirs_together(model: Any, prompts: Sequence[list[int]], tokens: int, **opt
     finally:
         generator.close()
 
+
+def _sampler(options: Mapping[str, Any]) -> Any:
+    """mlx-lm's sampler for options of ours."""
+    given = {name: options[name] for name in ("min_p", "top_k", "top_p") if name in options}
+    return make_sampler(temp=options.get("temperature", 0.0), **given)
+
+
+SAMPLERS = [
+    {"temperature": 0.5 + 0.05 * i, "top_p": 0.8 + 0.01 * i, "top_k": 20 + 5 * i} for i in range(16)
+]
+"""Different ones of 16 rows or clients."""
 
 # ---- models ------------------------------------------------------------------------------------
 
@@ -223,15 +281,10 @@ _SYLLABLES = [a + b for a in "bcdfghklmnprstvwz" for b in ("a", "e", "i", "o", "
 _SIGNS = ['{"', '":', '": "', '", "', '"}', "},", "},{", "[", '["', '"]', "]", '""', ", ", ": "]
 
 
-def prompt_of(length: int, seed: int, vocab_size: int = 256) -> list[int]:
+def prompt_of(length: int, seed: int) -> list[int]:
     """Made-up tokens; the same seed gives the same."""
     chance = random.Random(seed)
-    return [chance.randrange(3, min(256, vocab_size)) for _ in range(length)]
-
-
-def demo() -> mlxgen.LanguageModel:
-    """The bundled model."""
-    return mlxgen.load(draft="off")
+    return [chance.randrange(3, 256) for _ in range(length)]
 
 
 def random_llama(vocab_size: int, hidden: int, layers: int) -> mlxgen.LanguageModel:
@@ -252,14 +305,8 @@ def random_llama(vocab_size: int, hidden: int, layers: int) -> mlxgen.LanguageMo
 
 def tiny(name: str, layers: int = 4) -> mlxgen.LanguageModel:
     """A small model of random weights of an architecture of ``TINY``."""
-    model = random_model(
-        name,
-        vocab_size=512,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        max_position_embeddings=8192,
-        **TINY[name],
-    )
+    shape = {"num_hidden_layers": layers, "num_attention_heads": 4, **TINY[name]}
+    model = random_model(name, vocab_size=512, max_position_embeddings=8192, **shape)
     return mlxgen.LanguageModel(model, fake_tokenizer(512), name=name, draft="off")
 
 
@@ -293,24 +340,68 @@ def wrapped(tokenizer: Tokenizer, end: str) -> TokenizerWrapper:
 # ---- servers -----------------------------------------------------------------------------------
 
 START, ANSWER = 90.0, 20.0  # seconds that a server may take to be ready, and to answer
+HOST = "127.0.0.1"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+class Asked(NamedTuple):
+    """The status of an answer, the seconds to its first event, and the events of a stream."""
+
+    status: int
+    first: float
+    events: list[dict[str, Any]]
+
+
+class Folded(NamedTuple):
+    """What each choice says, how it ended, and the usage."""
+
+    messages: list[dict[str, Any]]
+    ends: list[str | None]
+    usage: dict[str, Any]
+
+
+def folded(events: Iterable[Mapping[str, Any]]) -> Folded:
+    """What the events of a stream say, or a whole answer, in any of OpenAI's APIs."""
+    messages: dict[int, dict[str, Any]] = {}
+    ends: dict[int, str | None] = {}
+    usage: dict[str, Any] = {}
+    for event in events:
+        usage = event.get("usage") or usage
+        for choice in event.get("choices", ()):
+            number, part = choice["index"], choice.get("message") or choice.get("delta") or {}
+            empty = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
+            message = messages.setdefault(number, empty)
+            ends[number] = choice.get("finish_reason") or ends.get(number)
+            message["content"] += choice.get("text") or part.get("content") or ""
+            thought = part.get("reasoning_content") or part.get("reasoning") or ""
+            message["reasoning_content"] += thought
+            for i, call in enumerate(part.get("tool_calls") or ()):
+                calls = message["tool_calls"]
+                if call.get("index", i) == len(calls):
+                    function = {"name": "", "arguments": ""}
+                    calls.append({"id": "", "type": "function", "function": function})
+                known, function = calls[call.get("index", i)], call.get("function") or {}
+                known["id"] += call.get("id") or ""
+                for name in ("name", "arguments"):
+                    known["function"][name] += function.get(name) or ""
+    order = sorted(messages)
+    return Folded([messages[number] for number in order], [ends[number] for number in order], usage)
 
 
 class Server:
     """A server process, of mlxgen or of mlx-lm, on a free port: from ``start`` to ``stop``, or
-    inside a ``with``."""
+    inside a ``with``. ``before``: what a shell does first, in the same process."""
 
     def __init__(
-        self,
-        name: Literal["mlxgen", "mlx_lm"],
-        arguments: Sequence[str] = (),
-        *,
-        descriptors: int | None = None,
+        self, name: Literal["mlxgen", "mlx_lm"], arguments: Sequence[str] = (), before: str = ":"
     ) -> None:
-        self.name, self.arguments, self.descriptors = name, arguments, descriptors
-        self.host, self.port = "127.0.0.1", 0
-        self.resets = 0  # connections of good requests that it did not take
-        self.process: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] | None = None
+        self.name, self._arguments, self._before = name, arguments, before
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
 
     def __enter__(self) -> Server:
         self.start()
@@ -319,52 +410,39 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    @property
-    def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
-
     def start(self) -> None:
-        with socket.socket() as probe:
-            probe.bind((self.host, 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
+        self.url = f"http://{HOST}:{self.port}"
         level = "warning" if self.name == "mlxgen" else "ERROR"
         command = [sys.executable, "-m", f"{self.name}.server", "--port", str(self.port)]
-        command += ["--log-level", level, *self.arguments]
-        if self.descriptors is not None:
-            command = ["sh", "-c", f'ulimit -n {self.descriptors}; exec "$@"', "sh", *command]
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        command += ["--log-level", level, *self._arguments]
+        command = ["sh", "-c", f'{self._before}; exec "$@"', "sh", *command]
         self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
         end = time.monotonic() + START
         while not self.answers():
             if self.process.poll() is not None or time.monotonic() > end:
-                reason = self.logged()[-500:]
                 self.stop()
-                raise RuntimeError(f"{self.name}.server does not start: {reason}")
+                raise RuntimeError(f"{self.name}.server does not start: {self.logged()[-500:]}")
             time.sleep(0.2)
 
     def stop(self) -> None:
         """Have it end as its operator does, and by force if it does not."""
-        if self.process is None or self._log is None:
-            return
         self.process.terminate()
         try:
             self.process.wait(15)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self._log.close()
-        self.process = self._log = None
 
     def answers(self) -> bool:
         """Whether a small request is answered in time."""
         with contextlib.suppress(OSError, HTTPException):
-            return self.ask({"prompt": "Hello", "max_tokens": 1})[0] == 200
+            return self.ask({"prompt": "Hello", "max_tokens": 1}).status == 200
         return False
 
-    def ask(self, body: dict[str, Any], path: str = "/v1/completions") -> Asked:
+    def ask(self, body: Mapping[str, Any], path: str = "/v1/completions") -> Asked:
         """Send a request and read its events, or its one answer."""
-        connection = HTTPConnection(self.host, self.port, timeout=ANSWER)
-        try:
+        with contextlib.closing(HTTPConnection(HOST, self.port, timeout=ANSWER)) as connection:
             start = time.perf_counter()
             headers = {"Content-Type": "application/json"}
             connection.request("POST", path, json.dumps(body), headers)
@@ -375,12 +453,9 @@ class Server:
                     first = first or time.perf_counter() - start
                     events.append(json.loads(line[6:]))
             return Asked(response.status, first or time.perf_counter() - start, events)
-        finally:
-            connection.close()
 
     def memory(self) -> int:
         """Resident bytes."""
-        assert self.process is not None
         command = ["ps", "-o", "rss=", "-p", str(self.process.pid)]
         return int(subprocess.run(command, capture_output=True, check=True).stdout) << 10
 
@@ -391,15 +466,6 @@ class Server:
         return {name: float(value) for name, *_, value in rows if "{" not in name}
 
     def logged(self) -> str:
-        """What it has written since its start."""
-        assert self._log is not None
+        """What it has written."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
-
-
-class Asked(NamedTuple):
-    """The status of an answer, the seconds to its first event, and the events of a stream."""
-
-    status: int
-    first: float
-    events: list[dict[str, Any]]

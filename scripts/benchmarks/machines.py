@@ -3,36 +3,29 @@
 Each rank computes with one thread, beside two of the ring, which never sleep while a sum is on its
 way: they take what the thread that computes leaves, and on two cores more than that. So sums take
 longer here than over any cable; figures are compared with others that were taken here in turn.
-
-    python -m scripts.benchmarks.machines mlxgen|mlx_lm FOLDER    one of the ranks
-
-Each line of a rank's standard input is a request in JSON, and is answered with a line. All ranks of
-mlx-lm's are asked; of ours only rank 0 is, as ``mlxgen.load`` does not return in the others.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
+import multiprocessing
 import os
 import shutil
-import socket
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TypeAlias
 
 import mlx.core as mx
-from mlx_lm import stream_generate
 from mlx_lm.utils import save_model, sharded_load
 
 import mlxgen
 from mlxgen.machines.machines import Machines
 
+from . import kit
 from .architectures import configuration, random_model
-from .kit import DEMO, Figure, at_least, compare, ours_together, prompt_of, theirs_together, timed
 
 RANKS = 2
 TOKENS = 40  # of each row in a run
@@ -47,142 +40,97 @@ SHAPE: dict[str, Any] = {
 }
 """A Llama in float32 whose passes take as long as a Mac's."""
 
+Told: TypeAlias = dict[str, float]
+Ask: TypeAlias = Callable[[int], Told]
 
-def figures(turns: int) -> Iterator[Figure]:
-    with tempfile.TemporaryDirectory(prefix="bench-") as name, contextlib.ExitStack() as stack:
+
+def figures(turns: int) -> Iterator[kit.Figure]:
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, ExitStack() as stack:
         folder = saved(Path(name, "model"))
-        ours, theirs = (stack.enter_context(Ranks(each, folder)) for each in ("mlxgen", "mlx_lm"))
+        # Only rank 0 of ours is asked, as ``mlxgen.load`` does not return in the others
+        ours = stack.enter_context(ranks(our_rank, folder, asked=1))
+        theirs = stack.enter_context(ranks(their_rank, folder, asked=RANKS))
         for rows in (1, 4, 16):
-            ratio = compare(
-                lambda rows=rows: ours.ask(rows)["seconds"],  # type: ignore[misc]
-                lambda rows=rows: theirs.ask(rows)["seconds"],  # type: ignore[misc]
-                max(2, turns // 2),
-            ).ratio
+
+            def seconds(ask: Ask) -> float:
+                return ask(rows)["seconds"]  # noqa: B023
+
+            found = kit.compare(lambda: seconds(ours), lambda: seconds(theirs), max(2, turns // 2))
             what = f"two ranks, {rows} rows: steps a second over mlx-lm's two ranks"
-            yield at_least(what, ratio.median, 1.0, ratio)
-            told = ours.ask(rows)
+            yield kit.at_least(what, found.ratio, 1.0)
+            told = ours(rows)
             what = f"two ranks, {rows} rows: bytes that rank 0 tells the other a step"
-            nbytes, messages = (told[each] / TOKENS for each in ("bytes", "messages"))
-            yield Figure(what, f"{nbytes:.0f} in {messages:.1f} messages", value=nbytes)
+            text = f"{told['bytes'] / TOKENS:.0f} in {told['messages'] / TOKENS:.1f} messages"
+            yield kit.plain(what, told["bytes"] / TOKENS, text)
 
 
 def saved(folder: Path) -> Path:
     """A model of random weights, with the demo model's tokenizer."""
-    shutil.copytree(DEMO, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    shutil.copytree(kit.DEMO, folder, ignore=shutil.ignore_patterns("*.safetensors"))
     save_model(folder, random_model("llama", **SHAPE))
     config = configuration("llama", **SHAPE)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
 
 
-class Ranks:
-    """Processes of a library that hold a model together, inside a ``with``."""
+@contextmanager
+def ranks(rank: Callable[..., None], folder: Path, asked: int) -> Iterator[Ask]:
+    """Processes that hold a model together. What is given has so many of the first ones generate
+    some rows, and returns what rank 0 says of it."""
+    context, hosts = multiprocessing.get_context("spawn"), folder / f"{rank.__name__}.json"
+    hosts.write_text(json.dumps([[f"{kit.HOST}:{kit.free_port()}"] for _ in range(RANKS)]))
+    pipes = [context.Pipe() for _ in range(RANKS)]
+    processes = []
+    for number, (_, theirs) in enumerate(pipes):
+        place = {"MLX_HOSTFILE": str(hosts), "MLX_RANK": str(number)}
+        processes.append(context.Process(target=rank, args=(theirs, folder, place)))
+        processes[-1].start()
+        theirs.close()  # so that the end of the process is seen
 
-    def __init__(self, library: str, folder: Path) -> None:
-        self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        command = [sys.executable, "-m", __spec__.name, library, str(folder)]
-        with tempfile.NamedTemporaryFile("w", suffix=".json") as hosts:
-            json.dump([[f"127.0.0.1:{port}"] for port in _free_ports(RANKS)], hosts)
-            hosts.flush()
-            place = {"OPENBLAS_NUM_THREADS": "1", "MLX_HOSTFILE": hosts.name}
-            self.processes = [
-                subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=self.log,
-                    text=True,
-                    env={**os.environ, **place, "MLX_RANK": str(rank)},
-                )
-                for rank in range(RANKS)
-            ]
-            self.asked = self.processes[:1] if library == "mlxgen" else self.processes
-            for process in self.asked:
-                self._line(process)
+    def ask(rows: int) -> Told:
+        for pipe, _ in pipes[:asked]:
+            pipe.send(rows)
+        told: list[Told] = [pipe.recv() for pipe, _ in pipes[:asked]]
+        return told[0]
 
-    def ask(self, rows: int, tokens: int = TOKENS) -> dict[str, Any]:
-        """The answer of rank 0, after all that are asked have answered."""
-        for process in self.asked:
-            assert process.stdin is not None
-            process.stdin.write(json.dumps({"rows": rows, "tokens": tokens}) + "\n")
-            process.stdin.flush()
-        answers = [json.loads(self._line(process)) for process in self.asked]
-        first: dict[str, Any] = answers[0]
-        return first
-
-    def _line(self, process: subprocess.Popen[str]) -> str:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            self.log.seek(0)
-            reason = self.log.read()[-1_000:].decode(errors="replace")
-            self.__exit__()
-            raise RuntimeError(f"a rank has ended: {reason}")
-        return line
-
-    def __enter__(self) -> Ranks:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self.processes:
-            with contextlib.suppress(OSError):
-                assert process.stdin is not None
-                process.stdin.close()
-        for process in self.processes:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    try:
+        yield ask
+    finally:
+        for pipe, _ in pipes:
+            pipe.close()
+        for process in processes:
+            process.join(10)
+            process.kill()
 
 
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-
-
-# ---- a rank ------------------------------------------------------------------------------------
-
-
-def our_rank(folder: Path) -> Iterator[dict[str, Any]]:
+def our_rank(pipe: Connection, folder: Path, place: dict[str, str]) -> None:
     """Answers what is asked: seconds, and what was told to other ranks."""
+    os.environ.update(place)
     lm = mlxgen.load(folder, draft="off")
     machines = Machines.here()
     assert machines is not None
     channel = machines.channel
-    for rows, tokens in _asked():
+    for case in _asked(pipe, lm):
         messages, nbytes = channel.messages, channel.sent_bytes
-        prompts = [prompt_of(8, i) for i in range(rows)]
-        seconds = timed(ours_together(lm, prompts, tokens), rows * tokens)
+        seconds = kit.timed(case.ours(), case.rows * TOKENS)
         told = {"messages": channel.messages - messages, "bytes": channel.sent_bytes - nbytes}
-        yield {"seconds": seconds, **told}
+        pipe.send({"seconds": seconds, **told})
 
 
-def their_rank(folder: Path) -> Iterator[dict[str, Any]]:
+def their_rank(pipe: Connection, folder: Path, place: dict[str, str]) -> None:
     """The same of mlx-lm's, but for what was told."""
+    os.environ.update(place)
     mx.distributed.init()
     model, tokenizer = sharded_load(str(folder))[:2]
-    tokenizer.eos_token_ids = []
-    for rows, tokens in _asked():
-        prompts = [prompt_of(8, i) for i in range(rows)]
-        if rows == 1:
-            given = stream_generate(model, tokenizer, prompts[0], max_tokens=tokens)
-            yield {"seconds": timed(given, tokens)}
-        else:
-            yield {"seconds": timed(theirs_together(model, prompts, tokens), rows * tokens)}
+    for case in _asked(pipe, mlxgen.LanguageModel(model, tokenizer, draft="off")):
+        pipe.send({"seconds": kit.timed(case.theirs(), case.rows * TOKENS)})
 
 
-def _asked() -> Iterator[tuple[int, int]]:
-    print("ready", flush=True)
-    for line in sys.stdin:
-        request = json.loads(line)
-        yield request["rows"], request["tokens"]
-
-
-if __name__ == "__main__":
-    rank = our_rank if sys.argv[1] == "mlxgen" else their_rank
-    for answer in rank(Path(sys.argv[2])):
-        print(json.dumps(answer), flush=True)
+def _asked(pipe: Connection, lm: mlxgen.LanguageModel) -> Iterator[kit.Case]:
+    while True:
+        try:
+            rows = pipe.recv()
+        except EOFError:
+            return
+        prompts = [kit.prompt_of(8, i) for i in range(rows)]
+        yield kit.Case(lm, prompts if rows > 1 else prompts[0], TOKENS)

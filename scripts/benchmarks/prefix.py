@@ -20,19 +20,8 @@ from mlx_lm.models.cache import LRUPromptCache, make_prompt_cache
 
 import mlxgen
 
+from . import kit
 from .architectures import random_model
-from .kit import (
-    Comparison,
-    Figure,
-    Spread,
-    at_least,
-    at_most,
-    compare,
-    fake_tokenizer,
-    prompt_of,
-    random_llama,
-    theirs_together,
-)
 
 VOCABULARY = 2_000
 TOKENS = 20_000
@@ -51,53 +40,22 @@ SHAPES: dict[str, dict[str, Any]] = {
 """Shapes of a Llama; the KV of the second takes 32 KiB a token."""
 
 
-def figures(turns: int) -> Iterator[Figure]:
-    lm = random_llama(8_000, 256, 4)
-    cold, peer = first_token(lm, 2_000, max(2, turns // 2))
-    what = "time to first token, prefix of 2,000 tokens: without the prefix cache over with"
-    text = f"{cold.ratio}: {cold.ours.median * 1e3:.1f} ms"
-    yield at_least(what, cold.ratio.median, 100, text)
-    text = f"{peer.ratio}: {peer.theirs.median * 1e3:.1f} ms"
-    yield at_least("the same: mlx_lm.LRUPromptCache's over ours", peer.ratio.median, 1.3, text)
-    ours, theirs = kept_bytes(lm, 16, 2_000)
-    what = "kept of 16 requests with a common prompt of 2,000 tokens: bytes over mlx-lm's"
-    text = f"{ours / theirs:.2f}: {ours / 1e6:.1f} MB over {theirs / 1e6:.1f} MB"
-    yield at_most(what, ours / theirs, 1, text)
-
-
-def disk_figures(turns: int) -> Iterator[Figure]:
-    for name, shape in SHAPES.items():
-        with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-            found = on_disk(shape, Path(folder), max(2, turns // 5))
-        first = found.first
-        ratio = first.ours.median / first.theirs.median
-        size = f"{found.nbytes / 1e6:.0f} MB"
-        what = f"{name}: first token after {TOKENS:,} tokens from disk ({size}) over running them"
-        text = f"{ratio:.3f}: {first.ours.median:.2f} s over {first.theirs.median:.2f} s"
-        yield at_most(what, ratio, 0.1, text)
-        what = f"{name}: tokens a second of a row meanwhile, over those without"
-        yield at_least(what, found.beside.median, 0.8, found.beside)
-
-
-def first_token(lm: mlxgen.LanguageModel, length: int, turns: int) -> tuple[Comparison, Comparison]:
-    """Seconds to the first token after a prefix of ``length`` tokens that is in the cache: against
-    the same without a cache, and against mlx-lm's cache."""
-    prefix, numbers = prompt_of(length, 99), iter(range(1 << 30))
+def figures(turns: int) -> Iterator[kit.Figure]:
+    """Seconds to the first token after a prefix that is in the cache: against the same without a
+    cache, and against mlx-lm's cache. Then the bytes that are kept of requests with it."""
+    lm, rows, times = kit.random_llama(8_000, 256, 4), 16, max(2, turns // 2)
+    prefix, numbers = kit.prompt_of(2_000, 99), iter(range(1 << 30))
 
     def prompt() -> list[int]:
-        return [*prefix, *prompt_of(4, next(numbers))]
+        return [*prefix, *kit.prompt_of(8, next(numbers))]
 
-    def first(given: list[int], **options: Any) -> float:
+    def first(**options: Any) -> float:
         start = time.perf_counter()
-        with lm.batch([given], max_tokens=1, temperature=0, **options) as chunks:
+        with lm.batch([prompt()], max_tokens=1, temperature=0, **options) as chunks:
             next(chunks)
             return time.perf_counter() - start
 
-    def cold() -> float:
-        return first(prompt(), limits=mlxgen.Limits(keep_prefixes=False))
-
-    first([*prefix, 5])
-    theirs = LRUPromptCache()
+    theirs = LRUPromptCache(max_size=rows + 1)
     caches = make_prompt_cache(lm.model)
     lm.model(mx.array([prefix]), cache=caches)
     mx.eval([each.state for each in caches])
@@ -107,31 +65,46 @@ def first_token(lm: mlxgen.LanguageModel, length: int, turns: int) -> tuple[Comp
         given = prompt()
         start = time.perf_counter()
         cache, rest = theirs.fetch_nearest_cache("model", given)
-        next(theirs_together(lm.model, [rest], 1, caches=[cache]))
+        next(kit.their_batch(lm.model, [rest], 1, caches=[cache]))
         return time.perf_counter() - start
 
-    return (
-        compare(lambda: first(prompt()), cold, turns),
-        compare(lambda: first(prompt()), peer, turns),
-    )
+    cold = kit.compare(first, lambda: first(limits=mlxgen.Limits(keep_prefixes=False)), times)
+    what = "time to first token, prefix of 2,000 tokens: without the prefix cache over with"
+    yield kit.at_least(what, cold.ratio, 100, f"{cold.ratio}: {cold.ours.median * 1e3:.1f} ms")
+    other = kit.compare(first, peer, times)
+    text = f"{other.ratio}: {other.theirs.median * 1e3:.1f} ms"
+    yield kit.at_least("the same: mlx_lm.LRUPromptCache's over ours", other.ratio, 1.3, text)
 
-
-def kept_bytes(lm: mlxgen.LanguageModel, rows: int, length: int) -> tuple[int, int]:
-    """Bytes that are kept after ``rows`` requests with a common beginning, ours and mlx-lm's."""
-    prefix = prompt_of(length, 5)
-    prompts = [[*prefix, *prompt_of(8, i)] for i in range(rows)]
+    prompts = [prompt() for _ in range(rows)]
     lm.prefix_cache.clear()
     with lm.batch(prompts, max_tokens=24, ignore_eos=True) as chunks:
         for _ in chunks:
             pass
-    lru = LRUPromptCache(max_size=rows)
-    for response in theirs_together(lm.model, prompts, 24):
+    kept = LRUPromptCache(max_size=rows)
+    for response in kit.their_batch(lm.model, prompts, 24):
         if response.finish_reason is not None:
-            lru.insert_cache("model", response.all_tokens, response.prompt_cache)
-    return lm.prefix_cache.nbytes, lru.nbytes
+            kept.insert_cache("model", response.all_tokens, response.prompt_cache)
+    ours, most = lm.prefix_cache.nbytes, kept.nbytes
+    what = f"kept of {rows} requests with a common prompt of 2,000 tokens: bytes over mlx-lm's"
+    text = f"{ours / most:.2f}: {ours / 1e6:.1f} MB over {most / 1e6:.1f} MB"
+    yield kit.at_most(what, ours / most, 1, text)
 
 
 # ---- on disk -----------------------------------------------------------------------------------
+
+
+def disk_figures(turns: int) -> Iterator[kit.Figure]:
+    for name, shape in SHAPES.items():
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+            found = on_disk(shape, Path(folder), max(2, turns // 5))
+        first = found.first
+        ratio = first.ours.median / first.theirs.median
+        size = f"{found.nbytes / 1e6:.0f} MB"
+        what = f"{name}: first token after {TOKENS:,} tokens from disk ({size}) over running them"
+        text = f"{ratio:.3f}: {first.ours.median:.2f} s over {first.theirs.median:.2f} s"
+        yield kit.at_most(what, ratio, 0.1, text)
+        what = f"{name}: tokens a second of a row meanwhile, over those without"
+        yield kit.at_least(what, found.beside, 0.8)
 
 
 class Found(NamedTuple):
@@ -139,23 +112,27 @@ class Found(NamedTuple):
     row while KV is written, over those without."""
 
     nbytes: int
-    first: Comparison
-    beside: Spread
+    first: kit.Comparison
+    beside: kit.Spread
 
 
 def on_disk(shape: dict[str, Any], folder: Path, turns: int, tokens: int = TOKENS) -> Found:
     """The figures of a model, in an empty folder."""
     model = random_model("llama", vocab_size=VOCABULARY, max_position_embeddings=1 << 17, **shape)
-    tokenizer = fake_tokenizer(VOCABULARY)
+    tokenizer = kit.fake_tokenizer(VOCABULARY)
+    chance = random.Random(0)
+    prompt = [chance.randrange(VOCABULARY - 1) for _ in range(tokens + REST)]
 
     def fresh(place: str | None) -> mlxgen.LanguageModel:
         where = None if place is None else folder / place
         return mlxgen.LanguageModel(model, tokenizer, cache_dir=where, draft="off")
 
-    def keep(lm: mlxgen.LanguageModel) -> None:
+    def keeping(place: str) -> mlxgen.LanguageModel:
+        lm = fresh(place)
         with lm.stream(prompt[:tokens], max_tokens=1, temperature=0) as stream:
             next(stream)
             stream.keep()
+        return lm
 
     def first(place: str | None, cached: int) -> float:
         cold = fresh(place)
@@ -168,19 +145,15 @@ def on_disk(shape: dict[str, Any], folder: Path, turns: int, tokens: int = TOKEN
         return time.perf_counter() - start
 
     def beside(place: str) -> float:
-        lm = fresh(place)
-        keep(lm)
+        lm = keeping(place)
         row = iter(lm.stream(prompt[:REST], max_tokens=None, ignore_eos=True, temperature=0))
         alone = _rate(row, lambda: time.sleep(1))
         return _rate(row, lm.prefix_cache.flush) / alone
 
-    chance = random.Random(0)
-    prompt = [chance.randrange(VOCABULARY - 1) for _ in range(tokens + REST)]
-    holder = fresh("kept")
-    keep(holder)
+    holder = keeping("kept")
     holder.prefix_cache.flush()
-    compared = compare(lambda: first("kept", tokens - 1), lambda: first(None, 0), turns)
-    rates = Spread.of([beside(f"turn {turn}") for turn in range(turns)])
+    compared = kit.compare(lambda: first("kept", tokens - 1), lambda: first(None, 0), turns)
+    rates = kit.Spread.of([beside(f"turn {turn}") for turn in range(turns)])
     return Found(holder.prefix_cache.nbytes, compared, rates)
 
 
@@ -198,13 +171,8 @@ def _rate(row: Iterator[object], work: Callable[[], object]) -> float:
 
 def forget(folder: Path) -> None:
     """Have the system drop what it holds of the files in a folder, where it can be told."""
-    if not hasattr(os, "posix_fadvise"):
-        return
     for file in folder.rglob("*"):
-        if file.is_file():
-            descriptor = os.open(file, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
+        if file.is_file() and hasattr(os, "posix_fadvise"):
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -11,7 +11,6 @@ import itertools
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -26,23 +25,21 @@ from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.runner import Runner
 
+from . import kit
 from .batch import records
-from .kit import Figure, at_least, at_most, fake_tokenizer, prompt_of
 
 WARM = 40  # tokens of those that run already when others arrive
-LONG = 1_000_000  # tokens of those that generate all the time
 
 
 class Asked(NamedTuple):
-    """A request: ``prompt`` tokens, and so many to generate."""
+    """A request: ``prompt`` tokens, and so many to generate, or as long as others do."""
 
     prompt: int
-    tokens: int
+    tokens: int | None = None
     options: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Workload:
+class Workload(NamedTuple):
     """Some ``running`` when others are ``arriving``."""
 
     name: str
@@ -50,34 +47,36 @@ class Workload:
     arriving: Sequence[Asked] = ()
 
 
-ONE = Workload("1 row, a prompt of 4,096 arrives", [Asked(64, LONG)], [Asked(4_096, 32)])
-EIGHT = Workload("8 rows, a prompt of 32,768 arrives", [Asked(64, LONG)] * 8, [Asked(32_768, 32)])
+ONE = Workload("1 row, a prompt of 4,096 arrives", [Asked(64)], [Asked(4_096, 32)])
+EIGHT = Workload("8 rows, a prompt of 32,768 arrives", [Asked(64)] * 8, [Asked(32_768, 32)])
 HELD = [Asked(64, 200, {"filters": [records(i, 50)], "temperature": 0.7}) for i in range(16)]
 FORCED = Workload("16 rows with a schema each", HELD)
 FREE = Workload("16 rows", [Asked(64, 200, {"temperature": 0.7})] * 16)
-DRAFTS = Workload("4 rows with n-gram drafts", [Asked(64, 200, {"draft": "ngram"})] * 4)
 MANY = Workload("64 short requests at once", [], [Asked(64 + i, 64) for i in range(64)])
-WORKLOADS = (ONE, EIGHT, FORCED, DRAFTS, MANY)
+WORKLOADS = (ONE, EIGHT, FORCED, FREE, MANY)
 
 
-def figures() -> Iterator[Figure]:
+def figures() -> Iterator[kit.Figure]:
     for device, shape in itertools.product(DEVICES, SHAPES):
         where = f"{device.name}, {shape.name}"
-        found = {load: ours(device, shape, load) for load in (*WORKLOADS, FREE)}
-        gap = max(found[ONE].gaps) / shape.seconds(device, 1, 1, 128)
-        yield at_most(f"{where}: {ONE.name}: longest gap, in steps", gap, 3)
-        beside = found[ONE].first[0] / alone(device, shape, ONE.arriving[0].prompt)
-        yield at_most(f"{where}: {ONE.name}: time over that alone", beside, 1.5)
+        found = {load.name: ours(device, shape, load) for load in WORKLOADS}
+        one = found[ONE.name]
+        gap = max(one.gaps) / shape.seconds(device, 1, 1, 128)
+        yield kit.at_most(f"{where}: {ONE.name}: longest gap, in steps", gap, 3)
+        beside = one.first[0] / alone(device, shape, ONE.arriving[0].prompt)
+        yield kit.at_most(f"{where}: {ONE.name}: time over that alone", beside, 1.5)
         what = f"{where}: {FORCED.name}: tokens/s over unconstrained"
-        yield at_least(what, found[FORCED].rate / found[FREE].rate, 1.0)
+        yield kit.at_least(what, found[FORCED.name].rate / found[FREE.name].rate, 1.0)
         for load in WORKLOADS:
-            yield Figure(f"{where}: {load.name}", str(found[load]), value=found[load].rate)
+            came = found[load.name]
+            yield kit.plain(f"{where}: {load.name}", came.rate, came)
 
 
 @dataclass(slots=True)
 class Outcome:
     """``first``: seconds to the first token of each that arrived. ``gaps``: seconds between two
-    tokens of those that ran already. ``rate``: tokens a second of all, while any was left."""
+    tokens of those that go on as long as others. ``rate``: tokens a second of all, while any that
+    ends was left."""
 
     first: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
@@ -103,17 +102,16 @@ def ours(device: Device, shape: Shape, load: Workload, limits: Limits | None = N
     def submit(asked: Asked, seed: int) -> Any:
         given = {"max_tokens": asked.tokens, "ignore_eos": True, "draft": "off", "seed": seed}
         options = Options.of({**given, **(asked.options or {})})
-        return scheduler.submit(lm.runtime.prepare(prompt_of(asked.prompt, seed), options))
+        return scheduler.submit(lm.runtime.prepare(kit.prompt_of(asked.prompt, seed), options))
 
-    found = Outcome()
-    running = {submit(asked, i): 0.0 for i, asked in enumerate(load.running)}
+    running = [submit(asked, i) for i, asked in enumerate(load.running)]
     endless = [
-        handle for handle, asked in zip(running, load.running, strict=True) if asked.tokens == LONG
+        handle for handle, asked in zip(running, load.running, strict=True) if asked.tokens is None
     ]
     while any(handle.request.position < WARM for handle in endless):
         scheduler.step()
-    start, tokens = line.now, 0
-    running = dict.fromkeys(running, start)
+    start, tokens, found = line.now, 0, Outcome()
+    last = dict.fromkeys(endless, start)
     waiting = {submit(asked, 100 + i) for i, asked in enumerate(load.arriving)}
     count = len(running) + len(waiting) - len(endless)
     while count:
@@ -121,17 +119,15 @@ def ours(device: Device, shape: Shape, load: Workload, limits: Limits | None = N
             assert event.error is None, event.error
             handle = event.handle
             tokens += len(event.chunks)
-            if handle in running:
-                found.gaps.append(line.now - running[handle])
-                running[handle] = line.now
+            if handle in last:
+                found.gaps.append(line.now - last[handle])
+                last[handle] = line.now
             elif handle in waiting:
                 waiting.discard(handle)
                 found.first.append(line.now - start)
             count -= handle.has_ended
     found.rate = tokens / (line.now - start)
     scheduler.close()
-    if not endless:
-        found.gaps.clear()  # those of the beginning are no gaps
     return found
 
 
@@ -215,14 +211,12 @@ SHAPES = (
 
 
 class Timeline:
-    """``now`` on the host, and until when the device is busy with what it was given."""
+    """``now`` on the host, and until when the device is ``busy`` with what it was given."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.now = self.busy = 0.0
-
-    def read(self) -> float:
-        return self.now
+        self.done: dict[int, tuple[mx.array, float]] = {}  # when arrays are ready, by identity
 
     def work(self, seconds: float) -> float:
         """Give the device more to do; returns when it will be done."""
@@ -244,9 +238,8 @@ class Simulated(Runner):
         result = super().do(command)
         match command:
             case Run(rows):
-                stores = [self._stores[kv] for kv, _ in rows]
                 tokens = max(len(tokens) for _, tokens in rows)
-                places = max(store.length for store in stores)
+                places = max(self._stores[kv].length for kv, _ in rows)
                 line.now += shape.layers * HOST_LAYER
                 line.work(shape.seconds(line.device, len(rows), tokens, places))
             case Wait():
@@ -257,24 +250,19 @@ class Simulated(Runner):
                 line.work(shape.copying(line.device, self._stores[kv].length))
         return result
 
-    @cached_property
-    def _done(self) -> dict[int, tuple[mx.array, float]]:
-        """When arrays will be ready, by their identity."""
-        return {}
-
     def submit(self, arrays: Iterable[mx.array | None]) -> None:
         given = [array for array in arrays if array is not None]
         super().submit(given)
         line = self.timeline
         line.now += HOST_ROW * given[0].shape[0]
         until = line.work(DRAWING * line.device.overhead)
-        self._done.update({id(array): (array, until) for array in given})
+        line.done.update({id(array): (array, until) for array in given})
 
     def read(self, array: mx.array) -> list[int]:
-        _, until = self._done.pop(id(array), (array, self.timeline.busy))
-        self.timeline.wait(until)
+        line = self.timeline
+        line.wait(line.done.pop(id(array), (array, line.busy))[1])
         tokens = super().read(array)
-        self.timeline.now += HOST_TOKEN * len(tokens)
+        line.now += HOST_TOKEN * len(tokens)
         return tokens
 
     def now(self) -> float:
@@ -315,8 +303,8 @@ class SimulatedModel(mlxgen.LanguageModel):
         self, device: Device, shape: Shape, lm: mlxgen.LanguageModel | None = None
     ) -> None:
         self.timeline, self.shape = Timeline(device), shape
-        model, tokens = (Tiny(), fake_tokenizer(VOCAB)) if lm is None else (lm.model, lm.tokenizer)
-        super().__init__(model, tokens, name=shape.name, max_context=1 << 20)
+        text = lm or mlxgen.LanguageModel(Tiny(), kit.fake_tokenizer(VOCAB))
+        super().__init__(text.model, text.tokenizer, name=shape.name, max_context=1 << 20)
         footprint = Footprint(shape.kv_bytes, (), 0, int(shape.weights * shape.bits / 8))
         self.runtime._measures = replace(self.runtime._measures, footprint=footprint)
         self.runtime.runner = self._runner  # type: ignore[method-assign]

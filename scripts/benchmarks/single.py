@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_reduce
+from mlx.utils import tree_flatten
 from mlx_lm.models import llama
-from mlx_lm.sample_utils import make_sampler
 
 import mlxgen
 
-from .kit import (
-    WIDE,
-    Comparison,
-    Figure,
-    Spread,
-    at_least,
-    compare,
-    demo,
-    fake_tokenizer,
-    measure,
-    ours,
-    random_llama,
-    theirs,
-    timed,
-)
+from . import kit
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
+MODELS: Any = (
+    ("demo", mlxgen.load, 60, 1.0),
+    ("150k vocabulary", lambda: kit.random_llama(kit.WIDE, 64, 2), 20, 1.2),
+)
+"""Each with the tokens to generate, and how many times mlx-lm's speed is wanted."""
+SAMPLING: Any = (
+    ("greedy", {}),
+    ("temperature 0.7, top-p 0.9", {"temperature": 0.7, "top_p": 0.9, "seed": 1}),
+)
 LARGE: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 4096,
@@ -46,40 +40,20 @@ LARGE: dict[str, Any] = {
 """A quarter of the layers of a Llama of 8 billion parameters."""
 
 
-def figures(turns: int) -> Iterator[Figure]:
-    models: tuple[tuple[str, Callable[[], mlxgen.LanguageModel], int, float], ...] = (
-        ("demo", demo, 60, 1.0),
-        ("150k vocabulary", lambda: random_llama(WIDE, 64, 2), 20, 1.2),
-    )
-    settings = (("greedy", 0.0, 1.0), ("temperature 0.7, top-p 0.9", 0.7, 0.9))
-    for name, make, tokens, target in models:
+def figures(turns: int) -> Iterator[kit.Figure]:
+    """Seconds are from the call to the last token: our first token is out before anything else is
+    submitted, so without it we would seem slower."""
+    for name, make, tokens, target in MODELS:
         lm = make()
-        for label, temperature, top_p in settings:
-            ratio = streams(lm, tokens, turns, temperature, top_p).ratio
-            what = f"{name}, {label}: tokens per second over mlx_lm.stream_generate's"
-            yield at_least(what, ratio.median, target, ratio)
+        for sampling, options in SAMPLING:
+            ratio = kit.Case(lm, PROMPT, tokens, [options]).timed(turns).ratio
+            what = f"{name}, {sampling}: tokens per second over mlx_lm.stream_generate's"
+            yield kit.at_least(what, ratio, target)
     if mx.default_device() == mx.Device(mx.cpu):
         return  # there, reading the weights is not what takes the time
     for label, bits in (("bfloat16", None), ("4 bits", 4)):
         what = f"8 layers of 8B shape, {label}: percent of the memory bandwidth"
-        yield at_least(what, share_of_bandwidth(bits, 60, turns), 70)
-
-
-def streams(
-    lm: mlxgen.LanguageModel, tokens: int, turns: int, temperature: float = 0.0, top_p: float = 1.0
-) -> Comparison:
-    """Seconds from the call to the last token, of both libraries.
-
-    Not from the first token, which is out before anything else is submitted on our side: that would
-    count against it.
-    """
-    sampler = make_sampler(temp=temperature, top_p=top_p if top_p < 1 else 0.0)
-    settings = {"temperature": temperature, "top_p": top_p, "seed": 1}
-    return compare(
-        lambda: timed(ours(lm, PROMPT, tokens, **settings), tokens),
-        lambda: timed(theirs(lm, PROMPT, tokens, sampler=sampler), tokens),
-        turns,
-    )
+        yield kit.at_least(what, share_of_bandwidth(bits, 60, turns), 70)
 
 
 def share_of_bandwidth(bits: int | None, tokens: int, turns: int) -> float:
@@ -89,22 +63,16 @@ def share_of_bandwidth(bits: int | None, tokens: int, turns: int) -> float:
     if bits is not None:
         nn.quantize(model, 64, bits)
     mx.eval(model.parameters())
-    lm = mlxgen.LanguageModel(model, fake_tokenizer(LARGE["vocab_size"]), draft="off")
+    lm = mlxgen.LanguageModel(model, kit.fake_tokenizer(LARGE["vocab_size"]), draft="off")
     source = mx.zeros((1 << 28,), mx.uint32)
     mx.eval(source)
-
-    def generate() -> float:
-        return timed(ours(lm, PROMPT, tokens), tokens, after=1)
-
-    def copy() -> None:
-        mx.eval(mx.bitwise_invert(source))
-
-    def nbytes_of(module: nn.Module) -> int:
-        size: int = tree_reduce(lambda total, array: total + array.nbytes, module.parameters(), 0)
-        return size
-
-    measure(generate), measure(copy)
-    seconds = Spread.of([measure(generate) for _ in range(turns)]).median / (tokens - 1)
-    given = 2 * source.nbytes / min(measure(copy) for _ in range(turns))
-    read = nbytes_of(model) - nbytes_of(model.model.embed_tokens)  # a token reads one row of it
-    return 100 * read / seconds / given
+    found = kit.compare(
+        lambda: kit.timed(kit.Case(lm, PROMPT, tokens).ours(), tokens, after=1),
+        lambda: mx.eval(mx.bitwise_invert(source)),
+        turns,
+    )
+    weights: Any = dict(tree_flatten(model.parameters()))
+    read: int = sum(  # a token reads one row of the embedding
+        array.nbytes for name, array in weights.items() if "embed_tokens" not in name
+    )
+    return 100 * (tokens - 1) * read / found.ours.median / (2 * source.nbytes / found.theirs.low)

@@ -17,12 +17,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import httpx
 
-from .kit import DRAFT, Figure, Server, at_most
+from . import kit
 
 CLIENTS = 12
 WARM = 1000  # requests after which nothing may grow
@@ -31,27 +32,29 @@ ANSWER = 120.0  # seconds
 PROBES = 0.3  # of the requests
 
 
-def figures(requests: int) -> Iterator[Figure]:
-    with Server("mlxgen", ("--draft", DRAFT, "--cache-bytes", "32MiB")) as server:
+def figures(requests: int) -> Iterator[kit.Figure]:
+    with kit.Server("mlxgen", ("--draft", kit.DRAFT, "--cache-bytes", "32MiB")) as server:
         found = asyncio.run(soak(server, requests))
         for sample in found.samples[:: max(1, len(found.samples) // 10)]:
             text = f"{sample.resident / 1e6:.0f} MB, {sample.kv / 1e6:.0f} MB of it KV"
-            yield Figure(f"memory after {sample.requests} requests", text)
-        rate = found.requests / found.seconds
-        what = f"growth after the first {min(WARM, requests // 2)} of {requests} requests"
-        growth = (found.growth - 1) * 100
-        yield at_most(what, growth, 5, f"{growth:+.1f} %, {rate:.0f} requests a second", " %")
+            yield kit.Figure(f"memory after {sample.requests} requests", text)
+        what = (
+            f"percent of growth after the first {min(WARM, requests // 2)} of {requests} requests"
+        )
+        growth, rate = (found.growth - 1) * 100, requests / found.seconds
+        yield kit.at_most(what, growth, 5, f"{growth:+.1f}, {rate:.0f} requests a second")
         answers = ", ".join(f"{count} {kind}" for kind, count in sorted(found.answers.items()))
         for what, texts in (
             (f"answers with another status than theirs ({answers})", found.unexpected),
             (f"of {found.probes} probes: other answers than alone", found.differing),
         ):
             text = "none" if not texts else f"{len(texts)}, the first: {texts[0]}"
-            yield Figure(what, text, "none", not texts)
+            yield kit.Figure(what, text, "none", not texts)
         alive = server.answers()
-        yield Figure("a good request afterwards", "answered" if alive else "not", "answered", alive)
-    for name in HOSTILE:
-        with Server("mlxgen", descriptors=FEW if name == FLOODED else None) as server:
+        text = "answered" if alive else "not"
+        yield kit.Figure("a good request afterwards", text, "answered", alive)
+    for name, case in HOSTILE.items():
+        with kit.Server("mlxgen", before=case.before) as server:
             yield hostile(name, server)
 
 
@@ -110,16 +113,16 @@ class Sample(NamedTuple):
     kv: int
 
 
+@dataclass(slots=True)
 class Findings:
     """What a soak has found."""
 
-    def __init__(self) -> None:
-        self.answers: Counter[str] = Counter()  # by kind and status
-        self.probes = 0
-        self.differing: list[str] = []
-        self.unexpected: list[str] = []
-        self.samples: list[Sample] = []
-        self.seconds = 0.0
+    answers: Counter[str] = field(default_factory=Counter)  # by kind and status
+    probes: int = 0
+    differing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    seconds: float = 0.0
 
     @property
     def requests(self) -> int:
@@ -127,26 +130,26 @@ class Findings:
 
     @property
     def growth(self) -> float:
-        """Memory at the end over that after the first ``WARM`` requests, or after half of them."""
-        return self._memory(self.requests) / self._memory(min(WARM, self.requests // 2))
+        """Memory at the end over that after the first ``WARM`` requests, or after half of them: the
+        median of the five looks that are nearest."""
 
-    def _memory(self, after: int) -> int:
-        """Resident bytes about ``after`` requests: the median of five looks."""
-        near = sorted(self.samples, key=lambda sample: abs(sample.requests - after))[:5]
-        return int(statistics.median(sample.resident for sample in near))
+        def memory(after: int) -> float:
+            near = sorted(self.samples, key=lambda sample: abs(sample.requests - after))[:5]
+            return statistics.median(sample.resident for sample in near)
 
-    def look(self, server: Server) -> None:
+        return memory(self.requests) / memory(min(WARM, self.requests // 2))
+
+    def look(self, server: kit.Server) -> None:
         kv = server.figures()
         held = kv.get("mlxgen_kv_bytes", 0) + kv.get("mlxgen_prefix_cache_bytes", 0)
         self.samples.append(Sample(self.requests, server.memory(), int(held)))
 
 
-async def soak(server: Server, requests: int, clients: int = CLIENTS, seed: int = 0) -> Findings:
+async def soak(server: kit.Server, requests: int, clients: int = CLIENTS) -> Findings:
     """Send so many requests from so many clients at a time."""
-    found = Findings()
+    found, right = Findings(), []
     limits = httpx.Limits(max_connections=2 * clients)
     async with httpx.AsyncClient(base_url=server.url, timeout=ANSWER, limits=limits) as http:
-        right = []
         for probe in (Request(*each) for each in ASKED["probes"]):
             status, text = await _ask(http, probe)
             if status != 200:
@@ -157,7 +160,7 @@ async def soak(server: Server, requests: int, clients: int = CLIENTS, seed: int 
 
         async def client() -> None:
             for number in waiting:
-                await _one(http, random.Random(f"{seed}:{number}"), right, found)
+                await _one(http, random.Random(f"0:{number}"), right, found)
                 if found.requests % EVERY == 0:
                     found.look(server)
 
@@ -198,45 +201,29 @@ async def _ask(http: httpx.AsyncClient, request: Request) -> tuple[int, str]:
         data = data.replace(f'"{name}"', large)
     headers = {"Content-Type": "application/json"}
     async with http.stream("POST", request.path, content=data, headers=headers) as response:
-        if not response.headers["content-type"].startswith("text/event-stream"):
-            body = await response.aread()
-            if response.status_code == 200 and request.path.startswith("/v1"):
-                return 200, _said(json.loads(body)["choices"])
-            return response.status_code, body.decode(errors="replace")
         events: list[Any] = []
+        if not response.headers["content-type"].startswith("text/event-stream"):
+            body = (await response.aread()).decode(errors="replace")
+            if response.status_code != 200 or not request.path.startswith("/v1"):
+                return response.status_code, body
+            events.append(json.loads(body))
         async for line in response.aiter_lines():
             if request.leaves_after is not None and len(events) >= request.leaves_after:
                 return response.status_code, ""
             if line.startswith("data: {"):
                 events.append(json.loads(line[6:]))
-        errors = [event for event in events if "error" in event]
-        if errors:
-            return errors[0]["error"].get("code") or 500, json.dumps(errors[0])
-        return response.status_code, _said([c for event in events for c in event["choices"]])
-
-
-def _said(choices: list[Any]) -> str:
-    """Text, calls and end of each choice, whole or put together from chunks."""
-    said: dict[int, dict[str, str]] = {}
-    for choice in choices:
-        part = said.setdefault(choice["index"], {})
-        message = choice.get("message") or choice.get("delta") or {}
-        texts = {
-            "text": choice.get("text") or message.get("content"),
-            "reasoning": message.get("reasoning_content"),
-            "end": choice.get("finish_reason"),
-        }
-        for function in (call["function"] for call in message.get("tool_calls") or ()):
-            for name in ("name", "arguments"):
-                texts[name] = texts.get(name, "") + (function.get(name) or "")
-        for name, text in texts.items():
-            part[name] = part.get(name, "") + (text or "")
-    return json.dumps([said[index] for index in sorted(said)])
+        for event in events:
+            if "error" in event:
+                return event["error"].get("code") or 500, json.dumps(event)
+        said = kit.folded(events)
+        for call in (call for message in said.messages for call in message["tool_calls"]):
+            del call["id"]
+        return response.status_code, json.dumps(said[:2])
 
 
 # ---- hostile clients ---------------------------------------------------------------------------
 
-Run: TypeAlias = Callable[[Server], str]
+Run: TypeAlias = Callable[[kit.Server], str]
 PATIENCE = 30.0  # seconds for an answer
 HELD_UP = 1.5  # seconds that a client may hold others up
 CUT = 150.0  # seconds after which a sender that dawdles has to be gone
@@ -247,23 +234,29 @@ _GET = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 _POST = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 _MANY = {"prompt": "a", "n": 128, "max_tokens": 1, "prefix_tokens": [5] * 1900}
 _PIECES = {"content": "word and word. " * 60_000, "with_pieces": True}
-FLOODED = f"{FEW} descriptors and {FLOOD} connections"
 
 
-def hostile(name: str, server: Server) -> Figure:
+class Hostile(NamedTuple):
+    """A case: the beginning of what may come of it, and what a shell does before the server."""
+
+    wanted: str
+    run: Run
+    before: str = ":"
+
+
+def hostile(name: str, server: kit.Server) -> kit.Figure:
     """What a case does to a server, and whether that answers afterwards."""
-    wanted, run = HOSTILE[name]
+    wanted, run, _ = HOSTILE[name]
     try:
         found = run(server)
     except (httpx.HTTPError, OSError) as error:
         found = "hung" if "imeout" in type(error).__name__ else f"mute ({type(error).__name__})"
-    met = found.startswith(wanted)
     if not server.answers():
-        found, met = f"{found}, and no answer to a good request afterwards", False
-    return Figure(name, found, wanted, met)
+        found = f"no answer to a good request afterwards; {found}"
+    return kit.Figure(name, found, wanted, found.startswith(wanted))
 
 
-def _status(server: Server) -> int:
+def _status(server: kit.Server) -> int:
     body = {"prompt": "Hello", "max_tokens": 1}
     return httpx.post(server.url + COMPLETION, json=body, timeout=PATIENCE).status_code
 
@@ -271,11 +264,11 @@ def _status(server: Server) -> int:
 def holding_up(path: str, body: Any) -> Run:
     """How long small requests of others wait while four of these are sent, at the longest."""
 
-    def quietly(server: Server) -> None:
+    def quietly(server: kit.Server) -> None:
         with contextlib.suppress(httpx.HTTPError):
             httpx.post(server.url + path, json=body, timeout=2 * PATIENCE)
 
-    def run(server: Server) -> str:
+    def run(server: kit.Server) -> str:
         threads = [threading.Thread(target=quietly, args=(server,)) for _ in range(4)]
         for thread in threads:
             thread.start()
@@ -294,18 +287,18 @@ def dawdling(rest: bytes, begun: bytes = b"") -> Run:
     """A second request of a connection that comes a byte a second, after what was ``begun`` at
     once: when the server ends it."""
 
-    def run(server: Server) -> str:
-        with socket.create_connection((server.host, server.port), PATIENCE) as link:
+    def run(server: kit.Server) -> str:
+        with socket.create_connection((kit.HOST, server.port), PATIENCE) as link:
             link.sendall(_GET)
             link.recv(65536)
             link.settimeout(1)
             start = time.monotonic()
             with contextlib.suppress(OSError):
                 link.sendall(begun)
-                for sent in range(len(rest)):
+                for byte in rest:
                     if time.monotonic() - start > CUT:
                         return f"kept for {CUT:.0f} s"
-                    link.sendall(rest[sent : sent + 1])
+                    link.sendall(bytes([byte]))
                     with contextlib.suppress(TimeoutError):
                         if not link.recv(4096):
                             break
@@ -314,13 +307,13 @@ def dawdling(rest: bytes, begun: bytes = b"") -> Run:
     return run
 
 
-def tricklers(server: Server) -> str:
+def tricklers(server: kit.Server) -> str:
     """Many connections that wait inside their second request, and a good one beside them."""
     with contextlib.ExitStack() as stack:
-        links = [
-            stack.enter_context(socket.create_connection((server.host, server.port), PATIENCE))
-            for _ in range(TRICKLERS)
-        ]
+        made = (
+            socket.create_connection((kit.HOST, server.port), PATIENCE) for _ in range(TRICKLERS)
+        )
+        links = [stack.enter_context(link) for link in made]
         for link in links:
             link.sendall(_GET)
         for link in links:
@@ -329,13 +322,13 @@ def tricklers(server: Server) -> str:
         return str(_status(server))
 
 
-def flooded(server: Server) -> str:
+def flooded(server: kit.Server) -> str:
     """More connections than there are descriptors; then a good request."""
     with contextlib.ExitStack() as stack:
         for _ in range(FLOOD):
             link = stack.enter_context(socket.socket())
             link.setblocking(False)
-            link.connect_ex((server.host, server.port))
+            link.connect_ex((kit.HOST, server.port))
         time.sleep(7)
         written = len(server.logged())
     time.sleep(2)
@@ -343,15 +336,15 @@ def flooded(server: Server) -> str:
     return f"{_status(server)}, {size} written to the log ({written} bytes)"
 
 
-HOSTILE: dict[str, tuple[str, Run]] = {
-    "128 answers to 1,900 prefix tokens": ("prompt", holding_up(COMPLETION, _MANY)),
-    "/tokenize with pieces of 900 kB": ("prompt", holding_up("/tokenize", _PIECES)),
-    "headers of a byte a second": ("cut", dawdling(_POST[:-2] + b"\r\nX: " + b"a" * 4000)),
-    "a body of a byte a second": (
-        "cut",
-        dawdling(b" " * 4000, _POST + b"Content-Length: 4000\r\n\r\n"),
+HOSTILE = {
+    "128 answers to 1,900 prefix tokens": Hostile("prompt", holding_up(COMPLETION, _MANY)),
+    "/tokenize with pieces of 900 kB": Hostile("prompt", holding_up("/tokenize", _PIECES)),
+    "headers of a byte a second": Hostile("cut", dawdling(_POST[:-2] + b"\r\nX: " + b"a" * 4000)),
+    "a body of a byte a second": Hostile(
+        "cut", dawdling(b" " * 4000, _POST + b"Content-Length: 4000\r\n\r\n")
     ),
-    f"{TRICKLERS:,} connections inside a second request": ("200", tricklers),
-    FLOODED: ("200, little", flooded),
+    f"{TRICKLERS:,} connections inside a second request": Hostile("200", tricklers),
+    f"{FEW} descriptors and {FLOOD} connections": Hostile(
+        "200, little", flooded, f"ulimit -n {FEW}"
+    ),
 }
-"""By name: the beginning of what may come of a case, and the case."""

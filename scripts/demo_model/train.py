@@ -1,6 +1,6 @@
 """The training loop, with its optimiser and checkpoints.
 
-Matrices are updated by Muon (Keller Jordan et al., 2024), the rest by AdamW. The schedule depends
+Matrices are updated by Muon (Keller Jordan et al., 2024), the rest by Adam. The schedule depends
 on the number of steps only: a short rise, a constant part, and a linear fall over the last quarter.
 The number of steps may be changed when a training is resumed, as long as the fall has not begun;
 the result is that of a training that had this number from the start.
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import mlx.core as mx
-from mlx.utils import tree_flatten, tree_map, tree_unflatten
+from mlx.optimizers import Adam, MultiOptimizer, Muon
+from mlx.utils import tree_flatten, tree_map, tree_map_with_path, tree_unflatten
 from rich.console import Console
 from rich.progress import Progress
 from tokenizers import Tokenizer
@@ -28,8 +29,7 @@ _FALL: Final = 0.25  # of all steps
 _LAST: Final = 0.01  # of the rate
 _AVERAGING: Final = 0.995
 _SAVE_EVERY: Final = 100
-_MOMENTUM: Final = 0.95
-_COEFFICIENTS: Final = (3.4445, -4.7750, 2.0315)
+_DECAY: Final = 0.05  # of matrices, times the rate
 _BETAS: Final = (0.9, 0.97)
 
 
@@ -63,7 +63,7 @@ def train(
     console: Console,
 ) -> Weights:
     """Train fresh `weights`, or go on from the checkpoint, and return the averaged weights."""
-    optimiser = Optimiser(weights)
+    optimiser = new_optimiser(weights)
     averaged = weights
     start = 0
     if checkpoint.exists():
@@ -77,13 +77,8 @@ def train(
         for step in range(start, plan.steps):
             mean, gradients = _gradients(weights, loss, batches, step)
             share = rate_at(step, plan.steps)
-            weights = optimiser.update(
-                weights,
-                gradients,
-                step=step,
-                matrix_rate=plan.matrix_rate * share,
-                rate=plan.rate * share,
-            )
+            rates = plan.matrix_rate * share, plan.rate * share
+            weights = updated(optimiser, weights, gradients, *rates)
             keep = min(_AVERAGING, (step + 1) / (step + 10))
             averaged = tree_map(lambda a, w, k=keep: k * a + (1 - k) * w, averaged, weights)
             mx.eval(weights, averaged, optimiser.state, mean)
@@ -124,31 +119,18 @@ def averaged_weights(checkpoint: Path) -> Weights:
     return _load(checkpoint)[1]
 
 
-def _save(
-    path: Path, weights: Weights, averaged: Weights, state: dict[str, mx.array], step: int
-) -> None:
-    arrays = {f"weights.{name}": array for name, array in flatten(weights).items()}
-    arrays |= {f"averaged.{name}": array for name, array in flatten(averaged).items()}
-    arrays |= {f"state.{name}": array for name, array in state.items()}
+def _save(path: Path, weights: Weights, averaged: Weights, state: Weights, step: int) -> None:
+    arrays = flatten({"weights": weights, "averaged": averaged, "state": state})
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name("partial-" + path.name)
     mx.save_safetensors(str(partial), arrays, {"step": str(step)})
     partial.replace(path)
 
 
-def _load(path: Path) -> tuple[Weights, Weights, dict[str, mx.array], int]:
-    loaded: Any = mx.load(str(path), return_metadata=True)
-    arrays, metadata = loaded
-    groups: dict[str, list[tuple[str, mx.array]]] = {"weights": [], "averaged": [], "state": []}
-    for name, array in arrays.items():
-        group, _, rest = name.partition(".")
-        groups[group].append((rest, array))
-    return (
-        tree_unflatten(groups["weights"]),
-        tree_unflatten(groups["averaged"]),
-        dict(groups["state"]),
-        int(metadata["step"]),
-    )
+def _load(path: Path) -> tuple[Weights, Weights, Weights, int]:
+    arrays, metadata = cast("Any", mx.load(str(path), return_metadata=True))
+    tree: Any = tree_unflatten(list(arrays.items()))
+    return tree["weights"], tree["averaged"], tree["state"], int(metadata["step"])
 
 
 # ---- the optimiser -----------------------------------------------------------------------------
@@ -159,52 +141,25 @@ def flatten(tree: Weights) -> dict[str, mx.array]:
     return dict(cast("list[tuple[str, mx.array]]", tree_flatten(tree)))
 
 
-class Optimiser:
-    """Updates a tree of weights. `state` is flat and goes into checkpoints as it is."""
-
-    def __init__(self, weights: Weights) -> None:
-        flat = flatten(weights)
-        self._matrices = [name for name in flat if ".layers." in name and flat[name].ndim == 2]
-        self._others = [name for name in flat if name not in set(self._matrices)]
-        self.state: dict[str, mx.array] = {}
-        kept = [("momentum", name) for name in self._matrices]
-        kept += [(kind, name) for name in self._others for kind in ("first", "second")]
-        for kind, name in kept:
-            self.state[f"{kind}.{name}"] = mx.zeros_like(flat[name])
-
-    def update(
-        self, weights: Weights, gradients: Weights, *, step: int, matrix_rate: float, rate: float
-    ) -> Weights:
-        """The weights after this step (counted from 0)."""
-        flat = flatten(weights)
-        grads = flatten(gradients)
-        for name in self._matrices:
-            momentum = _MOMENTUM * self.state[f"momentum.{name}"] + grads[name]
-            self.state[f"momentum.{name}"] = momentum
-            change = orthogonalise(grads[name] + _MOMENTUM * momentum)
-            scale = max(1.0, change.shape[0] / change.shape[1]) ** 0.5
-            flat[name] = flat[name] * (1 - 0.05 * matrix_rate) - matrix_rate * scale * change
-        first, second = _BETAS
-        for name in self._others:
-            grad = grads[name]
-            mean = first * self.state[f"first.{name}"] + (1 - first) * grad
-            square = second * self.state[f"second.{name}"] + (1 - second) * grad * grad
-            self.state[f"first.{name}"] = mean
-            self.state[f"second.{name}"] = square
-            mean = mean / (1 - first ** (step + 1))
-            square = square / (1 - second ** (step + 1))
-            flat[name] = flat[name] - rate * mean / (mx.sqrt(square) + 1e-8)
-        tree: Weights = tree_unflatten(list(flat.items()))
-        return tree
+def new_optimiser(weights: Weights) -> MultiOptimizer:
+    """One that has seen nothing of these weights."""
+    kinds = [Muon(0.0, weight_decay=0.0), Adam(0.0, [*_BETAS], bias_correction=True)]
+    optimiser = MultiOptimizer(kinds, [_is_matrix])
+    optimiser.init(weights)
+    return optimiser
 
 
-def orthogonalise(matrix: mx.array) -> mx.array:
-    """About the nearest matrix with orthogonal rows or columns, by five Newton-Schulz steps."""
-    a, b, c = _COEFFICIENTS
-    tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.T if tall else matrix
-    x = x / (mx.sqrt((x * x).sum()) + 1e-7)
-    for _ in range(5):
-        square = x @ x.T
-        x = a * x + (b * square + c * (square @ square)) @ x
-    return x.T if tall else x
+def updated(
+    optimiser: MultiOptimizer, weights: Weights, gradients: Weights, matrix_rate: float, rate: float
+) -> Weights:
+    """The weights after a further step."""
+    muon, adam = optimiser.optimizers
+    muon.learning_rate, adam.learning_rate = matrix_rate, rate
+    kept = 1 - _DECAY * matrix_rate
+    decayed = tree_map_with_path(lambda name, w: w * kept if _is_matrix(name, w) else w, weights)
+    result: Weights = optimiser.apply_gradients(gradients, decayed)
+    return result
+
+
+def _is_matrix(name: str, weight: mx.array) -> bool:
+    return ".layers." in name and weight.ndim == 2

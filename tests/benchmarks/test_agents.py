@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import agents
+from benchmarks import agents, kit
 from benchmarks.agents import AGENTS, DONE, MODELS, SCRIPT, TASK, Agent, Contender, Session
-from benchmarks.kit import Server
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 import mlxgen
@@ -21,8 +20,7 @@ from mlxgen.tokens import in_common
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = agents.save_model(tmp_path_factory.mktemp("agents") / "model", SCRIPT)
-    template = Path(agents.__file__).with_name("agent_template.jinja")
-    shutil.copy(template, folder / "chat_template.jinja")
+    shutil.copy(agents.HERE / "agent_template.jinja", folder / "chat_template.jinja")
     return load_tokenizer(folder)
 
 
@@ -40,25 +38,21 @@ def prompts(tokenizer: Any, *, thinks: bool, turns: int) -> list[list[int]]:
     return found
 
 
-def test_a_later_prompt_goes_on_from_the_answer_until_the_user_speaks(tokenizer: Any) -> None:
+def test_sessions_go_on_from_their_answers_until_the_user_speaks(tokenizer: Any) -> None:
     *turns, new = prompts(tokenizer, thinks=True, turns=agents.USER_EVERY + 1)
     answer = tokenizer.encode(SCRIPT[True][1], add_special_tokens=False)
     for before, after in itertools.pairwise(turns):
         assert after[: len(before) + len(answer)] == before + answer
     assert new[: len(turns[0]) + len(answer)] != turns[0] + answer
     assert new[: len(turns[0])] == turns[0]  # the reasoning of the first answer is gone
-
-
-def test_sessions_share_system_and_tools_and_are_the_same_each_time(tokenizer: Any) -> None:
-    one, again = (prompts(tokenizer, thinks=True, turns=2) for _ in range(2))
-    (other, *_) = prompts(tokenizer, thinks=False, turns=1)
-    assert one == again
-    common = in_common(one[0], other)
-    assert len(one[0]) / 2 < common < len(one[0])
+    again, _ = prompts(tokenizer, thinks=True, turns=2)
+    (other,) = prompts(tokenizer, thinks=False, turns=1)
+    assert again == turns[0]
+    assert len(again) / 2 < in_common(again, other) < len(again)  # they share system and tools
 
 
 def test_tokens_are_new_after_the_longest_beginning_that_was_seen() -> None:
-    contender = Contender(Server("mlxgen"), remembers=False)
+    contender = Contender(kit.Server("mlxgen"), remembers=False)
     contender.seen = [[1, 2, 3, 4, 5], [1, 2, 9]]
     found = []
     for prompt in ([1, 2, 3, 4, 7, 6], [1, 2, 9, 9], [1, 2], [5]):
@@ -67,26 +61,6 @@ def test_tokens_are_new_after_the_longest_beginning_that_was_seen() -> None:
         found.append(contender.new - before)
     assert found == [2, 1, 1, 1]
     assert (contender.run, contender.waited) == (9, 2.0)
-
-
-def test_streams_are_put_together() -> None:
-    calls: list[dict[str, Any]] = [
-        {"index": 0, "id": "c", "function": {"name": "read", "arguments": ""}},
-        {"index": 0, "function": {"arguments": "{}"}},
-    ]
-    deltas = [
-        {"role": "assistant", "content": ""},
-        {"reasoning": "Let"},
-        {"reasoning_content": " be"},
-        {"content": "I see"},
-        *({"tool_calls": [call]} for call in calls),
-    ]
-    events = [{"choices": [{"delta": each}]} for each in deltas]
-    message, usage = agents.folded([*events, {"choices": [], "usage": {"prompt_tokens": 3}}])
-    assert (message["content"], message["reasoning_content"]) == ("I see", "Let be")
-    (call,) = message["tool_calls"]
-    assert call["id"] == "c" and call["function"] == {"name": "read", "arguments": "{}"}
-    assert usage == {"prompt_tokens": 3}
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: str(model.name))

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from benchmarks import drafts
 from benchmarks.drafts import Reciting, Workload, recited
-from benchmarks.simulate import DEVICES, SHAPES, SimulatedModel
+from benchmarks.drafts import DEVICE, SHAPE
+from benchmarks.simulate import SimulatedModel
 
 from mlxgen import LanguageModel
 
-DEVICE, SHAPE = DEVICES[1], SHAPES[1]
 TEXT = [7, 8, 9, 10, 11, 12, 13, 14, 15, 16] * 3
 
 
@@ -40,19 +40,19 @@ def test_what_changes_in_a_copy_is_little_and_most_of_it_is_as_it_was() -> None:
 
 
 def test_a_simulated_device_gives_the_same_text_faster_with_drafts_that_stand() -> None:
-    ratio, found = drafts.simulated(reciting(TEXT), DEVICE, SHAPE)
+    ratio, found = drafts.simulated(reciting(TEXT))
     assert ratio > 1.5 and found.passes < 20
     assert found.tokens == [len(TEXT)]
 
 
 def test_without_drafts_a_simulated_device_takes_what_its_passes_take() -> None:
     work = reciting(TEXT)
-    (seconds,) = drafts.drafted(work, SimulatedModel(DEVICE, SHAPE, work.lm), draft="off").seconds
+    seconds = drafts.drafted(work, SimulatedModel(DEVICE, SHAPE, work.lm), draft="off").seconds
     assert seconds == pytest.approx(29 * SHAPE.seconds(DEVICE, 1, 1, 30), rel=0.05)
 
 
 @pytest.mark.parametrize("number", [0, 2], ids=["copying", "arithmetic"])
 def test_drafts_that_choose_themselves_give_what_was_wanted(number: int) -> None:
     work = drafts.recitals()[number]
-    times, _ = drafts.simulated(work, DEVICE, SHAPE)
+    times, _ = drafts.simulated(work)
     assert work.target is not None and times >= work.target

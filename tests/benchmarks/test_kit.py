@@ -1,17 +1,25 @@
-"""Figures are rows with their targets, and two runs can be compared."""
+"""Figures are rows with their targets, two runs can be compared, and CI runs what there is."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import yaml
 from benchmarks import kit
+from benchmarks.__main__ import MEASUREMENTS
 from benchmarks.kit import Figure, at_least, at_most
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_figure_meets_its_target_or_misses_it() -> None:
-    assert [at_least("a", value, 1.0).met for value in (0.9, 1.0)] == [False, True]
-    assert [at_most("a", value, 2.0).met for value in (2.0, 2.1)] == [True, False]
+    spread = kit.Spread(0.9, 0.8, 1.1)
+    assert [at_least("a", found, 1.0).met for found in (spread, 1.0)] == [False, True]
+    assert [at_most("a", found, 2.0).met for found in (2.0, 2.1)] == [True, False]
 
 
 def test_a_peer_that_fails_is_a_row() -> None:
@@ -31,3 +39,53 @@ def test_two_runs_are_compared_by_their_values(tmp_path: Path) -> None:
     (table,) = kit.compared(*paths)
     cells = [list(column.cells) for column in table.columns]
     assert cells == [["a stream", "other"], ["200", "x"], ["150", "x"], ["-25.0 %", ""]]
+
+
+def test_each_side_is_timed_first_half_of_the_time() -> None:
+    order = []
+
+    def work(name: str, seconds: float) -> float:
+        order.append(name)
+        return seconds
+
+    found = kit.compare(lambda: work("ours", 1.0), lambda: work("theirs", 2.0), 2)
+    assert found.ratio.median == 2.0
+    assert order == ["ours", "theirs", "ours", "theirs", "theirs", "ours"]
+
+
+def test_streams_and_whole_answers_are_put_together_alike() -> None:
+    calls: list[dict[str, Any]] = [
+        {"index": 0, "id": "c", "function": {"name": "read", "arguments": ""}},
+        {"index": 0, "function": {"arguments": "{}"}},
+    ]
+    deltas = [
+        {"role": "assistant", "content": ""},
+        {"reasoning": "Let"},
+        {"reasoning_content": " be"},
+        {"content": "I see"},
+        *({"tool_calls": [call]} for call in calls),
+    ]
+    usage = {"usage": {"prompt_tokens": 3}}
+    events = [{"choices": [{"index": 0, "delta": each}]} for each in deltas]
+    events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+    whole: dict[str, Any] = {"content": "I see", "reasoning_content": "Let be", "role": "assistant"}
+    call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    whole["tool_calls"] = [call]
+    choice = {"index": 0, "message": whole, "finish_reason": "tool_calls"}
+    assert kit.folded([*events, {"choices": [], **usage}]) == kit.folded(
+        [{"choices": [choice], **usage}]
+    )
+    assert kit.folded([{"choices": [choice], **usage}]) == ([whole], ["tool_calls"], usage["usage"])
+
+
+def test_ci_runs_what_a_contributor_would_run() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    (job,) = yaml.safe_load(workflow)["jobs"].values()
+    systems = {name.partition("-")[0] for name in job["strategy"]["matrix"]["os"]}
+    assert job["runs-on"] == "${{ matrix.os }}" and systems == {"ubuntu", "macos"}
+    text = " ".join(step.get("run", "") for step in job["steps"])
+    called = set(re.findall(r"scripts/\w+", text))
+    assert called == {"scripts/check", "scripts/test", "scripts/bench"}
+    assert all(os.access(ROOT / name, os.X_OK) for name in called)
+    (measured,) = re.findall(r"scripts/bench ([a-z ]+) \|", text)
+    assert set(measured.split()) <= set(MEASUREMENTS) and "GITHUB_STEP_SUMMARY" in text

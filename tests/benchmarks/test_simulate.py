@@ -97,7 +97,7 @@ def test_the_gap_stays_small_to_the_end_of_a_prompt_whose_pieces_take_longer_and
 def test_the_longest_gap_is_what_was_asked_for(device: Device, shape: Shape, gap: float) -> None:
     smallest = shape.seconds(device, 1, 1, 4096)
     for rows in (1, 8):
-        load = Workload("", [Asked(64, simulate.LONG)] * rows, [Asked(4096, 8)])
+        load = Workload("", [Asked(64)] * rows, [Asked(4096, 8)])
         found = simulate.ours(device, shape, load, Limits(longest_gap=gap))
         # The last piece of the prompt, its first draw and a step come together
         assert max(found.gaps) <= max(gap, 3.2 * smallest)

@@ -210,10 +210,9 @@ def test_lines_break_between_words_for_any_pieces(pieces: list[str], columns: in
 
 @pytest.mark.parametrize("letter", ["a", "好"])
 def test_lines_of_the_tree_and_of_the_odds_fit_the_terminal(letter: str) -> None:
-    branches = Branches()
-    branches.shows([Chunk("", 0, i) for i in range(200)])
+    branches = Branches().shows([Chunk("", 0, i) for i in range(200)])
     for at in (60, 120):
-        branches.leaves([Chunk("", int(i >= at), i) for i in range(200)])
+        branches = branches.leaves([Chunk("", int(i >= at), i) for i in range(200)])
     tree = branches.tree(lambda version: [letter for _ in version], columns=60)
     assert len(tree) == 5 and any(line.endswith("<- here") for line in tree)
     assert all(55 < cell_len(line) <= 60 for line in tree)

@@ -271,7 +271,8 @@ class Answerer:
 
     def _given(self, answer: Answer, then: Sequence[Token], opens_text: bool) -> list[Chunk]:
         """Chunks of the tokens that an answer begins with, with all of their text, and with the
-        odds of those that somebody put there, as far as these are known."""
+        odds of those that somebody put there, as far as these are known. Without such, what a stop
+        or a ban held back at the end comes again."""
         chunks = list(answer.chunks)
         old = answer.there(len(chunks)) if then else None
         for token in then:
@@ -282,6 +283,9 @@ class Answerer:
             chunks.append(chunk)
         decoder = TextDecoder(self.lm.vocabulary, strip=opens_text)
         given = [replace(c, text=decoder.advance(c.token)) for c in chunks if c.token is not None]
+        shown = sum(len(chunk.text) for chunk in answer.chunks)
+        while given and not then and sum(len(chunk.text) for chunk in given) > shown:
+            given.pop()
         if given and given[-1].finish_reason is not None:
             given[-1] = replace(given[-1], finish_reason=None, stop=None)
         return given

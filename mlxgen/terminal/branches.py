@@ -192,6 +192,7 @@ def write_side_by_side(
         column.ratio, column.overflow = 1, "fold"
     table.add_row(*_marked(left[1], right[1], colours=colours))
     console.print(table)
+    out.flush()
 
 
 def _marked(left: str, right: str, *, colours: bool) -> Iterator[Text]:

@@ -25,7 +25,6 @@ from .converse import TerminalChat
 from .files import path_of, read_form, read_json, replaced
 from .odds import LEAST, least_sure, tinted
 from .reader import QUOTES
-from .screens import PlainScreen
 
 OFF = ("off", "none", "default")
 DIGITS = 9  # of a number at most
@@ -111,9 +110,8 @@ def _tokens(chat: TerminalChat, argument: str) -> None:
     numbers and what else was likely there. The numbers are for /rewind @N and /instead @N.
     """
     last = chat.last
-    count = len(last.spoken) if argument == "all" else LEAST
-    if argument not in ("", "all"):
-        count = _number("/tokens", argument)
+    given = {"": LEAST, "all": len(last.spoken)}
+    count = given[argument] if argument in given else _number("/tokens", argument)
     for line in tinted(last.readings(last.chunks), colours=chat.colours):
         chat.note(line)
     for line in least_sure(last.spoken, last.piece, count, columns=chat.columns()):
@@ -142,7 +140,7 @@ def _rewind(chat: TerminalChat, argument: str) -> None:
         )
     gone = "".join(last.texts(last.spoken)[place:])
     chat.take(last.back(place))
-    _show_last(chat)
+    chat.show()
     what = repr(shortened(gone)) if gone else "nothing but the end"
     chat.note(
         f"(took back: {what}; /continue goes on from here, "
@@ -205,7 +203,7 @@ def _branches(chat: TerminalChat, argument: str) -> None:
     for line in last.branches.tree(last.texts, columns=chat.columns()):
         chat.note(line)
     if argument:
-        _show_last(chat)
+        chat.show()
 
 
 @_command("[N [N]]")
@@ -223,9 +221,8 @@ def _compare(chat: TerminalChat, argument: str) -> None:
         given = [last.branches.other()]
     if len(given) == 1:
         given.append(last.branches.here)
-    shown = [(f"[{n}]", "".join(last.texts(last.branches.version(n)))) for n in sorted(given)]
-    write_side_by_side(shown[0], shown[1], chat.notes, colours=chat.colours)
-    chat.notes.flush()
+    sides = [(f"[{n}]", "".join(last.texts(last.branches.version(n)))) for n in sorted(given)]
+    write_side_by_side(*sides, chat.notes, colours=chat.colours)
 
 
 @_command("[TEXT]")
@@ -243,18 +240,6 @@ def _edit(chat: TerminalChat, argument: str) -> None:
         chat.note("nothing changed")
         return
     chat.answer(chat.conversation.again(text))
-
-
-def _show_last(chat: TerminalChat) -> None:
-    """Show the last answer as it stands, with its reasoning dimmed where that can be."""
-    last = chat.last
-    if not chat.colours:
-        chat.note("".join(last.texts(last.chunks)))
-        return
-    screen = PlainScreen(chat.notes)
-    for chunk, events in last.readings(last.chunks):
-        screen.show(chunk, events)
-    screen.end()
 
 
 def _place(last: Answer, argument: str) -> tuple[int | None, str]:

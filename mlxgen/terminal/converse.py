@@ -108,6 +108,17 @@ class TerminalChat:
             last = None
         self.answer(self.conversation.again(), last)
 
+    def show(self) -> None:
+        """Show the last answer as it stands, with its reasoning dimmed where that can be."""
+        last = self.last
+        if not self.colours:
+            self.note("".join(last.texts(last.chunks)))
+            return
+        screen = PlainScreen(self.notes)
+        for chunk, events in last.readings(last.chunks):
+            screen.show(chunk, events)
+        screen.end()
+
     def freed(self, count: int) -> int:
         """How many tokens dropping so many of the oldest exchanges frees."""
         return self._tokens(self.conversation) - self._tokens(self.conversation, count)

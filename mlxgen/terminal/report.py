@@ -31,8 +31,9 @@ def report(usage: Usage, last: Chunk | None) -> Iterable[str]:
     """The lines about a generation that ended with the chunk ``last``, or before there was any."""
     import mlx.core as mx
 
-    run = usage.prompt_tokens - usage.cached_tokens
-    cached = f" ({usage.cached_tokens} of them cached)" if usage.cached_tokens else ""
+    known = min(usage.cached_tokens, usage.prompt_tokens)  # perhaps some of the answer as well
+    cached = f" ({known} of them cached)" if known else ""
+    run = usage.prompt_tokens - known
     yield f"prompt:      {_speed(usage.prompt_tokens, run, usage.prompt_seconds, cached)}"
     # The first token is known at the end of the prompt's time.
     after_first = usage.completion_tokens - 1

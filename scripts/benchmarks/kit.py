@@ -303,9 +303,9 @@ def random_llama(vocab_size: int, hidden: int, layers: int) -> mlxgen.LanguageMo
     return mlxgen.LanguageModel(model, fake_tokenizer(vocab_size), draft="off")
 
 
-def tiny(name: str, layers: int = 4) -> mlxgen.LanguageModel:
+def tiny(name: str, layers: int = 4, **shape: Any) -> mlxgen.LanguageModel:
     """A small model of random weights of an architecture of ``TINY``."""
-    shape = {"num_hidden_layers": layers, "num_attention_heads": 4, **TINY[name]}
+    shape = {"num_hidden_layers": layers, "num_attention_heads": 4, **TINY[name], **shape}
     model = random_model(name, vocab_size=512, max_position_embeddings=8192, **shape)
     return mlxgen.LanguageModel(model, fake_tokenizer(512), name=name, draft="off")
 
@@ -401,7 +401,6 @@ class Server:
         self, name: Literal["mlxgen", "mlx_lm"], arguments: Sequence[str] = (), before: str = ":"
     ) -> None:
         self.name, self._arguments, self._before = name, arguments, before
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115
 
     def __enter__(self) -> Server:
         self.start()
@@ -417,12 +416,14 @@ class Server:
         command = [sys.executable, "-m", f"{self.name}.server", "--port", str(self.port)]
         command += ["--log-level", level, *self._arguments]
         command = ["sh", "-c", f'{self._before}; exec "$@"', "sh", *command]
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
         end = time.monotonic() + START
         while not self.answers():
             if self.process.poll() is not None or time.monotonic() > end:
+                reason = self.logged()[-500:]
                 self.stop()
-                raise RuntimeError(f"{self.name}.server does not start: {self.logged()[-500:]}")
+                raise RuntimeError(f"{self.name}.server does not start: {reason}")
             time.sleep(0.2)
 
     def stop(self) -> None:
@@ -433,6 +434,7 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self._log.close()
 
     def answers(self) -> bool:
         """Whether a small request is answered in time."""
@@ -466,6 +468,6 @@ class Server:
         return {name: float(value) for name, *_, value in rows if "{" not in name}
 
     def logged(self) -> str:
-        """What it has written."""
+        """What it has written since its start."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from benchmarks import drafts
-from benchmarks.drafts import Reciting, Workload, recited
-from benchmarks.drafts import DEVICE, SHAPE
+from benchmarks.drafts import DEVICE, SHAPE, Reciting, Workload, recited
 from benchmarks.simulate import SimulatedModel
 
 from mlxgen import LanguageModel

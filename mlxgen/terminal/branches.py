@@ -182,15 +182,13 @@ def _short(text: str, columns: int) -> str:
     return short
 
 
-def write_side_by_side(
-    left: tuple[str, str], right: tuple[str, str], out: TextIO, *, colours: bool
-) -> None:
+def write_side_by_side(sides: Sequence[tuple[str, str]], out: TextIO, *, colours: bool) -> None:
     """Write two texts, each with its title, in two columns as wide as half of the terminal."""
     console = Console(file=out, force_terminal=colours, no_color=not colours, highlight=False)
-    table = Table(left[0], right[0], expand=True, show_lines=False)
+    table = Table(*(title for title, _ in sides), expand=True, show_lines=False)
     for column in table.columns:
         column.ratio, column.overflow = 1, "fold"
-    table.add_row(*_marked(left[1], right[1], colours=colours))
+    table.add_row(*_marked(*(text for _, text in sides), colours=colours))
     console.print(table)
     out.flush()
 

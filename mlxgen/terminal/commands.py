@@ -133,11 +133,8 @@ def _rewind(chat: TerminalChat, argument: str) -> None:
         is_count = rest == text and rest.isdecimal()
         place = last.last(_number("/rewind", rest)) if is_count else last.before(text)
     if place is None:
-        raise OptionError(
-            "/rewind",
-            'expected a number of tokens, a "text" to go back before, or @ and the '
-            "number of a token",
-        )
+        expected = 'a number of tokens, a "text" to go back before, or @ and the number of a token'
+        raise OptionError("/rewind", f"expected {expected}")
     gone = "".join(last.texts(last.spoken)[place:])
     chat.take(last.back(place))
     chat.show()
@@ -198,8 +195,8 @@ def _branches(chat: TerminalChat, argument: str) -> None:
     """
     last = chat.last
     if argument:
-        last = replace(last, branches=last.branches.goes_to(_number("/branches", argument)))
-        chat.take(replace(last, rewound=False))
+        branches = last.branches.goes_to(_number("/branches", argument))
+        chat.take(last := replace(last, branches=branches, rewound=False))
     for line in last.branches.tree(last.texts, columns=chat.columns()):
         chat.note(line)
     if argument:
@@ -216,13 +213,11 @@ def _compare(chat: TerminalChat, argument: str) -> None:
     last, numbers = chat.last, argument.split()
     if len(numbers) > 2:
         raise OptionError("/compare", "expected two branches at most, such as /compare 1 2")
-    given = [_number("/compare", number) for number in numbers]
-    if not given:
-        given = [last.branches.other()]
+    given = [_number("/compare", number) for number in numbers] or [last.branches.other()]
     if len(given) == 1:
         given.append(last.branches.here)
     sides = [(f"[{n}]", "".join(last.texts(last.branches.version(n)))) for n in sorted(given)]
-    write_side_by_side(*sides, chat.notes, colours=chat.colours)
+    write_side_by_side(sides, chat.notes, colours=chat.colours)
 
 
 @_command("[TEXT]")

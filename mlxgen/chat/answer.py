@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeAlias
 
-from .calls.call import ToolCall
 from .events import (
     WITH_TEXT,
-    CallArguments,
     CallEnded,
     CallStarted,
     ChatEvent,
@@ -63,29 +61,29 @@ class AnswerReader:
     ) -> None:
         self._reading = reading
         self._name_call = name_call
-        self._splitter = Splitter(reading)
-        self._calls = 0  # started so far
+        self._splitter = Splitter(reading, name_call)
         self._texts: list[str] = []
         self._thoughts = bytearray()  # for each token, whether it was a thought
         self._first = 0  # the index of the first of these tokens
-        self._begun = self._read_given() if reading.given else []
+        self._begun: list[Shown] = self._read_given() if reading.given else []
+        self._given = self._splitter.calls - bool(self._begun)  # calls that are the client's own
 
     def _read_given(self) -> list[Shown]:
         """The call that the client's beginning leaves open, as far as it goes: all of it if only
         its end mark is missing."""
-        spans, tools = self._splitter.push(self._reading.given), self._reading.tools
-        first = max((i for i, span in enumerate(spans) if span.calls), default=len(spans))
-        if tools is None or first == len(spans):
+        given, tools = self._reading.given, self._reading.tools
+        events: list[Shown] = []  # of the last call
+        end = 0
+        for span in self._splitter.push(given):
+            for event in span.events:
+                events = [event] if isinstance(event, CallStarted) else [*events, event]
+            end = span.start + len(span.text) if span.kind == "call" else end
+        if tools is None or not events:
             return []
-        last = max(i for i, span in enumerate(spans) if span.kind == "call")
-        ended = any(span.ended for span in spans[first:])
-        rest = self._reading.given[spans[last].start + len(spans[last].text) :].strip()
-        end = tools.format.end
-        if ended and (rest == end or not end.startswith(rest)):
+        rest, mark = given[end:].strip(), tools.format.end
+        if isinstance(events[-1], CallEnded) and (rest == mark or not mark.startswith(rest)):
             return []
-        more = "".join(span.more for span in spans[first:])
-        begun: list[Shown] = [self._started(spans[first].calls[-1]), CallArguments(more)]
-        return [*begun, CallEnded()] if ended else begun
+        return [*joined(events)]
 
     @property
     def reasoning_tokens(self) -> int:
@@ -133,26 +131,15 @@ class AnswerReader:
         events, self._begun = self._begun, []
         given = len(self._reading.given)
         for span in spans:
-            if span.kind != "call":
-                known = given - span.start
-                if known <= 0:
-                    events.append(_OF_KIND[span.kind](span.text))
-                elif known < len(span.text):
-                    events.append(_OF_KIND[span.kind](span.text[known:]))
-                continue
-            events += map(self._started, span.calls)
-            if span.more:
-                events.append(CallArguments(span.more))
-            if span.ended:
-                events.append(CallEnded())
+            text = span.text[max(0, given - span.start) :]
+            if span.kind == "call":
+                events += span.events
+            elif text:
+                events.append(_OF_KIND[span.kind](text))
         return events, spans
 
-    def _started(self, call: ToolCall) -> CallStarted:
-        number, self._calls = self._calls, self._calls + 1
-        return CallStarted(call.id or self._name_call(number), call.name)
-
     def _reason(self, reason: FinishReason) -> EndReason:
-        calls = self._calls and not self._splitter.is_unfinished
+        calls = self._splitter.calls > self._given and not self._splitter.is_unfinished
         return "calls" if calls and reason != "length" else reason
 
     def _take_back(self, count: int) -> list[Retracted]:
@@ -165,7 +152,7 @@ class AnswerReader:
         old, new = (AnswerReader(self._reading, self._name_call) for _ in range(2))
         before = joined(old._read(text)[0])
         after = joined(new._read(text[: len(text) - count])[0])
-        self._splitter, self._calls, self._texts = new._splitter, new._calls, new._texts
+        self._splitter, self._texts, self._given = new._splitter, new._texts, new._given
         gone: list[Retracted] = []
         for i in reversed(range(len(before))):
             kept = after[i] if i < len(after) else None

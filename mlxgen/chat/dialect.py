@@ -78,28 +78,6 @@ class Dialect:
         )
 
     @property
-    def thinks(self) -> bool:
-        """Whether the model has marks for thinking."""
-        return self.marks.think_start is not None or "reasoning" in self.marks.transitions
-
-    def nearest(self, effort: str | None) -> Mapping[str, Any]:
-        """The variables of the template that come closest to an effort: its nearest grade, the
-        higher of two, and whether to think. None leaves it to the model."""
-        if effort is None:
-            return {}
-        switch = dict(self.off if effort == "none" else self.on)
-        if not self.grades or (effort == "none" and switch and "none" not in self.grades):
-            return switch
-        wanted = EFFORTS.index(effort)
-        grades = sorted(self.grades, key=EFFORTS.index, reverse=True)
-        nearest = min(grades, key=lambda grade: abs(EFFORTS.index(grade) - wanted))
-        return {**switch, "reasoning_effort": nearest}
-
-    def follows(self, effort: str | None) -> bool:
-        """Whether an effort makes the difference that it asks for, or asks for none."""
-        return effort in (None, "none") or bool(self.grades) or self.thinks
-
-    @property
     def takes_forms(self) -> bool:
         """Whether the text can be held to a form: not if it has headers of which it is not known
         which one comes before the answer."""

@@ -26,16 +26,17 @@ The rules, for the whole text:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 import regex
 
-from .calls.call import Call, ToolCall
-from .calls.reader import ToolReader
+from .calls.formats import CallFormat
+from .calls.reader import Call, ToolReader
 from .calls.styles import Style, any_of
 from .calls.values import LONGEST, BrokenError, Source, Waiting
+from .events import CallArguments, CallEnded, CallStarted
 
 Kind: TypeAlias = Literal["content", "reasoning", "call", "mark"]
 Thinking: TypeAlias = Literal["open", "possible", "closed"]
@@ -54,15 +55,12 @@ _BLANKS = 64  # characters of white space that may belong to a mark
 
 
 class Span(NamedTuple):
-    """A piece of the text: its kind, where it starts, the calls that it begins, and ``more`` of
-    the arguments of the call begun last, which may have ``ended`` with it."""
+    """A piece of the text: its kind, where it starts, and what it says of calls."""
 
     kind: Kind
     text: str
     start: int
-    calls: tuple[ToolCall, ...] = ()
-    more: str = ""
-    ended: bool = False
+    events: tuple[CallStarted | CallArguments | CallEnded, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,15 +118,17 @@ class Reading:
 
 
 class Splitter:
-    """Text in, spans out, by the rules above."""
+    """Text in, spans out, by the rules above. ``name_call`` gives the id of a call by its number,
+    from 0, if the model gives none."""
 
-    def __init__(self, reading: Reading) -> None:
-        marks = reading.marks
-        self._tools = reading.tools
-        self._marks = marks
-        self._trim = reading.trim
+    def __init__(
+        self, reading: Reading, name_call: Callable[[int], str] = "call_{}".format
+    ) -> None:
         self._reading = reading
-        self._part = first_part(marks, reading.thinking)
+        self._name_call = name_call
+        self._tools = reading.tools
+        self._marks = reading.marks
+        self._part = first_part(reading.marks, reading.thinking)
         self._section: Section = "none"
         self._skips = self._part == "reasoning"  # whether white space starts this part
         self._is_new = True  # whether there was nothing but white space in this part
@@ -136,17 +136,15 @@ class Splitter:
         self._named_only = 0  # marks that begin thinking and were read as text
         self._source = Source()
         self._rest = ""  # of the text that was pushed, and is not yet read
+        self._at = 0  # where the text of the source starts
         self._far = 0  # attempts to read a call that failed after a long text
-        self._at = 0  # where its text starts
         self._spans: list[Span] = []
+        self._finders: dict[tuple[str, bool], _Finder] = {}
         self._call: Call | None = None  # that is being read
         self._tries = False  # whether something is read that may be a call
-        self._reads = False  # whether calls are read
-        self._is_alone = False  # whether they are calls only if nothing follows but the end mark
-        self._is_fenced = False  # whether a fence stands before the first of them
-        self._shows = True  # whether the client gets it
-        self._ids: set[str] = set()
-        self._finders: dict[tuple[str, bool], _Finder] = {}
+        self._reads: Literal["", "calls", "alone"] = ""  # alone: if nothing follows but the end
+        self._shows = True  # whether the client gets the call
+        self._ids: set[str | None] = set()
         self._parts = self._read()
         self.is_unfinished = False
         self.calls = 0
@@ -183,13 +181,12 @@ class Splitter:
             self._feed("", final=True)
             return self._taken()
         call, held = self._call, len(self._source.text)
-        if call is not None and call.name is not None and not self._is_alone:
+        if call is not None and call.name is not None and self._reads != "alone":
             self.is_unfinished = True
-            self._finish(call, held, ended=False)
+            self._tell(call, held, ended=False)
         elif held:
             blank = self.calls and not self._source.text.strip()
-            is_mark = blank or (self._reads and not self._is_alone)
-            self._release("mark" if is_mark else self._kind, held)
+            self._release("mark" if blank or self._reads == "calls" else self._kind, held)
         return self._taken()
 
     def _feed(self, text: str, *, final: bool) -> None:
@@ -271,12 +268,11 @@ class Splitter:
             self._release(self._kind, text)
         start, end = start - text, start - text + len(mark)
         if to in ("call", "bare", "line"):
-            assert self._tools is not None
-            is_alone = to == "line" and self._tools.format.alone
-            holds = is_alone or (mark != self._tools.format.start and bool(self._tools.strict))
-            self._reads, self._is_alone = True, is_alone
+            format = self._format
+            self._reads = "alone" if to == "line" and format.alone else "calls"
+            holds = mark != format.start and bool(self._tools and self._tools.strict)
             are_calls = yield from self._read_calls(end if to == "call" else start, holds=holds)
-            self._reads = self._is_alone = False
+            self._reads = ""
             if not are_calls:
                 if len(source.text) > 2 * _STRETCH:  # it is read again, a stretch at a time
                     self._rest = source.text[_STRETCH:] + self._rest
@@ -324,7 +320,7 @@ class Splitter:
         """The part after a mark."""
         left = self._part == "reasoning" and part != "reasoning"
         again = part == "content" and self._part == "content" and self._is_new
-        self._skips = part == "reasoning" or ((left or again) and self._trim)
+        self._skips = part == "reasoning" or ((left or again) and self._reading.trim)
         self._part, self._section = part, "none"
 
     # ---- calls ---------------------------------------------------------------------------------
@@ -332,110 +328,105 @@ class Splitter:
     def _read_calls(self, place: int, *, holds: bool) -> Waiting[bool]:
         """Reads the calls at a place of the held text; returns whether there are any. ``holds``:
         nothing of a call is passed on before it is whole."""
-        tools, source, alone = self._tools, self._source, self._is_alone
-        assert tools is not None
-        count, self._tries = 0, True
-        held: list[Call] = []
+        source, ends, alone = self._source, self._format.all_ends, self._reads == "alone"
+        calls: list[Call] = []
+        style, fenced = self._format.body, False
+        self._tries = True
         while True:
-            read = yield from self._read_call(place, again=count > 0, holds=holds)
+            read = yield from self._read_call(place, again=bool(calls), holds=holds or alone)
             if read is None:
                 break
-            call, style = read
-            self._tries = alone
-            count, place = count + 1, call.place if alone else 0
-            held.append(call)
-        self._tries = alone and count > 0
-        if not count:
+            call, style, begin = read
+            fenced = fenced or "```" in source.text[place:begin]
+            calls.append(call)
+            self._tries, place = alone, call.place
+            if not alone:
+                self._tell(call, place)
+                place = 0
+        self._tries = alone and bool(calls)
+        if not calls:
             return False
         tail = yield from source.passed(place, style.tail)
-        end = yield from source.passed(tail, tools.format.all_ends, often=True)
-        if self._is_fenced:
+        end = yield from source.passed(tail, ends, often=True)
+        if fenced:
             end = yield from source.passed(end, ("```",))
         rest = source.text[tail:].strip()
-        if source.final and rest and any(mark.startswith(rest) for mark in tools.format.all_ends):
+        if source.final and rest and any(mark.startswith(rest) for mark in ends):
             end = len(source.text)  # half a mark
         self._tries = False
-        if alone:
-            if end == tail and not (source.final and not source.text[end:].strip()):
-                return False
-            done = 0
-            for call in held:
-                self._finish(call, call.place - done)
-                done = call.place
-            tail, end = tail - done, end - done
+        is_open, whole = end == tail, len(source.text)
+        if alone and is_open and not (source.final and not source.text[end:].strip()):
+            return False
+        for call in calls if alone else ():
+            self._tell(call, call.place - (whole - len(source.text)))
+        end -= whole - len(source.text)
         if self._part not in _KINDS:
             self._part = "content"
         if end:
             self._release("call", end)
-        self._section = "calls" if end == tail and tools.format.end else "none"
+        self._section = "calls" if is_open and self._format.end else "none"
         return True
 
     def _read_call(
         self, place: int, *, again: bool, holds: bool
-    ) -> Waiting[tuple[Call, Style] | None]:
+    ) -> Waiting[tuple[Call, Style, int] | None]:
+        """The call at a place, its style, and where it begins after the marks."""
         tools, source = self._tools, self._source
         assert tools is not None
         for style in tools.format.styles:
             pieces = style.again if again else (*style.first, *tools.format.starts)
             begin = yield from source.passed(place, pieces, often=True)
             begin = yield from source.space(begin)
-            self._is_fenced = "```" in source.text[place:begin] or (again and self._is_fenced)
-            self._tries = True
-            call = Call(source, tools.offered, tools.marks)
-            self._call, source.kept, source.reached = call, 0, begin
+            self._tries, self._call = True, (call := Call(source, tools))
+            source.kept, source.reached = 0, begin
             source.limit = begin + _NEAR if self._far >= _PATIENCE else math.inf
-            reading = call.read(style.reads.read(call, begin))
             try:
-                while True:
-                    next(reading)
+                for _ in call.read(style, begin):
                     if call.is_long and not holds:
-                        self._pass_on(call)
+                        self._tell(call)
                     yield
-            except StopIteration:
-                self._call = None
-                if holds and not tools.accepts(call):
-                    continue
-                if not self._is_alone:
-                    self._finish(call, call.place)
-                return call, style
+                if not holds or tools.accepts(call):
+                    return call, style, begin
             except BrokenError:
-                self._call = None
                 self._far += source.reached - begin > LONGEST
+            finally:
+                self._call = None
         return None
 
-    def _pass_on(self, call: Call) -> None:
-        """Passes on what is new of a call that is not over."""
-        calls = self._start(call)
-        more = call.take()
-        if self._shows and (calls or more):
-            self._spans.append(Span("call", "", self._at, calls, more))
-
-    def _finish(self, call: Call, place: int, *, ended: bool = True) -> None:
-        """Passes on the rest of a call, which ends at a place, or is cut off there."""
-        before = len(self._source.text)
-        calls = self._start(call)
-        place -= before - len(self._source.text)
-        span = self._release("call", place)
+    def _tell(self, call: Call, length: int | None = None, *, ended: bool = True) -> None:
+        """Passes on what is new of a call, and the text up to the place where it ends, or is cut
+        off; None: it goes on."""
+        events: list[CallStarted | CallArguments | CallEnded] = []
+        if not call.is_begun:
+            call.is_begun = True
+            space = len(self._source.text) - len(self._source.text.lstrip())
+            if space and not call.is_long:
+                self._release("mark", space)
+                length = None if length is None else length - space
+            most = None if self._tools is None else self._tools.most
+            self._shows = most is None or self.calls < most
+            id = call.id if call.id not in self._ids else None
+            self._ids.add(id)
+            events.append(CallStarted(id or self._name_call(self.calls), call.name or ""))
+            self.calls += 1
+        if more := "".join(call.parts):
+            events.append(CallArguments(more))
+        call.parts.clear()
+        if length is None:
+            if events and self._shows:
+                self._spans.append(Span("call", "", self._at, tuple(events)))
+            return
+        if ended:
+            events.append(CallEnded())
+        self._release("call", length)
         if self._shows:
-            self._spans[-1] = span._replace(calls=calls, more=call.take(), ended=ended)
+            self._spans[-1] = self._spans[-1]._replace(events=tuple(events))
         self.is_unfinished = self.is_unfinished or call.is_broken
 
-    def _start(self, call: Call) -> tuple[ToolCall, ...]:
-        """The call, if it has not begun yet, without its arguments."""
-        if call.is_begun:
-            return ()
-        assert self._tools is not None and call.name is not None
-        call.is_begun = True
-        space = len(self._source.text) - len(self._source.text.lstrip())
-        if space and not call.is_long:
-            self._release("mark", space)
-        self._shows = self._tools.most is None or self.calls < self._tools.most
-        self.calls += 1
-        if not self._shows:
-            return ()
-        id = call.id if call.id not in self._ids else None
-        self._ids.add(id or "")
-        return (ToolCall(call.name, "", id),)
+    @property
+    def _format(self) -> CallFormat:
+        assert self._tools is not None
+        return self._tools.format
 
     @property
     def _finder(self) -> _Finder:
@@ -448,11 +439,9 @@ class Splitter:
     def _kind(self) -> Kind:
         return _KINDS.get(self._part, "mark" if self._part != "opening" else "content")
 
-    def _release(self, kind: Kind, length: int) -> Span:
+    def _release(self, kind: Kind, length: int) -> None:
         text, self._source.text = self._source.text[:length], self._source.text[length:]
-        span = self._span(kind, text)
-        self._spans.append(span)
-        return span
+        self._spans.append(self._span(kind, text))
 
     def _span(self, kind: Kind, text: str) -> Span:
         self._is_new = kind not in _KINDS or (self._is_new and text.isspace())
@@ -486,8 +475,11 @@ class _Finder:
 
 
 def _edges(reading: Reading, part: str, section: bool) -> dict[str, str]:
-    """The marks that end a part, or begin a call in it, and to what they lead; ``section`` as in
-    ``ToolReader.edges``."""
+    """The marks that end a part, or begin a call in it, and to what they lead: another part, a
+    call, one that has lost its mark, one at the beginning of a line, or the end of several.
+
+    ``section``: calls have begun there, so that the next may come without a mark.
+    """
     marks, tools = reading.marks, reading.tools
     edges = dict(marks.edges(None if tools is None else tools.format.starts).get(part, {}))
     if part not in _KINDS or (reading.exact and part == "content"):
@@ -495,10 +487,14 @@ def _edges(reading: Reading, part: str, section: bool) -> dict[str, str]:
     if marks.think_start and marks.think_end and marks.initial is None:
         edges.setdefault(marks.think_start, "reasoning")
         edges.setdefault(marks.think_end, "content")
-    if tools is not None:
-        of_calls = tools.edges(part, section=section)
-        edges |= {mark: to for mark, to in of_calls.items() if to == "end" or mark not in edges}
-    return edges
+    if tools is None:
+        return edges
+    format = tools.format
+    bare = [t for t in tools.named(format.bare) if part == "content" or "|" in t or not t.isascii()]
+    bare += tools.named(format.begins) if section else []
+    lines = tools.named(format.lines) if part == "content" else []
+    of_calls = dict.fromkeys(lines, "line") | dict.fromkeys(bare, "bare")
+    return of_calls | edges | dict.fromkeys(format.all_ends if section else (), "end")
 
 
 def first_part(marks: Marks, thinking: Thinking) -> str:

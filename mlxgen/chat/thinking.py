@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..filters import After, Specification
 from ..filters.any_of import FirstToken
@@ -19,56 +18,49 @@ from .dialect import Dialect
 from .splitter import Marks, Thinking, first_part
 
 _TAIL = 64  # tokens at the end of a prompt in which its last mark is looked for
-BUDGETS: Mapping[str, int | None] = MappingProxyType(
-    {
-        "none": 0,
-        "minimal": 512,
-        "low": 1024,
-        "medium": 8192,
-        "high": 24_576,
-        "xhigh": None,
-        "max": None,
-    }
-)
-"""The tokens of thinking that each effort stands for, in models without grades of thinking."""
 
 
-def budget_of(effort: str | None, usual: int | None, dialect: Dialect) -> int | None:
-    """How many tokens a model may think, from an effort and what is usual; None: any number."""
-    graded = dialect.grades and effort != "none"
-    meant = None if effort is None or graded else BUDGETS[effort]
-    if meant is None or usual is None:
-        return usual if meant is None else meant
-    return min(meant, usual)
+class Beginning(NamedTuple):
+    """How an answer begins: whether inside the thinking, the ``marks`` of its text, and those of
+    the thinking that may come."""
+
+    thinking: Thinking
+    marks: Marks
+    limits: ThinkingMarks | None
 
 
-def thinking_of(
-    prompt: Sequence[Token], dialect: Dialect, begun: Mapping[str, Any] | None
-) -> Thinking:
-    """Whether the text after a rendered prompt begins inside the thinking.
+def beginning_of(
+    prompt: Sequence[Token],
+    dialect: Dialect,
+    begun: Mapping[str, Any] | None = None,
+    tool_starts: Sequence[str] | None = None,
+) -> Beginning:
+    """How the text after a rendered prompt begins.
 
     Only the generation prompt counts, which is the end of the prompt: a user who writes
-    ``<think>`` changes nothing. ``begun`` is the message to continue; if it has no content, its
-    reasoning goes on.
+    ``<think>`` changes nothing. ``begun`` is the message to continue, after its header; if it has
+    no content, its reasoning goes on. ``tool_starts`` begin a call, which ends the thinking, too.
     """
-    start, end = dialect.marks.think_start, dialect.marks.think_end
+    marks = dialect.marks
+    thinking: Thinking = "closed"
+    start, end = marks.think_start, marks.think_end
+    if begun is not None and marks.initial is not None:
+        marks = replace(marks, initial="normal" if begun.get("content") else "reasoning")
     if start is None or end is None:
-        return "closed"
-    if begun is not None:
+        pass
+    elif begun is not None:
         said = str(begun.get("content") or start)
-        return "open" if said.rfind(start) > said.rfind(end) else "closed"
-    pieces = map(dialect.vocabulary.piece, plain(prompt[-_TAIL:]))
-    tail = b"".join(pieces).decode("utf-8", "replace").rstrip()
-    if tail.endswith(end):
-        return "closed"
-    return "open" if tail.endswith(start) else "possible"
-
-
-def going_on(marks: Marks, message: Mapping[str, Any]) -> Marks:
-    """The marks of a text that goes on inside a message, after its header."""
-    if marks.initial is None:
-        return marks
-    return replace(marks, initial="normal" if message.get("content") else "reasoning")
+        thinking = "open" if said.rfind(start) > said.rfind(end) else "closed"
+    else:
+        pieces = map(dialect.vocabulary.piece, plain(prompt[-_TAIL:]))
+        tail = b"".join(pieces).decode("utf-8", "replace").rstrip()
+        if not tail.endswith(end):
+            thinking = "open" if tail.endswith(start) else "possible"
+    first = first_part(marks, thinking)
+    if first == "content":
+        return Beginning(thinking, marks, None)
+    limits = ThinkingMarks(first, start or "", marks.edges(tool_starts))
+    return Beginning(thinking, marks, limits)
 
 
 def after_thinking(
@@ -86,20 +78,6 @@ def after_thinking(
     if first not in dialect.vocabulary.added:  # it may as well begin the answer
         return spec
     return FirstToken(spec, ((first, after),))
-
-
-def marks_of(
-    thinking: Thinking, dialect: Dialect, tool_starts: Sequence[str] | None
-) -> ThinkingMarks | None:
-    """Where the thinking in an answer begins and ends; None if there is none.
-
-    ``tool_starts`` begin a call, which ends it as well.
-    """
-    marks = dialect.marks
-    first = first_part(marks, thinking)
-    if first == "content":
-        return None
-    return ThinkingMarks(first, marks.think_start or "", marks.edges(tool_starts))
 
 
 def in_answer(spec: Specification, dialect: Dialect) -> Specification:

@@ -6,21 +6,20 @@ Invariant: what a plan demands of the text is exactly what its reading expects t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from ..filters import AllOf, Specification
+from ..filters import Specification
 from ..text import ThinkingMarks
 from ..tokens import Token
-from .calls.checked import CheckedCalls
-from .calls.use import Form, HeldCalls, ToolPlan, ToolUse, plan_tools
-from .dialect import Dialect, UnsupportedError
+from .calls.use import Form, HeldCalls, ToolUse, plan_tools
+from .dialect import EFFORTS, Dialect, UnsupportedError
 from .splitter import Marks, Reading
 from .template.format import SWITCHES, Chat, ChatFormat, Told
 from .template.pictures import is_image
 from .template.sandbox import RenderLimits
-from .thinking import after_thinking, budget_of, going_on, in_answer, marks_of, thinking_of
+from .thinking import beginning_of, in_answer
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -95,16 +94,11 @@ def prompt_of(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
 
 def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) -> Plan:
     """Plans; ``OptionError``, ``PromptError`` or ``GrammarError`` if that is impossible."""
-    form = turn.form
-    if form is not None and not turn.chat.continue_final_message:
+    form, chat, use = turn.form, turn.chat, turn.tools
+    if form is not None and not chat.continue_final_message:
         form = replace(form, spec=in_answer(form.spec, dialect))
-    tools = plan_tools(turn.tools, form, dialect)
-    ids, left_out = prompt_of(turn, dialect, limits)
-    chat = turn.chat
-    begun = chat.messages[-1] if chat.continue_final_message else None
-    thinking = thinking_of(ids, dialect, begun)
-    if begun is not None:
-        dialect = replace(dialect, marks=going_on(dialect.marks, begun))
+    tools = plan_tools(use, form, dialect)
+    ids, ignored = prompt_of(turn, dialect, limits)
     calls = None if tools.reader is None else tools.reader.format.starts
     if tools.spec is not None:
         calls = None if tools.required else calls  # only the mark leads on then
@@ -114,63 +108,47 @@ def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
                 "this model writes headers before its text and cannot be held to a form; leave "
                 "it out",
             )
-    marks = marks_of(thinking, dialect, calls)
+    begun = chat.messages[-1] if chat.continue_final_message else None
+    beginning = beginning_of(ids, dialect, begun, calls)
+    dialect = replace(dialect, marks=beginning.marks)
     reading = Reading(
         marks=Marks() if turn.raw_thoughts else dialect.marks,
-        thinking="closed" if turn.raw_thoughts else thinking,
+        thinking="closed" if turn.raw_thoughts else beginning.thinking,
         tools=tools.reader,
         trim=form is None or form.is_json or form.is_free,
         exact=form is not None and not form.is_free,
     )
+    thinks = dialect.marks.think_start is not None or "reasoning" in dialect.marks.transitions
+    if use is not None and dialect.tools is None and not dialect.shows_tools:
+        ignored += ("tools",)
+    if not (turn.effort in (None, "none") or dialect.grades or thinks):
+        ignored += ("reasoning_effort",)
+    if turn.thinking_budget is not None and not thinks:
+        ignored += ("thinking_budget",)
+    held = None
+    if use is not None and tools.reader is not None and (tools.spec is not None or tools.loose):
+        held = HeldCalls(use, form, dialect, reading, tools.loose)
     return Plan(
         ids=tuple(ids),
         opens_text=not chat.continue_final_message,
         reading=reading,
-        thinking=marks,
-        thinking_budget=None if marks is None else _budget(turn, dialect),
-        spec=_spec(turn.tools, tools, reading, dialect),
+        thinking=beginning.limits,
+        thinking_budget=None if beginning.limits is None else _budget(turn, dialect),
+        spec=tools.whole_spec(reading, dialect),
         stop=tools.stop,
         field=tools.field,
-        held=_held(turn.tools, form, dialect, tools, reading),
-        ignored=tuple(dict.fromkeys((*left_out, *_ignored(turn, dialect)))),
+        held=held,
+        ignored=tuple(dict.fromkeys(ignored)),
     )
 
 
-def _spec(
-    use: ToolUse | None, tools: ToolPlan, reading: Reading, dialect: Dialect
-) -> Specification | None:
-    """The specification of the whole text, the thinking included, with the check of the calls."""
-    spec = tools.spec
-    if spec is not None:
-        spec = after_thinking(spec, reading.thinking, dialect, required=tools.required)
-    names = tools.loose | tools.checked
-    if use is None or not names:
-        return spec
-    schemas = {name: schema for name, schema in use.schemas.items() if name in names}
-    check = CheckedCalls(reading, schemas, use.strict)
-    return check if spec is None else AllOf(spec, check)
+# ---- how long to think ---------------------------------------------------------------------------
+
+_BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24_576}
+"""The tokens of thinking that each effort stands for, in models without grades of thinking."""
 
 
-def _held(
-    use: ToolUse | None,
-    form: Form | None,
-    dialect: Dialect,
-    tools: ToolPlan,
-    reading: Reading,
-) -> HeldCalls | None:
-    if use is None or tools.reader is None or (tools.spec is None and not tools.loose):
-        return None
-
-    def spec_of(loose: Set[str]) -> Specification | None:
-        return _spec(use, plan_tools(use, form, dialect, loose), reading, dialect)
-
-    def alone(name: str) -> Specification | None:
-        return plan_tools(replace(use, mode="named", names=(name,)), None, dialect).spec
-
-    return HeldCalls(use, tools.loose, spec_of, alone)
-
-
-def _effort(turn: Turn, dialect: Dialect) -> Effort | None:
+def _effort(turn: Turn) -> Effort | None:
     """The effort of a turn. Not to think means the same under every name, whether the template has
     a switch or not."""
     wishes = [turn.chat.template.get(name) for name in SWITCHES]
@@ -178,12 +156,20 @@ def _effort(turn: Turn, dialect: Dialect) -> Effort | None:
 
 
 def _variables(turn: Turn, dialect: Dialect) -> Mapping[str, Any]:
-    """The template's variables, with the effort among them, unless they already say whether to
-    think. A switch that the template does not have is a matter of the budget."""
+    """The template's variables, with those among them that come closest to the effort: its nearest
+    grade, the higher of two, and whether to think, unless they already say that. A switch that the
+    template does not have is a matter of the budget."""
     known = ChatFormat.of(dialect.vocabulary, tools=turn.tools is not None).variables
-    given = dict(turn.chat.template)
-    said = {name: given[name] for name in SWITCHES if isinstance(given.get(name), bool)}
-    nearest = dict(dialect.nearest(_effort(turn, dialect)))
+    given, effort = dict(turn.chat.template), _effort(turn)
+    nearest: dict[str, Any] = {}
+    if effort is not None:
+        nearest |= dialect.off if effort == "none" else dialect.on
+        if dialect.grades and not (effort == "none" and nearest and "none" not in dialect.grades):
+            wanted = EFFORTS.index(effort)
+            grades = sorted(dialect.grades, key=EFFORTS.index, reverse=True)
+            grade = min(grades, key=lambda grade: abs(EFFORTS.index(grade) - wanted))
+            nearest["reasoning_effort"] = grade
+    said = {name for name in SWITCHES if isinstance(given.get(name), bool)}
     if said and known.isdisjoint(SWITCHES):
         given = {name: value for name, value in given.items() if name not in said}
     elif said:
@@ -192,9 +178,13 @@ def _variables(turn: Turn, dialect: Dialect) -> Mapping[str, Any]:
 
 
 def _budget(turn: Turn, dialect: Dialect) -> int | None:
-    if turn.thinking_budget is not None:
-        return turn.thinking_budget
-    return budget_of(_effort(turn, dialect), turn.usual_budget, dialect)
+    """How many tokens the model may think; None: any number."""
+    effort = _effort(turn)
+    graded = dialect.grades and effort != "none"
+    meant = None if effort is None or graded else _BUDGETS.get(effort)
+    if turn.thinking_budget is not None or meant is None:
+        return turn.usual_budget if turn.thinking_budget is None else turn.thinking_budget
+    return meant if turn.usual_budget is None else min(meant, turn.usual_budget)
 
 
 def _without_images(chat: Chat) -> tuple[Chat, tuple[str, ...]]:
@@ -214,12 +204,3 @@ def _without_images(chat: Chat) -> tuple[Chat, tuple[str, ...]]:
         noted += [f"messages[{i}].content[{j}]" for j in images]
         messages[i] = {**message, "content": "\n".join(texts)}
     return replace(chat, messages=messages), tuple(noted)
-
-
-def _ignored(turn: Turn, dialect: Dialect) -> tuple[str, ...]:
-    unseen = turn.tools is not None and dialect.tools is None and not dialect.shows_tools
-    return (
-        *(("tools",) if unseen else ()),
-        *(() if dialect.follows(turn.effort) else ("reasoning_effort",)),
-        *(() if turn.thinking_budget is None or dialect.thinks else ("thinking_budget",)),
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from functools import cache
 from random import Random
@@ -10,12 +11,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from mlxgen.chat.answer import AnswerReader
-from mlxgen.chat.calls.call import ToolCall
 from mlxgen.chat.calls.formats import FORMATS
 from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.dialect import Dialect
 from mlxgen.chat.events import (
     CallArguments,
+    CallStarted,
     ChatEvent,
     Ended,
     Mark,
@@ -26,7 +27,7 @@ from mlxgen.chat.events import (
     joined,
 )
 from mlxgen.chat.families import HARMONY
-from mlxgen.chat.splitter import Marks, Reading, Splitter
+from mlxgen.chat.splitter import Marks, Reading
 from mlxgen.engine import Chunk, FinishReason, Usage
 from mlxgen.filters import Constraint, EndSearch
 from mlxgen.filters import tokens_of as allowed_by
@@ -43,16 +44,13 @@ def plain() -> Dialect:
     return Dialect.of(Vocabulary.of(byte_level_tokenizer()))
 
 
-def calls_of(reader: ToolReader, text: str) -> list[ToolCall]:
+def calls_of(reader: ToolReader, text: str) -> list[tuple[str, Any]]:
     """The calls in a whole text."""
-    marks = HARMONY if reader.format.thought else Marks()
-    splitter = Splitter(Reading(marks=marks, tools=reader))
-    calls: list[ToolCall] = []
-    for span in [*splitter.push(text), *splitter.flush()]:
-        calls += span.calls
-        if span.more:
-            calls[-1] = calls[-1]._replace(arguments=calls[-1].arguments + span.more)
-    return calls
+    reading = Reading(marks=HARMONY if reader.format.thought else Marks(), tools=reader)
+    events = said_in(events_of(chunks([text]), reading))
+    names = [event.name for event in events if isinstance(event, CallStarted)]
+    given = [json.loads(event.text) for event in events if isinstance(event, CallArguments)]
+    return list(zip(names, given, strict=True))
 
 
 def chunks(pieces: Sequence[str], finish: FinishReason | None = "stop") -> list[Chunk]:

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mlxgen.chat.calls.call import HELD
 from mlxgen.chat.calls.formats import FORMATS
-from mlxgen.chat.calls.reader import ToolReader
+from mlxgen.chat.calls.reader import HELD, ToolReader
+from mlxgen.chat.events import CallArguments, CallStarted
 from mlxgen.chat.families import HARMONY
 from mlxgen.chat.splitter import Marks, Reading, Splitter
 
@@ -67,11 +67,12 @@ def read(reading: Reading, pieces: list[str], *, cut: bool = False) -> dict[str,
     spans = [span for piece in pieces for span in splitter.push(piece)]
     spans += splitter.flush(cut=cut)
     assert "".join(span.text for span in spans) == "".join(pieces)
-    assert all(span.text or span.more for span in spans)
-    for span in spans:
-        calls += [[call.name, ""] for call in span.calls]
-        if span.more:
-            calls[-1][1] += span.more
+    assert all(span.text or span.events for span in spans)
+    for event in (event for span in spans for event in span.events):
+        if isinstance(event, CallStarted):
+            calls.append([event.name, ""])
+        elif isinstance(event, CallArguments):
+            calls[-1][1] += event.text
     texts = {
         kind: "".join(span.text for span in spans if span.kind == kind)
         for kind in ("content", "reasoning")
@@ -136,8 +137,10 @@ def test_long_strings_grow_with_the_text(style: str) -> None:
     case = {"style": style, "channels": style == "harmony"}
     splitter = Splitter(reading_of(case))
     text = format.write([("bash", {"command": long})])
-    spans = [*map(splitter.push, text), splitter.flush()]
-    grown = [sum(len(span.more) for span in some) for some in spans]
+    grown = [
+        sum(len(e.text) for span in spans for e in span.events if isinstance(e, CallArguments))
+        for spans in (*map(splitter.push, text), splitter.flush())
+    ]
     assert max(grown) <= HELD + 20 and sum(grown) == len(json.dumps({"command": long}))
 
 

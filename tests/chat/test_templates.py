@@ -135,7 +135,7 @@ def test_what_no_way_can_tell_is_named() -> None:
 
 
 def test_tools_are_shown_under_the_name_that_the_template_uses() -> None:
-    for name in ("tools", "xml_tools", "functions"):
+    for name in ("tools", "xml_tools", "functions", "python_tools", "tool_definitions"):
         shown = f"{{% for t in {name} %}}{{{{ t | tojson }}}}{{% endfor %}}"
         vocabulary = of_template(shown + TEMPLATES["chatml"])
         told = Chat([USER], tools=[TOOL]).told(vocabulary)

@@ -11,12 +11,14 @@ import codecs
 import json
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from ...filters import Int32Words
+from ...filters import Int32Words, Replay
 from ...filters.protocol import Objection
 from ...filters.schema.fitting import Check
 from ...tokens import AnyTokenizer, Token, Vocabulary
+from ..events import CallArguments, CallStarted
 from ..splitter import Reading, Splitter
 
 
@@ -34,9 +36,9 @@ class CheckedCalls:
         """As in ``Specification``."""
         return True
 
-    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> CallsFilter:
+    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> Replay:
         """As ``Specification.bind``."""
-        return CallsFilter(self, Vocabulary.of(tokenizer))
+        return Replay(partial(CallsFilter, self, Vocabulary.of(tokenizer)))
 
 
 class CallsFilter:
@@ -47,11 +49,10 @@ class CallsFilter:
     def __init__(self, asked: CheckedCalls, vocabulary: Vocabulary) -> None:
         self._asked = asked
         self._vocabulary = vocabulary
-        self._fed: list[Token] = []
         self.reset()
 
     def reset(self) -> None:
-        self._fed.clear()
+        self._fed = 0  # tokens
         self._splitter = Splitter(self._asked.reading)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._name: str | None = None  # of the call that is being read
@@ -60,20 +61,22 @@ class CallsFilter:
         self._complete: list[tuple[str, int, str]] = []  # with the newest token: name, at, text
 
     def advance(self, token: Token) -> None:
-        before, splitter = len(self._fed), self._splitter
-        self._fed.append(token)
+        before, splitter = self._fed, self._splitter
+        self._fed += 1
         self._complete = []
         if not splitter.is_in_call:
             self._since = self._at = before
             self._name = None
         for span in splitter.push(self._decoder.decode(self._vocabulary.piece(token))):
-            for call in span.calls:
-                self._name, self._arguments = call.name, ""
-            self._arguments += span.more
-            if span.ended and self._name is not None:
-                if self._name in self._asked.schemas:
-                    self._complete.append((self._name, self._at, self._arguments))
-                self._name, self._since, self._at = None, before, before
+            for event in span.events:
+                if isinstance(event, CallStarted):
+                    self._name, self._arguments = event.name, ""
+                elif isinstance(event, CallArguments):
+                    self._arguments += event.text
+                elif self._name is not None:
+                    if self._name in self._asked.schemas:
+                        self._complete.append((self._name, self._at, self._arguments))
+                    self._name, self._since, self._at = None, before, before
         if splitter.calling is not None and self._name is None:
             self._name, self._at = splitter.calling, before + 1
 
@@ -81,7 +84,7 @@ class CallsFilter:
     def unchecked(self) -> int:
         """How many tokens there are of a call that is to be checked, or may be one."""
         is_one = self._name is None or self._name in self._asked.schemas
-        return len(self._fed) - self._since if self._splitter.is_in_call and is_one else 0
+        return self._fed - self._since if self._splitter.is_in_call and is_one else 0
 
     @property
     def due(self) -> bool:
@@ -95,7 +98,7 @@ class CallsFilter:
             reason = Check(schema, keywords=("all",)).objection(arguments)
             if reason is not None:
                 reason = f"the arguments of {name} do not fit: {reason}"
-                return Objection(reason, len(self._fed) - at, name in self._asked.strict)
+                return Objection(reason, self._fed - at, name in self._asked.strict)
         return None
 
     # ---- the rest of a filter --------------------------------------------------------------
@@ -106,21 +109,5 @@ class CallsFilter:
     def can_end(self) -> bool:
         return True
 
-    def forced(self) -> Sequence[Token]:
-        return ()
-
     def validate(self, tokens: Sequence[Token]) -> int:
         return len(tokens)
-
-    def rewind(self, to: int) -> None:
-        if to < len(self._fed):
-            kept = self._fed[:to]
-            self.reset()
-            for token in kept:
-                self.advance(token)
-
-    def fork(self) -> CallsFilter:
-        twin = CallsFilter(self._asked, self._vocabulary)
-        for token in self._fed:
-            twin.advance(token)
-        return twin

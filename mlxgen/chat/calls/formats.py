@@ -10,8 +10,25 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
-from .styles import TEXT, Headed, Literals, Objects, Pieces, Style, Tagged, as_text
-from .values import PYTHON, Notation
+from .styles import (
+    HARMONY,
+    KIMI_K2,
+    KIMI_K3,
+    LISTED,
+    MINICPM,
+    MISTRAL,
+    OBJECTS,
+    PYTHONIC,
+    TEXT,
+    Pieces,
+    Style,
+    deepseek,
+    function,
+    gemma,
+    glm,
+    invoke,
+    objects,
+)
 
 _LINES = ("{", "[", "```")  # how JSON begins, perhaps in a fence
 
@@ -77,7 +94,7 @@ class CallFormat:
     @property
     def styles(self) -> tuple[Style, ...]:
         """All that may stand between the marks, the published one first."""
-        return (self.body, *self.others, *(() if isinstance(self.body.reads, Objects) else (_ANY,)))
+        return (self.body, *self.others, *(() if self.body.spaced else (OBJECTS,)))
 
     def write(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
         """Calls as the model itself writes them, with their marks."""
@@ -100,204 +117,6 @@ class CallFormat:
         return None
 
 
-def _objects(*keys: str, listed: bool = False, opening: str = "") -> Style:
-    """``{"name": ..., "arguments": {...}}``, one after the other or ``listed``, perhaps after an
-    ``opening``; if the first of two ``keys`` is empty, the name is the key of the arguments."""
-    first, second = keys or ("name", "arguments")
-    named = ("{", f'"{first}"', ": ", "{quoted}", ", ", f'"{second}"', ": ")
-    return Style(
-        reads=Objects(by_name=not first),
-        open=named if first else ("{", "{quoted}", ": "),
-        close=("}",),
-        around=(f"{opening}[", "]") if listed else ("", ""),
-        between=", " if listed else None,
-        spaced=True,
-        first=("[", "```json", "```tool_call", "```tool_code", "```"),
-        again=(",", ";"),
-        tail=(",", "]", "}", "```"),
-        begins=("{",),
-    )
-
-
-_ANY = _objects()  # what other models write, read between the marks of any format
-_LIST = _objects(listed=True)
-_NAME = r"(?P<name>[^\s<>{}()\[\]\"'`,;=]++)"  # possessive: a long one is not tried in pieces
-_MORE = r"(?:\s+[\w:]+\s*=\s*\"[^\"<>]*\")*?"  # other attributes of a tag
-
-
-def _function(line: str) -> Style:
-    """Qwen3-Coder's; ``line``: what stands around a value."""
-    return Style(
-        open=("<function={name}>\n",),
-        key=(f"<parameter={{key}}>{line}",),
-        after=(f"{line}</parameter>\n",),
-        close=("</function>",),
-        value=as_text,
-        begins=("<function=",),
-        reads=Tagged(
-            head=rf"<function\s*=\s*[\"']?{_NAME}[\"']?(?:\s*>|(?=\s*\n\s*<parameter))",
-            tag=r"<parameter\s*=\s*[\"']?(?P<key>[^<>\"'\n]++)(?:[\"']?\s*>|(?=\n))",
-            end="</(?:parameter|{key})>",
-            over="</function>",
-            lines=bool(line),
-        ),
-    )
-
-
-def _invoke(prefix: str, kind: str = "") -> Style:
-    """Tags with names as attributes; the ``prefix`` begins those of all elements."""
-    invoke, over, parameter = f"{prefix}invoke", f"</{prefix}invoke>", f"{prefix}parameter"
-    return Style(
-        open=(f'<{invoke} name="{{name}}">\n',),
-        key=(f'<{parameter} name="{{key}}"{kind}>',),
-        after=(f"</{parameter}>\n",),
-        close=(over,),
-        value=as_text,
-        begins=(f"<{invoke}",),
-        reads=Tagged(
-            head=rf"<{invoke}{_MORE}\s+name\s*=\s*[\"']?{_NAME}[\"']?[^<>]*>",
-            tag=(
-                rf"<{parameter}{_MORE}\s+name\s*=\s*[\"']?(?P<key>[^\"'<>]++)[\"']?"
-                r"(?:\s+string\s*=\s*\"(?P<kind>true|false)\")?[^<>]*>"
-            ),
-            end=f"</(?:{parameter}|{{key}})>",
-            over=over,
-            exact=bool(kind),
-        ),
-    )
-
-
-def _glm(prefix: str) -> Style:
-    """A name, and keys and values between tags whose names begin with ``prefix``."""
-    key, key_end = f"<{prefix}arg_key>", f"</{prefix}arg_key>"
-    value, value_end = f"<{prefix}arg_value>", f"</{prefix}arg_value>"
-    return Style(
-        open=("{name}\n",),
-        key=(key, "{key}", key_end, "\n", value),
-        after=(value_end, "\n"),
-        value=as_text,
-        reads=Tagged(
-            head=rf"{_NAME}(?=[\s<{{])",
-            tag=rf"{key}(?P<key>[^<>]+)(?:{key_end}|{value_end})(?:\\n|\s)*{value}",
-            half=rf"(?:{key})?\s{{0,9}}(?P<key>\L<keys>)\s*(?:{key_end})?(?:\\n|\s)*{value}",
-            end=value_end,
-        ),
-    )
-
-
-def _deepseek(head: Pieces, close: Pieces = ()) -> Style:
-    begin, end = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
-    return Style(
-        open=(begin, *head),
-        close=(*close, end),
-        between="",
-        begins=(begin,),
-        reads=Headed(
-            rf"{begin}\s*(?:function\s*<｜tool▁sep｜>\s*)?{_NAME}\s*(?:<｜tool▁sep｜>)?"
-            rf"\s*(?:```(?:json)?)?\s*(?=\{{|{end})",
-            ("```", end),
-        ),
-    )
-
-
-def _gemma(quote: str) -> Style:
-    notation = Notation(('"""', '"', "'"), raw=quote, words=True)
-    return Style(
-        open=("call:{name}{",),
-        key=("{key}:",),
-        comma=",",
-        close=("}",),
-        value=notation.written,
-        begins=("call:",),
-        again=(",",),
-        reads=Literals(rf"(?:call:)?\s*{_NAME}\s*\{{", "}", notation),
-    )
-
-
-_PYTHON = Style(
-    open=("{name}(",),
-    key=("{key}=",),
-    comma=", ",
-    close=(")",),
-    value=PYTHON.written,
-    around=("[", "]"),
-    between=", ",
-    first=("[",),
-    again=(",", ";"),
-    tail=(",", "]"),
-    begins=("{name}(",),
-    reads=Literals(rf"{_NAME}\s*\(", ")", PYTHON),
-)
-_HARMONY = Style(
-    open=("<|channel|>", "commentary to=functions.{name} ", "<|constrain|>", "json", "<|message|>"),
-    close=("<|call|>",),
-    between="<|start|>assistant",
-    reads=Headed(
-        rf"(?:functions\.)?{_NAME}"
-        r"(?:(?!<\|(?:message|start|end|call)\|>)(?s:.)){0,120}(?:<\|message\|>|(?=<\|call\|>))",
-        ("<|call|>",),
-    ),
-)
-_KIMI_K2 = Style(
-    open=("<|tool_call_begin|>", "functions.{name}:{index}", "<|tool_call_argument_begin|>"),
-    close=("<|tool_call_end|>",),
-    between="",
-    begins=("<|tool_call_begin|>",),
-    reads=Headed(
-        rf"<\|tool_call_begin\|>\s*(?P<id>{_NAME})\s*"
-        r"(?:<\|tool_call_argument_begin\|>|(?=\{|<\|tool_call_end\|>))",
-        ("<|tool_call_end|>",),
-    ),
-)
-_KIMI_K3 = Style(
-    open=('<|open|>call tool="{name}" index="{index}"<|sep|>',),
-    key=('<|open|>argument key="{key}" type="{kind}"<|sep|>',),
-    after=("<|close|>argument<|sep|>",),
-    close=("<|close|>call<|sep|>",),
-    value=as_text,
-    begins=("<|open|>call", "<|open|><|open|>call"),
-    reads=Tagged(
-        head=rf"(?:<\|open\|>\s*)+call{_MORE}\s+tool=\"{_NAME}\"{_MORE}\s*<\|sep\|>",
-        tag=(
-            r"(?:<\|open\|>\s*)+argument\s+key=\"(?P<key>[^\"]+)\"(?:\s+type=\"(?P<kind>\w+)\")?"
-            rf"{_MORE}\s*<\|sep\|>"
-        ),
-        half="(?!)",
-        end=r"<\|close\|>argument<\|sep\|>",
-        over=r"<\|close\|>call<\|sep\|>",
-        body=rf"<\|open\|>json{_MORE}\s*<\|sep\|>",
-        body_end=("<|close|>json<|sep|>",),
-        kinds=("string", "object"),
-        exact=True,
-    ),
-)
-_MINICPM = Style(
-    open=('<function name="{name}">',),
-    key=('<param name="{key}">',),
-    after=("</param>",),
-    close=("</function>",),
-    value=as_text,
-    begins=("<function",),
-    reads=Tagged(
-        head=rf"<function\s*(?:name)?\s*=\s*[\"']?{_NAME}[\"']?(?:\s*>|(?=\s*<param|\s+\w+=))",
-        tag=(
-            r"<param\s*(?:name)?\s*=\s*(?:[\"'](?P<key>[^\"'<>]+)[\"'](?:\s*>|(?=[^\s>]))|(?P<key>[^\"'<>]+)>)"
-            r"(?:\s*(?P<raw><!\[CDATA\[)|(?=\s*[^\s<]|\s*<[^!]))"
-        ),
-        end="</(?:param|{key})>",
-        over="</function>",
-    ),
-)
-_MISTRAL = Style(
-    open=("{name}", "[ARGS]"),
-    between="[TOOL_CALLS]",
-    again=("[TOOL_CALLS]", ","),
-    begins=("{name}[ARGS]", "{name}{"),
-    reads=Headed(
-        rf"{_NAME}\s*(?:\[TOOL_CALLS\]\s*)?"
-        r"(?:\[CALL_ID\]\s*(?P<id>[\w-]+)\s*)?(?:\[ARGS\]|(?=\{))",
-    ),
-)
 _MARKS: Mapping[str, Any] = {  # of objects, which models take for one another
     "also": (
         *("<tool_call>", "<tool_calls>", "<TOOLCALL>", "<function_call>", "<|tool_call|>"),
@@ -313,7 +132,7 @@ _HERMES: Mapping[str, Any] = {  # marks that many models have seen more often th
     "ends": ("</tool_call>",),
 }
 _GLM_BARE = ("{name}<arg_key>", "{name}\n<arg_key>", "<function=")
-_FUNCTION = _function("\n")
+_FUNCTION = function("\n")
 _DEEPSEEK: Mapping[str, Any] = {
     "also": ("<｜tool_calls_begin｜>", "<｜tool calls begin｜>", "<tool_call>"),
     "ends": ("</tool_call>",),
@@ -328,7 +147,7 @@ _LLAMA: Mapping[str, Any] = {
 
 _FORMATS = (
     CallFormat(  # gpt-oss
-        *("harmony", "", "", _HARMONY),
+        *("harmony", "", "", HARMONY),
         borders=("<|call|>", "<|end|>", "<|start|>", "<|channel|>"),
         thought=(
             *("<|channel|>", "analysis", "<|message|>", TEXT, "<|end|>", "<|start|>", "assistant"),
@@ -338,7 +157,7 @@ _FORMATS = (
     ),
     CallFormat(  # DeepSeek V3.2 and later
         *("dsml", "<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
-        _invoke("｜DSML｜", ' string="{kind}"'),
+        invoke("｜DSML｜", ' string="{kind}"'),
         also=("<｜DSML｜tool_calls>",),
         ends=("</｜DSML｜tool_calls>",),
         bare=("<｜DSML｜invoke",),
@@ -348,13 +167,13 @@ _FORMATS = (
     ),
     CallFormat(  # DeepSeek V3 and R1, and what was distilled from it
         *("deepseek_v3", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
-        _deepseek(("function", "<｜tool▁sep｜>", "{name}\n```json\n"), ("\n```",)),
+        deepseek(("function", "<｜tool▁sep｜>", "{name}\n```json\n"), ("\n```",)),
         **_DEEPSEEK,
         template=("<｜tool▁calls▁begin｜>", "```json"),
     ),
     CallFormat(
         *("deepseek_v31", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
-        _deepseek(("{name}", "<｜tool▁sep｜>")),
+        deepseek(("{name}", "<｜tool▁sep｜>")),
         **_DEEPSEEK,
         template=("<｜tool▁calls▁begin｜>",),
     ),
@@ -363,24 +182,23 @@ _FORMATS = (
             "command",
             "<|START_ACTION|>",
             "<|END_ACTION|>",
-            _objects("tool_name", "parameters", listed=True),
+            objects("tool_name", "parameters", listed=True),
         ),
         template=("<|START_ACTION|>",),
     ),
     CallFormat(  # Command R, Command R+
         *("command_r", "", "```"),
-        _objects("tool_name", "parameters", listed=True, opening="Action: ```json\n"),
+        objects("tool_name", "parameters", listed=True, opening="Action: ```json\n"),
         also=("Action:",),
         template=("Action:", "```json", '"tool_name"'),
     ),
     CallFormat(
-        *("apertus", "<|tools_prefix|>", "<|tools_suffix|>", _objects("", "", listed=True)),
-        others=(_ANY,),
-        lines=(),
+        *("apertus", "<|tools_prefix|>", "<|tools_suffix|>", objects("", "", listed=True)),
+        others=(OBJECTS,),
         template=("<|tools_prefix|>",),
     ),
     CallFormat(
-        *("seed", "<seed:tool_call>", "</seed:tool_call>", _function("")),
+        *("seed", "<seed:tool_call>", "</seed:tool_call>", function("")),
         **_HERMES,
         bare=("<function=",),
         paired=True,
@@ -388,8 +206,8 @@ _FORMATS = (
         space="\n",
     ),
     CallFormat(  # Hermes, and the many that write as it does
-        *("json_tools", "<tool_call>", "</tool_call>", _ANY),
-        others=(_FUNCTION, _glm(""), _PYTHON, _invoke("")),
+        *("json_tools", "<tool_call>", "</tool_call>", OBJECTS),
+        others=(_FUNCTION, glm(""), PYTHONIC, invoke("")),
         **_MARKS,
         bare=("<function=",),
         paired=True,
@@ -397,28 +215,28 @@ _FORMATS = (
         space="\n",
     ),
     CallFormat(  # Phi-4-mini, which has two ways
-        *("phi", "<|tool_call|>", "<|/tool_call|>", _LIST),
+        *("phi", "<|tool_call|>", "<|/tool_call|>", LISTED),
         also=("functools", *_MARKS["also"]),
         ends=_MARKS["ends"],
         tokens=("<|tool_call|>", "<|/tool_call|>"),
     ),
     CallFormat(  # Granite 3
-        *("granite", "<|tool_call|>", "", _LIST),
+        *("granite", "<|tool_call|>", "", LISTED),
         **_MARKS,
         template=("<|tool_call|>",),
     ),
     CallFormat(  # Granite's 20B for function calling
-        *("granite_20b", "<function_call>", "", _ANY),
+        *("granite_20b", "<function_call>", "", OBJECTS),
         **_MARKS,
         template=("<function_call>",),
     ),
     CallFormat(
-        *("nemotron", "<TOOLCALL>", "</TOOLCALL>", _LIST),
+        *("nemotron", "<TOOLCALL>", "</TOOLCALL>", LISTED),
         **_MARKS,
         template=("<TOOLCALL>",),
     ),
     CallFormat(  # Jamba, Hunyuan, MiniMax M1, Apriel
-        *("tool_calls", "<tool_calls>", "</tool_calls>", _LIST),
+        *("tool_calls", "<tool_calls>", "</tool_calls>", LISTED),
         **_MARKS,
         template=("<tool_calls>",),
     ),
@@ -427,7 +245,7 @@ _FORMATS = (
             "internlm",
             "<|action_start|><|plugin|>",
             "<|action_end|>",
-            _objects("name", "parameters"),
+            objects("name", "parameters"),
         ),
         also=("<|action_start|> <|plugin|>", "<|action_start|>\n<|plugin|>"),
         paired=True,
@@ -435,54 +253,54 @@ _FORMATS = (
     ),
     CallFormat(
         *("olmo", "<function_calls>", "</function_calls>"),
-        replace(_PYTHON, around=("\n", "\n"), between="\n"),
+        replace(PYTHONIC, around=("\n", "\n"), between="\n"),
         lines=(*_LINES, "{name}("),
         template=("<function_calls>",),
     ),
     CallFormat(  # Llama 3.2 and 4, if they are asked for Python
-        *("llama_pythonic", "", "", _PYTHON), **_LLAMA, template=("func_name1(",)
+        *("llama_pythonic", "", "", PYTHONIC), **_LLAMA, template=("func_name1(",)
     ),
     CallFormat(  # Llama 3.1 and later
-        *("llama_json", "", "", _objects("name", "parameters")),
-        others=(_PYTHON, _FUNCTION),
+        *("llama_json", "", "", objects("name", "parameters")),
+        others=(PYTHONIC, _FUNCTION),
         **{**_LLAMA, "bare": (*_LLAMA["bare"], "<function=")},
         template=('"parameters": dictionary of argument name and its value',),
     ),
     CallFormat(  # GigaChat 3 and 3.1
-        *("gigachat", "<|message_sep|>\n\nfunction call<|role_sep|>\n", "", _ANY),
+        *("gigachat", "<|message_sep|>\n\nfunction call<|role_sep|>\n", "", OBJECTS),
         also=("function call<|role_sep|>", "<|function_call|>"),
         ends=("<|message_sep|>",),
         paired=True,
         template=("'function call'", "<|role_sep|>"),
     ),
     CallFormat(
-        *("gigachat31", "<|function_call|>", "", _ANY),
+        *("gigachat31", "<|function_call|>", "", OBJECTS),
         also=("<|message_sep|>\n\nfunction call<|role_sep|>", "function call<|role_sep|>"),
         ends=("<|message_sep|>",),
         paired=True,
         template=("<|function_call|>", "<|role_sep|>"),
     ),
     CallFormat(
-        *("xlam", "", "", _LIST),
+        *("xlam", "", "", LISTED),
         **_HERMES,
         alone=False,
         template=('[{"name": "tool_call_name", "arguments": ',),
     ),
     # Those for which mlx-lm has a parser, which tells them:
     CallFormat(  # a name and arguments, or a list of objects in older models
-        *("mistral", "[TOOL_CALLS]", "", _MISTRAL),
-        others=(_LIST,),
+        *("mistral", "[TOOL_CALLS]", "", MISTRAL),
+        others=(LISTED,),
         **_HERMES,
         bare=("{name}[ARGS]", "{name}[TOOL_CALLS]{", "{name}[TOOL_CALLS][ARGS]"),
     ),
     CallFormat(
-        *("kimi_k2", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", _KIMI_K2),
+        *("kimi_k2", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", KIMI_K2),
         also=("<|tool_call_section_begin|>", "<tool_call>"),
         ends=("<|tool_call_section_end|>", "</tool_call>"),
         bare=("<|tool_call_begin|>",),
     ),
     CallFormat(
-        *("kimi_k3", "<|open|>tools<|sep|>", "<|close|>tools<|sep|>", _KIMI_K3),
+        *("kimi_k3", "<|open|>tools<|sep|>", "<|close|>tools<|sep|>", KIMI_K3),
         also=("<|open|><|open|>tools<|sep|>", "<|open|>tools"),
         bare=("<|open|>call",),
         enforced=False,
@@ -494,7 +312,7 @@ _FORMATS = (
         space="\n",
     ),
     CallFormat(
-        *("minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>", _invoke("")),
+        *("minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>", invoke("")),
         also=("<tool_call>", "<tool_calls>", "<function_calls>"),
         ends=("</tool_call>", "</tool_calls>", "</function_calls>"),
         bare=("<invoke name=",),
@@ -502,38 +320,38 @@ _FORMATS = (
         space="\n",
     ),
     CallFormat(
-        *("minicpm5", "", "", _MINICPM),
+        *("minicpm5", "", "", MINICPM),
         bare=("<function name=", "<functionname=", "<function="),
         enforced=False,
     ),
     CallFormat(
         *("muse_spark", "<atem:function_calls>", "</atem:function_calls>"),
-        _invoke("atem:"),
+        invoke("atem:"),
         bare=("<atem:invoke",),
         enforced=False,
         space="\n",
     ),
     CallFormat(
-        *("glm47", "<tool_call>", "</tool_call>", _glm("")),
+        *("glm47", "<tool_call>", "</tool_call>", glm("")),
         others=(_FUNCTION,),
         bare=_GLM_BARE,
         paired=True,
     ),
     CallFormat(
-        *("longcat", "<longcat_tool_call>", "</longcat_tool_call>", _glm("longcat_")),
+        *("longcat", "<longcat_tool_call>", "</longcat_tool_call>", glm("longcat_")),
         **_HERMES,
         bare=("{name}<longcat_arg_key>", "{name}\n<longcat_arg_key>"),
         paired=True,
         enforced=False,
     ),
     CallFormat(
-        *("function_gemma", "<start_function_call>", "<end_function_call>", _gemma("<escape>")),
+        *("function_gemma", "<start_function_call>", "<end_function_call>", gemma("<escape>")),
         bare=("call:{name}",),
         paired=True,
         enforced=False,
     ),
     CallFormat(
-        *("gemma4", "<|tool_call>", "<tool_call|>", _gemma('<|"|>')),
+        *("gemma4", "<|tool_call>", "<tool_call|>", gemma('<|"|>')),
         also=("<|tool_call>:", "<call>"),
         ends=("<turn|>",),
         bare=("call:",),
@@ -541,7 +359,7 @@ _FORMATS = (
         enforced=False,
     ),
     CallFormat(  # LFM2
-        *("pythonic", "<|tool_call_start|>", "<|tool_call_end|>", _PYTHON),
+        *("pythonic", "<|tool_call_start|>", "<|tool_call_end|>", PYTHONIC),
         **_HERMES,
         bare=("[{name}(",),
         lines=(*_LINES, "{name}("),

@@ -26,7 +26,7 @@ from ...filters.schema.places import Held, held
 from ...tokens import Vocabulary
 from ..dialect import UnsupportedError
 from .formats import CallFormat
-from .schema import kinds_of, options_of, outline
+from .schema import Shape, options_of, outline
 from .styles import TEXT, Style, as_text, filled
 
 _SPACE = "WS: /[ \\t\\r\\n]{1,12}/"
@@ -133,7 +133,7 @@ class _Writer:
         style, at = self._style, f"{function.at}.properties.{name}"
         schema = schema if isinstance(schema, Mapping) else {}
         after = " ".join(self.pieces(style.after))
-        options, kinds = options_of(schema), kinds_of(schema, function.schema)
+        options, kinds = options_of(schema), Shape(schema, function.schema).kinds
         if style.value is not as_text or options is not None or (kinds and "string" not in kinds):
             if options and style.value is as_text and all(isinstance(o, str) for o in options):
                 return f"({' | '.join(map(quoted, options))}) {after}"

@@ -1,14 +1,44 @@
-"""What a format of calls is for the tools of one request."""
+"""Reads calls as they grow: which tool one calls, and its arguments as JSON text.
+
+A ``ToolReader`` is what a format is for the tools of one request, a ``Call`` one that is being
+read. Invariant: only one of the offered tools is called, and each argument has the type that the
+tool's schema says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from functools import cached_property
+from typing import Any, TypeAlias
+
+import regex
 
 from ...filters.schema.fitting import Fitting, UncheckedError
-from .call import Call, Marks, Offered, Tool
 from .formats import CallFormat
-from .styles import any_of
+from .schema import Schema, Shape
+from .styles import Style, Tags, any_of
+from .values import (
+    JSON,
+    LONGEST,
+    BrokenError,
+    Source,
+    Waiting,
+    compiled,
+    dumped,
+    escaped,
+    literal,
+)
+
+Tool: TypeAlias = Mapping[str, Any]
+
+HELD = 64  # characters of a string before it is passed on while it grows
+_AFFIXES = re.compile(r"^(?:functions?|tools?)[._:/]|[:._][0-9]+$|\.call$")
+_NAMESPACES = re.compile(r"[.:/]")
+_SEPARATORS = re.compile(r"[-_.:/\s]+")
+_NUMBERED = re.compile(r"(?:(?:call|functions?|tool)[._:]?)?[0-9]+")
 
 
 class ToolReader:
@@ -26,8 +56,9 @@ class ToolReader:
         most: int | None = None,
         strict: Set[str] = frozenset(),
     ) -> None:
+        functions = [tool["function"] for tool in tools]
         self.format = format
-        self.offered = Offered.of(tools)
+        self.schemas: dict[str, Schema] = {f["name"]: f.get("parameters") or {} for f in functions}
         self.strict = strict
         self.most = most
 
@@ -36,44 +67,360 @@ class ToolReader:
         if call.name is None or call.name not in self.strict:
             return True
         try:
-            return Fitting(self.offered[call.name]).objection(call.arguments) is None
+            return Fitting(self.schemas[call.name]).objection("".join(call.parts)) is None
         except UncheckedError:
             return True
 
-    # ---- what the format says of these tools -----------------------------------------------------
+    def meant(self, name: str) -> str:
+        """The one tool that a name can mean. ``BrokenError`` if there is none, or more."""
+        bare: str = _AFFIXES.sub("", name)
+        for wanted in (name, bare, _NAMESPACES.split(bare)[-1]):
+            if wanted in self.schemas:
+                return wanted
+            found = [known for known in self.schemas if _plain(known) == _plain(wanted)]
+            if len(found) == 1:
+                return found[0]
+        if len(self.schemas) == 1 and _NUMBERED.fullmatch(name):
+            return next(iter(self.schemas))
+        raise BrokenError(f"there is no tool {name[:40]!r}")
 
-    def edges(self, part: str, *, section: bool) -> dict[str, str]:
-        """The marks of calls in a part of the text, and to what they lead: a call, one that has
-        lost its mark, one at the beginning of a line, or the end of several.
-
-        ``section``: calls have begun there, so that the next may come without a mark.
-        """
-        format = self.format
-        edges = {}
-        for text in self._named(format.bare):
-            if part == "content" or not text.isascii() or "|" in text:
-                edges[text] = "bare"
-        if section:
-            edges |= dict.fromkeys(format.all_ends, "end")
-            for text in self._named(format.begins):
-                edges.setdefault(text, "bare")
-        if part == "content":
-            for text in self._named(format.lines):
-                edges.setdefault(text, "line")
-        return edges
-
-    @cached_property
-    def marks(self) -> Marks:
-        """What may come around a call."""
-        format = self.format
-        begins = [text for text in format.begins if len(text) > 1 and "{name}" not in text]
-        ends = (*format.all_ends, *format.borders)
-        borders = (*ends, *format.starts, *begins)
-        return Marks(*map(any_of, (format.starts, ends, begins, borders)))
-
-    def _named(self, texts: Sequence[str]) -> list[str]:
+    def named(self, texts: Sequence[str]) -> list[str]:
+        """The texts for all names of tools."""
         return [
             text.replace("{name}", name)
             for text in texts
-            for name in (self.offered if "{name}" in text else ("",))
+            for name in (self.schemas if "{name}" in text else ("",))
         ]
+
+    # ---- patterns of what may come around a call -------------------------------------------------
+
+    @cached_property
+    def starts(self) -> str:
+        return any_of(self.format.starts)
+
+    @cached_property
+    def ends(self) -> str:
+        return any_of((*self.format.all_ends, *self.format.borders))
+
+    @cached_property
+    def begins(self) -> str:
+        """How calls begin between the marks."""
+        return any_of(b for b in self.format.begins if len(b) > 1 and "{name}" not in b)
+
+    @cached_property
+    def after(self) -> str:
+        """What may come after a call: the end, or another one."""
+        return rf"{self.ends}|{self.starts}|{self.begins}|{{end}}"
+
+
+def _plain(name: str) -> str:
+    return _SEPARATORS.sub("_", name).strip("_").lower()
+
+
+class Call:
+    """A call that is read from a source, and its arguments as ``values.Fields`` take them.
+
+    ``name`` is the tool's, once it is known; ``parts`` is what is new in the text of the arguments.
+    ``place`` is where the call ends, ``is_begun`` whether it was passed on, ``is_broken`` whether
+    it broke after that, and ``is_long`` whether it has to be passed on before its end.
+    """
+
+    def __init__(self, source: Source, tools: ToolReader) -> None:
+        self.source = source
+        self.tools = tools
+        self.follow = self.after_string("}")
+        self.name: str | None = None
+        self.id: str | None = None
+        self.place = 0
+        self.is_begun = self.is_broken = self.is_long = False
+        self.parts: list[str] = []
+        self._shape = Shape(True)
+        self._known: Sequence[str] = ()  # the arguments in the schema
+        self._given: set[str] = set()
+        self._growing = 0  # characters of the string that grows
+
+    def read(self, style: Style, place: int) -> Waiting[None]:
+        """Reads it to its end; ``BrokenError`` if it is no call."""
+        try:
+            self.place = yield from self._read(style, place)
+        except BrokenError:
+            if not self.is_long:
+                raise
+            self.place, self.is_broken = self.source.kept, True
+        if self._growing:
+            self.parts.append('"')
+        self.parts.append("}" if self._given else "{}")
+
+    def _read(self, style: Style, place: int) -> Waiting[int]:
+        source = self.source
+        if not style.head:
+            return (yield from self._named_object(place))
+        head = yield from self._begun(rf"\s*{style.head}", place)
+        self._named(head["name"], head.groupdict().get("id"))
+        if style.tags is not None:
+            return (yield from self._tagged(style.tags, head))
+        if close := style.brackets:
+            ended = rf"{regex.escape(close)}[^\S\n]*(?:[,;\]\n]|{self.tools.after})"
+            self.follow = self.after_string(close, ended)
+            return (yield from style.notation.members(source, head.end(), close, self))
+        place = yield from source.passed(head.end(), style.ends)
+        if place > head.end():  # without arguments
+            return place
+        place = yield from self._object(place)
+        return (yield from source.passed(place, style.ends))
+
+    def _begun(self, pattern: str, place: int) -> Waiting[regex.Match[str]]:
+        match = yield from self.source.match(pattern, place)
+        if match is None:
+            raise BrokenError("no call begins here")
+        return match
+
+    def _named(self, name: str, id: str | None = None) -> None:
+        """Its tool is the one that the name can mean. ``BrokenError`` if there is no such tool."""
+        self.name = self.tools.meant(name)
+        self._shape = Shape(self.tools.schemas[self.name])
+        self._known = [*self._shape.properties]
+        self.id = id if id and ":" in id else self.id
+
+    def _is_over(self, place: int) -> Waiting[bool]:
+        """Whether what may come after a call comes."""
+        return (yield from self.source.match(rf"\s*(?:{self.tools.after})", place)) is not None
+
+    # ---- arguments -------------------------------------------------------------------------------
+
+    def after_string(self, close: str, ended: str = "") -> str:
+        """What comes after a string that is an argument: another one, the bracket that closes all
+        of them, perhaps as ``ended`` has it, or what follows the call."""
+        close = re.escape(close)
+        key = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[\w$.-]+)\s*[:=]"""
+        return rf"\s*(?:,\s*(?:{key}|{close})|{ended or close}|{self.tools.after})"
+
+    def begin(self, key: str, *, quoted: bool = True) -> Callable[[str], None] | None:
+        self._growing = 0
+
+        def grow(text: str) -> None:
+            if not self._growing:
+                self.parts.append(f'{self._key(key)}"')
+            self.parts.append(escaped(text))
+            self._growing += len(text)
+            if self._growing >= HELD:
+                self.is_long, self.source.limit = True, math.inf
+
+        return grow if self._shape.property(key).grows(quoted=quoted) else None
+
+    def end(self, key: str, value: Any, *, quoted: bool = True) -> None:
+        if self._growing:
+            self._growing = 0
+            self.parts.append('"')
+            return
+        shape = self._shape.property(key)
+        is_text = not quoted and isinstance(value, str)
+        value = shape.of_text(value) if is_text else shape.settled(value)
+        self.parts.append(self._key(key) + dumped(value))
+
+    def _key(self, key: str) -> str:
+        comma = ", " if self._given else "{"
+        self._given.add(key)
+        return f"{comma}{dumped(key)}: "
+
+    def _give(self, value: Any) -> None:
+        """Takes all arguments as one value, which may be the text of one."""
+        if isinstance(value, str):
+            value = literal(value) if value.strip() else None
+        value = value or {}  # nothing, however it is written
+        if not isinstance(value, dict):
+            raise BrokenError("the arguments are not an object")
+        for key, each in value.items():
+            self.end(str(key), each)
+
+    def _object(self, place: int) -> Waiting[int]:
+        """Arguments as one JSON object, or as text that holds one; nothing, if a mark comes at
+        once."""
+        if (yield from self._is_over(place)):
+            return place
+        value, place = yield from JSON.value(self.source, place, _MEMBER, self)
+        self._give(value)
+        return place
+
+    # ---- an object with the name -----------------------------------------------------------------
+
+    def _named_object(self, place: int) -> Waiting[int]:
+        """``{"name": ..., "arguments": {...}}``, perhaps inside another object. In any other order
+        it is read at its end."""
+        source = self.source
+        head = yield from self._begun(_HEAD, place)
+        if head["name"] is not None:
+            self._named(head["name"])
+            self.id = head["id"]
+            if holds := (yield from source.match(_ARGUMENTS, head.end())):
+                source.kept = place = yield from self._object(holds.end())
+                return (yield from self._closed(place, head[0].count("{")))
+        value, end = yield from JSON.value(source, head.start("object"), _MEMBER)
+        members = _flat(value)
+        name = next((v for k, v in members if k in _NAMES and isinstance(v, str)), None)
+        given = [v for k, v in members if k in _HOLDS]
+        if name is None or (not given and any(k not in _KNOWN for k, _ in members)):
+            raise BrokenError("the call has no name, or its arguments are somewhere else")
+        self._named(name)
+        self.id = next((v for k, v in members if k in _IDS and isinstance(v, str)), None)
+        if given and given[0]:
+            self._give(given[0])
+        return end
+
+    def _closed(self, place: int, brackets: int) -> Waiting[int]:
+        """The rest of the objects around the arguments; at the end of the call, it may be
+        missing."""
+        for _ in range(brackets):
+            while member := (yield from self.source.match(_NEXT, place)):
+                value, place = yield from JSON.value(self.source, member.end(), _MEMBER)
+                if member["key"] in _IDS and isinstance(value, str):
+                    self.id = value
+            close = yield from self.source.match(r"\s*,?\s*\}", place)
+            if close is not None:
+                place = close.end()
+            elif (yield from self._is_over(place)):
+                break
+            else:
+                raise BrokenError("an object does not go on")
+        return place
+
+    # ---- arguments between tags ------------------------------------------------------------------
+
+    def _tagged(self, tags: Tags, head: regex.Match[str]) -> Waiting[int]:
+        source, known = self.source, self._known
+        place = yield from source.passed(head.end(), (head[0].strip(),), often=True)
+        if body := (yield from source.match(rf"\s*(?:{tags.body})?\s*(?=\{{)", place)):
+            place = yield from self._object(body.end())
+            place = yield from source.passed(place, tags.body_end)
+        while True:
+            tag = yield from source.match(rf"\s*(?:{tags.tag})", place)
+            tag = tag or (yield from source.match(rf"\s*(?:{tags.half})", place, known))
+            if tag is not None:
+                place = yield from self._value(tags, tag)
+            elif end := (yield from source.match(rf"\s*(?:{tags.over})", place)):
+                return end.end()
+            elif (yield from self._is_over(place)):
+                return place
+            elif found := (yield from source.match(_ATTRIBUTE, place, known)):
+                self.end(found["key"], "".join(found.captures("short")), quoted=False)
+                place = yield from source.passed(found.end(), ("/>", ">"))
+                if source.text.endswith("/>", 0, place):
+                    return place
+            else:
+                raise BrokenError("the call does not go on")
+
+    def _value(self, tags: Tags, tag: regex.Match[str]) -> Waiting[int]:
+        """The value after a tag; returns where it ends, with the tag that ends it."""
+        source, groups, start = self.source, tag.groupdict(), tag.end()
+        if "|" in tag[0]:  # a control token twice is a slip, and any other tag may be the value's
+            start = yield from source.passed(start, (tag[0].strip(),), often=True)
+        key, is_raw = (groups["key"] or "").strip(), groups.get("raw") is not None
+        is_json = groups.get("kind") not in (None, tags.kinds[0])
+        # Line breaks and the last line's indentation lay a value out; all other white space is its
+        # own, as that of indented code.
+        is_new_line = (yield from source.at(start)) == "\n"
+        is_laid_out = not is_raw and not tags.exact and (tags.lines or is_new_line)
+        start += is_laid_out and is_new_line
+        grow = None if is_json else self.begin(key, quoted=False)
+        missing = [each for each in self._known if each not in {key, *self._given} and not is_raw]
+        end = r"\]\]>\s*</param>" if is_raw else tags.end.replace("{key}", regex.escape(key))
+        stops = (
+            rf"(?P<end>{end})|(?P<over>{tags.over})|(?P<close>{self.tools.ends})"
+            rf"|(?P<tag>{tags.tag}|{tags.half})"
+            rf"|(?P<begin>{self.tools.begins})|(?P<start>{self.tools.starts})"
+        )
+        search = sent = start
+        quoted = {"end": 0, "over": 0, "close": 0}
+        while True:
+            stop = compiled(stops, missing).search(source.text, search, partial=not source.final)
+            until = stop.start() if stop is not None else len(source.text)
+            more = source.text[sent:until].rstrip()
+            if grow is not None and (self._growing or not "null".startswith(more.strip().lower())):
+                grow(more)
+                sent += len(more)
+            if stop is not None and (not stop.partial or len(source.text) - until >= LONGEST):
+                stop = yield from source.match(stops, until, missing)
+                if stop is not None and (yield from self._stands(tags, stop, missing, quoted)):
+                    break
+                search = until + 1  # the value quotes it
+            elif source.final:
+                source.kept = len(source.text)
+                raise BrokenError("a value does not end")
+            else:
+                source.reach(until)
+                search = until
+                yield
+        place = source.kept = until if stop["end"] is None else stop.end()
+        value: Any = source.text[start:until]
+        if is_laid_out:
+            value = _LAST_LINE.sub("", value)
+        value = value if stop["end"] is not None else value.rstrip()
+        if grow is not None and self._growing:
+            grow(source.text[sent : start + len(value)])
+        elif is_json:
+            with suppress(ValueError):
+                value, is_raw = literal(value), True
+        self.end(key, value, quoted=is_raw)
+        return place
+
+    def _stands(
+        self, tags: Tags, stop: regex.Match[str], missing: Sequence[str], quoted: dict[str, int]
+    ) -> Waiting[bool]:
+        """Whether what may end a value does: it does before something that can follow it, unless it
+        belongs to what the value quotes."""
+        source, tools = self.source, self.tools
+        if stop["tag"] is not None:  # the end of this value is missing
+            before = source.text[max(0, stop.start() - 80) : stop.start()].rstrip(" \t")
+            key = next((each.strip() for each in stop.captures("key") if each), "")
+            on_line = before[-1:] in ("\n", "") or not tags.lines
+            if key in missing and on_line and not any(quoted.values()):
+                return True
+            quoted["end"] += stop[0].startswith("<")
+            return False
+        for opening, closing in (("begin", "over"), ("start", "close")):
+            if stop[opening] is not None:
+                quoted[closing] += 1
+                return False
+        kind = next(kind for kind in quoted if stop[kind] is not None)
+        nexts = tools.after
+        if kind == "end":
+            nexts = rf"{tags.tag}|{tags.half}|(?:{tags.over})(?:[^\"'`]|{{end}})|{nexts}"
+        if quoted[kind]:  # it ends what the value quotes, unless it is the very end
+            nexts = rf"(?:{tags.over})?\s*(?:{tools.ends})?\s*(?:{tools.starts}|{{end}})"
+            quoted[kind] -= 1
+        return (yield from source.match(rf"\s*(?:{nexts})", stop.end(), self._known)) is not None
+
+
+_NAMES = ("name", "tool_name", "function_name", "function", "tool")
+_HOLDS = ("arguments", "parameters", "args", "input")
+_IDS = ("id", "tool_call_id", "call_id")
+_KNOWN = (*_NAMES, *_HOLDS, *_IDS, "type", "index")
+_MEMBER = r"\s*(?:[,}\]]|{end})"
+_OTHERS = (
+    rf"(?:[\"']?(?:{'|'.join(_IDS)})[\"']?\s*:\s*[\"'](?P<id>[^\"'{{}}]*)[\"']\s*,\s*"
+    r"|[\"']?(?:type|index)[\"']?\s*:\s*[\"']?\w*[\"']?\s*,\s*)*"
+)
+_HEAD = (
+    rf"\s*(?:\{{\s*(?=\{{))?(?P<object>)\{{\s*{_OTHERS}"
+    rf"(?:[\"']?(?:function|tool)[\"']?\s*:\s*\{{\s*{_OTHERS})?"
+    rf"(?:[\"']?(?:{'|'.join(_NAMES)})[\"']?\s*:\s*"
+    r"(?:\"(?P<name>[^\"\\\n{]*)\"|'(?P<name>[^'\\\n{]*)')"
+    rf"|(?=[\"']?(?:{'|'.join(_HOLDS)})[\"']?\s*:))"
+)
+_ARGUMENTS = rf"\s*,\s*[\"']?(?:{'|'.join(_HOLDS)})[\"']?\s*:"
+_NEXT = r"\s*,\s*[\"']?(?P<key>[\w$.-]+)[\"']?\s*:"
+_ATTRIBUTE = (
+    r"\s*(?P<key>\L<keys>)\s*=\s*"
+    r"""(?:"(?P<short>[^"]*)"|'(?P<short>[^']*)'|(?P<short>[^\s<>"']+))(?=[\s<>/])"""
+)
+_LAST_LINE = regex.compile(r"\n[ \t]*+\Z")
+
+
+def _flat(value: Any) -> list[tuple[str, Any]]:
+    """The members of an object, and of the one that it has in the place of a name."""
+    if not isinstance(value, dict):
+        raise BrokenError("not an object")
+    found: list[tuple[str, Any]] = []
+    for key, each in value.items():
+        found += _flat(each) if key in _NAMES and isinstance(each, dict) else [(key, each)]
+    return found

@@ -6,14 +6,17 @@ not call are never read from its text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from ...filters import After, Specification
+from ...filters import After, AllOf, Specification
 from ...filters.any_of import AnyOf
 from ..dialect import Dialect, UnsupportedError
+from ..splitter import Reading
+from ..thinking import after_thinking
+from .checked import CheckedCalls
 from .formats import CallFormat
 from .grammar import calls_grammar, notes_of
 from .reader import ToolReader
@@ -52,12 +55,6 @@ class ToolUse:
     strict: frozenset[str] = frozenset()
     many: bool = True
 
-    @property
-    def schemas(self) -> Mapping[str, Any]:
-        """The schemas of the arguments of all tools, by their names."""
-        functions = [tool["function"] for tool in self.tools]
-        return {each["name"]: each.get("parameters") or {} for each in functions}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPlan:
@@ -80,28 +77,48 @@ class ToolPlan:
     stop: str | None = None
     field: str = "tools"
 
+    def whole_spec(self, reading: Reading, dialect: Dialect) -> Specification | None:
+        """The specification of the whole text, the thinking included, with the check of the
+        calls."""
+        spec, names = self.spec, self.loose | self.checked
+        if spec is not None:
+            spec = after_thinking(spec, reading.thinking, dialect, required=self.required)
+        if self.reader is None or not names:
+            return spec
+        schemas = {name: schema for name, schema in self.reader.schemas.items() if name in names}
+        check = CheckedCalls(reading, schemas, self.reader.strict)
+        return check if spec is None else AllOf(spec, check)
+
 
 @dataclass(frozen=True, slots=True)
 class HeldCalls:
-    """The calls that a specification holds to schemas, as far as it can.
-
-    - ``loose``: the tools of which it holds the outline alone, so that the rest is checked.
-    - ``spec_of``: the specification if these tools are loose; ``alone``: that of one tool.
-    """
+    """The calls that a specification holds to schemas, as far as it can; ``loose`` are the tools of
+    which it holds the outline alone, so that the rest is checked."""
 
     use: ToolUse
+    form: Form | None
+    dialect: Dialect
+    reading: Reading
     loose: frozenset[str]
-    spec_of: Callable[[Set[str]], Specification | None]
-    alone: Callable[[str], Specification | None]
+
+    def spec_of(self, loose: Set[str]) -> Specification | None:
+        """The specification if these tools are loose."""
+        plan = plan_tools(self.use, self.form, self.dialect, loose)
+        return plan.whole_spec(self.reading, self.dialect)
+
+    def alone(self, name: str) -> Specification | None:
+        """That of one tool."""
+        return plan_tools(replace(self.use, mode="named", names=(name,)), None, self.dialect).spec
 
     @property
     def left_out(self) -> list[str]:
         """What is not enforced of the schemas of strict tools, after the name of each."""
+        functions = [tool["function"] for tool in self.use.tools]
         return [
-            f"{name}:{note}"
-            for name, schema in self.use.schemas.items()
-            if name in self.use.strict
-            for note in notes_of(schema)
+            f"{function['name']}:{note}"
+            for function in functions
+            if function["name"] in self.use.strict
+            for note in notes_of(function.get("parameters") or {})
         ]
 
 

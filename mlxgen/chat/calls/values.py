@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import regex
 
@@ -29,7 +29,6 @@ Waiting: TypeAlias = Generator[None, None, T]
 LONGEST = 4096  # characters of a mark, a name or a word
 _MOST = 100  # characters of marks in a row; a model that writes one for ever is no caller
 _DEEP = 48  # levels of lists and objects; Python's stack bears no more than some hundred
-_DIGITS = 4000  # of an integer; Python converts no more than 4,300
 
 
 def compiled(pattern: str, keys: Sequence[str] = (), *, at_end: bool = False) -> regex.Pattern[str]:
@@ -48,18 +47,6 @@ def _compiled(pattern: str, keys: tuple[str, ...], at_end: bool) -> regex.Patter
 
 class BrokenError(ValueError):
     """The text cannot be read as a value, or as a call."""
-
-
-class Number(float):
-    """A number with a fraction or an exponent, which is told as it was written."""
-
-    __slots__ = ("written",)
-    written: str
-
-    def __new__(cls, written: str) -> Number:
-        number = super().__new__(cls, written)
-        number.written = written
-        return number
 
 
 class Source:
@@ -141,29 +128,23 @@ class Source:
 class Fields(Protocol):
     """Takes the members of an object, one after the other.
 
-    - ``follow``: the pattern of what has to follow a string after its last quote; else the quote is
-      a part of it.
-    - ``over``: that of what ends the object if its bracket is missing.
+    ``follow`` is the pattern of what has to follow a string after its last quote; else the quote is
+    a part of it.
     """
 
-    @property
-    def follow(self) -> str: ...
-    @property
-    def over(self) -> str: ...
+    follow: str
 
-    def begin(self, key: str) -> Callable[[str], None] | Fields | None:
-        """A member begins; returns what takes its value while it grows: the pieces of a string, or
-        the members of an object."""
+    def begin(self, key: str) -> Callable[[str], None] | None:
+        """A member begins; returns what takes the pieces of its value, a string, while it grows."""
 
     def end(self, key: str, value: Any) -> None:
-        """A member is complete. The value is what took its members, if anything did."""
+        """A member is complete."""
 
 
 class _Plain(dict[str, Any]):
     """The members of an object inside a value."""
 
     follow = r"\s*(?:[,\]})]|{end})"
-    over = "(?!)"
 
     def begin(self, key: str) -> None:
         return None
@@ -194,8 +175,8 @@ class Notation:
         taker: Callable[[str], None] | Fields | None = None,
         depth: int = 0,
     ) -> Waiting[tuple[Any, int]]:
-        """The value at a place, and where it ends; see ``Fields`` for what comes after it and for
-        what takes it while it grows."""
+        """The value at a place, and where it ends; None if ``taker`` took its members, as it takes
+        the pieces of a string. ``follow`` is as in ``Fields``."""
         place = yield from source.space(place)
         first = yield from source.at(place)
         if depth > _DEEP:
@@ -203,21 +184,18 @@ class Notation:
         raw = False
         if self.python and (prefix := (yield from source.match(_PREFIX, place))):
             place, raw = prefix.end(), prefix[0] in "rR"
-        quote = yield from self._quote(source, place)
-        if quote:
+        if quote := (yield from self._quote(source, place)):
             grow = taker if callable(taker) else None
             place += len(quote)
             return (yield from self._string(source, place, quote, follow, grow, raw=raw))
-        if first == "{":
-            fields = _Plain() if taker is None or callable(taker) else taker
-            try:
-                place = yield from self.members(source, place + 1, "}", fields, depth)
-            except _SetError as error:  # as Python writes them
-                return (yield from self._list(source, error.place, "}", depth, [error.first]))
-            return (dict(fields) if isinstance(fields, _Plain) else fields), place
-        if first and first in "[(":
-            close = "]" if first == "[" else ")"
-            return (yield from self._list(source, place + 1, close, depth, []))
+        if taker is not None and not callable(taker) and first == "{":
+            return None, (yield from self.members(source, place + 1, "}", taker, depth))
+        if first == "{" and not (yield from source.match(_SET, place)):
+            plain = _Plain()
+            place = yield from self.members(source, place + 1, "}", plain, depth)
+            return dict(plain), place
+        if first and first in "[({":
+            return (yield from self._list(source, place + 1, _CLOSES[first], depth))
         bare = _WORDS if self.words else _WORD
         match = yield from source.match(bare, place, longest=True)
         if match is None or not match[0]:
@@ -231,26 +209,19 @@ class Notation:
         returns where that ends."""
         while True:
             place = yield from source.space(place)
-            first = yield from source.at(place)
-            if first == close:
+            if (yield from source.at(place)) == close:
                 return place + 1
-            quote = yield from self._quote(source, place)
-            if quote:
+            if quote := (yield from self._quote(source, place)):
                 string = self._string(source, place + len(quote), quote, _AFTER_KEY, None)
                 key, place = yield from string
-            else:
-                match = yield from source.match(_KEY, place)
-                if match is None:
-                    raise BrokenError("there is no key")
+            elif match := (yield from source.match(_KEY, place)):
                 key, place = match[0], match.end()
+            else:
+                raise BrokenError("there is no key")
             place = yield from source.space(place)
             if (yield from source.at(place)) not in ("=" if close == ")" else ":=", ":"):
-                if isinstance(fields, _Plain) and not fields:
-                    raise _SetError(key, place)
                 raise BrokenError("there is no value for a key")
             taker = fields.begin(key)
-            if (yield from source.match(fields.over, place + 1)):
-                return place + 1
             follow = fields.follow
             value, place = yield from self.value(source, place + 1, follow, taker, depth + 1)
             fields.end(key, value)
@@ -260,9 +231,7 @@ class Notation:
             if after == ",":
                 place += 1
             elif after != close:
-                if not (yield from source.match(fields.over, place)):
-                    raise BrokenError("an object does not go on")
-                return place
+                raise BrokenError("an object does not go on")
 
     def written(self, value: Any, comma: str = ", ") -> str:
         """A value as a model writes it."""
@@ -277,20 +246,16 @@ class Notation:
         quote = self.raw if isinstance(value, str) else ""
         return f"{quote}{value}{quote}" if quote else dumped(value)
 
-    def _list(
-        self, source: Source, place: int, close: str, depth: int, found: list[Any]
-    ) -> Waiting[tuple[Any, int]]:
+    def _list(self, source: Source, place: int, close: str, depth: int) -> Waiting[tuple[Any, int]]:
+        found: list[Any] = []
         while True:
             place = yield from source.space(place)
-            after = yield from source.at(place)
-            if after == close:
-                return found, place + 1
-            if found:
-                if after != ",":
-                    raise BrokenError("a list does not go on")
+            if found and (yield from source.at(place)) == ",":
                 place = yield from source.space(place + 1)
-                if (yield from source.at(place)) == close:
-                    return found, place + 1
+            elif found and source.text[place : place + 1] != close:
+                raise BrokenError("a list does not go on")
+            if (yield from source.at(place)) == close:
+                return found, place + 1
             value, place = yield from self.value(source, place, _Plain.follow, None, depth + 1)
             found.append(value)
 
@@ -368,16 +333,10 @@ class Notation:
         return "\\", place + 1
 
 
-class _SetError(Exception):
-    """What looked like an object is a set, which begins with ``first``."""
-
-    def __init__(self, first: str, place: int) -> None:
-        self.first = first
-        self.place = place
-
-
 _AFTER_KEY = r"\s*[:=,}]"
 _KEY = r"[\w$.-]+(?=\s*[:=])"
+_SET = r"""\{\s*(?:"[^"]*"|'[^']*'|[\w.+-]+)\s*[,}]"""  # as Python writes them
+_CLOSES = {"[": "]", "(": ")", "{": "}"}
 _PREFIX = r"[rRuU](?=[\"'])"  # of Python's strings
 _WORD = r"[-+.\w]+"
 _WORDS = r"""[^\s,\]\)}{\[("'][^,\]\)}{\[("'\n]*"""
@@ -404,35 +363,27 @@ def _unescaped(escape: str) -> str:
 
 
 def _bare(text: str, *, strings: bool) -> Any:
-    """What stands without quotes."""
+    """What stands without quotes. Zeros before a number, and nothing after its point, are slips."""
     known = text.lower()
     if known in _WORDS_FOR:
         return _WORDS_FOR[known]
-    if _INTEGER.fullmatch(text):
-        digits = text.replace("_", "").lstrip("+-").lstrip("0") or "0"
-        signed = f"-{digits}" if text.startswith("-") else digits
-        return int(signed) if len(digits) <= _DIGITS else _beyond(signed)
-    if _NUMBER.fullmatch(text):
-        return _number(text)
+    try:
+        if _INTEGER.fullmatch(text):
+            return int(text)
+        if _NUMBER.fullmatch(text):
+            return _finite(text)
+    except ValueError:  # more digits than Python converts
+        raise BrokenError(f"a number of {len(text)} digits is too large") from None
     if strings:
         return text
     raise BrokenError(f"{text[:20]!r} is not a value")
 
 
-def _number(text: str) -> Number:
-    """A number as JSON writes it: with digits around its point, and no zeros before them."""
-    sign, text = ("-" if text.startswith("-") else ""), text.lstrip("+-")
-    base, letter, exponent = text.partition("e" if "e" in text else "E")
-    whole, point, fraction = base.partition(".")
-    whole = whole.lstrip("0") or "0"
-    number = Number(f"{sign}{whole}{point}{(fraction or '0') if point else ''}{letter}{exponent}")
+def _finite(text: str) -> float:
+    number = float(text)
     if not math.isfinite(number):
         raise BrokenError(f"{text[:20]} is too large a number")
     return number
-
-
-def _beyond(text: str) -> NoReturn:
-    raise BrokenError(f"a number of {len(text)} digits is too large")
 
 
 # ---- whole texts ---------------------------------------------------------------------------------
@@ -443,14 +394,9 @@ _LITERAL = Notation(('"""', "'''", '"', "'"), python=True)
 
 
 def plain_json(text: str) -> Any:
-    """The value of JSON text, its numbers as they are written. ``ValueError`` if it is none."""
+    """The value of JSON text. ``ValueError`` if it is none."""
     try:
-        return json.loads(
-            text,
-            parse_int=lambda digits: _bare(digits, strings=False),
-            parse_float=_number,
-            parse_constant=_beyond,
-        )
+        return json.loads(text, parse_float=_finite, parse_constant=_finite)
     except RecursionError:
         raise BrokenError("the value is too deep") from None
 
@@ -502,16 +448,8 @@ def read(reading: Waiting[T]) -> T:
 
 
 def dumped(value: Any) -> str:
-    """A value as JSON text, numbers as they were written."""
-    if isinstance(value, Number):
-        return value.written
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{dumped(key)}: {dumped(each)}' for key, each in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(dumped, value))}]"
-    if isinstance(value, str):
-        value = _encodable(value)
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    """A value as JSON text."""
+    return _encodable(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
 def escaped(text: str) -> str:

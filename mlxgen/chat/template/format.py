@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -41,7 +42,7 @@ from .values import (
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 
 SWITCHES = ("enable_thinking", "thinking")  # the two names of one variable
-_TOOLS = ("xml_tools", "json_tools", "tools_json", "functions")
+_TOOLS = re.compile(r".*(?:tools|functions|tool_list|tool_[a-z]+s)")
 """Names under which templates take tools, besides ``tools``."""
 
 
@@ -167,10 +168,17 @@ class ChatFormat:
     @property
     def shows_tools(self) -> bool:
         """Whether tools are shown to the model; for a program, this is not known."""
-        known = ("tools", *_TOOLS)
-        return self._template is None or not (
-            self._template.variables | self._template.keys
-        ).isdisjoint(known)
+        template = self._template
+        return template is None or self._tools_name is not None or "tools" in template.keys
+
+    @cached_property
+    def _tools_name(self) -> str | None:
+        """The variable under which the template takes tools."""
+        known = () if self._template is None else sorted(self._template.variables)
+        if "tools" in known:
+            return "tools"
+        likely = [name for name in known if _TOOLS.fullmatch(name)]
+        return next((n for n in ("xml_tools", "json_tools", *likely) if n in likely), None)
 
     @property
     def words(self) -> frozenset[str]:
@@ -338,12 +346,10 @@ class ChatFormat:
         values: Values = dict(self._tokenizer.special_tokens_map)
         values["enable_thinking"] = self._wrapper.has_thinking
         values |= chat.template
-        if chat.tools and "tools" not in self._template.variables:
-            other = next((name for name in _TOOLS if name in self._template.variables), None)
-            if other is not None:
-                values.setdefault(other, chat.tools)
-            elif "tools" in self._template.keys:
-                messages = with_tools(messages, chat.tools)
+        if chat.tools and self._tools_name is not None:
+            values.setdefault(self._tools_name, chat.tools)
+        elif chat.tools and "tools" in self._template.keys:
+            messages = with_tools(messages, chat.tools)
         values |= {
             "messages": messages,
             "tools": chat.tools,

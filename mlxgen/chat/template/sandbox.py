@@ -67,17 +67,16 @@ class SandboxedTemplate:
         try:
             self._environment = _Environment.like_transformers()
             tree = self._environment.parse(source)
-            self.variables = frozenset(find_undeclared_variables(tree))
             self._template: Template = self._environment.from_string(source)
         except Exception as error:
             raise PromptError(f"the model's chat template cannot be read: {error}") from error
         found = [node.data for node in tree.find_all(nodes.TemplateData)]
         values = [node.value for node in tree.find_all(nodes.Const)]
-        found += [value for value in values if isinstance(value, str)]
-        self.literals = "\0".join(found)
-        attributes = (node.attr for node in tree.find_all(nodes.Getattr))
-        self.keys = frozenset([*attributes, *(v for v in values if isinstance(v, str))])
+        texts = [value for value in values if isinstance(value, str)]
+        self.literals = "\0".join([*found, *texts])
+        self.keys = frozenset([*(node.attr for node in tree.find_all(nodes.Getattr)), *texts])
         self.makeshift = _set_anyway(tree)
+        self.variables = frozenset(find_undeclared_variables(tree))  # which folds constants
         self.taken = frozenset(self._environment.globals)
 
     def render(self, values: Mapping[str, Any], limits: RenderLimits | None) -> str:

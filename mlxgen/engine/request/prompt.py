@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ...chat.dialect import Dialect
 from ...chat.template.format import Chat, Messages
-from ...chat.thinking import going_on, marks_of, thinking_of
+from ...chat.thinking import beginning_of
 from ...errors import PromptError
 from ...images import ImageProcessor
 from ...text import ThinkingMarks
@@ -97,10 +97,8 @@ def _marks(
 ) -> ThinkingMarks | None:
     """The marks after a prompt; ``begun`` is the message that it leaves open, if it does."""
     dialect = Dialect.of(vocabulary)
-    if begun is not None:
-        dialect = replace(dialect, marks=going_on(dialect.marks, begun))
     calls = dialect.tools.starts if tools and dialect.tools is not None else None
-    return marks_of(thinking_of(tokens, dialect, begun), dialect, calls)
+    return beginning_of(tokens, dialect, begun, calls).limits
 
 
 def _raw(text: str, vocabulary: Vocabulary) -> tuple[Token, ...]:

@@ -208,7 +208,16 @@ class EngineThread:
         """Generate sequences, all or none; what comes of them, errors included, goes to the
         mailbox. The place of a sequence is its index there. The result comes once they were
         accepted or refused."""
-        return self.do(lambda scheduler: self._submit(scheduler, sequences, box, owner))
+
+        def submitting(scheduler: Scheduler) -> None:
+            try:
+                for place, sequence in enumerate(sequences):
+                    self._rows[scheduler.submit(sequence, owner=owner)] = _Row(box, place)
+            except Exception as error:
+                self._drop(scheduler, box)
+                self._tell([(box, error)])
+
+        return self.do(submitting)
 
     def steer(self, program: Running, box: Mailbox) -> asyncio.Future[None]:
         """Let a program write the text of a request likewise."""
@@ -313,16 +322,6 @@ class EngineThread:
             self._rests = False
             command(scheduler)
         return False
-
-    def _submit(
-        self, scheduler: Scheduler, sequences: Sequence[Request], box: Mailbox, owner: str
-    ) -> None:
-        try:
-            for place, sequence in enumerate(sequences):
-                self._rows[scheduler.submit(sequence, owner=owner)] = _Row(box, place)
-        except Exception as error:
-            self._drop(scheduler, box)
-            self._tell([(box, error)])
 
     def _drop(self, scheduler: Scheduler, box: Mailbox) -> None:
         for handle in self._of(box):

@@ -38,7 +38,7 @@ from ..load import join
 from ..loading.memory import held_bytes, in_words, memory_limit, needed_by, reserve_of
 from .boot import Room
 from .catalogue import Catalogue, Entry
-from .engine import FLUSH, EngineBoot, EngineThread
+from .engine import FLUSH, Engine, EngineThread
 from .errors import RequestError
 from .logs import log
 from .metrics import added, finished
@@ -48,7 +48,7 @@ from .settings import Settings
 PAUSE = 5.0  # seconds after a load failed in which it is not tried again
 _PATIENCE = 10.0  # seconds for a thread to end
 
-Boots: TypeAlias = Callable[[Entry, Room | None], EngineBoot]
+Boot: TypeAlias = Callable[[Entry, Room | None], tuple[Scheduler, Engine]]
 
 
 class Status(enum.Enum):
@@ -130,8 +130,9 @@ class _UnwantedError(MlxgenError):
 
 
 class Fleet:
-    """All models. ``boots`` makes what loads one, ``failed`` is called with the error of an engine
-    that fails while it serves. ``device``: the bytes of the device, if not what MLX says."""
+    """All models. ``boot`` loads one in its engine's thread, ``failed`` is called with the error of
+    an engine that fails while it serves. ``device``: the bytes of the device, if not what MLX
+    says."""
 
     def __init__(
         self,
@@ -139,7 +140,7 @@ class Fleet:
         settings: Settings,
         workers: Workers,
         *,
-        boots: Boots,
+        boot: Boot,
         failed: Callable[[BaseException], None],
         device: int | None = None,
     ) -> None:
@@ -149,7 +150,7 @@ class Fleet:
             self.members[entry.name] = Member(entry, self.members.get(entry.base or ""))
         self._settings = settings
         self._workers = workers
-        self._boots = boots
+        self._boot = boot
         self._failed = failed
         self._device = device
         self._room = asyncio.Lock()  # one load at a time gets some; its order is that of asking
@@ -254,7 +255,7 @@ class Fleet:
         def ask(weights: int) -> LanguageModel | None:  # in the engine's thread
             return asyncio.run_coroutine_threadsafe(self._give_room(member, weights), loop).result()
 
-        boot = self._boots(member.entry, ask if several else None)
+        boot = partial(self._boot, member.entry, ask if several else None)
         thread = EngineThread(boot, partial(self._fail, name), loop=loop)
         thread.gone.add_done_callback(lambda _: self._over(thread))
         self._threads.add(thread)

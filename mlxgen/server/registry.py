@@ -183,9 +183,7 @@ class Registry:
     slow: SlowCalls = field(default_factory=SlowCalls)
 
     @classmethod
-    def of(
-        cls, settings: Settings, lm: LanguageModel | None = None, slow: SlowCalls | None = None
-    ) -> Registry:
+    def of(cls, settings: Settings) -> Registry:
         """What the settings name; raises ``OptionError`` if it cannot be used."""
         given: tuple[tuple[Kind, Iterable[str]], ...] = (
             ("program", settings.programs),
@@ -198,7 +196,7 @@ class Registry:
         for kind, name in named:
             if named.count((kind, name)) > 1:
                 raise OptionError(kind, f"{name} is named twice; give each a name of its own")
-        return cls(everything, lm, slow or SlowCalls())
+        return cls(everything)
 
     def find(self, kind: Kind, name: str, at: str) -> Registered:
         """What has a name; raises ``RequestError`` (404) if nothing of its kind has."""

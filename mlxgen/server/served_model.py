@@ -14,6 +14,7 @@ from ..chat.dialect import Dialect
 from ..loading.generation_config import BALANCED, SamplingChoice, sampling_defaults
 from ..tokens import Vocabulary
 from .registry import Registry
+from .settings import Settings
 
 if TYPE_CHECKING:
     from ..language_model import LanguageModel
@@ -53,24 +54,23 @@ class ServedModel:
     def of(
         cls,
         lm: LanguageModel,
-        *,
-        sampling_choice: SamplingChoice = "model",
+        settings: Settings | None = None,
         registry: Registry | None = None,
-        thinking_budget: int | None = None,
-        strict_fields: bool = False,
     ) -> ServedModel:
         """The facts of a loaded model; call this on the thread that runs it."""
         tokenizer: Any = lm.tokenizer
+        settings = settings or Settings()
+        choice = settings.sampling_defaults
         return cls(
             name=lm.name,
             dialect=Dialect.of(lm.vocabulary, lm.images),
             vocab_size=lm.vocab_size,
             max_context=lm.max_context,
-            sampling=sampling_defaults(sampling_choice, lm.recommended),
-            sampling_choice=sampling_choice,
-            registry=registry or Registry(),
-            thinking_budget=thinking_budget,
-            strict_fields=strict_fields,
+            sampling=sampling_defaults(choice, lm.recommended),
+            sampling_choice=choice,
+            registry=replace(registry or Registry.of(settings), lm=lm),
+            thinking_budget=settings.thinking_budget,
+            strict_fields=settings.strict_fields,
             chat_template=_text(getattr(tokenizer, "chat_template", None)),
             bos_token=_text(tokenizer.bos_token),
             eos_token=_text(tokenizer.eos_token),

@@ -20,11 +20,11 @@ from typing import Literal, TypeAlias
 
 from ..errors import MachineError
 from .answers import Answers, Interrupt
-from .boot import booting
+from .boot import boot
 from .catalogue import Catalogue
 from .engine import EngineBoot
 from .errors import RequestError, as_request_error
-from .fleet import Boots, Fleet
+from .fleet import Fleet
 from .logs import log, log_failure
 from .metrics import Metrics
 from .registry import Registry
@@ -51,7 +51,7 @@ _WHY_CLOSED = {
 
 
 class Service:
-    """Everything that requests share; ``boot`` loads the only model in its engine's thread.
+    """Everything that requests share; ``only`` loads the only model in its engine's thread.
 
     ``device``: the bytes of the device, if not what MLX says.
     """
@@ -59,7 +59,7 @@ class Service:
     def __init__(
         self,
         settings: Settings,
-        boot: EngineBoot | None = None,
+        only: EngineBoot | None = None,
         *,
         catalogue: Catalogue | None = None,
         device: int | None = None,
@@ -72,11 +72,14 @@ class Service:
         self._visits: set[Interrupt] = set()  # the requests being answered
         self._arrived: set[Interrupt] = set()  # with their bodies: slow senders keep nobody out
         self._typical = 1.0  # seconds that recent requests took
-        own = partial(booting, settings, slow=self.registry.slow)
-        boots: Boots = own if boot is None else lambda entry, ask: boot
-        catalogue = catalogue or Catalogue.of(settings)
+        own = partial(boot, settings, registry=self.registry)
         self.fleet = Fleet(
-            catalogue, settings, self.workers, boots=boots, failed=self.fail, device=device
+            catalogue or Catalogue.of(settings),
+            settings,
+            self.workers,
+            boot=own if only is None else lambda entry, ask: only(),
+            failed=self.fail,
+            device=device,
         )
         self.metrics = Metrics(
             stats=self.fleet.stats,
@@ -139,21 +142,19 @@ class Service:
         """
         if not aside:
             self.check_open()
-            self._check_full()
+            self.check_full()
         self._visits.add(visit)
 
     def admit(self, visit: Interrupt) -> None:
-        """Count a request, whose body is complete; raises ``RequestError`` (429)."""
-        self._check_full()
+        """Count a request, whose body is complete."""
+        self.check_full()
         self._arrived.add(visit)
 
-    def _check_full(self) -> None:
+    def check_full(self) -> None:
+        """Raise ``RequestError`` (429) if no more requests may wait."""
         if len(self._arrived) >= self.settings.max_batch + self.settings.max_queue:
-            raise RequestError(
-                f"the server is busy with {len(self._arrived)} requests; try again later",
-                status=429,
-                code="queue_full",
-            )
+            reason = f"the server is busy with {len(self._arrived)} requests; try again later"
+            raise RequestError(reason, status=429, code="queue_full")
 
     def leave(self, visit: Interrupt) -> None:
         """End a request."""

@@ -97,7 +97,8 @@ class Serving:
 
     async def sequences(self, body: Body, parse: Parse) -> Prepared:
         """Make the sequences of a body; raises for what is wrong with it."""
-        await self.fetch(body)
+        if self.fetches:
+            await self.fetch(body)
         return await self.workers.run(self._prepared, body, parse)
 
     async def fetch(self, body: Body) -> None:

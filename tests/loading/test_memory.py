@@ -126,11 +126,11 @@ def test_the_command_line_wires_unless_it_is_told_not_to(
 
 
 def test_the_server_wires_unless_it_is_told_not_to(wired: list[int]) -> None:
-    from mlxgen.server.boot import booting
+    from mlxgen.server.boot import boot
     from mlxgen.server.settings import read_settings
 
     for arguments in (["--cache-bytes", "1GB"], ["--no-wired"]):
-        scheduler, engine = booting(read_settings(arguments, {}))()
+        scheduler, engine = boot(read_settings(arguments, {}))
         stats = scheduler.stats()
         assert stats.wired_bytes == engine.lm.memory.wired
         assert stats.byte_limit == engine.lm.memory.caches

@@ -25,7 +25,6 @@ import numpy as np
 
 from mlxgen.engine import Limits
 from mlxgen.server import boot as loading
-from mlxgen.server.boot import booting
 from mlxgen.server.process import serve
 from mlxgen.server.settings import read_settings
 
@@ -90,10 +89,9 @@ def main() -> int:
     breaks = os.environ.get("BREAKS", "")
     if breaks == "prefill":  # after the first of several pieces
         vars(loading)["Limits"] = partial(Limits, prefill_chunk=16)
-    boot = booting(settings)
 
     def booting_badly() -> Any:
-        scheduler, loaded = boot()
+        scheduler, loaded = loading.boot(settings)
         if breaks != "prompt":
             return Broken(scheduler, breaks), loaded
         runner = scheduler._loop.runner

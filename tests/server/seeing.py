@@ -6,8 +6,9 @@ import sys
 from typing import Any
 
 from mlxgen.engine import Limits, Scheduler
-from mlxgen.server.boot import engine_of
+from mlxgen.server.engine import Engine
 from mlxgen.server.process import serve
+from mlxgen.server.served_model import ServedModel
 from mlxgen.server.settings import read_settings
 from tests.fakes.seeing import seeing
 
@@ -20,7 +21,7 @@ def main() -> int:
 
     def boot() -> Any:
         lm = seeing()
-        return Scheduler(lm.runtime, Limits()), engine_of(lm, settings)
+        return Scheduler(lm.runtime, Limits()), Engine(lm, ServedModel.of(lm, settings))
 
     return serve(settings, boot=boot)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
@@ -44,69 +43,6 @@ def test_a_streamed_chat_adds_up_to_the_complete_one(client: OpenAI) -> None:
     assert used.total_tokens == used.prompt_tokens + used.completion_tokens
 
 
-@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "seed": 5, "n": 3}])
-def test_streamed_completions_add_up_to_complete_ones(
-    client: OpenAI, options: dict[str, Any]
-) -> None:
-    whole = complete(client, **options)
-    texts = dict.fromkeys(range(options.get("n", 1)), "")
-    for chunk in complete(client, stream=True, **options):
-        for choice in chunk.choices:
-            texts[choice.index] += choice.text
-    assert list(texts.values()) == [choice.text for choice in whole.choices]
-    assert len(set(texts.values())) == len(texts)
-
-
-def test_seeds_give_the_same_text_alone_and_in_a_batch(client: OpenAI) -> None:
-    def text(seed: int) -> str:
-        found: str = complete(client, temperature=1.2, seed=seed, top_p=0.95).choices[0].text
-        return found
-
-    alone = [text(seed) for seed in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(text, range(4))) == alone
-    assert len(set(alone)) == 4
-
-
-def test_a_stop_split_over_tokens_and_events_never_leaks(server: Running, client: OpenAI) -> None:
-    text = complete(client).choices[0].text
-    for start in range(8, 40, 7):
-        stop = text[start : start + 9]
-        wanted = text[: text.index(stop)]
-        streamed = ""
-        with server.client() as own:
-            for chunk in complete(own, stream=True, stop=[stop, "never this"]):
-                streamed += chunk.choices[0].text
-                assert stop not in streamed
-                assert wanted.startswith(streamed)
-                reason = chunk.choices[0].finish_reason
-        assert (streamed, reason) == (wanted, "stop")
-        whole = complete(client, stop=stop).choices[0]
-        assert (whole.text, whole.finish_reason) == (wanted, "stop")
-
-
-def test_log_probabilities_rejoin_to_the_text_also_in_streams(client: OpenAI) -> None:
-    say: Any = [{"role": "user", "content": "Repeat: é你😊"}]
-    options: Any = {"messages": say, "logprobs": True, "top_logprobs": 3}
-    whole = chat(client, **options).choices[0]
-    entries = [
-        entry
-        for chunk in chat(client, stream=True, **options)
-        for choice in chunk.choices
-        if choice.logprobs is not None
-        for entry in choice.logprobs.content
-    ]
-    assert [e.token for e in entries] == [e.token for e in whole.logprobs.content]
-    expected = [e.logprob for e in whole.logprobs.content]
-    assert [e.logprob for e in entries] == pytest.approx(expected, abs=1e-3)
-    joined = b"".join(bytes(entry.bytes) for entry in entries)
-    assert joined.decode() == whole.message.content
-    assert not joined.decode().isascii()
-    for entry in entries:
-        assert len(entry.top_logprobs) == 3
-        assert entry.logprob <= entry.top_logprobs[0].logprob <= 0
-
-
 def test_a_large_answer_is_written_whole(server: Running) -> None:
     greedy = {"prompt": STORY, "n": 4, "logprobs": 20, "max_tokens": 60, "ignore_eos": True}
     choices = server.post("/v1/completions", greedy | {"temperature": 0}).json()["choices"]
@@ -129,14 +65,6 @@ def test_prompts_come_in_every_form_and_in_order(server: Running, client: OpenAI
         assert answer.choices[2].text != answer.choices[0].text
     echoed = complete(client, echo=True, max_tokens=5).choices[0].text
     assert echoed.startswith(STORY + one[:4])
-
-
-def test_models_are_listed_and_found(client: OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["demo"]
-    assert client.models.retrieve("demo").owned_by == "mlxgen"
-    with pytest.raises(openai.NotFoundError) as caught:
-        client.models.retrieve("owner/other")
-    assert caught.value.code == "model_not_found"
 
 
 def test_errors_are_the_clients_exceptions_and_name_the_field(client: OpenAI) -> None:
@@ -235,34 +163,6 @@ def test_timings_come_with_each_event_and_with_a_whole_answer(server: Running) -
     assert "timings" not in server.chat(plain).json()
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-def test_a_stream_may_begin_with_the_progress_of_its_prompt(server: Running, path: str) -> None:
-    text = f"{path} and the fox. " * 40
-    asked = {"prompt": text} if path == "/v1/completions" else question(text)
-    body = {**asked, "return_progress": True, "max_tokens": 3}
-    for again in (False, True):
-        with server.stream(path, body | {"stream_options": {"include_usage": True}}) as lines:
-            found = list(events(lines))
-        progress = [event["prompt_progress"] for event in found if "prompt_progress" in event]
-        places = [i for i, event in enumerate(found) if "prompt_progress" in event]
-        assert progress and places == list(range(places[0], places[0] + len(places)))
-        assert {each["total"] for each in progress} == {found[-1]["usage"]["prompt_tokens"]}
-        done = [each["processed"] for each in progress]
-        assert done == sorted(set(done)) and done[-1] == progress[-1]["total"]
-        assert (progress[0]["cache"] > 0) is again
-        assert all(each["time_ms"] >= 0 for each in progress)
-        assert not any(text for event in found[: places[-1]] for text in texts_of(event))
-    assert "prompt_progress" not in server.post(path, body).json()
-
-
-def texts_of(event: dict[str, Any]) -> list[str]:
-    """What an event of a stream says."""
-    return [
-        choice.get("text") or choice.get("delta", {}).get("content") or ""
-        for choice in event["choices"]
-    ]
-
-
 def test_small_endpoints_that_clients_of_local_servers_probe(server: Running) -> None:
     props = server.get("/props").json()
     slots = server.get("/slots").json()
@@ -279,14 +179,6 @@ def test_small_endpoints_that_clients_of_local_servers_probe(server: Running) ->
     assert "enable_thinking" in props["chat_template"] and props["eos_token"] == "<|im_end|>"
     assert props["build_info"].startswith("mlxgen ") and not props["is_sleeping"]
     assert props["modalities"].keys() >= {"vision", "audio"}
-
-
-def test_paths_work_without_their_version(server: Running) -> None:
-    assert server.get("/models").json() == server.get("/v1/models").json()
-    name = server.get("/models").json()["data"][0]["id"]
-    assert server.get(f"/models/{name}").json()["id"] == name
-    assert server.post("/completions", {"prompt": "a", "max_tokens": 1}).status_code == 200
-    assert server.post("/chat/completions", question(max_tokens=1)).status_code == 200
 
 
 def test_the_clients_own_request_id_comes_back(server: Running) -> None:

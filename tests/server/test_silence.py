@@ -20,6 +20,7 @@ from .running import WAIT, Running, error, running
 
 WORDS = "word " * 300
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+TEXT = "/v1/completions"
 SIGNS = {
     CHAT: r": keepalive 16/\d+",
     MESSAGES: "event: ping|: the prompt is being run",
@@ -70,6 +71,8 @@ def asked(path: str, name: str, **fields: Any) -> dict[str, Any]:
     body = {"stream": True, "temperature": 0, **fields}
     if path == RESPONSES:
         return {**body, "max_output_tokens": 9, "input": name + WORDS}
+    if path == TEXT:
+        return {**body, "max_tokens": 9, "prompt": name + WORDS}
     return {**body, "max_tokens": 9, "messages": [{"role": "user", "content": name + WORDS}]}
 
 
@@ -106,7 +109,7 @@ def test_headers_and_signs_of_life_come_while_a_prompt_is_run(
         assert int(fresh) + int(cached) == total
 
 
-@pytest.mark.parametrize("path", SIGNS)
+@pytest.mark.parametrize("path", [*SIGNS, TEXT])
 def test_how_far_the_prompt_is_is_told_to_those_who_ask(path: str, server: Running) -> None:
     answer = server.post(path, asked(path, f"progress {path} ", return_progress=True))
     events = [json.loads(data) for data in re.findall(r"data: (\{.*\})", answer.text)]

@@ -206,7 +206,7 @@ HARMONY = Style(
     close=("<|call|>",),
     between="<|start|>assistant",
     head=rf"(?:functions\.)?{NAME}"
-    r"(?:(?!<\|(?:message|start|end|call)\|>)(?s:.)){0,120}(?:<\|message\|>|(?=<\|call\|>))",
+    r"(?:(?!<\|(?:message|start|end|call)\|>)(?s:.)){0,120}?(?:<\|message\|>|(?=\{|<\|call\|>))",
     ends=("<|call|>",),
 )
 KIMI_K2 = Style(
@@ -283,7 +283,7 @@ def glm(prefix: str) -> Style:
         value=as_text,
         head=rf"{NAME}(?=[\s<{{])",
         tags=Tags(
-            tag=rf"{key}(?P<key>[^<>]+)(?:{key_end}|{value_end})(?:\\n|\s)*{value}",
+            tag=rf"{key}(?P<key>[^<>]+)(?:{key_end}|{value_end})?(?:\\n|\s)*{value}",
             half=rf"(?:{key})?\s{{0,9}}(?P<key>\L<keys>)\s*(?:{key_end})?(?:\\n|\s)*{value}",
             end=value_end,
         ),

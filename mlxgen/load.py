@@ -262,7 +262,7 @@ def _alone(do: Callable[[], T]) -> T:
 def _agree(share: Share, found: Checkpoint, wanted: _Wanted) -> None:
     """Raise ``MachineError`` on all ranks if they differ in what they are about to load."""
     from .loading.safetensors import fingerprint
-    from .machines.agreement import MODEL_FILE, agree, versions
+    from .machines.machines import MODEL_FILE, agree, versions
 
     machines = share.machines
     files = machines.together(lambda: fingerprint(found.folder))

@@ -55,8 +55,7 @@ from .loading.adapter import adapted
 from .loading.memory import CacheDir, MemoryPlan, memory_limit, wirable
 from .loading.model_config import max_context_of
 from .loading.pair import image_processor
-from .machines.part import Called, forbid_calls
-from .machines.share import Share
+from .machines.share import Called, Share, forbid_calls
 from .sampling import Sampler
 from .tokens import Token, Vocabulary
 

@@ -23,8 +23,7 @@ from ..engine.kv.held import Fed, Later, Unread
 from ..errors import MachineError, MlxgenError
 from ..images import Image
 from .machines import LATE, Machines
-from .part import Part
-from .share import Share
+from .share import Part, Share
 
 CLEAR_EVERY = 256  # passes between two releases of MLX's buffer cache
 

@@ -1,24 +1,252 @@
-"""What a model on several machines is: the ranks that have it, and its number among theirs."""
+"""A part of a model on several machines: who may call it, what runs it, and what it shares.
+
+A runner of a part goes through all parts: what a pass adds up with the other ranks follows from the
+commands alone, and it is submitted as a whole while its command is carried out. So ranks that get
+the same commands in one order add up the same things in one order; if one left out a sum, all would
+wait for each other for ever. A program that called a part on rank 0 alone would wait like that.
+
+Rank 0 tells the others what it has done, in this order: so what fails there reaches nobody. Only
+files of prefixes are saved and loaded by all ranks at a time, and fail on all. Must never know
+requests, or why a command was given.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import base64
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
-from weakref import finalize
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
+from weakref import WeakSet, finalize
 
 import mlx.core as mx
+import numpy as np
 
 from ..engine.kv import Footprint
+from ..engine.kv.commands import (
+    Command,
+    Copy,
+    Expect,
+    Keep,
+    Load,
+    Open,
+    Restore,
+    Run,
+    Save,
+    Snapshot,
+    Spoil,
+    Submit,
+    Take,
+    Trim,
+    Wait,
+    written,
+)
+from ..engine.kv.held import Fed, Later
 from ..engine.kv.layers import Model
 from ..engine.prefix.blocks import different
-from ..errors import MlxgenError
+from ..engine.step.runner import Runner
+from ..errors import MachineError, MlxgenError
+from ..images import Image, Patch
 from ..loading.sharding import Split
-from .leading import Leading
 from .machines import Machines
-from .part import Called, Part
 
 M = TypeVar("M")
+
+
+def forbid_calls(model: Any) -> None:
+    """Have calls of a part of a model fail, but for those of ``Called``."""
+    kind = type(model)
+
+    def refuse(self: Any, *args: Any, **options: Any) -> NoReturn:
+        raise MachineError(
+            "only a part of this model is on this machine, and the others take no part in a call"
+            " of it; generate with its LanguageModel, or load it with distributed=False"
+        )
+
+    own = {"__call__": refuse, "__module__": kind.__module__, "called": kind.__call__}
+    model.__class__ = type(kind.__name__, (kind,), own)
+
+
+class Called:
+    """A part of a model, for those who have all ranks call it."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._call = getattr(type(model), "called", type(model).__call__)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._call(self._model, *args, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+class Part(Runner):
+    """A runner of a rank's part: see the module.
+
+    ``group``: the ranks that have a part of the model. ``piped``: the parts are of layers, and each
+    gets its input from the one before; then all of a pass has to be computed, or nothing is passed
+    on.
+    """
+
+    def __init__(self, *given: Any, group: mx.distributed.Group, piped: bool = False) -> None:
+        super().__init__(*given)
+        self._group = group
+        self._piped = piped
+        self._first: list[mx.array] = []  # of a pass, to be submitted before it
+
+    def _inputs(self, rows: Sequence[Sequence[Fed]]) -> mx.array:
+        """The tokens; where some are not known yet, those of rank 0, as the others have zeros."""
+        tokens = super()._inputs(rows)
+        if any(isinstance(token, Later) for row in rows for token in row):
+            own = tokens.astype(mx.int32)
+            tokens = mx.distributed.all_sum(own, group=self._group)
+            if self._group.rank() == 0:  # it has them, and the sum may fail and leave anything
+                (tokens,) = mx.depends([own], [tokens])
+            if self._piped:  # what has not the first layers has no use for them
+                self._first.append(tokens)
+        return tokens
+
+    def _run(self, run: Run) -> mx.array:
+        self._first.clear()
+        logits = super()._run(run)
+        self._built(run)
+        for each in self._first:
+            mx.async_eval(each)
+        wanted = any(run.wanted) or self._piped
+        mx.async_eval(logits if wanted else [self._stores[kv].arrays() for kv, _ in run.rows])
+        return logits
+
+    def _built(self, run: Run) -> None:
+        """A pass was built without a failure, and is about to be submitted."""
+
+
+# ---- rank 0 ------------------------------------------------------------------------------------
+
+_SMALL = (Trim, Snapshot, Expect)
+"""They go out with what comes next, which mostly is a pass."""
+
+
+class Leading(Part):
+    """That of rank 0, which has the others carry out what it does; ``model``: the number of the
+    model."""
+
+    def __init__(self, machines: Machines, model: int, *given: Any, piped: bool) -> None:
+        super().__init__(*given, group=machines.group.raw, piped=piped)
+        self._machines = machines
+        self._number = machines.number()
+        self._told: set[int] = set()  # caches that the others hold
+        self._held: list[int] = []  # how many tokens the caches of a pass held before it
+        self._is_out = False  # the others have been told of the pass
+        self._shown: WeakSet[Image] = WeakSet()
+        with machines.turn():
+            machines.note(["open", self._number, model, self.slots is not None])
+        finalize(self, machines.dispose, ["close", self._number])
+
+    def do(self, command: Command) -> Any:
+        machines = self._machines
+        if isinstance(command, Submit):  # it was, with its pass
+            return None
+        if isinstance(command, Wait):  # the others need not: they have added up all of it by then
+            with machines.evaluating():
+                return super().do(command)
+        with uninterrupted(), machines.turn():
+            if isinstance(command, Run):
+                return self._do_run(_as_far_as_known(command))
+            if isinstance(command, Take | Keep):
+                self._show(command.tokens)
+            told = ["do", self._number, written(command)]
+            if isinstance(command, Restore | Save | Load):  # ranks wait for each other in them
+                machines.tell(told)
+                return super().do(command)
+            result = super().do(command)
+            machines.note(told)
+            if isinstance(command, Open | Copy):
+                self._told.add(command.kv if isinstance(command, Open) else command.twin)
+                self._forget()
+            if not isinstance(command, _SMALL):
+                machines.flush()
+            return result
+
+    def read(self, array: mx.array) -> list[int]:
+        with self._machines.evaluating():
+            return super().read(array)
+
+    def _do_run(self, run: Run) -> Any:
+        self._held = [self._stores[kv].length for kv, _ in run.rows]
+        self._is_out = False
+        try:
+            return super().do(run)
+        except Exception as error:
+            if self._is_out:
+                raise self._machines.blamed(error) from error
+            for kv, _ in run.rows:
+                self.do(Spoil(kv))
+            raise
+
+    def _built(self, run: Run) -> None:
+        """Tell of a pass; of tokens that nobody knows yet only how many there are."""
+        if any(isinstance(token, Later) for _, tokens in run.rows for token in tokens):
+            rows = [[kv, len(tokens)] for kv, tokens in run.rows]
+            told = {"do": "Run", "rows": rows, "wanted": run.wanted}
+        else:
+            self._show(token for _, tokens in run.rows for token in tokens)
+            told = written(run)
+        self._is_out = True
+        self._machines.tell(["run", self._number, self._held, told])
+
+    def _show(self, tokens: Iterable[Fed]) -> None:
+        """Tell of the images among tokens, as a patch is told by its digest."""
+        if self.feed is None:
+            return
+        images = {token.image for token in tokens if isinstance(token, Patch)}
+        for image in images - set(self._shown):
+            pixels = base64.b85encode(np.ascontiguousarray(image.pixels).tobytes()).decode()
+            told = [image.digest, pixels, image.pixels.shape, image.count, image.token]
+            self._machines.note(["show", *told])
+            self._shown.add(image)
+            finalize(image, self._machines.dispose, ["hide", image.digest])
+
+    def _forget(self) -> None:
+        """Tell of the caches that nobody holds any more."""
+        dead = self._told.difference(self._stores.keys())
+        if dead:
+            self._told -= dead
+            self._machines.note(["drop", self._number, sorted(dead)])
+
+
+def _as_far_as_known(run: Run) -> Run:
+    """A pass with those tokens that have been read by now."""
+    if not any(isinstance(t, Later) and t.of.is_read for _, row in run.rows for t in row):
+        return run
+    rows = []
+    for kv, row in run.rows:
+        known = [t.read() if isinstance(t, Later) and t.of.is_read else t for t in row]
+        rows.append((kv, tuple(known)))
+    return run._replace(rows=tuple(rows))
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """A context after which SIGINT does what it would have done in it; for the main thread, as no
+    other one is interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    noted: list[tuple[int, FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda *given: noted.append(given))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if noted and callable(before):
+            before(*noted[-1])
+
+
+# ---- the model ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

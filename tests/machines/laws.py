@@ -1,5 +1,6 @@
 """Tries the laws of several machines in each of the folders that it is given, and prints what held.
-If there is an adapter in the folder ``adapter`` of a model, the model has it.
+If there is an adapter in the folder ``adapter`` of a model, the model has it, and quantised KV if
+there is a file ``kv-bits-8``.
 
 Run it with ``ranks``: rank 0 has each model twice, over all ranks and alone, and both have the same
 stories.
@@ -117,11 +118,12 @@ def main() -> None:
     cache, *folders = sys.argv[1:]
     for folder in map(Path, folders):
         adapter = folder / "adapter" if (folder / "adapter").exists() else None
+        bits = 8 if (folder / "kv-bits-8").exists() else None
         before = mx.get_active_memory()
         mx.reset_peak_memory()
-        lm = mlxgen.load(folder, adapter=adapter, cache_dir=cache or None)
+        lm = mlxgen.load(folder, adapter=adapter, cache_dir=cache or None, kv_bits=bits)
         peak = mx.get_peak_memory() - before
-        alone = mlxgen.load(folder, adapter=adapter, distributed=False)
+        alone = mlxgen.load(folder, adapter=adapter, distributed=False, kv_bits=bits)
         for one, several in zip(told(alone, 1), told(lm, 1), strict=True):
             print(f"{lm.name}: {one[0]}: {'equal' if one == several else f'{one} {several}'}")
         print(f"{lm.name}: memory: {memory(lm, alone, peak)}")

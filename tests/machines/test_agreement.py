@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from mlxgen.errors import MachineError
-from mlxgen.machines.agreement import MODEL_FILE, VERSION, agree, versions
+from mlxgen.machines.machines import MODEL_FILE, VERSION, agree, versions
 
 from .pretended import groups
 

@@ -24,10 +24,8 @@ from mlxgen.errors import MachineError
 from mlxgen.load import _portable
 from mlxgen.machines.following import Follower
 from mlxgen.machines.group import Group
-from mlxgen.machines.leading import uninterrupted
 from mlxgen.machines.machines import Machines
-from mlxgen.machines.part import forbid_calls
-from mlxgen.machines.share import Share, shared
+from mlxgen.machines.share import Share, forbid_calls, shared, uninterrupted
 from tests.fakes import byte_level_tokenizer
 from tests.fakes.checkpoints import tiny_config, tiny_model
 from tests.fakes.seeing import asking, png, seeing

@@ -17,6 +17,7 @@ HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
 WINDOWS = {"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]}
 SIXES = {"hidden_size": 96, "intermediate_size": 96}
 PLAIN: dict[str, dict[str, Any]] = {
+    "quantised KV": {"name": "llama", "hidden_size": 256, "kv_bits": 8, **HEADS},
     "windows": {"name": "llama", **WINDOWS},
     "grouped queries, experts": {"name": "qwen3_moe", **HEADS},
     "adapted": {"name": "llama", "adapter": "lora"},
@@ -36,8 +37,12 @@ THREE: dict[str, dict[str, Any]] = {
 }
 
 
-def written(folder: Path, name: str, *, adapter: str | None = None, **shape: Any) -> str:
+def written(
+    folder: Path, name: str, *, adapter: str | None = None, kv_bits: int = 0, **shape: Any
+) -> str:
     write_random(folder, name, **shape)
+    if kv_bits:
+        (folder / f"kv-bits-{kv_bits}").touch()
     if adapter is not None:
         model = random_model(name, vocab_size=read_json(folder / "config.json")["vocab_size"])
         lora = {**LORA, "keys": ["self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj"]}

@@ -336,3 +336,28 @@ def test_what_cannot_change_is_refused_and_nothing_has_changed() -> None:
                 error.value, GrammarError
             )
     assert rest(stream) == letters(16, 4)
+
+
+@pytest.mark.parametrize("where", ["its first pass", "a run that its filters force"])
+def test_a_stream_that_is_interrupted_as_it_begins_can_go_on_from_there(where: str) -> None:
+    speaker = reciter(list("xyzabc"))
+    script, interrupts = speaker.model.script, [True]
+
+    def interrupted(*_: Any) -> None:
+        if interrupts:
+            interrupts.clear()
+            raise KeyboardInterrupt
+
+    def once(history: tuple[int, ...]) -> Any:
+        if where == "its first pass":
+            interrupted()
+        return script(history)
+
+    speaker.model.script = once
+    given: dict[str, Any] = {"hooks": interrupted} if where != "its first pass" else {}
+    stream = speaker.lm.stream(PROMPT, filters=Regex("xyz[a-c]{3}"), max_tokens=20, **given)
+    with pytest.raises(KeyboardInterrupt):
+        next(stream)
+    stream.rewind(len(stream.tokens))
+    assert "".join(chunk.text for chunk in stream) == "xyzabc"
+    assert stream.finish_reason == "filter" and stream.tokens == speaker.tokens("xyzabc")

@@ -119,12 +119,10 @@ class Drafter(ABC):
         """Note that these tokens have run, from this place in the history on, and gave the trunk's
         ``states`` [n, width]. The last ones may be drafted, or not known yet."""
 
-    def missing(self, history: History) -> int:
-        """How many tokens of a history a model has to run before it can propose any."""
-        return 0
-
-    def follow(self, history: History, count: int) -> None:
-        """Run ``count`` of them at most, but not the last one; they are submitted."""
+    def catches_up(self, history: History) -> bool:
+        """Whether it has to run more of a history, before it can propose any, than goes between two
+        steps of others. Then it has run some of it."""
+        return False
 
     def keep(self, history: History, room: int) -> None:
         """Put what it holds of a history into ``cache``, which may use ``room`` bytes."""
@@ -240,6 +238,9 @@ class Drafts:
                 count = min(count, WIDEST // rows - 1)
             elif self.most is not None:
                 count = self.most
+            if rows > 1 and self._ask(drafter, drafter.catches_up, request.history):
+                self.turn, self._spent = drafter, [0.0]  # what this step takes tells nothing
+                return None
             guess = self._ask(drafter, _proposed, drafter, request, min(count, left))
             if guess is not None:
                 guess.drafter, self.turn = drafter.name, drafter
@@ -283,15 +284,6 @@ class Drafts:
                     drafter.ran(history, start, tokens, states)
                 except Exception as error:
                     self._failed(drafter, error)
-
-    def missing(self, history: History) -> int:
-        """How many tokens of a history they have to run before all can propose any."""
-        return max([drafter.missing(history) for drafter in self.drafters], default=0)
-
-    def follow(self, history: History, count: int) -> None:
-        """Have them run ``count`` of these at most, but not the last one."""
-        for drafter in self.drafters:
-            self._ask(drafter, drafter.follow, history, count)
 
     @property
     def caches(self) -> list[BlockStore]:

@@ -25,16 +25,17 @@ Next: TypeAlias = Callable[[DrawRow], Token | None]
 class Guess:
     """See the module. ``fed`` are the drafted tokens, possibly not known yet. ``draws`` are those
     of their positions and of the next one, as far as they are known; if none depends on what comes
-    before it, the guess is ``free``. ``drafter``: the name of who proposed the tokens."""
+    before it, the guess is ``free``. ``drafter``: the name of who proposed the tokens. ``start``:
+    the length of the history before the first of them."""
 
-    __slots__ = ("_tokens", "drafter", "draws", "fed", "free")
+    __slots__ = ("_tokens", "drafter", "draws", "fed", "free", "start")
 
     def __init__(self, fed: Sequence[Fed], draws: Sequence[DrawRow] = ()) -> None:
         self.fed = fed
         self._tokens: list[Token] | None = None
         self.draws = list(draws)
         self.free = bool(draws)
-        self.drafter = ""
+        self.drafter, self.start = "", 0
 
     def cut(self, count: int, vocab_size: int) -> Guess | None:
         """Its first ``count`` tokens, up to one that does not exist; ``None`` if none are left."""
@@ -59,32 +60,6 @@ class Guess:
         if not self.draws:
             following = iter(self.tokens)
             self.draws = walk(request, lambda draw: next(following, None))
-
-
-class Kept:
-    """Drafted tokens that have run, of a request whose draws are decided one by one.
-
-    Their logits stay while what is drawn is what was drafted. ``start``: the length of the history
-    before the first of them. ``seen`` were verified so far, and ``stood`` of these.
-    """
-
-    __slots__ = ("guess", "seen", "start", "stood")
-
-    def __init__(self, guess: Guess, start: int) -> None:
-        self.guess = guess
-        self.start = start
-        self.seen = self.stood = 0
-
-    def drafted(self, length: int) -> Token | None:
-        """What was drafted after so many tokens of the history; ``None``: nothing."""
-        tokens, at = self.guess.tokens, length - self.start
-        return tokens[at] if at < len(tokens) else None
-
-    def verify(self, drafted: Token | None, token: Token) -> bool:
-        """Note what was drawn; whether the logits after it are there."""
-        self.seen += drafted is not None
-        self.stood += token == drafted
-        return token == drafted
 
 
 def walk(request: Request, choose: Next) -> list[DrawRow]:

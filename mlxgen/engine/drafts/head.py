@@ -167,11 +167,12 @@ class HeadDrafter(ModelledDrafter):
             self._own.cut(low - self._base)
         self._own += history[self._base + len(self._own) :]
         for moment, new in self._ran:
-            self._cut(new.start)
+            if self._states and self._states[-1].end > new.start:
+                self._cut(new.start)
             if self._states and self._states[-1].end < new.start:
                 self._states.clear()
             self._states.append(new)
-            if history.low_since(moment) < self._states[0].start:
+            if moment != history.moment and history.low_since(moment) < self._states[0].start:
                 self._states.clear()
         self._ran.clear()
         self._unread = 0
@@ -184,8 +185,7 @@ class HeadDrafter(ModelledDrafter):
 
     def _cut(self, to: int) -> None:
         """Forget the states from a place on."""
-        if self._states and self._states[-1].end > to:
-            self._states = [each.cut(to) for each in self._states if each.start < to]
+        self._states = [each.cut(to) for each in self._states if each.start < to]
 
     def _drop_other(self, history: History) -> None:
         """Forget the states of tokens that did not come to stand, and those after them."""
@@ -193,6 +193,8 @@ class HeadDrafter(ModelledDrafter):
             for place, token in enumerate(states.tokens, states.start):
                 if place >= len(history):
                     return
-                if (token.read() if isinstance(token, Later) else token) != history[place]:
+                if isinstance(token, Later):
+                    token = (token.of.known or token.of.read())[token.at]
+                if token != history[place]:
                     self._cut(place)
                     return

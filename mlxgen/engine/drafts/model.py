@@ -8,7 +8,7 @@ request's own random numbers: if both agree on it, the same token comes out.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import mlx.core as mx
 
@@ -27,6 +27,8 @@ from .guess import Guess, walk
 
 SHARED = ("_device", "_sampler", "policy")  # with forks
 LENGTH = 2.0  # tokens that are thought to stand at first
+SHORT = 32  # tokens of a history that run in one pass, with the logits of all of them
+PIECE = 128  # tokens that it runs between two steps of others
 MOST_MORE = 128  # tokens that one model may have more than the other, as in llama.cpp
 
 
@@ -119,15 +121,11 @@ class ModelDrafter(ModelledDrafter):
         self._piece = piece  # how many tokens it has the memory to run after so many others
         self._kv = KV(device)
 
-    def missing(self, history: History) -> int:
-        return len(history) - self._kv.common(history)
-
-    def follow(self, history: History, count: int) -> None:
-        self._begin(history)
-        piece = self._kv.align(history)[:-1][: min(count, self._piece(self._kv.length))]
-        if piece:
-            self._kv.run(piece, wanted=0)
-            self._kv.submit()
+    def catches_up(self, history: History) -> bool:
+        if len(history) - self._kv.common(history) <= PIECE:
+            return False
+        self._follow(history, PIECE)
+        return True
 
     def keep(self, history: History, room: int) -> None:
         if self.cache is not None and self._kv.common(history) >= LEAST:
@@ -148,24 +146,26 @@ class ModelDrafter(ModelledDrafter):
 
     def _catch_up(self, request: Request) -> mx.array:
         history = request.history
-        self._begin(history)
-        while len(pending := self._kv.align(history)) > (piece := self._piece(self._kv.length)):
-            self.follow(history, piece)
-            self._kv.wait()
-        logits = self._run_all(pending)
+        while len(history) - self._kv.common(history) > SHORT:
+            self._follow(history, PREFILL_STEP)
+            if len(history) - self._kv.length > 1:
+                self._kv.wait()  # before the next piece, as it takes memory
+        logits = self._kv.run(self._kv.align(history))
         self._kv.expect_rewinds()
         return logits
 
-    def _begin(self, history: History) -> None:
-        """Take what is kept of a history of which nothing is held."""
-        if self.cache is not None and not self._kv.length and self.cache.match(history) >= LEAST:
-            self._kv.take(history)
+    def _follow(self, history: History, count: int) -> None:
+        """Run ``count`` tokens of a history at most, but not the last one; they are submitted."""
+        cache, kv = self.cache, self._kv
+        if cache is not None and not kv.length and cache.match(history) >= LEAST:
+            kv.take(history)
+        piece = kv.align(history)[:-1][: min(count, self._piece(kv.length))]
+        if piece:
+            kv.run(piece, wanted=0)
+            kv.submit()
 
     def _run(self, token: Fed) -> mx.array:
-        return self._run_all([token])
-
-    def _run_all(self, tokens: Sequence[Fed]) -> mx.array:
-        return self._kv.run(tokens)
+        return self._kv.run([token])
 
 
 def check_same_tokens(mine: Vocabulary, theirs: Vocabulary, name: str) -> None:

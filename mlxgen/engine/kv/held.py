@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from typing import NamedTuple, TypeAlias, cast
 
 import mlx.core as mx
@@ -83,34 +82,25 @@ Fed: TypeAlias = Token | Later
 
 def gathered(tokens: Sequence[Fed]) -> mx.array:
     """Tokens, known or not, as an array [n]; without a copy if they are all of one array."""
-    if (all_of := _whole(tokens)) is not None:  # so it is in nearly every step
-        return all_of
+    first, at = tokens[0], 0
+    if isinstance(first, Later):  # so it is in nearly every step
+        for token in tokens:
+            if not isinstance(token, Later) or token.of is not first.of or token.at != at:
+                break
+            at += 1
+        if at == len(tokens) == first.of.array.shape[0]:
+            return first.of.array
+    runs: list[tuple[Unread | None, list[int]]] = []  # known tokens, or places in some unread ones
+    for token in tokens:
+        of, number = (token.of, token.at) if isinstance(token, Later) else (None, token)
+        if not runs or runs[-1][0] is not of:
+            runs.append((of, []))
+        runs[-1][1].append(number)
     parts: list[mx.array] = []
-    for source, group in groupby(
-        tokens, lambda token: token.of if isinstance(token, Later) else None
-    ):
-        run = list(group)
-        if source is None:
-            parts.append(mx.array(run, mx.int32))
-        elif (all_of := _whole(run)) is not None:
-            parts.append(all_of)
-        else:
-            places = [token.at for token in run if isinstance(token, Later)]
-            parts.append(source.array[mx.array(places)])
-    if len(parts) == 1:
-        return parts[0]
-    return mx.concatenate([part.astype(mx.int32) for part in parts])
-
-
-def _whole(tokens: Sequence[Fed]) -> mx.array | None:
-    """The array whose tokens these are, all of them and in order."""
-    first = tokens[0]
-    if not isinstance(first, Later) or len(tokens) != first.of.array.shape[0]:
-        return None
-    for i, token in enumerate(tokens):
-        if not isinstance(token, Later) or token.of is not first.of or token.at != i:
-            return None
-    return first.of.array
+    for of, numbers in runs:
+        array = mx.array(numbers, mx.int32)
+        parts.append(array if of is None else of.array[array].astype(mx.int32))
+    return parts[0] if len(parts) == 1 else mx.concatenate(parts)
 
 
 def stacked(runs: Sequence[Sequence[Fed]]) -> mx.array:

@@ -10,7 +10,7 @@ Nothing else takes back what a cache holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import mlx.core as mx
 
@@ -45,19 +45,21 @@ class KV:
         "_expects",
         "_moment",
         "_same",
-        "_store",
-        "_tokens",
         "device",
         "number",
         "slot",
+        "store",
+        "tokens",
     )
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.number = device.number()
-        self._tokens: list[Fed] = []
+        self.tokens: list[Fed] = []
+        """Those that it holds, and whoever has run more of them adds these."""
         self._same = self._moment = 0  # leading tokens that were a history's at this moment
-        self._store: Alone | Slot | None = None
+        self.store: Alone | Slot = NOWHERE
+        """Where it is held, for queries only."""
         self._closed = self._expects = False
         self.slot: Slot | None = None
         """Its place among others, if the device has such places."""
@@ -65,29 +67,23 @@ class KV:
     # ---- what it holds ---------------------------------------------------------------------
 
     @property
-    def store(self) -> Alone | Slot:
-        """Where it is held, for queries only."""
-        assert self._store is not None, "it has no place yet"
-        return self._store
-
-    @property
     def length(self) -> int:
         """The number of tokens held."""
-        return 0 if self._store is None else self._store.length
+        return self.store.length
 
     @property
     def nbytes(self) -> int:
         """The bytes of its buffers, or its share of the group's."""
-        return 0 if self._store is None else self._store.nbytes
+        return self.store.nbytes
 
     def common(self, history: History) -> int:
         """How many leading tokens of the history it holds; compares only what has changed.
 
         The history must always be the same one, and for a fork of this a fork of it.
         """
-        tokens, store = self._tokens, self._store
-        if store is None or store.length < len(tokens):  # after a pass that failed, say
-            self._cut(0 if store is None else store.length)
+        tokens = self.tokens
+        if self.store.length < len(tokens):  # after a pass that failed, say
+            self._cut(self.store.length)
         same = self._same
         if self._moment == history.moment:
             if same == len(tokens) or same == len(history):  # nothing has come since
@@ -105,7 +101,7 @@ class KV:
         return same
 
     def _cut(self, to: int) -> None:
-        del self._tokens[to:]
+        del self.tokens[to:]
         self._same = min(self._same, to)
 
     def align(self, history: History, most: int | None = None) -> list[Token]:
@@ -114,7 +110,7 @@ class KV:
         ``most``: how many tokens may be held; by default all but the last one, which has to run
         for its logits.
         """
-        store = self._store or self._open(len(history) + 1)
+        store = self._opened(len(history) + 1)
         to = min(self.common(history), len(history) - 1 if most is None else most)
         if to < store.length:
             self.device.do(Trim(self.number, to))
@@ -126,16 +122,11 @@ class KV:
     def run(self, tokens: Sequence[Fed], wanted: int = 1) -> mx.array:
         """Run the next tokens in caches of its own: the logits [wanted, vocab] of the last ones,
         lazy; anything, if none are wanted."""
-        if self._store is None:
-            self._open(len(tokens) + 1)
+        self._opened(len(tokens) + 1)
         run = Run(((self.number, tuple(tokens)),), (wanted,))
         result: mx.array = self.device.do(run)
-        self._tokens += tokens
+        self.tokens += tokens
         return result
-
-    def took(self, tokens: Iterable[Fed]) -> None:
-        """Note that the next tokens have run, in one pass with those of other sequences."""
-        self._tokens += tokens
 
     def submit(self) -> None:
         """Start computing what it holds."""
@@ -151,7 +142,7 @@ class KV:
         """Say that rewinds are likely, so that snapshots are worth a copy from now on."""
         if not self._expects:
             self._expects = True
-            self._put(self._store)
+            self._put(self.store)
 
     def snapshot(self, before: int) -> None:
         """Remember this place before a pass of that many tokens, if it could not be undone."""
@@ -162,15 +153,14 @@ class KV:
 
     def restart(self) -> None:
         """Hold nothing, and give up the place on the device."""
-        if self._store is not None:
+        if self.store is not NOWHERE:
             self.device.do(Free(self.number))
-            self._put(None)
+            self._put(NOWHERE)
         self._cut(0)
 
     def move(self, spare: int) -> None:
         """Go to a slot, where it runs beside others; there may be ``spare`` unused places."""
-        if self._store is None:
-            self._open(1)
+        self._opened(1)
         if self.slot is None:
             self._put(self.device.do(Move(self.number, spare)))
 
@@ -179,12 +169,11 @@ class KV:
 
         Only while nothing is held.
         """
-        if self._store is None:
-            self._open(len(tokens) + 1)
+        self._opened(len(tokens) + 1)
         found: Alone | Slot | None = self.device.do(Take(self.number, tuple(tokens)))
         if found is not None:
             self._put(found)
-            self._tokens, self._same = list(tokens[: found.length]), 0
+            self.tokens, self._same = list(tokens[: found.length]), 0
         return found is not None
 
     def keep(self, history: History, room: int | None = None, most: int | None = None) -> None:
@@ -199,9 +188,9 @@ class KV:
     def fork(self) -> KV:
         """An independent copy, in a place of its own."""
         twin = KV(self.device)
-        if self._store is not None:
+        if self.store is not NOWHERE:
             twin._put(self.device.do(Copy(self.number, twin.number)))
-        twin._tokens, twin._expects = list(self._tokens), self._expects
+        twin.tokens, twin._expects = list(self.tokens), self._expects
         twin._same, twin._moment = self._same, self._moment
         return twin
 
@@ -210,15 +199,21 @@ class KV:
         self.restart()
         self._closed = True
 
-    def _open(self, room: int) -> Alone | Slot:
+    def _opened(self, room: int) -> Alone | Slot:
+        """Its place on the device, for so many tokens if it had none."""
         if self._closed:
             raise StateError("this generation is closed; make a new one")
-        store: Alone | Slot = self.device.do(Open(self.number, room))
-        self._put(store)
-        return store
+        if self.store is NOWHERE:
+            self._put(self.device.do(Open(self.number, room)))
+        return self.store
 
-    def _put(self, store: Alone | Slot | None) -> None:
-        self._store = store
+    def _put(self, store: Alone | Slot) -> None:
+        self.store = store
         self.slot = store if isinstance(store, Slot) else None
-        if self._expects and isinstance(store, Alone):  # in a slot, nothing has to be prepared
+        # In a slot, nothing has to be prepared
+        if self._expects and isinstance(store, Alone) and store is not NOWHERE:
             self.device.do(Expect(self.number))
+
+
+NOWHERE = Alone(list)
+"""Where a cache is that has no place on the device."""

@@ -26,6 +26,7 @@ from ..kv.commands import Changed, Empty
 from ..prefix.ends import LEAST, ahead
 from ..prefix.store import BlockStore
 from ..step.handle import PIECE, Handle
+from ..step.passes import width_of
 from ..step.step import Loop
 
 COPIED_PER_RUN = 128  # tokens taken from the prefix cache that count as one that is run
@@ -93,14 +94,13 @@ class Prefill:
     def step(self, tokens: int) -> list[Handle]:
         """Run so many tokens of prompts; returns the handles that are done.
 
-        Those have their logits, or one token left to run, and are taken out. What comes from the
+        Those have little left to run, mostly one token, and are taken out. What comes from the
         prefix cache counts a little, as it is copied: many that begin with much of it begin one by
         one. A long prompt waits for the first draws of those that are done.
         """
         done: list[Handle] = []
         together: list[Handle] = []  # new ones that share a pass
         last: Handle | None = None  # that ran
-        alone = len(self._turns) == 1 and not self._loop.handles
         self._reads = False
         self._line_up()
         for _ in range(len(self._turns)):
@@ -110,36 +110,30 @@ class Prefill:
             if done and handle.missing > tokens:
                 break
             self._turns.rotate(-1)
-            if handle not in self._begun:
+            begins = handle not in self._begun
+            if begins:
                 if self._waits(handle, done) or self._is_read(handle):
                     continue
                 tokens -= self._look_up(handle) // COPIED_PER_RUN
-            if handle.cached and self._runs_beside(handle):
+            missing = len(handle.align()) - 1
+            if not missing or (begins and self._goes_with_others(handle)):
                 done.append(handle)
                 continue
             last = handle
-            handle.align()
-            missing = self._loop.passes.due(handle)
-            drafts = 0 if alone else self._loop.undrafted(handle)
-            if drafts and not missing:
-                count = min(drafts, tokens)
-                self._loop.passes.follow(handle, count)
-            elif self._shares(handle, missing, together, tokens):
+            if self._shares(handle, missing, together, tokens):
                 together.append(handle)
                 count = missing
             else:
                 count = min(missing, max(0, tokens), PIECE if handle.is_scored else PREFILL_STEP)
                 self._run(handle, count)
-            if count == missing and not drafts:
+            if count == missing:
                 done.append(handle)
             tokens -= count
             self._uncleared += count
             if handle.is_scored:  # one at a time, as their logits are large
                 break
-        if len(together) == 1:
-            self._run(together[0], self._loop.passes.due(together[0]))
-        elif together:
-            self._loop.passes.prefill_together(together)
+        if together:
+            self._loop.passes.prefill(together, PREFILL_STEP)
         full = self._uncleared >= PREFILL_STEP
         if last is not None and (full or last.is_scored) and not self._loop.handles:
             last.kv.wait()  # beside others, their steps wait often enough
@@ -246,15 +240,15 @@ class Prefill:
             return False
         if handle.kv.length or handle.is_scored or self._begun[handle]:
             return False
-        lengths = [missing, *map(self._loop.passes.due, others)]
+        lengths = [missing, *[len(other.pending) - 1 for other in others]]
         return len(lengths) * max(lengths) <= PADDING * sum(lengths)
 
-    def _runs_beside(self, handle: Handle) -> bool:
-        """Whether what is left of a prompt can run beside the others."""
-        loop = self._loop
-        if loop.runner.slots is None or not loop.handles or handle.is_scored:
+    def _goes_with_others(self, handle: Handle) -> bool:
+        """Whether what is left of a prompt goes in one pass with those that generate, also when all
+        that are here do so, and nothing of it is to be kept on the way."""
+        if handle.is_scored or self._begun[handle]:
             return False
-        return not loop.is_behind(handle) and not loop.undrafted(handle)
+        return len(handle.pending) <= width_of(len(self._loop.handles) + len(self._turns))
 
     def _look_up(self, handle: Handle) -> int:
         """Take what the prefix cache has of a sequence; returns how many tokens."""
@@ -273,7 +267,7 @@ class Prefill:
         places, end = self._begun[handle], handle.kv.length + count
         while (held := handle.kv.length) < end:
             stop = min([place for place in places if held < place < end], default=end)
-            self._loop.passes.prefill(handle, stop - held)
+            self._loop.passes.prefill([handle], stop - held)
             if stop in places:
                 self.keep(handle, self._room())
 

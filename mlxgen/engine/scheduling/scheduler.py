@@ -387,7 +387,7 @@ class Scheduler:
 
     def _send_back(self, handles: Iterable[Handle]) -> bool:
         """Rows that have much to run again, say after a long rewind, do so between the steps."""
-        behind = [t for t in handles if self._loop.is_behind(t) and not t.is_ready and not t.closed]
+        behind = [t for t in handles if not t.closed and t.missing > BEHIND]
         for handle in behind:
             self._loop.leave(handle)
             self._prefill.add(handle, begun=handle.kv.length > 0)

@@ -21,7 +21,7 @@ from ...errors import ModelError
 from ...sampling import CANDIDATES, DrawRow, Sampler, Want
 from ...tokens import Token
 from ..chunk import Chunk, Rejected
-from ..drafts.guess import Guess, Kept
+from ..drafts.guess import Guess
 from ..kv import Unread
 from ..kv.held import HERE, Here
 from ..request.accept import accept
@@ -42,13 +42,13 @@ class Reported(NamedTuple):
     share: npt.NDArray[Any] | None
 
 
-class Drawn:
+class Drawn(Unread):
     """A submitted draw from ``logits`` [batch, vocab], one row for each request; ``after`` what
-    had been submitted before it."""
+    had been submitted before it. Rows in ``redrawn`` have another token than it says as ``Unread``:
+    their candidates fell short, so they were sorted in full."""
 
     __slots__ = (
         "_draw",
-        "_here",
         "_report",
         "_sampler",
         "_tokens",
@@ -56,7 +56,6 @@ class Drawn:
         "logits",
         "redrawn",
         "requests",
-        "unread",
         "want",
     )
 
@@ -73,24 +72,20 @@ class Drawn:
     ) -> None:
         self._sampler = sampler
         self.after = after
-        self._here = here
         self.logits = logits
         self.requests = requests
         self.want = want
-        self.redrawn: dict[int, Drawn] = {}  # rows whose candidates fell short, sorted in full
+        self.redrawn: dict[int, Drawn] = {}
         self._tokens: list[Token] | None = None
         self._report: Reported | None = None
-        self._draw = sampler.sample(logits, requests, want=want, exact=exact)
-        self.unread = Unread(self._draw.token, here)
-        here.submit(self._draw)
+        draw = self._draw = sampler.sample(logits, requests, want=want, exact=exact)
+        self.array, self.known, self._here = draw.token, None, here
+        here.submit(draw)
 
     def tokens(self) -> list[Token]:
-        """The tokens; this waits for the device. -1 if the logits allow no draw.
-
-        Rows in ``redrawn`` then have another token than ``unread`` says.
-        """
+        """The tokens; this waits for the device. -1 if the logits allow no draw."""
         if self._tokens is None:
-            tokens = self.unread.read()
+            tokens = self.known or self.read()
             if self._draw.exact is not None:
                 tokens = list(tokens)
                 for row, exact in enumerate(self._here.read(self._draw.exact)):
@@ -121,7 +116,7 @@ class Drawn:
             draw = self.requests[place]
             if (draw.seed, draw.position) != (request.seed, request.position):
                 return {}  # a fork has the logits as well
-            if draw.attempt != request.attempt:
+            if draw.attempt != request.retries.attempts.get(draw.position, 0):
                 return {}
             due[handle] = place
             place += draws
@@ -265,42 +260,14 @@ def accept_draws(handle: Handle, tokens: list[Token], drawn: Drawn, place: int) 
     try:
         if handle.guess is not None:
             _accept_guess(handle, handle.guess, tokens, drawn, place, chunks)
-        elif handle.kept is not None:
-            _accept_kept(handle, handle.kept, tokens[place], DrawnView(drawn, place))
         else:
             view, token = DrawnView(drawn, place), tokens[place]
             accept(handle.request, view.token if token < 0 else token, view)
+        chunks += handle.take()
     except Exception as error:
         handle.forget()
         return Event(handle, [*chunks, *handle.take()], error)  # with what was accepted before it
-    return Event(handle, [*chunks, *handle.take()])
-
-
-def _accept_one(
-    handle: Handle,
-    token: Token,
-    view: DrawnView,
-    *,
-    drafter: str = "",
-    missed: Rejected | None = None,
-) -> Verdict:
-    if token < 0:
-        token = view.token  # raises
-    return accept(handle.request, token, view, drafter=drafter, missed=missed)
-
-
-def _accept_kept(handle: Handle, kept: Kept, token: Token, view: DrawnView) -> None:
-    """Decide on one draw; if it gives what was drafted, the next one needs no pass."""
-    drafted = kept.drafted(len(handle.history))
-    stands = kept.verify(drafted, token)
-    drafter, missed = kept.guess.drafter if stands else "", None
-    if not stands:
-        handle.settle()
-        if drafted is not None and handle.request.options.top_logprobs is not None:
-            missed = Rejected(drafted, "draft", kept.guess.drafter)
-    _accept_one(handle, token, view, drafter=drafter, missed=missed)
-    if handle.has_ended:
-        handle.settle()
+    return Event(handle, chunks)
 
 
 def _accept_guess(
@@ -311,32 +278,39 @@ def _accept_guess(
     place: int,
     chunks: list[Chunk],
 ) -> None:
-    """Accept position after position, as long as what is drawn is what was drafted.
+    """Accept position after position, as long as what is drawn is what was drafted; one position
+    at a time, if each draw is decided on by itself: then the rest of the guess stays.
 
     What each of them releases goes to ``chunks`` before the next one, as without a draft: so hooks
     may take back as much, and the text is divided alike.
     """
-    history = handle.history
+    request, history, due = handle.request, handle.history, handle.draws
     start = len(history)
+    drafted = [*guess.tokens[start - guess.start :], -1]
     at = accepted = draws = 0
     handle.guess = None
-    drafted, tells = [*guess.tokens, -1], handle.request.options.top_logprobs is not None
     while True:
-        token = tokens[place + at]
-        stands = token == drafted[at]
+        view, token = DrawnView(drawn, place + at), tokens[place + at]
+        if token < 0:
+            token = view.token  # raises
+        stands, missed = token == drafted[at], None
         accepted += stands
         draws += 1
+        if not stands and drafted[at] >= 0 and request.options.top_logprobs is not None:
+            missed = Rejected(drafted[at], "draft", guess.drafter)
         drafter = guess.drafter if stands else ""
-        misses = tells and not stands and drafted[at] >= 0
-        missed = Rejected(drafted[at], "draft", guess.drafter) if misses else None
-        view = DrawnView(drawn, place + at)
-        verdict = _accept_one(handle, token, view, drafter=drafter, missed=missed)
+        verdict = accept(request, token, view, drafter=drafter, missed=missed)
         at = len(history) - start
-        if verdict is not Verdict.NEXT or at >= len(guess.draws):
+        if verdict is not Verdict.NEXT or at >= due:
             break
-        if history[start:] != drafted[:at] or handle.request.strayed:
+        if history[start:] != drafted[:at] or request.strayed:
             break
         chunks += handle.take()
-    skipped = max(0, at - draws)  # tokens that filters forced: they were appended without a draw
-    proposed = max(accepted, len(guess.tokens) - skipped)
+    if handle.asks_each:
+        proposed = int(drafted[0] >= 0)
+        if accepted and not handle.has_ended:
+            handle.guess = guess
+    else:
+        skipped = max(0, at - draws)  # tokens that filters forced: they were appended without one
+        proposed = max(accepted, len(guess.tokens) - skipped)
     handle.drafts.saw(proposed, accepted)

@@ -17,8 +17,7 @@ from ...images import plain
 from ...tokens import Token
 from ..chunk import Alternative, Chunk, Progress, PromptScore, Usage
 from ..drafts.drafts import Drafts
-from ..drafts.guess import Guess, Kept
-from ..history import History
+from ..drafts.guess import Guess
 from ..kv import KV
 from ..request.accept import end, start, take
 from ..request.request import Request
@@ -33,20 +32,16 @@ class Logits(NamedTuple):
     places: Sequence[int]
     length: int
 
-    def of(self, history: History, kv: KV) -> bool:
-        """Whether one of them belongs to the position where the history ends."""
-        end = len(history)
-        return 0 <= end - self.length < len(self.places) and kv.common(history) == end
-
 
 class Handle:
     """See the module. It is hashable by identity.
 
     - ``kv``: its KV cache, alone or in a batch. ``drafts``: name tokens that may come next.
     - ``logits``: where those for the next position may be, and for each drafted one of ``guess``.
-    - ``asks_each``: a controller decides on each of its draws. What was drafted for it is ``kept``.
+    - ``asks_each``: a controller decides on each of its draws, so they are drawn one by one.
     - ``ahead``: the same after tokens that are not known yet.
     - ``pending``: what the model has to run before the next draw, since ``align``.
+    - ``stands``: moment and length of the history that the logits are known to be of.
     - ``flat``: draws left that sort the vocabulary at once, after one whose candidates fell
       short: a flat distribution rarely stands alone.
     - ``cached``: prompt tokens that were taken from the prefix cache.
@@ -66,7 +61,6 @@ class Handle:
         self.pending: list[Token] = []
         self.guess: Guess | None = None
         self.asks_each = False
-        self.kept: Kept | None = None
         self.flat = 0
         self.passes = 0
         self.cached = 0
@@ -77,7 +71,7 @@ class Handle:
         if wanted is not None:
             self.scores = PromptScores(plain(self.history[: request.base]), wanted)
         self.started: float | None = None
-        self._stands: tuple[int, int] | None = None  # what the logits are known to be of
+        self.stands: tuple[int, int] | None = None
         self.tells_states = self.drafts.wants_states
         self._began = self.kv.device.now()
         self._first_token: float | None = None
@@ -90,12 +84,19 @@ class Handle:
     @property
     def is_ready(self) -> bool:
         """Whether the logits for the next position are at hand."""
-        return self.logits is not None and self.logits.of(self.history, self.kv)
+        return self._is_of(self.logits)
+
+    def _is_of(self, logits: Logits | None) -> bool:
+        """Whether some of these belong to the position where the history ends."""
+        end = len(self.history)
+        if logits is None or not 0 <= end - logits.length < len(logits.places):
+            return False
+        return self.kv.common(self.history) == end
 
     @property
     def draws(self) -> int:
         """How many draws are due at once: one, and one after each drafted token."""
-        return 1 if self.guess is None else len(self.guess.draws)
+        return 1 if self.guess is None or self.asks_each else len(self.guess.draws)
 
     @property
     def missing(self) -> int:
@@ -163,44 +164,32 @@ class Handle:
         Returns what is pending: nothing if the logits are at hand. Then it keeps the drafted
         tokens that it holds already.
         """
-        logits, stand = self.logits, (self.history.moment, len(self.history))
-        if logits is not None and self._stands == stand and self.kv.length == stand[1]:
-            self.pending = []  # nothing has changed since they came
-        elif logits is None or not logits.of(self.history, self.kv):
-            if self.kept is not None:  # the controller went another way
-                self.settle()
+        history, self.pending = self.history, []
+        if not self.is_ready:
+            if self.guess is not None and self.asks_each:  # the controller went another way
                 self.drafts.turn = None
-            self.logits = self.guess = None
+            self.logits = self.guess = self.stands = None
             most = self.scores.done - 1 if self.scores is not None and self.is_scored else None
-            self.pending = self.kv.align(self.history, most)  # less, if scores were cut off
-        else:
-            self.pending = []
-            drafted = self.guess is not None or self.kept is not None
-            if not drafted and self.kv.length > len(self.history):
-                self.kv.align(self.history, len(self.history))
+            self.pending = self.kv.align(history, most)  # less, if scores were cut off
+        elif self.guess is None and self.kv.length > len(history):
+            self.kv.align(history, len(history))
         return self.pending
 
     def arrive(self) -> bool:
         """Draw from what was submitted, if it was of the tokens that came; whether it was."""
         ahead, self.ahead = self.ahead, None
-        if ahead is None or not ahead.of(self.history, self.kv):
+        if not self._is_of(ahead):
             return False
         self.logits, self.pending = ahead, []
-        self._stands = (self.history.moment, len(self.history))
-        if self.asks_each and self.guess is not None:
-            self.kept, self.guess = Kept(self.guess, len(self.history)), None
+        self.stands = self.history.moment, len(self.history)
+        if self.guess is not None:
+            self.guess.start = len(self.history)
         return True
-
-    def settle(self) -> None:
-        """Count what stood of what is ``kept``, and keep it no longer."""
-        if self.kept is not None:
-            self.drafts.saw(self.kept.seen, self.kept.stood)
-            self.kept = None
 
     def forget(self) -> None:
         """Back to where the history ends, whatever was submitted."""
         self.request.rewind(len(self.history))
-        self.logits = self.ahead = self.guess = self.kept = None
+        self.logits = self.ahead = self.guess = self.stands = None
 
     def restart(self) -> None:
         """Hold nothing on the device any more: the whole history is to be run again."""
@@ -209,7 +198,7 @@ class Handle:
         if self.scores is not None:
             self.scores.restart()
         self.cached = 0
-        self.logits = self.ahead = self.guess = self.kept = None
+        self.logits = self.ahead = self.guess = self.stands = None
 
     def distrust(self) -> None:
         """Restart after a pass failed, without the drafters that may be why."""
@@ -235,7 +224,6 @@ class Handle:
         end(self.request, "cancelled")
         if not self.closed:
             self.drafts.learn(self.history)
-        self.settle()
         self.logits = self.ahead = self.guess = None
         self.kv.close()
         self.closed = True

@@ -8,7 +8,7 @@ measures time.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TypeAlias
 
 from ..kv import PREFILL_STEP
 from ..kv.held import Here
@@ -49,15 +49,17 @@ class Pace:
         """Learn from a step without prompts or drafts."""
         at = min(rows.bit_length(), _SIZES) - 1
         known = self._steps[at]
-        # What can be done in much less was held up before
-        self._steps[at] = seconds if 2 * seconds < known else mean(known, seconds)
+        # What can be done in much less was held up before; the first is taken as it is
+        less = 2 * seconds < known or not known
+        self._steps[at] = seconds if less else known + WEIGHT * (min(seconds, MOST * known) - known)
 
     def saw_prompts(self, rows: int, tokens: int, seconds: float) -> None:
         """Learn from a step that so many tokens of prompts were run beside."""
         if step := self.step(rows):
             seen = max(seconds - step, LITTLE * step) / tokens
             # A chunk that is too small to fill the device makes its tokens look dear
-            self.token = min(seen, mean(self.token, seen))
+            mean = self.token + WEIGHT * (min(seen, MOST * self.token) - self.token)
+            self.token = min(seen, mean) if self.token else seen
 
     def chunk(self, rows: int, gap: float | None = None) -> int:
         """How many tokens of prompts to run between two steps of so many rows.
@@ -72,22 +74,16 @@ class Pace:
         return int(min(PREFILL_STEP, max(LEAST, (MARGIN * gap - step) / self.token)))
 
 
-class Submitted(NamedTuple):
-    """How many ``passes`` had been submitted at some time, and in them tokens of ``prompts``."""
-
-    passes: int
-    prompts: int
-
-
-NOTHING = Submitted(0, 0)
+Submitted: TypeAlias = tuple[int, int]
+NOTHING: Submitted = (0, 0)
 
 
 class Clock:
     """Feeds a ``pace`` with what passes between two reads from a ``device``, and a ``timeline``, if
     somebody watches.
 
-    ``submitted`` is what was submitted so far. A draw remembers it, as the read of a draw does not
-    wait for what was submitted after it.
+    ``submitted``: how many passes were submitted so far, and how many tokens of prompts in them. A
+    draw remembers it, as the read of a draw does not wait for what was submitted after it.
     """
 
     __slots__ = (
@@ -110,20 +106,9 @@ class Clock:
         self._rows = 0  # in the step before; 0: nothing is known of the time since it
         self._since = 0.0
 
-    def run(self, tokens: int, *, of_prompt: bool = False) -> None:
-        """Note that a pass of so many tokens is about to be submitted."""
-        passes, prompts = self.submitted
-        self.submitted = Submitted(passes + 1, prompts + tokens if of_prompt else prompts)
-
     def skip(self) -> None:
         """Note that more than a step happens before the next read."""
         self._rows = 0
-
-    def lose(self) -> None:
-        """Note that what was submitted is lost."""
-        self._rows = 0
-        if self.timeline is not None:
-            self.timeline.lost()
 
     def wait(self) -> None:
         """Note that all that was submitted has been waited for outside of a step."""
@@ -136,12 +121,11 @@ class Clock:
         ``submitted``. Returns the seconds since the last read, or 0 if these are not those of a
         step alone; ``plain``: a pass like this one, without drafts, came between them."""
         now = self._device.now()
-        waited = submitted.prompts if self._queues else self.submitted.prompts
-        tokens, self._waited = waited - self._waited, waited
+        passes, prompts = submitted if self._queues else self.submitted
+        tokens, self._waited = prompts - self._waited, prompts
         seconds, self._since = now - self._since, now
         if self.timeline is not None:
-            left = self.submitted.passes - submitted.passes if self._queues else 0
-            self.timeline.waited(left)
+            self.timeline.waited(self.submitted[0] - passes)
         known, self._rows = self._rows == rows, rows
         if not known:
             return 0.0
@@ -151,8 +135,3 @@ class Clock:
         if plain:
             self.pace.saw_step(rows, seconds)
         return seconds
-
-
-def mean(known: float, seen: float) -> float:
-    """A running mean with the newest; the first is taken as it is."""
-    return known + WEIGHT * (min(seen, MOST * known) - known) if known else seen

@@ -48,7 +48,6 @@ from ..kv.slots import Slot
 from ..prefix.store import BlockStore
 
 _SHOWN = 300  # characters of a foreign message
-SHORT = 32  # tokens of a pass of which the head takes all, though fewer are wanted
 
 
 class Runner(Device):
@@ -188,11 +187,7 @@ class Runner(Device):
             return self._run_several(run, model)
         ((kv, tokens),), (wanted,) = run
         store = self._stores[kv]
-        inputs, rest = self._inputs([tokens]), len(tokens) - wanted
-        if len(tokens) > SHORT and wanted and rest:  # logits of the others are never computed
-            store.forward(model, inputs[:, :rest])
-            inputs = inputs[:, rest:]
-        return store.forward(model, inputs)[0, -max(1, wanted) :]
+        return store.forward(model, self._inputs([tokens]))[0, -max(1, wanted) :]
 
     def _run_several(self, run: Run, model: Model) -> mx.array:
         """Run what is next in slots of one group, and padding in those between them."""
@@ -212,9 +207,8 @@ class Runner(Device):
         logits = slots[0].group.run(model, self._inputs(rows), lengths, first)
         return last_rows(logits, lengths, counts)
 
-    def _inputs(self, rows: Sequence[Sequence[Fed]]) -> mx.array:
-        """The tokens of a pass [rows, longest]."""
-        return stacked(rows)
+    _inputs = staticmethod(stacked)
+    """Gives the tokens of a pass [rows, longest]."""
 
 
 def last_rows(logits: mx.array, lengths: Sequence[int], counts: Sequence[int]) -> mx.array:

@@ -58,6 +58,7 @@ class Loop:
         # Pending tokens up to which a request is run here, and not left for a scheduler to prefill
         self.longest_run = longest_run
         self._steps = 0
+        self._plain_step = 0.0  # seconds of one without drafts, of as many rows as now
         self._looked = False  # whether the last step did
         self._drafted = False  # whether the time of the next one counts for a drafter
         self._beside: set[Handle] = set()  # those that ran beside the look-ahead of the last step
@@ -136,7 +137,9 @@ class Loop:
         for handle in self.handles:
             handle.distrust()
         self._blind = None
-        self.clock.lose()
+        self.clock.skip()
+        if self.clock.timeline is not None:
+            self.clock.timeline.lost()
 
     def check_integrity(self) -> None:
         """Assert the invariant; for tests."""
@@ -173,7 +176,8 @@ class Loop:
 
     def _step(self, handles: list[Handle], events: list[Event]) -> None:
         """Plan, submit, read, accept, and have masks and the next pass begin."""
-        timeline = self.clock.timeline
+        timeline, rows = self.clock.timeline, len(self.handles)
+        plain_step = self._plain_step = self.clock.pace.step(rows)
         self._align(handles)
         if timeline is not None:
             timeline.did("align")
@@ -185,21 +189,22 @@ class Loop:
         opens = True
         for handle in handles:
             request, drafts = handle.request, handle.drafts
-            # If drafts are on their way, it is not known where these end
-            drafted = handle.guess is not None or handle.kept is not None
-            if drafted or (drafts.drafters and drafts.expects(request, *self._company())):
-                drafting.add(handle)
             if not handle.pending:
                 ready.append(handle)
             elif self._runs_here(handle):
                 idle.append(handle)
             else:
                 continue
+            # If drafts are on their way, it is not known where these end
+            if handle.guess is not None or (
+                drafts.drafters and drafts.expects(request, rows, plain_step)
+            ):
+                drafting.add(handle)
             opens = opens and request.position <= request.first
         if idle and (opens or not ready):
             self._forward(idle)
-            drawn_soon = {*ready, *[handle for handle in idle if handle.is_ready]}
-            ready, idle = [handle for handle in handles if handle in drawn_soon], []
+            ready, idle = [each for each in (*ready, *idle) if not each.pending], []
+            self._align(ready)
         looks = not opens and _looks_ahead(ready, drafting)
         if timeline is not None:
             timeline.did("plan")
@@ -219,12 +224,12 @@ class Loop:
         if timeline is not None:
             timeline.did("wait")
         self._looked = looks
-        seconds = self.clock.read(len(self.handles), drawn.after, plain=plain)
+        seconds = self.clock.read(rows, drawn.after, plain=plain)
         for handle, place in places.items():
             events.append(accept_draws(handle, tokens, drawn, place))
             if handle.drafts.turn is not None:
-                steps, goes_on = 2 if handle in beside else 1, handle.kept is not None
-                handle.drafts.took(steps * seconds, self._company()[1], goes_on=goes_on)
+                steps, goes_on = 2 if handle in beside else 1, handle.guess is not None
+                handle.drafts.took(steps * seconds, plain_step, goes_on=goes_on)
                 self._drafted |= goes_on
         if timeline is not None:
             timeline.did("accept")
@@ -234,17 +239,15 @@ class Loop:
         if looks and arrived:
             self._blind = blind
         elif not opens:
-            self._catch_up(handles, events, looked=looks)
+            # Those without logits run, unless they can do so beside the next look-ahead
+            failed = {event.handle for event in events if event.error is not None}
+            going = [each for each in handles if not each.has_ended and each not in failed]
+            waiting = [each for each in going if not each.is_ready]
+            if not looks or len(waiting) == len(going):
+                self._forward(waiting)
         self._warm(handles)
         if timeline is not None:
             timeline.did("masks")
-
-    def _catch_up(self, handles: list[Handle], events: list[Event], *, looked: bool) -> None:
-        """Run those without logits, unless they can do so beside the next look-ahead."""
-        failed = {event.handle for event in events if event.error is not None}
-        going = [s for s in handles if not s.has_ended and s not in failed]
-        if not looked or not any(handle.is_ready for handle in going):
-            self._forward([handle for handle in going if not handle.is_ready])
 
     # drawing
 
@@ -261,14 +264,15 @@ class Loop:
         requests: list[DrawRow] = []
         places: dict[Handle, int] = {}
         for handle in ready:
-            if handle.guess is not None or handle.kept is not None:
-                _read(handle)
+            guess = handle.guess
+            if guess is not None and not guess.free:
+                _ = guess.tokens  # what this raises is not the request's
             try:
-                if handle.guess is not None:
-                    handle.guess.look(handle.request)
-                    own = handle.guess.draws
-                else:
+                if guess is None or handle.asks_each:
                     own = [next_draw(handle.request)]
+                else:
+                    guess.look(handle.request)
+                    own = guess.draws
             except Exception as error:
                 handle.forget()
                 events.append(Event(handle, handle.take(), error))  # with what is due
@@ -289,7 +293,7 @@ class Loop:
             self._sampler,
             logits,
             requests,
-            Want.common(wants),
+            Want.common(wants) if len(wants) > 1 else wants[0],
             exact=2 * flat > len(wants),
             here=self.runner,
             after=self.clock.submitted,
@@ -299,11 +303,11 @@ class Loop:
         """Compute the masks of the next position while the model runs."""
         constraints = []
         for handle in handles:
-            request = handle.request
-            if handle.guess is not None:
-                _read(handle)
+            request, guess = handle.request, handle.guess
+            if guess is not None and not guess.draws:
+                _ = guess.tokens
                 with contextlib.suppress(Exception):  # raised again by the draw that needs it
-                    handle.guess.look(request)
+                    guess.look(request)
             if request.constraint is not None and request.finish_reason is None:
                 constraints.append(request.constraint)
         if constraints:
@@ -329,11 +333,13 @@ class Loop:
             request, kv = handle.request, handle.kv
             declines = request.may_decline
             # A pass after the next token would be lost, or could not be undone exactly
-            vain = kv.slot is None and (request.is_last or (declines and not kv.store.can_undo(1)))
+            vain = kv.slot is None and (
+                request.position + 1 >= request.budget or (declines and not kv.store.can_undo(1))
+            )
             if vain or handle in drafting:
                 alone = False
             else:
-                work.append(Work(handle, [Later(drawn.unread, place)]))
+                work.append(Work(handle, [Later(drawn, place)]))
                 alone = alone and not (handle.flat or declines)
         for handle in idle:
             self._propose(handle)
@@ -349,8 +355,9 @@ class Loop:
     def _forward(self, handles: Sequence[Handle]) -> None:
         """Run what is pending, and drafts after it; the logits are submitted, with the draws from
         them if these depend on nothing else."""
-        handles = [handle for handle in handles if self._runs_here(handle)]
+        handles = list(handles)
         self._align(handles)
+        handles = [handle for handle in handles if self._runs_here(handle)]
         if not handles:
             return
         for handle in handles:
@@ -359,16 +366,20 @@ class Loop:
         if self.clock.timeline is not None:
             self.clock.timeline.did("run", requests=len(handles))
         arrived = [handle.arrive() for handle in handles]
-        guesses = [handle.guess for handle in handles] if all(arrived) else []
-        draws = [each.draws if each and each.free else [] for each in guesses]
+        draws: list[list[DrawRow]] = []
+        if all(arrived):
+            for handle in handles:
+                guess = handle.guess
+                free = guess is not None and guess.free and not handle.asks_each
+                draws.append(guess.draws if guess is not None and free else [])
         self._blind = self._submit(arrays, handles, draws) or self._blind
 
     def _submit(
         self, arrays: list[mx.array], handles: Sequence[Handle], draws: Sequence[list[DrawRow]]
     ) -> Drawn | None:
         """Submit the logits of a pass, or the draws from them if all are known."""
-        requests: list[DrawRow] = []
         if all(draws) and len(arrays) == 1:
+            requests: list[DrawRow] = []
             for own in draws:
                 requests += own
             if requests and arrays[0].shape[0] == len(requests):
@@ -378,44 +389,30 @@ class Loop:
 
     # drafting
 
-    def _company(self) -> tuple[int, float]:
-        """How many rows there are, and what a plain step of theirs takes."""
-        rows = len(self.handles)
-        return rows, self.clock.pace.step(rows)
-
     def _propose(self, handle: Handle) -> None:
         """Have tokens drafted after what a handle has pending."""
         if not handle.drafts.drafters:
             return
-        guess = handle.guess = handle.drafts.propose(handle.request, *self._company())
+        rows = len(self.handles)
+        guess = handle.guess = handle.drafts.propose(handle.request, rows, self._plain_step)
         if guess is not None and self.clock.timeline is not None:
             self.clock.timeline.did("draft", drafter=guess.drafter, tokens=len(guess.fed))
         self._drafted |= handle.drafts.turn is not None
 
     def _runs_here(self, handle: Handle) -> bool:
-        """Whether what a handle has to run goes between two steps; else it is ``behind``."""
-        if self.is_behind(handle):
+        """Whether what a handle has pending goes between two steps; else it is ``behind``."""
+        if self.longest_run is not None and len(handle.pending) > self.longest_run:
             self.behind.append(handle)
             return False
         return True
-
-    def is_behind(self, handle: Handle) -> bool:
-        """Whether a handle has more to run than goes between two steps of the others."""
-        return self.longest_run is not None and handle.missing > self.longest_run
-
-    def undrafted(self, handle: Handle) -> int:
-        """How many tokens a handle's drafts are behind, if these are more than go between two
-        steps of the others."""
-        if self.longest_run is None:
-            return 0
-        missing = handle.drafts.missing(handle.history) - 1
-        return missing if missing >= self.longest_run else 0
 
     def _align(self, handles: list[Handle]) -> None:
         """Align every cache, all before any pass: a slot can take back its last one only. Then the
         handles are in the order of their slots, as their logits will be."""
         for handle in handles:
-            handle.align()
+            history, length = handle.history, handle.kv.store.length
+            if handle.stands != (history.moment, length) or len(history) != length:
+                handle.align()
         if self.runner.slots is not None and len(handles) > 1:
             handles.sort(key=_PLACE)
 
@@ -434,15 +431,9 @@ def _looks_ahead(drawn: Sequence[Handle], drafting: Collection[Handle]) -> bool:
     for handle in drawn:
         request = handle.request
         drafted += handle in drafting
-        forced += request.expects_forced
-        last = last and request.is_last
+        if request.appends_forced or request.steering is not None or request.thinking is not None:
+            forced += request.expects_forced
+        last = last and request.position + 1 >= request.budget
     if drafted and 2 * drafted >= len(drawn):
         return False
     return not last and (len(drawn) > FEW or 2 * forced <= len(drawn) - len(drawn) % 2)
-
-
-def _read(handle: Handle) -> None:
-    """Wait for what is drafted: what this raises is not the request's."""
-    guess = handle.guess if handle.kept is None else handle.kept.guess
-    if guess is not None and not guess.free:
-        _ = guess.tokens

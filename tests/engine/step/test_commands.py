@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from mlx_lm.models.cache import ArraysCache
 
 import mlxgen
 from mlxgen import JsonSchema, Regex
 from mlxgen.engine.kv import Later
 from mlxgen.engine.kv.commands import Command, Run
-from mlxgen.engine.step.passes import PADDING, WIDEST
+from mlxgen.engine.step.handle import Handle
+from mlxgen.engine.step.passes import WIDEST
 from mlxgen.engine.step.runner import Runner
 from tests.fakes.speaking import PROMPT, Hall, endless, letters, reciter
 
@@ -83,24 +86,51 @@ def test_a_row_that_drafts_does_not_stop_the_look_ahead_of_the_others(told: Told
 
 
 @pytest.mark.parametrize(
-    ("runs", "made"),
+    ("recurrent", "runs", "made"),
     [
-        ([1, 6, 2, 1], [[1, 1, 2, 6]]),  # little padding
-        ([1, 8, 1, 1], [[1, 1, 1], [8]]),
-        ([1, PADDING + 8], [[1, WIDEST // 2]]),  # the rest of it goes through later
-        ([1, 1, 5, 1, 1], [[1, 1, 1, 1, 1]]),  # more than a few rows go on token by token
+        (False, [1, 8, 2, 1], [[1, 1, 2, 8]]),
+        (True, [1, 8, 2, 1], [[1, 1], [2], [8]]),  # a state would take in the padding
+        (False, [1, WIDEST], [[1, WIDEST // 2]]),  # the rest of it goes through later
+        (False, [1, 1, 5, 1, 1], [[1, 1, 1, 1, 1]]),  # more than a few rows go on token by token
     ],
 )
-def test_rows_with_runs_of_different_length_share_a_pass_if_that_is_little_padding(
-    told: Told, runs: list[int], made: list[list[int]]
+def test_rows_with_runs_of_different_length_share_a_pass_unless_states_would_take_in_padding(
+    told: Told, recurrent: bool, runs: list[int], made: list[list[int]]
 ) -> None:
-    hall = Hall(endless(), keep_prefixes=False)
-    handles = [hall.submit([63 + i] * 9, max_tokens=60) for i in range(len(runs))]
-    hall.steps(5)
-    for handle, count in zip(handles, runs, strict=True):
-        hall.scheduler.change(handle, 0, [97] * count)
-    told.passes()
-    hall.step()
+    hall, handles = rows_of(len(runs), recurrent)
+    put(hall, told, dict(zip(handles, runs, strict=True)))
     assert sorted(told.passes()[: len(made)]) == made
     hall.finish()
     assert not hall.errors
+
+
+@pytest.mark.parametrize(("resting", "made"), [(1, [[8, 8]]), (3, [[8], [8]])])
+def test_rows_do_not_share_a_pass_if_much_of_it_were_slots_between_them_that_rest(
+    told: Told, resting: int, made: list[list[int]]
+) -> None:
+    hall, handles = rows_of(resting + 2)
+    for handle in handles[1:-1]:
+        hall.scheduler.park(handle)
+    put(hall, told, {handles[0]: 8, handles[-1]: 8})
+    assert told.passes()[: len(made)] == made
+    for handle in handles[1:-1]:
+        hall.scheduler.resume(handle)
+    hall.finish()
+    assert not hall.errors
+
+
+def rows_of(count: int, recurrent: bool = False) -> tuple[Hall, list[Handle]]:
+    """So many rows that have begun to generate."""
+    caches: dict[str, Any] = {"make_cache": lambda: [ArraysCache(1)]} if recurrent else {}
+    hall = Hall(endless(**caches), keep_prefixes=False)
+    handles = [hall.submit([63 + i] * 9, max_tokens=60) for i in range(count)]
+    hall.steps(5)
+    return hall, handles
+
+
+def put(hall: Hall, told: Told, runs: Mapping[Handle, int]) -> None:
+    """Have runs of so many tokens come next, and step."""
+    for handle, count in runs.items():
+        hall.scheduler.change(handle, 0, [97] * count)
+    told.passes()
+    hall.step()

@@ -52,7 +52,7 @@ def test_what_is_seen_of_a_draw_is_what_its_logits_say(
     for row, token in enumerate(expected):
         view = DrawnView(drawn, row)
         assert view.token == drawn.tokens()[row] == token
-        later = Later(drawn.unread, row)
+        later = Later(drawn, row)
         assert row in drawn.redrawn or later.read() == token
         np.testing.assert_array_equal(view.logits, logits[row])
         np.testing.assert_allclose(view.distribution, final[row], atol=1e-6)

@@ -6,7 +6,7 @@ import pytest
 
 from mlxgen.engine.kv import PREFILL_STEP
 from mlxgen.engine.kv.held import Here
-from mlxgen.engine.step.pace import FIRST, GAP, LEAST, UNNOTICED, Clock, Pace, Submitted
+from mlxgen.engine.step.pace import FIRST, GAP, LEAST, UNNOTICED, Clock, Pace
 
 STEP, TOKEN = 0.03, 0.002  # seconds
 
@@ -32,8 +32,13 @@ def line(queues: bool = False) -> tuple[Clock, Device]:
 
 def step(clock: Clock, device: Device, seconds: float, prompts: int | None = None) -> float:
     device.time += seconds
-    waited = clock.submitted if prompts is None else Submitted(0, prompts)
+    waited = clock.submitted if prompts is None else (0, prompts)
     return clock.read(1, waited, plain=True)
+
+
+def run(clock: Clock, tokens: int) -> None:
+    """A piece of a prompt is submitted."""
+    clock.submitted = clock.submitted[0] + 1, clock.submitted[1] + tokens
 
 
 def taught(gap_steps: int = 60) -> Pace:
@@ -43,7 +48,7 @@ def taught(gap_steps: int = 60) -> Pace:
         step(clock, device, STEP)
     for _ in range(gap_steps):
         chunk = clock.pace.chunk(1)
-        clock.run(chunk, of_prompt=True)
+        run(clock, chunk)
         step(clock, device, STEP + chunk * TOKEN)
     return clock.pace
 
@@ -93,7 +98,7 @@ def test_a_chunk_counts_in_the_step_that_waited_for_it(queues: bool) -> None:
     clock, device = line(queues)
     for _ in range(3):
         step(clock, device, STEP)
-    clock.run(10, of_prompt=True)
+    run(clock, 10)
     if queues:  # the draw that is read was submitted before the chunk
         assert step(clock, device, STEP, prompts=0) == pytest.approx(STEP)
     assert step(clock, device, STEP + 10 * TOKEN, prompts=10) == 0.0

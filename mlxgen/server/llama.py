@@ -21,7 +21,7 @@ from .ask import Ask
 from .bodies import Read, read
 from .errors import RequestError
 from .fields import MAX_STOPS, Piece, about
-from .openai import MAX_PROMPTS, CompletionRequest, Gap, gap_of, understood
+from .openai import MAX_PROMPTS, CompletionRequest, Gap, understood
 from .openai_reply import Choice, Delta, Kind, OpenAIReply, grown
 from .peers import INFILL, LLAMA, Rules
 from .reply import Event, timings
@@ -56,9 +56,10 @@ class InfillRequest(LlamaRequest):
     )
 
     @property
-    def whole_prefix(self) -> str:
-        """All that comes before the gap."""
-        return self.input_prefix + (self.prompt or "")
+    def gap(self) -> Gap:
+        """What comes after the gap, and the other files."""
+        files = [(each.filename, each.text) for each in self.input_extra or ()]
+        return Gap("input_suffix", self.input_suffix, files)
 
 
 # ---- what they ask for ---------------------------------------------------------------------------
@@ -72,23 +73,16 @@ _ELSEWHERE = ("echo", "prompt_logprobs", "program", "controller", "allow_retract
 def parse_llama(body: Mapping[str, Any], model: ServedModel) -> Ask:
     """What a body asks for; raises ``RequestError``, which names the field at fault."""
     known = _read(body, LlamaRequest, LLAMA, model)
-    request = known.request
-    return understood(
-        known, model, partial(LlamaReply, LLAMA_TEXTS, request), gap_of(request), watched=True
-    )
+    return understood(known, model, partial(LlamaReply, LLAMA_TEXTS, known.request), watched=True)
 
 
 def parse_infill(body: Mapping[str, Any], model: ServedModel) -> Ask:
     """The same for ``/infill``; 0 tokens only make the server read the prompt."""
     known = _read(body, InfillRequest, INFILL, model)
-    request = known.request
-    files = [(each.filename, each.text) for each in request.input_extra or ()]
-    whole = request.model_copy(update={"prompt": request.whole_prefix})
-    gap = Gap("input_suffix", request.input_suffix, files)
+    before = known.request.input_prefix + (known.request.prompt or "")
+    whole = known.request.model_copy(update={"prompt": before})
     reply = partial(LlamaReply, LLAMA_TEXTS, whole)
-    return understood(
-        known._replace(request=whole), model, reply, gap, watched=True, is_infill=True
-    )
+    return understood(known._replace(request=whole), model, reply, watched=True, is_infill=True)
 
 
 def _read(body: Mapping[str, Any], kind: type[R], rules: Rules, model: ServedModel) -> Read[R]:

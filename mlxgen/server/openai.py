@@ -7,7 +7,7 @@ accepted has had its effect, or has none on the answer.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
@@ -100,6 +100,14 @@ _PROMPT: list[Json] = [
 _PROMPTS: Json = {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS}
 
 
+class Gap(NamedTuple):
+    """What comes after the text to generate, in the field ``at``, and other files to see first."""
+
+    at: str
+    suffix: str
+    files: Sequence[tuple[str, str]] = ()
+
+
 class CompletionRequest(GenerationRequest):
     """A body of ``POST /v1/completions``."""
 
@@ -114,6 +122,11 @@ class CompletionRequest(GenerationRequest):
     echo: bool | None = about(
         "return the prompt before the text, with its log-probabilities if logprobs is set"
     )
+
+    @property
+    def gap(self) -> Gap | None:
+        """What comes after the text; none if that is empty."""
+        return Gap("suffix", self.suffix) if self.suffix else None
 
 
 # ---- what a chat asks for ------------------------------------------------------------------------
@@ -218,47 +231,34 @@ def apply_template(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any
 C = TypeVar("C", bound=CompletionRequest)
 
 
-class Gap(NamedTuple):
-    """What comes after the text to generate, in the field ``at``, and other files to see first."""
-
-    at: str
-    suffix: str
-    files: Sequence[tuple[str, str]] = ()
-
-
 def parse_completion(body: Mapping[str, Any], model: ServedModel) -> Ask:
     """As ``parse_chat``."""
     known = read(body, CompletionRequest, OPENAI, unknown=model.unknown)
-    gap = gap_of(known.request)
-    return understood(known, model, partial(OpenAIReply, TEXTS, known.request), gap)
-
-
-def gap_of(request: CompletionRequest) -> Gap | None:
-    """What a completion says about the text after it; none if that is empty."""
-    return Gap("suffix", request.suffix) if request.suffix else None
+    return understood(known, model, partial(OpenAIReply, TEXTS, known.request))
 
 
 def understood(
     known: Read[C],
     model: ServedModel,
     make_reply: Callable[[Ask, str, int], Reply],
-    gap: Gap | None,
     *,
     watched: bool = False,
     is_infill: bool = False,
 ) -> Ask:
-    """What a request asks for, before a gap if there is one; raises as ``parse_completion``."""
-    request = known.request
+    """What a request asks for; raises as ``parse_completion``."""
+    request, gap = known.request, known.request.gap
     model = model.called(request.model)
-    steered = "controller" if request.program is None else "program"
-    is_steered = request.program is not None or request.controller is not None
-    if is_steered and _are_several(request.prompt):
-        raise RequestError.at("prompt", f"expected one prompt with {steered}, got a list")
-    default = None if is_steered else DEFAULT_TOKENS  # a program ends by itself
+    words = model.vocabulary
+    prompts = list(_prompts(request.prompt, words, may_be_empty=is_infill))
+    default: int | None = DEFAULT_TOKENS
+    for name in ("program", "controller"):
+        if getattr(request, name) is not None:
+            default = None  # it ends by itself
+            if prompts[0][0] != "prompt":
+                raise RequestError.at("prompt", f"expected one prompt with {name}, got a list")
     silent = request.max_tokens == 0
     if silent and not request.echo and not is_infill:
         raise RequestError.at("max_tokens", "expected 1 or more, got 0; 0 needs echo: true")
-    prompts = _prompts(request.prompt, model.vocabulary, may_be_empty=is_infill)
     n = request.n or 1
     if n * len(prompts) > MAX_ANSWERS:
         raise RequestError.at(
@@ -266,8 +266,21 @@ def understood(
             f"expected at most {MAX_ANSWERS} answers, got {n} to each of {len(prompts)} prompts; "
             "send several requests",
         )
-    infill = None if gap is None else _infill(gap, request, model)
-    questions = [_question(*each, request, model, gap, infill) for each in prompts]
+    infill = None if gap is None else _infill(gap, request, words)
+    keep, questions = keep_of(request, model), list[Question]()
+    for at, prompt in prompts:
+        try:
+            if gap is not None and infill is not None:
+                prompt = infill.prompt(prompt, gap.suffix, gap.files)
+            whole = Prompt.of(prompt, words, width=model.vocab_size)
+        except PromptError as error:
+            raise RequestError.at(at, str(error), "invalid_prompt") from error
+        whole = whole if keep is None else replace(whole, tokens=whole.tokens[-keep:])
+        echo = ""
+        if request.echo:
+            is_text = isinstance(prompt, str) and keep is None
+            echo = str(prompt) if is_text else words.decode(whole.tokens)
+        questions.append(Question(at=at, prompt=whole, echo=echo))
     scored = request.logprobs if request.echo else None
     scores = [each for each in (request.prompt_logprobs, scored) if each is not None]
     return ask_of_generation(
@@ -287,40 +300,35 @@ def understood(
     )
 
 
-def _are_several(given: Any) -> bool:
-    """Whether these are prompts, rather than the pieces of one."""
-    if not isinstance(given, list) or not given:
-        return False
-    return any(isinstance(each, list) for each in given) or all(isinstance(e, str) for e in given)
-
-
 def _prompts(
     given: Any, vocabulary: Vocabulary, *, may_be_empty: bool
-) -> list[tuple[str, str | list[Token]]]:
-    """Each prompt, after its path in the body."""
-    if not isinstance(given, str | list):
-        kinds = "a string, a list of token ids, or a list of these"
-        raise RequestError.at("prompt", f"expected {kinds}, got {got(given)}")
-    if given == "" and may_be_empty:
-        return [("prompt", "")]
-    if not _are_several(given):
-        return [("prompt", _prompt(given, "prompt", vocabulary))]
-    if len(given) > MAX_PROMPTS:
+) -> Iterator[tuple[str, str | list[Token]]]:
+    """Each prompt, after its path in the body: as token ids if it is made of pieces, where a text
+    goes on with what comes before."""
+    several = isinstance(given, list) and any(isinstance(each, list) for each in given)
+    if isinstance(given, list) and given and not several:
+        several = all(isinstance(each, str) for each in given)
+    if several and len(given) > MAX_PROMPTS:
         raise RequestError.at("prompt", f"expected at most {MAX_PROMPTS} prompts, got {len(given)}")
-    places = [f"prompt[{i}]" for i in range(len(given))]
-    return [(at, _prompt(each, at, vocabulary)) for at, each in zip(places, given, strict=True)]
+    for i, prompt in enumerate(given if several else [given]):
+        at = f"prompt[{i}]" if several else "prompt"
+        if not isinstance(prompt, str | list):
+            wrong = f"expected a string or a list of token ids, got {got(prompt)}"
+            raise RequestError.at(at, wrong, "invalid_type" if several else "invalid_value")
+        if not prompt and not (may_be_empty and prompt == ""):
+            raise RequestError.at(at, "is empty; send a text or at least one token id")
+        yield at, prompt if isinstance(prompt, str) else _pieced(prompt, at, vocabulary)
 
 
-def _prompt(given: Any, at: str, vocabulary: Vocabulary) -> str | list[Token]:
-    """One prompt, as token ids if it is made of pieces: a text goes on with what comes before."""
-    if not isinstance(given, str | list):
-        raise RequestError.at(at, f"expected a string or a list, got {got(given)}", "invalid_type")
-    if not given:
-        raise RequestError.at(at, "is empty; send a text or at least one token id")
-    if isinstance(given, str):
-        return given
+def _pieced(prompt: Sequence[Any], at: str, vocabulary: Vocabulary) -> list[Token]:
+    """The tokens of a prompt of token ids and texts. Control tokens in a text are these, wherever
+    it stands."""
+    control = {
+        vocabulary.piece(token).decode("utf-8", "replace"): token for token in vocabulary.special
+    }
+    names = sorted(filter(None, control), key=len, reverse=True)
     tokens: list[Token] = []
-    for i, piece in enumerate(given):
+    for i, piece in enumerate(prompt):
         if isinstance(piece, int) and not isinstance(piece, bool):
             tokens.append(piece)
         elif not isinstance(piece, str):
@@ -328,61 +336,26 @@ def _prompt(given: Any, at: str, vocabulary: Vocabulary) -> str | list[Token]:
             raise RequestError.at(f"{at}[{i}]", wrong, "invalid_type")
         elif not piece:
             raise RequestError.at(f"{at}[{i}]", "is empty; leave it out")
+        elif not i:
+            tokens += vocabulary.encode(piece)
         else:
-            tokens += _going_on(piece, vocabulary) if i else vocabulary.encode(piece)
+            for part in (
+                re.split(f"({'|'.join(map(re.escape, names))})", piece) if names else [piece]
+            ):
+                known = control.get(part)
+                tokens += vocabulary.continue_with(part.encode()) if known is None else [known]
     return tokens
 
 
-def _going_on(text: str, vocabulary: Vocabulary) -> list[Token]:
-    """The tokens of raw text in the middle of a prompt; control tokens in it are these, as they
-    are at its beginning."""
-    control = {
-        vocabulary.piece(token).decode("utf-8", "replace"): token for token in vocabulary.special
-    }
-    names = sorted(filter(None, control), key=len, reverse=True)
-    if not names:
-        return vocabulary.continue_with(text.encode())
-    tokens: list[Token] = []
-    for piece in re.split(f"({'|'.join(map(re.escape, names))})", text):
-        known = control.get(piece)
-        tokens += vocabulary.continue_with(piece.encode()) if known is None else [known]
-    return tokens
-
-
-def _infill(gap: Gap, request: CompletionRequest, model: ServedModel) -> Infill:
+def _infill(gap: Gap, request: CompletionRequest, vocabulary: Vocabulary) -> Infill:
     """How the model writes prompts with a gap; raises ``RequestError``."""
     for name in ("echo", "truncate_prompt_tokens", "program", "controller"):
         if getattr(request, name):
             raise RequestError.at(name, f"cannot be combined with {gap.at}; leave out one of them")
     try:
-        return Infill.of(model.vocabulary)
+        return Infill.of(vocabulary)
     except PromptError as error:
         raise RequestError.at(gap.at, str(error), "unsupported_parameter") from error
-
-
-def _question(
-    at: str,
-    prompt: str | list[Token],
-    request: CompletionRequest,
-    model: ServedModel,
-    gap: Gap | None,
-    infill: Infill | None,
-) -> Question:
-    """A prompt, with a gap after it if there is one."""
-    keep, echo = keep_of(request, model), ""
-    try:
-        if gap is not None and infill is not None:
-            tokens = infill.prompt(prompt, gap.suffix, gap.files)
-            return Question(at=at, prompt=Prompt.of(tokens, model.vocabulary))
-        known = Prompt.of(prompt, model.vocabulary, width=model.vocab_size)
-    except PromptError as error:
-        raise RequestError.at(at, str(error), "invalid_prompt") from error
-    if keep is not None:
-        known = replace(known, tokens=known.tokens[-keep:])
-    if request.echo:
-        is_text = isinstance(prompt, str) and keep is None
-        echo = str(prompt) if is_text else model.vocabulary.decode(known.tokens)
-    return Question(at=at, prompt=known, echo=echo)
 
 
 # ---- the operator's own code ---------------------------------------------------------------------

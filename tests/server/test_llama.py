@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from .running import Running
 
 STORY: dict[str, Any] = {"prompt": "Once upon a time", "n_predict": 12, "temperature": 0}
@@ -41,24 +39,6 @@ def test_a_streamed_answer_adds_up_to_the_whole_one(server: Running) -> None:
     assert ask(server)["tokens"] == []
 
 
-def test_the_end_says_what_it_was(server: Running) -> None:
-    word = ask(server, n_predict=None, stop=["castle"])
-    assert (word["stop_type"], word["stopping_word"]) == ("word", "castle")
-    assert "castle" not in word["content"]
-    eos = ask(server, n_predict=-1, grammar='root ::= "yes"')
-    assert (eos["stop_type"], eos["stopping_word"], eos["content"]) == ("eos", "", "yes")
-
-
-def test_several_prompts_have_an_answer_each(server: Running) -> None:
-    ids = server.post("/tokenize", {"content": STORY["prompt"]}).json()["tokens"]
-    alone = ask(server)["content"]
-    assert ask(server, prompt=ids)["content"] == alone
-    many = ask(server, prompt=[STORY["prompt"], "The fox"])
-    assert [each["index"] for each in many] == [0, 1] and many[0]["content"] == alone
-    ends = [event for event in streamed(server, prompt=["a", "b"]) if event["stop"]]
-    assert sorted(event["index"] for event in ends) == [0, 1]
-
-
 def test_probabilities_timings_and_progress_come_when_asked_for(server: Running) -> None:
     (first, *_) = ask(server, n_probs=3)["completion_probabilities"]
     assert len(first["top_logprobs"]) == 3 and first["id"] == first["top_logprobs"][0]["id"]
@@ -68,15 +48,3 @@ def test_probabilities_timings_and_progress_come_when_asked_for(server: Running)
     for event in events[len(progress) : -1]:
         assert event["timings"] and len(event["completion_probabilities"]) == len(event["tokens"])
     assert "completion_probabilities" not in ask(server)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("n_probs", 500), ("echo", True), ("prompt_logprobs", 1), ("prompt", [1, 2.5])],
-)
-def test_what_cannot_be_done_is_refused_by_its_name(
-    server: Running, field: str, value: Any
-) -> None:
-    answer = server.post("/completion", STORY | {field: value})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"].startswith(field)

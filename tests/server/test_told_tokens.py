@@ -1,15 +1,12 @@
-"""Which bytes of a token are in which part of a reply, and what stays of a text."""
+"""Which bytes of a token are in which part of a reply."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-import mlxgen
 from mlxgen.chat.splitter import Kind, Span
-from mlxgen.engine import Usage
-from mlxgen.engine.chunk import Chunk, fold
-from mlxgen.server.openai_reply import settled
+from mlxgen.engine.chunk import Chunk
 from mlxgen.server.told_tokens import Reported, TokenReport
 from mlxgen.text import TextDecoder
 from mlxgen.tokens import Vocabulary
@@ -38,29 +35,6 @@ def report(
         reported += out.cover(Span(kind, text[at : at + length], at))
         at += length
     return [*reported, *out.finish()]
-
-
-def test_a_character_split_over_tokens_belongs_to_each_of_them() -> None:
-    tokens = [BYTES.token_of(bytes((byte,))) or 0 for byte in "é!".encode()]
-    first, second, last = report(tokens, [("content", 2)])
-    assert first.parts == {"content": b"\xc3"} and first.text == ""
-    assert second.parts == {"content": b"\xa9"} and second.text == "é"
-    assert last.parts == {"content": b"!"} and last.start == 1
-
-
-def test_a_token_over_a_mark_and_content_has_bytes_in_both() -> None:
-    tokens = BYTES.continue_with(b"abc")
-    assert len(tokens) == 1
-    (token,) = report(tokens, [("mark", 1), ("content", 2)])
-    assert token.parts == {"mark": b"a", "content": b"bc"} and token.kind == "mark"
-
-
-def test_a_token_that_ends_one_character_and_begins_another_part_is_shared() -> None:
-    tokens = [BYTES.token_of(b"\xe4\xb8"), BYTES.token_of(b"\xadA")]
-    assert None not in tokens
-    first, second = report([token or 0 for token in tokens], [("content", 1), ("mark", 1)])
-    assert first.parts == {"content": b"\xe4\xb8"}
-    assert second.parts == {"content": b"\xad", "mark": b"A"} and second.kind == "content"
 
 
 def test_the_leading_space_that_a_decoder_drops_is_no_part_of_the_token() -> None:
@@ -114,26 +88,3 @@ def test_the_bytes_of_a_part_joined_are_its_text(
     assert "".join(token.text for token in reported) == text
     for each in reported:  # no part has an end, or what a stop cut off
         assert (each.kind is None) is not any(each.parts.values())
-
-
-def test_what_stays_has_the_same_text_and_tokens_without_retractions() -> None:
-    lm = mlxgen.load()
-
-    async def program(g: mlxgen.Guide) -> None:
-        await g.fixed("One é")
-        start = g.label()
-        await g.fixed(" tow é")
-        await g.gen(max_tokens=2)
-        await g.backtrack(start)
-        await g.fixed(" two é")
-        await g.gen(max_tokens=3, temperature=1)
-
-    run = lm.control("Once", mlxgen.Program(program), seed=1, stop="zzz")
-    chunks = [chunk for _, chunk in run]
-    assert any(chunk.retract for chunk in chunks)
-    left = list(settled(chunks, TextDecoder(lm.vocabulary, strip=False)))
-    whole = fold(chunks, Usage())
-    again = fold(left, Usage())
-    assert (again.text, again.tokens) == (whole.text, whole.tokens)
-    assert again.finish_reason == whole.finish_reason
-    assert not any(chunk.retract for chunk in left)

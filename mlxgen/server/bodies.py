@@ -29,6 +29,7 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _TALKS = ("messages", "system", "input", "instructions")
 _CACHED = "cache_control"  # prefixes are always cached
 _MOST_NAMES = 1000  # of unknown fields in the log
+_CLOSE = 0.8  # of 1, for names that are equal
 _LONGEST = 1000  # characters of a header
 _UNSAFE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")
 
@@ -205,7 +206,8 @@ def _given(ours: str, names: Mapping[str, str]) -> str:
 
 
 def _meant(name: str, known: Iterable[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(name[:64], list(known), 1)), None)
+    """The name that this one is a slip of, if it is that close to one."""
+    return next(iter(difflib.get_close_matches(name[:64], list(known), 1, _CLOSE)), None)
 
 
 def _no_such(name: str, known: Iterable[str]) -> RequestError:

@@ -16,15 +16,7 @@ from pydantic import Field, Tag
 
 from ..chat import Chat
 from ..chat.answer import AnswerReader
-from ..chat.events import (
-    CallArguments,
-    CallEnded,
-    CallStarted,
-    ChatEvent,
-    Ended,
-    Reasoning,
-    Text,
-)
+from ..chat.events import CallArguments, CallEnded, CallStarted, ChatEvent, Ended, Reasoning, Text
 from ..chat.turn import Effort, Plan, Turn
 from ..engine import Usage
 from .ask import Ask, Question, ask_of, planned
@@ -51,14 +43,7 @@ from .fields import (
 from .peers import MESSAGES
 from .reply import Aside, Delivery, Event, Sent, name_of, prompt_progress, timings
 from .served_model import ServedModel
-from .tools import (
-    MAX_TOOLS,
-    Function,
-    OtherTool,
-    ToolChoice,
-    functions_are,
-    tools_of,
-)
+from .tools import MAX_TOOLS, Function, OtherTool, ToolChoice, functions_are, tools_of
 from .wire import to_text
 
 # ---- answers ------------------------------------------------------------------------------------

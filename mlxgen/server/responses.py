@@ -16,43 +16,18 @@ from pydantic import Field, Tag
 
 from ..chat import Chat
 from ..chat.answer import AnswerReader
-from ..chat.events import (
-    CallArguments,
-    CallEnded,
-    CallStarted,
-    ChatEvent,
-    Ended,
-    Reasoning,
-    Text,
-)
+from ..chat.events import CallArguments, CallEnded, CallStarted, ChatEvent, Ended, Reasoning, Text
 from ..chat.turn import Effort, Turn
 from ..engine import Usage
 from .ask import Ask, Question, ask_of, planned
 from .bodies import read
 from .conversation import Item, goes_on, of_responses
 from .errors import error_body
-from .fields import (
-    Body,
-    Budget,
-    Format,
-    Json,
-    Piece,
-    TextRequest,
-    about,
-    format_of,
-    limit_of,
-)
+from .fields import Body, Budget, Format, Json, Piece, TextRequest, about, format_of, limit_of
 from .peers import RESPONSES
 from .reply import Delivery, Event, name_of, prompt_progress, timings
 from .served_model import ServedModel
-from .tools import (
-    MAX_TOOLS,
-    Function,
-    OtherTool,
-    ToolChoice,
-    functions_are,
-    tools_of,
-)
+from .tools import MAX_TOOLS, Function, OtherTool, ToolChoice, functions_are, tools_of
 
 # ---- answers ------------------------------------------------------------------------------------
 

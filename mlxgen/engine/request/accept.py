@@ -43,33 +43,109 @@ def accept(
     token: Token,
     view: DrawView,
     *,
+    pushed: bool = False,
     drafter: str = "",
     missed: Rejected | None = None,
 ) -> Verdict:
-    """Accept or decline a sampled token, and append the run that must come after it.
+    """Take a token in, with all that follows from it, or take back what does not stand; then append
+    the run that must come after it.
 
-    ``drafter``: who had proposed it, or ``missed``: what was proposed instead.
+    ``pushed``: it was chosen elsewhere, and nothing is appended after it. ``drafter``: who had
+    proposed it, or ``missed``: what was proposed instead.
     """
     steering = request.steering
-    run: Sequence[Token] = (token,)
-    if steering is not None:
+    after: Sequence[Token] = ()
+    if steering is not None and not pushed:
         request.steering = None  # it is used up
         back, run = steering.outcome(token)
         if back or run[:1] != (token,):
             take_back(request, back, drawn=1)
             request.tally.redraws += 1
             return append(request, run) if run else Verdict.AGAIN
-    verdict = _offer(request, token, view, drafter=drafter, missed=missed)
-    if verdict is not Verdict.NEXT:
-        return verdict
-    if len(run) > 1:
-        return append(request, run[1:])
-    return fast_forward(request) if request.appends_forced else verdict
+        after = run[1:]
+    constraint, options, position = request.constraint, request.options, request.position
+    wanted, retries, wish, forced = options.top_logprobs, request.retries, None, pushed
+    if wanted is not None and not forced:  # drawn for its log-probability
+        forced = not has_choice(request, token)
+    if options.hooks:
+        wish = _consult(request, token, view)
+        if _declines(request, token, wish):
+            return Verdict.AGAIN
+        if wish.sampled_token != token:
+            retries.reject(position, Rejected(token, "hook"))
+            token, forced, drafter = wish.sampled_token, False, ""
+    request.strayed = wish is not None and not wish.feed_filters
+    exhausted = wish is not None and (bool(wish.rewind or wish.resample) or retries.wish.unmet)
+    attempts = retries.attempts.get(position, 0)
+    mask = None  # of the filters, for what is reported; they have not come to a healed token
+    if wanted and constraint is not None and not request.is_healing:
+        mask = constraint.mask()
+    if request.aim is not None and has_choice(request, token):
+        request.aim.drew(view.share(token))
+    event = request.advance(token, withheld=request.strayed)
+    reason = _reason(request, token, event)
+    if reason is None and wish is not None and wish.end:
+        reason = "stop" if constraint is None or constraint.can_end() else "length"
+    if reason is not None and not isinstance(event, BanMatch):
+        event = ban_at_end(request, event) or event
+    if isinstance(event, BanMatch):
+        return ban(request, event)
+    hold = 0 if wish is None else wish.hold
+    if constraint is not None:
+        if constraint.due or (reason and constraint.can_end()):
+            verdict = check(request, constraint, forced=forced)
+            exhausted |= verdict is Verdict.NEXT
+            if verdict is Verdict.AGAIN:
+                return verdict
+        if 0 < constraint.unchecked <= LONGEST_CHECKED:
+            hold = max(hold, constraint.unchecked)
+    if request.closing is not None and not _keeps_end(request, token):
+        request.rewind(request.base + position)
+        retries.reject(position, Rejected(token, "length"))
+        request.tally.redraws += 1
+        return Verdict.AGAIN  # from now on only the way to the end is allowed
+    if options.loops != "off" and reason is None:
+        repeat = request.repeats()
+        if repeat.is_loop and not forced and lead(request) is None:
+            verdict, run = loop(request, repeat)
+            if run:
+                append(request, run)
+            if verdict is not None:
+                return verdict
+        hold = max(hold, repeat.held)
+    if wish is not None:
+        retries.wish = ANY
+    request.tally.forced += forced
+    chunk = Chunk(
+        "",
+        token,
+        position,
+        drafter=drafter,
+        forced=forced,
+        attempts=attempts,
+        exhausted=exhausted,
+        rejected=retries.at(position).rejected if retries.decided else (),
+    )
+    if wanted is not None or options.top_candidates:
+        chunk = _reported(chunk, request, view, mask, missed)
+    request.outbox.push(chunk, hold)
+    if reason is not None:
+        request.match = event
+        return finish(request, reason)
+    if wish is not None and wish.put:
+        verdict = _put_for_hook(request, wish.put)
+        if verdict is not Verdict.NEXT:
+            return verdict
+    if pushed:
+        return Verdict.NEXT
+    if after:
+        return append(request, after)
+    return fast_forward(request) if request.appends_forced else Verdict.NEXT
 
 
 def push(request: Request, token: Token) -> Verdict:
     """Put a token that was chosen elsewhere at the next position; hooks see it."""
-    return _offer(request, token, ForcedView(token), forced=True)
+    return accept(request, token, ForcedView(token), pushed=True)
 
 
 def append(request: Request, tokens: Sequence[Token]) -> Verdict:
@@ -169,91 +245,6 @@ def take_back(request: Request, count: int, *, drawn: int = 0) -> None:
     go_back(request, max(0, to - request.base), before + drawn)
     request.rewind(to)
     request.tally.rewound += before - request.position
-
-
-# ---- one token ---------------------------------------------------------------------------------
-
-
-def _offer(
-    request: Request,
-    token: Token,
-    view: DrawView,
-    *,
-    forced: bool = False,
-    drafter: str = "",
-    missed: Rejected | None = None,
-) -> Verdict:
-    """Take a token in, with all that follows from it, or take back what does not stand."""
-    constraint, options, position = request.constraint, request.options, request.position
-    wanted, retries, wish = options.top_logprobs, request.retries, None
-    if wanted is not None and not forced:  # drawn for its log-probability
-        forced = not has_choice(request, token)
-    if options.hooks:
-        wish = _consult(request, token, view)
-        if _declines(request, token, wish):
-            return Verdict.AGAIN
-        if wish.sampled_token != token:
-            retries.reject(position, Rejected(token, "hook"))
-            token, forced, drafter = wish.sampled_token, False, ""
-    request.strayed = wish is not None and not wish.feed_filters
-    exhausted = wish is not None and (bool(wish.rewind or wish.resample) or retries.wish.unmet)
-    attempts = retries.attempts.get(position, 0)
-    mask = None  # of the filters, for what is reported; they have not come to a healed token
-    if wanted and constraint is not None and not request.is_healing:
-        mask = constraint.mask()
-    if request.aim is not None and has_choice(request, token):
-        request.aim.drew(view.share(token))
-    event = request.advance(token, withheld=request.strayed)
-    reason = _reason(request, token, event)
-    if reason is None and wish is not None and wish.end:
-        reason = "stop" if constraint is None or constraint.can_end() else "length"
-    if reason is not None and not isinstance(event, BanMatch):
-        event = ban_at_end(request, event) or event
-    if isinstance(event, BanMatch):
-        return ban(request, event)
-    hold = 0 if wish is None else wish.hold
-    if constraint is not None:
-        if constraint.due or (reason and constraint.can_end()):
-            verdict = check(request, constraint, forced=forced)
-            exhausted |= verdict is Verdict.NEXT
-            if verdict is Verdict.AGAIN:
-                return verdict
-        if 0 < constraint.unchecked <= LONGEST_CHECKED:
-            hold = max(hold, constraint.unchecked)
-    if request.closing is not None and not _keeps_end(request, token):
-        request.rewind(request.base + position)
-        retries.reject(position, Rejected(token, "length"))
-        request.tally.redraws += 1
-        return Verdict.AGAIN  # from now on only the way to the end is allowed
-    if options.loops != "off" and reason is None:
-        repeat = request.repeats()
-        if repeat.is_loop and not forced and lead(request) is None:
-            verdict, run = loop(request, repeat)
-            if run:
-                append(request, run)
-            if verdict is not None:
-                return verdict
-        hold = max(hold, repeat.held)
-    if wish is not None:
-        retries.wish = ANY
-    request.tally.forced += forced
-    chunk = Chunk(
-        "",
-        token,
-        position,
-        drafter=drafter,
-        forced=forced,
-        attempts=attempts,
-        exhausted=exhausted,
-        rejected=retries.at(position).rejected if retries.decided else (),
-    )
-    if wanted is not None or options.top_candidates:
-        chunk = _reported(chunk, request, view, mask, missed)
-    request.outbox.push(chunk, hold)
-    if reason is None:
-        return _put_for_hook(request, wish.put) if wish is not None and wish.put else Verdict.NEXT
-    request.match = event
-    return finish(request, reason)
 
 
 def _keeps_end(request: Request, taken: Token | None) -> bool:

@@ -203,12 +203,15 @@ def free_draws(request: Request, count: int, after: int = 0) -> list[DrawRow]:
     if request.constraint is not None or request.steering is not None or request.looks_back:
         return []
     first, retries, thinking = request.position + after, request.retries, request.thinking
-    if request.is_healing or first < request.options.min_tokens:
+    if (
+        request.healer is not None and not request.healer.done
+    ) or first < request.options.min_tokens:
         return []
     if thinking is not None and not thinking.allows(request.transcript, after + count):
         return []
-    positions = range(first, first + count)
-    if retries.decided and any(map(retries.excluded, positions)):
-        return []
-    sampling, seed, attempts = request.options.sampling, request.seed, retries.attempts
-    return [DrawRow(sampling, seed, place, attempts.get(place, 0)) for place in positions]
+    sampling, seed, draws = request.options.sampling, request.seed, list[DrawRow]()
+    for place in range(first, first + count):
+        if retries.decided and retries.excluded(place):
+            return []
+        draws.append(DrawRow(sampling, seed, place, retries.attempts.get(place, 0)))
+    return draws

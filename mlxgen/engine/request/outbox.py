@@ -144,38 +144,35 @@ class Outbox:
 
     def release(self) -> list[Chunk]:
         """The chunks that may be delivered now."""
-        waiting, transcript = self._waiting, self._transcript
-        if not waiting:
+        transcript = self._transcript
+        if not self._waiting:
             return []
+        count = len(transcript)
         if self._mode == "at once":
             end = transcript.safe()
         elif self._mode == "retracting":
-            held_back = transcript.decoder.end(max(0, len(transcript) - self._hold))
+            held_back = transcript.decoder.end(max(0, count - self._hold))
             end = min(transcript.safe(with_bans=False), held_back)
         else:
-            self._longest = max(self._longest, len(transcript))
-            hold = max(self._hold, waiting[-1][1])
-            if self._mode == "when settled":
-                chunks, settled = list[Chunk](), transcript.settled(hold, self.released)
-                while waiting and waiting[0][0].index < settled:
-                    chunks.append(self._take(transcript.decoder.end(waiting[0][0].index + 1)))
-                return chunks
-            self._settled = transcript.settled(hold, self._settled)
+            self._longest = max(self._longest, count)
+            hold = max(self._hold, self._waiting[-1][1])
+            self._settled = transcript.settled(hold, max(self._settled, self.floor))
             end = transcript.decoder.end(self._settled)
-        earlier = self._all_but_one(end) if len(waiting) > 1 else ()
-        return [*earlier, self._take(end)]
+            if self._mode == "when settled":
+                count = self._settled
+        return self._first(count, end)
 
     def finish(
         self, reason: FinishReason, stop: Stop | None = None, cut: int | None = None
     ) -> list[Chunk]:
         """Release everything; ``cut`` is where a stop ends the text, ``None`` if none does."""
-        transcript = self._transcript
+        transcript, count = self._transcript, len(self._transcript)
         tail = self._tail = transcript.decoder.flush() if cut is None else ""
-        end = transcript.decoder.end(len(transcript)) if cut is None else cut
-        chunks = self._all_but_one(end)
+        end = transcript.decoder.end(count) if cut is None else cut
         if not self._waiting:
-            self._waiting.append((Chunk("", None, len(transcript)), 0))
-        last = self._take(end)
+            self._waiting.append((Chunk("", None, count), 0))
+            count += 1
+        *chunks, last = self._first(count, end)
         return [*chunks, replace(last, text=last.text + tail, finish_reason=reason, stop=stop)]
 
     def forgive(self) -> None:
@@ -203,20 +200,22 @@ class Outbox:
             self._owed += self.delivered - kept
         self.delivered = kept
 
-    def _all_but_one(self, end: int) -> list[Chunk]:
-        """All chunks that wait but the newest, with the text up to a character at most."""
-        chunks, end_of = list[Chunk](), self._transcript.decoder.end
-        while len(self._waiting) > 1:
-            chunks.append(self._take(min(end, end_of(self._waiting[0][0].index + 1))))
+    def _first(self, count: int, end: int) -> list[Chunk]:
+        """The chunks of the first ``count`` tokens that wait, with the text up to the character
+        ``end``; before the last of them, each has that of its own token at most."""
+        chunks, decoder = list[Chunk](), self._transcript.decoder
+        while self._waiting and self._waiting[0][0].index < count:
+            chunk, _ = self._waiting.popleft()
+            start, owed, self._owed = self.delivered, self._owed, 0
+            if chunk.token is not None:
+                self.released = chunk.index + 1
+            upto = end
+            if chunk.index + 1 < count:
+                upto = min(end, decoder.end(chunk.index + 1))
+            if upto > start:
+                self.delivered = upto
+                chunk = replace(chunk, text=decoder.slice(start, upto), retract=owed)
+            elif owed:
+                chunk = replace(chunk, retract=owed)
+            chunks.append(chunk)
         return chunks
-
-    def _take(self, end: int) -> Chunk:
-        """The oldest chunk that waits, with the text up to a character."""
-        chunk, _ = self._waiting.popleft()
-        start, owed, self._owed = self.delivered, self._owed, 0
-        if chunk.token is not None:
-            self.released = chunk.index + 1
-        if end <= start:
-            return replace(chunk, retract=owed) if owed else chunk
-        self.delivered = end
-        return replace(chunk, text=self._transcript.decoder.slice(start, end), retract=owed)

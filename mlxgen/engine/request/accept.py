@@ -107,11 +107,11 @@ def accept(
     if options.loops != "off" and reason is None:
         repeat = request.repeats()
         if repeat.is_loop and not forced and lead(request) is None:
-            verdict, run = loop(request, repeat)
-            if run:
-                append(request, run)
-            if verdict is not None:
-                return verdict
+            outcome, out = loop(request, repeat)
+            if out:
+                append(request, out)
+            if outcome is not None:
+                return outcome
         hold = max(hold, repeat.held)
     if wish is not None:
         retries.wish = ANY

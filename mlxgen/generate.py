@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,6 @@ from .terminal.asked import (
     make_prompt,
     read_first,
     read_prompt,
-    template_variables,
 )
 from .terminal.interrupt import end_as_interrupted, leaving_at_once
 from .terminal.painter import Painter, legend, wants_colour
@@ -235,27 +234,18 @@ def run(arguments: argparse.Namespace, *, launched: bool = False) -> int:
             "standard input has no end under mlx.launch; pass the text itself, such as"
             ' --prompt "$(cat notes.txt)"',
         )
-    with tracing(arguments) as trace:
+    tracing: AbstractContextManager[Trace | None] = nullcontext()
+    if arguments.trace is not None:
+        tracing = Trace(arguments.trace, f"mlxgen: {arguments.model or 'demo'}")
+    with tracing as trace:
         with leaving_at_once(INTERRUPTED):
             text, options, lm = prepare(arguments)
         lm.watch = trace
-        return generate(lm, text, options, arguments, launched=launched)
-
-
-def tracing(arguments: argparse.Namespace) -> AbstractContextManager[Trace | None]:
-    """What writes the run's timeline, if that is wanted; raises if it cannot be written."""
-    if arguments.trace is None:
-        return nullcontext()
-    return Trace(arguments.trace, f"mlxgen: {arguments.model or 'demo'}")
+        return generate(lm, text, options, arguments)
 
 
 def generate(
-    lm: LanguageModel,
-    text: str | None,
-    options: dict[str, Any],
-    arguments: argparse.Namespace,
-    *,
-    launched: bool,
+    lm: LanguageModel, text: str | None, options: dict[str, Any], arguments: argparse.Namespace
 ) -> int:
     """Generate, once or in a conversation; returns the exit status."""
     choice: SamplingChoice = arguments.sampling_defaults or ("greedy" if arguments.raw else "model")
@@ -265,7 +255,10 @@ def generate(
         say(f"sampling:    {in_words(defaults | sampling)}")
     try:
         if arguments.chat:
-            return run_chat(lm, text, options, defaults, arguments, launched=launched)
+            from .terminal.chat import converse
+
+            told = f"{NAME}: {DEMO}" if _is_demo(lm, arguments) else None
+            return converse(lm, text, options, defaults, arguments, notice=told)
         assert text is not None
         prompt = make_prompt(lm, text, arguments)
         return stream_text(lm, prompt, {**UNSET, **defaults, **options}, arguments)
@@ -297,43 +290,6 @@ def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], 
         if arguments.cache_dir is not None:
             say(f"prefixes:    {lm.prefix_cache.folder}")
     return text, options, lm
-
-
-def run_chat(
-    lm: LanguageModel,
-    first: str | None,
-    options: dict[str, Any],
-    defaults: dict[str, Any],
-    arguments: argparse.Namespace,
-    *,
-    launched: bool,
-) -> int:
-    """Converse until the input ends; returns the exit status."""
-    from .terminal.chat import converse
-    from .terminal.conversation import Conversation, resumed
-
-    begun = resumed() if arguments.resume else Conversation()
-    options.pop("filters", None)
-    conversation = replace(
-        begun.with_system(arguments.system or begun.system),
-        template={**begun.template, **template_variables(arguments)},
-        defaults=defaults,
-        allow_control_tokens=arguments.allow_control_tokens,
-    ).configured({**begun.settings, **options}, {**begun.forms, **forms_of(arguments)})
-    told = report if arguments.verbose else None
-    notice = f"{NAME}: {DEMO}" if _is_demo(lm, arguments) else None
-    if arguments.resume:
-        say(f"going on after: {conversation.last.message.splitlines()[0][:60]}")
-    return converse(
-        lm,
-        conversation,
-        first=first,
-        notice=notice,
-        report=told,
-        raw=arguments.as_written,
-        tints=arguments.show_probs,
-        launched=launched,
-    )
 
 
 def stream_text(

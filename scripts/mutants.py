@@ -38,6 +38,10 @@ ROOMS = {
     "request": ("mlxgen/engine/request", ["tests/engine/request"]),
     "prefix": ("mlxgen/engine/prefix", ["tests/engine/prefix"]),
     "chat": ("mlxgen/chat", ["tests/chat"]),
+    "scheduling": ("mlxgen/engine/scheduling", ["tests/engine/scheduling"]),
+    "loading": ("mlxgen/loading", ["tests/loading"]),
+    "machines": ("mlxgen/machines", ["tests/machines"]),
+    "terminal": ("mlxgen/terminal", ["tests/terminal", "tests/test_generate.py"]),
 }
 # Changes nothing, as a rule: annotations, and identity in place of equality
 NO_FAULTS = re.compile(r"core/ReplaceBinaryOperator_BitOr_|core/ReplaceComparison.*_Is(Not)?$")

@@ -2,45 +2,55 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from ..errors import PromptError
 from ..language_model import LanguageModel
 from .answer import Answerer
+from .asked import forms_of, template_variables
 from .commands import COMMANDS, run_command
-from .conversation import SETTABLE, Conversation
-from .converse import Report, TerminalChat
+from .conversation import SETTABLE, Conversation, resumed
+from .converse import TerminalChat
 from .painter import Painter, legend, wants_colour
 from .reader import pipe_reader, terminal_reader
+from .report import report, say
 from .screens import Look, PlainScreen, Wrapper, width
 
 
 def converse(
     lm: LanguageModel,
-    conversation: Conversation,
+    first: str | None,
+    options: dict[str, Any],
+    defaults: dict[str, Any],
+    arguments: argparse.Namespace,
     *,
-    first: str | None = None,
     notice: str | None = None,
-    report: Report | None = None,
-    raw: bool = False,
-    tints: bool = False,
-    launched: bool = False,
 ) -> int:
-    """Run a conversation on the standard streams of the process; returns the exit status.
-
-    ``raw``: show answers as they are written, not as Markdown. ``tints``: show how likely each
-    token was. ``launched``: by ``mlx.launch``, which passes on what is typed at its terminal.
-    """
+    """Run a conversation on the standard streams of the process, until the input ends; returns the
+    exit status. ``first`` is its first message, and ``notice`` is shown before it."""
     if not lm.tokenizer.has_chat_template:
         raise PromptError(f"{lm.name} has no chat template; use --raw to continue a text")
+    begun = resumed() if arguments.resume else Conversation()
+    options = {name: value for name, value in options.items() if name != "filters"}
+    conversation = replace(
+        begun.with_system(arguments.system or begun.system),
+        template={**begun.template, **template_variables(arguments)},
+        defaults=defaults,
+        allow_control_tokens=arguments.allow_control_tokens,
+    ).configured({**begun.settings, **options}, {**begun.forms, **forms_of(arguments)})
+    if arguments.resume:
+        say(f"going on after: {conversation.last.message.splitlines()[0][:60]}")
     typing = sys.stdin.isatty()
     if typing and sys.stdout.isatty():
         reader = terminal_reader(completions)
     else:
-        reader = pipe_reader(sys.stdin.buffer, sys.stderr if typing or launched else None)
+        prompted = typing or arguments.launched
+        reader = pipe_reader(sys.stdin.buffer, sys.stderr if prompted else None)
     chat = TerminalChat(
         Answerer(lm),
         conversation,
@@ -49,21 +59,17 @@ def converse(
         out=sys.stdout,
         notes=sys.stderr,
         interactive=typing,
-        launched=launched,
-        look=look_of(sys.stdout, raw=raw, tints=tints),
+        launched=arguments.launched,
+        look=look_of(sys.stdout, raw=arguments.as_written, tints=arguments.show_probs),
         colours=wants_colour(sys.stderr, os.environ),
-        columns=_columns,
-        report=report,
+        columns=lambda: width() if sys.stderr.isatty() else None,
+        report=report if arguments.verbose else None,
     )
-    if tints and chat.look is None:
+    if arguments.show_probs and chat.look is None:
         chat.note("no tints, because this is not a terminal or NO_COLOR is set; /tokens has marks")
-    elif tints:
+    elif arguments.show_probs:
         chat.note(f"probability: {legend()}")
     return chat.run(first, notice=notice)
-
-
-def _columns() -> int | None:
-    return width() if sys.stderr.isatty() else None
 
 
 def look_of(out: TextIO, *, raw: bool, tints: bool) -> Look | None:

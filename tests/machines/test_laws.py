@@ -17,7 +17,7 @@ HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
 WINDOWS = {"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]}
 SIXES = {"hidden_size": 96, "intermediate_size": 96}
 PLAIN: dict[str, dict[str, Any]] = {
-    "quantised KV": {"name": "llama", "hidden_size": 256, "kv_bits": 8, **HEADS},
+    "quantised KV": {"name": "llama", "hidden_size": 128, "kv_bits": 8, **HEADS},
     "windows": {"name": "llama", **WINDOWS},
     "grouped queries, experts": {"name": "qwen3_moe", **HEADS},
     "adapted": {"name": "llama", "adapter": "lora"},

@@ -11,7 +11,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar, ParamSpec, TypeVar
+from typing import ClassVar
 
 import mlx.core as mx
 
@@ -32,8 +32,6 @@ LENGTH_WEIGHT, GAIN_WEIGHT = 1 / 2, 1 / 4  # of the newest in the means
 REST, LONGEST_REST = 16, 256  # steps without a draft, after drafts did not pay
 OFTEN, PAUSE = 128, 3  # drafts, after which a few steps without show what plain ones take by now
 
-P = ParamSpec("P")
-T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
@@ -168,7 +166,7 @@ class Drafts:
         self._use(drafters)
         self._counts: dict[str, DraftCount] = {}
         self._expected: Drafter | None = None  # the next step waits for its tokens to be known
-        self._saw = DraftCount(0, 0)  # in the step whose turn it is
+        self._saw = DraftCount(0, 0)  # of the draft whose turn it is
         self._spent: list[float] = []  # seconds of its steps so far, if its draft takes several
         self.most = most
         self.turn: Drafter | None = None
@@ -178,15 +176,13 @@ class Drafts:
         self.drafters = tuple(drafters)
         self.wants_states = any(drafter.wants_states for drafter in self.drafters)
 
-    def _ask(
-        self, drafter: Drafter, ask: Callable[P, T], *given: P.args, **also: P.kwargs
-    ) -> T | None:
-        """Ask a drafter, and go on without it if it fails."""
-        try:
-            return ask(*given, **also)
-        except Exception as error:
-            self._failed(drafter, error)
-            return None
+    def _tell(self, tell: Callable[[Drafter], None]) -> None:
+        """Tell all of them something, and go on without those that fail."""
+        for drafter in self.drafters:
+            try:
+                tell(drafter)
+            except Exception as error:
+                self._failed(drafter, error)
 
     def _failed(self, drafter: Drafter, error: Exception) -> None:
         """Go on without a drafter that has failed; but not for what the request's filters raise,
@@ -238,10 +234,16 @@ class Drafts:
                 count = min(count, WIDEST // rows - 1)
             elif self.most is not None:
                 count = self.most
-            if rows > 1 and self._ask(drafter, drafter.catches_up, request.history):
-                self.turn, self._spent = drafter, [0.0]  # what this step takes tells nothing
-                return None
-            guess = self._ask(drafter, _proposed, drafter, request, min(count, left))
+            try:
+                if rows > 1 and drafter.catches_up(request.history):
+                    self.turn, self._spent = drafter, [0.0]  # what this step takes tells nothing
+                    return None
+                guess = drafter.propose(request, min(count, left))
+                if guess is not None:
+                    guess = guess.cut(min(count, left), request.vocab_size)
+            except Exception as error:
+                self._failed(drafter, error)
+                continue
             if guess is not None:
                 guess.drafter, self.turn = drafter.name, drafter
                 return guess
@@ -251,8 +253,8 @@ class Drafts:
         """Note how many tokens of the proposal stood, which was verified."""
         if self.turn is not None:
             before = self._counts.get(self.turn.name, DraftCount(0, 0))
-            counts = DraftCount(before.proposed + proposed, before.accepted + accepted)
-            self._counts[self.turn.name], self._saw = counts, DraftCount(proposed, accepted)
+            self._counts[self.turn.name] = _sum(before, proposed, accepted)
+            self._saw = _sum(self._saw, proposed, accepted)
 
     def took(self, seconds: float, step: float, *, goes_on: bool = False) -> None:
         """Note the seconds of a step, and of a plain ``step`` of as many rows; 0: nobody knows.
@@ -273,8 +275,7 @@ class Drafts:
 
     def learn(self, history: History) -> None:
         """Have them remember what is worth it of a history that has ended."""
-        for drafter in self.drafters:
-            self._ask(drafter, drafter.learn, history)
+        self._tell(lambda drafter: drafter.learn(history))
 
     def ran(self, history: History, start: int, tokens: Sequence[Fed], states: mx.array) -> None:
         """Note that these tokens have run, from this place on, and gave these states."""
@@ -292,8 +293,7 @@ class Drafts:
 
     def keep(self, history: History, room: int) -> None:
         """Have them put what they hold into their prefix caches, which may use ``room`` bytes."""
-        for drafter in self.drafters:
-            self._ask(drafter, drafter.keep, history, room)
+        self._tell(lambda drafter: drafter.keep(history, room))
 
     @property
     def nbytes(self) -> int:
@@ -310,8 +310,7 @@ class Drafts:
 
     def restart(self) -> None:
         """Have them hold nothing on the device."""
-        for drafter in self.drafters:
-            self._ask(drafter, drafter.restart)
+        self._tell(lambda drafter: drafter.restart())
 
     def distrust(self) -> None:
         """Go on without those that have anything on the device: a pass failed, maybe one of
@@ -319,6 +318,5 @@ class Drafts:
         self._use([each for each in self.drafters if not each.nbytes])
 
 
-def _proposed(drafter: Drafter, request: Request, count: int) -> Guess | None:
-    guess = drafter.propose(request, count)
-    return guess.cut(count, request.vocab_size) if guess is not None else None
+def _sum(count: DraftCount, proposed: int, accepted: int) -> DraftCount:
+    return DraftCount(count.proposed + proposed, count.accepted + accepted)

@@ -110,7 +110,9 @@ class KV:
         ``most``: how many tokens may be held; by default all but the last one, which has to run
         for its logits.
         """
-        store = self._opened(len(history) + 1)
+        store = self.store
+        if store is NOWHERE:
+            store = self._opened(len(history) + 1)
         to = min(self.common(history), len(history) - 1 if most is None else most)
         if to < store.length:
             self.device.do(Trim(self.number, to))

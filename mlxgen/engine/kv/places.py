@@ -107,7 +107,7 @@ class Pass:
                 places = np.minimum(places, most)
             slots = np.arange(self.slots.start, self.slots.stop)[:, None, None]
             indexes = np.broadcast_arrays(slots, np.arange(heads)[:, None], places[:, None])
-            self._places[key] = tuple(mx.array(each.astype(np.int32)) for each in indexes)
+            self._places[key] = tuple([mx.array(each.astype(np.int32)) for each in indexes])
         return self._places[key]
 
     def mask(self, window: int | None, ring: int | None) -> mx.array:

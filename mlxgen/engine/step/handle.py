@@ -152,7 +152,8 @@ class Handle:
         """The chunks that may be delivered now."""
         if self._first_token is None and self.request.position > self.request.first:
             self._first_token = self.kv.device.now()
-        chunks = take(self.request)
+        request = self.request
+        chunks = request.outbox.release() if request.finish_reason is None else take(request)
         if self.scores is not None and chunks and self.scores.is_complete:
             chunks[0] = replace(chunks[0], prompt=self.scores.read())
             self.scores = None
@@ -243,7 +244,9 @@ def logits_of(handles: Iterable[Handle]) -> mx.array:
         assert handle.logits is not None
         logits, places, length = handle.logits
         first = len(handle.history) - length
-        for place in places[first : first + handle.draws]:
+        guess = handle.guess
+        due = 1 if guess is None or handle.asks_each else len(guess.draws)
+        for place in places[first : first + due]:
             if runs and runs[-1][0] is logits and runs[-1][2] == place:
                 runs[-1] = (logits, runs[-1][1], place + 1)
             else:

@@ -198,5 +198,5 @@ def _tell(work: Sequence[Work], states: mx.array) -> None:
         if handle.tells_states:
             slot = handle.kv.slot
             row = 0 if slot is None or first is None else slot.index - first.index
-            start = handle.kv.length - len(tokens)
+            start = handle.kv.store.length - len(tokens)
             handle.drafts.ran(handle.history, start, tokens, states[row, : len(tokens)])

@@ -233,17 +233,22 @@ class Loop:
                 self._drafted |= goes_on
         if timeline is not None:
             timeline.did("accept")
-        arrived = True
+        arrived: set[Handle] = set()
         for handle in (*places, *idle):
-            arrived = handle.arrive() and arrived
-        if looks and arrived:
+            if handle.arrive():
+                arrived.add(handle)
+        if looks and len(arrived) == len(places) + len(idle):
             self._blind = blind
         elif not opens:
             # Those without logits run, unless they can do so beside the next look-ahead
             failed = {event.handle for event in events if event.error is not None}
-            going = [each for each in handles if not each.has_ended and each not in failed]
-            waiting = [each for each in going if not each.is_ready]
-            if not looks or len(waiting) == len(going):
+            waiting, going = [], 0
+            for handle in handles:
+                if handle.request.finish_reason is None and handle not in failed:
+                    going += 1
+                    if handle not in arrived and not handle.is_ready:
+                        waiting.append(handle)
+            if not looks or len(waiting) == going:
                 self._forward(waiting)
         self._warm(handles)
         if timeline is not None:
@@ -342,7 +347,8 @@ class Loop:
                 work.append(Work(handle, [Later(drawn, place)]))
                 alone = alone and not (handle.flat or declines)
         for handle in idle:
-            self._propose(handle)
+            if handle.drafts.drafters:
+                self._propose(handle)
         arrays = self.passes.run([*work, *map(Work.pending, idle)])
         draws: list[list[DrawRow]] = []
         if alone and len(places) < len(self.handles):
@@ -352,16 +358,16 @@ class Loop:
                 draws.append(free_draws(handle.request, 1, after=1))
         return self._submit(arrays, list(places), draws)
 
-    def _forward(self, handles: Sequence[Handle]) -> None:
+    def _forward(self, handles: list[Handle]) -> None:
         """Run what is pending, and drafts after it; the logits are submitted, with the draws from
         them if these depend on nothing else."""
-        handles = list(handles)
         self._align(handles)
         handles = [handle for handle in handles if self._runs_here(handle)]
         if not handles:
             return
         for handle in handles:
-            self._propose(handle)
+            if handle.drafts.drafters:
+                self._propose(handle)
         arrays = self.passes.run([Work.pending(handle) for handle in handles])
         if self.clock.timeline is not None:
             self.clock.timeline.did("run", requests=len(handles))
@@ -391,8 +397,6 @@ class Loop:
 
     def _propose(self, handle: Handle) -> None:
         """Have tokens drafted after what a handle has pending."""
-        if not handle.drafts.drafters:
-            return
         rows = len(self.handles)
         guess = handle.guess = handle.drafts.propose(handle.request, rows, self._plain_step)
         if guess is not None and self.clock.timeline is not None:

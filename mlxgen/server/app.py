@@ -6,9 +6,13 @@ raises is answered in the form of OpenAI's errors, unless its answer has begun.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 import time
 from collections.abc import Awaitable, Callable
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from fastapi import FastAPI, Request, Response
@@ -39,7 +43,6 @@ from .messages import CountRequest, MessagesRequest, count_tokens, parse_message
 from .metrics import CONTENT_TYPE
 from .openai import ChatRequest, CompletionRequest, apply_template, parse_chat, parse_completion
 from .openapi import answers, body_of, describe
-from .page import INDEX, read_page, unless_kept
 from .responses import ResponsesRequest, parse_responses
 from .responses import failed as response_failed
 from .service import Service
@@ -298,7 +301,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
 
 
 def _add_files(app: FastAPI, service: Service) -> None:
-    page, settings = read_page(), service.settings
+    page, settings = _read_page(), service.settings
 
     @cache
     def described(with_model: bool) -> dict[str, Any]:
@@ -314,13 +317,67 @@ def _add_files(app: FastAPI, service: Service) -> None:
 
     @app.get("/", include_in_schema=False)
     async def index(request: Request) -> Response:
-        return unless_kept(page[INDEX], request.headers.get("if-none-match"))
+        return _unless_kept(page[_INDEX], request)
 
     @app.get("/page/{name:path}", include_in_schema=False)
     async def beside(name: str, request: Request) -> Response:
         if name not in page:
             raise RequestError("there is no such file of the page", status=404, code="not_found")
-        return unless_kept(page[name], request.headers.get("if-none-match"))
+        return _unless_kept(page[name], request)
+
+
+# ---- the page for people -------------------------------------------------------------------------
+# A browser runs only the scripts and styles of the files in the folder ``page``, loads nothing from
+# other hosts, and never treats text as HTML. The import map of the page is allowed by its hash.
+
+_INDEX = "index.html"
+_TYPES = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".mjs": "text/javascript",
+    ".css": "text/css",
+    ".woff2": "font/woff2",
+}
+_IMPORT_MAP = re.compile(rb'<script type="importmap">(.*?)</script>', re.DOTALL)
+_POLICY = (
+    "default-src 'none'; script-src 'self'{}; style-src 'self'; img-src 'self' data:; "
+    "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+
+
+def _read_page() -> dict[str, Response]:
+    """The files of the page as they are served, by their paths below the folder ``page``."""
+    page, folder = dict[str, Response](), Path(__file__).parent / "page"
+    for file in folder.rglob("*"):
+        kind = _TYPES.get(file.suffix)
+        if kind is None or file.is_dir():
+            continue
+        content = file.read_bytes()
+        maps = _IMPORT_MAP.findall(content) if kind == "text/html" else []
+        hashes = [base64.b64encode(hashlib.sha256(each).digest()).decode() for each in maps]
+        headers = {
+            "content-security-policy": _POLICY.format(
+                "".join(f" 'sha256-{each}'" for each in hashes)
+            ),
+            "x-content-type-options": "nosniff",
+            "referrer-policy": "no-referrer",
+            # A browser keeps a file for as long as it likes, and asks each time whether it changed.
+            "cache-control": "no-cache",
+            "etag": f'"{hashlib.sha256(content).hexdigest()[:32]}"',
+        }
+        name = file.relative_to(folder).as_posix()
+        page[name] = Response(content, headers=headers, media_type=kind)
+    return page
+
+
+def _unless_kept(file: Response, request: Request) -> Response:
+    """The file, or, to a browser whose ``If-None-Match`` names it, that it has not changed."""
+    if file.headers["etag"] not in request.headers.get("if-none-match", ""):
+        return file
+    kept = {name: value for name, value in file.headers.items() if not name.startswith("content-")}
+    policy = {"content-security-policy": file.headers["content-security-policy"]}
+    return Response(status_code=304, headers=kept | policy)
 
 
 # ---- errors --------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -97,7 +96,7 @@ def finished(stats: Stats | None) -> Stats | None:
     return None if stats is None else replace(stats, **nothing)
 
 
-class Metrics:
+class Metrics(Collector):
     """All figures. ``stats`` returns the schedulers', or ``None`` while there are none, ``loaded``
     by the name of each model whether it is loaded; ``slow`` has the operator's calls by name."""
 
@@ -106,9 +105,10 @@ class Metrics:
         *,
         stats: Callable[[], Stats | None],
         is_ready: Callable[[], bool],
-        loaded: Callable[[], Mapping[str, bool]] = dict,
-        slow: Mapping[str, int] = MappingProxyType({}),
+        loaded: Callable[[], Mapping[str, bool]],
+        slow: Mapping[str, int],
     ) -> None:
+        self._stats, self._loaded, self._slow = stats, loaded, slow
         self.registry = registry = CollectorRegistry(auto_describe=True)
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         seconds = partial(Histogram, buckets=_SECONDS, registry=registry)
@@ -135,40 +135,25 @@ class Metrics:
         )
         ready = gauge("mlxgen_ready", "Whether the server answers requests")
         ready.set_function(lambda: float(is_ready()))
-        registry.register(_Engine(stats, loaded, slow))
+        registry.register(self)
         ProcessCollector(registry=registry)
 
     def page(self) -> bytes:
         """All figures as text."""
         return generate_latest(self.registry)
 
-
-class _Engine(Collector):
-    """The schedulers' figures at the time of asking, and which models are loaded."""
-
-    def __init__(
-        self,
-        stats: Callable[[], Stats | None],
-        loaded: Callable[[], Mapping[str, bool]],
-        slow: Mapping[str, int],
-    ) -> None:
-        self._stats = stats
-        self._loaded = loaded
-        self._slow = slow
-
     def collect(self) -> Iterable[Metric]:
-        models = GaugeMetricFamily(
-            "mlxgen_model_loaded", "Whether a model is loaded", labels=["model"]
+        """The schedulers' figures at the time of asking, and which models are loaded."""
+        yield _labelled(
+            GaugeMetricFamily,
+            ("model_loaded", "Whether a model is loaded", "model"),
+            self._loaded(),
         )
-        for name, loaded in self._loaded().items():
-            models.add_metric([name], float(loaded))
-        yield models
-        slow = CounterMetricFamily(
-            "mlxgen_slow_calls", "Calls of the operator's code that held others up", labels=["name"]
+        yield _labelled(
+            CounterMetricFamily,
+            ("slow_calls", "Calls of the operator's code that held others up", "name"),
+            dict(self._slow),
         )
-        for name, calls in list(self._slow.items()):
-            slow.add_metric([name], calls)
-        yield slow
         yield InfoMetricFamily("mlxgen_device", "The device", value={"name": device_name()})
         yield GaugeMetricFamily("mlxgen_held_bytes", "Bytes that MLX holds", value=held_bytes())
         stats = self._stats()
@@ -178,14 +163,23 @@ class _Engine(Collector):
             for name, attribute, help in rows:
                 value = float(getattr(stats, attribute) or 0)
                 yield family(f"mlxgen_{name}", help, value=value)
-        drafted = CounterMetricFamily(
-            "mlxgen_drafted_tokens", "Drafted tokens that were verified", labels=["drafter"]
+        yield _labelled(
+            CounterMetricFamily,
+            ("drafted_tokens", "Drafted tokens that were verified", "drafter"),
+            {name: count.proposed for name, count in stats.drafts.items()},
         )
-        accepted = CounterMetricFamily(
-            "mlxgen_accepted_draft_tokens", "Drafted tokens that were accepted", labels=["drafter"]
+        yield _labelled(
+            CounterMetricFamily,
+            ("accepted_draft_tokens", "Drafted tokens that were accepted", "drafter"),
+            {name: count.accepted for name, count in stats.drafts.items()},
         )
-        for name, count in stats.drafts.items():
-            drafted.add_metric([name], count.proposed)
-            accepted.add_metric([name], count.accepted)
-        yield drafted
-        yield accepted
+
+
+def _labelled(family: Any, about: tuple[str, str, str], values: Mapping[str, float]) -> Metric:
+    """One figure for each value of a label; ``about`` is its name, what it is, and the label."""
+    name, help, label = about
+    metric: Any = family(f"mlxgen_{name}", help, labels=[label])
+    for each, value in values.items():
+        metric.add_metric([each], float(value))
+    found: Metric = metric
+    return found

@@ -30,7 +30,7 @@ PIECES = {"prompt": "a b " * 100_000, "with_pieces": True}
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[Running]:
     """A server with little patience."""
-    patience = [f"connection.Connection.{side}={PATIENCE}" for side in ("sending", "reading")]
+    patience = [f"process.Connection.{side}={PATIENCE}" for side in ("sending", "reading")]
     with running(module="tests.server.broken", SET=" ".join(patience)) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""Texts that are distributed as the model means them, under filters and with power.
+"""Texts drawn from the model's own distribution of whole texts, under filters and to a power.
 
 A mask takes tokens away one by one, so it sends the model where it would not go: the more a
 beginning rules out later, the more often it is drawn. Here whole texts are weighed: Metropolis-

@@ -52,7 +52,7 @@ class Stream(Pulled[Chunk, Chunk]):
         self._places = places  # of the prompt, at which its KV is kept
         self._spare = spare  # as in ``_Family``
         self._family: _Family | None = None  # once it was forked
-        self._asked = False  # since its last token came in a step of another stream
+        self._asked = False  # the caller wants a token that no other stream's step has given
         super().__init__("stream")
         self._text: list[str] = []
         self._tokens: list[Token] = list(handle.request.options.prefix)
@@ -112,8 +112,8 @@ class Stream(Pulled[Chunk, Chunk]):
 
     @property
     def _joins(self) -> bool:
-        """Whether its next token may come in a step of another stream: it was asked for one, and
-        has little to run."""
+        """Whether its next token may come in a step of another stream: its caller has asked for
+        one, and there is little to run."""
         handle = self._handle
         if not self._asked or self._ready or self._failed is not None or self._closed:
             return False
@@ -344,11 +344,11 @@ class Stream(Pulled[Chunk, Chunk]):
 
 
 class _Family:
-    """A stream and its forks, as far as anybody has them.
+    """A stream and its forks that are still in use.
 
-    Those that are asked for a token in turn go through the model together, in slots, to which each
-    moves once. ``spare``: how many unused places these may have; ``None`` if the model runs
-    sequences one by one.
+    If their callers ask for a token of each in turn, they go through the model together, in slots,
+    to which each moves once. ``spare``: how many unused places the slots may have; ``None`` if the
+    model runs sequences one by one.
     """
 
     def __init__(self, spare: Callable[[], int | None]) -> None:

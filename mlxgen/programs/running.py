@@ -1,8 +1,8 @@
 """A running program: the controller of one branch, driven by an async function.
 
-A coroutine cannot be copied, so a copy replays the ``Record`` of what the program has awaited.
-Invariant: between two calls the coroutine waits for exactly one step; the record and the history
-hold everything that it has learnt.
+What the program awaits yields how the branch goes on, and is sent the tokens that this appended. A
+coroutine cannot be copied, so a copy replays the ``Record`` of what the program has awaited.
+Invariant: the record and the history hold everything that a program has learnt.
 """
 
 from __future__ import annotations

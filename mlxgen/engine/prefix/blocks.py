@@ -1,11 +1,11 @@
 """All blocks that are known, in memory and on disk: which follows which, and which was used when.
 
-Owns what a prompt finds among them. Must never know how much is too much, or how a block came to be
-here. Invariant: of those in memory, a block is used no later than those before it, so the one that
-was used least recently has none after it.
+Owns the search for a prompt among them. Must never know limits or files. Invariant: in memory, the
+blocks that lead to another one were used at least as recently, so no block in memory follows the
+one that was used least recently.
 
-A prompt is followed block by block, by key. What is left of it after its last whole block is looked
-for among all blocks that come next, by their longest common beginning.
+The whole blocks of a prompt are found by key, one after the other. The rest of the prompt is
+compared with all blocks that come next, and the one with the longest common beginning is taken.
 """
 
 from __future__ import annotations

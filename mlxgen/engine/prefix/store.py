@@ -2,14 +2,14 @@
 
 Owns what is kept of a KV and taken again, the limit in bytes, and what is read from the folder of
 files. Must never know requests or text: its caller says which tokens a KV holds. Invariant:
-``nbytes`` is what the blocks count, and never more than ``max_bytes``. A use of a block is one of
-all that lead to it, so a shared beginning outlives its ends.
+``nbytes`` is the sum of the blocks' sizes, and never more than ``max_bytes``. Whoever uses a block
+uses all that lead to it, so a shared beginning outlives its ends.
 
-Any thread may call it. What it gives is not evaluated yet, and so belongs to the thread that took
-it. Nothing waits for the device but ``settle``, and what evicts a block that is not on disk.
+Any thread may call it. What it gives is not evaluated yet, so it belongs to the thread that took
+it. Only ``settle`` waits for the device, and what evicts a block that is not on disk.
 
-A block is read from disk by whoever wants it, between two steps. Of several machines each reads its
-own part of a block, and none of them has it unless all could read it.
+A block is read from disk when a prompt needs it, between two steps. If a model runs on several
+machines, each reads its own part of a block, and all of them have it or none.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What comes next: which run must, which tokens may, and how one of them is drawn.
+"""What comes next: the run that has to come, or the tokens that may, and how one of them is drawn.
 
-A text is led by these, in this order; each counts only if those before it leave a choice:
+These decide it, in this order; each counts only if those before it leave a choice:
 
 - healing: the end of the prompt is spelled anew, in a way that the filters allow;
 - the way to a valid end, once the budget leaves room for nothing else (``Closing``);
@@ -29,15 +29,15 @@ from .request import Request, spelled
 
 
 class Lead(NamedTuple):
-    """Who decides what comes next, before the filters and all others, and on which run, as far as
-    that is known."""
+    """Who decides what comes next, before the filters and the controller, and the run that has to
+    come, as far as it is known."""
 
     who: Literal["healing", "end", "thinking"]
     run: Sequence[Token] = ()
 
 
 def lead(request: Request) -> Lead | None:
-    """Who leads the text, if anybody does."""
+    """Who decides what comes next, if that is not left to the filters and the controller."""
     closing, limit, constraint = request.closing, request.thinking, request.constraint
     if request.healer is not None and not request.healer.done:
         return Lead("healing")
@@ -67,7 +67,7 @@ def has_choice(request: Request, token: Token) -> bool:
 
 
 def is_foreseeable(request: Request) -> bool:
-    """Whether the next token is drawn as those after it will be, so that a draft may foresee it."""
+    """Whether nothing special holds for the next draw, so that a draft may guess it."""
     if request.steering is not None or request.aim is not None or lead(request) is not None:
         return False
     retries = request.retries

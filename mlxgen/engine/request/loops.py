@@ -30,9 +30,9 @@ FENCE = "```"
 
 class Repeat(NamedTuple):
     """How the first ``at`` generated tokens end: the last ``run`` repeat with this ``period``,
-    which is 0 if they do not. The first ``kept`` of these may stay: the first turn, and what stands
-    in the prompt. What follows the first ``free`` is not delivered before it is known whether it
-    stays. ``is_loop``: it does not."""
+    which is 0 if they do not. The first ``kept`` of these may stay: the first turn, and what is in
+    the prompt as well. What follows the first ``free`` is delivered once it is known to stay.
+    ``is_loop``: it has to be taken back."""
 
     at: int
     period: int = 0

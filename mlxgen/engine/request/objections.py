@@ -1,4 +1,4 @@
-"""What does not stand: a text that is checked, banned or in a loop, and how far it is taken back.
+"""Text that cannot stay, because of a check, a ban or a loop: how far it is taken back.
 
 Must never append a token: ``accept`` does. Invariant: what was delivered stays, unless the reader
 is told what to delete.
@@ -50,7 +50,7 @@ def go_back(request: Request, target: int, drawn: int) -> None:
 
 
 def retreat(request: Request, target: int, drawn: int) -> Verdict:
-    """Go back, because the last of the ``drawn`` tokens does not stand."""
+    """Go back, because the last of the ``drawn`` tokens cannot stay."""
     go_back(request, target, drawn)
     request.tally.redraws += 1
     request.tally.rewound += drawn - 1 - target
@@ -59,9 +59,9 @@ def retreat(request: Request, target: int, drawn: int) -> Verdict:
 
 def check(request: Request, constraint: Constraint, *, forced: bool) -> Verdict | None:
     """Have the filters check a text, or a part, that is complete, and take it back a few times if
-    they object; ``None``: it stands, ``NEXT``: it stands as the best that was found.
+    they object. ``None``: it stays; ``NEXT``: it stays as the best that was found.
 
-    Raises ``DeadEndError`` if no other one was found and it must not stand.
+    Raises ``DeadEndError`` if it cannot stay and no other one was found.
     """
     position, retries, outbox = request.position - 1, request.retries, request.outbox
     checking = None if forced or outbox.is_pushed else constraint.checking()
@@ -129,11 +129,11 @@ def ban(request: Request, match: BanMatch) -> Verdict:
 
 
 def loop(request: Request, repeat: Repeat) -> tuple[Verdict | None, Sequence[Token]]:
-    """Go back to the second turn of a loop, or the next time at one place to an earlier one, and
-    exclude the token that began it; if that is of no use, end the thinking or the text.
+    """Go back to the second turn of a loop, or to an earlier turn if there was a loop here before,
+    and exclude the token that began it. If that does not help, end the thinking or the text.
 
-    What was delivered stays. Returns also the run that is to be appended, which ends the thinking;
-    ``None``: the text must be as long as it gets.
+    What was delivered stays. Returns also the run to append, which ends the thinking. The verdict
+    is ``None`` if nothing was done, because the text may not end yet.
     """
     options, retries, drawn = request.options, request.retries, request.position
     start, period = drawn - repeat.run, repeat.period

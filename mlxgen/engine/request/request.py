@@ -35,9 +35,10 @@ LIKELY = 0.1  # the share from which on one is expected
 class Tally:
     """Tokens that were ``forced``, taken back (``rewound``) or declined at once (``redraws``).
 
-    ``forked``: those that it has from the one that it is a fork of. ``incomplete``: why the text
-    does not end validly, if ``close_json`` asked for that. ``violates``: what is wrong with it.
-    ``loops``: how often one was taken back. ``looped``: the turn of the one that the text ends in.
+    ``forked``: the tokens that a fork shares with the request it was made of. ``incomplete``: why
+    the text does not end validly, although ``close_json`` asked for that. ``violates``: how it
+    violates its schema. ``loops``: how often a loop was taken back. ``looped``: what the text
+    repeated, if it ended because of that.
     """
 
     forced: int = 0
@@ -61,17 +62,18 @@ class Request:
     - ``constraint`` to ``retries``: the parts. ``counts`` and ``repetitions`` cover the prompt as
       well.
     - ``thinking``: how long to think before the answer; None: without a limit.
-    - ``looks_back``: whether each draw depends on the tokens before it, through penalties or
+    - ``looks_back``: whether a draw depends on the tokens before it, through penalties or
       adaptive-p.
     - ``want``: what a draw has to report; hooks add to it what they look at.
     - ``steering``: how a controller wants the next token drawn.
     - ``finish_reason``, ``match``: why it has ended, and the stop that it ended with.
     - ``forks``: how many seeds were given to forks so far.
-    - ``appends_forced``: whether runs that must come are appended at once: if there may be any, the
-      caller does not push the tokens, and none of them is to have its log-probability.
+    - ``appends_forced``: whether runs that must come are appended at once. That is so if there may
+      be any, unless the caller pushes the tokens or wants their log-probabilities.
     - ``forcing``: the share of the tokens sampled lately that were followed by a forced run.
     - ``strayed``: whether the last token was withheld from the filters.
-    - ``checking``: a check for which it waits; then the last token is drawn again, as it was.
+    - ``checking``: the check that it waits for; once it is over, the last token is drawn again,
+      with the same result.
     - ``repeat``: how the text repeated itself at the last look.
     """
 

@@ -45,8 +45,8 @@ class Retries:
     """See the module.
 
     - ``attempts``: how often a position was drawn before; each attempt draws with other random
-      numbers. ``agreed``: those that a consumer's rewinds have caused; others, at positions that
-      the consumer has not seen, are not to show in what a rewind gives.
+      numbers. ``agreed``: the attempts that a consumer's rewinds have caused. Those at positions
+      that the consumer has not seen must not change what it gets after a rewind.
     - ``spent``: how many draws bans have taken back.
     - ``checks``: how often a finished text was taken back, and from which position on: its draws
       vary then, also at a temperature at which they hardly would.

@@ -1,7 +1,7 @@
-"""What may lead a text: a controller, the way to a valid end, and that out of the thinking.
+"""What may decide which tokens come next: a controller, ``close_json``, and a thinking budget.
 
-Owns how each of them says which tokens come next. Must never append a token: ``leads`` has their
-order, and ``accept`` appends.
+Owns what each of them says. Must never append a token: ``leads`` has their order, and ``accept``
+appends.
 """
 
 from __future__ import annotations

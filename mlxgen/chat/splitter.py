@@ -278,7 +278,8 @@ class Splitter:
                     self._rest = source.text[_STRETCH:] + self._rest
                     source.text, source.final = source.text[:_STRETCH], False
                 self._release(self._kind, end if to != "line" else start + 1)
-                if to == "call" and self._section == "none" and self._part in _KINDS:
+                is_list = mark == "[" and not format.alone  # of which the first is no call
+                if (to == "call" or is_list) and self._section == "none" and self._part in _KINDS:
                     self._section = "mark"
             return
         self._release("mark", end)
@@ -490,7 +491,12 @@ def _edges(reading: Reading, part: str, section: bool) -> dict[str, str]:
     if tools is None:
         return edges
     format = tools.format
-    bare = [t for t in tools.named(format.bare) if part == "content" or "|" in t or not t.isascii()]
+    only = "" if format.starts else "<"  # such a tag is all that marks a call
+    bare = [
+        text
+        for text in tools.named(format.bare)
+        if part == "content" or "|" in text or not text.isascii() or text[0] == only
+    ]
     bare += tools.named(format.begins) if section else []
     lines = tools.named(format.lines) if part == "content" else []
     of_calls = dict.fromkeys(lines, "line") | dict.fromkeys(bare, "bare")

@@ -189,7 +189,7 @@ _FORMATS = (
     CallFormat(  # Command R, Command R+
         *("command_r", "", "```"),
         objects("tool_name", "parameters", listed=True, opening="Action: ```json\n"),
-        also=("Action:",),
+        also=("Action: ```json", "Action:"),
         template=("Action:", "```json", '"tool_name"'),
     ),
     CallFormat(

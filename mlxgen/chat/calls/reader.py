@@ -19,7 +19,7 @@ import regex
 from ...filters.schema.fitting import Fitting, UncheckedError
 from .formats import CallFormat
 from .schema import Schema, Shape
-from .styles import Style, Tags, any_of
+from .styles import NEVER, Style, Tags, any_of
 from .values import (
     JSON,
     LONGEST,
@@ -35,7 +35,7 @@ from .values import (
 Tool: TypeAlias = Mapping[str, Any]
 
 HELD = 64  # characters of a string before it is passed on while it grows
-_AFFIXES = re.compile(r"^(?:functions?|tools?)[._:/]|[:._][0-9]+$|\.call$")
+_AFFIXES = re.compile(r"^(?:functions?|tools?)[._:/]|(?:\.call)?[:._][0-9]+$|\.call$")
 _NAMESPACES = re.compile(r"[.:/]")
 _SEPARATORS = re.compile(r"[-_.:/\s]+")
 _NUMBERED = re.compile(r"(?:(?:call|functions?|tool)[._:]?)?[0-9]+")
@@ -128,6 +128,7 @@ class Call:
     def __init__(self, source: Source, tools: ToolReader) -> None:
         self.source = source
         self.tools = tools
+        self.after = tools.after  # the pattern of what may come after it
         self.follow = self.after_string("}")
         self.name: str | None = None
         self.id: str | None = None
@@ -160,7 +161,7 @@ class Call:
         if style.tags is not None:
             return (yield from self._tagged(style.tags, head))
         if close := style.brackets:
-            ended = rf"{regex.escape(close)}[^\S\n]*(?:[,;\]\n]|{self.tools.after})"
+            ended = rf"{regex.escape(close)}[^\S\n]*(?:[,;\]\n]|{self.after})"
             self.follow = self.after_string(close, ended)
             return (yield from style.notation.members(source, head.end(), close, self))
         place = yield from source.passed(head.end(), style.ends)
@@ -184,7 +185,7 @@ class Call:
 
     def _is_over(self, place: int) -> Waiting[bool]:
         """Whether what may come after a call comes."""
-        return (yield from self.source.match(rf"\s*(?:{self.tools.after})", place)) is not None
+        return (yield from self.source.match(rf"\s*(?:{self.after})", place)) is not None
 
     # ---- arguments -------------------------------------------------------------------------------
 
@@ -193,7 +194,7 @@ class Call:
         of them, perhaps as ``ended`` has it, or what follows the call."""
         close = re.escape(close)
         key = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[\w$.-]+)\s*[:=]"""
-        return rf"\s*(?:,\s*(?:{key}|{close})|{ended or close}|{self.tools.after})"
+        return rf"\s*(?:,\s*(?:{key}|{close})|{ended or close}|{self.after})"
 
     def begin(self, key: str, *, quoted: bool = True) -> Callable[[str], None] | None:
         self._growing = 0
@@ -287,7 +288,9 @@ class Call:
     # ---- arguments between tags ------------------------------------------------------------------
 
     def _tagged(self, tags: Tags, head: regex.Match[str]) -> Waiting[int]:
-        source, known = self.source, self._known
+        source, known, names = self.source, self._known, any_of(self.tools.schemas)
+        if tags.over == NEVER:  # the name of the next call is all that ends this one
+            self.after += rf"|(?:{names})\s*(?:{tags.tag}|{self.tools.ends})"
         place = yield from source.passed(head.end(), (head[0].strip(),), often=True)
         if body := (yield from source.match(rf"\s*(?:{tags.body})?\s*(?=\{{)", place)):
             place = yield from self._object(body.end())
@@ -382,7 +385,7 @@ class Call:
                 quoted[closing] += 1
                 return False
         kind = next(kind for kind in quoted if stop[kind] is not None)
-        nexts = tools.after
+        nexts = self.after
         if kind == "end":
             nexts = rf"{tags.tag}|{tags.half}|(?:{tags.over})(?:[^\"'`]|{{end}})|{nexts}"
         if quoted[kind]:  # it ends what the value quotes, unless it is the very end

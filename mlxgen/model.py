@@ -41,8 +41,8 @@ from .engine.prefix.store import BlockStore
 from .engine.request.assembly import assemble, xtc_special
 from .engine.request.prompt import AnyPrompt, Prompt
 from .engine.request.request import Request
-from .engine.scheduling.memory import check_pieces
 from .engine.scheduling.prefill import places_ahead, take_prefix
+from .engine.scheduling.seats import check_pieces
 from .engine.step.handle import Handle
 from .engine.step.pace import Pace
 from .engine.step.runner import Runner

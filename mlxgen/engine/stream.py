@@ -21,7 +21,7 @@ from .kv import KV
 from .pulled import Pulled
 from .request.accept import put, rewind
 from .request.assembly import change, check_change
-from .scheduling.memory import fit
+from .scheduling.seats import fit
 from .step.drawn import Event
 from .step.handle import Handle
 from .step.passes import WIDEST

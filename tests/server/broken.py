@@ -57,7 +57,7 @@ class Broken:
         if self._breaks == "hang":
             return True
         return self._breaks == "prefill" and any(
-            handle.prefilled for handle in self._scheduler._prefill
+            handle.prefilled for handle in self._scheduler._prefill.turns
         )
 
 

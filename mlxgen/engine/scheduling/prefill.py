@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import mlx.core as mx
@@ -58,7 +58,8 @@ class Prefill:
         self._cache = cache
         self._room, self._fit = room, fit
         self._places = places
-        self._turns: deque[Handle] = deque()
+        self.turns: deque[Handle] = deque()
+        """They, the next one first."""
         # The prefix cache was asked for these; with the places at which it is given more of them
         self._begun: dict[Handle, list[int]] = {}
         self._reads = False  # something was read from disk in this step
@@ -66,18 +67,9 @@ class Prefill:
         self.hits = 0
         self.misses = 0
 
-    def __len__(self) -> int:
-        return len(self._turns)
-
-    def __contains__(self, handle: object) -> bool:
-        return handle in self._turns
-
-    def __iter__(self) -> Iterator[Handle]:
-        return iter(self._turns)
-
     def add(self, handle: Handle, *, begun: bool = False) -> None:
         """Run what a handle has pending; ``begun``: from the KV that it has."""
-        self._turns.append(handle)
+        self.turns.append(handle)
         if begun:
             self._begun[handle] = []
 
@@ -88,7 +80,7 @@ class Prefill:
 
     def remove(self, handle: Handle) -> None:
         """Take a handle out."""
-        self._turns.remove(handle)
+        self.turns.remove(handle)
         self._begun.pop(handle, None)
 
     def step(self, tokens: int) -> list[Handle]:
@@ -103,13 +95,13 @@ class Prefill:
         last: Handle | None = None  # that ran
         self._reads = False
         self._line_up()
-        for _ in range(len(self._turns)):
+        for _ in range(len(self.turns)):
             if tokens <= 0:
                 break
-            handle = self._turns[0]
+            handle = self.turns[0]
             if done and handle.missing > tokens:
                 break
-            self._turns.rotate(-1)
+            self.turns.rotate(-1)
             begins = handle not in self._begun
             if begins:
                 if self._waits(handle, done) or self._is_read(handle):
@@ -168,7 +160,7 @@ class Prefill:
 
     def check_integrity(self) -> None:
         """Assert the invariant; for tests."""
-        assert self._begun.keys() <= set(self._turns)
+        assert self._begun.keys() <= set(self.turns)
 
     def _line_up(self) -> None:
         """Have those next that have not begun, the shortest first."""
@@ -176,7 +168,7 @@ class Prefill:
         def length(handle: Handle) -> float:
             return math.inf if handle in self._begun else len(handle.history)
 
-        self._turns = deque(sorted(self._turns, key=length))
+        self.turns = deque(sorted(self.turns, key=length))
 
     def _waits(self, handle: Handle, done: list[Handle]) -> bool:
         """Whether another one is running the beginning of this prompt, or has just run it.
@@ -248,7 +240,7 @@ class Prefill:
         that are here do so, and nothing of it is to be kept on the way."""
         if handle.is_scored or self._begun[handle]:
             return False
-        return len(handle.pending) <= width_of(len(self._loop.handles) + len(self._turns))
+        return len(handle.pending) <= width_of(len(self._loop.handles) + len(self.turns))
 
     def _look_up(self, handle: Handle) -> int:
         """Take what the prefix cache has of a sequence; returns how many tokens."""

@@ -37,7 +37,6 @@ from ..runtime import Runtime
 from ..step.drawn import Event
 from ..step.handle import Handle
 from ..step.runner import Fault
-from .memory import Memory
 from .seats import Seats
 
 BEHIND = 64  # pending tokens from which on a request is prefilled again instead of stepped
@@ -58,13 +57,9 @@ class Scheduler:
         if self.limits.keep_prefixes:
             self.cache = lm.prefix_cache
         runner = lm.runner(slots)
-        plan = lm.memory.with_caches(self.limits.max_bytes)
         self._loop = lm.loop(runner, longest_run=BEHIND)
-        self._memory = Memory(plan, lm.footprint, lm.activations, runner, self.cache)
         self._account = Account()
-        self._seats = Seats(
-            self.limits, self._memory, self._loop, self.cache, lm.places, self._account
-        )
+        self._seats = Seats(lm, self.limits, self._loop, self.cache, self._account)
         self._queue, self._parked = self._seats.queue, self._seats.parked
         self._prefill = self._seats.prefill
         self._events: list[Event] = []  # of this step, and of one that was interrupted
@@ -83,11 +78,7 @@ class Scheduler:
                 "try again when some are done"
             )
         handle = Handle(request, KV(self._loop.runner), self._drafts_for(request.options, owner))
-        self._memory.know(handle)
-        if not self._seats.everywhere:
-            self._memory.forget()
-        self._memory.check_prompt(handle)
-        self._queue.append(handle)
+        self._seats.add(handle)
         return handle
 
     def cancel(self, handle: Handle) -> None:
@@ -97,7 +88,7 @@ class Scheduler:
         """
         if handle.closed:
             return
-        if handle in self._prefill:  # whoever asks again goes on from there
+        if handle in self._prefill.turns:  # whoever asks again goes on from there
             self._keep_part(handle)
         self._seats.take_out(handle)
         self._close(handle)
@@ -117,12 +108,12 @@ class Scheduler:
             if not handle.has_ended:
                 self._queue.remove(handle)
                 self._prefill.add(handle)
-                self._memory.leave_for_cache(self._seats.for_cache())
+                self._seats.leave_for_cache(self._seats.for_cache())
         if handle.closed or handle.has_ended:
             raise StateError("a sequence that has ended cannot be forked")
         if n > self.room:
             raise QueueFullError(f"there is no room for {n} forks; try again when some are done")
-        while handle in self._prefill:  # once for all of them
+        while handle in self._prefill.turns:  # once for all of them
             try:
                 self._run_prompts()
             except Exception as error:
@@ -138,7 +129,7 @@ class Scheduler:
             else:
                 self._queue.append(twin)
                 self._account.preempted += 1
-        self._memory.leave_for_cache(self._seats.for_cache())
+        self._seats.leave_for_cache(self._seats.for_cache())
         return twins
 
     def change(self, handle: Handle, back: int, tokens: Tokens[Token]) -> list[Event]:
@@ -232,7 +223,7 @@ class Scheduler:
             self._deliver(ran, events)
         if self._loop.behind and self._send_back(self._loop.behind):
             self._make_room(events)
-        if len(self._prefill):
+        if self._prefill.turns:
             self._run_prompts()
         elif not self._loop.handles and not self._queue:
             self.rest()
@@ -240,8 +231,7 @@ class Scheduler:
     def follow(self, plan: MemoryPlan) -> None:
         """Go by another plan from now on: the prefix cache shrinks at once, and the next step sends
         back to the queue what no longer fits. A sequence that was accepted gets to its end."""
-        self._seats.count_again()
-        self._memory.follow(plan)
+        self._seats.follow(plan)
 
     def close(self, flush: float | None = None) -> None:
         """Drop every sequence; the prefix cache stays with the model.
@@ -274,19 +264,19 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Whether ``step`` has something to do."""
-        runs = self._loop.handles or len(self._prefill) or self._queue
+        runs = self._loop.handles or self._prefill.turns or self._queue
         return bool(runs or self._events)
 
     def stats(self) -> Stats:
         """Numbers for metrics and tests."""
-        plan = self._memory.plan
+        plan = self._seats.plan
         live = [(handle.usage, handle.request.first) for handle in self._seats.everywhere]
         return Stats(
             running=len(self._loop.handles),
-            prefilling=len(self._prefill),
+            prefilling=len(self._prefill.turns),
             queued=len(self._queue) + sum([each.kv.length > 0 for each in self._parked]),
             kv_bytes=self._seats.kv_bytes,
-            cache_bytes=self._memory.cached,
+            cache_bytes=self._seats.cached,
             byte_limit=plan.caches,
             device_bytes=plan.device,
             weight_bytes=plan.weights,
@@ -306,8 +296,8 @@ class Scheduler:
         assert len(set(everywhere)) == len(everywhere)
         assert not any(handle.closed for handle in everywhere)
         self._prefill.check_integrity()
-        held = self._seats.kv_bytes + self._memory.cached
-        assert held <= self._memory.promised, (held, self._memory.promised)
+        held = self._seats.kv_bytes + self._seats.cached
+        assert held <= self._seats.promised, (held, self._seats.promised)
 
     # ---- one step --------------------------------------------------------------------------
 
@@ -333,7 +323,7 @@ class Scheduler:
             return
         error = CapacityError(
             f"the KV cache of {len(handle.request.history)} tokens does not fit "
-            f"max_bytes={self._memory.promised:,}; give a smaller max_tokens or raise the limit"
+            f"max_bytes={self._seats.promised:,}; give a smaller max_tokens or raise the limit"
         )
         events += self._became(handle, [], error)
 
@@ -362,7 +352,7 @@ class Scheduler:
             if error is None and reason != "cancelled":
                 slot = handle.kv.slot
                 goes = slot is None or len(slot.group) == 1  # so that its bytes are free at once
-                lent = goes and self._memory.lends(handle.kv.length)
+                lent = goes and self._seats.lends(handle.kv.length)
                 self._prefill.keep(handle, self._seats.for_cache(handle if lent else None))
             self._seats.take_out(handle)
             self._close(handle)
@@ -373,8 +363,7 @@ class Scheduler:
 
     def _run_prompts(self) -> None:
         """Run some of those that are prefilled; who is done joins the loop."""
-        fits = self._memory.piece(max(len(handle.history) for handle in self._prefill))
-        for handle in self._prefill.step(min(self._chunk(), fits)):
+        for handle in self._prefill.step(min(self._chunk(), self._seats.piece())):
             self._loop.join(handle)
             self._prefill.keep(handle, self._seats.for_cache())
 
@@ -400,7 +389,7 @@ class Scheduler:
         and did not get on. Raises what happens while nothing runs."""
         self._account.faults += 1
         self._loop.restart()
-        for handle in (*self._prefill, *self._parked):
+        for handle in (*self._prefill.turns, *self._parked):
             handle.distrust()
         ended = [handle for handle in self._loop.handles if handle.has_ended]
         self._deliver([Event(handle, [], fault.error()) for handle in ended], events)
@@ -408,7 +397,7 @@ class Scheduler:
         if not ran and not ended:
             raise fault.error_of_all()
         if fault.short_of_memory or any(handle.cached for handle in ran):
-            self._memory.leave_for_cache(0)  # the fault may be in what they began with
+            self._seats.leave_for_cache(0)  # the fault may be in what they began with
             mx.clear_cache()
         failed = [handle for handle in ran if handle.faults]
         self._deliver([Event(handle, [], fault.error()) for handle in failed], events)

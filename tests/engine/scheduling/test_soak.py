@@ -80,7 +80,7 @@ class Held:
         self.traces = len(hall.speaker.lm.runtime.sampler._programs)
         self.inside = [
             *map(len, (scheduler._queue, scheduler._loop.handles)),
-            *map(len, (prefill._turns, prefill._begun)),
+            *map(len, (prefill.turns, prefill._begun)),
         ]
 
 

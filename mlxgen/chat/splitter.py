@@ -34,7 +34,7 @@ import regex
 
 from .calls.formats import CallFormat
 from .calls.reader import Call, ToolReader
-from .calls.styles import Style, any_of
+from .calls.styles import FENCES, Style, any_of
 from .calls.values import LONGEST, BrokenError, Source, Waiting
 from .events import CallArguments, CallEnded, CallStarted
 
@@ -375,7 +375,7 @@ class Splitter:
         tools, source = self._tools, self._source
         assert tools is not None
         for style in tools.format.styles:
-            pieces = style.again if again else (*style.first, *tools.format.starts)
+            pieces = style.again if again else (*style.first, *FENCES, *tools.format.starts)
             begin = yield from source.passed(place, pieces, often=True)
             begin = yield from source.space(begin)
             self._tries, self._call = True, (call := Call(source, tools))

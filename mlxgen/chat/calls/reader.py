@@ -19,7 +19,7 @@ import regex
 from ...filters.schema.fitting import Fitting, UncheckedError
 from .formats import CallFormat
 from .schema import Schema, Shape
-from .styles import NEVER, Style, Tags, any_of
+from .styles import FENCES, NEVER, Style, Tags, any_of
 from .values import (
     JSON,
     LONGEST,
@@ -80,7 +80,7 @@ class ToolReader:
             found = [known for known in self.schemas if _plain(known) == _plain(wanted)]
             if len(found) == 1:
                 return found[0]
-        if len(self.schemas) == 1 and _NUMBERED.fullmatch(name):
+        if len(self.schemas) == 1 and (_NUMBERED.fullmatch(name) or _NUMBERED.fullmatch(bare)):
             return next(iter(self.schemas))
         raise BrokenError(f"there is no tool {name[:40]!r}")
 
@@ -109,8 +109,8 @@ class ToolReader:
 
     @cached_property
     def after(self) -> str:
-        """What may come after a call: the end, or another one."""
-        return rf"{self.ends}|{self.starts}|{self.begins}|{{end}}"
+        """What may come after a call, besides the end of the text."""
+        return rf"{self.ends}|{self.starts}|{self.begins}"
 
 
 def _plain(name: str) -> str:
@@ -128,8 +128,8 @@ class Call:
     def __init__(self, source: Source, tools: ToolReader) -> None:
         self.source = source
         self.tools = tools
-        self.after = tools.after  # the pattern of what may come after it
-        self.follow = self.after_string("}")
+        self.over = tools.after  # the pattern of what may come after it
+        self.follow = ""  # that of what may come after a string in it
         self.name: str | None = None
         self.id: str | None = None
         self.place = 0
@@ -161,14 +161,13 @@ class Call:
         if style.tags is not None:
             return (yield from self._tagged(style.tags, head))
         if close := style.brackets:
-            ended = rf"{regex.escape(close)}[^\S\n]*(?:[,;\]\n]|{self.after})"
-            self.follow = self.after_string(close, ended)
+            ended = rf"{regex.escape(close)}[^\S\n]*(?:[,;\]\n]|{self.over}|{{end}})"
+            self._strings_end_before(close, ended)
+            self.over = rf"\]?\s*(?:{self.over})"
             return (yield from style.notation.members(source, head.end(), close, self))
-        place = yield from source.passed(head.end(), style.ends)
-        if place > head.end():  # without arguments
-            return place
-        place = yield from self._object(place)
-        return (yield from source.passed(place, style.ends))
+        self.over += rf"|(?:```\s*)?(?:{any_of(end for end in style.ends if end not in FENCES)})"
+        place = yield from self._object(head.end())
+        return (yield from source.passed(place, ("}", *style.ends)))  # one bracket too many
 
     def _begun(self, pattern: str, place: int) -> Waiting[regex.Match[str]]:
         match = yield from self.source.match(pattern, place)
@@ -185,16 +184,16 @@ class Call:
 
     def _is_over(self, place: int) -> Waiting[bool]:
         """Whether what may come after a call comes."""
-        return (yield from self.source.match(rf"\s*(?:{self.after})", place)) is not None
+        return (yield from self.source.match(rf"\s*(?:{self.over}|{{end}})", place)) is not None
 
     # ---- arguments -------------------------------------------------------------------------------
 
-    def after_string(self, close: str, ended: str = "") -> str:
-        """What comes after a string that is an argument: another one, the bracket that closes all
-        of them, perhaps as ``ended`` has it, or what follows the call."""
+    def _strings_end_before(self, close: str, ended: str = "") -> None:
+        """A string that is an argument comes before another one, before the bracket that closes all
+        of them, perhaps as ``ended`` has it, or before what follows the call."""
         close = re.escape(close)
         key = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[\w$.-]+)\s*[:=]"""
-        return rf"\s*(?:,\s*(?:{key}|{close})|{ended or close}|{self.after})"
+        self.follow = rf"\s*(?:,\s*(?:{key}|{close})|{ended or close}|{self.over}|{{end}})"
 
     def begin(self, key: str, *, quoted: bool = True) -> Callable[[str], None] | None:
         self._growing = 0
@@ -235,11 +234,14 @@ class Call:
             self.end(str(key), each)
 
     def _object(self, place: int) -> Waiting[int]:
-        """Arguments as one JSON object, or as text that holds one; nothing, if a mark comes at
-        once."""
+        """Arguments as one JSON object, perhaps in a fence, or as text that holds one; nothing, if
+        a mark comes at once."""
+        place = yield from self.source.passed(place, ("```json", "```"))
         if (yield from self._is_over(place)):
             return place
-        value, place = yield from JSON.value(self.source, place, _MEMBER, self)
+        self._strings_end_before("}")
+        member = rf"{_MEMBER}|\s*(?:{self.over})"
+        value, place = yield from JSON.value(self.source, place, member, self)
         self._give(value)
         return place
 
@@ -279,9 +281,10 @@ class Call:
             close = yield from self.source.match(r"\s*,?\s*\}", place)
             if close is not None:
                 place = close.end()
-            elif (yield from self._is_over(place)):
-                break
-            else:
+                continue
+            if not (
+                yield from self.source.match(rf"\s*\]?\s*(?:{self.over}|,\s*\{{|{{end}})", place)
+            ):
                 raise BrokenError("an object does not go on")
         return place
 
@@ -290,7 +293,7 @@ class Call:
     def _tagged(self, tags: Tags, head: regex.Match[str]) -> Waiting[int]:
         source, known, names = self.source, self._known, any_of(self.tools.schemas)
         if tags.over == NEVER:  # the name of the next call is all that ends this one
-            self.after += rf"|(?:{names})\s*(?:{tags.tag}|{self.tools.ends})"
+            self.over += rf"|(?:{names})\s*(?:{tags.tag}|{self.tools.ends})"
         place = yield from source.passed(head.end(), (head[0].strip(),), often=True)
         if body := (yield from source.match(rf"\s*(?:{tags.body})?\s*(?=\{{)", place)):
             place = yield from self._object(body.end())
@@ -385,7 +388,7 @@ class Call:
                 quoted[closing] += 1
                 return False
         kind = next(kind for kind in quoted if stop[kind] is not None)
-        nexts = self.after
+        nexts = rf"{self.over}|{{end}}"
         if kind == "end":
             nexts = rf"{tags.tag}|{tags.half}|(?:{tags.over})(?:[^\"'`]|{{end}})|{nexts}"
         if quoted[kind]:  # it ends what the value quotes, unless it is the very end

@@ -17,6 +17,7 @@ from .values import JSON, PYTHON, Notation, dumped
 
 Pieces: TypeAlias = tuple[str, ...]
 TEXT = "{text}"  # the piece in whose place any text may stand
+FENCES = ("```json", "```tool_call", "```tool_code", "```")  # in which calls may stand
 NEVER = "(?!)"
 
 
@@ -139,7 +140,7 @@ def objects(*keys: str, listed: bool = False, opening: str = "") -> Style:
         spaced=True,
         head="" if first else rf"\{{\s*[\"']{NAME}[\"']\s*:",
         ends=() if first else ("}",),
-        first=("[", "```json", "```tool_call", "```tool_code", "```"),
+        first=("[",),
         again=(",", ";"),
         tail=(",", "]", "}", "```"),
         begins=("{",),
@@ -195,7 +196,7 @@ def deepseek(head: Pieces, close: Pieces = ()) -> Style:
         close=(*close, end),
         between="",
         head=rf"{begin}\s*(?:function\s*<｜tool▁sep｜>\s*)?{NAME}\s*(?:<｜tool▁sep｜>)?"
-        rf"\s*(?:```(?:json)?)?\s*(?=\{{|{end})",
+        rf"\s*(?=[{{\"n`]|{end})",
         ends=("```", end),
         begins=(begin,),
     )
@@ -207,7 +208,7 @@ HARMONY = Style(
     between="<|start|>assistant",
     head=rf"(?:functions\.)?{NAME}"
     r"(?:(?!<\|(?:message|start|end|call)\|>)(?s:.)){0,120}?(?:<\|message\|>|(?=\{|<\|call\|>))",
-    ends=("<|call|>",),
+    ends=("```", "<|call|>"),
 )
 KIMI_K2 = Style(
     open=("<|tool_call_begin|>", "functions.{name}:{index}", "<|tool_call_argument_begin|>"),
@@ -215,7 +216,7 @@ KIMI_K2 = Style(
     between="",
     head=rf"<\|tool_call_begin\|>\s*(?P<id>{NAME})\s*"
     r"(?:<\|tool_call_argument_begin\|>|(?=\{|<\|tool_call_end\|>))",
-    ends=("<|tool_call_end|>",),
+    ends=("```", "<|tool_call_end|>"),
     begins=("<|tool_call_begin|>",),
 )
 MISTRAL = Style(

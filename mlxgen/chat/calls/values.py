@@ -129,10 +129,11 @@ class Fields(Protocol):
     """Takes the members of an object, one after the other.
 
     ``follow`` is the pattern of what has to follow a string after its last quote; else the quote is
-    a part of it.
+    a part of it. ``over`` is that of what ends the object if its bracket is missing.
     """
 
     follow: str
+    over: str
 
     def begin(self, key: str) -> Callable[[str], None] | None:
         """A member begins; returns what takes the pieces of its value, a string, while it grows."""
@@ -145,6 +146,7 @@ class _Plain(dict[str, Any]):
     """The members of an object inside a value."""
 
     follow = r"\s*(?:[,\]})]|{end})"
+    over = "(?!)"
 
     def begin(self, key: str) -> None:
         return None
@@ -231,7 +233,9 @@ class Notation:
             if after == ",":
                 place += 1
             elif after != close:
-                raise BrokenError("an object does not go on")
+                if not (yield from source.match(fields.over, place)):
+                    raise BrokenError("an object does not go on")
+                return place
 
     def written(self, value: Any, comma: str = ", ") -> str:
         """A value as a model writes it."""

@@ -134,9 +134,12 @@ _HERMES: Mapping[str, Any] = {  # marks that many models have seen more often th
 _GLM_BARE = ("{name}<arg_key>", "{name}\n<arg_key>", "<function=")
 _FUNCTION = function("\n")
 _DEEPSEEK: Mapping[str, Any] = {
-    "also": ("<｜tool_calls_begin｜>", "<｜tool calls begin｜>", "<tool_call>"),
+    "also": (
+        *("<｜tool_calls_begin｜>", "<｜tool calls begin｜>", r"<｜tool\_calls\_begin｜>"),
+        "<tool_call>",
+    ),
     "ends": ("</tool_call>",),
-    "bare": ("<｜tool▁call▁begin｜>",),
+    "bare": ("<｜tool▁call▁begin｜>", "function<｜tool▁sep｜>"),
 }
 _LLAMA: Mapping[str, Any] = {
     "also": ("<|python_start|>", "<|python_tag|>", "<tool_call>"),
@@ -207,9 +210,9 @@ _FORMATS = (
     ),
     CallFormat(  # Hermes, and the many that write as it does
         *("json_tools", "<tool_call>", "</tool_call>", OBJECTS),
-        others=(_FUNCTION, glm(""), PYTHONIC, invoke("")),
+        others=(_FUNCTION, MINICPM, glm(""), PYTHONIC, invoke("")),
         **_MARKS,
-        bare=("<function=",),
+        bare=("<function=", "<function name="),
         paired=True,
         template=("<tool_call>",),
         space="\n",
@@ -282,7 +285,8 @@ _FORMATS = (
     ),
     CallFormat(
         *("xlam", "", "", LISTED),
-        **_HERMES,
+        also=("[TOOL_CALLS]", *_HERMES["also"]),
+        ends=_HERMES["ends"],
         alone=False,
         template=('[{"name": "tool_call_name", "arguments": ',),
     ),

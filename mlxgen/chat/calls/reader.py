@@ -257,7 +257,8 @@ class Call:
             self.id = head["id"]
             if holds := (yield from source.match(_ARGUMENTS, head.end())):
                 source.kept = place = yield from self._object(holds.end())
-                return (yield from self._closed(place, head[0].count("{")))
+                brackets = source.text.count("{", head.start("object"), head.end())
+                return (yield from self._closed(place, brackets))
         value, end = yield from JSON.value(source, head.start("object"), _MEMBER)
         members = _flat(value)
         name = next((v for k, v in members if k in _NAMES and isinstance(v, str)), None)
@@ -398,7 +399,7 @@ class Call:
 
 
 _NAMES = ("name", "tool_name", "function_name", "function", "tool")
-_HOLDS = ("arguments", "parameters", "args", "input")
+_HOLDS = ("arguments", "parameters", "args", "input", "tool_arguments", "tool_input")
 _IDS = ("id", "tool_call_id", "call_id")
 _KNOWN = (*_NAMES, *_HOLDS, *_IDS, "type", "index")
 _MEMBER = r"\s*(?:[,}\]]|{end})"
@@ -407,7 +408,7 @@ _OTHERS = (
     r"|[\"']?(?:type|index)[\"']?\s*:\s*[\"']?\w*[\"']?\s*,\s*)*"
 )
 _HEAD = (
-    rf"\s*(?:\{{\s*(?=\{{))?(?P<object>)\{{\s*{_OTHERS}"
+    rf"\s*(?:\{{\s*(?:(?=\{{)|[\"']?tool_calls?[\"']?\s*:\s*\[?\s*))?(?P<object>)\{{\s*{_OTHERS}"
     rf"(?:[\"']?(?:function|tool)[\"']?\s*:\s*\{{\s*{_OTHERS})?"
     rf"(?:[\"']?(?:{'|'.join(_NAMES)})[\"']?\s*:\s*"
     r"(?:\"(?P<name>[^\"\\\n{]*)\"|'(?P<name>[^'\\\n{]*)')"

@@ -17,7 +17,7 @@ from .values import JSON, PYTHON, Notation, dumped
 
 Pieces: TypeAlias = tuple[str, ...]
 TEXT = "{text}"  # the piece in whose place any text may stand
-FENCES = ("```json", "```tool_call", "```tool_code", "```")  # in which calls may stand
+FENCES = ("```json", "```xml", "```tool_call", "```tool_code", "```")  # in which calls may stand
 NEVER = "(?!)"
 
 
@@ -195,7 +195,7 @@ def deepseek(head: Pieces, close: Pieces = ()) -> Style:
         open=(begin, *head),
         close=(*close, end),
         between="",
-        head=rf"{begin}\s*(?:function\s*<｜tool▁sep｜>\s*)?{NAME}\s*(?:<｜tool▁sep｜>)?"
+        head=rf"(?:{begin}\s*)?(?:function\s*<｜tool▁sep｜>\s*)?{NAME}\s*(?:<｜tool▁sep｜>)?"
         rf"\s*(?=[{{\"n`]|{end})",
         ends=("```", end),
         begins=(begin,),

@@ -35,20 +35,18 @@ _ENDS = (
 HARMONY = Marks(  # gpt-oss: channels, of which a recipient makes a message to a tool
     transitions={
         "header": [
-            ("<|channel|>analysis", "thoughts"),
             ("to=", "tool"),
+            ("analysis<|message|>", "reasoning"),
             ("<|message|>", "normal"),
+            *_ENDS,
         ],
-        "thoughts": [
-            ("to=", "tool"),
-            ("<|channel|>analysis", "thoughts"),
-            ("<|channel|>", "header"),
-            ("<|message|>", "reasoning"),
-        ],
+        "thoughts": [("to=", "tool"), ("<|message|>", "reasoning"), *_ENDS],
         "reasoning": _ENDS,
         "normal": _ENDS,
     },
     initial="header",
+    header=r"(?:\s*assistant\b)?(?:\s*to=[^\s<{]*)?(?:\s*(?:analysis|commentary|final)\b)?"
+    r"(?:(?:\s*to=[^\s<{]*|\s*<\|constrain\|>)+(?:\s*\w+)?)?(?:(?<=\w|>)\s+)?",
     answer=("<|channel|>final", "<|message|>"),
 )
 

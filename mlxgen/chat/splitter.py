@@ -20,7 +20,9 @@ The rules, for the whole text:
 - If the text is cut off, a call whose name can be read is a call with what there is of it. What
   comes before the name of a call is a mark, not text.
 - White space around marks belongs to the marks, up to a bound before them; so does the rest of it
-  after a call. In an answer without tools only lines do, so that no space waits for what follows.
+  after a call. Around thoughts inside an answer it is the answer's. In an answer without tools only
+  lines are held, so that no space waits for what follows.
+- In the place of a header, what is no header is said.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ _PATIENCE, _NEAR = 8, 256
 """After so many calls that turned out to be none after a long text, only those are read whose text
 is so short, or whose name and first words are. So all of a text is read in a time that is linear in
 its length."""
+_HEADER = 120  # characters of a header
 _BLANKS = 64  # characters of white space that may belong to a mark
 
 
@@ -68,8 +71,9 @@ class Marks:
     """What a model puts between the parts of its text.
 
     ``markers`` are dropped from content. ``transitions`` and ``initial`` are those of mlx-lm's
-    ``TokenizerWrapper`` for models that write a header before each part; the last part of an
-    answer comes after all of ``answer``, one after the other, if that is known.
+    ``TokenizerWrapper`` for models that write a header before each part; ``header`` is the pattern
+    of its words, if they are known. The last part of an answer comes after all of ``answer``, one
+    after the other, if that is known.
     """
 
     think_start: str | None = None
@@ -77,6 +81,7 @@ class Marks:
     markers: tuple[str, ...] = ()
     transitions: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     initial: str | None = None
+    header: str = ""
     answer: tuple[str, ...] = ()
 
     def edges(self, tool_starts: Sequence[str] | None) -> dict[str, dict[str, str]]:
@@ -132,6 +137,7 @@ class Splitter:
         self._section: Section = "none"
         self._skips = self._part == "reasoning"  # whether white space starts this part
         self._is_new = True  # whether there was nothing but white space in this part
+        self._said = False  # whether there was any content
         self._last = ""  # the last character of the text
         self._named_only = 0  # marks that begin thinking and were read as text
         self._source = Source()
@@ -184,6 +190,10 @@ class Splitter:
         if call is not None and call.name is not None and self._reads != "alone":
             self.is_unfinished = True
             self._tell(call, held, ended=False)
+        elif held and self._part not in (*_KINDS, "opening") and self._reads != "calls":
+            self._release_header(self._finder.find(self._source.text, final=False)[0])
+            if self._source.text:  # half a mark
+                self._release("mark", len(self._source.text))
         elif held:
             blank = self.calls and not self._source.text.strip()
             self._release("mark" if blank or self._reads == "calls" else self._kind, held)
@@ -240,6 +250,9 @@ class Splitter:
         """Everything up to a mark or its possible start; white space before it belongs to it."""
         source, finder = self._source, self._finder
         start, mark = finder.find(source.text, final=source.final)
+        if self._part not in _KINDS and finder.edges.get(mark) not in (*_KINDS, "call"):
+            yield from self._pass_header(start, mark)
+            return
         text = self._text_before(start) if finder.edges else start
         if not mark:
             if source.final:
@@ -262,7 +275,7 @@ class Splitter:
                 self._named_only += 1
             self._release(self._kind, start + len(mark))
             return
-        if to == self._part == "content" and not is_first:
+        if self._part == "content" and to in _KINDS and not is_first:
             text = start  # the white space is the answer's
         if text:
             self._release(self._kind, text)
@@ -277,6 +290,9 @@ class Splitter:
                 if len(source.text) > 2 * _STRETCH:  # it is read again, a stretch at a time
                     self._rest = source.text[_STRETCH:] + self._rest
                     source.text, source.final = source.text[:_STRETCH], False
+                if to == "call" and self.calls and source.final and not source.text[end:].strip():
+                    self._release("mark", len(source.text))  # that ends the calls before it
+                    return
                 self._release(self._kind, end if to != "line" else start + 1)
                 is_list = mark == "[" and not format.alone  # of which the first is no call
                 if (to == "call" or is_list) and self._section == "none" and self._part in _KINDS:
@@ -287,6 +303,29 @@ class Splitter:
             self._section = "none"
         else:
             self._enter(to)
+
+    def _pass_header(self, place: int, mark: str) -> Waiting[None]:
+        """A header up to the mark at a place that begins no message; "": there is none so far."""
+        if mark or self._source.final or len(self._source.text) > _HEADER:
+            self._release_header(place)
+            if mark:
+                self._release("mark", len(mark))
+                self._enter(self._finder.edges[mark])
+            elif not self._source.final:
+                self._enter("reasoning" if self._part == "thoughts" else "content")
+        else:
+            yield
+
+    def _release_header(self, length: int) -> None:
+        """Words of a header; what is no header is said."""
+        header = regex.compile(self._marks.header or r"(?s:.*)")
+        words = header.match(self._source.text, endpos=length)
+        is_all = header.fullmatch(self._source.text, endpos=length, partial=True)
+        end = length if words is None or is_all else words.end()
+        if end:
+            self._release("mark", end)
+        if end < length:
+            self._release("reasoning" if self._part == "thoughts" else "content", length - end)
 
     def _text_before(self, start: int) -> int:
         """Where the white space begins that belongs to a mark, or to what may become one."""
@@ -321,7 +360,8 @@ class Splitter:
         """The part after a mark."""
         left = self._part == "reasoning" and part != "reasoning"
         again = part == "content" and self._part == "content" and self._is_new
-        self._skips = part == "reasoning" or ((left or again) and self._reading.trim)
+        skips = again or (left and not self._said)  # the white space inside an answer is its own
+        self._skips = part == "reasoning" or (skips and self._reading.trim)
         self._part, self._section = part, "none"
 
     # ---- calls ---------------------------------------------------------------------------------
@@ -446,6 +486,7 @@ class Splitter:
 
     def _span(self, kind: Kind, text: str) -> Span:
         self._is_new = kind not in _KINDS or (self._is_new and text.isspace())
+        self._said = self._said or (kind == "content" and bool(text.strip()))
         self._last = text[-1:] or self._last
         start = self._at
         self._at += len(text)

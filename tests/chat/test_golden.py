@@ -274,7 +274,7 @@ def test_without_tools_no_space_waits_for_what_follows() -> None:
     for piece in ("It ", "is ", " 3 "):
         assert "".join(span.text for span in splitter.push(piece)) == piece
     found = read(Reading(marks=THINKS, thinking="possible"), list("It is \n<think>Hm.</think> so."))
-    assert (found["content"], found["reasoning"]) == ("It is so.", "Hm.")
+    assert (found["content"], found["reasoning"]) == ("It is \n so.", "Hm.")
 
 
 def test_models_with_headers_start_in_them() -> None:

@@ -36,7 +36,7 @@ Tool: TypeAlias = Mapping[str, Any]
 
 HELD = 64  # characters of a string before it is passed on while it grows
 _AFFIXES = re.compile(r"^(?:functions?|tools?)[._:/]|(?:\.call)?[:._][0-9]+$|\.call$")
-_NAMESPACES = re.compile(r"[.:/]")
+_NAMESPACES = re.compile(r"__|[.:/]")
 _SEPARATORS = re.compile(r"[-_.:/\s]+")
 _NUMBERED = re.compile(r"(?:(?:call|functions?|tool)[._:]?)?[0-9]+")
 
@@ -72,14 +72,19 @@ class ToolReader:
             return True
 
     def meant(self, name: str) -> str:
-        """The one tool that a name can mean. ``BrokenError`` if there is none, or more."""
+        """The one tool that a name can mean, with or without its namespace. ``BrokenError`` if
+        there is none, or more."""
         bare: str = _AFFIXES.sub("", name)
-        for wanted in (name, bare, _NAMESPACES.split(bare)[-1]):
+        for wanted in (name, bare):
             if wanted in self.schemas:
                 return wanted
             found = [known for known in self.schemas if _plain(known) == _plain(wanted)]
             if len(found) == 1:
                 return found[0]
+        found = [known for known in self.schemas if _is_inside(known, bare)]
+        found = found or [known for known in self.schemas if _is_inside(bare, known)]
+        if len(found) == 1:
+            return found[0]
         if len(self.schemas) == 1 and (_NUMBERED.fullmatch(name) or _NUMBERED.fullmatch(bare)):
             return next(iter(self.schemas))
         raise BrokenError(f"there is no tool {name[:40]!r}")
@@ -115,6 +120,12 @@ class ToolReader:
 
 def _plain(name: str) -> str:
     return _SEPARATORS.sub("_", name).strip("_").lower()
+
+
+def _is_inside(name: str, whole: str) -> bool:
+    """Whether a name is another one without its namespace, or without the first parts of it."""
+    parts, others = (list(map(_plain, _NAMESPACES.split(each))) for each in (name, whole))
+    return others[-len(parts) :] == parts
 
 
 class Call:
@@ -323,12 +334,13 @@ class Call:
             start = yield from source.passed(start, (tag[0].strip(),), often=True)
         key, is_raw = (groups["key"] or "").strip(), groups.get("raw") is not None
         is_json = groups.get("kind") not in (None, tags.kinds[0])
+        is_string = groups.get("kind") == tags.kinds[0]
         # Line breaks and the last line's indentation lay a value out; all other white space is its
         # own, as that of indented code.
         is_new_line = (yield from source.at(start)) == "\n"
         is_laid_out = not is_raw and not tags.exact and (tags.lines or is_new_line)
         start += is_laid_out and is_new_line
-        grow = None if is_json else self.begin(key, quoted=False)
+        grow = None if is_json else self.begin(key, quoted=is_string)
         missing = [each for each in self._known if each not in {key, *self._given} and not is_raw]
         end = r"\]\]>\s*</param>" if is_raw else tags.end.replace("{key}", regex.escape(key))
         stops = (
@@ -367,7 +379,7 @@ class Call:
         elif is_json:
             with suppress(ValueError):
                 value, is_raw = literal(value), True
-        self.end(key, value, quoted=is_raw)
+        self.end(key, value, quoted=is_raw or is_string)
         return place
 
     def _stands(

@@ -16,6 +16,15 @@ from .values import dumped, literal, plain_json
 Schema: TypeAlias = Any  # a mapping, or True or False; a client may send anything else
 
 _DEEP = 16  # levels of values that are looked at
+_ALIASES = {  # Python's names of types, as tools have them that were written by hand
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "dict": "object",
+    "list": "array",
+    "tuple": "array",
+}
 _NAMES: Mapping[type, str] = {
     str: "string",
     bool: "boolean",
@@ -63,10 +72,9 @@ class Shape:
         found: set[str] = set()
         for part in self._parts:
             kinds = part.get("type")
-            if isinstance(kinds, str):
-                found.add(kinds)
-            elif isinstance(kinds, list):
-                found.update(kind for kind in kinds if isinstance(kind, str))
+            if isinstance(kinds, str | list):
+                named = [kinds] if isinstance(kinds, str) else kinds
+                found.update(_ALIASES.get(kind, kind) for kind in named if isinstance(kind, str))
             elif (options := options_of(part)) is not None:
                 found.update(_NAMES.get(type(option), "object") for option in options)
             elif "properties" in part:
@@ -113,7 +121,7 @@ class Shape:
         if self.kinds == {"string"} or self._is_chosen(text):
             return text
         try:  # a text is only what looks like nothing else
-            value = plain_json(text) if may_be_text else literal(text)
+            value = plain_json(text) if may_be_text else _read(text)
         except ValueError:
             return text
         if not self._is_chosen(value) and may_be_text:
@@ -126,7 +134,7 @@ class Shape:
             return value
         if isinstance(value, str):
             try:
-                read = literal(value)
+                read = _read(value)
             except ValueError:
                 return value
             if not self._is_chosen(read) and (self._fits(value) or not self._fits(read)):
@@ -160,6 +168,14 @@ class Shape:
             for part in self._parts
             for option in options_of(part) or ()
         )
+
+
+def _read(text: str) -> Any:
+    """The value that a text is, perhaps escaped once too often."""
+    try:
+        return literal(text)
+    except ValueError:
+        return literal(plain_json(f'"{text}"'))
 
 
 def options_of(schema: Mapping[str, Any]) -> list[Any] | None:

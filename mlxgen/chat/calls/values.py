@@ -104,7 +104,7 @@ class Source:
         while pieces and end - place < _MOST:
             start = yield from self.space(end)
             rest = self.text[start : start + longest]
-            piece = next((each for each in pieces if rest.startswith(each)), None)
+            piece = max((each for each in pieces if rest.startswith(each)), key=len, default=None)
             if not self.final and any(each != rest and each.startswith(rest) for each in pieces):
                 yield
             elif piece is None:
@@ -392,7 +392,7 @@ def _finite(text: str) -> float:
 
 # ---- whole texts ---------------------------------------------------------------------------------
 
-JSON = Notation()
+JSON = Notation(('"""', '"', "'"))
 PYTHON = Notation(('"""', "'''", '"', "'"), python=True, words=True)
 _LITERAL = Notation(('"""', "'''", '"', "'"), python=True)
 

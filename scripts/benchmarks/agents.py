@@ -31,9 +31,10 @@ import mlxgen
 from mlxgen.server.clients import Served, configuration
 from mlxgen.tokens import in_common
 
-from . import kit
+from . import kit, servers
 from .architectures import configuration as configured
 from .architectures import random_model
+from .servers import Server
 
 HERE = Path(__file__).parent
 CONTEXT = 200_000
@@ -124,7 +125,7 @@ class Contender:
     """A server in its sessions, and the tokens and seconds that it took. ``remembers``: what it has
     seen before a restart."""
 
-    server: kit.Server
+    server: Server
     remembers: bool
     run: int = 0
     new: int = 0
@@ -135,7 +136,7 @@ class Contender:
         """Have the next request of a session answered, and account for it."""
         prompt = session.prompt(tokenizer)
         asked = self.server.ask(session.body(), "/v1/chat/completions")
-        (message,), _, usage = kit.folded(asked.events)
+        (message,), _, usage = servers.folded(asked.events)
         self.account_for(prompt, usage, asked.first)
         names = [call["function"]["name"] for call in message["tool_calls"]]
         told = (message["content"].strip(), message["reasoning_content"].strip(), names)
@@ -182,9 +183,9 @@ def replay(model: Model, scale: float) -> list[Contender]:
         ours = (*served, "--draft", "off")  # the model says the same at all places of a pass
         kept = (*ours, "--cache-dir", str(place / "cache"))
         contenders = [
-            Contender(stack.enter_context(kit.Server("mlxgen", ours)), remembers=False),
-            Contender(stack.enter_context(kit.Server("mlxgen", kept)), remembers=True),
-            Contender(stack.enter_context(kit.Server("mlx_lm", served)), remembers=False),
+            Contender(stack.enter_context(Server("mlxgen", ours)), remembers=False),
+            Contender(stack.enter_context(Server("mlxgen", kept)), remembers=True),
+            Contender(stack.enter_context(Server("mlx_lm", served)), remembers=False),
         ]
         tokenizer: Any = load_tokenizer(folder)
         sessions = [Session(thinks, words_of(tokenizer), scale) for thinks in (True, False)]
@@ -368,7 +369,7 @@ def trial(agent: Agent, folder: Path) -> str | None:
     work.mkdir()
     model = save_model(folder / MODEL, agent.script(work))
     options = ("--model", str(model), "--trust-remote-code", "--draft", "off")
-    with kit.Server("mlxgen", options) as server:
+    with Server("mlxgen", options) as server:
         # A home of its own, and nothing that leads elsewhere
         kept = {k: v for k, v in _bare().items() if not k.startswith(("ANTHROPIC", "OPENAI"))}
         kept |= {"HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config")}

@@ -1,27 +1,20 @@
-"""What the measurements share: figures in tables, what is generated on both sides, and servers."""
+"""What the measurements share: figures in tables, what is generated on both sides, and models."""
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import itertools
 import json
 import random
-import socket
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from unittest import mock
 
-import httpx
 from mlx_lm import stream_generate
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.sample_utils import make_sampler
@@ -335,139 +328,3 @@ def wrapped(tokenizer: Tokenizer, end: str) -> TokenizerWrapper:
         tokenizer_object=tokenizer, eos_token=end, clean_up_tokenization_spaces=False
     )
     return TokenizerWrapper(fast, BPEStreamingDetokenizer)
-
-
-# ---- servers -----------------------------------------------------------------------------------
-
-START, ANSWER = 90.0, 20.0  # seconds that a server may take to be ready, and to answer
-HOST = "127.0.0.1"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-class Asked(NamedTuple):
-    """The status of an answer, the seconds to its first event, and the events of a stream."""
-
-    status: int
-    first: float
-    events: list[dict[str, Any]]
-
-
-class Folded(NamedTuple):
-    """What each choice says, how it ended, and the usage."""
-
-    messages: list[dict[str, Any]]
-    ends: list[str | None]
-    usage: dict[str, Any]
-
-
-def folded(events: Iterable[Mapping[str, Any]]) -> Folded:
-    """What the events of a stream say, or a whole answer, in any of OpenAI's APIs."""
-    messages: dict[int, dict[str, Any]] = {}
-    ends: dict[int, str | None] = {}
-    usage: dict[str, Any] = {}
-    for event in events:
-        usage = event.get("usage") or usage
-        for choice in event.get("choices", ()):
-            number, part = choice["index"], choice.get("message") or choice.get("delta") or {}
-            empty = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
-            message = messages.setdefault(number, empty)
-            ends[number] = choice.get("finish_reason") or ends.get(number)
-            message["content"] += choice.get("text") or part.get("content") or ""
-            thought = part.get("reasoning_content") or part.get("reasoning") or ""
-            message["reasoning_content"] += thought
-            for i, call in enumerate(part.get("tool_calls") or ()):
-                calls = message["tool_calls"]
-                if call.get("index", i) == len(calls):
-                    function = {"name": "", "arguments": ""}
-                    calls.append({"id": "", "type": "function", "function": function})
-                known, function = calls[call.get("index", i)], call.get("function") or {}
-                known["id"] += call.get("id") or ""
-                for name in ("name", "arguments"):
-                    known["function"][name] += function.get(name) or ""
-    order = sorted(messages)
-    return Folded([messages[number] for number in order], [ends[number] for number in order], usage)
-
-
-class Server:
-    """A server process, of mlxgen or of mlx-lm, on a free port: from ``start`` to ``stop``, or
-    inside a ``with``. ``before``: what a shell does first, in the same process."""
-
-    def __init__(
-        self, name: Literal["mlxgen", "mlx_lm"], arguments: Sequence[str] = (), before: str = ":"
-    ) -> None:
-        self.name, self._arguments, self._before = name, arguments, before
-
-    def __enter__(self) -> Server:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        self.port = free_port()
-        self.url = f"http://{HOST}:{self.port}"
-        level = "warning" if self.name == "mlxgen" else "ERROR"
-        command = [sys.executable, "-m", f"{self.name}.server", "--port", str(self.port)]
-        command += ["--log-level", level, *self._arguments]
-        command = ["sh", "-c", f'{self._before}; exec "$@"', "sh", *command]
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115
-        self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
-        end = time.monotonic() + START
-        while not self.answers():
-            if self.process.poll() is not None or time.monotonic() > end:
-                reason = self.logged()[-500:]
-                self.stop()
-                raise RuntimeError(f"{self.name}.server does not start: {reason}")
-            time.sleep(0.2)
-
-    def stop(self) -> None:
-        """Have it end as its operator does, and by force if it does not."""
-        self.process.terminate()
-        try:
-            self.process.wait(15)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self._log.close()
-
-    def answers(self) -> bool:
-        """Whether a small request is answered in time."""
-        with contextlib.suppress(OSError, HTTPException):
-            return self.ask({"prompt": "Hello", "max_tokens": 1}).status == 200
-        return False
-
-    def ask(self, body: Mapping[str, Any], path: str = "/v1/completions") -> Asked:
-        """Send a request and read its events, or its one answer."""
-        with contextlib.closing(HTTPConnection(HOST, self.port, timeout=ANSWER)) as connection:
-            start = time.perf_counter()
-            headers = {"Content-Type": "application/json"}
-            connection.request("POST", path, json.dumps(body), headers)
-            response = connection.getresponse()
-            first, events = 0.0, []
-            while line := response.readline():
-                if line.startswith(b"data: {"):
-                    first = first or time.perf_counter() - start
-                    events.append(json.loads(line[6:]))
-            return Asked(response.status, first or time.perf_counter() - start, events)
-
-    def memory(self) -> int:
-        """Resident bytes."""
-        command = ["ps", "-o", "rss=", "-p", str(self.process.pid)]
-        return int(subprocess.run(command, capture_output=True, check=True).stdout) << 10
-
-    def figures(self) -> dict[str, float]:
-        """The figures of ``/metrics`` that have no labels."""
-        text = httpx.get(f"{self.url}/metrics", timeout=ANSWER).text
-        rows = (line.split(" ") for line in text.splitlines() if line[:1] not in ("#", ""))
-        return {name: float(value) for name, *_, value in rows if "{" not in name}
-
-    def logged(self) -> str:
-        """What it has written since its start."""
-        self._log.seek(0)
-        return self._log.read().decode(errors="replace")

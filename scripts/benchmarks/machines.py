@@ -24,7 +24,7 @@ from mlx_lm.utils import save_model, sharded_load
 import mlxgen
 from mlxgen.machines.machines import Machines
 
-from . import kit
+from . import kit, servers
 from .architectures import configuration, random_model
 
 RANKS = 2
@@ -78,7 +78,7 @@ def ranks(rank: Callable[..., None], folder: Path, asked: int) -> Iterator[Ask]:
     """Processes that hold a model together. What is given has so many of the first ones generate
     some rows, and returns what rank 0 says of it."""
     context, hosts = multiprocessing.get_context("spawn"), folder / f"{rank.__name__}.json"
-    hosts.write_text(json.dumps([[f"{kit.HOST}:{kit.free_port()}"] for _ in range(RANKS)]))
+    hosts.write_text(json.dumps([[f"{servers.HOST}:{servers.free_port()}"] for _ in range(RANKS)]))
     pipes = [context.Pipe() for _ in range(RANKS)]
     processes = []
     for number, (_, theirs) in enumerate(pipes):

@@ -16,6 +16,7 @@ from http.client import HTTPException
 from typing import Any
 
 from . import kit
+from .servers import Server
 
 TOKENS = 32
 RESETS = 1000
@@ -31,7 +32,7 @@ LOADS = (
 
 def figures(turns: int) -> Iterator[kit.Figure]:
     theirs = ("--model", str(kit.DEMO), "--max-tokens", str(TOKENS))
-    with kit.Server("mlxgen") as ours, kit.Server("mlx_lm", theirs) as other:
+    with Server("mlxgen") as ours, Server("mlx_lm", theirs) as other:
         both = Both(ours, other)
         for clients, kind, target, samplers in LOADS:
             what = f"{clients} clients, {kind}: requests per second over mlx_lm.server's"
@@ -44,9 +45,9 @@ def figures(turns: int) -> Iterator[kit.Figure]:
 class Both:
     """Two servers, and how many connections of good requests each did not take."""
 
-    def __init__(self, ours: kit.Server, theirs: kit.Server) -> None:
+    def __init__(self, ours: Server, theirs: Server) -> None:
         self.servers = ours, theirs
-        self.resets: Counter[kit.Server] = Counter()
+        self.resets: Counter[Server] = Counter()
 
     def figures(
         self, what: str, clients: int, samplers: Any, target: float, turns: int
@@ -75,7 +76,7 @@ class Both:
         ratios = [their / our for our, their in zip(*firsts, strict=True)]
         yield kit.plain(f"{what}: their time to first token over ours", kit.Spread.of(ratios[1:]))
 
-    def first(self, server: kit.Server, body: dict[str, Any]) -> float:
+    def first(self, server: Server, body: dict[str, Any]) -> float:
         """Seconds to the first event of a good request, which is made again if it is reset."""
         try:
             while True:

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import httpx
 
-from . import kit
+from . import kit, servers
+from .servers import Server
 
 CLIENTS = 12
 WARM = 1000  # requests after which nothing may grow
@@ -33,7 +34,7 @@ PROBES = 0.3  # of the requests
 
 
 def figures(requests: int) -> Iterator[kit.Figure]:
-    with kit.Server("mlxgen", ("--draft", kit.DRAFT, "--cache-bytes", "32MiB")) as server:
+    with Server("mlxgen", ("--draft", kit.DRAFT, "--cache-bytes", "32MiB")) as server:
         found = asyncio.run(soak(server, requests))
         for sample in found.samples[:: max(1, len(found.samples) // 10)]:
             text = f"{sample.resident / 1e6:.0f} MB, {sample.kv / 1e6:.0f} MB of it KV"
@@ -54,7 +55,7 @@ def figures(requests: int) -> Iterator[kit.Figure]:
         text = "answered" if alive else "not"
         yield kit.Figure("a good request afterwards", text, "answered", alive)
     for name, case in HOSTILE.items():
-        with kit.Server("mlxgen", before=case.before) as server:
+        with Server("mlxgen", before=case.before) as server:
             yield hostile(name, server)
 
 
@@ -139,13 +140,13 @@ class Findings:
 
         return memory(self.requests) / memory(min(WARM, self.requests // 2))
 
-    def look(self, server: kit.Server) -> None:
+    def look(self, server: Server) -> None:
         kv = server.figures()
         held = kv.get("mlxgen_kv_bytes", 0) + kv.get("mlxgen_prefix_cache_bytes", 0)
         self.samples.append(Sample(self.requests, server.memory(), int(held)))
 
 
-async def soak(server: kit.Server, requests: int, clients: int = CLIENTS) -> Findings:
+async def soak(server: Server, requests: int, clients: int = CLIENTS) -> Findings:
     """Send so many requests from so many clients at a time."""
     found, right = Findings(), []
     limits = httpx.Limits(max_connections=2 * clients)
@@ -215,7 +216,7 @@ async def _ask(http: httpx.AsyncClient, request: Request) -> tuple[int, str]:
         for event in events:
             if "error" in event:
                 return event["error"].get("code") or 500, json.dumps(event)
-        said = kit.folded(events)
+        said = servers.folded(events)
         for call in (call for message in said.messages for call in message["tool_calls"]):
             del call["id"]
         return response.status_code, json.dumps(said[:2])
@@ -223,7 +224,7 @@ async def _ask(http: httpx.AsyncClient, request: Request) -> tuple[int, str]:
 
 # ---- hostile clients ---------------------------------------------------------------------------
 
-Run: TypeAlias = Callable[[kit.Server], str]
+Run: TypeAlias = Callable[[Server], str]
 PATIENCE = 30.0  # seconds for an answer
 HELD_UP = 1.5  # seconds that a client may hold others up
 CUT = 150.0  # seconds after which a sender that dawdles has to be gone
@@ -244,7 +245,7 @@ class Hostile(NamedTuple):
     before: str = ":"
 
 
-def hostile(name: str, server: kit.Server) -> kit.Figure:
+def hostile(name: str, server: Server) -> kit.Figure:
     """What a case does to a server, and whether that answers afterwards."""
     wanted, run, _ = HOSTILE[name]
     try:
@@ -256,7 +257,7 @@ def hostile(name: str, server: kit.Server) -> kit.Figure:
     return kit.Figure(name, found, wanted, found.startswith(wanted))
 
 
-def _status(server: kit.Server) -> int:
+def _status(server: Server) -> int:
     body = {"prompt": "Hello", "max_tokens": 1}
     return httpx.post(server.url + COMPLETION, json=body, timeout=PATIENCE).status_code
 
@@ -264,11 +265,11 @@ def _status(server: kit.Server) -> int:
 def holding_up(path: str, body: Any) -> Run:
     """How long small requests of others wait while four of these are sent, at the longest."""
 
-    def quietly(server: kit.Server) -> None:
+    def quietly(server: Server) -> None:
         with contextlib.suppress(httpx.HTTPError):
             httpx.post(server.url + path, json=body, timeout=2 * PATIENCE)
 
-    def run(server: kit.Server) -> str:
+    def run(server: Server) -> str:
         threads = [threading.Thread(target=quietly, args=(server,)) for _ in range(4)]
         for thread in threads:
             thread.start()
@@ -287,8 +288,8 @@ def dawdling(rest: bytes, begun: bytes = b"") -> Run:
     """A second request of a connection that comes a byte a second, after what was ``begun`` at
     once: when the server ends it."""
 
-    def run(server: kit.Server) -> str:
-        with socket.create_connection((kit.HOST, server.port), PATIENCE) as link:
+    def run(server: Server) -> str:
+        with socket.create_connection((servers.HOST, server.port), PATIENCE) as link:
             link.sendall(_GET)
             link.recv(65536)
             link.settimeout(1)
@@ -307,11 +308,12 @@ def dawdling(rest: bytes, begun: bytes = b"") -> Run:
     return run
 
 
-def tricklers(server: kit.Server) -> str:
+def tricklers(server: Server) -> str:
     """Many connections that wait inside their second request, and a good one beside them."""
     with contextlib.ExitStack() as stack:
         made = (
-            socket.create_connection((kit.HOST, server.port), PATIENCE) for _ in range(TRICKLERS)
+            socket.create_connection((servers.HOST, server.port), PATIENCE)
+            for _ in range(TRICKLERS)
         )
         links = [stack.enter_context(link) for link in made]
         for link in links:
@@ -322,13 +324,13 @@ def tricklers(server: kit.Server) -> str:
         return str(_status(server))
 
 
-def flooded(server: kit.Server) -> str:
+def flooded(server: Server) -> str:
     """More connections than there are descriptors; then a good request."""
     with contextlib.ExitStack() as stack:
         for _ in range(FLOOD):
             link = stack.enter_context(socket.socket())
             link.setblocking(False)
-            link.connect_ex((kit.HOST, server.port))
+            link.connect_ex((servers.HOST, server.port))
         time.sleep(7)
         written = len(server.logged())
     time.sleep(2)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import agents, kit
+from benchmarks import agents
 from benchmarks.agents import AGENTS, DONE, MODELS, SCRIPT, TASK, Agent, Contender, Session
+from benchmarks.servers import Server
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 import mlxgen
@@ -52,7 +53,7 @@ def test_sessions_go_on_from_their_answers_until_the_user_speaks(tokenizer: Any)
 
 
 def test_tokens_are_new_after_the_longest_beginning_that_was_seen() -> None:
-    contender = Contender(kit.Server("mlxgen"), remembers=False)
+    contender = Contender(Server("mlxgen"), remembers=False)
     contender.seen = [[1, 2, 3, 4, 5], [1, 2, 9]]
     found = []
     for prompt in ([1, 2, 3, 4, 7, 6], [1, 2, 9, 9], [1, 2], [5]):

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from benchmarks import soak
-from benchmarks.kit import DRAFT, Server
+from benchmarks.kit import DRAFT
+from benchmarks.servers import Server
 
 
 @pytest.fixture(scope="module")

@@ -201,6 +201,8 @@ def test_tokens_are_listed_with_what_was_likely_there(talk: Talking) -> None:
     assert lines[2].startswith("8 tokens; the least sure")
     assert re.match(r'  @\d +"[a-h]" > 99\.9%   ".*" < 0\.01%', lines[3])
     assert len(lines) == 5 + 3 + 8
+    put = talk(abc().lm, "x", '/instead @1 "aa"', "/tokens all").noted
+    assert "\n  @1 " in put and "\n  @2 " not in put  # what follows it has no odds here
     hello = talk(mlxgen.load(), "How do you say hello in Chinese?", "/tokens all")
     assert '"<0xE4>"' in hello.noted and '"<0xBD>"' in hello.noted  # of 你
 

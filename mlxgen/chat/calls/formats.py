@@ -131,6 +131,10 @@ _HERMES: Mapping[str, Any] = {  # marks that many models have seen more often th
     "also": ("<tool_call>",),
     "ends": ("</tool_call>",),
 }
+_WRAPS: Mapping[str, Any] = {  # that others put around all calls
+    "also": ("<tool_calls>", "<function_calls>", "<function_call>"),
+    "ends": ("</tool_calls>", "</function_calls>", "</function_call>"),
+}
 _GLM_BARE = ("{name}<arg_key>", "{name}\n<arg_key>", "<function=")
 _FUNCTION = function("\n")
 _DEEPSEEK: Mapping[str, Any] = {
@@ -161,9 +165,9 @@ _FORMATS = (
     CallFormat(  # DeepSeek V3.2 and later
         *("dsml", "<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
         invoke("｜DSML｜", ' string="{kind}"'),
-        also=("<｜DSML｜tool_calls>",),
-        ends=("</｜DSML｜tool_calls>",),
-        bare=("<｜DSML｜invoke",),
+        also=("<｜DSML｜tool_calls>", "<｜DSML｜ calls>"),
+        ends=("</｜DSML｜tool_calls>", "</｜DSML｜ calls>"),
+        bare=("<｜DSML｜invoke", "<｜DSML｜ invoke"),
         enforced=False,
         tokens=("｜DSML｜",),
         space="\n",
@@ -311,14 +315,15 @@ _FORMATS = (
     ),
     CallFormat(
         *("qwen3_coder", "<tool_call>", "</tool_call>", _FUNCTION),
-        bare=("<function=",),
+        **_WRAPS,
+        bare=("<function=", "<function name="),
         paired=True,
         space="\n",
     ),
     CallFormat(
         *("minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>", invoke("")),
-        also=("<tool_call>", "<tool_calls>", "<function_calls>"),
-        ends=("</tool_call>", "</tool_calls>", "</function_calls>"),
+        also=(*_HERMES["also"], *_WRAPS["also"]),
+        ends=(*_HERMES["ends"], *_WRAPS["ends"]),
         bare=("<invoke name=",),
         paired=True,
         space="\n",
@@ -338,6 +343,7 @@ _FORMATS = (
     CallFormat(
         *("glm47", "<tool_call>", "</tool_call>", glm("")),
         others=(_FUNCTION,),
+        **_WRAPS,
         bare=_GLM_BARE,
         paired=True,
     ),

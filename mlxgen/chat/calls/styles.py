@@ -239,37 +239,38 @@ def function(line: str) -> Style:
         after=(f"{line}</parameter>\n",),
         close=("</function>",),
         value=as_text,
-        head=rf"<function\s*=\s*[\"']?{NAME}[\"']?(?:\s*>|(?=\s*\n\s*<parameter))",
+        head=rf"<function(?:\s+name)?\s*=\s*[\"']?{NAME}[\"']?(?:\s*>|(?=\s*\n\s*<parameter))",
         tags=Tags(
-            tag=r"<parameter\s*=\s*[\"']?(?P<key>[^<>\"'\n]++)(?:[\"']?\s*>|(?=\n))",
+            tag=r"<parameter(?:\s+name)?\s*=\s*[\"']?(?P<key>[^<>\"'\n]++)(?:[\"']?\s*>|(?=\n))",
             end="</(?:parameter|{key})>",
             over="</function>",
             lines=bool(line),
         ),
-        begins=("<function=",),
+        begins=("<function=", "<function name="),
     )
 
 
 def invoke(prefix: str, kind: str = "") -> Style:
-    """Tags with names as attributes; the ``prefix`` begins those of all elements."""
-    invoke, over, parameter = f"{prefix}invoke", f"</{prefix}invoke>", f"{prefix}parameter"
+    """Tags with names as attributes; the ``prefix`` begins those of all elements, perhaps before a
+    space. ``kind`` is another attribute of parameters."""
+    begins = rf"{prefix}\s?" if kind else prefix
     return Style(
-        open=(f'<{invoke} name="{{name}}">\n',),
-        key=(f'<{parameter} name="{{key}}"{kind}>',),
-        after=(f"</{parameter}>\n",),
-        close=(over,),
+        open=(f'<{prefix}invoke name="{{name}}">\n',),
+        key=(f'<{prefix}parameter name="{{key}}"{kind}>',),
+        after=(f"</{prefix}parameter>\n",),
+        close=(f"</{prefix}invoke>",),
         value=as_text,
-        head=rf"<{invoke}{_MORE}\s+name\s*=\s*[\"']?{NAME}[\"']?[^<>]*>",
+        head=rf"<{begins}invoke{_MORE}\s+name\s*=\s*[\"']?{NAME}[\"']?[^<>]*>",
         tags=Tags(
             tag=(
-                rf"<{parameter}{_MORE}\s+name\s*=\s*[\"']?(?P<key>[^\"'<>]++)[\"']?"
+                rf"<{begins}parameter{_MORE}\s+name\s*=\s*[\"']?(?P<key>[^\"'<>]++)[\"']?"
                 r"(?:\s+string\s*=\s*\"(?P<kind>true|false)\")?[^<>]*>"
             ),
-            end=f"</(?:{parameter}|{{key}})>",
-            over=over,
+            end=rf"</(?:(?:{begins})?parameter|{{key}})>",
+            over=f"</{begins}invoke>",
             exact=bool(kind),
         ),
-        begins=(f"<{invoke}",),
+        begins=(f"<{prefix}invoke", *((f"<{prefix} invoke",) if kind else ())),
     )
 
 

@@ -57,6 +57,8 @@ class Answer:
         """What news say; the first events come before, but not before it is known how much of the
         prompt is left to run."""
         new = self.reply.take(news)
+        if self._begun:
+            return new
         runs = news.progress is not None and not news.progress.prefilled
         return [*self.opening(), *new] if new or not (runs or news.ahead is not None) else new
 

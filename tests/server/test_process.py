@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from .broken import POISON
-from .running import WAIT, Running, endless, error, events, question, running
+from .running import WAIT, Running, endless, error, events, question, running, slowly
 
 TEXT = "/v1/completions"
 
@@ -115,9 +115,10 @@ def test_after_the_grace_streams_end_with_an_error_and_answers_with_503() -> Non
 
 
 @pytest.mark.slow
-def test_a_second_signal_does_not_wait() -> None:
+def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    (slow := tmp_path / "slow").touch()
     with (
-        running("--max-batch", "1", "--shutdown-grace", "600") as server,
+        slowly(slow, "--shutdown-grace", "600") as server,
         server.send(TEXT, endless(stream=True)),
     ):
         server.wait_until(lambda: server.rows() == 1, "it does not run")

@@ -153,6 +153,7 @@ def test_timings_come_with_each_event_and_with_a_whole_answer(server: Running) -
     assert "timings" not in first  # which says who speaks, and nothing else
     counts = [event["timings"]["predicted_n"] for event in rest]
     assert counts == sorted(counts) and counts[-1] == whole["usage"]["completion_tokens"] == 6
+    assert all(event["timings"]["queued_ms"] >= 0 for event in rest)
     for found in (whole["timings"], rest[-1]["timings"]):
         assert found["prompt_n"] + found["cache_n"] == whole["usage"]["prompt_tokens"]
         for name, tokens in (("prompt", found["prompt_n"]), ("predicted", 5)):

@@ -69,13 +69,6 @@ def test_a_named_function_is_called_once(server: Running, name: str) -> None:
     assert [function for function, _ in called(choice)] == [name]
 
 
-def test_a_required_call_is_valid_at_any_temperature(server: Running) -> None:
-    for seed in range(2):
-        fields = {**SILENT, "temperature": 3, "seed": seed, "close_json": True, "max_tokens": 60}
-        choice = chat(server, WEATHER, tools=TOOLS, tool_choice="required", **fields)
-        assert choice["finish_reason"] == "tool_calls" and called(choice)
-
-
 def test_a_call_that_the_length_cuts_off_is_a_call_with_what_there_is(server: Running) -> None:
     def cut(tokens: int) -> dict[str, Any]:
         fields = {**SILENT, "max_tokens": tokens, "tool_choice": "required"}

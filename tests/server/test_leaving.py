@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from .apis import APIS, Api
-from .running import ASK, Running, endless, question, running
+from .running import Running, endless, question, running
 
 TEXT = "/v1/completions"
 PROMPT = "word " * 1500
@@ -74,16 +73,3 @@ def test_a_client_that_does_not_read_is_cut_off_and_stalls_nobody(server: Runnin
         server.wait_until(lambda: server.figure(slow) == before + 1, "it is not cut off")
         server.wait_idle()
         server.wait_until(lambda: server.figure("mlxgen_requests_in_progress") == 0, "it hangs")
-
-
-def test_a_row_that_leaves_a_batch_does_not_change_the_others(server: Running) -> None:
-    body = {"prompt": "Once upon a time", "max_tokens": 120, "temperature": 1, "seed": 3}
-    alone = server.post(TEXT, body).json()["choices"][0]["text"]
-    with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as links:
-        for _ in range(2):
-            links.enter_context(server.send(TEXT, endless(prompt=ASK)))
-        answer = pool.submit(server.post, TEXT, body)
-        time.sleep(0.1)
-        links.close()
-        assert answer.result().json()["choices"][0]["text"] == alone
-    server.wait_idle()

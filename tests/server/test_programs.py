@@ -165,20 +165,6 @@ def test_text_may_come_late_instead_of_at_the_end(operator: Running) -> None:
     assert refused["param"] == "hold_tokens"
 
 
-def test_openais_client_reads_answers_of_programs(operator: Running) -> None:
-    with operator.client() as client:
-        asked: dict[str, Any] = {"model": "demo", "messages": ASKED["messages"], "temperature": 0}
-        extra = {"program": "quiz", "reasoning_effort": "none", "allow_retract": True}
-        answer = client.chat.completions.create(**asked, extra_body=extra)
-        assert [choice.message.content for choice in answer.choices] == TEXTS
-        assert answer.choices[1].model_extra is not None
-        assert answer.choices[1].model_extra["branch"] == [1]
-        put = Put()
-        for event in client.chat.completions.create(**asked, stream=True, extra_body=extra):
-            put.add(event.model_dump(exclude_unset=True))
-        assert list(put.texts.values()) == TEXTS
-
-
 @pytest.mark.parametrize(
     ("arguments", "param"),
     [

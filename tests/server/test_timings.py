@@ -12,7 +12,7 @@ from mlxgen.engine import DraftCount, Usage
 from mlxgen.server.reply import timings
 
 from .apis import APIS, Api
-from .running import Running, events
+from .running import Running
 from .test_answers import answers
 
 USED = Usage(
@@ -89,14 +89,6 @@ def test_completions_have_them_too(server: Running) -> None:
     whole = server.post("/v1/completions", body).json()
     assert whole["usage"]["timings"]["predicted_n"] == 4 and "timings" not in whole
     assert server.post("/completion", body).json()["timings"]["predicted_n"] == 4
-
-
-def test_an_event_that_was_asked_for_timings_has_the_time_in_the_queue(server: Running) -> None:
-    body = {"prompt": "Once", "max_tokens": 3, "timings_per_token": True}
-    with server.stream("/v1/completions", body) as lines:
-        told = [event["timings"] for event in events(lines)]
-    assert len(told) > 1 and all(each["queued_ms"] >= 0 for each in told)
-    assert "queued_ms" not in server.post("/v1/completions", body).json()["usage"]["timings"]
 
 
 def test_the_log_says_how_much_came_from_the_prefix_cache(server: Running) -> None:

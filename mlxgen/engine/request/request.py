@@ -238,11 +238,6 @@ class Request:
         return token in self.vocabulary.eos and not self.options.ignore_eos
 
     @property
-    def is_last(self) -> bool:
-        """Whether the budget ends with the next token."""
-        return self.position + 1 >= self.budget
-
-    @property
     def is_healing(self) -> bool:
         """Whether the end of the prompt is still being spelled anew."""
         return self.healer is not None and not self.healer.done

@@ -55,6 +55,14 @@ def in_common(left: TokenIds, right: TokenIds) -> int:
     return first if size and different[first] else size
 
 
+def begins(tokens: TokenIds, others: TokenIds) -> bool:
+    """Whether others begin with these tokens; most are told apart by a single one."""
+    size = len(tokens)
+    if size > len(others) or tokens[-1] != others[size - 1]:
+        return False
+    return bool((tokens == others[:size]).all())
+
+
 class File(NamedTuple):
     """A block on disk: its bytes, and when it was last used, in nanoseconds. What could not be read
     is ``refused`` until it is written or listed again."""
@@ -110,13 +118,10 @@ class Block:
         return self.file is not None and not self.file.refused
 
     def begins(self, tokens: TokenIds) -> bool:
-        """Whether these begin with its own; most are told apart by a single one."""
-        own, size = self.tokens, self.count
-        if size > len(tokens):
-            return False
-        if own is None:
-            return key_of(self.parent, tokens[:size], self.has_state) == self.key
-        return bool(own[-1] == tokens[size - 1] and (own == tokens[:size]).all())
+        """Whether these begin with its own."""
+        if self.tokens is not None:
+            return begins(self.tokens, tokens)
+        return key_of(self.parent, tokens[: self.count], self.has_state) == self.key
 
     def is_whole(self) -> bool:
         """Whether every layer that holds anything holds all of the tokens."""

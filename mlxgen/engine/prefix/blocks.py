@@ -34,7 +34,7 @@ from ..kv.layers import (
     sliceable,
 )
 from ..kv.slots import Slot
-from .block import BLOCK, Block, File, TokenIds, in_common, key_of
+from .block import BLOCK, Block, File, TokenIds, begins, in_common, key_of
 
 OPENED = 32  # files at most whose tokens are read to find the longest common beginning
 
@@ -226,8 +226,10 @@ class Blocks:
         key."""
         if not self.any_length:
             return self.get(key_of(parent, rest, has_state=True))
-        count, after = len(rest), self.after(parent)
-        return next((each for each in after if _all_in(rest, each.tokens, count)), None)
+        for each in self.after(parent):
+            if each.tokens is not None and begins(rest, each.tokens):
+                return each
+        return None
 
     def beginnings(self, block: Block, disk: bool = False) -> list[Block]:
         """The tails that a block begins with, which are of no use beside it."""
@@ -300,10 +302,6 @@ class Blocks:
 
 def _is_there(block: Block, disk: bool) -> bool:
     return block.layers is not None or (disk and block.is_filed)
-
-
-def _all_in(rest: TokenIds, tokens: TokenIds | None, count: int) -> bool:
-    return tokens is not None and len(tokens) >= count and in_common(rest, tokens) == count
 
 
 def different(sizes: Sequence[Footprint]) -> list[Footprint]:

@@ -41,7 +41,7 @@ from ...errors import LoadError, OptionError
 from ...loading.memory import in_words
 from ...workers import Work, workers
 from . import block_file
-from .block import Block, File, TokenIds
+from .block import Block, File, TokenIds, key_of
 from .block_file import Layout
 from .blocks import Blocks
 
@@ -131,9 +131,13 @@ class Disk:
         return False
 
     def tokens_of(self, block: Block) -> TokenIds | None:
-        """The tokens of a block on disk; None if its file is gone or broken."""
+        """The tokens of a block on disk; None if its file is gone, broken or of others."""
+        path = self._path_of(block)
         try:
-            return block_file.read_tokens(self._path_of(block))
+            tokens = block_file.read_tokens(path)
+            if key_of(block.parent, tokens, block.has_state) != block.key:
+                raise LoadError(f"{path} does not hold the tokens that its name stands for")
+            return tokens
         except (OSError, LoadError) as error:
             self._lose(block, error)
             return None

@@ -22,7 +22,7 @@ import numpy as np
 from ..errors import FilterError
 from ..forks import forked
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
-from .compose import bind_opening, due, objection
+from .compose import bind_opening, objection, unchecked
 from .protocol import (
     Filter,
     Int32Words,
@@ -180,15 +180,15 @@ class AnyOfFilter:
         """What must come next, once one filter is left."""
         return self._alive[0].forced() if len(self._alive) == 1 else ()
 
-    @property
-    def due(self) -> bool:
-        """Whether all filters by which the text may go on check a part of it now."""
-        return bool(self._alive) and all(map(due, self._alive))
+    def unchecked(self) -> tuple[int, bool]:
+        """A part is due if all filters by which the text may go on check it now."""
+        counts, dues = zip(*map(unchecked, self._alive), strict=True)
+        return max(counts), all(dues)
 
     def objection(self) -> Objection | None:
         """That of the filters by which the text may end, unless one of them has none."""
-        asked = self._alive if self.due else [part for part in self._alive if part.can_end()]
-        found = [objection(part) for part in asked]
+        is_due = self.unchecked()[1]
+        found = [objection(part) for part in self._alive if is_due or part.can_end()]
         return found[0] if found and all(found) else None
 
     def validate(self, tokens: Sequence[Token]) -> int:

@@ -151,15 +151,9 @@ class CheckedFilter:
 
     # ---- the piece -------------------------------------------------------------------------
 
-    @property
-    def unchecked(self) -> int:
-        """How many tokens the piece has."""
-        return len(self._fed) - self._start
-
-    @property
-    def due(self) -> bool:
-        """Whether the newest token ends it."""
-        return self._ended is not None
+    def unchecked(self) -> tuple[int, bool]:
+        """How many tokens the piece has, and whether the newest one ends it."""
+        return len(self._fed) - self._start, self._ended is not None
 
     def checking(self) -> Checking | None:
         """The check of the piece, which may take its time; ``None``: there is nothing to check."""

@@ -6,9 +6,9 @@ part, or raises and happens in none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from .replay import whole
 
 if TYPE_CHECKING:
     from .checked import Checking
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -154,41 +157,27 @@ def asked(filter: Filter) -> Sequence[Filter]:
     return ask()
 
 
-def leaves(filter: Filter) -> Iterator[Filter]:
-    """The filters that say what comes next, and are made of no others."""
-    if not hasattr(filter, "parts"):
-        yield filter
-    for inner in asked(filter):
-        yield from leaves(inner)
-
-
 def checks(filter: Filter) -> bool:
     """Whether a filter holds only a part of what was asked, so that finished texts are checked."""
     return getattr(filter, "checks", False) or any(map(checks, getattr(filter, "parts", ())))
 
 
-def unchecked(filter: Filter) -> int:
-    """How many of the newest tokens are of a text that it will check."""
-    return max((getattr(leaf, "unchecked", 0) for leaf in leaves(filter)), default=0)
-
-
-def due(filter: Filter) -> bool:
-    """Whether a part of the text is complete that it will check before the end."""
-    if hasattr(filter, "due"):
-        found: bool = filter.due
+def unchecked(filter: Filter) -> tuple[int, bool]:
+    """How many of the newest tokens are of a text that it will check, and whether a part of it is
+    complete that it checks before the end."""
+    if hasattr(filter, "unchecked"):
+        found: tuple[int, bool] = filter.unchecked()
         return found
-    return any(map(due, asked(filter)))
+    each = list(map(unchecked, asked(filter)))
+    return max((count for count, _ in each), default=0), any(is_due for _, is_due in each)
 
 
 def checking(filter: Filter) -> Checking | None:
     """The check of a text or a part of it that is not over, if it has one that takes its time."""
-    each = list(leaves(filter))
-    for leaf in [leaf for leaf in each if due(leaf)] or each:
-        ask: Callable[[], Checking | None] = getattr(leaf, "checking", lambda: None)
-        found = ask()
-        if found is not None and not found.is_over:
-            return found
-    return None
+    if hasattr(filter, "checking"):
+        found: Checking | None = filter.checking()
+        return None if found is None or found.is_over else found
+    return _first(checking, filter)
 
 
 def objection(filter: Filter) -> Objection | None:
@@ -196,9 +185,14 @@ def objection(filter: Filter) -> Objection | None:
     if hasattr(filter, "objection"):
         found: Objection | None = filter.objection()
         return found
+    return _first(objection, filter)
+
+
+def _first(ask: Callable[[Filter], T | None], filter: Filter) -> T | None:
+    """The first answer of those of which a filter is made; only what is due, if anything is."""
     parts = asked(filter)
-    each = map(objection, [part for part in parts if due(part)] or parts)
-    return next((found for found in each if found is not None), None)
+    due = [part for part in parts if unchecked(part)[1]]
+    return next((found for found in map(ask, due or parts) if found is not None), None)
 
 
 def hint(filter: Filter) -> Sequence[Token]:

@@ -28,7 +28,6 @@ from .compose import (
     bind_opening,
     checking,
     checks,
-    due,
     hint,
     objection,
     unchecked,
@@ -231,8 +230,7 @@ class Constraint:
 
     def _note_checks(self) -> None:
         """Notes what is to be checked of a text that may be taken back."""
-        self.due = due(self.filter)
-        count = unchecked(self.filter)
+        count, self.due = unchecked(self.filter)
         first = bisect_right(self._ends, len(self._fed) - count)
         self.unchecked = len(self._ends) - first if count else 0
 

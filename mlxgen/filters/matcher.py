@@ -175,10 +175,9 @@ class GrammarFilter:
         """Whether a finished text may not fit, so that it must not be delivered before its end."""
         return self._check is not None and bool(self._check.keywords)
 
-    @property
-    def unchecked(self) -> int:
-        """How many tokens it has then: all."""
-        return len(self._fed) if self.checks else 0
+    def unchecked(self) -> tuple[int, bool]:
+        """All tokens then; it is checked at its end."""
+        return len(self._fed) if self.checks else 0, False
 
     def objection(self) -> Objection | None:
         """What is wrong with the text, which may end here."""

@@ -15,9 +15,9 @@ A filter may have more methods than the protocol requires; these are used if the
     hint() -> Sequence[Token]        tokens that lead towards an end, as a suggestion
     objection() -> Objection | None  what is wrong with a text that may end here
     checks: bool                     whether such a text may have to be taken back
-    unchecked: int                   how many of the newest tokens are of such a text
+    unchecked() -> tuple[int, bool]  how many of the newest tokens are of such a text, and whether
+                                     a part of it is complete, and is to be checked now
     checking() -> Checking | None    the check of such a text or part, which may take its time
-    due: bool                        whether a part of the text is to be checked before its end
     parts: Sequence[Filter]          those that it is made of; what they have of these, it has
     asked() -> Sequence[Filter]      those of them that say what comes next, if not all do
 """

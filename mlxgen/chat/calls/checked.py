@@ -80,16 +80,12 @@ class CallsFilter:
         if splitter.calling is not None and self._name is None:
             self._name, self._at = splitter.calling, before + 1
 
-    @property
-    def unchecked(self) -> int:
-        """How many tokens there are of a call that is to be checked, or may be one."""
+    def unchecked(self) -> tuple[int, bool]:
+        """How many tokens there are of a call that is to be checked, or may be one; and whether one
+        is complete with the newest token."""
         is_one = self._name is None or self._name in self._asked.schemas
-        return self._fed - self._since if self._splitter.is_in_call and is_one else 0
-
-    @property
-    def due(self) -> bool:
-        """Whether such a call is complete with the newest token."""
-        return bool(self._complete)
+        is_open = self._splitter.is_in_call and is_one
+        return self._fed - self._since if is_open else 0, bool(self._complete)
 
     def objection(self) -> Objection | None:
         """What is wrong with its arguments."""

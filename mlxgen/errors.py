@@ -172,7 +172,7 @@ def _again(kind: type[MlxgenError], *args: Any) -> MlxgenError:
 
 
 @contextlib.contextmanager
-def failing(kind: type[LoadError], what: str) -> Iterator[None]:
+def failing(kind: type[MlxgenError], what: str) -> Iterator[None]:
     """A context in which any error of another library says ``what`` has failed, in one line.
 
     mlx-lm, transformers, tokenizers, sentencepiece and tiktoken may raise anything.

@@ -49,7 +49,7 @@ from .engine.step.runner import Runner
 from .engine.step.step import Loop
 from .engine.step.timeline import Watch
 from .engine.stream import Stream
-from .errors import AdapterError, CapacityError, PromptError, failing
+from .errors import AdapterError, CapacityError, ModelError, PromptError, failing
 from .images import ImageProcessor, Patch
 from .loading.adapter import adapted
 from .loading.memory import CacheDir, MemoryPlan, memory_limit, wirable
@@ -123,7 +123,8 @@ class ModelRuntime:
     @cached_property
     def _measures(self) -> Measures:
         """What the graph of a pass of one token tells."""
-        return Measures.of(self.model, self.make_cache, self.config)
+        with failing(ModelError, f"a forward pass of {self.name} fails on this device"):
+            return Measures.of(self.model, self.make_cache, self.config)
 
     @property
     def vocab_size(self) -> int:

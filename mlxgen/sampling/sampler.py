@@ -160,15 +160,6 @@ class Sampler:
         draws = [self._draw(logits, rows, group, want, exact) for group in plan.groups]
         return joined(draws, plan.order)
 
-    def sketch(self, logits: mx.array, row: DrawRow) -> mx.array:
-        """The token [1] that ``sample`` draws from one row of logits, for a draft: only from the
-        likeliest candidates, and nobody looks whether the logits are sound."""
-        group = self._plan([row]).groups[0]
-        greedy = group.method is Method.GREEDY and row.words is None
-        if not greedy or group.biases or group.penalties or group.avoids_repetitions:
-            return self.sample(logits, [row]).token
-        return mx.argmax(logits, axis=-1)
-
     def distribution(self, logits: mx.array, rows: Sequence[DrawRow]) -> mx.array:
         """The probabilities [batch, vocab] with which each row of ``logits`` is drawn.
 

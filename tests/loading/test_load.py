@@ -64,6 +64,19 @@ def test_a_folder_is_loaded_with_its_weights_tokenizer_and_name(folder: Path) ->
     assert mx.isfinite(next_logits(lm)).all().item()
 
 
+def test_a_model_that_mlx_lm_cannot_run_on_this_device_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lm = mlxgen.load(folder)
+
+    def without_metal(*given: Any, **more: Any) -> mx.array:
+        raise RuntimeError("[metal_kernel] No Metal back-end.")
+
+    monkeypatch.setattr(type(lm.model), "__call__", without_metal)
+    with pytest.raises(mlxgen.ModelError, match=r"tiny-llama fails on this device: .*No Metal"):
+        lm.generate("so", max_tokens=1)
+
+
 TEXT_OF = {"kimi_vl": "deepseek_v3", "kimi_k25": "deepseek_v3"}
 """Models around a text model of another name."""
 

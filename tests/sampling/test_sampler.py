@@ -114,17 +114,6 @@ def test_a_greedy_row_takes_the_first_of_the_highest(dtype: mx.Dtype) -> None:
     assert listed(draw.token) == np.argmax(np.array(logits.astype(mx.float32)), -1).tolist()
 
 
-@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
-def test_a_sketch_is_the_token_that_is_drawn(dtype: mx.Dtype) -> None:
-    sampler = Sampler(1000, xtc_special=SPECIAL)
-    rows = mixed_rows(1000)
-    rows += [row._replace(words=None) for row in rows]
-    logits = logits_for(1000, len(rows), dtype)
-    for i, row in enumerate(rows):
-        own = logits[i : i + 1]
-        assert listed(sampler.sketch(own, row)) == listed(sampler.sample(own, [row]).token)
-
-
 def test_the_ends_of_ranges_mean_what_they_say() -> None:
     logits = mx.broadcast_to(mx.array([[1.0, 5.0, 5.0, 2.0, -3.0]]), (300, 5))
     sampler = Sampler(5)

@@ -96,7 +96,7 @@ class ModelledDrafter(Drafter):
         short = self._width - logits.shape[-1]
         if short > 0:
             logits = mx.pad(logits, [(0, 0), (0, short)], constant_values=-mx.inf)
-        return self._sampler.sketch(logits[:, : self._width], draw)
+        return self._sampler.sample(logits[:, : self._width], [draw]).token
 
 
 class ModelDrafter(ModelledDrafter):

@@ -359,7 +359,7 @@ class ModelRuntime:
         check_pieces(activations, length, room)
         runner = self.runner()
         runner.piece = partial(activations.most, min(room, self.memory.activations))
-        handle = Handle(request, KV(runner), drafts)
+        handle = Handle(request, KV(runner, rewinds=request.may_decline), drafts)
         # The cache is made when somebody first asks for it. What is taken from it is computed here,
         # as the stream may be handed to another thread, which could not do that.
         places: list[int] = []

@@ -29,7 +29,6 @@ from ..engine.kv import Footprint
 from ..engine.kv.commands import (
     Command,
     Copy,
-    Expect,
     Keep,
     Load,
     Open,
@@ -126,7 +125,7 @@ class Part(Runner):
 
 # ---- rank 0 ------------------------------------------------------------------------------------
 
-_SMALL = (Trim, Snapshot, Expect)
+_SMALL = (Trim, Snapshot)
 """They go out with what comes next, which mostly is a pass."""
 
 

@@ -84,7 +84,7 @@ class HeadDrafter(ModelledDrafter):
     ) -> None:
         super().__init__(device, sampler, width, policy)
         self._bound, self._footprint = bound, footprint
-        self._kv = KV(device)
+        self._kv = KV(device, rewinds=True)
         self._base = 0  # the first token that has an entry
         self._own = History()  # the history's tokens from there on
         self._exact = 0  # entries that were made of the trunk's states
@@ -180,7 +180,6 @@ class HeadDrafter(ModelledDrafter):
     def _begin(self, history: History, base: int) -> None:
         """Hold no entries, and have them begin with this token."""
         self._kv.restart()
-        self._kv.expect_rewinds()
         self._base, self._exact, self._own = base, 0, History(history[base:])
 
     def _cut(self, to: int) -> None:

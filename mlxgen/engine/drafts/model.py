@@ -119,7 +119,7 @@ class ModelDrafter(ModelledDrafter):
         self.cache = cache
         self._footprint = footprint
         self._piece = piece  # how many tokens it has the memory to run after so many others
-        self._kv = KV(device)
+        self._kv = KV(device, rewinds=True)
 
     def catches_up(self, history: History) -> bool:
         if len(history) - self._kv.common(history) <= PIECE:
@@ -150,9 +150,7 @@ class ModelDrafter(ModelledDrafter):
             self._follow(history, PREFILL_STEP)
             if len(history) - self._kv.length > 1:
                 self._kv.wait()  # before the next piece, as it takes memory
-        logits = self._kv.run(self._kv.align(history))
-        self._kv.expect_rewinds()
-        return logits
+        return self._kv.run(self._kv.align(history))
 
     def _follow(self, history: History, count: int) -> None:
         """Run ``count`` tokens of a history at most, but not the last one; they are submitted."""

@@ -41,12 +41,18 @@ from .layers import (
 
 
 class Alone:
-    """See the module. ``make`` builds the empty caches of the model, one for each layer."""
+    """See the module. ``make`` builds the empty caches of the model, one for each layer. ``eager``:
+    checkpoints are worth a copy of a window."""
 
-    __slots__ = ("__weakref__", "_eager", "_make", "_plain", "caches", "checkpoints", "length")
+    __slots__ = ("__weakref__", "_make", "_plain", "caches", "checkpoints", "eager", "length")
 
     def __init__(
-        self, make: CacheFactory, caches: list[LayerCache] | None = None, length: int = 0
+        self,
+        make: CacheFactory,
+        caches: list[LayerCache] | None = None,
+        length: int = 0,
+        *,
+        eager: bool = False,
     ) -> None:
         self._make = make
         self.caches = make() if caches is None else caches
@@ -54,8 +60,7 @@ class Alone:
         # Whether every layer can be trimmed at any time; needed at every step.
         self._plain = all(map(sliceable, leaves(self.caches)))
         self.checkpoints: Checkpoints[list[LayerCache]] = Checkpoints()  # of the other layers
-        # Whether to keep checkpoints although they cost a copy of a window.
-        self._eager = False
+        self.eager = eager
 
     @property
     def needs_snapshots(self) -> bool:
@@ -94,17 +99,13 @@ class Alone:
         """Whether a pass of ``count`` tokens could be undone exactly by a trim."""
         return self._plain or all(can_trim(leaf, count, count) for leaf in leaves(self.caches))
 
-    def expect_rewinds(self) -> None:
-        """Say that rewinds are likely, so that checkpoints are worth a copy from now on."""
-        self._eager = True
-
     def checkpoint(self, before: int = 0) -> None:
         """Remember this place if a trim could not undo a pass of ``before`` tokens; with 0, if one
         is due, and a trim could not go back to it later."""
         due = self.checkpoints.is_due(self.length, 1 if before else EVERY)
         if not self.length or not due or self.can_undo(before or EVERY):
             return
-        if before or self._eager or all(map(cheap_to_keep, leaves(self.caches))):
+        if before or self.eager or all(map(cheap_to_keep, leaves(self.caches))):
             fixed = [copied(leaf) for leaf in leaves(self.caches) if not sliceable(leaf)]
             self.checkpoints.add(self.length, fixed)
 
@@ -116,7 +117,7 @@ class Alone:
         nearest = self.checkpoints.back_to(to)
         trimmed = list(leaves(self.caches))
         if not all(can_trim(leaf, count) for leaf in trimmed):
-            self._eager = True
+            self.eager = True
             if nearest is None:
                 self.spoil()
                 return
@@ -130,8 +131,8 @@ class Alone:
 
     def fork(self) -> Alone:
         """An independent copy that shares every buffer until one of the two writes."""
-        twin = Alone(self._make, copied(self.caches), self.length)
-        twin._eager, twin.checkpoints = self._eager, self.checkpoints.fork()
+        twin = Alone(self._make, copied(self.caches), self.length, eager=self.eager)
+        twin.checkpoints = self.checkpoints.fork()
         return twin
 
     def parts(self, ends: Sequence[int]) -> list[tuple[Run, ...]]:

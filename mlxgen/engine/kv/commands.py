@@ -44,12 +44,6 @@ class Snapshot(NamedTuple):
     before: int
 
 
-class Expect(NamedTuple):
-    """Expect rewinds: snapshots are worth a copy from now on."""
-
-    kv: int
-
-
 class Submit(NamedTuple):
     """Start computing what a cache holds."""
 
@@ -63,10 +57,12 @@ class Wait(NamedTuple):
 
 
 class Open(NamedTuple):
-    """Make an empty cache for a sequence of about ``room`` tokens: a slot, or caches of its own."""
+    """Make an empty cache for a sequence of about ``room`` tokens: a slot, or caches of its own. If
+    ``rewinds`` are likely, snapshots are worth a copy there."""
 
     kv: int
     room: int
+    rewinds: bool = False
 
 
 class Copy(NamedTuple):
@@ -180,7 +176,7 @@ Together: TypeAlias = Restore | Save | Load
 """What all machines do at a time, and what fails on all if it fails on one."""
 Changed: TypeAlias = Shrink | Limit | Empty | Flush | Settle | Together
 Command: TypeAlias = (
-    Run | Trim | Snapshot | Expect | Submit | Wait | Place | Free | Keep | Changed | Spoil | Clear
+    Run | Trim | Snapshot | Submit | Wait | Place | Free | Keep | Changed | Spoil | Clear
 )
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
 

@@ -21,7 +21,6 @@ from .alone import Alone
 from .commands import (
     Copy,
     Device,
-    Expect,
     Free,
     Keep,
     Move,
@@ -38,12 +37,15 @@ from .slots import Slot
 
 
 class KV:
-    """See the module. It has a place on the device from when it is aligned, run or taken."""
+    """See the module. It has a place on the device from when it is aligned, run or taken.
+
+    ``rewinds``: they are likely, so snapshots are worth a copy.
+    """
 
     __slots__ = (
         "_closed",
-        "_expects",
         "_moment",
+        "_rewinds",
         "_same",
         "device",
         "number",
@@ -52,7 +54,7 @@ class KV:
         "tokens",
     )
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, *, rewinds: bool = False) -> None:
         self.device = device
         self.number = device.number()
         self.tokens: list[Fed] = []
@@ -60,7 +62,7 @@ class KV:
         self._same = self._moment = 0  # leading tokens that were a history's at this moment
         self.store: Alone | Slot = NOWHERE
         """Where it is held, for queries only."""
-        self._closed = self._expects = False
+        self._closed, self._rewinds = False, rewinds
         self.slot: Slot | None = None
         """Its place among others, if the device has such places."""
 
@@ -140,12 +142,6 @@ class KV:
 
     # ---- ways back -------------------------------------------------------------------------
 
-    def expect_rewinds(self) -> None:
-        """Say that rewinds are likely, so that snapshots are worth a copy from now on."""
-        if not self._expects:
-            self._expects = True
-            self._put(self.store)
-
     def snapshot(self, before: int) -> None:
         """Remember this place before a pass of that many tokens, if it could not be undone."""
         if self.store.needs_snapshots:
@@ -189,10 +185,10 @@ class KV:
 
     def fork(self) -> KV:
         """An independent copy, in a place of its own."""
-        twin = KV(self.device)
+        twin = KV(self.device, rewinds=self._rewinds)
         if self.store is not NOWHERE:
             twin._put(self.device.do(Copy(self.number, twin.number)))
-        twin.tokens, twin._expects = list(self.tokens), self._expects
+        twin.tokens = list(self.tokens)
         twin._same, twin._moment = self._same, self._moment
         return twin
 
@@ -206,15 +202,12 @@ class KV:
         if self._closed:
             raise StateError("this generation is closed; make a new one")
         if self.store is NOWHERE:
-            self._put(self.device.do(Open(self.number, room)))
+            self._put(self.device.do(Open(self.number, room, self._rewinds)))
         return self.store
 
     def _put(self, store: Alone | Slot) -> None:
         self.store = store
         self.slot = store if isinstance(store, Slot) else None
-        # In a slot, nothing has to be prepared
-        if self._expects and isinstance(store, Alone) and store is not NOWHERE:
-            self.device.do(Expect(self.number))
 
 
 NOWHERE = Alone(list)

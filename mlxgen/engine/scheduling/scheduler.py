@@ -77,7 +77,8 @@ class Scheduler:
                 f"{len(self._queue)} requests wait already, max_queue={self.limits.max_queue}; "
                 "try again when some are done"
             )
-        handle = Handle(request, KV(self._loop.runner), self._drafts_for(request.options, owner))
+        kv = KV(self._loop.runner, rewinds=request.may_decline)
+        handle = Handle(request, kv, self._drafts_for(request.options, owner))
         self._seats.add(handle)
         return handle
 

@@ -142,8 +142,6 @@ class Handle:
         """Take what is certain before the first draw; returns whether that is done anew now."""
         if self.started is not None:
             return False
-        if self.request.may_decline:
-            self.kv.expect_rewinds()
         start(self.request)
         self.started = self.kv.device.now()  # not before: what an interrupt cut off is done again
         return True
@@ -208,8 +206,9 @@ class Handle:
 
     def fork(self, seed: int, *, bare: bool = False) -> Handle:
         """An independent copy that draws from ``seed``; a ``bare`` one holds nothing."""
-        kv = KV(self.kv.device) if bare else self.kv.fork()
-        twin = Handle(self.request.fork(seed), kv, self.drafts.fork())
+        request, own = self.request.fork(seed), self.kv
+        kv = KV(own.device, rewinds=request.may_decline) if bare else own.fork()
+        twin = Handle(request, kv, self.drafts.fork())
         if bare:
             twin.restart()
         else:

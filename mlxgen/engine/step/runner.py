@@ -26,7 +26,6 @@ from ..kv.commands import (
     Copy,
     Device,
     Empty,
-    Expect,
     Free,
     Keep,
     Move,
@@ -105,15 +104,14 @@ class Runner(Device):
                 self._stores[kv].go_back(to)
             case Snapshot(kv, before):
                 self._stores[kv].checkpoint(before)
-            case Expect(kv):
-                self._alone(kv).expect_rewinds()
             case Submit(kv):
                 mx.async_eval(self._stores[kv].arrays())
             case Wait(kv):
                 mx.eval(self._stores[kv].arrays())
-            case Open(kv, room):
-                slots = self.slots
-                return self._put(kv, Alone(self.make) if slots is None else slots.open(room))
+            case Open(kv, room, rewinds):
+                if self.slots is not None:
+                    return self._put(kv, self.slots.open(room))
+                return self._put(kv, Alone(self.make, eager=rewinds))
             case Copy(kv, twin):
                 return self._put(twin, self._stores[kv].fork())
             case Move(kv, spare):
@@ -150,7 +148,10 @@ class Runner(Device):
                     if isinstance(into, Slot):
                         return cache.take_into(into, tokens)
                     found = cache.take(tokens)
-                    return None if found is None else self._put(kv, found)
+                    if found is None:
+                        return None
+                    found.eager = into.eager
+                    return self._put(kv, found)
                 case Keep(kv, tokens, room):
                     self._keeps, self._rests = True, False
                     cache.keep(tokens, self._stores[kv], room=room)

@@ -56,9 +56,7 @@ class Rows:
 
     def open(self, length: int, *, expects: bool = False) -> None:
         """A row that has not run yet."""
-        history, kv = History(self.tokens(length)), KV(self.runner)
-        if expects:
-            kv.expect_rewinds()
+        history, kv = History(self.tokens(length)), KV(self.runner, rewinds=expects)
         kv.align(history)
         self.rows.append((history, kv))
 

@@ -14,10 +14,9 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias
 
 from ...errors import MlxgenError, OptionError, PromptError
@@ -47,7 +46,12 @@ _TOOLS = re.compile(r".*(?:tools|functions|tool_list|tool_[a-z]+s)")
 
 
 class RefusedError(PromptError):
-    """The chat template says no to messages, for a reason of its own."""
+    """The chat template says no to messages, for a reason of its own: it is a program, and may
+    raise anything."""
+
+    def __init__(self, error: Exception) -> None:
+        reason = f"{error}" or type(error).__name__
+        super().__init__(f"the chat template refuses these messages: {reason}")
 
 
 class Told(NamedTuple):
@@ -284,7 +288,7 @@ class ChatFormat:
         if images is not None and place:
             wanted = len(pictures.sources)
             if tokens.count(images.token) != wanted:
-                raise RefusedError(
+                raise PromptError(
                     f"the chat template has places for {tokens.count(images.token)} of {wanted} "
                     "images; put them into messages of the user"
                 )
@@ -356,8 +360,12 @@ class ChatFormat:
             "documents": None,
             "add_generation_prompt": chat.add_generation_prompt and not end,
         }
-        with _refusals():
+        try:
             text = self._template.render(values, limits)
+        except MlxgenError:
+            raise
+        except Exception as error:
+            raise RefusedError(error) from error
         if not end:
             return text
         kept, found, rest = text.rpartition(end)
@@ -369,40 +377,26 @@ class ChatFormat:
 
     def _run(self, chat: Chat, *, tokenize: bool) -> Any:
         """Lets the program render; it may want the arguments of calls as text."""
-        spelled = with_spelled_arguments(chat.messages)
-        with _refusals():
-            try:
-                return self._applied(chat, chat.messages, tokenize)
-            except TypeError:
-                if spelled == chat.messages:
-                    raise
-                return self._applied(chat, spelled, tokenize)
-
-    def _applied(self, chat: Chat, messages: Messages, tokenize: bool) -> Any:
-        return self._wrapper.apply_chat_template(
-            messages,
+        render = partial(
+            self._wrapper.apply_chat_template,
             tools=chat.tools,
             add_generation_prompt=chat.add_generation_prompt and not chat.continue_final_message,
             continue_final_message=chat.continue_final_message,
             tokenize=tokenize,
             **chat.template,
         )
+        try:
+            try:
+                return render(chat.messages)
+            except TypeError:
+                return render(with_spelled_arguments(chat.messages))
+        except MlxgenError:
+            raise
+        except Exception as error:
+            raise RefusedError(error) from error
 
 
 _THINK = ("<think>", "</think>")
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Templates are programs and may raise anything, which is their reason to refuse."""
-    try:
-        yield
-    except MlxgenError:
-        raise
-    except Exception as error:
-        reason = f"{error}" or type(error).__name__
-        refusal = f"the chat template refuses these messages: {reason}"
-        raise RefusedError(refusal) from error
 
 
 def _left_open(messages: Messages, tag: str) -> Messages:

@@ -65,38 +65,25 @@ class Marked:
                 return _with_mark(text, char)
             return text
 
-        def named(function: Mapping[str, Any], place: str) -> Mapping[str, Any]:
-            return {**function, "name": put(function.get("name"), place)}
-
         told = []
         for i, message in enumerate(messages):
-            copy, at = dict(message), f"messages[{i}]"
-            content = copy.pop("content", None)
+            copy, content = dict(message), message.get("content")
             if isinstance(content, list):
                 copy["content"] = [
-                    {**each, "text": put(each["text"], f"{at}.content[{j}]")}
-                    if isinstance(each, Mapping) and "text" in each
-                    else each
-                    for j, each in enumerate(content)
+                    {**part, "text": put(part["text"], f"messages[{i}].content[{j}]")}
+                    if isinstance(part, Mapping) and "text" in part
+                    else part
+                    for j, part in enumerate(content)
                 ]
             elif content is not None:
-                copy["content"] = put(content, f"{at}.content")
-            calls = []
-            for j, call in enumerate(calls_of(message)):
-                place = f"{at}.tool_calls[{j}]"
-                function = dict(named(call.get("function", call), place))
-                arguments = partial(put, place=place)
-                function["arguments"] = _first_marked(function.get("arguments"), arguments)
-                calls.append({**call, "function": function} if "function" in call else function)
-            if calls:
-                copy["tool_calls"] = calls
+                copy["content"] = put(content, f"messages[{i}].content")
+            if calls := calls_of(message):
+                copy["tool_calls"] = [
+                    _with_marks(call, partial(put, place=f"messages[{i}].tool_calls[{j}]"))
+                    for j, call in enumerate(calls)
+                ]
             told.append(copy)
-        described = [
-            {**tool, "function": named(tool["function"], "tools")}
-            if isinstance(tool, Mapping) and isinstance(tool.get("function"), Mapping)
-            else tool
-            for tool in tools or ()
-        ]
+        described = [_with_marks(tool, partial(put, place="tools")) for tool in tools or ()]
         return cls(told, None if tools is None else described, places)
 
     def judge(self, text: str, told: Messages) -> Verdict:
@@ -156,6 +143,17 @@ def _with_mark(text: str, char: str) -> str:
     word = _WORD.search(text)
     at = word.start() + 1 if word else len(text) - len(text.lstrip()) + 1
     return text[:at] + char + text[at:]
+
+
+def _with_marks(call: Any, put: Callable[[Any], Any]) -> Any:
+    """A call or a tool with marks in its name and its arguments."""
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        return call
+    marked = {**function, "name": put(function.get("name"))}
+    if "arguments" in function:
+        marked["arguments"] = _first_marked(function["arguments"], put)
+    return {**call, "function": marked} if "function" in call else marked
 
 
 def _first_marked(value: Any, put: Callable[[str], str]) -> Any:

@@ -99,8 +99,11 @@ class Marked:
         names: dict[Any, str] = {}  # the mark of the name that belongs to the id of a call
         results: list[tuple[int, str]] = []  # where one is, and the mark of the name of its call
         starts = []
+        waiting: list[Any] = []  # the ids of calls without a result
+        ahead: list[Any] = []  # those of calls whose result comes before that of an earlier one
         for message in told:
             calls = calls_of(message)
+            waiting = [call.get("id") for call in calls] or waiting
             called = [_marks(call.get("function", call).get("name")) for call in calls]
             names |= {call.get("id"): name for call, name in zip(calls, called, strict=True)}
             said = _marks(message.get("content"))
@@ -116,13 +119,19 @@ class Marked:
             misplaced += first < last
             last = first
             if message.get("role") in _RESULTS:
-                results.append((first, names.get(message.get("tool_call_id"), "")))
+                id = message.get("tool_call_id")
+                results.append((first, names.get(id, "")))
+                if id in waiting:
+                    ahead += [id] if waiting[0] != id else []
+                    waiting = waiting[waiting.index(id) + 1 :]
         # A name that is told again belongs to the result after it.
         again = [(at, name) for name in names.values() for at in found.get(name, ())[1:]]
         for place, name in results if again else ():
             before = max((start for start in starts if start < place), default=-1)
             nearest = [other for at, other in again if before < at < place]
             misplaced += bool(nearest and name) and name not in nearest
+        if not again:  # without names, only the order or the ids tell which is which
+            misplaced += sum(str(id) not in text for id in ahead)
         return Verdict(tuple(lost), misplaced, tools)
 
 

@@ -283,8 +283,8 @@ def test_what_ran_ahead_of_a_consumer_who_goes_back_leaves_no_trace(
     kind: str, script: list[Token], seen: int, ahead: int
 ) -> None:
     request, waits = request_of(kind), request_of(kind)
-    for each, due in ((request, [True] * seen + [False]), (waits, [True])):
-        play(each, script, due, seen + ahead if each is request else seen)
+    play(request, script, [True] * seen + [False] * ahead, seen + ahead)
+    play(waits, script, [True], seen)
     had = waits.outbox.released
     if request.finish_reason is not None or request.outbox.released < had:
         return

@@ -27,6 +27,8 @@ from ...text import Healer
 from ...tokens import Token
 from .request import Request, spelled
 
+NONE: frozenset[Token] = frozenset()
+
 
 class Lead(NamedTuple):
     """Who decides what comes next, before the filters and the controller, and the run that has to
@@ -52,10 +54,11 @@ def lead(request: Request) -> Lead | None:
 
 def forced_run(request: Request) -> Sequence[Token]:
     """The tokens that must come next, as far as they are known."""
-    led, constraint = lead(request), request.constraint
-    if led is not None:
-        return led.run
-    return constraint.forced() if constraint is not None else ()
+    if request.closing is not None or request.thinking is not None or request.healer is not None:
+        led = lead(request)
+        if led is not None:
+            return led.run
+    return request.constraint.forced() if request.constraint is not None else ()
 
 
 def has_choice(request: Request, token: Token) -> bool:
@@ -82,7 +85,9 @@ def next_mask(request: Request) -> Int32Words | None:
 
     Raises ``DeadEndError`` if none is left.
     """
-    excluded = request.retries.excluded(request.position)
+    retries, excluded = request.retries, NONE
+    if retries.decided or retries.wish.exclude:
+        excluded = retries.excluded(request.position)
     if request.closing is not None or request.thinking is not None:
         step = _only_step(request, excluded)
         if step:
@@ -183,7 +188,9 @@ def next_draw(request: Request) -> DrawRow:
     steering, retries, position = request.steering, request.retries, request.position
     if request.constraint is not None and len(request.constraint) > position:
         request.rewind(len(request.history))  # a filter failed to, after tokens that were drafted
-    warmth = retries.warmth(position, request.options.sampling.temperature)
+    warmth = retries.wish.temperature
+    if warmth is None and retries.checks[0]:
+        warmth = retries.warmth(position, request.options.sampling.temperature)
     return DrawRow(
         request.options.sampling,
         request.seed,

@@ -147,7 +147,7 @@ class Outbox:
         transcript = self._transcript
         if not self._waiting:
             return []
-        count = len(transcript)
+        count = self._taken
         if self._mode == "at once":
             end = transcript.safe()
         elif self._mode == "retracting":

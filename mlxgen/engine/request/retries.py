@@ -124,10 +124,11 @@ class Retries:
         return self.loops[0] <= LOOPS and self.looped <= drawn // 4 + LOOPED
 
     def warmth(self, position: int, temperature: float) -> float | None:
-        """The temperature of the draw at ``position``; None: the usual one, which is given."""
+        """The temperature of the draw at ``position`` after a text was taken back; None: the usual
+        one, which is given."""
         times, since = self.checks
-        if self.wish.temperature is not None or not times or position < since:
-            return self.wish.temperature
+        if not times or position < since:
+            return None
         return max(temperature, min(_WARM + times * _WARMER, _WARMEST))
 
     def rewind(self, to: int) -> None:

@@ -244,7 +244,7 @@ def function(line: str) -> Style:
             tag=r"<parameter(?:\s+name)?\s*=\s*[\"']?(?P<key>[^<>\"'\n]++)(?:[\"']?\s*>|(?=\n))",
             end="</(?:parameter|{key})>",
             over="</function>",
-            lines=bool(line),
+            lines=True,
         ),
         begins=("<function=", "<function name="),
     )

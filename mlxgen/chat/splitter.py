@@ -190,7 +190,7 @@ class Splitter:
         if call is not None and call.name is not None and self._reads != "alone":
             self.is_unfinished = True
             self._tell(call, held, ended=False)
-        elif held and self._part not in (*_KINDS, "opening") and self._reads != "calls":
+        elif held and self._marks.header and self._part not in _KINDS and not self._reads:
             self._release_header(self._finder.find(self._source.text, final=False)[0])
             if self._source.text:  # half a mark
                 self._release("mark", len(self._source.text))
@@ -250,7 +250,8 @@ class Splitter:
         """Everything up to a mark or its possible start; white space before it belongs to it."""
         source, finder = self._source, self._finder
         start, mark = finder.find(source.text, final=source.final)
-        if self._part not in _KINDS and finder.edges.get(mark) not in (*_KINDS, "call"):
+        is_no_part = start > _HEADER or finder.edges.get(mark) not in (*_KINDS, "call")
+        if self._marks.header and self._part not in _KINDS and is_no_part:
             yield from self._pass_header(start, mark)
             return
         text = self._text_before(start) if finder.edges else start
@@ -306,26 +307,31 @@ class Splitter:
 
     def _pass_header(self, place: int, mark: str) -> Waiting[None]:
         """A header up to the mark at a place that begins no message; "": there is none so far."""
-        if mark or self._source.final or len(self._source.text) > _HEADER:
+        if place > _HEADER:  # none is so long
+            self._release_words(place)
+            self._enter("reasoning" if self._part == "thoughts" else "content")
+        elif mark or self._source.final:
             self._release_header(place)
             if mark:
                 self._release("mark", len(mark))
                 self._enter(self._finder.edges[mark])
-            elif not self._source.final:
-                self._enter("reasoning" if self._part == "thoughts" else "content")
         else:
             yield
 
     def _release_header(self, length: int) -> None:
         """Words of a header; what is no header is said."""
-        header = regex.compile(self._marks.header or r"(?s:.*)")
+        if rest := length - self._release_words(length):
+            self._release("reasoning" if self._part == "thoughts" else "content", rest)
+
+    def _release_words(self, length: int) -> int:
+        """The words of a header; returns how long they are."""
+        header = regex.compile(self._marks.header)
         words = header.match(self._source.text, endpos=length)
         is_all = header.fullmatch(self._source.text, endpos=length, partial=True)
         end = length if words is None or is_all else words.end()
         if end:
             self._release("mark", end)
-        if end < length:
-            self._release("reasoning" if self._part == "thoughts" else "content", length - end)
+        return end
 
     def _text_before(self, start: int) -> int:
         """Where the white space begins that belongs to a mark, or to what may become one."""

@@ -26,7 +26,6 @@ from .values import (
     BrokenError,
     Source,
     Waiting,
-    compiled,
     dumped,
     escaped,
     literal,
@@ -351,7 +350,7 @@ class Call:
         search = sent = start
         quoted = {"end": 0, "over": 0, "close": 0}
         while True:
-            stop = compiled(stops, missing).search(source.text, search, partial=not source.final)
+            stop = source.find(stops, search, missing)
             until = stop.start() if stop is not None else len(source.text)
             more = source.text[sent:until].rstrip()
             if grow is not None and (self._growing or not "null".startswith(more.strip().lower())):

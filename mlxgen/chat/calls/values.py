@@ -97,6 +97,21 @@ class Source:
                 return match
             yield
 
+    def find(self, pattern: str, place: int, keys: Sequence[str] = ()) -> regex.Match[str] | None:
+        """The first match after a place, or a partial one at a tag before it that more text may
+        make a match."""
+        known = compiled(pattern, keys)
+        match = known.search(self.text, place, partial=not self.final)
+        if match is None or match.partial or self.final:
+            return match
+        begin = self.text.find("<", place, match.start())
+        while begin >= 0:
+            early = known.match(self.text, begin, partial=True)
+            if early is not None:
+                return early
+            begin = self.text.find("<", begin + 1, match.start())
+        return match
+
     def passed(self, place: int, pieces: Sequence[str], *, often: bool = False) -> Waiting[int]:
         """Where the last of some pieces of text ends that begin at a place, with white space before
         each of them. If they do not come ``often``, nothing follows the last of them."""

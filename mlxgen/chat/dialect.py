@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +17,11 @@ from .template.format import SWITCHES, Chat, ChatFormat
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """How long to think, in order."""
-_OTHER_SWITCHES = ("think", "enable_reasoning", "use_thinking", "use_reasoning", "reasoning")
-_COUNTER_SWITCHES = ("disable_thinking", "no_think", "no_thinking", "skip_thinking")
-_MODES = ("thinking_mode", "think_mode", "reasoning_mode")
+_THOUGHT = "(?:think|thinking|reasoning)"
+_SWITCH = re.compile(f"(?:(?:enable|use|do|with|allow)_)?{_THOUGHT}(?:_enabled|_on)?")
+_COUNTER_SWITCH = re.compile(f"(?:disable|no|skip|without)_{_THOUGHT}|{_THOUGHT}_(?:disabled|off)")
+_MODE = re.compile(f"{_THOUGHT}_mode")
+_BUDGET = re.compile(f"(?:max_)?{_THOUGHT}_(?:budget|tokens)")
 _ON = ("on", "enabled", "think", "thinking", "auto")
 _OFF = ("off", "disabled", "no_think", "nothink", "non-thinking", "chat", "none")
 
@@ -134,16 +137,15 @@ def _grades(words: Collection[str]) -> tuple[str, ...]:
 def _switched(variables: Collection[str], words: Collection[str], *, on: bool) -> dict[str, Any]:
     """The variables of a template that switch thinking on or off."""
     switched: dict[str, Any] = {}
-    names = [name for name in SWITCHES if name in variables] or [
-        name for name in _OTHER_SWITCHES if name in variables
-    ]
-    if names:
-        switched[names[0]] = on
-    switched |= {name: not on for name in _COUNTER_SWITCHES if name in variables}
-    for name in _MODES:
-        mode = next((word for word in (_ON if on else _OFF) if word in words), None)
-        if name in variables and mode is not None:
+    mode = next((word for word in (_ON if on else _OFF) if word in words), None)
+    names = [*(name for name in SWITCHES if name in variables), *sorted(variables)]
+    if switch := next((name for name in names if _SWITCH.fullmatch(name)), None):
+        switched[switch] = on
+    for name in names:
+        if _COUNTER_SWITCH.fullmatch(name):
+            switched[name] = not on
+        elif _MODE.fullmatch(name) and mode is not None:
             switched[name] = mode
-    if "thinking_budget" in variables and not on:
-        switched["thinking_budget"] = 0
+        elif _BUDGET.fullmatch(name) and not on:
+            switched[name] = 0
     return switched

@@ -327,6 +327,8 @@ class Answering:
         """End the answer here, with what it has run in the prefix cache; returns the last events,
         if there are any."""
         usage, ended = self._stream.usage, self._stream.finish_reason is not None
-        self._stream.keep()
-        self._stream.close()
+        try:
+            self._stream.keep()
+        finally:
+            self._stream.close()
         return [] if ended else self._reader.cancel(usage)

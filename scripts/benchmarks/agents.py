@@ -415,25 +415,20 @@ def _installed(agent: Agent) -> Path:
 
 
 def _configured(agent: Agent, home: Path, url: str) -> dict[str, str]:
-    """Write what an agent has to know of a server; returns variables of its environment."""
+    """Write what the server tells people to tell an agent; returns variables of its environment."""
+    client = {"claude": "claude-code"}.get(agent.name, agent.name)
+    text = configuration(client, Served(url, MODEL)).text
     match agent.name:
-        case "claude":
-            return {
-                "ANTHROPIC_BASE_URL": url,
-                "ANTHROPIC_API_KEY": "none",
-                "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-                "IS_SANDBOX": "1",  # it asks no questions, in a folder of its own
-            }
         case "codex":
-            text = configuration("codex", Served(url, MODEL)).text
             (home / ".codex").mkdir()
             (home / ".codex" / "config.toml").write_text(text, encoding="utf-8")
             return {"CODEX_HOME": str(home / ".codex")}
         case "opencode":
-            given = json.loads(configuration("opencode", Served(url, MODEL)).text)
             allowed = {"edit": "allow", "external_directory": "allow"}
+            settings = {**json.loads(text), "autoupdate": False, "permission": allowed}
             path = home / "opencode.json"
-            settings = {**given, "autoupdate": False, "permission": allowed}
             path.write_text(json.dumps(settings), encoding="utf-8")
             return {"OPENCODE_CONFIG": str(path), "OPENCODE_DISABLE_MODELS_FETCH": "1"}
-    return {"OPENAI_API_BASE": f"{url}/v1", "OPENAI_API_KEY": "none"}
+    # Claude Code asks no questions in a folder of its own, and nothing of anybody else
+    quiet = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "IS_SANDBOX": "1"}
+    return {**dict(re.findall(r"(\w+)=(\S+)", text)), **quiet}

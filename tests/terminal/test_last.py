@@ -203,8 +203,11 @@ def test_tokens_are_listed_with_what_was_likely_there(talk: Talking) -> None:
     assert len(lines) == 5 + 3 + 8
     put = talk(abc().lm, "x", '/instead @1 "aa"', "/tokens all").noted
     assert "\n  @1 " in put and "\n  @2 " not in put  # what follows it has no odds here
-    hello = talk(mlxgen.load(), "How do you say hello in Chinese?", "/tokens all")
-    assert '"<0xE4>"' in hello.noted and '"<0xBD>"' in hello.noted  # of 你
+    hello = ("How do you say hello in Chinese?", "/tokens all", '/rewind "你"', "/tokens 1")
+    quiet = ["--chat-template-args", '{"enable_thinking": false}']
+    noted = talk(mlxgen.load(), *hello, argv=quiet).noted
+    assert '"<0xE4>"' in noted and '"<0xBD>"' in noted  # of 你
+    assert "\n10 tokens; the least sure" in noted  # no part of it is left
 
 
 def test_tokens_are_tinted_where_there_are_colours(talk: Talking) -> None:

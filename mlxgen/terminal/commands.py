@@ -93,12 +93,8 @@ def _retry(chat: TerminalChat, _: str) -> None:
     The new answer is drawn with other random numbers; at temperature 0 it is the same. The old one
     stays as a branch: see /branches.
     """
-    options = chat.conversation.values()
     chat.conversation.again()  # raises if there is none
-    if options["temperature"] == 0:
-        chat.note("the temperature is 0, so the answer stays the same; try /set temperature 0.8")
-    elif options["seed"] is not None:
-        chat.note("the seed is set, so the answer stays the same; try /set seed default")
+    _note_repeating(chat, "the answer stays the same", "/set temperature 0.8")
     chat.retry()
 
 
@@ -152,11 +148,9 @@ def _continue(chat: TerminalChat, _: str) -> None:
     It goes on after Ctrl-C, after /rewind, and after an answer that was cut off. Settings that you
     have changed since hold for what follows.
     """
-    last, values = chat.last, chat.conversation.values()
-    if last.rewound and values["temperature"] == 0:
-        chat.note("the temperature is 0, so the same comes again; try /instead TEXT")
-    elif last.rewound and values["seed"] is not None:
-        chat.note("the seed is set, so the same comes again; try /set seed default")
+    last = chat.last
+    if last.rewound:
+        _note_repeating(chat, "the same comes again", "/instead TEXT")
     chat.answer(chat.conversation.again(), last)
 
 
@@ -235,6 +229,15 @@ def _edit(chat: TerminalChat, argument: str) -> None:
         chat.note("nothing changed")
         return
     chat.answer(chat.conversation.again(text))
+
+
+def _note_repeating(chat: TerminalChat, what: str, instead: str) -> None:
+    """Say where the settings let nothing else come than before."""
+    values = chat.conversation.values()
+    if values["temperature"] == 0:
+        chat.note(f"the temperature is 0, so {what}; try {instead}")
+    elif values["seed"] is not None:
+        chat.note(f"the seed is set, so {what}; try /set seed default")
 
 
 def _place(last: Answer, argument: str) -> tuple[int | None, str]:

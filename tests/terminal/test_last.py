@@ -36,6 +36,9 @@ def test_tokens_are_taken_back_and_only_what_is_new_is_run(talk: Talking) -> Non
     again = talk(chatter.lm, "x", "/rewind 3", "/continue")
     assert again.said == [("x", "abcdefgh")]
     assert again.shown == "abcdefgh\nabcdefgh\n"
+    assert again.noted.endswith(
+        "the temperature is 0, so the same comes again; try /instead TEXT\n"
+    )
     prompt = len("<|im_start|>user\nx") + 40
     assert chatter.ran() <= prompt + len("abcdefgh") + len("efgh") + 3 * END
 

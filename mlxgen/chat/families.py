@@ -32,6 +32,7 @@ _ENDS = (
     ("<|return|>", "header"),
     *(("<|channel|>analysis", "thoughts"), ("<|channel|>", "header")),
 )
+_HEADER = r"(?:\s*<\|start\|>)?(?:\s*assistant\b)?(?:\s*to=[^\s<]*)?(?:\s*<\|message\|>\s*)?"
 HARMONY = Marks(  # gpt-oss: channels, of which a recipient makes a message to a tool
     transitions={
         "header": [
@@ -67,12 +68,17 @@ def marks_of(tokenizer: Any, template: str, tokens: Collection[str]) -> Marks:
         is_hunyuan = "<tool_calls>" in template and pair == ("<answer>", "</answer>")
         if start is not None and (is_there or is_hunyuan):  # its template does not show them
             markers += (*pair, f"\n{pair[1]}")
+    initial, transitions = tokenizer.response_initial_state, dict(tokenizer.response_transitions)
+    if initial is not None:  # a header may have no message
+        ends = [lead for leads in transitions.values() for lead in leads if lead[1] == initial]
+        transitions[initial] = [*transitions.get(initial, ()), *ends]
     return Marks(
         think_start=start,
         think_end=end,
         markers=markers,
-        transitions=tokenizer.response_transitions,
-        initial=tokenizer.response_initial_state,
+        transitions=transitions,
+        initial=initial,
+        header=_HEADER if initial is not None else "",
     )
 
 

@@ -278,7 +278,9 @@ class Splitter:
             return
         if self._part == "content" and to in _KINDS and not is_first:
             text = start  # the white space is the answer's
-        if text:
+        if text and self._marks.header and self._part not in _KINDS and to == "call":
+            self._release_header(text)
+        elif text:
             self._release(self._kind, text)
         start, end = start - text, start - text + len(mark)
         if to in ("call", "bare", "line"):

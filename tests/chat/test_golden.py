@@ -15,19 +15,29 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from mlx_lm.chat_templates.muse_spark import RESPONSE_FORMAT
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from mlxgen.chat.calls.formats import FORMATS
 from mlxgen.chat.calls.reader import HELD, ToolReader
 from mlxgen.chat.events import CallArguments, CallStarted
-from mlxgen.chat.families import HARMONY
+from mlxgen.chat.families import HARMONY, marks_of
 from mlxgen.chat.splitter import Marks, Reading, Splitter
 
 from ..effort import ALL, tries
+from ..fakes import byte_level_tokenizer
 from .kit import SIZES, STYLES, pieces_of, tool
 
 GOLDEN: list[dict[str, Any]] = [
     json.loads(line) for line in (Path(__file__).parent / "golden.jsonl").read_text().splitlines()
 ]
+CHANNELS: dict[Any, Marks] = {
+    True: HARMONY,
+    "muse": marks_of(
+        TokenizerWrapper(byte_level_tokenizer()._tokenizer, response_format=RESPONSE_FORMAT), "", ()
+    ),
+}
+"""The marks of families with headers."""
 TYPES: dict[str, Any] = {
     "n": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
     "b": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
@@ -54,7 +64,7 @@ def reading_of(case: dict[str, Any]) -> Reading:
     start, end = case.get("think", (None, None))
     marks = Marks(think_start=start, think_end=end, markers=tuple(case.get("markers", ())))
     return Reading(
-        marks=HARMONY if case.get("channels") else marks,
+        marks=CHANNELS.get(case.get("channels"), marks),
         thinking=case.get("thinking", "closed"),
         tools=ToolReader(FORMATS[case["style"]], tools) if case["style"] else None,
         trim=case.get("trim", True),

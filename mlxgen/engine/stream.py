@@ -17,6 +17,7 @@ from ..tokens import Token
 from ..words import counted, shortened
 from .branches import token_ids
 from .chunk import Chunk, FinishReason, Usage
+from .drafts.guess import WIDEST
 from .kv import KV
 from .pulled import Pulled
 from .request.accept import put, rewind
@@ -24,7 +25,6 @@ from .request.assembly import change, check_change
 from .scheduling.seats import fit
 from .step.drawn import Event
 from .step.handle import Handle
-from .step.passes import WIDEST
 from .step.runner import Fault
 from .step.step import Loop
 

@@ -23,9 +23,8 @@ from ..kv import Fed
 from ..prefix.store import BlockStore
 from ..request.leads import is_foreseeable
 from ..request.request import Request
-from .guess import Guess
+from .guess import WIDEST, Guess
 
-WIDEST = 32  # tokens that all rows together run at most, with what is drafted for them
 MOST_ROWS = 8  # that run together, if anything is to be drafted: a pass of more is bound by tokens
 HOPE = 1.0  # plain steps that a draft is thought to save before one was seen
 LENGTH_WEIGHT, GAIN_WEIGHT = 1 / 2, 1 / 4  # of the newest in the means

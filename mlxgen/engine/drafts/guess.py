@@ -18,6 +18,9 @@ from ..kv.held import known
 from ..request.leads import next_draw
 from ..request.request import Request
 
+WIDEST = 32
+"""Tokens of a pass, drafted ones included, that takes hardly longer than one of a single token."""
+
 Next: TypeAlias = Callable[[DrawRow], Token | None]
 """Gives the token to continue with, from the draw of its position; ``None`` to end the walk."""
 

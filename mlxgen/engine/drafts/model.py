@@ -23,11 +23,10 @@ from ..prefix.store import BlockStore
 from ..request.leads import free_draws
 from ..request.request import Request
 from .drafts import Drafter, Policy
-from .guess import Guess, walk
+from .guess import WIDEST, Guess, walk
 
 SHARED = ("_device", "_sampler", "policy")  # with forks
 LENGTH = 2.0  # tokens that are thought to stand at first
-SHORT = 32  # tokens of a history that run in one pass, with the logits of all of them
 PIECE = 128  # tokens that it runs between two steps of others
 MOST_MORE = 128  # tokens that one model may have more than the other, as in llama.cpp
 
@@ -146,7 +145,7 @@ class ModelDrafter(ModelledDrafter):
 
     def _catch_up(self, request: Request) -> mx.array:
         history = request.history
-        while len(history) - self._kv.common(history) > SHORT:
+        while len(history) - self._kv.common(history) > WIDEST:
             self._follow(history, PREFILL_STEP)
             if len(history) - self._kv.length > 1:
                 self._kv.wait()  # before the next piece, as it takes memory

@@ -84,11 +84,7 @@ class Handle:
     @property
     def is_ready(self) -> bool:
         """Whether the logits for the next position are at hand."""
-        return self._is_of(self.logits)
-
-    def _is_of(self, logits: Logits | None) -> bool:
-        """Whether some of these belong to the position where the history ends."""
-        end = len(self.history)
+        logits, end = self.logits, len(self.history)
         if logits is None or not 0 <= end - logits.length < len(logits.places):
             return False
         return self.kv.common(self.history) == end
@@ -176,10 +172,11 @@ class Handle:
 
     def arrive(self) -> bool:
         """Draw from what was submitted, if it was of the tokens that came; whether it was."""
-        ahead, self.ahead = self.ahead, None
-        if not self._is_of(ahead):
+        before, self.logits, self.ahead = self.logits, self.ahead, None
+        if not self.is_ready:
+            self.logits = before
             return False
-        self.logits, self.pending = ahead, []
+        self.pending = []
         self.stands = self.history.moment, len(self.history)
         if self.guess is not None:
             self.guess.start = len(self.history)

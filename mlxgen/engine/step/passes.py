@@ -14,6 +14,7 @@ from typing import NamedTuple, cast
 
 import mlx.core as mx
 
+from ..drafts.guess import WIDEST
 from ..kv import PREFILL_STEP, Fed, Slot
 from ..kv.commands import Run
 from ..kv.places import SLACK
@@ -23,7 +24,6 @@ from .pace import Clock
 from .runner import Runner
 
 FEW = 4  # rows up to which several tokens of each take hardly longer in one pass than in two
-WIDEST = 32  # tokens of a pass that takes hardly longer than one of a single token
 PADDING = 16  # tokens in unused slots that take no longer than another pass
 
 

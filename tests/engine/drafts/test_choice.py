@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mlxgen.engine.drafts.drafts import LONGEST_REST, MOST_ROWS, REST, WIDEST, Drafts, Policy
-from mlxgen.engine.drafts.guess import Guess
+from mlxgen.engine.drafts.drafts import LONGEST_REST, MOST_ROWS, REST, Drafts, Policy
+from mlxgen.engine.drafts.guess import WIDEST, Guess
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.request import Request
 from mlxgen.tokens import Token

@@ -10,10 +10,10 @@ from mlx_lm.models.cache import ArraysCache
 
 import mlxgen
 from mlxgen import JsonSchema, Regex
+from mlxgen.engine.drafts.guess import WIDEST
 from mlxgen.engine.kv import Later
 from mlxgen.engine.kv.commands import Command, Run
 from mlxgen.engine.step.handle import Handle
-from mlxgen.engine.step.passes import WIDEST
 from mlxgen.engine.step.runner import Runner
 from tests.fakes.speaking import PROMPT, Hall, endless, letters, reciter
 

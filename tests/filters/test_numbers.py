@@ -7,8 +7,11 @@ import re
 from decimal import Decimal
 from fractions import Fraction
 
+from mlxgen.filters import JsonSchema
 from mlxgen.filters.schema.numbers import Span, Texts, numbers
 from tests.effort import tries
+
+from .helpers import constrained, feed, takes
 
 PAIRS = tries(20_000)
 NAMED = ("1e-5", "1e5", "0.05", "0.95", "0.5", "3.4028235e38", "-3.4028235e38", "1e-300", "1e300")
@@ -48,9 +51,9 @@ def spelled(draw: random.Random, value: Decimal) -> str:
         return (plain if "." in plain else f"{plain}.") + "0" * draw.randint(1, 3)
     if kind == 2:
         return str(float(value)) if abs(value) < Decimal("1e300") else plain
-    exponent = draw.randint(-4, 4)
-    digits = format(value.scaleb(-exponent), "f")
-    if len(digits.lstrip("-").partition(".")[0]) > 3 or digits.lstrip("-").startswith("0.0"):
+    exponent = value.adjusted() if value else draw.randint(-4, 4)
+    digits = format(value.scaleb(-exponent).normalize(), "f")
+    if len(digits.strip("-")) > 19:
         return plain  # more digits before an exponent than are written
     sign = draw.choice(["", "+"]) if exponent >= 0 else ""
     return f"{digits}{draw.choice('eE')}{sign}{exponent}"
@@ -102,3 +105,10 @@ def test_a_number_matches_if_and_only_if_it_is_between_the_bounds() -> None:
             inside, outside = inside + found, outside + (not found)
             whole = Fraction(int(value))
             assert matches(of_integers, str(whole)) == holds(bounds, whole), (bounds, whole)
+
+
+def test_no_number_gets_beyond_its_bounds_only_because_of_an_exponent_to_come() -> None:
+    constraint = feed(constrained(JsonSchema({"type": "number", "minimum": 0, "maximum": 9})), "9")
+    assert takes(constraint, ".0") and takes(constraint, "e-1")
+    assert not takes(constraint, "5") and not takes(constraint, "e1")
+    assert not takes(constraint, "." + "0" * 18 + "1")

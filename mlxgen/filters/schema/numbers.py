@@ -4,9 +4,10 @@ A bound is compared with a number digit by digit, once for each length that the 
 point may have: the numbers that differ from the bound at one digit, and go on as they like, are one
 alternative. A number with an exponent is compared likewise, after its exponent.
 
-Invariant: a text of a number matches if and only if its exact value is in the span. Exponents go up
-to 300, after ``0.`` and another digit or one to three digits before the point; of a bound, 100
-digits are compared, and it is drawn a little closer if it has more.
+Invariant: a text of a number matches if and only if its exact value is in the span. Exponents are
+as programs write them, up to 300, after one digit and up to 17 more: where 95 is out of bounds, a
+model must not get as far as ``95.00000`` only because ``95e-2`` is not. Of a bound, 100 digits are
+compared, and it is drawn a little closer if it has more.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ _FRACTION = r"(?:\.[0-9]+)?"
 ANY_INTEGER = r"-?(?:0|[1-9][0-9]*)"
 ANY_NUMBER = rf"{ANY_INTEGER}{_FRACTION}(?:[eE][+-]?[0-9]+)?"
 _ZERO = r"0(?:\.0+)?(?:[eE][+-]?[0-9]+)?"
-_MANTISSAS = (r"0\.[1-9][0-9]*", *(rf"[1-9][0-9]{{{n}}}{_FRACTION}" for n in range(3)))
+_MANTISSA = r"[1-9](?:\.[0-9]{1,17})?"
 _EXPONENT = "[eE][+-]?0*(?:[0-9]{1,2}|[12][0-9]{2}|300)"
-_COMPARED = rf"{ANY_INTEGER}{_FRACTION}|-?(?:{_ZERO}|(?:{'|'.join(_MANTISSAS)}){_EXPONENT})"
+_COMPARED = rf"{ANY_INTEGER}{_FRACTION}|-?(?:{_ZERO}|{_MANTISSA}{_EXPONENT})"
 _LONGEST = 400  # digits of a bound
 _DEEPEST = 100  # digits that are compared
 _MOST = 500  # multiples that are listed
@@ -138,11 +139,10 @@ def _beyond(value: Fraction, *, up: bool, whole: bool) -> str:
         parts.append(f"[0-9]{{1,{size - 1}}}{fraction}")
     if not whole:
         parts += [] if up else [_ZERO]
-        for before, mantissa in enumerate(_MANTISSAS if value else ()):
-            same = "|".join(_compared(digits, before, up=up, fraction=fraction))
-            edge = point - before
-            parts.append(f"(?:{same})[eE](?:{_exponent(edge)})")
-            parts.append(f"{mantissa}[eE](?:{_exponents(edge, up=up)})")
+        if value:
+            same = "|".join(_compared(digits, 1, up=up, fraction=fraction))
+            parts.append(f"(?:{same})[eE](?:{_exponent(point - 1)})")
+            parts.append(f"{_MANTISSA}[eE](?:{_exponents(point - 1, up=up)})")
     return "|".join(parts)
 
 
@@ -185,12 +185,9 @@ def _equal(value: Fraction) -> str:
     digits, point = _digits(abs(value))
     if not value:
         return f"-?{_ZERO}"
-    texts = [_plain(abs(value))]
-    for before in range(len(_MANTISSAS)):
-        zeros = before - len(digits)
-        tail = f"0{{{zeros}}}(?:[.]0+)?" if zeros >= 0 else "0*"
-        texts.append(f"{_pointed(digits, before)}{tail}[eE](?:{_exponent(point - before)})")
-    return f"{_sign(value)}(?:{'|'.join(texts)})"
+    tail = "0*" if len(digits) > 1 else "(?:[.]0+)?"
+    short = f"{_pointed(digits, 1)}{tail}[eE](?:{_exponent(point - 1)})"
+    return f"{_sign(value)}(?:{_plain(abs(value))}|{short})"
 
 
 def _sign(value: Fraction) -> str:

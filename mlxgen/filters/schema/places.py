@@ -62,6 +62,7 @@ _OVERLAPS = 3  # patterns of keys whose overlaps are written out
 _OPENING = frozenset({"additionalProperties", "unevaluatedProperties", "patternProperties"})
 _PAIRS = 5000  # branches of a oneOf that are compared
 _MODULUS = 10_000  # the engine counts multiples in as many states; of more decimals it misses some
+_FAR = 2**53  # it rounds bounds beyond
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +371,8 @@ class Places:
                     if found.every
                     else Either(why=f"there are no such multiples {shown(span)}")
                 )
-            if step.numerator <= _MODULUS and (10 * step).denominator == 1:
+            near = all(abs(bound or 0) <= _FAR for bound in (span.low, span.high))
+            if near and step.numerator <= _MODULUS and (10 * step).denominator == 1:
                 return f"%json {json.dumps(given_of(span, step, whole=whole))}"
             self.checked["multipleOf"] = None
         found = numbers.numbers(span, whole=whole)

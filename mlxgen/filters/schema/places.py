@@ -371,7 +371,7 @@ class Places:
                     if found.every
                     else Either(why=f"there are no such multiples {shown(span)}")
                 )
-            near = all(abs(bound or 0) <= _FAR for bound in (span.low, span.high))
+            near = all(-_FAR <= bound <= _FAR for bound in (span.low or 0, span.high or 0))
             if near and step.numerator <= _MODULUS and (10 * step).denominator == 1:
                 return f"%json {json.dumps(given_of(span, step, whole=whole))}"
             self.checked["multipleOf"] = None

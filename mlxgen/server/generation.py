@@ -141,6 +141,13 @@ class GenerationRequest(TextRequest, FormFields):
     hold_tokens: int | None = option("hold_tokens")
     max_resample: int | None = option("max_resample")
 
+    @property
+    def steered_by(self) -> Literal["program", "controller"] | None:
+        """What of the operator's writes the text, if anything does."""
+        if self.program is not None:
+            return "program"
+        return None if self.controller is None else "controller"
+
 
 # ---- what the text must match --------------------------------------------------------------------
 

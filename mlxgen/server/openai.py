@@ -250,12 +250,10 @@ def understood(
     model = model.called(request.model)
     words = model.vocabulary
     prompts = list(_prompts(request.prompt, words, may_be_empty=is_infill))
-    default: int | None = DEFAULT_TOKENS
-    for name in ("program", "controller"):
-        if getattr(request, name) is not None:
-            default = None  # it ends by itself
-            if prompts[0][0] != "prompt":
-                raise RequestError.at("prompt", f"expected one prompt with {name}, got a list")
+    steered = request.steered_by
+    if steered is not None and prompts[0][0] != "prompt":
+        raise RequestError.at("prompt", f"expected one prompt with {steered}, got a list")
+    usual = DEFAULT_TOKENS if steered is None else None  # a program ends by itself
     silent = request.max_tokens == 0
     if silent and not request.echo and not is_infill:
         raise RequestError.at("max_tokens", "expected 1 or more, got 0; 0 needs echo: true")
@@ -288,7 +286,7 @@ def understood(
         model,
         questions,
         {
-            "max_tokens": 1 if silent else limit_of(request.max_tokens, default),
+            "max_tokens": 1 if silent else limit_of(request.max_tokens, usual),
             "top_logprobs": request.logprobs,
             "prompt_logprobs": max(scores, default=None),
         },
@@ -360,22 +358,15 @@ def _infill(gap: Gap, request: CompletionRequest, vocabulary: Vocabulary) -> Inf
 
 # ---- the operator's own code ---------------------------------------------------------------------
 
-_ONE_PROMPT = "a program writes one text and its branches; leave it out"
-_EXCLUDED = {
-    "n": _ONE_PROMPT,
-    "echo": "a program may take back tokens of the prompt; leave it out",
-    "tools": "a program decides on the text itself, not on calls of tools; leave them out",
-    "prompt_logprobs": "the prompt of a program is not scored; leave it out",
-    "timings_per_token": "the times of branches are not told; leave it out",
-    "return_progress": "the progress of branches is not told; leave it out",
-}
+_EXCLUDED = ("n", "echo", "tools", "prompt_logprobs", "timings_per_token", "return_progress")
+"""What a program's answer has not: it is one text, with branches that come up as it is written."""
 _NOT_TAKEN_BACK = ("logprobs", "return_token_ids", "tools")
 
 
 def steered_of(request: GenerationRequest, registry: Registry) -> Steered | None:
     """The program or controller of a request; raises ``RequestError``."""
-    named = [what for what in ("program", "controller") if getattr(request, what) is not None]
-    held = "hold_tokens" if named and request.hold_tokens else None
+    what = request.steered_by
+    held = "hold_tokens" if what is not None and request.hold_tokens else None
     late = "allow_retract" if request.allow_retract else held
     for name in _NOT_TAKEN_BACK if late and request.stream else ():
         if _is_given(request, name):
@@ -383,22 +374,20 @@ def steered_of(request: GenerationRequest, registry: Registry) -> Steered | None
                 str(late),
                 f"what {name} adds to a stream cannot be taken back; leave out one of them",
             )
-    if len(named) == 2:
-        raise RequestError.at("controller", "cannot be combined with program; send one of them")
-    if not named:
+    if what is None:
         return None
-    [what] = named
-    for name, reason in _EXCLUDED.items():
+    if what == "program" and request.controller is not None:
+        raise RequestError.at("controller", "cannot be combined with program; send one of them")
+    for name in _EXCLUDED:
         if _is_given(request, name) and not (name == "n" and request.n == 1):
-            raise RequestError.at(name, f"cannot be used with {what}: {reason}")
-    kind: Literal["program", "controller"] = "program" if what == "program" else "controller"
-    return registry.steered(kind, getattr(request, what), what, request.arguments, "arguments")
+            raise RequestError.at(name, f"cannot be used with {what}; leave it out")
+    return registry.steered(what, getattr(request, what), what, request.arguments, "arguments")
 
 
 def hooks_of(request: GenerationRequest, registry: Registry) -> Sequence[Hook]:
     """The hooks of a request; raises ``RequestError``."""
     named, given = request.hooks or [], request.arguments
-    if request.program is None and request.controller is None and given is not None:
+    if request.steered_by is None and given is not None:
         if len(named) != 1 or not isinstance(named[0], str):
             raise RequestError.at(
                 "arguments", "are for a program, a controller or one hook; name one of these"

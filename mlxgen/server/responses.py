@@ -8,9 +8,8 @@ numbered from 0, without a gap. The whole response is the one in the last event.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field, Tag
 
@@ -34,53 +33,46 @@ from .tools import MAX_TOOLS, Function, OtherTool, ToolChoice, functions_are, to
 _FAILURES = {429: "rate_limit_exceeded"}
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """A kind of item.
 
     - ``letters``: how its ids begin; ``empty``: it without its text.
-    - ``text``: what the events of its text are called; ``extra`` is in all of them.
-    - ``field``: where the text is, in the item or in its one ``part``.
-    - ``place``: where the part is, and ``parts`` what its events are called.
+    - ``text``: what the events of its text are called.
+    - ``parts``: what the events of its one part are called, ``part`` that part without its text,
+      and ``place`` where it is; an item without has its text in ``arguments``.
     """
 
     letters: str
     empty: Event
     text: str
-    extra: Event = field(default_factory=dict)
-    field: str = "text"
-    part: Event | None = None
+    parts: str = ""
     place: Literal["content", "summary"] = "content"
-    parts: str = "response.content_part"
+    part: Event | None = None
 
 
 MESSAGE = Shape(
     "msg",
     {"type": "message", "role": "assistant", "content": []},
     "response.output_text",
-    {"logprobs": []},
+    "response.content_part",
     part={"type": "output_text", "text": "", "annotations": [], "logprobs": []},
 )
 THOUGHTS = Shape(
     "rs",
     {"type": "reasoning", "summary": [], "content": []},
     "response.reasoning_text",
+    "response.content_part",
     part={"type": "reasoning_text", "text": ""},
 )
 SUMMARY = Shape(
     "rs",
     {"type": "reasoning", "summary": []},
     "response.reasoning_summary_text",
-    part={"type": "summary_text", "text": ""},
-    place="summary",
-    parts="response.reasoning_summary_part",
+    "response.reasoning_summary_part",
+    "summary",
+    {"type": "summary_text", "text": ""},
 )
-CALL = Shape(
-    "fc",
-    {"type": "function_call", "arguments": ""},
-    "response.function_call_arguments",
-    field="arguments",
-)
+CALL = Shape("fc", {"type": "function_call", "arguments": ""}, "response.function_call_arguments")
 
 
 class ResponsesReply:
@@ -190,18 +182,21 @@ class ResponsesReply:
         if self._kind is not kind:
             yield from self._begin(kind)
         self._texts.append(text)
-        yield {"type": f"{kind.text}.delta", **self._place, **kind.extra, "delta": text}
+        extra: Event = {"logprobs": []} if kind is MESSAGE else {}
+        yield {"type": f"{kind.text}.delta", **self._place, **extra, "delta": text}
 
     def _end(self, status: str = "completed") -> Iterator[Event]:
         kind, text = self._kind, "".join(self._texts)
         if kind is None:
             return
-        yield {"type": f"{kind.text}.done", **self._place, **kind.extra, kind.field: text}
+        field = "arguments" if kind.part is None else "text"
+        extra: Event = {"logprobs": []} if kind is MESSAGE else {}
+        yield {"type": f"{kind.text}.done", **self._place, **extra, field: text}
         item: Event = {**self._item, "status": status}
         if kind.part is None:
-            item[kind.field] = text
+            item[field] = text
         else:
-            part = {**kind.part, kind.field: text}
+            part = {**kind.part, field: text}
             yield {"type": f"{kind.parts}.done", **self._place, "part": part}
             item[kind.place] = [part]
         yield _of_item("done", len(self._items), item)

@@ -70,17 +70,24 @@ class Conversation:
         """Add what a tool returned."""
         self.messages.append({"role": "tool", "content": content, **more, "tool_call_id": id})
 
-    def pieces(self, content: Any, at: str, *, images: bool = True) -> list[Piece]:
-        """Those of a content, which may have ``images``."""
+    def pieces(
+        self, content: Any, at: str, *, images: bool = True, returned: bool = False
+    ) -> list[Piece]:
+        """Those of a content, which may have ``images``, or was ``returned`` by a tool."""
         if content is None or isinstance(content, str):
             return [content or ""]
         parts = enumerate(of_type(content, list, at))
-        told = [self.piece(part, f"{at}[{j}]", images=images) for j, part in parts]
+        asks = self.asks(at) and not returned
+        told = [self.piece(part, f"{at}[{j}]", images=images, asks=asks) for j, part in parts]
         return [piece for piece in told if piece is not None]
 
-    def piece(self, part: Any, at: str, *, images: bool) -> Piece | None:
+    def asks(self, at: str) -> bool:
+        """Whether this is in the newest message of the user."""
+        return at.startswith(f"{self._newest}.")
+
+    def piece(self, part: Any, at: str, *, images: bool, asks: bool) -> Piece | None:
         """The text or the image of a part; nothing of a bill. What the newest message of the user
-        has must be shown; other parts may be told otherwise."""
+        ``asks`` must be shown; other parts may be told otherwise."""
         if isinstance(part, str):
             return part
         kind = need(of_type(part, dict, at), "type", str, at)
@@ -91,7 +98,7 @@ class Conversation:
                 one_of(part, "type", kinds, at)
                 said = _shown(part, at)
             except RequestError:
-                if at.startswith(f"{self._newest}."):
+                if asks:
                     raise
                 said = "[image]" if kind in _IMAGES else _note(part)
                 self.left_out.append(at)
@@ -303,7 +310,7 @@ def _blocks(talk: Conversation, role: str, content: Any, at: str) -> None:
         elif kind == "tool_result" and not answers:
             tell()
             any_result = True
-            inside = talk.pieces(block.get("content"), f"{place}.content")
+            inside = talk.pieces(block.get("content"), f"{place}.content", returned=True)
             told: list[Content] = [[each] if isinstance(each, dict) else each for each in inside]
             content = reduce(joined, told) if told else ""
             if block.get("is_error"):
@@ -312,7 +319,7 @@ def _blocks(talk: Conversation, role: str, content: Any, at: str) -> None:
         elif (kind in _SILENT or kind.endswith("_result")) and _text_in(block) is None:
             talk.left_out.append(place)
         else:
-            piece = talk.piece(block, place, images=not answers)
+            piece = talk.piece(block, place, images=not answers, asks=talk.asks(at))
             if piece:
                 said.append([piece] if isinstance(piece, dict) else piece)
     if answers:

@@ -108,7 +108,7 @@ class Prefill:
                     continue
                 tokens -= self._look_up(handle) // COPIED_PER_RUN
             missing = len(handle.align()) - 1
-            if not missing or (begins and self._goes_with_others(handle)):
+            if missing < 1 or (begins and self._goes_with_others(handle)):
                 done.append(handle)
                 continue
             last = handle

@@ -79,12 +79,14 @@ class Passes:
             handle.kv.submit()
 
     def prefill_to(self, handle: Handle, tokens: int) -> None:
-        """Run so many tokens of a handle's history, in pieces that are evaluated."""
-        while (held := handle.kv.length) < tokens:
+        """Run so many tokens of a handle's history, in pieces, each evaluated before the next."""
+        kv, first = handle.kv, handle.kv.length
+        while (held := kv.length) < tokens:
+            if held > first:
+                kv.wait()
+                self.clock.wait()
+                mx.clear_cache()
             self.prefill([handle], min(self.runner.piece(held), tokens - held))
-            handle.kv.wait()
-            self.clock.wait()
-            mx.clear_cache()
 
     # ---- steps -----------------------------------------------------------------------------
 

@@ -343,6 +343,8 @@ class BlockStore:
             way, parent = self._blocks.whole(ids[:start])
             wanted = Block.of(parent, start, ids[start:], has_state)
             block = self._blocks.get(wanted.key, disk=True) or wanted
+            if block.layers is not None:  # another thread has just read it
+                return True
             try:
                 found: Block = self.together(lambda: folder.read(block))
                 found.settled = True

@@ -151,6 +151,8 @@ class Blocks:
         if (known := self._known.get(block.key)) is not None:
             block.file = known.file
         self._held[block.key] = block
+        # Of two that serve a prompt as well, the older one in memory does, whatever is on disk
+        self._below[block.parent].pop(block.key, None)
         self._note(block)
         self.nbytes += block.size
 

@@ -195,6 +195,20 @@ def test_a_block_that_two_threads_have_read_is_held_once(tmp_path: Path) -> None
     assert store.nbytes == 16 * BLOCK
 
 
+def test_what_is_on_disk_does_not_change_what_memory_evicts(tmp_path: Path) -> None:
+    """As the machines that have parts of a model must evict the same."""
+    one, two = (*range(20), 1), (*range(20), 2)
+    write(store_in(tmp_path), plain_layers, two)
+    left = list[list[int]]()
+    for store in (BlockStore(plain_layers, PLENTY), store_in(tmp_path)):
+        for ids in (one, two):
+            keep(store, plain_layers, ids)
+        assert store.take((*range(20), 9, 9)) is not None
+        store.shrink(store.nbytes - 1)
+        left.append([store.match((*ids, 0)) for ids in (one, two)])
+    assert left == [[21, 20]] * 2
+
+
 # ---- when it is written ------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ _THINKING = (
     ("[THINK]", "[/THINK]"),  # Magistral and later Mistral models
     ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command R7B, Command A
     ("<seed:think>", "</seed:think>"),
+    ("<mm:think>", "</mm:think>"),  # MiniMax M3
     ("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
     ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),  # Apriel
 )

@@ -27,6 +27,7 @@ from .styles import (
     gemma,
     glm,
     invoke,
+    nested,
     objects,
 )
 
@@ -106,15 +107,16 @@ class CallFormat:
     def of(cls, tokenizer: Any, template: str, tokens: Collection[str]) -> CallFormat | None:
         """The format of a model: as mlx-lm knows it, else as its ``template`` and its added
         ``tokens`` tell it. None if nothing does."""
+        style = ""
         if tokenizer.has_tool_calling and tokenizer.tool_parser is not None:
             style = tokenizer.tool_parser.__module__.rpartition(".")[2]
-            if style in FORMATS:
+            if style in FORMATS and style != "json_tools":  # for which it takes many
                 return FORMATS[style]
         for format in FORMATS.values():
             texts = all(text in template for text in format.template)
             if (format.template or format.tokens) and texts and set(format.tokens) <= {*tokens}:
                 return format
-        return None
+        return FORMATS.get(style)
 
 
 _MARKS: Mapping[str, Any] = {  # of objects, which models take for one another
@@ -211,6 +213,14 @@ _FORMATS = (
         paired=True,
         template=("<seed:tool_call>",),
         space="\n",
+    ),
+    CallFormat(
+        *("minimax_m3", "]<]minimax[>[<tool_call>\n", "]<]minimax[>[</tool_call>"),
+        nested("]<]minimax[>["),
+        also=("]<]minimax[>[<tool_call>",),
+        bare=("]<]minimax[>[<invoke",),
+        enforced=False,
+        template=("]<]minimax[>[",),
     ),
     CallFormat(  # Hermes, and the many that write as it does
         *("json_tools", "<tool_call>", "</tool_call>", OBJECTS),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -33,6 +33,7 @@ from .values import (
 
 Tool: TypeAlias = Mapping[str, Any]
 
+_DEEP = 16  # levels of tags
 HELD = 64  # characters of a string before it is passed on while it grows
 _AFFIXES = re.compile(r"^(?:functions?|tools?)[._:/]|(?:\.call)?[:._][0-9]+$|\.call$")
 _NAMESPACES = re.compile(r"__|[.:/]")
@@ -378,6 +379,10 @@ class Call:
         elif is_json:
             with suppress(ValueError):
                 value, is_raw = literal(value), True
+        elif tags.nested and tags.nested in value:
+            mark = regex.escape(tags.nested)
+            value = _members(iter(regex.split(rf"{mark}(</?[^<>\s]+>)", value)))
+            value, is_raw = self._shape.property(key).of_members(value), True
         self.end(key, value, quoted=is_raw or is_string)
         return place
 
@@ -432,6 +437,20 @@ _ATTRIBUTE = (
     r"""(?:"(?P<short>[^"]*)"|'(?P<short>[^']*)'|(?P<short>[^\s<>"']+))(?=[\s<>/])"""
 )
 _LAST_LINE = regex.compile(r"\n[ \t]*+\Z")
+
+
+def _members(pieces: Iterator[str], depth: int = 0) -> Any:
+    """The tags of a value with what is inside each, or its text."""
+    if depth > _DEEP:
+        raise BrokenError("the value is too deep")
+    found: list[tuple[str, Any]] = []
+    text = next(pieces, "")
+    for tag in pieces:
+        if tag.startswith("</"):
+            break
+        found.append((tag[1:-1], _members(pieces, depth + 1)))
+        next(pieces, "")
+    return found or text
 
 
 def _flat(value: Any) -> list[tuple[str, Any]]:

@@ -128,6 +128,21 @@ class Shape:
             return text if isinstance(value, str) or not self._fits(value) else self.settled(value)
         return self.settled(value)
 
+    def of_members(self, members: str | list[tuple[str, Any]]) -> Any:
+        """The value that tags stand for, with what is inside each, or a text: an object, or a list
+        of items. What has one name twice is a list as well."""
+        if isinstance(members, str):
+            return self.of_text(members)
+        if all(name == "item" for name, _ in members):
+            return [self._first("items").of_members(each) for _, each in members]
+        found: dict[str, Any] = {}
+        for name, each in members:
+            shape = self.property(name)
+            twice = [part for other, part in members if other == name]
+            items = [("item", part) for part in twice]
+            found[name] = shape.of_members(items if len(twice) > 1 else each)
+        return found
+
     def settled(self, value: Any, depth: int = 0) -> Any:
         """A value as the schema wants it."""
         if depth > _DEEP or self._is_chosen(value):

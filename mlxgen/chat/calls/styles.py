@@ -42,6 +42,8 @@ class Tags(NamedTuple):
     - ``end`` and ``over``: what comes after a value, with its ``{key}``, and after all of them.
     - ``body`` and ``body_end``: around arguments that are one JSON object instead, if anything is.
     - ``lines``: a value has lines of its own; else it may have them, unless it is ``exact``.
+    - ``nested``: what comes before each tag, and before those inside a value, which are the members
+      of an object or the items of a list.
     """
 
     tag: str
@@ -55,6 +57,7 @@ class Tags(NamedTuple):
     body_end: Pieces = ()
     lines: bool = False
     exact: bool = False
+    nested: str = ""
     kinds: tuple[str, str] = ("true", "false")
 
 
@@ -111,7 +114,7 @@ class Style:
                 inner = self.comma.join(
                     filled(self.key, key=key, kind=kinds[not isinstance(value, str)])
                     + self.value(value)
-                    + "".join(self.after)
+                    + filled(self.after, key=key)
                     for key, value in arguments.items()
                 )
             texts.append(filled(self.open, **values) + inner + filled(self.close, **values))
@@ -314,6 +317,39 @@ KIMI_K3 = Style(
     ),
     begins=("<|open|>call", "<|open|><|open|>call"),
 )
+
+
+def nested(mark: str) -> Style:
+    """MiniMax M3's: tags that are the names of arguments, and of what is in them, after a mark."""
+
+    def written(value: Any) -> str:
+        if isinstance(value, dict | list):
+            each = value.items() if isinstance(value, dict) else (("item", item) for item in value)
+            return "".join(f"{mark}<{key}>{written(part)}{mark}</{key}>" for key, part in each)
+        return as_text(value)
+
+    begin = regex.escape(mark)
+    return Style(
+        open=(f'{mark}<invoke name="{{name}}">',),
+        key=(f"{mark}<{{key}}>",),
+        after=(f"{mark}</{{key}}>",),
+        close=(f"{mark}</invoke>\n",),
+        between="",
+        value=written,
+        head=rf"{begin}<invoke\s+name\s*=\s*[\"']?{NAME}[\"']?\s*>",
+        tags=Tags(
+            tag=rf"{begin}<(?P<key>[^<>/\s\"]+)>",
+            half=NEVER,
+            end=rf"{begin}</{{key}}>",
+            over=rf"{begin}</invoke>",
+            lines=True,
+            exact=True,
+            nested=mark,
+        ),
+        begins=(f"{mark}<invoke",),
+    )
+
+
 MINICPM = Style(
     open=('<function name="{name}">',),
     key=('<param name="{key}">',),

@@ -215,9 +215,6 @@ def _arguments(text: str) -> dict[str, Any]:
     return given if isinstance(given, dict) else {}
 
 
-Positive: TypeAlias = Annotated[Count, Field(ge=1)]
-
-
 # ---- tools -------------------------------------------------------------------------------------
 
 
@@ -272,7 +269,7 @@ class CountRequest(Lenient):
 class MessagesRequest(CountRequest, TextRequest):
     """A body of ``POST /v1/messages``."""
 
-    max_tokens: Positive | None = about("maximum number of tokens to generate")
+    max_tokens: Annotated[int, Field(ge=1)] | None = about("maximum number of tokens to generate")
     stop_sequences: Annotated[list[ShortText], Field(max_length=MAX_STOPS)] | None = option("stop")
 
 

@@ -119,7 +119,7 @@ class ToolReader:
 
 
 def _plain(name: str) -> str:
-    return _SEPARATORS.sub("_", name).strip("_").lower()
+    return _SEPARATORS.sub("", name).lower()
 
 
 def _is_inside(name: str, whole: str) -> bool:

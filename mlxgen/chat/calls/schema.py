@@ -135,13 +135,13 @@ class Shape:
             return self.of_text(members)
         if all(name == "item" for name, _ in members):
             return [self._first("items").of_members(each) for _, each in members]
-        found: dict[str, Any] = {}
+        found: dict[str, list[tuple[str, Any]]] = {}
         for name, each in members:
-            shape = self.property(name)
-            twice = [part for other, part in members if other == name]
-            items = [("item", part) for part in twice]
-            found[name] = shape.of_members(items if len(twice) > 1 else each)
-        return found
+            found.setdefault(name, []).append(("item", each))
+        return {
+            name: self.property(name).of_members(items if len(items) > 1 else items[0][1])
+            for name, items in found.items()
+        }
 
     def settled(self, value: Any, depth: int = 0) -> Any:
         """A value as the schema wants it."""

@@ -247,12 +247,15 @@ def _add_model(app: FastAPI, service: Service) -> None:
         return JsonResponse(service.registry.listed())
 
     @app.get("/props", responses=_ANSWER | answers(404, *_BUSY))
-    async def props(model: str | None = None) -> Response:
+    async def props(request: Request, model: str | None = None) -> Response:
         """The model, and the defaults for what a request leaves out."""
-        source = fleet.catalogue.meant(model).source
-        async with service.using(model) as serving:
+
+        async def work(exchange: Exchange) -> Any:
+            serving, source = await exchange.use(model), fleet.catalogue.meant(model).source
             slots = service.settings.max_batch
-            return JsonResponse(props_of(serving.model, slots=slots, path=source))
+            return props_of(serving.model, slots=slots, path=source)
+
+        return Exchange(service, "/props", work, request)
 
 
 def _add_state(app: FastAPI, service: Service) -> None:

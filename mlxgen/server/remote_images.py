@@ -186,46 +186,32 @@ def _visit(url: str, most: int, until: float) -> bytes | str:
         name = f"[{host}]" if ":" in host else host
         headers = {"Host": name if port == usual else f"{name}:{port}", **_HEADERS}
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        with _ended_at(until, sock):
+        timer = threading.Timer(_left(until), _cut, [sock])  # headers may come byte by byte
+        timer.daemon = True
+        timer.start()
+        try:
             connection.request("GET", target, headers=headers)
             with contextlib.closing(connection.getresponse()) as answer:
-                found = _answer(answer, most)
-                short = isinstance(found, bytes) and bool(answer.length)
-            _left(until)  # else it may have been cut off
-        if short:
+                if answer.status in _REDIRECTS:
+                    return answer.getheader("Location") or ""
+                if answer.status != 200:
+                    raise FetchError(f"its server answers {answer.status}")
+                data = answer.read(most + 1)
+                _left(until)  # else it may have been cut off
+        finally:
+            timer.cancel()
+        if len(data) > most:
+            raise FetchError(f"it has more than {most} bytes")
+        if answer.length:
             raise FetchError("its server sends less than it announced")
-        return found
+        return data
     finally:
         sock.close()
 
 
-def _answer(answer: http.client.HTTPResponse, most: int) -> bytes | str:
-    if answer.status in _REDIRECTS:
-        return answer.getheader("Location") or ""
-    if answer.status != 200:
-        raise FetchError(f"its server answers {answer.status}")
-    data = answer.read(most + 1)
-    if len(data) > most:
-        raise FetchError(f"it has more than {most} bytes")
-    return data
-
-
-@contextlib.contextmanager
-def _ended_at(until: float, sock: socket.socket) -> Iterator[None]:
-    """A context in which a connection is cut at that time: a server could send its headers byte by
-    byte for ever."""
-
-    def cut() -> None:
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(_left(until), cut)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+def _cut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _connected(host: str, port: int, until: float) -> socket.socket:

@@ -14,7 +14,6 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -29,7 +28,7 @@ from .logs import log, log_failure
 from .metrics import Metrics
 from .registry import Registry
 from .served_model import ServedModel
-from .serving import Serving, Workers
+from .serving import Workers
 from .settings import Settings
 
 STOPPED, FAILED, REFUSED = 0, 1, 2  # exit statuses
@@ -178,21 +177,6 @@ class Service:
             status=503,
             code="queue_timeout",
         )
-
-    @contextlib.asynccontextmanager
-    async def using(self, name: str | None) -> AsyncIterator[Serving]:
-        """The model of a request without a body, which is loaded if necessary."""
-        self.check_open()
-        entry = self.fleet.catalogue.meant(name)
-        try:
-            async with asyncio.timeout(self.settings.queue_timeout or None):
-                serving = await self.fleet.use(entry)
-        except TimeoutError:
-            raise self.queue_timeout() from None
-        try:
-            yield serving
-        finally:
-            self.fleet.release(entry)
 
     # ---- its life ----------------------------------------------------------------------------
 

@@ -132,7 +132,6 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         self.results: dict[Path, Result] = {}
         self.errors: dict[Path, Exception] = {}
         self._woken: deque[_Live] = deque()
-        self._is_new = True  # no controller was asked yet, if tokens are pushed
         root = _Live((), scheduler.submit(request), controller, [])
         root.handle.asks_each = True
         self._live: dict[Handle, _Live] = {root.handle: root}
@@ -157,18 +156,14 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
     def push(self, events: Tokens[Event]) -> Iterator[tuple[Path, Chunk]]:
         """What comes of the ``events`` of a step, for those who step the scheduler themselves.
 
-        To be called and used up after every step, before the next one. A controller is first asked
-        when its prompt was run, so that nothing of it is left to be run when it forks.
+        To be called and used up before the first step and after every one. So a controller is
+        asked before its prompt is run, whose last tokens may run in one step with the first draw.
         """
         self._take_all(events)
-        if self._is_new:
-            (root,) = self._known.values()
-            self._is_new = root.handle.missing > 1 and not root.handle.closed
         while True:
             while self._ready:
                 yield self._give(self._ready.popleft())
-            if not self._is_new:
-                self._decide()
+            self._decide()
             if not self._ready:
                 if not self._live or any(live.wait is None for live in self._live.values()):
                     return

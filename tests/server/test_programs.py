@@ -137,6 +137,16 @@ def test_the_same_comes_as_in_the_library(operator: Running, lm: mlxgen.Language
     assert found == {branch: result.text for branch, result in run.results.items()}
 
 
+def test_what_a_program_writes_comes_first_whatever_is_left_of_the_prompt(
+    operator: Running,
+) -> None:
+    told: dict[str, Any] = {"program": "echoes", "arguments": {"text": "ab cd"}}
+    for words in (1, 8, 16, 24, 40, 40, 400, 401):  # some are cached
+        body = {"prompt": "word " * words, "temperature": 0, **told}
+        (choice,) = good(operator.post(COMPLETION, body))["choices"]
+        assert choice["text"] == "ab cd"
+
+
 @pytest.mark.parametrize("path", [CHAT, COMPLETION])
 def test_a_stream_holds_what_may_be_taken_back_or_retracts_it(operator: Running, path: str) -> None:
     held = streamed(operator, path, program="quiz")

@@ -201,9 +201,9 @@ class Answerer:
         self._cache = lm.prefix_cache  # made before the first answer, so that it fills it, too
         self._dialect = Dialect.of(lm.vocabulary, lm.images)
 
-    def check(self, conversation: Conversation) -> None:
-        """Raise ``OptionError`` or ``GrammarError`` now for settings and forms that this model
-        cannot follow, rather than at the next answer."""
+    def checked(self, conversation: Conversation) -> Conversation:
+        """The same; raises ``OptionError`` or ``GrammarError`` now for settings and forms that this
+        model cannot follow, rather than at the next answer."""
         Options.of(conversation.options | {"close_json": None}).check_vocabulary(self.lm.vocab_size)
         if conversation.form is not None:
             conversation.form.bind(self.lm.tokenizer, self.lm.vocab_size)
@@ -213,6 +213,7 @@ class Answerer:
                     "this model writes headers before its text, so it cannot follow a form; use "
                     "/json off, /regex off or /lark off",
                 )
+        return conversation
 
     def count(self, conversation: Conversation) -> int:
         """How many tokens the prompt of a conversation has whose message waits."""

@@ -291,7 +291,8 @@ def _set(chat: TerminalChat, argument: str) -> None:
     name, _, value = argument.partition(" ")
     name = name.replace("-", "_")
     if value.strip():
-        _change(chat, chat.conversation.set(name, read_value(value.strip())))
+        changed = chat.conversation.set(name, read_value(value.strip()))
+        chat.conversation = chat.answerer.checked(changed)
     values = chat.conversation.values()
     if name and name not in values:
         chat.conversation.set(name, None)  # raises, and says why
@@ -305,7 +306,7 @@ def _set(chat: TerminalChat, argument: str) -> None:
 def _form(kind: str, chat: TerminalChat, argument: str) -> None:
     if argument:
         source = None if argument in OFF else read_form(kind, f"/{kind}", argument)
-        _change(chat, chat.conversation.require(kind, source))
+        chat.conversation = chat.answerer.checked(chat.conversation.require(kind, source))
     source = chat.conversation.forms.get(kind)
     shown = source if isinstance(source, str) else json.dumps(source, ensure_ascii=False)
     chat.note(f"{kind}: {'off' if source is None else shown}")
@@ -325,11 +326,6 @@ COMMANDS["regex"] = Command(
     "/regex (yes|no) allows these two answers, until /regex off.",
 )
 COMMANDS["lark"] = Command("[FILE|off]", "answers follow a Lark grammar", partial(_form, "lark"))
-
-
-def _change(chat: TerminalChat, changed: Conversation) -> None:
-    chat.answerer.check(changed)
-    chat.conversation = changed
 
 
 def read_value(text: str) -> Any:
@@ -415,10 +411,9 @@ def _load(chat: TerminalChat, argument: str) -> None:
             defaults=chat.conversation.defaults,
             allow_control_tokens=chat.conversation.allow_control_tokens,
         )
-        chat.answerer.check(loaded)
+        chat.conversation = chat.answerer.checked(loaded)
     except MlxgenError as error:
         raise OptionError("/load", f"{path}: {error}") from error
-    chat.conversation = loaded
     chat.note(f"loaded {path}: {counted(len(loaded.exchanges), 'exchange')}")
 
 

@@ -62,7 +62,7 @@ class TerminalChat:
 
         ``notice`` is shown once the settings are checked.
         """
-        self.answerer.check(self.conversation)
+        self.answerer.checked(self.conversation)
         if notice is not None:
             self.note(notice)
         if self.interactive or self.launched:

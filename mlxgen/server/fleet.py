@@ -261,7 +261,7 @@ class Fleet:
         self._threads.add(thread)
         thread.start()
         try:
-            lm, model = await thread.ready
+            lm, model = await asyncio.shield(thread.ready)  # the thread settles it, whoever waits
         except Exception as error:
             if not isinstance(error, _UnwantedError):
                 member.reason, member.failed_at = why(error), loop.time()

@@ -150,6 +150,20 @@ def test_a_load_that_nobody_waits_for_any_more_is_given_up(several: dict[str, An
     run(test, fits=1, **several)
 
 
+def test_a_server_that_ends_while_a_model_waits_for_room_has_not_failed(
+    several: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(inside: Inside) -> None:
+        async with answering(inside, "one"):
+            waiting = asyncio.create_task(inside.said("two"))
+            await inside.until("one", "unloading")
+            assert await inside.service.close() and not waiting.done()
+
+    with caplog.at_level("INFO", "mlxgen.server"):
+        run(test, fits=1, **several)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def test_all_who_ask_share_one_load_and_one_who_leaves_does_not_end_it(
     several: dict[str, Any], loads: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:

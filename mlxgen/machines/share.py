@@ -37,7 +37,6 @@ from ..engine.kv.commands import (
     Save,
     Snapshot,
     Spoil,
-    Submit,
     Take,
     Trim,
     Wait,
@@ -147,8 +146,6 @@ class Leading(Part):
 
     def do(self, command: Command) -> Any:
         machines = self._machines
-        if isinstance(command, Submit):  # it was, with its pass
-            return None
         if isinstance(command, Wait):  # the others need not: they have added up all of it by then
             with machines.evaluating():
                 return super().do(command)

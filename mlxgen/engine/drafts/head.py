@@ -102,8 +102,8 @@ class HeadDrafter(ModelledDrafter):
         self._ran.append((history.moment, States(start, start + len(tokens), tokens, states)))
         self._unread += len(tokens)
         if self._unread >= BEHIND:
-            self._read(history)
-            self._kv.submit()
+            logits = self._read(history)
+            self._device.submit([logits] if logits is not None else [])
 
     def restart(self) -> None:
         self._begin(History(), 0)

@@ -159,7 +159,6 @@ class ModelDrafter(ModelledDrafter):
         piece = kv.align(history)[:-1][: min(count, self._piece(kv.length))]
         if piece:
             kv.run(piece, wanted=0)
-            kv.submit()
 
     def _run(self, token: Fed) -> mx.array:
         return self._kv.run([token])

@@ -22,7 +22,8 @@ class Run(NamedTuple):
 
     Several are in slots of one group, in the order of these; those between them get padding only,
     which changes nothing. A cache on its own runs alone. The result is the logits [all that are
-    wanted, vocab] of the last ``wanted`` tokens of each row, row by row; anything, if none are.
+    wanted, vocab] of the last ``wanted`` tokens of each row, row by row; anything, if none are:
+    then what the caches hold is submitted.
     """
 
     rows: tuple[tuple[int, tuple[Fed, ...]], ...]
@@ -42,12 +43,6 @@ class Snapshot(NamedTuple):
 
     kv: int
     before: int
-
-
-class Submit(NamedTuple):
-    """Start computing what a cache holds."""
-
-    kv: int
 
 
 class Wait(NamedTuple):
@@ -175,9 +170,7 @@ Place: TypeAlias = Open | Copy | Take | Move
 Together: TypeAlias = Restore | Save | Load
 """What all machines do at a time, and what fails on all if it fails on one."""
 Changed: TypeAlias = Shrink | Limit | Empty | Flush | Settle | Together
-Command: TypeAlias = (
-    Run | Trim | Snapshot | Submit | Wait | Place | Free | Keep | Changed | Spoil | Clear
-)
+Command: TypeAlias = Run | Trim | Snapshot | Wait | Place | Free | Keep | Changed | Spoil | Clear
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
 
 

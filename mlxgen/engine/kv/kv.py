@@ -27,7 +27,6 @@ from .commands import (
     Open,
     Run,
     Snapshot,
-    Submit,
     Take,
     Trim,
     Wait,
@@ -125,16 +124,12 @@ class KV:
 
     def run(self, tokens: Sequence[Fed], wanted: int = 1) -> mx.array:
         """Run the next tokens in caches of its own: the logits [wanted, vocab] of the last ones,
-        lazy; anything, if none are wanted."""
+        lazy; anything, if none are wanted: then what it holds is submitted."""
         self._opened(len(tokens) + 1)
         run = Run(((self.number, tuple(tokens)),), (wanted,))
         result: mx.array = self.device.do(run)
         self.tokens += tokens
         return result
-
-    def submit(self) -> None:
-        """Start computing what it holds."""
-        self.device.do(Submit(self.number))
 
     def wait(self) -> None:
         """Wait until what it holds is computed."""

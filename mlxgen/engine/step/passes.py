@@ -76,7 +76,6 @@ class Passes:
             logits = self._run(part, of_prompt=True)
             if wanted and handle.scores is not None:
                 handle.scores.add(held, logits)
-            handle.kv.submit()
 
     def prefill_to(self, handle: Handle, tokens: int) -> None:
         """Run so many tokens of a handle's history, in pieces, each evaluated before the next."""

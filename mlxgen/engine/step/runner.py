@@ -4,7 +4,7 @@ Owns the model, the caches by number, and the slots. Must never know requests, t
 command was given. Invariant: what a command leaves depends on the commands before it alone, so
 that another runner of the same model that is given the same ones holds the same.
 
-Nothing is evaluated unless a command waits.
+Nothing is evaluated unless a command waits; a pass of which no logits are wanted is submitted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from ..kv.commands import (
     Settle,
     Snapshot,
     Spoil,
-    Submit,
     Take,
     Trim,
     Wait,
@@ -98,14 +97,15 @@ class Runner(Device):
         """Carry out a command: the logits of a pass, the new place of a cache that moves or is made
         or taken, nothing of the others."""
         match command:
-            case Run():
-                return self._run(command)
+            case Run(rows, wanted):
+                logits = self._run(command)
+                if not any(wanted):
+                    mx.async_eval([self._stores[kv].arrays() for kv, _ in rows])
+                return logits
             case Trim(kv, to):
                 self._stores[kv].go_back(to)
             case Snapshot(kv, before):
                 self._stores[kv].checkpoint(before)
-            case Submit(kv):
-                mx.async_eval(self._stores[kv].arrays())
             case Wait(kv):
                 mx.eval(self._stores[kv].arrays())
             case Open(kv, room, rewinds):
@@ -187,8 +187,8 @@ class Runner(Device):
         if len(run.rows) > 1:
             return self._run_several(run, model)
         ((kv, tokens),), (wanted,) = run
-        store = self._stores[kv]
-        return store.forward(model, self._inputs([tokens]))[0, -max(1, wanted) :]
+        logits = self._stores[kv].forward(model, self._inputs([tokens]))
+        return logits[0, -max(1, wanted) :]
 
     def _run_several(self, run: Run, model: Model) -> mx.array:
         """Run what is next in slots of one group, and padding in those between them."""

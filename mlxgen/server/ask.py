@@ -100,10 +100,12 @@ class Ask:
     def jobs(self) -> Sequence[Job]:
         """The sequences to run, in the order of ``asked``. Of an answer's choices the first has the
         given seed, and the others have seeds that are made from it."""
-        seed, n = self.options.seed, self.answers
-        seeds = [seed, *(None if seed is None else derive_seed(seed, i) for i in range(1, n))]
-        each = [replace(self.options, seed=seed) for seed in seeds]
-        return [Job(one.prompt, own.fork()) for one in self.questions for own in each]
+        jobs, given = list[Job](), self.options.seed
+        for question in self.questions:
+            for i in range(self.answers):
+                seed = given if given is None or i == 0 else derive_seed(given, i)
+                jobs.append(Job(question.prompt, replace(self.options, seed=seed).fork()))
+        return jobs
 
     @property
     def asked(self) -> Sequence[Question]:

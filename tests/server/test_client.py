@@ -52,21 +52,6 @@ def test_a_large_answer_is_written_whole(server: Running) -> None:
     assert reports[0]["token_logprobs"] == pytest.approx(reports[3]["token_logprobs"], abs=1e-3)
 
 
-def test_prompts_come_in_every_form_and_in_order(server: Running, client: OpenAI) -> None:
-    tokens = server.post("/tokenize", {"prompt": STORY}).json()["tokens"]
-    one = complete(client).choices[0].text
-    assert complete(client, prompt=tokens).choices[0].text == one
-    for prompts in ([STORY, "The dog"], [tokens, tokens[:2]]):
-        answer = complete(client, prompt=prompts, n=2, max_tokens=10)
-        assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
-        assert (
-            answer.choices[0].text == answer.choices[1].text == one[: len(answer.choices[0].text)]
-        )
-        assert answer.choices[2].text != answer.choices[0].text
-    echoed = complete(client, echo=True, max_tokens=5).choices[0].text
-    assert echoed.startswith(STORY + one[:4])
-
-
 def test_errors_are_the_clients_exceptions_and_name_the_field(client: OpenAI) -> None:
     assert chat(client, model="gpt-9", max_tokens=1).model == "gpt-9"
     with pytest.raises(openai.BadRequestError) as caught:

@@ -258,6 +258,8 @@ class OpenAIReply:
 
     def start(self) -> list[Event]:
         """As ``Reply.start``: the choices, unless they come up one by one."""
+        if self._ask.steered is not None:
+            return []
         openings = [choice.opening() for choice in self._choices]
         return [self._event(opening) for opening in openings if opening is not None]
 

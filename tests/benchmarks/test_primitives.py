@@ -13,6 +13,7 @@ from benchmarks.primitives import ALONE, COPIED, DRAFTED, TOGETHER, long_cases
 from tests.fakes.paces import Still
 
 MORE = 4  # primitives of a single step beyond mlx-lm's
+DRAFTED_SHARE = 100  # of drafts, one kernel more for so many: their logits are looked at, too
 
 
 @cache
@@ -35,7 +36,7 @@ def test_a_step_has_hardly_more_primitives_than_mlx_lms(name: str, what: str) ->
         pytest.skip("mlx-lm has no drafts there")
     case = cases(name, short)[what]
     ours, theirs = (primitives.count(made, case) for made in (case.ours(), case.theirs()))
-    more = MORE if what in ALONE else 0
+    more = MORE if what in ALONE else theirs.kernels // DRAFTED_SHARE if what == DRAFTED else 0
     assert ours.primitives <= theirs.primitives + more
     assert ours.kernels <= theirs.kernels + more
 

@@ -86,9 +86,11 @@ class Prefill:
     def step(self, tokens: int) -> list[Handle]:
         """Run so many tokens of prompts; returns the handles that are done.
 
-        Those have little left to run, mostly one token, and are taken out. What comes from the
-        prefix cache counts a little, as it is copied: many that begin with much of it begin one by
-        one. A long prompt waits for the first draws of those that are done.
+        Those have little left to run, mostly one token, and are taken out. Beside others, a prompt
+        of several pieces is done in the step after its last one, so that no gap holds both that and
+        the first draw. What comes from the prefix cache counts a little, as it is copied: many that
+        begin with much of it begin one by one. A long prompt waits for the first draws of those
+        that are done.
         """
         done: list[Handle] = []
         together: list[Handle] = []  # new ones that share a pass
@@ -118,7 +120,7 @@ class Prefill:
             else:
                 count = min(missing, max(0, tokens), PIECE if handle.is_scored else PREFILL_STEP)
                 self._run(handle, count)
-            if count == missing:
+            if count == missing and (begins or not self._loop.handles):
                 done.append(handle)
             tokens -= count
             self._uncleared += count
@@ -163,10 +165,12 @@ class Prefill:
         assert self._begun.keys() <= set(self.turns)
 
     def _line_up(self) -> None:
-        """Have those next that have not begun, the shortest first."""
+        """Put those first that have been run, then new ones, the shortest first."""
 
         def length(handle: Handle) -> float:
-            return math.inf if handle in self._begun else len(handle.history)
+            if handle in self._begun:
+                return math.inf if handle.missing > 1 else 0
+            return len(handle.history)
 
         self.turns = deque(sorted(self.turns, key=length))
 

@@ -49,9 +49,10 @@ class RefusedError(PromptError):
     """The chat template says no to messages, for a reason of its own: it is a program, and may
     raise anything."""
 
-    def __init__(self, error: Exception) -> None:
+    @classmethod
+    def of(cls, error: Exception) -> RefusedError:
         reason = f"{error}" or type(error).__name__
-        super().__init__(f"the chat template refuses these messages: {reason}")
+        return cls(f"the chat template refuses these messages: {reason}")
 
 
 class Told(NamedTuple):
@@ -365,7 +366,7 @@ class ChatFormat:
         except MlxgenError:
             raise
         except Exception as error:
-            raise RefusedError(error) from error
+            raise RefusedError.of(error) from error
         if not end:
             return text
         kept, found, rest = text.rpartition(end)
@@ -393,7 +394,7 @@ class ChatFormat:
         except MlxgenError:
             raise
         except Exception as error:
-            raise RefusedError(error) from error
+            raise RefusedError.of(error) from error
 
 
 _THINK = ("<think>", "</think>")

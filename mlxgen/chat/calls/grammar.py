@@ -66,15 +66,21 @@ class _Writer:
         return self._added.get(text.encode()) in self._vocabulary.special
 
     def mark(self, text: str) -> str:
-        """The added tokens of which a text is made, or else the text."""
-        rest, tokens = text.encode(), []
+        """A text as the added tokens in it, which plain text never matches, and what is between."""
+        rest, plain, parts = text.encode(), b"", []
         while rest:
-            found = max((p for p in self._added if p and rest.startswith(p)), key=len, default=b"")
+            begin = [p for p in self._added if p and rest.startswith(p)]
+            found = max((p for p in begin if p == rest or not p.isspace()), key=len, default=b"")
             if not found:
-                return quoted(text)
-            tokens.append(f"<[{self._added[found]}]>")
-            rest = rest[len(found) :]
-        return " ".join(tokens)
+                plain, rest = plain + rest[:1], rest[1:]
+                continue
+            if plain:
+                parts.append(quoted(plain.decode()))
+            parts.append(f"<[{self._added[found]}]>")
+            plain, rest = b"", rest[len(found) :]
+        if plain:
+            parts.append(quoted(plain.decode()))
+        return " ".join(parts)
 
     def pieces(self, pieces: Sequence[str], name: str = "") -> list[str]:
         parts: list[str] = []

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,7 @@ def is_valid(schema: Any, value: Any) -> bool:
 
     def multiple(checker: Any, given: Any, value: Any, schema: Any) -> Any:
         is_number = checker.is_type(value, "number")
-        if is_number and Decimal(repr(value)) % Decimal(repr(given)):  # floats would get it wrong
+        if is_number and Fraction(repr(value)) % Fraction(repr(given)):  # floats would get it wrong
             yield jsonschema.ValidationError("multipleOf")
 
     rules = {"pattern": pattern, "format": format, "multipleOf": multiple}

@@ -285,7 +285,7 @@ def _accept_guess(
     may take back as much, and the text is divided alike.
     """
     request, history, due = handle.request, handle.history, handle.draws
-    start = len(history)
+    start, moment = len(history), history.moment
     drafted = [*guess.tokens[start - guess.start :], -1]
     at = accepted = draws = 0
     handle.guess = None
@@ -301,9 +301,10 @@ def _accept_guess(
         drafter = guess.drafter if stands else ""
         verdict = accept(request, token, view, drafter=drafter, missed=missed)
         at = len(history) - start
-        if verdict is not Verdict.NEXT or at >= due:
+        if verdict is not Verdict.NEXT or at >= due or request.strayed:
             break
-        if history[start:] != drafted[:at] or request.strayed:
+        goes_on = at >= draws and history.low_since(moment) >= start  # no splice took any back
+        if not goes_on or history[start:] != drafted[:at]:
             break
         chunks += handle.take()
     if handle.asks_each:

@@ -46,7 +46,7 @@ def test_no_step_copies_keys_and_values(name: str) -> None:
     for what, case in cases(name, long_cases).items():
         share = primitives.beyond(case.ours(), case)
         if share >= COPIED:  # mlx-lm's caches join new keys to a window
-            assert share <= 1.1 * primitives.beyond(case.theirs(), case), what
+            assert share <= 1.5 * primitives.beyond(case.theirs(), case), what
 
 
 def test_a_copy_of_keys_would_be_seen() -> None:

@@ -97,7 +97,8 @@ def test_an_answer_grows_on_while_another_conversation_is_open(chat: Chat) -> No
         chat.page.get_by_role("button", name="Go on. …").wait_for()
         chat.page.get_by_role("button", name="Go on.", exact=True).wait_for()
         chat.press("Go on.")
-    assert re.search(r"\d+ tokens · (?!.*stopped)", chat.answers.last.inner_text())
+    told = re.compile(r"\d+ tokens · (?!.*stopped)")
+    chat.until(lambda: told.search(chat.answers.last.inner_text()))
 
 
 def test_code_is_set_apart_and_can_be_copied(chat: Chat) -> None:

@@ -7,6 +7,7 @@ depend on how chunks delay their text.
 from __future__ import annotations
 
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -63,7 +64,7 @@ class Delta:
         return None if self.last is None else _FINISHES.get(self.last.reason, "stop")
 
 
-class Choice:
+class Choice(ABC):
     """A sequence of an answer: chunks in, deltas out, and their events. Each API has its own.
 
     - ``progress`` is the newest that is known of it, and ``facts`` what its last event says.
@@ -107,13 +108,13 @@ class Choice:
         """The choice before anything is generated, if that says something."""
         return None
 
+    @abstractmethod
     def nothing(self) -> Event:
         """The choice with nothing new."""
-        raise NotImplementedError
 
+    @abstractmethod
     def events(self, delta: Delta) -> list[Event]:
         """The choice with what is new."""
-        raise NotImplementedError
 
     def whole(self, folded: Event) -> Event:
         """The choice of a whole answer, for all that its events said."""

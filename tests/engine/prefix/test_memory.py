@@ -190,9 +190,9 @@ def test_random_use_of_any_layers_keeps_its_promises(
             if ids and (cache.nbytes != before or before + 48 * len(ids) < bound - 300):
                 assert cache.match((*ids, 0)) == len(ids)  # it had room
             if exact is not None:
-                fits = EACH * len(ids) <= bound
-                bound = bound if fits and exact.match((*ids, 0)) < len(ids) else before
-                exact.use(ids if fits else ())
+                fits, known = EACH * len(ids) <= bound, exact.match((*ids, 0)) == len(ids)
+                bound = bound if fits and not known else before
+                exact.use(ids if fits or known else ())
         elif verb == "take":
             usable, kv = cache.match(ids), cache.take(ids)
             assert usable == (0 if kv is None else kv.length)

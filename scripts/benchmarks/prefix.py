@@ -46,8 +46,8 @@ def figures(turns: int) -> Iterator[kit.Figure]:
     lm, rows, times = kit.random_llama(8_000, 256, 4), 16, max(2, turns // 2)
     prefix, numbers = kit.prompt_of(2_000, 99), iter(range(1 << 30))
 
-    def prompt() -> list[int]:
-        return [*prefix, *kit.prompt_of(8, next(numbers))]
+    def prompt(rest: int = 4) -> list[int]:
+        return [*prefix, *kit.prompt_of(rest, next(numbers))]
 
     def first(**options: Any) -> float:
         start = time.perf_counter()
@@ -75,7 +75,7 @@ def figures(turns: int) -> Iterator[kit.Figure]:
     text = f"{other.ratio}: {other.theirs.median * 1e3:.1f} ms"
     yield kit.at_least("the same: mlx_lm.LRUPromptCache's over ours", other.ratio, 1.3, text)
 
-    prompts = [prompt() for _ in range(rows)]
+    prompts = [prompt(8) for _ in range(rows)]
     lm.prefix_cache.clear()
     with lm.batch(prompts, max_tokens=24, ignore_eos=True) as chunks:
         for _ in chunks:

@@ -149,29 +149,6 @@ def span_of(plain: Sequence[Schema]) -> Span:
     return span
 
 
-def shown(span: Span) -> str:
-    low = "" if span.low is None else f"{'above' if span.above else 'from'} {_number(span.low)}"
-    high = "" if span.high is None else f"{'below' if span.below else 'to'} {_number(span.high)}"
-    return f"{low} {high}".strip()
-
-
-def _number(value: Fraction) -> str:
-    return str(value.numerator if value.denominator == 1 else float(value))
-
-
-def given_of(span: Span, step: Fraction, *, whole: bool) -> Schema:
-    bounds: dict[str, Any] = {"type": "integer" if whole else "number"}
-    if span.low is not None:
-        bounds["exclusiveMinimum" if span.above else "minimum"] = _plain(span.low)
-    if span.high is not None:
-        bounds["exclusiveMaximum" if span.below else "maximum"] = _plain(span.high)
-    return {**bounds, "multipleOf": _plain(step)}
-
-
-def _plain(value: Fraction) -> int | float:
-    return value.numerator if value.denominator == 1 else float(value)
-
-
 def lengths_of(plain: Sequence[Schema], low: str, high: str) -> tuple[int, int | None]:
     least = max((int(schema[low]) for schema in plain if low in schema), default=0)
     most = min((int(schema[high]) for schema in plain if high in schema), default=None)
@@ -193,20 +170,6 @@ def is_shut(plain: Sequence[Schema]) -> bool:
     return any(isinstance(s.get(word), Mapping) for s in plain for word in _KEYED) and not any(
         "additionalProperties" in s or "unevaluatedProperties" in s for s in plain
     )
-
-
-def scalar(value: Any) -> str:
-    """A value that contains no others, as a terminal."""
-    if isinstance(value, str):
-        return literal(value)
-    if isinstance(value, bool) or value is None:
-        return f'"{json.dumps(value)}"'
-    if isinstance(value, int):
-        return f'"{value}"'
-    number = Fraction(Decimal(repr(value)) if isinstance(value, float) else value)
-    if number.denominator == 1 and numbers.bounded(number):
-        return f"/{number.numerator}(?:\\.0+)?/"
-    return f'"{value}"'
 
 
 def literal(text: str) -> str:

@@ -18,18 +18,13 @@ nobody holds is in ``notes``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
-from fractions import Fraction
 from itertools import combinations
-from math import gcd, lcm
 from typing import Any
 
 from ...errors import GrammarError
-from . import numbers
 from .fitting import Fitting, UncheckedError, matches
 from .formats import FORMATS
 from .keywords import (
@@ -38,9 +33,6 @@ from .keywords import (
     SAYING,
     UNHELD,
     Schema,
-    check,
-    fraction,
-    given_of,
     is_shut,
     items_of,
     lengths_of,
@@ -49,20 +41,17 @@ from .keywords import (
     map_of,
     options_of,
     says,
-    scalar,
-    shown,
     span_of,
     types_of,
 )
-from .patterns import ANY_CHAR, FREE_CHAR, UnsupportedError, spelled
+from .patterns import UnsupportedError, spelled
+from .scalars import either, number, scalar, string, without_values
 from .written import ANY_KEY, Either, Expression, Grammar, Term
 
 MAX_PLACES = 20_000
 _OVERLAPS = 3  # patterns of keys whose overlaps are written out
 _OPENING = frozenset({"additionalProperties", "unevaluatedProperties", "patternProperties"})
 _PAIRS = 5000  # branches of a oneOf that are compared
-_MODULUS = 10_000  # the engine counts multiples in as many states; of more decimals it misses some
-_FAR = 2**53  # it rounds bounds beyond
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +79,6 @@ def held(
     return Held(lark, tuple(places.checked), tuple(places.notes))
 
 
-@dataclass(slots=True)
-class _Said:
-    """What is said about one place: schemas without references, and what is to be chosen yet."""
-
-    plain: list[Schema] = field(default_factory=list)
-    choice: tuple[Schema, str] | None = None
-    never: str = ""  # why nothing satisfies it
-
-
 class Places:
     """The places of one schema; the first one is the document."""
 
@@ -118,7 +98,6 @@ class Places:
         self._numbers: dict[tuple[int, ...], int] = {}
         self._given: dict[str, int] = {}  # values that are given whole
         self._waiting: list[tuple[int, Sequence[Any]]] = []
-        self._made_of: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         try:
             self._place([root])
             while self._waiting:
@@ -135,7 +114,7 @@ class Places:
         """The place about which these schemas hold."""
         some = []
         for schema in schemas:
-            schema = self._meant(schema)
+            schema = self._references.meant(schema)
             if schema is False or says(schema):
                 some.append(schema)
         some = list({id(schema): schema for schema in some}.values())
@@ -149,71 +128,8 @@ class Places:
             self._waiting.append((self._numbers[key], some))
         return self._numbers[key]
 
-    def _meant(self, schema: Any) -> Any:
-        """A schema, or what it refers to if it says nothing else."""
-        for _ in range(32):
-            if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
-                return schema
-            if schema.keys() & SAYING != {"$ref"}:
-                return schema
-            schema = self._target(schema)
-        return schema
-
-    def _target(self, schema: Schema) -> Any:
-        name = schema["$ref"]
-        try:
-            return self._references.find(schema, name)
-        except LookupError:
-            raise GrammarError(
-                f"$ref {name!r} does not exist: it is not present in the schema, and nothing else "
-                "is looked up"
-            ) from None
-
-    def _less(self, schema: Schema, keyword: str) -> Schema:
-        """The same schema without a keyword; always the same object."""
-        key = id(schema), keyword
-        if key not in self._made_of:
-            rest = {name: value for name, value in schema.items() if name != keyword}
-            self._made_of[key] = rest, schema
-            self._references.liken(rest, schema)
-        less: Schema = self._made_of[key][0]
-        return less
-
-    def _said(self, schemas: Sequence[Any]) -> _Said:
-        said, seen = _Said(), set[int]()
-        for schema in schemas:
-            self._collect(schema, said, seen, frozenset())
-        return said
-
-    def _collect(self, schema: Any, said: _Said, seen: set[int], within: frozenset[int]) -> None:
-        if schema is True or said.never:
-            return
-        if schema is False:
-            said.never = "a false schema"
-            return
-        if id(schema) in within:
-            said.never = "it refers to itself and never ends"
-            return
-        if id(schema) in seen:
-            return
-        seen.add(id(schema))
-        check(schema)
-        within = within | {id(schema)}
-        rest = schema
-        for keyword in ("$ref", "allOf"):
-            rest = self._less(rest, keyword) if keyword in rest else rest
-        if says(rest):
-            said.plain.append(rest)
-            for keyword in CHOICES:
-                if keyword in rest and said.choice is None:
-                    said.choice = rest, keyword
-        if isinstance(schema.get("$ref"), str):
-            self._collect(self._target(schema), said, seen, within)
-        for part in schema.get("allOf", ()):
-            self._collect(part, said, seen, within)
-
     def _made(self, schemas: Sequence[Any]) -> Expression:
-        said = self._said(schemas)
+        said = self._references.said(schemas)
         if said.never:
             return Either(why=said.never)
         if said.choice is not None:
@@ -225,7 +141,7 @@ class Places:
 
     def _chosen(self, plain: Sequence[Schema], schema: Schema, keyword: str) -> Expression:
         branches = schema[keyword]
-        rest = [self._less(s, keyword) if s is schema else s for s in plain]
+        rest = [self._references.less(s, keyword) if s is schema else s for s in plain]
         if keyword == "oneOf" and len(branches) > 1:
             pairs = list(combinations(branches, 2))
             if self._any_of:
@@ -240,7 +156,7 @@ class Places:
         """Whether it is certain that no value satisfies both."""
         if depth > 4:
             return False
-        sides = [self._said([one]), self._said([other])]
+        sides = [self._references.said([one]), self._references.said([other])]
         if any(side.never for side in sides):
             return True
         both = [*sides[0].plain, *sides[1].plain]
@@ -275,12 +191,12 @@ class Places:
     def _listed(self, given: Schema, plain: Sequence[Schema]) -> Expression:
         """The values that a schema lists, as far as they fit the other ones."""
         rest = [schema for schema in plain if schema is not given]
-        rest.append(self._less(given, "const" if "const" in given else "enum"))
+        rest.append(self._references.less(given, "const" if "const" in given else "enum"))
         if any("unevaluatedProperties" in schema for schema in rest):
             self.checked["unevaluatedProperties"] = None
-            rest = [self._less(schema, "unevaluatedProperties") for schema in rest]
+            rest = [self._references.less(schema, "unevaluatedProperties") for schema in rest]
         fitting = [v for v in options_of(given) or () if all(self._fits(v, s) for s in rest)]
-        return _either([self._whole(value) for value in fitting], "none of its values fits")
+        return either([self._whole(value) for value in fitting], "none of its values fits")
 
     def _whole(self, value: Any) -> Expression:
         """A value that is given; one place for all that are the same."""
@@ -314,16 +230,16 @@ class Places:
         if "boolean" in types:
             made.append(Term('"true" | "false"'))
         if not types.isdisjoint({"number", "integer"}):
-            number = self._number(plain, whole="integer" in types)
-            made.append(_without_values(number, nots, (int, float, Decimal)))
+            found = number(plain, self.checked, whole="integer" in types)
+            made.append(without_values(found, nots, (int, float, Decimal)))
         if "string" in types:
-            made.append(_without_values(self._string(plain), nots, (str,)))
+            made.append(without_values(string(plain, self.checked), nots, (str,)))
         if "array" in types:
             made.append(self._array(plain))
         if "object" in types:
             made.append(self._object(plain))
         whys = [part.why for part in made if isinstance(part, Either) and part.why]
-        return _either(made, "; ".join(whys) or "no type fits")
+        return either(made, "; ".join(whys) or "no type fits")
 
     def _note_unheld(self, schema: Schema) -> None:
         if "if" in schema and ("then" in schema or "else" in schema):
@@ -339,7 +255,7 @@ class Places:
         """The types that ``not`` leaves, as far as that is simple; else it is to be checked."""
         if negated is False:
             return types
-        said = self._said([negated])
+        said = self._references.said([negated])
         if len(said.plain) == 1 and said.choice is None:
             (only,) = said.plain
             saying = only.keys() & SAYING
@@ -353,59 +269,6 @@ class Places:
                 return types - {"null"} if None in options else types
         self.checked["not"] = None
         return types
-
-    def _number(self, plain: Sequence[Schema], *, whole: bool) -> Expression:
-        span = span_of(plain)
-        steps = [fraction(s["multipleOf"]) for s in plain if "multipleOf" in s]
-        if any(step <= 0 for step in steps):
-            raise GrammarError("multipleOf must be above 0")
-        kind = "integers" if whole else "numbers"
-        if steps:
-            step = Fraction(
-                lcm(*(s.numerator for s in steps)), gcd(*(s.denominator for s in steps))
-            )
-            found = numbers.multiples(step, span, whole=whole)
-            if found is not None:
-                return (
-                    Term(found.lark)
-                    if found.every
-                    else Either(why=f"there are no such multiples {shown(span)}")
-                )
-            near = all(-_FAR <= bound <= _FAR for bound in (span.low or 0, span.high or 0))
-            if near and step.numerator <= _MODULUS and (10 * step).denominator == 1:
-                return f"%json {json.dumps(given_of(span, step, whole=whole))}"
-            self.checked["multipleOf"] = None
-        found = numbers.numbers(span, whole=whole)
-        return (
-            Either(why=f"there are no {kind} {shown(span)}") if found is None else Term(found.lark)
-        )
-
-    def _string(self, plain: Sequence[Schema]) -> Term | Either:
-        least, most = lengths_of(plain, "minLength", "maxLength")
-        if most is not None and most < least:
-            return Either(why=f"minLength {least} is above maxLength {most}")
-        texts = []
-        for schema in plain:
-            name = schema.get("format")
-            if isinstance(name, str) and name in FORMATS:
-                texts.append(f"({spelled(FORMATS[name])})")
-            if "pattern" in schema:
-                try:
-                    texts.append(f"({spelled(schema['pattern'])})")
-                except UnsupportedError:
-                    self.checked["pattern"] = None
-                    with suppress(UnsupportedError):  # not even a little of it is held
-                        texts.append(f"({spelled(schema['pattern'], loose=True)})")
-        texts = list(dict.fromkeys(texts))
-        if not texts or least or most is not None:
-            char = ANY_CHAR if texts else FREE_CHAR
-            count = (
-                "*"
-                if not least and most is None
-                else f"{{{least},{most or ('' if most is None else 0)}}}"
-            )
-            texts.append(f"/\\x{{22}}(?:{char}){count}\\x{{22}}/")
-        return Term(" & ".join(texts))
 
     # ---- arrays ------------------------------------------------------------------------------
 
@@ -482,7 +345,7 @@ class Places:
             waiting += [each for word in ("allOf", *CHOICES) for each in list_of(part, word)]
             waiting += [part[keyword] for keyword in CONDITIONAL if keyword in part]
             if isinstance(part.get("$ref"), str):
-                waiting.append(self._target(part))
+                waiting.append(self._references.target(part))
         return names, opens
 
     def _values(self, plain: Sequence[Schema], name: str) -> list[Any]:
@@ -521,7 +384,7 @@ class Places:
     def _finite(self, limits: Sequence[Any]) -> list[str] | None:
         """The only keys that there may be, if ``propertyNames`` lists them."""
         for limit in limits:
-            for schema in self._said([limit]).plain:
+            for schema in self._references.said([limit]).plain:
                 options = options_of(schema)
                 if options is not None:
                     names = [option for option in options if isinstance(option, str)]
@@ -532,12 +395,12 @@ class Places:
         """The terminals that all keys have to match, and whether there may be any keys."""
         texts = []
         for limit in limits:
-            said = self._said([limit])
+            said = self._references.said([limit])
             if said.never:
                 return [], False
             if said.choice is not None:
                 self.checked["propertyNames"] = None
-            node = self._string(said.plain)
+            node = string(said.plain, self.checked)
             if isinstance(node, Either):
                 return [], False
             if any(s.keys() & SAYING - {"pattern", "minLength", "maxLength", "type", "format"}
@@ -582,26 +445,3 @@ class Places:
                 texts += [f"~{text}" for p, text in patterns.items() if p not in some]
                 kinds.append((" & ".join(texts), self._place(values)))
         return kinds
-
-
-def _either(parts: Sequence[Expression], why: str) -> Expression:
-    """One of these, with all terminals as one."""
-    texts = dict.fromkeys(part.text for part in parts if isinstance(part, Term))
-    rest = [part for part in parts if not isinstance(part, Term)]
-    rest = [part for part in rest if not isinstance(part, Either) or part.options]
-    terms = [Term(" | ".join(texts))] if texts else []
-    return terms[0] if terms and not rest else Either((*terms, *rest), why)
-
-
-def _without_values(part: Expression, nots: Sequence[Any], kinds: tuple[type, ...]) -> Expression:
-    """A terminal without the values that ``not`` lists."""
-    out = [
-        scalar(option)
-        for negated in nots
-        if isinstance(negated, Mapping) and len(negated.keys() & SAYING) == 1
-        for option in options_of(negated) or ()
-        if isinstance(option, kinds) and not isinstance(option, bool)
-    ]
-    if not isinstance(part, Term):
-        return part
-    return Term(f"(({part.text}) & ~({' | '.join(out)}))" if out else f"({part.text})")

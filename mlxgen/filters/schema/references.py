@@ -1,14 +1,27 @@
-"""What the references in a JSON schema refer to: ``$ref``, ``$id`` and ``$anchor``.
+"""What a JSON schema says once its references are followed: ``$ref``, ``$id`` and ``$anchor``.
 
 Nothing outside the document is looked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
+
+from ...errors import GrammarError
+from .keywords import CHOICES, SAYING, Schema, check, says
+
+
+@dataclass(slots=True)
+class Said:
+    """What is said about one place: schemas without references, and what is to be chosen yet."""
+
+    plain: list[Schema] = field(default_factory=list)
+    choice: tuple[Schema, str] | None = None
+    never: str = ""  # why nothing satisfies it
 
 
 class References:
@@ -18,6 +31,7 @@ class References:
         self._bases: dict[int, str] = {}  # by the id() of a part
         self._resources: dict[str, Any] = {"": root}
         self._anchors: dict[str, Any] = {}
+        self._made_of: dict[tuple[int, str], tuple[Schema, Schema]] = {}
         for part, base in _parts(root):
             self._bases[id(part)] = base
             self._resources.setdefault(base, part)
@@ -26,10 +40,6 @@ class References:
                     self._anchors.setdefault(f"{base}#{anchor}", part)
             if isinstance(name := part.get("$id"), str) and "#" in name:  # as in draft 7
                 self._anchors.setdefault(f"{base}#{urldefrag(name).fragment}", part)
-
-    def liken(self, copy: Mapping[str, Any], part: Mapping[str, Any]) -> None:
-        """Take a changed copy for a part of the schema that stands where ``part`` does."""
-        self._bases[id(copy)] = self._bases.get(id(part), "")
 
     @property
     def is_one_document(self) -> bool:
@@ -49,6 +59,69 @@ class References:
             with suppress(LookupError, TypeError):
                 return _at_pointer(self._resources[resource], pointer)
         raise LookupError(reference)
+
+    def meant(self, schema: Any) -> Any:
+        """A schema, or what it refers to if it says nothing else."""
+        for _ in range(32):
+            if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
+                return schema
+            if schema.keys() & SAYING != {"$ref"}:
+                return schema
+            schema = self.target(schema)
+        return schema
+
+    def target(self, schema: Schema) -> Any:
+        name = schema["$ref"]
+        try:
+            return self.find(schema, name)
+        except LookupError:
+            raise GrammarError(
+                f"$ref {name!r} does not exist: it is not present in the schema, and nothing else "
+                "is looked up"
+            ) from None
+
+    def less(self, schema: Schema, keyword: str) -> Schema:
+        """The same schema without a keyword; always the same object."""
+        key = id(schema), keyword
+        if key not in self._made_of:
+            rest = {name: value for name, value in schema.items() if name != keyword}
+            self._made_of[key] = rest, schema
+            self._bases[id(rest)] = self._bases.get(id(schema), "")
+        less: Schema = self._made_of[key][0]
+        return less
+
+    def said(self, schemas: Sequence[Any]) -> Said:
+        said, seen = Said(), set[int]()
+        for schema in schemas:
+            self._collect(schema, said, seen, frozenset())
+        return said
+
+    def _collect(self, schema: Any, said: Said, seen: set[int], within: frozenset[int]) -> None:
+        if schema is True or said.never:
+            return
+        if schema is False:
+            said.never = "a false schema"
+            return
+        if id(schema) in within:
+            said.never = "it refers to itself and never ends"
+            return
+        if id(schema) in seen:
+            return
+        seen.add(id(schema))
+        check(schema)
+        within = within | {id(schema)}
+        rest = schema
+        for keyword in ("$ref", "allOf"):
+            rest = self.less(rest, keyword) if keyword in rest else rest
+        if says(rest):
+            said.plain.append(rest)
+            for keyword in CHOICES:
+                if keyword in rest and said.choice is None:
+                    said.choice = rest, keyword
+        if isinstance(schema.get("$ref"), str):
+            self._collect(self.target(schema), said, seen, within)
+        for part in schema.get("allOf", ()):
+            self._collect(part, said, seen, within)
 
 
 def _parts(root: Any) -> Iterator[tuple[Mapping[str, Any], str]]:

@@ -18,10 +18,10 @@ llama.cpp's newer syntax.)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from ..errors import GrammarError
 from .grammar import quoted
@@ -37,7 +37,7 @@ _TOKEN = re.compile(r"(!?)<(\[\d+\]|[^<>\s\[\]]+)>")
 _COUNTS = re.compile(r"\{\s*(\d*)\s*(,?)\s*(\d*)\s*\}")
 _SPACE = re.compile(r"(?:[ \t\r]|#[^\n]*)*")
 _LINES = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
-_REPEATS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_REPEATS = {"*": (0, None), "+": (1, None), "?": (0, 1), "{": None}
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 _WIDTHS = {"x": 2, "u": 4, "U": 8}
 
@@ -49,64 +49,47 @@ def is_gbnf(grammar: str) -> bool:
 
 def lark_of(grammar: str) -> str:
     """The same grammar in Lark. GrammarError, with the line, if it is not GBNF."""
-    reader = _Reader(grammar)
-    rules = reader.rules()
+    rules = _Reader(grammar).rules()
     if "root" not in rules:
         raise GrammarError("GBNF: there is no rule named root; define it")
-    for name, rule in rules.items():
-        for other in rule.uses:
+    uses = {name: [part.uses for part in parts if part.uses] for name, parts in rules.items()}
+    for name, others in uses.items():
+        for other in others:
             if other not in rules:
                 raise GrammarError(f"GBNF: rule {name} uses {other}, which is not defined")
-    used = _used(rules)
-    if _size(used) < _NO_LEXEME:
-        lines = [f"R{reader.numbers[name]}: {rule.lexeme}" for name, rule in used.items()]
-        return "\n".join(["start: R0", *lines, ""])
-    lines = [f"r{reader.numbers[name]}: {rule.rule}" for name, rule in used.items()]
-    return "\n".join(["start: r0", *lines, ""])
-
-
-def _used(rules: Mapping[str, _Part]) -> dict[str, _Part]:
-    """The rules that the root uses, directly or not; the root first."""
-    used: dict[str, _Part] = {}
-    waiting = ["root"]
+    used, waiting = dict[str, list[str]](), ["root"]  # by the root, directly or not; it comes first
     while waiting:
-        name = waiting.pop()
-        if name not in used:
-            used[name] = rules[name]
-            waiting += rules[name].uses
-    return used
+        if (name := waiting.pop()) not in used:
+            used[name] = uses[name]
+            waiting += uses[name]
+    sizes: dict[str, int] = {}  # with all other rules written out in them
+    with suppress(CycleError):
+        for name in TopologicalSorter(used).static_order():
+            size = sum(part.size for part in rules[name])
+            sizes[name] = min(size + sum(map(sizes.__getitem__, used[name])), _NO_LEXEME)
+    is_one = sizes.get("root", _NO_LEXEME) < _NO_LEXEME
+    numbers = {name: f"{'R' if is_one else 'r'}{number}" for number, name in enumerate(used)}
+    lines = [f"start: {numbers['root']}"]
+    for name in used:
+        parts = (numbers.get(p.uses) or (p.lexeme if is_one else p.rule) for p in rules[name])
+        lines.append(f"{numbers[name]}: {' '.join(parts)}")
+    return "\n".join([*lines, ""])
 
 
-def _size(rules: Mapping[str, _Part]) -> int:
-    """The size of the root with all other rules written out in it, up to ``_NO_LEXEME``."""
-    sizes: dict[str, int] = {}
-    try:
-        for name in TopologicalSorter({n: rule.uses for n, rule in rules.items()}).static_order():
-            inner = sum(map(sizes.__getitem__, rules[name].uses))
-            sizes[name] = min(rules[name].size + inner, _NO_LEXEME)
-    except CycleError:
-        return _NO_LEXEME
-    return sizes["root"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """A part of a rule in Lark, as a part of one lexeme and with a lexeme for each character."""
 
     lexeme: str
     rule: str
-    size: int = 1  # parts of which it is made, or _NO_LEXEME
-    uses: tuple[str, ...] = ()  # rules
+    size: int = 1  # or _NO_LEXEME
+    uses: str = ""  # the rule that it is
 
     @classmethod
-    def of(cls, parts: Sequence[_Part], write: Callable[[list[str]], str]) -> _Part:
-        """What is made of parts."""
-        return cls(
-            write([part.lexeme for part in parts]),
-            write([part.rule for part in parts]),
-            1 + sum(part.size for part in parts),
-            tuple(name for part in parts for name in part.uses),
-        )
+    def sign(cls, text: str) -> _Part:
+        return cls(text, text, 0)
+
+
+_NOTHING = _Part('""', '""')
 
 
 def _code(char: str) -> str:
@@ -114,16 +97,14 @@ def _code(char: str) -> str:
 
 
 class _Reader:
-    """A recursive descent parser; ``_at`` is the place in the text."""
+    """Reads one text; ``_at`` is the place in it."""
 
     def __init__(self, text: str) -> None:
-        self.numbers = {"root": 0}  # of the rules that are used, for their names in Lark
         self._text = text
         self._at = 0
-        self._depth = 0
 
-    def rules(self) -> dict[str, _Part]:
-        rules: dict[str, _Part] = {}
+    def rules(self) -> dict[str, Sequence[_Part]]:
+        rules: dict[str, Sequence[_Part]] = {}
         self._skip(_LINES)
         while self._at < len(self._text):
             name = self._match(_NAME, "a rule's name")[0]
@@ -133,53 +114,61 @@ class _Reader:
             if not self._take("::="):
                 self._fail(f"expected ::= after {name}")
             self._skip(_LINES)
-            rules[name] = self._either(_SPACE)
-            self._skip(_SPACE)
+            rules[name] = self._parts()
             if self._at < len(self._text) and not self._take("\n"):
                 self._fail(f"unexpected {self._text[self._at]!r}")
             self._skip(_LINES)
         return rules
 
-    def _either(self, space: re.Pattern[str]) -> _Part:
-        """Options; ``space`` is what may stand between their parts."""
-        options = [self._row(space)]
-        while self._bar():
-            self._skip(_LINES)
-            options.append(self._row(space))
-        if len(options) == 1:
-            return options[0]
-        return _Part.of(options, lambda texts: f"({' | '.join(texts)})")
-
-    def _bar(self) -> bool:
-        """Whether another option follows; its ``|`` may stand on the next line."""
-        before = self._at
-        self._skip(_LINES)
-        if self._take("|"):
-            return True
-        self._at = before
-        return False
-
-    def _row(self, space: re.Pattern[str]) -> _Part:
+    def _parts(self) -> Sequence[_Part]:
+        """The parts of a rule up to its end, with the signs between them."""
         parts: list[_Part] = []
+        groups: list[int] = []  # where those begin that are open
+        last: int | None = None  # where what may be repeated begins
+        levels = 0  # of repetition
         while True:
-            self._skip(space)
-            part = self._part()
-            if part is None:
-                break
-            self._skip(space)
-            parts.append(self._repeated(part))
-        if len(parts) == 1:
-            return parts[0]
-        return _Part.of(parts, lambda texts: f"({' '.join(texts)})" if texts else '""')
+            self._skip(_LINES if groups else _SPACE)
+            char = self._peek()
+            levels = levels + 1 if last is not None and char in _REPEATS else 0
+            if last is not None and levels:
+                least, most = _REPEATS[char] or self._counts()
+                self._at += char != "{"
+                counts = f"){{{least},{'' if most is None else most}}}"
+                parts[last:] = [_Part.sign("("), *parts[last:], _Part(counts, counts)]
+                if most == 0:
+                    parts[last:] = [_NOTHING]
+            elif self._bar():
+                parts += [_NOTHING] if last is None else []
+                parts.append(_Part.sign("|"))
+                last = None
+            elif char == "(":
+                self._at += 1
+                groups.append(len(parts))
+                parts.append(_Part.sign("("))
+                last = None
+            elif char == ")" and groups:
+                self._at += 1
+                parts += [_NOTHING] if last is None else []
+                parts.append(_Part.sign(")"))
+                last = groups.pop()
+            else:
+                part = self._part(char)
+                if part is None:
+                    break
+                last = len(parts)
+                parts.append(part)
+            if len(groups) + levels > MAX_DEPTH:
+                self._fail(f"groups are nested more than {MAX_DEPTH} deep")
+        if groups:
+            self._fail("expected )")
+        return [*parts, *([_NOTHING] if last is None else [])]
 
-    def _part(self) -> _Part | None:
-        char = self._peek()
+    def _part(self, char: str) -> _Part | None:
+        """A string, a class, any character, a token or a rule, if there is one here."""
         if char == '"':
             return self._string()
         if char == "[":
             return self._ranges()
-        if char == "(":
-            return self._group()
         if self._take("."):
             return _Part("/(?s:.)/", "/(?s:.)/")
         if char in ("<", "!"):
@@ -189,43 +178,25 @@ class _Reader:
             token = f"<[^{name.strip('[]')}]>" if negated else f"<{name}>"
             return _Part("", token, _NO_LEXEME)  # lexemes are made of text
         name = self._skip(_NAME)
-        if not name:
-            return None
-        number = self.numbers.setdefault(name, len(self.numbers))
-        return _Part(f"R{number}", f"r{number}", 0, (name,))
+        return _Part("", "", uses=name) if name else None
 
-    def _group(self) -> _Part:
-        self._at += 1
-        self._depth += 1
-        self._check_depth(self._depth)
-        inner = self._either(_LINES)
+    def _bar(self) -> bool:
+        """Whether another option follows; its ``|`` may stand on the next line."""
+        before = self._at
         self._skip(_LINES)
-        if not self._take(")"):
-            self._fail("expected )")
-        self._depth -= 1
-        return inner
+        if self._take("|"):
+            self._skip(_LINES)
+            return True
+        self._at = before
+        return False
 
-    def _repeated(self, part: _Part) -> _Part:
-        depth = self._depth
-        while (char := self._peek()) and char in "*+?{":
-            if char == "{":
-                least, most = self._counts()
-            else:
-                self._at += 1
-                least, most = _REPEATS[char]
-            depth += 1  # each is a level of nesting
-            self._check_depth(depth)
-            if most == 0:
-                part = _Part('""', '""')
-                continue
-            counts = f"{{{least},{'' if most is None else most}}}"
-            lexeme, rule = f"({part.lexeme}){counts}", f"({part.rule}){counts}"
-            part = _Part(lexeme, rule, part.size + 1, part.uses)
-        return part
-
-    def _check_depth(self, depth: int) -> None:
-        if depth > MAX_DEPTH:
-            self._fail(f"groups are nested more than {MAX_DEPTH} deep")
+    def _string(self) -> _Part:
+        self._at += 1
+        chars = []
+        while not self._take('"'):
+            chars.append(self._char("string"))
+        each = " ".join(map(quoted, chars))
+        return _Part(quoted("".join(chars)), f"({each})" if chars else '""')
 
     def _counts(self) -> tuple[int, int | None]:
         match = self._match(_COUNTS, "a repetition such as {2}, {2,} or {2,5}")
@@ -239,14 +210,6 @@ class _Reader:
         if most is not None and most < least:
             self._fail(f"{{{least},{most}}} allows nothing")
         return least, most
-
-    def _string(self) -> _Part:
-        self._at += 1
-        chars = []
-        while not self._take('"'):
-            chars.append(self._char("string"))
-        each = " ".join(map(quoted, chars))
-        return _Part(quoted("".join(chars)), f"({each})" if chars else '""')
 
     def _ranges(self) -> _Part:
         self._at += 1

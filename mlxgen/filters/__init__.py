@@ -1,18 +1,17 @@
 """What may be sampled next: filters, their composition and their rewinds. No MLX here."""
 
+from .adapters import LMFormatEnforcer, OutlinesCore
 from .after import After
 from .callback import Allow
-from .checked import Checked, Checking
-from .closing import EndSearch
-from .compose import AllOf
-from .constraint import Constraint, fill_masks
+from .checked import Checked
+from .constraint import AllOf, Constraint, fill_masks
+from .ends import EndSearch
 from .grammar import Choice, Lark, Regex, Substring
 from .json_schema import JsonObject, JsonSchema
-from .lmfe import LMFormatEnforcer
-from .outlines import OutlinesCore
 from .protocol import (
     Filter,
     Int32Words,
+    Objection,
     Specification,
     allows,
     no_tokens,
@@ -28,7 +27,6 @@ __all__ = [
     "AllOf",
     "Allow",
     "Checked",
-    "Checking",
     "Choice",
     "Constraint",
     "EndSearch",
@@ -38,6 +36,7 @@ __all__ = [
     "JsonSchema",
     "LMFormatEnforcer",
     "Lark",
+    "Objection",
     "OutlinesCore",
     "Regex",
     "Replay",

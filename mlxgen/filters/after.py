@@ -18,18 +18,9 @@ from ..forks import forked
 from ..recent import Recent
 from ..search import Patterns
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
-from .compose import hint, objection
-from .protocol import (
-    Filter,
-    Int32Words,
-    Objection,
-    Specification,
-    is_by_bytes,
-    is_specification,
-    left_out,
-    words_of,
-)
-from .replay import WholeFilter, whole
+from ..workers import Work
+from .protocol import Int32Words, Objection, Running, Specification, is_specification, words_of
+from .replay import whole
 
 _TRIGGERS = 32  # text triggers whose tables a vocabulary keeps
 
@@ -54,42 +45,33 @@ class After:
         *,
         required: bool = False,
     ) -> None:
-        object.__setattr__(self, "trigger", _trigger(trigger))
+        object.__setattr__(self, "trigger", _checked(trigger))
         if not is_specification(then):
             raise OptionError("filters", f"After: expected a specification, got {then!r}")
         object.__setattr__(self, "then", then)
         object.__setattr__(self, "required", bool(required))
 
     @property
-    def by_bytes(self) -> bool:
+    def specifications(self) -> Sequence[Specification]:
         """As in ``Specification``."""
-        return is_by_bytes(self.then)
-
-    @property
-    def left_out(self) -> Sequence[str]:
-        """As in ``JsonSchema``."""
-        return left_out(self.then)
+        return (self.then,)
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> AfterFilter:
         """As ``Specification.bind``."""
         vocabulary = Vocabulary.of(tokenizer)
-        trigger = self.trigger
-        if isinstance(trigger, str):
-            trigger = trigger.encode().decode("latin-1")
-        else:
-            for token in trigger:
+        if not isinstance(self.trigger, str):
+            for token in self.trigger:
                 if not 0 <= token < vocab_size or token in vocabulary.eos:
                     raise OptionError(
                         "filters",
                         f"After: expected trigger tokens from 0 to {vocab_size - 1} that do not "
                         f"end the text, got {token}",
                     )
-        search = _Search.of(vocabulary, trigger)
         then = whole(self.then.bind(vocabulary, vocab_size))
-        return AfterFilter(search, then, vocabulary, vocab_size, self.required)
+        return AfterFilter(_Trigger.of(vocabulary, self.trigger), then, vocab_size, self.required)
 
 
-def _trigger(trigger: str | Token | Sequence[Token]) -> str | tuple[Token, ...]:
+def _checked(trigger: str | Token | Sequence[Token]) -> str | tuple[Token, ...]:
     given = trigger if isinstance(trigger, Sequence) else (trigger,)
     if not given:
         raise OptionError(
@@ -108,168 +90,52 @@ def _trigger(trigger: str | Token | Sequence[Token]) -> str | tuple[Token, ...]:
     return tuple(given)
 
 
-class AfterFilter:
-    """The running filter of ``After``; rewinds and forks as well as the other filter does."""
-
-    def __init__(
-        self,
-        search: _Search,
-        then: WholeFilter,
-        vocabulary: Vocabulary,
-        vocab_size: int,
-        required: bool,
-    ) -> None:
-        self._search = search
-        self._then = then
-        self.parts = (then,)
-        self._vocabulary = vocabulary
-        self._vocab_size = vocab_size
-        self._required = required
-        self._states = [0]  # how much of the trigger was found after each token
-        self._started = False
-        self._first = 0  # tokens that the other filter was fed of the one that completed it
-        self._rows: dict[int, Int32Words | None] = {}  # by state, shared by all forks
-
-    def fill(self, row: Int32Words) -> bool:
-        if self._started:
-            return self._then.fill(row)
-        state = self._states[-1]
-        if state not in self._rows:
-            over = self._search.overshooting(state)
-            refused = [token for token, rest in over if not self._takes(rest)]
-            self._rows[state] = ~words_of(refused, self._vocab_size) if refused else None
-        allowed = self._rows[state]
-        if allowed is None:
-            return False
-        row[:] = allowed
-        return True
-
-    def asked(self) -> Sequence[Filter]:
-        return (self._then,) if self._started else ()
-
-    def _takes(self, rest: bytes) -> bool:
-        tokens = self._spelled(rest)
-        return tokens is not None and self._then.validate(tokens) == len(tokens)
-
-    def _spelled(self, rest: bytes) -> list[Token] | None:
-        try:
-            return self._vocabulary.continue_with(rest)
-        except PromptError:
-            return None
-
-    def advance(self, token: Token) -> None:
-        if self._started:
-            self._then.advance(token)
-            return
-        state, rest = self._search.step(self._states[-1], token)
-        if rest is not None:
-            tokens = self._spelled(rest)
-            if tokens is None:
-                raise FilterError(
-                    f"token {token} has {rest!r} after the trigger, which no tokens spell"
-                )
-            try:
-                for each in tokens:
-                    self._then.advance(each)
-            except BaseException:
-                self._then.rewind(0)
-                raise
-            self._first, self._started = len(tokens), True
-        self._states.append(state)
-
-    def can_end(self) -> bool:
-        return self._then.can_end() if self._started else not self._required
-
-    def reset(self) -> None:
-        self.rewind(0)
-
-    def rewind(self, to: int) -> None:
-        waited = len(self._states) - 1
-        if to >= waited:
-            self._then.rewind(to - waited + self._first)
-            return
-        self._then.rewind(0)
-        self._started = False
-        del self._states[to + 1 :]
-
-    def fork(self) -> AfterFilter:
-        then = self._then.fork()
-        return forked(self, shared=("_search", "_vocabulary", "_rows"), _then=then, parts=(then,))
-
-    def forced(self) -> Sequence[Token]:
-        """What the other filter forces, once it has started."""
-        return self._then.forced() if self._started else ()
-
-    def hint(self) -> Sequence[Token]:
-        """What is missing of a required trigger."""
-        if self._started:
-            return hint(self._then)
-        return self._search.missing(self._states[-1]) if self._required else ()
-
-    def objection(self) -> Objection | None:
-        """That of the other filter, once it has started; the trigger is not taken back for it."""
-        found = objection(self._then) if self._started else None
-        if found is None or not found.tokens:
-            return found
-        return found._replace(tokens=max(1, found.tokens - self._first))
-
-    def validate(self, tokens: Sequence[Token]) -> int:
-        if self._started:
-            return self._then.validate(tokens)
-        state = self._states[-1]
-        for count, token in enumerate(tokens):
-            state, rest = self._search.step(state, token)
-            if rest is not None:
-                after = self._spelled(rest)
-                if after is None:
-                    return count
-                taken = self._then.validate([*after, *tokens[count + 1 :]]) - len(after)
-                return count if taken < 0 else count + 1 + taken
-        return len(tokens)
-
-
-# ---- the search for the trigger ------------------------------------------------------------
-
-
-class _Search:
+class _Trigger:
     """Where a trigger completes: text in the bytes of tokens (written as Latin-1), or tokens.
 
-    A state is how much of it was found at the end of the tokens so far.
+    A state is the longest end of the tokens so far that begins it.
     """
 
     def __init__(self, vocabulary: Vocabulary, trigger: str | tuple[Token, ...]) -> None:
         self._vocabulary = vocabulary
-        self._trigger = trigger
-        self._patterns: Patterns[Any] = Patterns([trigger])
+        self.is_text = isinstance(trigger, str)
+        self._trigger: Any = (
+            trigger.encode().decode("latin-1") if isinstance(trigger, str) else trigger
+        )
+        self.start = self._trigger[:0]
+        self._patterns: Patterns[Any] = Patterns([self._trigger])
         self._holding: list[Token] = []  # tokens that hold all of the text
         if isinstance(trigger, str):
-            data = trigger.encode("latin-1")
-            self._holding = [
-                token for token, piece in enumerate(vocabulary.pieces) if data in piece
-            ]
-        self._overshooting: dict[int, list[tuple[Token, bytes]]] = {}
+            pieces = enumerate(vocabulary.pieces)
+            self._holding = [token for token, piece in pieces if trigger.encode() in piece]
 
     @classmethod
-    def of(cls, vocabulary: Vocabulary, trigger: str | tuple[Token, ...]) -> _Search:
+    def of(cls, vocabulary: Vocabulary, trigger: str | tuple[Token, ...]) -> _Trigger:
         """The search for a trigger; its tables are kept with the vocabulary for a while."""
-        kept: Recent[str | tuple[Token, ...], _Search]
+        kept: Recent[str | tuple[Token, ...], _Trigger]
         kept = vocabulary.derived("triggers", lambda: Recent(_TRIGGERS))
         return kept.get(trigger, lambda: cls(vocabulary, trigger))
 
-    def step(self, state: int, token: Token) -> tuple[int, bytes | None]:
-        """The next state, and what follows the trigger in a token that completes it."""
-        in_text = isinstance(self._trigger, str)
-        symbols: Any = self._vocabulary.piece(token).decode("latin-1") if in_text else (token,)
-        seen, count, found = self._patterns.walk(self._trigger[:state], symbols)
+    def step(self, state: Any, token: Token) -> tuple[Any, list[Token] | None]:
+        """The next state; and of a token that completes the trigger, what follows it there, in
+        tokens of its own. FilterError if there are none for that."""
+        symbols = self._vocabulary.piece(token).decode("latin-1") if self.is_text else (token,)
+        state, count, found = self._patterns.walk(state, symbols)
         if found is None:
-            return len(seen), None
-        return len(seen), symbols[count:].encode("latin-1") if in_text else b""
+            return state, None
+        rest = symbols[count:].encode("latin-1") if isinstance(symbols, str) else b""
+        try:
+            return state, self._vocabulary.continue_with(rest)
+        except PromptError:
+            raise FilterError(
+                f"token {token} has {rest!r} after the trigger, which no tokens spell"
+            ) from None
 
-    def missing(self, state: int) -> Sequence[Token]:
+    def missing(self, state: Any) -> Sequence[Token]:
         """Tokens that complete the trigger: a single one, if there is one with that text."""
-        rest = self._trigger[state:]
+        rest = self._trigger[len(state) :]
         if not isinstance(rest, str):
-            return rest
+            return tuple(rest)
         data = rest.encode("latin-1")
         for token in self._holding:
             if self._vocabulary.piece(token) == data and token not in self._vocabulary.eos:
@@ -279,17 +145,104 @@ class _Search:
         except PromptError:
             return ()
 
-    def overshooting(self, state: int) -> Sequence[tuple[Token, bytes]]:
-        """The tokens that complete a text in their middle, and what follows it there."""
-        trigger, vocabulary = self._trigger, self._vocabulary
-        if not isinstance(trigger, str):
-            return ()
-        if state not in self._overshooting:
-            candidates = {*self._holding, *vocabulary.special} - vocabulary.eos
-            for length in range(1, state + 1):
-                if trigger[:state].endswith(trigger[:length]):
-                    rest = trigger[length:].encode("latin-1")
-                    candidates.update(vocabulary.starting_with(rest).tolist())
-            stepped = ((token, self.step(state, token)[1]) for token in sorted(candidates))
-            self._overshooting[state] = [(token, rest) for token, rest in stepped if rest]
-        return self._overshooting[state]
+    def completing(self, state: Any) -> Sequence[Token]:
+        """Tokens that may complete a text, among others."""
+        found = {*self._holding, *self._vocabulary.special} - self._vocabulary.eos
+        for length in range(1, len(state) + 1):
+            if state.endswith(self._trigger[:length]):
+                rest = self._trigger[length:].encode("latin-1")
+                found.update(self._vocabulary.starting_with(rest).tolist())
+        return sorted(found)
+
+
+class AfterFilter(Running):
+    """The running filter of ``After``; rewinds and forks as well as the other filter does."""
+
+    def __init__(self, trigger: _Trigger, then: Running, vocab_size: int, required: bool) -> None:
+        self._trigger = trigger
+        self._then = then
+        self.rewinds, self.checks = then.rewinds, then.checks
+        self._vocab_size = vocab_size
+        self._required = required
+        self._states = [trigger.start]  # of the search, after each token
+        # Once it has come: the tokens that the other filter was fed of the one that completed it
+        self._first: int | None = None
+        self._rows: dict[Any, Int32Words | None] = {}  # by state, shared by all forks
+
+    def fill(self, row: Int32Words) -> bool:
+        if self._first is not None:
+            return self._then.fill(row)
+        state = self._states[-1]
+        if state not in self._rows:
+            some = self._trigger.completing(state) if self._trigger.is_text else ()
+            refused = [token for token in some if not self.validate([token])]
+            self._rows[state] = ~words_of(refused, self._vocab_size) if refused else None
+        allowed = self._rows[state]
+        if allowed is None:
+            return False
+        row[:] = allowed
+        return True
+
+    def advance(self, token: Token, /) -> None:
+        if self._first is not None:
+            self._then.advance(token)
+            return
+        state, rest = self._trigger.step(self._states[-1], token)
+        if rest is not None:
+            try:
+                for each in rest:
+                    self._then.advance(each)
+            except BaseException:
+                self._then.rewind(0)
+                raise
+            self._first = len(rest)
+        self._states.append(state)
+
+    def rewind(self, to: int) -> None:
+        waited = len(self._states) - 1
+        if to >= waited:
+            self._then.rewind(to - waited + (self._first or 0))
+            return
+        self._then.rewind(0)
+        self._first = None
+        del self._states[to + 1 :]
+
+    def fork(self) -> AfterFilter:
+        return forked(self, shared=("_trigger", "_rows"))
+
+    def can_end(self) -> bool:
+        return self._then.can_end() if self._first is not None else not self._required
+
+    def validate(self, tokens: Sequence[Token]) -> int:
+        if self._first is not None:
+            return self._then.validate(tokens)
+        state = self._states[-1]
+        for count, token in enumerate(tokens):
+            try:
+                state, rest = self._trigger.step(state, token)
+            except FilterError:
+                return count
+            if rest is not None:
+                taken = self._then.validate([*rest, *tokens[count + 1 :]]) - len(rest)
+                return count if taken < 0 else count + 1 + taken
+        return len(tokens)
+
+    def forced(self) -> Sequence[Token]:
+        """What the other filter forces, once it has started."""
+        return self._then.forced() if self._first is not None else ()
+
+    def hint(self) -> Sequence[Token]:
+        """What is missing of a required trigger."""
+        if self._first is not None:
+            return self._then.hint()
+        return self._trigger.missing(self._states[-1]) if self._required else ()
+
+    def unchecked(self) -> tuple[int, bool]:
+        return self._then.unchecked() if self._first is not None else (0, False)
+
+    def objection(self) -> Objection | Work | None:
+        """That of the other filter, once it has started; the trigger is not taken back for it."""
+        found = self._then.objection() if self._first is not None else None
+        if not isinstance(found, Objection) or not found.tokens:
+            return found
+        return found._replace(tokens=max(1, found.tokens - (self._first or 0)))

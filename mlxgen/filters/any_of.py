@@ -22,18 +22,18 @@ import numpy as np
 from ..errors import FilterError
 from ..forks import forked
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
-from .compose import bind_opening, objection, unchecked
+from ..workers import Work
 from .protocol import (
     Filter,
     Int32Words,
     Objection,
+    Running,
     Specification,
     allows,
-    is_by_bytes,
-    left_out,
+    bind_opening,
     words_of,
 )
-from .replay import WholeFilter, whole
+from .replay import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,6 @@ class AnyOf:
     """Text that at least one of the specifications allows."""
 
     specifications: tuple[Specification, ...]
-
-    @property
-    def by_bytes(self) -> bool:
-        return all(map(is_by_bytes, self.specifications))
-
-    @property
-    def left_out(self) -> Sequence[str]:
-        return [note for spec in self.specifications for note in left_out(spec)]
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
         return AnyOfFilter([spec.bind(tokenizer, vocab_size) for spec in self.specifications])
@@ -68,12 +60,8 @@ class FirstToken:
     leads: tuple[tuple[Token, Specification], ...]
 
     @property
-    def by_bytes(self) -> bool:
-        return all(map(is_by_bytes, (self.otherwise, *(spec for _, spec in self.leads))))
-
-    @property
-    def left_out(self) -> Sequence[str]:
-        return left_out(self.otherwise)
+    def specifications(self) -> Sequence[Specification]:
+        return (self.otherwise, *(spec for _, spec in self.leads))
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
         return self._bound(self.otherwise.bind(tokenizer, vocab_size), tokenizer, vocab_size)
@@ -89,19 +77,17 @@ class FirstToken:
         return AnyOfFilter([otherwise, *leads], [others, *lanes])
 
 
-def opening(
-    plain: Filter, after_space: Filter, vocabulary: Vocabulary, vocab_size: int
-) -> AnyOfFilter:
-    """Both ways in which a text may start: ``after_space`` wants a space, and then the same."""
+def opening(ways: Sequence[Filter], vocabulary: Vocabulary, vocab_size: int) -> AnyOfFilter:
+    """Both ways in which a text may start; the second wants a space, and then the same."""
 
     def lanes() -> Sequence[Int32Words]:
         spaced = words_of(vocabulary.starting_with(b" "), vocab_size)
         return ~spaced, spaced
 
-    return AnyOfFilter([plain, after_space], vocabulary.derived(("spaced", vocab_size), lanes))
+    return AnyOfFilter(ways, vocabulary.derived(("spaced", vocab_size), lanes))
 
 
-class AnyOfFilter:
+class AnyOfFilter(Running):
     """The running filter; it rewinds and forks as well as its parts do.
 
     ``lanes`` are the first tokens of each part, if the first token is to choose one of them. A
@@ -110,25 +96,25 @@ class AnyOfFilter:
 
     def __init__(self, parts: Sequence[Filter], lanes: Sequence[Int32Words] = ()) -> None:
         self.parts = [whole(part) for part in parts]
+        self.rewinds = all(part.rewinds for part in self.parts)
+        self.checks = any(part.checks for part in self.parts)
         self._lanes = lanes
-        self._out: dict[int, int] = {}  # by index: tokens before the one that a part did not take
-        self._length = 0  # tokens so far
-        self._alive = self.parts  # those that took all of them
+        self._steps = [tuple(range(len(parts)))]  # which took all tokens, after each of them
 
-    def _open_to(self, token: Token) -> list[WholeFilter]:
-        """The parts to ask about a token."""
-        if self._length or not self._lanes:
-            return self._alive
-        lanes = zip(self.parts, self._lanes, strict=True)
-        return [part for part, lane in lanes if allows(lane, token)]
+    @property
+    def _lanes_here(self) -> Sequence[Int32Words]:
+        return self._lanes if len(self._steps) == 1 else ()
+
+    def _alive(self) -> list[Running]:
+        return [self.parts[index] for index in self._steps[-1]]
 
     def fill(self, row: Int32Words) -> bool:
-        if len(self._alive) == 1:
-            return self._alive[0].fill(row)
+        alive, lanes = self._alive(), self._lanes_here
+        if len(alive) == 1:
+            return alive[0].fill(row)
         row[:] = 0
         mine = np.empty_like(row)
-        lanes = () if self._length else self._lanes
-        for index, part in enumerate(self._alive):
+        for index, part in enumerate(alive):
             if not part.fill(mine):
                 if not lanes:
                     return False
@@ -136,61 +122,53 @@ class AnyOfFilter:
             row |= mine & lanes[index] if lanes else mine
         return True
 
-    def asked(self) -> Sequence[Filter]:
-        return self._alive
+    def _taking(self, token: Token) -> list[int]:
+        """The parts to ask about a token, of those that took all before it."""
+        lanes = self._lanes_here
+        return [i for i in self._steps[-1] if not lanes or allows(lanes[i], token)]
 
-    def advance(self, token: Token) -> None:
-        taking = self._alive
+    def advance(self, token: Token, /) -> None:
+        taking = self._steps[-1]
         if len(taking) > 1:  # a single one refuses by itself
-            taking = [part for part in self._open_to(token) if part.validate([token])]
+            parts = self.parts
+            taking = tuple(i for i in self._taking(token) if parts[i].validate([token]))
             if not taking:
-                raise FilterError(f"none of {len(self.parts)} filters allows token {token} here")
-        for part in taking:
-            part.advance(token)
-        if len(taking) < len(self._alive):
-            for index, part in enumerate(self.parts):
-                if all(part is not other for other in taking):
-                    self._out.setdefault(index, self._length)
-        self._length += 1
-        self._alive = taking
+                raise FilterError(f"none of {len(parts)} filters allows token {token} here")
+        for index in taking:
+            self.parts[index].advance(token)
+        self._steps.append(taking)
 
     def can_end(self) -> bool:
-        alive = self._alive[:1] if self._lanes and not self._length else self._alive
-        return any(part.can_end() for part in alive)
-
-    def reset(self) -> None:
-        self.rewind(0)
+        alive = self._alive()
+        return any(part.can_end() for part in (alive[:1] if self._lanes_here else alive))
 
     def rewind(self, to: int) -> None:
         for part in self.parts:
             part.rewind(to)
-        self._length = min(self._length, to)
-        self._out = {index: at for index, at in self._out.items() if at < self._length}
-        self._alive = self._in()
+        del self._steps[to + 1 :]
 
     def fork(self) -> AnyOfFilter:
-        twin = forked(self, shared=("_lanes", "_alive"), parts=[p.fork() for p in self.parts])
-        twin._alive = twin._in()
-        return twin
-
-    def _in(self) -> list[WholeFilter]:
-        return [part for index, part in enumerate(self.parts) if index not in self._out]
+        return forked(self, shared=("_lanes",), parts=[part.fork() for part in self.parts])
 
     def forced(self) -> Sequence[Token]:
         """What must come next, once one filter is left."""
-        return self._alive[0].forced() if len(self._alive) == 1 else ()
+        alive = self._alive()
+        return alive[0].forced() if len(alive) == 1 else ()
+
+    def hint(self) -> Sequence[Token]:
+        return next((run for part in self._alive() if (run := part.hint())), ())
+
+    def validate(self, tokens: Sequence[Token]) -> int:
+        taking = self._taking(tokens[0]) if tokens else ()
+        return max((self.parts[index].validate(tokens) for index in taking), default=0)
 
     def unchecked(self) -> tuple[int, bool]:
         """A part is due if all filters by which the text may go on check it now."""
-        counts, dues = zip(*map(unchecked, self._alive), strict=True)
+        counts, dues = zip(*(part.unchecked() for part in self._alive()), strict=True)
         return max(counts), all(dues)
 
-    def objection(self) -> Objection | None:
+    def objection(self) -> Objection | Work | None:
         """That of the filters by which the text may end, unless one of them has none."""
         is_due = self.unchecked()[1]
-        found = [objection(part) for part in self._alive if is_due or part.can_end()]
+        found = [part.objection() for part in self._alive() if is_due or part.can_end()]
         return found[0] if found and all(found) else None
-
-    def validate(self, tokens: Sequence[Token]) -> int:
-        parts = self._open_to(tokens[0]) if tokens else ()
-        return max((part.validate(tokens) for part in parts), default=0)

@@ -11,13 +11,14 @@ import re
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from ..errors import FilterError, MlxgenError, OptionError
 from ..forks import forked
 from ..tokens import AnyTokenizer, Token, Vocabulary
-from ..workers import workers
-from .protocol import Int32Words, Objection, words_of
+from ..workers import Work, workers
+from .protocol import Int32Words, Objection, Running, words_of
 
 Complaint: TypeAlias = "str | tuple[str, float] | None"
 CheckFunction: TypeAlias = Callable[[str, str], Complaint]
@@ -40,6 +41,8 @@ class Checked:
     at: str | re.Pattern[str] | None = "\n"
     tries: int = 4
 
+    by_bytes: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if not callable(self.check):
             raise OptionError("filters", f"Checked: check: expected a function, got {self.check!r}")
@@ -52,11 +55,6 @@ class Checked:
                 "filters",
                 f"Checked: tries: expected an integer from 1 to {MOST_TRIES}, got {self.tries!r}",
             )
-
-    @property
-    def by_bytes(self) -> bool:
-        """As in ``Specification``."""
-        return True
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> CheckedFilter:
         """As ``Specification.bind``."""
@@ -71,47 +69,7 @@ class Try(NamedTuple):
     complaint: str
 
 
-class Checking:
-    """A call of a check in its thread: ``given`` is the piece, and the text before it."""
-
-    def __init__(self, check: CheckFunction, given: tuple[str, str]) -> None:
-        self.given = given
-        self._check = check
-        self._found: Any = None
-        self._error: Exception | None = None
-        self._work = workers().start(self._run, "check")
-
-    def _run(self) -> None:
-        try:
-            self._found = self._check(*self.given)
-        except Exception as error:
-            self._error = error
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has returned."""
-        return self._work.is_over
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for it; returns whether it has returned."""
-        return self._work.wait(timeout)
-
-    def complaint(self) -> tuple[str, float]:
-        """What it complains about, if anything, and how bad that is."""
-        self.wait()
-        name, found, error = getattr(self._check, "__name__", "check"), self._found, self._error
-        if isinstance(error, MlxgenError):
-            raise error
-        if error is not None:
-            raise FilterError(f"{name} failed: {type(error).__name__}: {error}") from error
-        if found is None or isinstance(found, str):
-            return found or "", 1.0
-        if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], str):
-            return found[0], float(found[1])
-        raise FilterError(f"{name} returned {found!r}; expected a string, (string, number) or None")
-
-
-class CheckedFilter:
+class CheckedFilter(Running):
     """The running filter of ``Checked``."""
 
     checks = True
@@ -121,17 +79,17 @@ class CheckedFilter:
         self._vocabulary = vocabulary
         self._vocab_size = vocab_size
         self._tries: dict[int, tuple[Try, ...]] = {}  # by the number of tokens before the piece
-        self._checking: Checking | None = None  # the last call
-        self.reset()
+        self._call: tuple[tuple[str, str], Work, list[Any]] | None = None  # the last one
+        self._begin()
 
-    def reset(self) -> None:
+    def _begin(self) -> None:
         self._fed: list[Token] = []
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._text = ""
         self._cut = self._start = 0  # the characters and tokens before the piece
         self._ended: tuple[int, int] | None = None  # the same of a piece that ends with this token
 
-    def advance(self, token: Token) -> None:
+    def advance(self, token: Token, /) -> None:
         must = self.forced()
         if must and token != must[0]:
             raise FilterError(f"token {token} is not of the piece that stands")
@@ -149,28 +107,42 @@ class CheckedFilter:
         if end > self._cut:
             self._ended = len(self._fed), end
 
+    def rewind(self, to: int) -> None:
+        if to < len(self._fed):
+            kept = self._fed[:to]
+            self._tries = {start: tried for start, tried in self._tries.items() if start <= to}
+            self._begin()
+            for token in kept:
+                self.advance(token)
+
+    def fork(self) -> CheckedFilter:
+        decoder = getincrementaldecoder("utf-8")("replace")
+        decoder.setstate(self._decoder.getstate())
+        shared = ("_asked", "_vocabulary")
+        return forked(self, shared=shared, _decoder=decoder, _call=None)
+
     # ---- the piece -------------------------------------------------------------------------
 
     def unchecked(self) -> tuple[int, bool]:
         """How many tokens the piece has, and whether the newest one ends it."""
         return len(self._fed) - self._start, self._ended is not None
 
-    def checking(self) -> Checking | None:
-        """The check of the piece, which may take its time; ``None``: there is nothing to check."""
-        piece = self._piece()
-        if piece is None or self._stands:
-            return None
-        if self._checking is None or self._checking.given != piece:
-            self._checking = Checking(self._asked.check, piece)
-        return self._checking
-
-    def objection(self) -> Objection | None:
+    def objection(self) -> Objection | Work | None:
         """What is wrong with the piece; of no tokens, if it stands nevertheless."""
         tried = self._tries.get(self._start, ())
-        if self._stands:
+        if len(tried) >= self._asked.tries:  # the best of them, once more
             return Objection(_best(tried).complaint, 0, False)
-        checking = self.checking()
-        complaint, badness = ("", 0.0) if checking is None else checking.complaint()
+        piece = self._text[self._cut : None if self._ended is None else self._ended[1]]
+        if not piece:
+            return None
+        given = piece, self._text[: self._cut]
+        if self._call is None or self._call[0] != given:
+            found: list[Any] = []
+            work = workers().start(partial(_called, self._asked.check, given, found), "check")
+            self._call = given, work, found
+        if not self._call[1].is_over:
+            return self._call[1]
+        complaint, badness = self._complaint(self._call[2][0])
         if not complaint:
             return None
         tokens = tuple(self._fed[self._start :])
@@ -178,17 +150,20 @@ class CheckedFilter:
         stands = len(tried) >= self._asked.tries and _best(tried).tokens == tokens
         return Objection(complaint, 0 if stands else len(tokens), False)
 
-    def _piece(self) -> tuple[str, str] | None:
-        end = len(self._text) if self._ended is None else self._ended[1]
-        piece = self._text[self._cut : end]
-        return (piece, self._text[: self._cut]) if piece else None
+    def _complaint(self, found: Any) -> tuple[str, float]:
+        """What the check complains about, if anything, and how bad that is."""
+        name = getattr(self._asked.check, "__name__", "check")
+        if isinstance(found, MlxgenError):
+            raise found
+        if isinstance(found, BaseException):
+            raise FilterError(f"{name} failed: {type(found).__name__}: {found}") from found
+        if found is None or isinstance(found, str):
+            return found or "", 1.0
+        if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], str):
+            return found[0], float(found[1])
+        raise FilterError(f"{name} returned {found!r}; expected a string, (string, number) or None")
 
-    @property
-    def _stands(self) -> bool:
-        """Whether the best of the tries is written once more."""
-        return len(self._tries.get(self._start, ())) >= self._asked.tries
-
-    # ---- the rest of a filter --------------------------------------------------------------
+    # ---- what may come next ----------------------------------------------------------------
 
     def fill(self, row: Int32Words) -> bool:
         must = self.forced()
@@ -211,19 +186,13 @@ class CheckedFilter:
         same = [one == other for one, other in zip(tokens, must, strict=False)]
         return same.index(False) if False in same else len(tokens)
 
-    def rewind(self, to: int) -> None:
-        if to < len(self._fed):
-            kept = self._fed[:to]
-            self._tries = {start: tried for start, tried in self._tries.items() if start <= to}
-            self.reset()
-            for token in kept:
-                self.advance(token)
 
-    def fork(self) -> CheckedFilter:
-        decoder = getincrementaldecoder("utf-8")("replace")
-        decoder.setstate(self._decoder.getstate())
-        shared = ("_asked", "_vocabulary")
-        return forked(self, shared=shared, _decoder=decoder, _checking=None)
+def _called(check: CheckFunction, given: tuple[str, str], found: list[Any]) -> None:
+    """Adds what the check returns or raises."""
+    try:
+        found.append(check(*given))
+    except BaseException as error:
+        found.append(error)
 
 
 def _best(tried: Sequence[Try]) -> Try:

@@ -1,7 +1,8 @@
-"""Constraint: all filters of one sequence as the engine sees them.
+"""Several filters as one: what all of them allow; and all filters of a sequence, as the engine
+sees them.
 
-It does what filters leave to it: end tokens, ids that the tokenizer does not have, and
-messages that name the filters.
+A constraint does what filters leave to it: end tokens, ids that the tokenizer does not have, and
+messages that name the filters. A position of it feeds one token, or several or none.
 
 Invariant: a mask allows an end token exactly if every filter may end, never an id at or
 beyond the vocabulary's size, and otherwise what every filter allows. All filters have the
@@ -11,8 +12,9 @@ same history: an operation happens in all of them, or raises and happens in none
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
@@ -20,23 +22,17 @@ import numpy as np
 
 from ..errors import DeadEndError, FilterError, OptionError, RewindError
 from ..forks import forked
-from ..tokens import Token, Vocabulary
-from .checked import Checking
-from .compose import (
-    AllOf,
-    Intersection,
-    bind_opening,
-    checking,
-    checks,
-    hint,
-    objection,
-    unchecked,
-)
+from ..tokens import AnyTokenizer, Token, Vocabulary
+from ..workers import Work
+from .engine import shortened
 from .matcher import GrammarFilter
 from .protocol import (
     Filter,
     Int32Words,
+    Objection,
+    Running,
     Specification,
+    bind_opening,
     is_filter,
     is_specification,
     left_out,
@@ -44,8 +40,30 @@ from .protocol import (
     word_count,
     words_of,
 )
-from .reasons import shortened
-from .replay import WholeFilter, whole
+from .replay import whole
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class AllOf:
+    """Allows what every one of the specifications allows."""
+
+    specifications: tuple[Specification, ...]
+
+    def __init__(self, *specifications: Specification) -> None:
+        for spec in specifications:
+            if not is_specification(spec):
+                raise OptionError("filters", f"AllOf: expected specifications, got {spec!r}")
+        object.__setattr__(self, "specifications", specifications)
+
+    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> Constraint:
+        """As ``Specification.bind``."""
+        vocabulary = Vocabulary.of(tokenizer)
+        return Constraint(self.specifications, vocabulary, vocab_size, strips_space=False)
+
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Constraint:
+        """As ``bind``, for the start of a text that loses its leading space."""
+        vocabulary = Vocabulary.of(tokenizer)
+        return Constraint(self.specifications, vocabulary, vocab_size, strips_space=True)
 
 
 class Outlook(NamedTuple):
@@ -56,7 +74,7 @@ class Outlook(NamedTuple):
     is_open: bool
 
 
-class Constraint:
+class Constraint(Running):
     """The filters of one sequence: what may come next, what must, and whether it may end.
 
     filters       specifications, which are bound, and filters that were fed nothing so far,
@@ -78,38 +96,21 @@ class Constraint:
         strips_space: bool | None = None,
     ) -> None:
         strips = vocabulary.strips_space if strips_space is None else strips_space
-        flat: Sequence[Specification | Filter] = _flat(filters)
         self.vocabulary = vocabulary
         self.vocab_size = vocab_size
         self.strips_space = strips
-        self.filters = flat  # as they were passed
-        running = [_running(f, vocabulary, vocab_size, strips) for f in flat]
-        self.filter: WholeFilter  # all of them as one
-        self.filter = whole(running[0]) if len(running) == 1 else Intersection(running)
-        self.checks = checks(self.filter)  # whether finished texts may be taken back
-        # Whether every filter goes back by itself, without being fed the text again
-        self.rewinds = all(getattr(part, "rewinds", True) for part in self.parts)
-        self.left_out = tuple(dict.fromkeys(note for spec in flat for note in left_out(spec)))
+        self.filters = tuple(_flat(filters))  # as they were passed
+        self.parts = tuple(_running(f, vocabulary, vocab_size, strips) for f in self.filters)
+        self.rewinds = all(part.rewinds for part in self.parts)
+        self.checks = any(part.checks for part in self.parts)
+        self.is_grammar = len(self.parts) == 1 and isinstance(self.parts[0], GrammarFilter)
+        notes = (note for spec in self.filters for note in left_out(spec))
+        self.left_out = tuple(dict.fromkeys(notes))
         self._fed: list[Token] = []  # every token fed, in order
         self._ends: list[int] = []  # how many had been fed after each position
         self._rows = _Rows.of(vocabulary, vocab_size)
-        self.due = False  # whether a part is complete to which the filters may have an objection
-        self.unchecked = 0  # so many of the newest positions may be taken back at the end of it
         self.outlook: Outlook | None = None  # of this position, as soon as it is known
         self._may_end: bool | None = None  # whether the text may end here, as soon as it is known
-        self._row = np.empty(self._rows.words, dtype=np.int32)  # what filters write to
-
-    @property
-    def parts(self) -> Sequence[WholeFilter]:
-        """The running filters."""
-        if len(self.filters) != 1 and isinstance(self.filter, Intersection):
-            return self.filter.parts
-        return (self.filter,)
-
-    @property
-    def fed(self) -> int:
-        """How many tokens the filters were fed."""
-        return len(self._fed)
 
     def __len__(self) -> int:
         """Positions of the history."""
@@ -134,16 +135,25 @@ class Constraint:
         """All tokens but those that end the text."""
         return self._rows.ordinary
 
+    def fill(self, row: Int32Words) -> bool:
+        filled = False
+        for part in self.parts:
+            if not filled:
+                filled = part.fill(row)
+            elif part.fill(spare := np.empty_like(row)):
+                np.bitwise_and(row, spare, out=row)
+        return filled
+
     def look(self) -> Outlook:
         """The outlook of this position, which is kept until the next step. Raises as ``mask``."""
         rows = self._rows
-        row = self._row
-        filled = self.filter.fill(row)
-        can_end = self.filter.can_end() if self._may_end is None else self._may_end
+        row = np.empty(rows.words, dtype=np.int32)
+        filled = self.fill(row)
+        can_end = self.can_end()
         is_open = True
         mask: Int32Words | None
         if filled:
-            mask = np.bitwise_and(row, rows.ordinary)
+            mask = np.bitwise_and(row, rows.ordinary, out=row)
             is_open = mask.tobytes() != rows.nothing  # faster than any()
             if can_end:
                 np.bitwise_or(mask, rows.ends, out=mask)
@@ -153,38 +163,36 @@ class Constraint:
             mask = None
         else:
             mask = rows.everything if can_end else rows.ordinary
-        self._may_end = can_end
         self.outlook = Outlook(mask, can_end, is_open)
         return self.outlook
 
     def _dead_end(self) -> str:
-        alone = [
-            f"{_name(filter)} allows {self._count(part)}"
-            for filter, part in zip(self.filters, self.parts, strict=True)
-        ]
+        alone = []
+        for filter, part in zip(self.filters, self.parts, strict=True):
+            name = repr(filter) if is_specification(filter) else type(filter).__name__
+            row = np.zeros(self._rows.words, dtype=np.int32)
+            count = len(tokens_of(row & self._rows.ordinary)) if part.fill(row) else "all"
+            alone.append(f"{shortened(name)} allows {count or 'none'}")
         together = ", and together they allow none" if len(alone) > 1 else ""
         return (
             f"no token is allowed after {len(self)} tokens, and the text may not end: "
             f"{', '.join(alone)}{together}"
         )
 
-    def _count(self, part: Filter) -> str:
-        row = np.zeros(self._rows.words, dtype=np.int32)
-        if not part.fill(row):
-            return "all"
-        return str(len(tokens_of(row & self._rows.ordinary)) or "none")
-
     def can_end(self) -> bool:
         """Whether the text may end here."""
         if self._may_end is None:
-            self._may_end = self.filter.can_end()
+            for part in self.parts:
+                if not part.can_end():
+                    self._may_end = False
+                    break
+            else:
+                self._may_end = True
         return self._may_end
 
     def ended(self) -> bool:
         """Whether nothing but the end is possible. A mask is computed only where it may end."""
-        if self._may_end is None:
-            self._may_end = self.filter.can_end()
-        return self._may_end and not (self.outlook or self.look()).is_open
+        return self.can_end() and not (self.outlook or self.look()).is_open
 
     def forced(self) -> list[Token]:
         """Tokens that must come next: every filter agrees on them, and the text may not end.
@@ -193,16 +201,25 @@ class Constraint:
         that none are known: filters that know nothing of this are asked for a mask, of which a
         single token is forced, and grammars are not, because they know.
         """
-        if self.can_end() if self._may_end is None else self._may_end:
+        if self.can_end():
             return []
-        if forced := self.filter.forced():
-            run = list(takewhile(self._rows.is_ordinary, forced))
-            if run:
-                return run
-        if isinstance(self.filter, GrammarFilter) and self.outlook is None:
-            return []
+        run = self.agreed()
+        if run or (self.is_grammar and self.outlook is None):
+            return run
         only = self.only()
         return [] if only is None else [only]
+
+    def agreed(self) -> list[Token]:
+        """The longest run that one filter forces and all others would take."""
+        best: list[Token] = []
+        for part in self.parts:
+            run = list(takewhile(self._rows.is_ordinary, part.forced()))
+            if len(run) > len(best):
+                for other in self.parts:
+                    if other is not part and run:
+                        del run[other.validate(run) :]
+                best = max(best, run, key=len)
+        return best
 
     def only(self) -> Token | None:
         """The one token that the mask allows, even an end token; ``None`` if it allows more."""
@@ -215,66 +232,61 @@ class Constraint:
             return None
         return int(words[0]) * 32 + bits.bit_length() - 1
 
-    def objection(self) -> tuple[str, int, bool] | None:
-        """What is wrong with the text, which may end here, or is ``due``; the position from which
-        on it is to be drawn again; and whether it must not stand."""
-        found = objection(self.filter)
-        if found is None:
-            return None
-        first = bisect_right(self._ends, len(self._fed) - found.tokens)
-        return found.reason, first, found.is_final
-
-    def checking(self) -> Checking | None:
-        """The check of what is ``due``, or of a text that ends here, if it may take its time."""
-        return checking(self.filter)
-
-    def _note_checks(self) -> None:
-        """Notes what is to be checked of a text that may be taken back."""
-        count, self.due = unchecked(self.filter)
-        first = bisect_right(self._ends, len(self._fed) - count)
-        self.unchecked = len(self._ends) - first if count else 0
-
     def hint(self) -> list[Token]:
         """Allowed tokens that lead towards an end, if a filter knows any."""
-        run = list(hint(self.filter))
+        run = list(next((run for part in self.parts if (run := part.hint())), ()))
         return run[: self.validate(run)]
 
     def validate(self, tokens: Sequence[Token]) -> int:
         """How many of ``tokens``, in order, would be taken; changes nothing."""
-        return self.filter.validate(list(takewhile(self._rows.is_ordinary, tokens)))
+        run = list(takewhile(self._rows.is_ordinary, tokens))
+        for part in self.parts:
+            if run:
+                del run[part.validate(run) :]
+        return len(run)
+
+    # ---- texts that may have to be taken back ------------------------------------------------
+
+    def unchecked(self) -> tuple[int, bool]:
+        """So many of the newest positions may be taken back; whether a part is complete now."""
+        each = [part.unchecked() for part in self.parts]
+        count = max((count for count, _ in each), default=0)
+        return self._positions(count), any(is_due for _, is_due in each)
+
+    def objection(self) -> Objection | Work | None:
+        """What is wrong with the text, which may end here, or with what is due, and how many of the
+        newest positions are to be drawn again; or the work to wait for."""
+        due = [part for part in self.parts if part.unchecked()[1]] or self.parts
+        found = next((found for part in due if (found := part.objection()) is not None), None)
+        if isinstance(found, Objection):
+            return found._replace(tokens=self._positions(found.tokens))
+        return found
+
+    def _positions(self, tokens: int) -> int:
+        """The newest positions, as far as they fed some of the newest tokens."""
+        return len(self) - bisect_right(self._ends, len(self._fed) - tokens)
 
     # ---- the history -----------------------------------------------------------------------
 
-    def advance(self, token: Token) -> None:
-        """One position that feeds its token to every filter. FilterError if one refuses it."""
-        if not 0 <= token < self._rows.limit or token in self._rows.eos:
-            raise self._refused(token)
-        self.filter.advance(token)
-        self._fed.append(token)
-        self._ends.append(len(self._fed))
-        self.outlook = self._may_end = None
-        if self.checks:
-            self._note_checks()
-
-    def advance_as(self, fed: Sequence[Token]) -> None:
-        """One position that feeds these tokens instead: () for a token that was withheld."""
-        start = len(self._fed)
+    def advance(self, *fed: Token) -> None:
+        """One position that feeds its token to every filter; or several tokens, or none if it is
+        withheld. FilterError if a filter refuses one."""
+        start, rows, parts = len(self._fed), self._rows, self.parts
         try:
             for token in fed:
-                if not self._rows.is_ordinary(token):
+                if not 0 <= token < rows.limit or token in rows.eos:
                     raise self._refused(token)
-                self.filter.advance(token)
+                for part in parts:
+                    part.advance(token)
                 self._fed.append(token)
         except BaseException:
-            if len(self._fed) > start:
-                self.filter.rewind(start)
-                del self._fed[start:]
+            for part in parts:
+                part.rewind(start)
+            del self._fed[start:]
             raise
         self._ends.append(len(self._fed))
         if fed:
             self.outlook = self._may_end = None
-        if self.checks:
-            self._note_checks()
 
     def _refused(self, token: Token) -> FilterError:
         if token in self.vocabulary.eos:
@@ -289,18 +301,23 @@ class Constraint:
         if to < 0:
             raise RewindError(f"cannot rewind to position {to}", len(self._ends))
         fed = self._ends[to - 1] if to else 0
-        if fed < len(self._fed):
-            self.filter.rewind(fed)
-            del self._fed[fed:]
-        del self._ends[to:]
+        done: list[Running] = []
+        for part in self.parts:
+            try:
+                part.rewind(fed)
+            except BaseException:
+                for other in done:
+                    for token in self._fed[fed:]:
+                        other.advance(token)
+                raise
+            done.append(part)
+        del self._fed[fed:], self._ends[to:]
         self.outlook = self._may_end = None
-        if self.checks:
-            self._note_checks()
 
     def fork(self) -> Constraint:
         """An independent copy. StateError if a filter cannot be copied."""
-        shared = ("vocabulary", "filters", "_rows", "outlook")
-        return forked(self, shared=shared, _row=np.empty_like(self._row))
+        shared = ("vocabulary", "_rows", "outlook")
+        return forked(self, shared=shared, parts=tuple(part.fork() for part in self.parts))
 
 
 def fill_masks(constraints: Iterable[Constraint]) -> None:
@@ -335,13 +352,12 @@ class _Rows:
         return 0 <= token < self.limit and token not in self.eos
 
 
-def _flat(filters: Sequence[Specification | Filter]) -> list[Specification | Filter]:
+def _flat(filters: Sequence[Specification | Filter]) -> Iterator[Specification | Filter]:
     if not isinstance(filters, Sequence):
         raise OptionError("filters", f"expected a list of filters, got {filters!r}")
-    flat: list[Specification | Filter] = []
     for filter in filters:
         if isinstance(filter, AllOf):
-            flat.extend(_flat(filter.specifications))
+            yield from _flat(filter.specifications)
         elif not is_specification(filter) and not is_filter(filter):
             raise OptionError(
                 "filters",
@@ -349,22 +365,15 @@ def _flat(filters: Sequence[Specification | Filter]) -> list[Specification | Fil
                 "fill, advance, can_end and reset",
             )
         else:
-            flat.append(filter)
-    return flat
+            yield filter
 
 
 def _running(
     filter: Specification | Filter, vocabulary: Vocabulary, vocab_size: int, strips: bool
-) -> Filter:
+) -> Running:
     if not is_specification(filter):
         assert is_filter(filter)
-        return filter
+        return whole(filter)
     if strips:
-        return bind_opening(filter, vocabulary, vocab_size)
-    return filter.bind(vocabulary, vocab_size)
-
-
-def _name(filter: Specification | Filter) -> str:
-    if not is_specification(filter):
-        return type(filter).__name__
-    return shortened(repr(filter))
+        return whole(bind_opening(filter, vocabulary, vocab_size))
+    return whole(filter.bind(vocabulary, vocab_size))

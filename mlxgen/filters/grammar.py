@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
+
+from llguidance import LLMatcher
 
 from ..errors import GrammarError, OptionError
 from ..tokens.vocabulary import AnyTokenizer, Vocabulary
 from .any_of import opening
-from .compiled import Grammar, GrammarEngine
+from .engine import Grammar, GrammarEngine, shortened
 from .matcher import GrammarFilter
 from .protocol import Filter
-from .reasons import shortened
 
 _RULE = re.compile(r"^\s*[?!]*\w+(?:\[[^]\n]*\])?\s*:", re.MULTILINE)
 _MOST_RULES = 2000  # in a chain of more, llguidance takes minutes to say where an error is
@@ -27,35 +29,37 @@ _FLAGS = {re.IGNORECASE: "i", re.DOTALL: "s"}
 _IGNORED = re.UNICODE | re.DEBUG
 
 
-class _IsGrammar(Protocol):
+class OfGrammar(ABC):
+    """A specification that is a grammar."""
+
+    __slots__ = ()
+
+    by_bytes: ClassVar[bool] = True
+
+    @abstractmethod
     def _grammar(self, vocabulary: Vocabulary) -> Grammar: ...
 
+    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
+        """As ``Specification.bind``."""
+        vocabulary = Vocabulary.of(tokenizer)
+        return _running(self._grammar(vocabulary), vocabulary, vocab_size)
 
-def bind(self: _IsGrammar, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
-    """As ``Specification.bind``, for a specification that is a grammar."""
-    vocabulary = Vocabulary.of(tokenizer)
-    return _running(self._grammar(vocabulary), vocabulary, vocab_size)
-
-
-def bind_opening(self: _IsGrammar, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
-    """As ``bind``, for the start of a text that loses its leading space."""
-    vocabulary = Vocabulary.of(tokenizer)
-    grammar = self._grammar(vocabulary)
-    if grammar.skips_space:
-        return _running(grammar, vocabulary, vocab_size)
-    with_space = grammar.after('" "')
-    try:
-        plain = _running(grammar, vocabulary, vocab_size)
-    except GrammarError as error:
-        try:  # some vocabularies have words only with the space before them
-            return _running(with_space, vocabulary, vocab_size)
-        except GrammarError:
-            raise error from None
-    try:
-        after_space = _running(with_space, vocabulary, vocab_size)
-    except GrammarError:  # and some have no space at all
-        return plain
-    return opening(plain, after_space, vocabulary, vocab_size)
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
+        """As ``bind``, for the start of a text that loses its leading space."""
+        vocabulary = Vocabulary.of(tokenizer)
+        grammar = self._grammar(vocabulary)
+        if grammar.skips_space:
+            return _running(grammar, vocabulary, vocab_size)
+        # Some vocabularies have words only with the space before them, and some have no space
+        bound, errors = list[GrammarFilter](), list[GrammarError]()
+        for each in (grammar, grammar.after('" "')):
+            try:
+                bound.append(_running(each, vocabulary, vocab_size))
+            except GrammarError as error:
+                errors.append(error)
+        if not bound:
+            raise errors[0]
+        return bound[0] if errors else opening(bound, vocabulary, vocab_size)
 
 
 def _running(grammar: Grammar, vocabulary: Vocabulary, vocab_size: int) -> GrammarFilter:
@@ -63,7 +67,7 @@ def _running(grammar: Grammar, vocabulary: Vocabulary, vocab_size: int) -> Gramm
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Regex:
+class Regex(OfGrammar):
     """Text of which a regular expression matches the whole.
 
     The syntax is that of Rust's ``regex`` crate (no look-around, no back references). The flags I
@@ -73,20 +77,16 @@ class Regex:
 
     pattern: str
 
-    by_bytes: ClassVar[bool] = True
-
     def __init__(self, pattern: str | re.Pattern[str]) -> None:
         object.__setattr__(self, "pattern", _pattern(pattern))
 
-    bind = bind
-    bind_opening = bind_opening
-
     def _grammar(self, vocabulary: Vocabulary) -> Grammar:
-        return Grammar.of_regex(self.pattern, shortened(f"Regex({self.pattern!r})"))
+        text = LLMatcher.grammar_from_regex(self.pattern)
+        return Grammar(text, shortened(f"Regex({self.pattern!r})"))
 
 
 @dataclass(frozen=True, slots=True)
-class Lark:
+class Lark(OfGrammar):
     """Text that a grammar in llguidance's dialect of Lark derives from ``start``.
 
     Tokens are written ``<[id]>``, or ``<name>`` for added tokens. A quoted literal is always
@@ -98,8 +98,6 @@ class Lark:
 
     grammar: str
 
-    by_bytes: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         if not isinstance(self.grammar, str):
             raise OptionError("filters", f"Lark: expected a string, got {self.grammar!r}")
@@ -110,9 +108,6 @@ class Lark:
                 "same text, or lazy and an expression that ends with it",
             )
 
-    bind = bind
-    bind_opening = bind_opening
-
     def _grammar(self, vocabulary: Vocabulary) -> Grammar:
         count = len(_RULE.findall(self.grammar))
         if count > _MOST_RULES:
@@ -122,12 +117,10 @@ class Lark:
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Choice:
+class Choice(OfGrammar):
     """Exactly one of several texts."""
 
     options: tuple[str, ...]
-
-    by_bytes: ClassVar[bool] = True
 
     def __init__(self, options: Iterable[str]) -> None:
         if isinstance(options, str) or not isinstance(options, Iterable):
@@ -139,9 +132,6 @@ class Choice:
             _check_text("Choice", option)
         object.__setattr__(self, "options", kept)
 
-    bind = bind
-    bind_opening = bind_opening
-
     def _grammar(self, vocabulary: Vocabulary) -> Grammar:
         # One terminal, so that the engine sees one automaton for any number of options.
         lark = "start: OPTION\nOPTION: " + " | ".join(map(quoted, self.options))
@@ -149,7 +139,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Substring:
+class Substring(OfGrammar):
     """A passage copied from ``text``: any run of its words or of its characters.
 
     An empty passage is allowed only with ``allow_empty``.
@@ -159,8 +149,6 @@ class Substring:
     by: Literal["words", "chars"] = "words"
     allow_empty: bool = False
 
-    by_bytes: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         _check_text("Substring", self.text)
         if not self.text:
@@ -169,9 +157,6 @@ class Substring:
             raise OptionError(
                 "filters", f"Substring: by: expected 'words' or 'chars', got {self.by!r}"
             )
-
-    bind = bind
-    bind_opening = bind_opening
 
     def _grammar(self, vocabulary: Vocabulary) -> Grammar:
         passage = f"%regex {json.dumps({f'substring_{self.by}': self.text})}"

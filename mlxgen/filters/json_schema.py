@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from ..errors import GrammarError, OptionError
 from ..tokens import Vocabulary
-from .compiled import Grammar
-from .grammar import bind, bind_opening
-from .reasons import shortened
+from .engine import Grammar, shortened
+from .grammar import OfGrammar
 from .schema.fitting import Check
 from .schema.keywords import parsed
 from .schema.places import held
@@ -37,7 +36,7 @@ Schema: TypeAlias = Mapping[str, Any] | str | bool | SupportsJsonSchema | type[A
 
 
 @dataclass(frozen=True, slots=True)
-class JsonSchema:
+class JsonSchema(OfGrammar):
     """JSON that is valid against a schema.
 
     schema              a mapping, its JSON text, True (any JSON), or a class that has
@@ -75,8 +74,6 @@ class JsonSchema:
     closed: bool = False
     _made: list[Grammar] = field(init=False, repr=False, compare=False, default_factory=list)
 
-    by_bytes: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         separators, whitespace = self.separators, self.whitespace
         object.__setattr__(self, "schema", _text(self.schema))
@@ -96,9 +93,6 @@ class JsonSchema:
         """What of the schema is not enforced, such as formats that are only notes."""
         check = self._once().check
         return () if check is None else check.notes
-
-    bind = bind
-    bind_opening = bind_opening
 
     def _grammar(self, vocabulary: Vocabulary) -> Grammar:
         return self._once()
@@ -133,12 +127,10 @@ class JsonSchema:
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class JsonObject:
+class JsonObject(OfGrammar):
     """Any JSON object. The options are those of ``JsonSchema``."""
 
     schema: JsonSchema
-
-    by_bytes: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -148,9 +140,6 @@ class JsonObject:
     ) -> None:
         schema = JsonSchema({"type": "object"}, whitespace=whitespace, separators=separators)
         object.__setattr__(self, "schema", schema)
-
-    bind = bind
-    bind_opening = bind_opening
 
     def _grammar(self, vocabulary: Vocabulary) -> Grammar:
         return self.schema._grammar(vocabulary)

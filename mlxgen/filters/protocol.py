@@ -6,35 +6,60 @@ tokens and in those from ``vocab_size`` on is ignored: the constraint writes the
 
 A filter says what may be sampled next, given what it was fed. It is fed ordinary tokens
 only: ``can_end`` says where the text may end, and only the constraint deals with end tokens.
-A filter may have more methods than the protocol requires; these are used if they exist:
-
-    forced() -> Sequence[Token]      tokens that must come next
-    validate(tokens) -> int          how many of these it would take; changes nothing
-    rewind(to) -> None               back to the state after the first ``to`` tokens fed
-    fork() -> Filter                 an independent copy
-    hint() -> Sequence[Token]        tokens that lead towards an end, as a suggestion
-    objection() -> Objection | None  what is wrong with a text that may end here
-    checks: bool                     whether such a text may have to be taken back
-    unchecked() -> tuple[int, bool]  how many of the newest tokens are of such a text, and whether
-                                     a part of it is complete, and is to be checked now
-    checking() -> Checking | None    the check of such a text or part, which may take its time
-    parts: Sequence[Filter]          those that it is made of; what they have of these, it has
-    asked() -> Sequence[Filter]      those of them that say what comes next, if not all do
+A filter may have more methods than ``Filter`` requires: ``Running`` lists them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeGuard
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 from ..tokens.vocabulary import AnyTokenizer, Token
+from ..workers import Work
 
 Int32Words: TypeAlias = npt.NDArray[np.int32]
 
 _SINGLY = 32  # up to this number of tokens, their bits are set one by one: in 1 µs, not in 8
+
+
+class Filter(Protocol):
+    """A running filter: what may come next in one sequence."""
+
+    def fill(self, row: Int32Words) -> bool:
+        """Writes the allowed next tokens; False: all are allowed, whatever the row holds."""
+
+    def advance(self, token: Token, /) -> None:
+        """Takes one token. FilterError, and no change, if it is not allowed."""
+
+    def can_end(self) -> bool:
+        """Whether the text may end here."""
+
+    def reset(self) -> None:
+        """Back to the state before the first token."""
+
+
+class Specification(Protocol):
+    """What a caller passes: frozen and reusable; ``bind`` makes filters of it.
+
+    A specification may also have these:
+
+        bind_opening    as ``bind``, for a text whose first token loses its leading space in the
+                        decoder
+        by_bytes        whether only the bytes of ordinary tokens matter to it: then ``close_json``
+                        searches for ends in a vocabulary of bytes, which is faster and finds more
+        left_out        what it does not enforce of what it was given
+        specifications  those that it is made of, whose ``by_bytes`` and ``left_out`` are its own
+    """
+
+    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
+        """A new filter for one sequence; ``vocab_size`` is the width of the logits.
+
+        GrammarError, before anything is generated, if the specification cannot be met.
+        """
 
 
 class Objection(NamedTuple):
@@ -48,36 +73,57 @@ class Objection(NamedTuple):
     is_final: bool
 
 
-class Filter(Protocol):
-    """A running filter: what may come next in one sequence."""
+class Running(ABC):
+    """A filter with all that filters may have, of which some have only a part.
 
-    def fill(self, row: Int32Words) -> bool:
-        """Writes the allowed next tokens; False: all are allowed, whatever the row holds."""
-
-    def advance(self, token: Token) -> None:
-        """Takes one token. FilterError, and no change, if it is not allowed."""
-
-    def can_end(self) -> bool:
-        """Whether the text may end here."""
-
-    def reset(self) -> None:
-        """Back to the state before the first token."""
-
-
-class Specification(Protocol):
-    """What a caller passes: frozen and reusable; ``bind`` makes filters of it.
-
-    A specification may also have ``bind_opening``, of the same form: the filter for a text
-    whose first token loses its leading space in the decoder. And it may set ``by_bytes``, if
-    only the bytes of ordinary tokens matter to it: then ``close_json`` searches for ends in a
-    vocabulary of bytes, which is faster and finds more.
+    - ``rewinds``: whether it goes back without being fed the text again.
+    - ``checks``: whether a text that may end may have to be taken back.
     """
 
-    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
-        """A new filter for one sequence; ``vocab_size`` is the width of the logits.
+    __slots__ = ()
 
-        GrammarError, before anything is generated, if the specification cannot be met.
-        """
+    rewinds: bool = True
+    checks: bool = False
+
+    @abstractmethod
+    def fill(self, row: Int32Words) -> bool: ...
+    @abstractmethod
+    def advance(self, token: Token, /) -> None: ...
+    @abstractmethod
+    def can_end(self) -> bool: ...
+
+    @abstractmethod
+    def rewind(self, to: int) -> None:
+        """Back to the state after the first ``to`` tokens; nothing if there are no more."""
+
+    @abstractmethod
+    def fork(self) -> Self:
+        """An independent copy."""
+
+    @abstractmethod
+    def validate(self, tokens: Sequence[Token]) -> int:
+        """How many of these it would take; changes nothing."""
+
+    def reset(self) -> None:
+        self.rewind(0)
+
+    def forced(self) -> Sequence[Token]:
+        """Tokens that must come next, as far as it is known."""
+        return ()
+
+    def hint(self) -> Sequence[Token]:
+        """Tokens that lead towards an end, as a suggestion."""
+        return ()
+
+    def unchecked(self) -> tuple[int, bool]:
+        """How many of the newest tokens are of a text that may have to be taken back, and whether
+        a part of it is complete and is to be checked now."""
+        return 0, False
+
+    def objection(self) -> Objection | Work | None:
+        """What is wrong with a text that may end here, or with a part that is complete; or the work
+        that has to be over before that can be said."""
+        return None
 
 
 def is_filter(thing: object) -> TypeGuard[Filter]:
@@ -86,20 +132,36 @@ def is_filter(thing: object) -> TypeGuard[Filter]:
     return all(hasattr(thing, name) for name in names) and not isinstance(thing, type)
 
 
-def is_by_bytes(thing: object) -> bool:
-    """Whether a thing is a specification that may be bound to a vocabulary of bytes."""
-    return bool(getattr(thing, "by_bytes", False))
-
-
-def left_out(thing: object) -> Sequence[str]:
-    """What a specification does not enforce of what it was given."""
-    notes: Sequence[str] = getattr(thing, "left_out", ())
-    return notes
-
-
 def is_specification(thing: object) -> TypeGuard[Specification]:
     """Whether a thing has the method of a specification."""
     return hasattr(thing, "bind") and not isinstance(thing, type)
+
+
+def is_by_bytes(thing: object) -> bool:
+    """Whether a thing is a specification that may be bound to a vocabulary of bytes."""
+    parts = _parts(thing)
+    return bool(getattr(thing, "by_bytes", parts and all(map(is_by_bytes, parts))))
+
+
+def left_out(thing: object) -> Iterator[str]:
+    """What a specification does not enforce of what it was given."""
+    yield from getattr(thing, "left_out", ())
+    for part in _parts(thing):
+        yield from left_out(part)
+
+
+def _parts(thing: object) -> Sequence[Specification]:
+    parts: Sequence[Specification] = getattr(thing, "specifications", ())
+    return parts
+
+
+def bind_opening(spec: Specification, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
+    """A specification's ``bind_opening`` if it has one, else its ``bind``."""
+    bind: Callable[[AnyTokenizer, int], Filter] = getattr(spec, "bind_opening", spec.bind)
+    return bind(tokenizer, vocab_size)
+
+
+# ---- rows of bits --------------------------------------------------------------------------------
 
 
 def word_count(vocab_size: int) -> int:

@@ -14,9 +14,6 @@ is not used for rewinds: it may copy large tables, or share what must not be sha
 filter that was not prepared for it. Only ``fork`` of a filter with neither ``fork`` nor a
 factory falls back to it.
 
-A filter that has ``rewind``, ``fork``, ``forced`` and ``validate`` needs no ``Replay``, and gets
-none: see ``whole``.
-
 Invariant: the filter is in the state of a new one that was fed ``fed`` in order.
 """
 
@@ -24,32 +21,24 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, TypeVar
 
 from ..errors import FilterError, OptionError, RewindError, StateError
 from ..forks import forked
 from ..tokens import Token
-from .protocol import Filter, Int32Words, is_filter
+from ..workers import Work
+from .protocol import Filter, Int32Words, Objection, Running, is_filter
+
+T = TypeVar("T")
 
 
-class WholeFilter(Filter, Protocol):
-    """A filter with the methods that it may lack; see ``protocol`` for what they do."""
-
-    def rewind(self, to: int) -> None: ...
-    def fork(self) -> WholeFilter: ...
-    def forced(self) -> Sequence[Token]: ...
-    def validate(self, tokens: Sequence[Token]) -> int: ...
-
-
-def whole(filter: Filter) -> WholeFilter:
+def whole(filter: Filter) -> Running:
     """The filter itself if it has all methods, else in a ``Replay``."""
-    if all(hasattr(filter, name) for name in ("rewind", "fork", "forced", "validate")):
-        return filter  # type: ignore[return-value]
-    return Replay(filter)
+    return filter if isinstance(filter, Running) else Replay(filter)
 
 
-class Replay:
-    """A filter with ``rewind``, ``fork``, ``forced`` and ``validate``.
+class Replay(Running):
+    """A filter with ``rewind``, ``fork``, ``forced`` and ``validate``, and what else it has.
 
     ``filter`` is a filter that was fed nothing so far, or a function that makes one.
     """
@@ -58,6 +47,7 @@ class Replay:
         if every < 1:
             raise OptionError("every", f"expected 1 or more, got {every}")
         self._factory: Callable[[], Filter] | None = None
+        self.filter: Any  # it may have more than a filter must have
         if is_filter(filter):
             self.filter = filter
         elif callable(filter):
@@ -70,28 +60,24 @@ class Replay:
             )
         self._every = every
         self._fed: list[Token] = []
-        self._copies: list[tuple[int, Filter]] = []  # (tokens fed, a copy made then), ascending
-        self.rewinds = hasattr(self.filter, "rewind")  # whether the filter rewinds itself
+        self._copies: list[tuple[int, Any]] = []  # (tokens fed, a copy made then), ascending
+        self.rewinds = hasattr(self.filter, "rewind")
+        self.checks = getattr(self.filter, "checks", False)
         self._forks = hasattr(self.filter, "fork")
-        self._keep_copy()
-
-    def _keep_copy(self) -> None:
         if self._forks and not self.rewinds:
-            self._copies.append((len(self._fed), self._copied()))
+            self._copies.append((0, self._copied()))
 
     @property
     def fed(self) -> Sequence[Token]:
         """The tokens that the filter was fed."""
         return tuple(self._fed)
 
-    # ---- forwards and back -----------------------------------------------------------------
-
     def advance(self, token: Token) -> None:
         """As ``Filter.advance``."""
         self.filter.advance(token)
         self._fed.append(token)
         if self._copies and len(self._fed) - self._copies[-1][0] >= self._every:
-            self._keep_copy()
+            self._copies.append((len(self._fed), self._copied()))
 
     def rewind(self, to: int) -> None:
         """Goes back to the first ``to`` tokens; does nothing if there are no more than that."""
@@ -102,14 +88,13 @@ class Replay:
 
     def _restore(self, target: int) -> None:
         if self.rewinds:
-            self.filter.rewind(target)  # type: ignore[attr-defined]
+            self.filter.rewind(target)
         elif self._copies:
             kept = len(self._copies)
             while self._copies[kept - 1][0] > target:
                 kept -= 1
             count, nearest = self._copies[kept - 1]
-            twin: Filter = nearest.fork()  # type: ignore[attr-defined]
-            self.filter = _fed(twin, self._fed[count:target])
+            self.filter = _fed(nearest.fork(), self._fed[count:target])
             del self._copies[kept:]
         elif self._factory is not None:
             self.filter = _fed(self._factory(), self._fed[:target])
@@ -118,19 +103,14 @@ class Replay:
             _fed(self.filter, self._fed[:target])
         del self._fed[target:]
 
-    def reset(self) -> None:
-        """Back to the state before the first token."""
-        self.rewind(0)
-
     def fork(self) -> Replay:
         """An independent copy. StateError if the filter cannot be copied at all."""
         # Kept copies are never fed, only copied again.
         return forked(self, shared=("_factory",), filter=self._copied())
 
-    def _copied(self) -> Filter:
+    def _copied(self) -> Any:
         if self._forks:
-            twin: Filter = self.filter.fork()  # type: ignore[attr-defined]
-            return twin
+            return self.filter.fork()
         if self._factory is not None:
             return _fed(self._factory(), self._fed)
         try:
@@ -142,31 +122,10 @@ class Replay:
                 "function that makes it"
             ) from error
 
-    # ---- questions -------------------------------------------------------------------------
-
-    def fill(self, row: Int32Words) -> bool:
-        """As ``Filter.fill``."""
-        return self.filter.fill(row)
-
-    @property
-    def parts(self) -> Sequence[Filter]:
-        """The filter of which it is made."""
-        return (self.filter,)
-
-    def can_end(self) -> bool:
-        """As ``Filter.can_end``."""
-        return self.filter.can_end()
-
-    def forced(self) -> Sequence[Token]:
-        """Tokens that must come next, as far as the filter says."""
-        forced: Callable[[], Sequence[Token]] = getattr(self.filter, "forced", tuple)
-        return forced()
-
     def validate(self, tokens: Sequence[Token]) -> int:
         """How many of ``tokens``, in order, the filter would take; changes nothing."""
-        validate = getattr(self.filter, "validate", None)
-        if validate is not None:
-            count: int = validate(tokens)
+        if hasattr(self.filter, "validate"):
+            count: int = self.filter.validate(tokens)
             return count
         copied = self._forks and not self.rewinds
         filter = self._copied() if copied else self.filter
@@ -182,8 +141,36 @@ class Replay:
                 self._restore(len(self._fed))
         return taken
 
+    # ---- what the filter says by itself ------------------------------------------------------
 
-def _fed(filter: Filter, tokens: Sequence[Token]) -> Filter:
+    def fill(self, row: Int32Words) -> bool:
+        """As ``Filter.fill``."""
+        filled: bool = self.filter.fill(row)
+        return filled
+
+    def can_end(self) -> bool:
+        """As ``Filter.can_end``."""
+        can: bool = self.filter.can_end()
+        return can
+
+    def forced(self) -> Sequence[Token]:
+        return self._said("forced", super().forced)
+
+    def hint(self) -> Sequence[Token]:
+        return self._said("hint", super().hint)
+
+    def unchecked(self) -> tuple[int, bool]:
+        return self._said("unchecked", super().unchecked)
+
+    def objection(self) -> Objection | Work | None:
+        return self._said("objection", super().objection)
+
+    def _said(self, name: str, otherwise: Callable[[], T]) -> T:
+        ask: Callable[[], T] = getattr(self.filter, name, otherwise)
+        return ask()
+
+
+def _fed(filter: Any, tokens: Sequence[Token]) -> Any:
     for token in tokens:
         filter.advance(token)
     return filter

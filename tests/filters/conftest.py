@@ -10,4 +10,4 @@ import pytest
 def few_states(monkeypatch: pytest.MonkeyPatch) -> None:
     """An automaton is spent after 80 states."""
     limits = llguidance.LLParserLimits(max_lexer_states=80, verbose_errors=False)
-    monkeypatch.setattr("mlxgen.filters.compiled._LIMITS", limits)
+    monkeypatch.setattr("mlxgen.filters.engine._LIMITS", limits)

@@ -56,7 +56,7 @@ def test_a_constraint_without_filters_restricts_nothing() -> None:
     assert constraint.forced() == []
     assert constraint.validate([1, 2]) == 2
     constraint.advance(1)
-    constraint.advance_as(())
+    constraint.advance()
     constraint.rewind(1)
     assert len(constraint) == 1
 
@@ -72,7 +72,7 @@ def test_ids_that_the_tokenizer_does_not_have_are_never_allowed() -> None:
         with pytest.raises(FilterError, match=f"expected 0 to {size - 1}"):
             free.advance(token)
         with pytest.raises(FilterError, match="outside the vocabulary"):
-            free.advance_as([1, token])
+            free.advance(1, token)
         assert free.validate([1, token]) == 1
     assert len(free) == 0
 

@@ -24,8 +24,8 @@ from mlxgen.filters import (
     Regex,
     Specification,
 )
-from mlxgen.filters.closing import WORK
-from mlxgen.filters.compiled import GrammarEngine
+from mlxgen.filters.ends import WORK
+from mlxgen.filters.engine import GrammarEngine
 from mlxgen.filters.matcher import GrammarFilter
 from mlxgen.tokens import Token, Vocabulary
 

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 import llguidance
 import pytest
 
-from mlxgen.errors import DeadEndError, FilterError
+from mlxgen.errors import DeadEndError, FilterError, GrammarError
 from mlxgen.filters import Constraint, JsonSchema, Lark, Regex, fill_masks
-from mlxgen.filters.compiled import Compiled, Grammar, GrammarEngine
+from mlxgen.filters.engine import Compiled, Grammar, GrammarEngine
 from mlxgen.filters.matcher import GrammarFilter
 from mlxgen.tokens import Vocabulary
 
@@ -182,7 +182,7 @@ def counted(vocabulary: Vocabulary) -> Iterator[list[Grammar]]:
     compile_it = engine._compile
     compiled: list[Grammar] = []
 
-    def counting(grammar: Grammar) -> Compiled:
+    def counting(grammar: Grammar) -> Compiled | GrammarError:
         compiled.append(grammar)
         return compile_it(grammar)
 
@@ -217,7 +217,7 @@ def costly(count: int) -> tuple[JsonSchema, str]:
 
 def test_long_texts_need_no_masks_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = llguidance.LLParserLimits(step_lexer_fuel=1500, verbose_errors=False)
-    monkeypatch.setattr("mlxgen.filters.compiled._LIMITS", limits)
+    monkeypatch.setattr("mlxgen.filters.engine._LIMITS", limits)
     spec, text = costly(60)
     vocabulary = Vocabulary.of(byte_level_tokenizer())
     tokens = vocabulary.continue_with(text.encode())

@@ -96,7 +96,7 @@ class Walk:
         filters = made if isinstance(made, list) else [made]
         constraint = Constraint(filters, self.vocabulary, self.vocabulary.size + 3)
         for fed in history:
-            constraint.advance_as(fed)
+            constraint.advance(*fed)
         return constraint
 
     def check(self) -> None:
@@ -144,8 +144,8 @@ def test_any_history_equals_a_constraint_built_from_scratch(
             taken = constraint.validate(run)
             if taken < len(run):
                 with pytest.raises(FilterError):
-                    constraint.advance_as(run)
-            constraint.advance_as(run[:taken])
+                    constraint.advance(*run)
+            constraint.advance(*run[:taken])
             walk.history.append(run[:taken])
         elif step == "bad":
             token = data.draw(st.integers(0, walk.vocabulary.size + 2))

@@ -36,7 +36,7 @@ def test_the_cost_of_a_rewind_does_not_grow_with_the_history(ability: type[Toy],
     costs = []
     for length in (200, 2000):
         replay = grown(Replay(ability(), every=64), length)
-        log = replay.filter.log  # type: ignore[attr-defined]
+        log = replay.filter.log
         log.update(advance=0, reset=0, fork=0, rewind=0)
         replay.rewind(length - back)
         costs.append(log.copy())
@@ -46,7 +46,7 @@ def test_the_cost_of_a_rewind_does_not_grow_with_the_history(ability: type[Toy],
 
 def test_a_forward_only_filter_is_fed_its_history_again() -> None:
     replay = grown(Replay(Toy(), every=64), 100)
-    log = replay.filter.log  # type: ignore[attr-defined]
+    log = replay.filter.log
     log.update(advance=0, reset=0)
     replay.rewind(90)
     assert log == {"advance": 90, "reset": 1, "fork": 0, "rewind": 0}

@@ -12,10 +12,9 @@ import json
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
-from ...filters import Int32Words, Replay
-from ...filters.protocol import Objection
+from ...filters import Int32Words, Objection, Replay
 from ...filters.schema.fitting import Check
 from ...tokens import AnyTokenizer, Token, Vocabulary
 from ..events import CallArguments, CallStarted
@@ -31,10 +30,7 @@ class CheckedCalls:
     schemas: Mapping[str, Any]
     strict: Set[str]
 
-    @property
-    def by_bytes(self) -> bool:
-        """As in ``Specification``."""
-        return True
+    by_bytes: ClassVar[bool] = True
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> Replay:
         """As ``Specification.bind``."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 
-from ...filters.matcher import GrammarFilter
 from ...forks import forked
 from ...tokens import Token
 from ..history import History
@@ -160,9 +159,8 @@ class Lookup(Drafter):
         if self._found[0] == (at := (history.moment, len(history))):
             return self._found[1]
         run: Sequence[Token] = ()
-        is_grammar = constraint is not None and isinstance(constraint.filter, GrammarFilter)
         # Other filters may have to be fed the whole text to verify it
-        if constraint is not None and not is_grammar and not constraint.rewinds:
+        if constraint is not None and not constraint.rewinds:
             self._found = at, run
             return run
 
@@ -192,7 +190,7 @@ class Lookup(Drafter):
             run, eos = self._copy(), request.vocabulary.eos
             if not eos.isdisjoint(run):
                 run = run[: min(run.index(end) for end in eos if end in run)]
-            if run and constraint is not None and is_grammar:
+            if run and constraint is not None and constraint.is_grammar:
                 run = run[: constraint.validate(run)]
         self._found = at, run
         return run

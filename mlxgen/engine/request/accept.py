@@ -92,13 +92,14 @@ def accept(
         return ban(request, event)
     hold = 0 if wish is None else wish.hold
     if constraint is not None:
-        if constraint.due or (reason and constraint.can_end()):
+        unchecked, is_due = constraint.unchecked() if constraint.checks else (0, False)
+        if is_due or (reason and constraint.can_end()):
             verdict = check(request, constraint, forced=forced)
             exhausted |= verdict is Verdict.NEXT
             if verdict is Verdict.AGAIN:
                 return verdict
-        if 0 < constraint.unchecked <= LONGEST_CHECKED:
-            hold = max(hold, constraint.unchecked)
+        if unchecked <= LONGEST_CHECKED:
+            hold = max(hold, unchecked)
     if request.closing is not None and not _keeps_end(request, token):
         request.rewind(request.base + position)
         retries.reject(position, Rejected(token, "length"))

@@ -125,7 +125,7 @@ def change(request: Request, options: Options) -> None:
         request.closing = None
         if constraint is not None:
             for _ in range(position):
-                constraint.advance_as(())
+                constraint.advance()
             if options.close_json:
                 request.closing = Closing(constraint, request.budget)
                 request.closing.restart(position)

@@ -13,6 +13,7 @@ from ...errors import DeadEndError, OptionError
 from ...filters import Constraint
 from ...text import BanMatch, StopMatch
 from ...tokens import Token
+from ...workers import Work
 from ..chunk import FinishReason, Rejected
 from .leads import leaves_any
 from .loops import Repeat
@@ -64,17 +65,18 @@ def check(request: Request, constraint: Constraint, *, forced: bool) -> Verdict 
     Raises ``DeadEndError`` if it cannot stay and no other one was found.
     """
     position, retries, outbox = request.position - 1, request.retries, request.outbox
-    checking = None if forced or outbox.is_pushed else constraint.checking()
-    if checking is not None and not checking.wait(BRIEFLY):
-        request.rewind(request.base + position)
-        request.checking = checking  # the same token is drawn when it is over
-        return Verdict.AGAIN
     found = constraint.objection()
+    while isinstance(found, Work):
+        if not found.wait(None if forced or outbox.is_pushed else BRIEFLY):
+            request.rewind(request.base + position)
+            request.checking = found  # the same token is drawn when it is over
+            return Verdict.AGAIN
+        found = constraint.objection()
     if found is None:
         retries.checks = 0, 0
         return None
-    reason, target, is_final = found
-    is_best = target > position
+    reason, tokens, is_final = found
+    is_best, target = not tokens, position + 1 - tokens
     if not is_best:
         # What a reader who went back has kept stays
         target = min(max(target, position + 1 - outbox.reach(position, request.first)), position)
@@ -83,7 +85,7 @@ def check(request: Request, constraint: Constraint, *, forced: bool) -> Verdict 
             verdict = retreat(request, target, position + 1)
             retries.reject(target, Rejected(first, "check", reason, text))
             return verdict
-        if is_final and constraint.checks:
+        if is_final:
             request.rewind(len(request.history) - 1)
             raise DeadEndError(f"no answer was found that fits the whole schema: {reason}")
     request.tally.violates = reason

@@ -14,11 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from ...errors import FilterError, OptionError, RewindError
-from ...filters import Checking, Constraint
+from ...filters import Constraint
 from ...forks import forked
 from ...sampling import Aim, Repetitions, TokenCounts, Want, derive_seed
 from ...text import BanMatch, Healer, StopMatch, Transcript
 from ...tokens import Token, Vocabulary
+from ...workers import Work
 from ..chunk import FinishReason, Usage
 from ..history import History, rewind_all
 from ..options import Options
@@ -107,7 +108,7 @@ class Request:
     forcing: float = 0.0
     strayed: bool = False
     repeat: Repeat = UNKNOWN
-    checking: Checking | None = None
+    checking: Work | None = None
 
     # ---- the history and its parts ---------------------------------------------------------
 
@@ -125,12 +126,12 @@ class Request:
         if constraint is not None:
             try:
                 if withheld:
-                    constraint.advance_as(())
+                    constraint.advance()
                 elif token in self.vocabulary.eos:
                     self._check_end(constraint, token)
-                    constraint.advance_as(())
+                    constraint.advance()
                 elif rest is not None:  # they see exactly the bytes after the prompt
-                    constraint.advance_as(spelled(self.vocabulary, rest))
+                    constraint.advance(*spelled(self.vocabulary, rest))
                 else:
                     constraint.advance(token)
             except FilterError:

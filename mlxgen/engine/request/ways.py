@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ...errors import PromptError
 from ...filters import Constraint, EndSearch, Int32Words
-from ...filters.closing import WORK
+from ...filters.ends import WORK
 from ...forks import forked
 from ...text import ThinkingMarks, Transcript
 from ...tokens import Token, Vocabulary

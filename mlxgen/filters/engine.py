@@ -1,4 +1,4 @@
-"""Grammars compiled by llguidance, and the tokenizer for which they are compiled.
+"""llguidance for one vocabulary: grammars that are compiled, and the engine's reasons in words.
 
 Compiled grammars are kept and copied: a copy takes microseconds, compiling takes milliseconds
 or more. Copies share the automaton that grows as masks are computed, so a second row with the
@@ -9,8 +9,8 @@ A shared automaton only grows, and has a limit. If the mask of one copy meets th
 copy has an error, and the others refuse valid tokens without an error; if a look ahead meets
 it, there is no error at all. So refusals are checked: ``proves_spent`` asks a new copy for a
 token that is certainly allowed. An automaton that is spent is so for all copies, and the
-grammar is compiled anew; that also happens after ``_COPIES``, to avoid this case. The limits
-of the parser are different: a copy that meets one has its own error, and would meet it again.
+grammar is compiled anew. The limits of the parser are different: a copy that meets one has its own
+error, and would meet it again.
 
 Invariant: what ``GrammarEngine.compiled`` returns is at its start, without error and not spent.
 """
@@ -32,11 +32,9 @@ from ..errors import GrammarError, PromptError
 from ..recent import Recent
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .protocol import Int32Words, tokens_of, word_count
-from .reasons import readable
 from .schema.fitting import Check
 
 _KEPT = 32  # compiled grammars for one vocabulary
-_COPIES = 512  # copies of one before it is compiled anew
 _TEXTS = 4096  # short forced texts whose tokens are remembered
 _SHORT = 256  # characters of a short text, at most
 _LONG_TEXTS = 16  # longer texts whose tokens are remembered; they may be as long as a request
@@ -47,13 +45,6 @@ _RUN = 1024  # forced tokens to look at; a grammar may force text without end
 _ITEMS = 10_000  # the parser's items in a row; an object takes four for each optional property
 _LIMITS = LLParserLimits(verbose_errors=False, max_items_in_row=_ITEMS)
 _INNER = "mlxgen_inner"
-_TOO_LARGE = ("too many expressions", "too big", "too large")
-TOO_LARGE = (
-    "the grammar engine cannot follow it: it is too large; use fewer or shorter repetitions, "
-    "alternatives and rules"
-)
-_BROKEN = "the grammar engine fails on it by an error of its own; write it in another way"
-_TOO_MANY_ITEMS = re.compile(r"row has (\d+) items; max is (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +59,6 @@ class Grammar:
     @classmethod
     def of_lark(cls, lark: str, name: str, check: Check | None = None) -> Grammar:
         return cls(json.dumps({"grammars": [{"lark_grammar": lark}]}), name, check=check)
-
-    @classmethod
-    def of_regex(cls, pattern: str, name: str) -> Grammar:
-        return cls(LLMatcher.grammar_from_regex(pattern), name)
 
     def after(self, lark: str, *, skips_space: bool = False) -> Grammar:
         """This grammar after what the Lark expression ``lark`` matches."""
@@ -89,18 +76,16 @@ class Compiled:
     grammar: Grammar
     pristine: LLMatcher
     first: Sequence[Token]  # a token that may come first, if there is one
-    copies: int = 0
     spent: bool = False  # the automaton that its copies share has met its limit
 
     def matcher(self) -> LLMatcher:
         """A matcher at the start of the grammar."""
-        self.copies += 1
         return self.pristine.deep_copy()
 
     def proves_spent(self) -> bool:
         """Whether the shared automaton has met its limit; takes some 10 µs."""
         if self.first and not self.spent:
-            self.spent = not self.pristine.deep_copy().try_consume_tokens(list(self.first))
+            self.spent = not self.matcher().try_consume_tokens(list(self.first))
         return self.spent
 
 
@@ -115,14 +100,13 @@ class GrammarEngine:
             eos = [size]
             size += 1
         self._ends = frozenset(eos)
-        self.size = size
         self.words = word_count(size)
         # llguidance ignores this size for tokenizers of this kind, so the pieces are padded.
         tokens = _Tokens(vocabulary, size, eos[0])
         self.tokenizer = LLTokenizer(tokens, n_vocab=size, eos_token=eos)  # type: ignore[arg-type]
         assert self.tokenizer.vocab_size == size
         # Or why one cannot be met, as finding that out takes as long as compiling
-        self._kept: Recent[str, Compiled | str] = Recent(_KEPT)
+        self._kept: Recent[str, Compiled | GrammarError] = Recent(_KEPT)
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarEngine:
@@ -133,28 +117,23 @@ class GrammarEngine:
 
     def compiled(self, grammar: Grammar) -> Compiled:
         """The grammar, ready for use. GrammarError if it cannot be met."""
-        kept = self._kept.get(grammar.text, lambda: self._compile_or_why(grammar))
-        if isinstance(kept, str):
-            raise GrammarError(kept)
-        if kept.spent or kept.copies >= _COPIES:
+        kept = self._kept.get(grammar.text, lambda: self._compile(grammar))
+        if isinstance(kept, Compiled) and kept.spent:
             self._kept.forget(grammar.text)
-            kept = self._compile(grammar)
-            self._kept.get(grammar.text, lambda: kept)
+            kept = self._kept.get(grammar.text, lambda: self._compile(grammar))
+        if isinstance(kept, GrammarError):
+            raise GrammarError(str(kept))
         return kept
 
-    def _compile_or_why(self, grammar: Grammar) -> Compiled | str:
-        try:
-            return self._compile(grammar)
-        except GrammarError as error:
-            return str(error)
-
-    def _compile(self, grammar: Grammar) -> Compiled:
+    def _compile(self, grammar: Grammar) -> Compiled | GrammarError:
         try:
             return self._tried(grammar)
+        except GrammarError as error:
+            return error
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # which is no Exception
                 raise
-            raise GrammarError(f"{grammar.name}: {_BROKEN}") from None
+            return GrammarError(f"{grammar.name}: {_BROKEN}")
 
     def _tried(self, grammar: Grammar) -> Compiled:
         matcher = LLMatcher(self.tokenizer, grammar.text, log_level=0, limits=_LIMITS)
@@ -168,65 +147,42 @@ class GrammarEngine:
         letter = self.vocabulary.token_of(b"a")
         if letter is not None and _COUNTED.search(grammar.text):  # counts within counts grow by it
             self._follow(matcher.deep_copy(), grammar, _STEADY, letter)
-        return Compiled(grammar, matcher, first)
+        return Compiled(grammar, matcher, first[:1])
 
     def _follow(
         self, matcher: LLMatcher, grammar: Grammar, count: int, token: Token | None
     ) -> None:
         """Tries a text of ``count`` tokens, all of them this one or any. GrammarError if the engine
         cannot follow it."""
-        row = np.zeros(self.words, dtype=np.int32)
         draw = random.Random(0)
         for _ in range(count):
-            matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            some = self._allowed(matcher)
             if matcher.is_error():
                 break
-            some = [token] if token is not None else self._ordinary(row)
+            some = [token] if token is not None else some
             if not some or not matcher.try_consume_tokens([draw.choice(some)]):
                 break
         if matcher.is_error() and not is_dead_end(matcher):
             raise GrammarError(f"{grammar.name}: {reason_of(matcher)}")
 
-    def _check(self, matcher: LLMatcher, grammar: Grammar) -> Sequence[Token]:
-        """One of the allowed tokens, if there are any. GrammarError if no text is possible."""
-        if not matcher.is_error():
-            row = np.zeros(self.words, dtype=np.int32)
-            matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-            if not matcher.is_error():
-                return self._ordinary(row)[:1]
-        reason = "no text satisfies it" if is_dead_end(matcher) else reason_of(matcher)
-        raise GrammarError(f"{grammar.name}: {reason}")
+    def _check(self, matcher: LLMatcher, grammar: Grammar) -> list[Token]:
+        """The allowed tokens. GrammarError if no text is possible."""
+        some = [] if matcher.is_error() else self._allowed(matcher)
+        if matcher.is_error():
+            reason = "no text satisfies it" if is_dead_end(matcher) else reason_of(matcher)
+            raise GrammarError(f"{grammar.name}: {reason}")
+        return some
 
-    def _ordinary(self, row: Int32Words) -> list[Token]:
-        return [token for token in tokens_of(row).tolist() if token not in self._ends]
-
-
-def reason_of(matcher: LLMatcher) -> str:
-    """The engine's reason for an error, without its dump of states."""
-    reason = matcher.get_error()
-    for mark in ("<non-verbose/>", "<state>", "<backtrace>"):
-        reason = reason.partition(mark)[0]
-    if any(sign in reason for sign in _TOO_LARGE):
-        return TOO_LARGE
-    if "panic" in reason:
-        return TOO_LARGE if ".len() <" in reason else _BROKEN
-    too_many = _TOO_MANY_ITEMS.search(reason)
-    if too_many:
-        return (
-            f"too much may come next in one place ({too_many[1]} items of the parser; at most "
-            f"{too_many[2]} fit); use fewer alternatives or optional properties there"
-        )
-    return readable(reason)
+    def _allowed(self, matcher: LLMatcher) -> list[Token]:
+        tokens = tokens_of(mask_of(matcher, self.words)).tolist()
+        return [token for token in tokens if token not in self._ends]
 
 
-def has_met_shared_limit(matcher: LLMatcher) -> bool:
-    """Whether the error is that the shared automaton has met its limit."""
-    return matcher.get_error().startswith("lexer error")
-
-
-def is_dead_end(matcher: LLMatcher) -> bool:
-    """Whether the error is only that no token may follow and the text may not end."""
-    return matcher.get_error().startswith("NoExtension")
+def mask_of(matcher: LLMatcher, words: int) -> Int32Words:
+    """The tokens that a matcher allows, if it has no error then."""
+    row = np.empty(words, dtype=np.int32)
+    matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+    return row
 
 
 class _Tokens:
@@ -242,11 +198,18 @@ class _Tokens:
     def __init__(self, vocabulary: Vocabulary, size: int, eos: Token) -> None:
         self.eos_token_id = eos
         self.special_token_ids = sorted(vocabulary.special)
-        holes = [b""] * (size - vocabulary.size)
-        self.tokens = [*vocabulary.pieces, *holes]
+        self.tokens = [*vocabulary.pieces, *[b""] * (size - vocabulary.size)]
         of = ref(vocabulary)
-        self._short = lru_cache(_TEXTS)(lambda text: _spelled(of(), text))
-        self._long = lru_cache(_LONG_TEXTS)(lambda text: _spelled(of(), text))
+
+        def spelled(text: str) -> list[Token]:
+            whole = of()
+            assert whole is not None, "whoever follows a grammar holds its vocabulary"
+            try:
+                return whole.continue_with(text.encode())
+            except PromptError:
+                return []
+
+        self._short, self._long = lru_cache(_TEXTS)(spelled), lru_cache(_LONG_TEXTS)(spelled)
 
     def __call__(self, text: str) -> list[Token]:
         """The tokens of a text in the middle of a sequence.
@@ -257,9 +220,72 @@ class _Tokens:
         return list(self._short(text) if len(text) <= _SHORT else self._long(text))
 
 
-def _spelled(vocabulary: Vocabulary | None, text: str) -> tuple[Token, ...]:
-    assert vocabulary is not None, "whoever follows a grammar holds its vocabulary"
-    try:
-        return tuple(vocabulary.continue_with(text.encode()))
-    except PromptError:
-        return ()
+# ---- reasons -----------------------------------------------------------------------------------
+
+_TOO_MANY = ("too many expressions", "too big", "too large")
+_TOO_LARGE = (
+    "the grammar engine cannot follow it: it is too large; use fewer or shorter repetitions, "
+    "alternatives and rules"
+)
+_BROKEN = "the grammar engine fails on it by an error of its own; write it in another way"
+_ITEMS_MET = re.compile(r"row has (\d+) items; max is (\d+)")
+_PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
+_PICTURE = re.compile(r"\n +\d+ \|.*\Z", re.DOTALL)  # lines of the grammar
+_EXPRESSION = re.compile(r"regex parse error:\n(?P<shown>.*)\nerror: (?P<what>[^\n]*)", re.DOTALL)
+
+
+def has_met_shared_limit(matcher: LLMatcher) -> bool:
+    """Whether the error is that the shared automaton has met its limit."""
+    return matcher.get_error().startswith("lexer error")
+
+
+def is_dead_end(matcher: LLMatcher) -> bool:
+    """Whether the error is only that no token may follow and the text may not end."""
+    return matcher.get_error().startswith("NoExtension")
+
+
+def shortened(name: str) -> str:
+    """The name of a filter, such as ``Regex('a*')``, in at most 80 characters."""
+    return name if len(name) <= 80 else f"{name[:76]}...)"
+
+
+def reason_of(matcher: LLMatcher) -> str:
+    """The engine's reason for an error in one paragraph, for those who wrote the grammar.
+
+    The engine reports a place as ``3(14)`` with a picture of the line, and an error in a
+    regular expression with a picture of the expression. The place of the latter is left out,
+    because the user has not written the grammar around a ``Regex``. Other reasons stay as they
+    are, without the engine's dump of its states.
+    """
+    reason = matcher.get_error()
+    for mark in ("<non-verbose/>", "<state>", "<backtrace>"):
+        reason = reason.partition(mark)[0]
+    if any(sign in reason for sign in _TOO_MANY):
+        return _TOO_LARGE
+    if "panic" in reason:
+        return _TOO_LARGE if ".len() <" in reason else _BROKEN
+    met = _ITEMS_MET.search(reason)
+    if met:
+        return (
+            f"too much may come next in one place ({met[1]} items of the parser; at most {met[2]} "
+            "fit); use fewer alternatives or optional properties there"
+        )
+    reason = _PICTURE.sub("", reason)
+    expression = _EXPRESSION.search(reason)
+    if expression is not None:
+        return _wrong_in(expression)
+    place = _PLACE.match(reason)
+    if place is not None:
+        reason = f"line {place[1]}, column {place[2]}: {reason[place.end() :]}"
+    return reason.strip()
+
+
+def _wrong_in(match: re.Match[str]) -> str:
+    """What is wrong with a regular expression, and where."""
+    lines = match["shown"].split("\n")
+    if len(lines) == 2 and "^" in lines[1]:  # the expression, and marks under the wrong part
+        first, last = lines[1].index("^"), lines[1].rindex("^")
+        whole, wrong = lines[0][4:], lines[0][first : last + 1]
+        here = f"{wrong!r} at character {first - 3}" if wrong else "at its end"
+        return f"the regular expression {whole} is not valid: {match['what']} ({here})"
+    return f"the regular expression is not valid: {match['what']}"

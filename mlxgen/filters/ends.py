@@ -1,0 +1,422 @@
+"""The shortest way from here to a valid end, for a budget that runs out inside a value.
+
+Ways are searched for over bytes: in a copy of the constraint's filters that is bound to a
+vocabulary of bytes and kept in step. A place in a grammar that allows tens of thousands of tokens
+allows a hundred bytes at most, and a step, mask included, takes a few µs. If a filter cannot be
+bound so, ways are searched for over the tokens of one byte. A way that was found is spelled as the
+tokenizer would spell it.
+
+The search goes best first, over paths of symbols (Hart, Nilsson and Raphael, 1968): by their
+length, of which forced symbols count a quarter, and by how many brackets are open, as each will
+take a symbol at least. The states of a grammar are hidden, so paths count as the same if they have
+the same ``Outline`` and show the same; and as soon as a value is finished, no other way to finish
+it is followed. Both are guesses that make an exponential search linear, and may be wrong for a
+grammar that is not like JSON.
+
+Invariant: the constraint takes a returned run, and the text may end after it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import suppress
+from heapq import heappop, heappush
+from itertools import count, groupby
+from math import inf, log2
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import FilterError, GrammarError, OptionError, PromptError, StateError
+from ..forks import forked
+from ..tokens import Token, Vocabulary, in_common
+from ..tokens.pieces import Pieces
+from .constraint import Constraint
+from .protocol import is_by_bytes, word_count
+
+WORK = 2500
+"""Steps of one search. A step takes some 4 µs, and its share of Python as much again."""
+
+Path: TypeAlias = tuple[Token, ...]
+Place: TypeAlias = tuple[bytes | int, ...]
+"""For each open bracket: the latest key of an object, or the number of commas of a list."""
+
+# What a path is charged, in symbols:
+_OPEN = 2.0  # for an open bracket
+_SAME = 2.0  # for a step that seems to lead nowhere
+
+_LONGEST = 16  # bytes of a first token that the tokenizer would not have chosen
+_KEY = 64  # bytes of a key that count
+_TEXT = (b"z", b"}", b" ")  # a place that allows all of these is in free text
+_ORDER = b"}]),:;>0ntf\"'`a.-@/T+_(=*!?#$%&~^|A"  # closing signs, shortest values, other signs
+_LATE = b"\\[<{"  # opening signs
+_PROBES = (
+    *(sign * times + b'"' for sign in (b"n", b"0", b"A") for times in range(1, 5)),
+    *(bytes([sign]) + rest for sign in b".-:/@T+ " for rest in (b"n", b"0", b'nn"', b'00"')),
+)
+"""Short texts in which patterns of identifiers, dates or addresses often end. They are never fed.
+Two places may allow the same bytes, for example before and after the dot of an address, and still
+differ in what they allow two or three bytes later; with probes, the mask shows that."""
+
+
+class EndSearch:
+    """Searches for ends of one sequence, wherever it stands."""
+
+    def __init__(self, constraint: Constraint) -> None:
+        self._constraint = constraint
+        self._bytes: Constraint | None = None  # compiled now, unless that was done before
+        vocabulary, strips = ByteVocabulary.beside(constraint.vocabulary), constraint.strips_space
+        if all(map(is_by_bytes, constraint.filters)):
+            with suppress(GrammarError):
+                self._bytes = Constraint(
+                    constraint.filters, vocabulary, vocabulary.size, strips_space=strips
+                )
+        with suppress(PromptError):  # makes tables now that a search would have to make
+            constraint.vocabulary.longest(b" ")
+            constraint.vocabulary.continue_with(b" ")
+        self._outlines = [Outline()]
+
+    def fork(self, constraint: Constraint) -> EndSearch:
+        """The same search for a copy of the constraint."""
+        return forked(self, _constraint=constraint)
+
+    def follow(self) -> None:
+        """Catches up with the constraint: to be called after each token, and after each rewind."""
+        kept = max(0, min(len(self._outlines), len(self._constraint)) - 1)
+        new = self._constraint.fed_since(kept)
+        pieces = self._constraint.vocabulary.pieces
+        del self._outlines[kept + 1 :]
+        for fed in new:
+            data = b"".join(pieces[token] for token in fed)
+            self._outlines.append(self._outlines[-1].then(data, []))
+        if self._bytes is None:
+            return
+        vocabulary = ByteVocabulary.beside(self._constraint.vocabulary)
+        try:
+            self._bytes.rewind(kept)
+            for fed in new:
+                self._bytes.advance(*vocabulary.spelled(fed))
+        except FilterError:  # a limit of the engine
+            self._bytes = None
+
+    def find(
+        self,
+        limit: int,
+        *,
+        work: int = WORK,
+        without: Set[Token] = frozenset(),
+    ) -> list[Token] | None:
+        """A run of at most ``limit`` tokens after which the text may end; None if none was found.
+
+        It is the first one that was found, of those that do not begin with a token of ``without``;
+        short ones are tried first. ``work`` bounds the search. The constraint does not change.
+        """
+        if limit < 0:
+            raise OptionError("limit", f"expected 0 or more, got {limit}")
+        self.follow()
+        if self._constraint.can_end():
+            return []
+        if limit == 0:
+            return None
+        at = self._bytes
+        if at is None:
+            at = self._constraint
+            with suppress(StateError):  # if it cannot be copied, it is walked there and back
+                at = at.fork()
+        start = tuple(at.hint())  # what has to come first, such as a trigger
+        spelled = map(self._constraint.vocabulary.piece, without)
+        hunt = Hunt(at, set(map(at.vocabulary.token_of, spelled)))
+        try:
+            for way in hunt.ways(start, self._outlines[-1], work):
+                hunt.to(())
+                runs = self._spellings(way, at.vocabulary.pieces)
+                taken = (self._taken(run) for run in runs if run[0] not in without)
+                first = next(filter(None, taken), None)
+                if first is not None and len(first) <= limit:
+                    return first
+        except FilterError:  # the engine gave up
+            pass
+        finally:
+            hunt.to(())
+        return None
+
+    # ---- from bytes to tokens --------------------------------------------------------------
+
+    def _spellings(self, way: Path, pieces: Sequence[bytes]) -> Iterator[list[Token]]:
+        """As the tokenizer spells it, or in fewer tokens; then with ever shorter first tokens."""
+        vocabulary = self._constraint.vocabulary
+        special = vocabulary.added | vocabulary.special
+        plain = next((n for n, symbol in enumerate(way) if symbol in special), len(way))
+        data = b"".join(pieces[symbol] for symbol in way[:plain])
+        try:
+            rest: list[Token] = []
+            for is_special, group in groupby(way[plain:], special.__contains__):
+                symbols = list(group)
+                text = b"".join(pieces[symbol] for symbol in symbols)
+                rest += symbols if is_special else vocabulary.continue_with(text)
+            yield min(vocabulary.continue_with(data), vocabulary.longest(data), key=len) + rest
+            for length in range(min(plain, _LONGEST), 0, -1):
+                first = vocabulary.token_of(data[:length])
+                if first is not None:
+                    yield [first, *vocabulary.continue_with(data[length:]), *rest]
+        except PromptError:
+            pass
+        if self._bytes is None:
+            yield list(way)
+
+    def _taken(self, run: Sequence[Token]) -> list[Token] | None:
+        """``run`` up to the place where the text may end, if the constraint takes it so far."""
+        at, start = self._constraint, len(self._constraint)
+        if at.validate(run) < len(run):
+            return None
+        try:
+            for count, token in enumerate(run, 1):
+                at.advance(token)
+                if at.can_end():
+                    return list(run[:count])
+        except FilterError:
+            pass
+        finally:
+            at.rewind(start)
+        return None
+
+
+class Outline(NamedTuple):
+    """Where a text stands, with everything that is finished left out.
+
+    After a finished value it rarely matters what the value was: in JSON, and in most of what
+    grammars describe, what may follow depends on the brackets that are open, the latest key of
+    each object, and the number of items in each list.
+    """
+
+    place: Place = ()
+    string: bytes | None = None  # the beginning of the open string
+    escaped: bool = False
+    latest: bytes = b""  # the string that was closed last, which may be a key
+    in_value: bool = True  # not in a key, nor after a finished value
+    since: int = 0  # bytes since the latest sign
+
+    def then(self, data: bytes, finished: list[Place]) -> Outline:
+        """The outline after more text; places at which a value ends go to ``finished``."""
+        place, string, escaped, latest, in_value, since = self
+        for byte in data:
+            sign, since = bytes([byte]), since + 1
+            if string is not None and (sign != b'"' or escaped):
+                escaped = sign == b"\\" and not escaped
+                string += sign if len(string) <= _KEY else b""
+                continue
+            if string is not None:
+                finished += [place] if in_value else []
+                latest, string, in_value = string, None, False
+            elif sign == b'"':
+                string = b""
+            elif sign in b"{[(":
+                place, in_value = (*place, b"" if sign == b"{" else 0), sign != b"{"
+            elif sign in b"}])":
+                finished += (place, place[:-1])
+                place, in_value = place[:-1], False
+            elif sign == b":" and place:
+                place, in_value = (*place[:-1], latest), True
+            elif sign == b"," and place:
+                finished.append(place)
+                last, in_value = place[-1], isinstance(place[-1], int)
+                place = (*place[:-1], last + 1) if isinstance(last, int) else place
+            else:
+                continue
+            since = 0
+        return Outline(place, string, escaped, latest, in_value, since)
+
+    def is_within(self, finished: Set[Place]) -> bool:
+        """Whether the text is in the middle of a value at one of these places."""
+        depth = len(self.place) if self.in_value else len(self.place) - 1
+        return any(self.place[:length] in finished for length in range(1, depth + 1))
+
+
+class Alphabet:
+    """The symbols of a vocabulary in the order in which to try them: added tokens, then bytes.
+
+    A vocabulary of bytes also has probes, which masks show but nobody tries.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        late = _LATE + bytes([*range(128, 256), *range(32), 127, 32])
+        rest = bytes(byte for byte in range(256) if byte not in _ORDER + late)
+        ordered = [vocabulary.token_of(bytes([byte])) for byte in _ORDER + rest + late]
+        singles = [token for token in ordered if token is not None]
+        special = (vocabulary.added | vocabulary.special) - vocabulary.eos
+        self.symbols = [*sorted(t for t in special if vocabulary.piece(t)), *singles]
+        probes = vocabulary.probes if isinstance(vocabulary, ByteVocabulary) else []
+        shown = np.array([*self.symbols, *probes], dtype=np.int64)
+        self.words, self.bits = shown >> 5, (shown & 31).astype(np.int32)
+        self.pieces = vocabulary.pieces
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> Alphabet:
+        return vocabulary.derived("alphabet", lambda: cls(vocabulary))
+
+    def choice(self, shown: bytes, *, in_word: bool) -> list[Token]:
+        """The symbols to try at a place; a blank beside others only if it may end a word. In free
+        text a quote may end it, spaces are long tokens, and a backslash needs another symbol."""
+        pieces = self.pieces
+        allowed = [symbol for symbol, yes in zip(self.symbols, shown, strict=False) if yes]
+        blank = [symbol for symbol in allowed if pieces[symbol].isspace()]
+        inked = [symbol for symbol in allowed if not pieces[symbol].isspace()]
+        if {pieces[symbol] for symbol in allowed}.issuperset(_TEXT):
+            quotes = [symbol for symbol in inked if pieces[symbol] == b'"']
+            rest = [s for s in inked if pieces[s].isascii() and pieces[s] != b"\\"]
+            return [*quotes, blank[-1], *rest]
+        return [*inked, *blank[: in_word or not inked]]
+
+
+class _Step(NamedTuple):
+    run: Path  # a symbol, and what it forces
+    shown: bytes  # what may follow; b"" if the text may end
+
+
+class Hunt:
+    """One search from where a constraint stands; no way begins with a token of ``without``. Back at
+    the beginning of the path, the constraint is as it was."""
+
+    def __init__(self, at: Constraint, without: Set[Token | None]) -> None:
+        self._alphabet = Alphabet.of(at.vocabulary)
+        self._at, self._from, self._without = at, len(at), without
+        self._steps = 0  # the work so far
+        self._path: Path = ()
+        self._row = np.empty(word_count(at.vocab_size), dtype=np.int32)
+        self._choices: dict[tuple[bytes, bool], list[Token]] = {}  # by what is shown
+
+    def to(self, path: Path) -> None:
+        """Goes to the end of a path. FilterError if it is not allowed."""
+        common = in_common(self._path, path)
+        if common < len(self._path):
+            self._at.rewind(self._from + common)
+            self._path = path[:common]
+        for token in path[common:]:
+            self._at.advance(token)
+            self._path += (token,)
+        self._steps += 1 + (len(path) - common) // 8
+
+    def _look(self) -> bytes:
+        """What is allowed: one byte for each symbol and each probe. FilterError if nothing is."""
+        words, bits = self._alphabet.words, self._alphabet.bits
+        if not self._at.fill(self._row):
+            return bytes([1]) * len(words)
+        if not self._row.any():
+            raise FilterError("nothing may follow")
+        flags: npt.NDArray[np.uint8] = ((self._row[words] >> bits) & 1).astype(np.uint8)
+        return flags.tobytes()
+
+    def ways(self, start: Path, outline: Outline, work: int) -> Iterator[Path]:
+        """Ever shorter ways that begin with ``start``, as long as no more than ``work`` steps were
+        taken, or a few more. ``outline`` is that of the text so far."""
+        pieces, at = self._alphabet.pieces, self._at
+        self.to(start)
+        if start and at.can_end():
+            yield start
+        outline = outline.then(b"".join(pieces[token] for token in start), [])
+        heap: list[tuple[float, int, float, Path, Outline, bytes, list[Place]]] = []
+        heappush(heap, (0, 0, 0, start, outline, b"", []))
+        seen: set[tuple[object, ...]] = set()
+        finished: set[Place] = set()
+        order, least = 0, inf
+        while heap and self._steps <= work:
+            _, _, far, path, outline, before, ended = heappop(heap)
+            if len(path) >= least or outline.is_within(finished):
+                continue
+            finished.update(ended)
+            inner = outline.string is not None and outline.in_value
+            shown: set[bytes] = set()
+            steps = self._steps_after(path, is_first=path == start)
+            for step in steps:
+                run = step.run
+                if len(path + run) >= least:
+                    continue
+                if not step.shown:
+                    least = len(path + run)
+                    yield path + run
+                    continue
+                if step.shown in shown and len(run) == 1:
+                    continue
+                ends: list[Place] = []
+                then = outline.then(b"".join(pieces[token] for token in run), ends)
+                state = (then._replace(string=None), then.string is None, step.shown)
+                if state in seen:
+                    continue
+                seen.add(state)
+                beyond = far + 1 - (len(steps) == 1) / 2 + (len(run) - 1) / 4
+                beyond += (1 + inner) * log2(1 + len(shown)) + _SAME * (step.shown == before)
+                shown.add(step.shown)
+                order -= 1
+                bound = beyond + _OPEN * (len(then.place) + (then.string is not None) / 2)
+                heappush(heap, (bound, order, beyond, path + run, then, step.shown, ends))
+
+    def _steps_after(self, path: Path, *, is_first: bool) -> list[_Step]:
+        """Where the symbols after a path lead; of those that were alike at a place that showed the
+        same, only the first."""
+        different: dict[_Step, Token] = {}
+        try:
+            self.to(path)
+            at = self._look()
+        except FilterError:
+            return []
+        found: list[_Step] = []
+        in_word = is_first or self._alphabet.pieces[path[-1]][-1:].isalnum()
+        known = self._choices.get((at, in_word))
+        for symbol in known or self._alphabet.choice(at, in_word=in_word):
+            if is_first and symbol in self._without:
+                continue
+            try:
+                run: Path = (symbol,)
+                self.to(path + run)
+                if not self._at.can_end() and (forced := tuple(self._at.agreed())):
+                    run += forced
+                    self.to(path + run)
+                shown = b"" if self._at.can_end() else self._look()
+            except FilterError:
+                continue
+            if different.setdefault(_Step(run[1:], shown), symbol) == symbol:
+                found.append(_Step(run, shown))
+        self._choices[at, in_word] = list(different.values())
+        return found
+
+
+class ByteVocabulary(Vocabulary):
+    """One token for each byte, the added tokens of ``vocabulary``, and the probes."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        kept = vocabulary.added | vocabulary.special
+        free = (token for token in count() if token not in kept)
+        pieces = {token: vocabulary.piece(token) for token in kept}
+        self._bytes = [next(free) for _ in range(256)]
+        pieces.update((token, bytes([byte])) for byte, token in enumerate(self._bytes))
+        self.probes = [next(free) for _ in _PROBES]
+        pieces.update(zip(self.probes, _PROBES, strict=True))
+        self._whole = vocabulary
+        self.pieces = tuple([pieces.get(token, b"") for token in range(1 + max(pieces))])
+        self.size = len(self.pieces)
+        self.eos, self.special, self.added = vocabulary.eos, vocabulary.special, vocabulary.added
+        self.strips_space = strips = vocabulary.strips_space
+        self._pieces = Pieces(self.pieces, lambda _, piece: piece, strips, frozenset())
+        self._derived = {}
+        self._lock = threading.RLock()
+
+    @classmethod
+    def beside(cls, vocabulary: Vocabulary) -> ByteVocabulary:
+        """The byte vocabulary of a vocabulary, made once."""
+        return vocabulary.derived("bytes", lambda: cls(vocabulary))
+
+    def spelled(self, tokens: Iterable[Token]) -> list[Token]:
+        """Tokens of the whole vocabulary, spelled in this one."""
+        spelled: list[Token] = []
+        for token in tokens:
+            if token in self.added or token in self.special:
+                spelled.append(token)
+            else:
+                spelled += map(self._bytes.__getitem__, self._whole.piece(token))
+        return spelled
+
+    def continue_with(self, data: bytes) -> list[Token]:
+        """Each byte by itself."""
+        return list(map(self._bytes.__getitem__, data))

@@ -7,19 +7,19 @@ exists can be carried out on the history that it was read for; an answer that ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import OptionError
-from ..filters import Int32Words, no_tokens, word_count, words_of
+from ..filters import Int32Words, word_count, words_of
 from ..options.rule import integer
 from ..options.table import OPTIONS
 from ..tokens import Token, Vocabulary
-from .request.ways import Replacement, Steering
 
 Mask: TypeAlias = Collection[Token] | npt.NDArray[np.bool_] | Int32Words
 """The tokens that may be sampled: ids (a list, a set, a range), an array with a ``bool`` for
@@ -142,6 +142,34 @@ class Plan(Protocol[Made]):
         tokens have to spell again."""
 
 
+class Steering(NamedTuple):
+    """How one position is drawn, and what follows from the token.
+
+    - ``words``: the tokens that may be drawn; ``None`` for all.
+    - ``runs``: by their first token, the runs that are appended whole.
+    - ``splices``: the first that matches is applied after that.
+    """
+
+    words: Int32Words | None = None
+    temperature: float | None = None
+    runs: Mapping[Token, tuple[Token, ...]] = MappingProxyType({})
+    splices: tuple[Splice, ...] = ()
+
+    @property
+    def expects_run(self) -> bool:
+        """Whether more than the sampled token may have to go through the model."""
+        return bool(self.runs) or any(splice.ff_tokens for splice in self.splices)
+
+    def outcome(self, token: Token) -> tuple[int, tuple[Token, ...]]:
+        """How many tokens before a sampled one to take back, and what to append then."""
+        run = self.runs.get(token) or (token,)
+        for splice in self.splices:
+            if not splice.when_sampled or token in splice.when_sampled:
+                back = splice.backtrack
+                return max(0, back - len(run)), (*run[: max(0, len(run) - back)], *splice.ff_tokens)
+        return 0, run
+
+
 class Decision(NamedTuple):
     """A checked ``Branch``: ``run`` is appended now; ``steering`` is for the token to sample."""
 
@@ -163,19 +191,6 @@ def decide(answer: Any, *, length: int, vocab_size: int) -> list[Decision] | Wai
     return _each("branches", answer, lambda branch: _decision(branch, length, vocab_size))
 
 
-def _each(name: str, items: Sequence[Any], read: Callable[[Any], R]) -> list[R]:
-    """What ``read`` makes of each item; its errors get the item's name, which only they need."""
-    found = []
-    for i, item in enumerate(items):
-        try:
-            found.append(read(item))
-        except OptionError as error:
-            field = f"{name}[{i}].{error.field}".removesuffix(".")
-            problem = str(error).removeprefix(f"{error.field}: ")
-            raise OptionError(field, problem) from None
-    return found
-
-
 def name_of(path: Path) -> Path:
     """A branch's name: the indexes of its forks without zeros at the end.
 
@@ -185,134 +200,6 @@ def name_of(path: Path) -> Path:
     while end and path[end - 1] == 0:
         end -= 1
     return path[:end]
-
-
-def _decision(branch: Any, length: int, vocab_size: int) -> Decision:
-    if not isinstance(branch, Branch):
-        raise OptionError("", f"expected a Branch, got {branch!r}")
-    back = branch.backtrack
-    if back.__class__ is not int or back:
-        back = _count("backtrack", back)
-    left = length - back
-    if left < 0:
-        raise OptionError(
-            "backtrack",
-            f"expected at most the history's {length} tokens, got {back}",
-        )
-    if branch.sample_mask is None:
-        run = _only_run(branch, vocab_size)
-        if not left and not run:
-            raise OptionError(
-                "backtrack",
-                f"taking back {back} tokens leaves no token; keep or append one",
-            )
-        return Decision(back, run, None)
-    if not left:
-        raise OptionError(
-            "backtrack",
-            f"taking back {back} leaves no token to sample after; keep one, or append some "
-            "without a sample_mask first",
-        )
-    return Decision(back, (), _steering(branch, left, vocab_size))
-
-
-def _only_run(branch: Branch, vocab_size: int) -> tuple[Token, ...]:
-    """The run of a branch that samples nothing."""
-    runs = _runs(branch.ff_tokens, vocab_size)
-    if len(runs) != 1:
-        raise OptionError(
-            "ff_tokens",
-            f"expected exactly one run without a sample_mask, got {len(runs)}; pass the run to "
-            "append, or a sample_mask",
-        )
-    for field, value in (("splices", branch.splices), ("temperature", branch.temperature)):
-        if value is not None and value != ():
-            raise OptionError(
-                field,
-                f"nothing is sampled without a sample_mask, got {value!r}; leave it out, or pass a "
-                "sample_mask",
-            )
-    return runs[0]
-
-
-def _steering(branch: Branch, left: int, vocab_size: int) -> Steering:
-    words = _words("sample_mask", branch.sample_mask, vocab_size)
-    temperature = branch.temperature
-    if temperature is not None:
-        temperature = OPTIONS["temperature"].rule.check("temperature", temperature)
-    runs: dict[Token, tuple[Token, ...]] = {}
-    given = _runs(branch.ff_tokens, vocab_size) if len(branch.ff_tokens) else ()
-    for run in given:
-        if not run:
-            raise OptionError("ff_tokens", "expected runs of at least one token, got an empty one")
-        if run[0] in runs:
-            raise OptionError("ff_tokens", f"two runs start with token {run[0]}; pass one of them")
-        runs[run[0]] = run
-    splices = _each("splices", branch.splices, lambda s: _replacement(s, left, vocab_size))
-    return Steering(words, temperature, runs, tuple(splices))
-
-
-def _replacement(splice: Any, left: int, vocab_size: int) -> Replacement:
-    if not isinstance(splice, Splice):
-        raise OptionError("", f"expected a Splice, got {splice!r}")
-    when = frozenset(token_ids("when_sampled", splice.when_sampled, vocab_size))
-    back = _count("backtrack", splice.backtrack)
-    tokens = token_ids("ff_tokens", splice.ff_tokens, vocab_size)
-    most = left + 1  # including the sampled one
-    if back > most or (back == most and not tokens):
-        raise OptionError(
-            "backtrack",
-            f"taking back {back} of the {most} tokens that there are then leaves no token; "
-            "keep or append one",
-        )
-    return Replacement(when or None, back, tokens)
-
-
-# ---- values ------------------------------------------------------------------------------------
-
-
-def _words(field: str, mask: Any, vocab_size: int) -> Int32Words | None:
-    """Any form of a mask as packed words; ``None`` if it allows every token."""
-    words: Int32Words
-    if isinstance(mask, range) and mask == range(vocab_size):
-        return None
-    if isinstance(mask, np.ndarray):
-        words = _array_words(field, mask, vocab_size)
-    elif hasattr(mask, "words"):
-        words = _array_words(field, mask.words, vocab_size)
-    else:
-        words = words_of(token_ids(field, mask, vocab_size), vocab_size)
-    if not words.any():
-        raise OptionError(field, "the mask allows no token; allow one, or return [] to stop")
-    return words
-
-
-def _array_words(field: str, array: npt.NDArray[Any], vocab_size: int) -> npt.NDArray[np.int32]:
-    count = word_count(vocab_size)
-    if array.dtype == np.bool_ and array.shape == (vocab_size,):
-        words = no_tokens(vocab_size)
-        packed = np.packbits(array, bitorder="little")
-        words.view(np.uint8)[: len(packed)] = packed  # int32 is little-endian where MLX runs
-        return words
-    if array.dtype in (np.int32, np.uint32) and array.shape == (count,):
-        words = array.view(np.int32).copy()  # the caller's may change before the draw
-        if vocab_size % 32:
-            words[-1] &= np.int32((1 << vocab_size % 32) - 1)
-        return words
-    raise OptionError(
-        field,
-        f"expected an array of bool [{vocab_size}] (a flag for each token) or of int32 [{count}] "
-        f"(packed words), got {array.dtype} {list(array.shape)}; pass ids as a list or a set",
-    )
-
-
-def _runs(runs: Any, vocab_size: int) -> list[tuple[Token, ...]]:
-    expected = "expected a list of runs such as [[1, 2], [3]], got"
-    if not isinstance(runs, Sequence) or isinstance(runs, (str, bytes)):
-        raise OptionError("ff_tokens", f"{expected} {runs!r}")
-    if any(hasattr(run, "__index__") for run in runs):
-        raise OptionError("ff_tokens", f"{expected} a single run {runs!r}")
-    return [token_ids(f"ff_tokens[{i}]", run, vocab_size) for i, run in enumerate(runs)]
 
 
 def token_ids(field: str, tokens: Any, vocab_size: int) -> tuple[Token, ...]:
@@ -331,5 +218,112 @@ def token_ids(field: str, tokens: Any, vocab_size: int) -> tuple[Token, ...]:
     return ids if plain else tuple(map(int, ids))
 
 
-def _count(field: str, value: Any) -> int:
-    return value if type(value) is int and value >= 0 else _COUNT.check(field, value)
+# ---- reading an answer -------------------------------------------------------------------------
+
+
+def _each(name: str, items: Sequence[Any], read: Callable[[Any], R]) -> list[R]:
+    """What ``read`` makes of each item; its errors get the item's name, which only they need."""
+    found = []
+    for i, item in enumerate(items):
+        try:
+            found.append(read(item))
+        except OptionError as error:
+            field = f"{name}[{i}].{error.field}".removesuffix(".")
+            problem = str(error).removeprefix(f"{error.field}: ")
+            raise OptionError(field, problem) from None
+    return found
+
+
+def _decision(branch: Any, length: int, vocab_size: int) -> Decision:
+    if not isinstance(branch, Branch):
+        raise OptionError("", f"expected a Branch, got {branch!r}")
+    mask, temperature = branch.sample_mask, branch.temperature
+    runs = _runs(branch.ff_tokens, vocab_size)
+    if mask is None:
+        if len(runs) != 1:
+            raise OptionError(
+                "ff_tokens",
+                f"expected exactly one run without a sample_mask, got {len(runs)}; pass the run to "
+                "append, or a sample_mask",
+            )
+        for field, value in (("splices", branch.splices), ("temperature", temperature)):
+            if value is not None and value != ():
+                raise OptionError(
+                    field,
+                    f"nothing is sampled without a sample_mask, got {value!r}; leave it out, or "
+                    "pass a sample_mask",
+                )
+        return Decision(_back(branch, length, runs[0]), runs[0], None)
+    back = _back(branch, length, ())
+    if temperature is not None:
+        temperature = OPTIONS["temperature"].rule.check("temperature", temperature)
+    by_first: dict[Token, tuple[Token, ...]] = {}
+    for run in runs:
+        if not run:
+            raise OptionError("ff_tokens", "expected runs of at least one token, got an empty one")
+        if by_first.setdefault(run[0], run) is not run:
+            raise OptionError("ff_tokens", f"two runs start with token {run[0]}; pass one of them")
+    most = length - back + 1  # with the sampled one
+    splices = _each("splices", branch.splices, lambda splice: _splice(splice, most, vocab_size))
+    return Decision(
+        back, (), Steering(_words(mask, vocab_size), temperature, by_first, tuple(splices))
+    )
+
+
+def _splice(splice: Any, length: int, vocab_size: int) -> Splice:
+    if not isinstance(splice, Splice):
+        raise OptionError("", f"expected a Splice, got {splice!r}")
+    when = frozenset(token_ids("when_sampled", splice.when_sampled, vocab_size))
+    tokens = token_ids("ff_tokens", splice.ff_tokens, vocab_size)
+    return Splice(when, _back(splice, length, tokens), tokens)
+
+
+def _back(of: Branch | Splice, length: int, run: Sequence[Token]) -> int:
+    """How many of ``length`` tokens to take back; one has to be left, or be in the ``run``."""
+    back = of.backtrack
+    if back.__class__ is not int or back:
+        back = _COUNT.check("backtrack", back)
+    if back > length - (not run):
+        raise OptionError(
+            "backtrack",
+            f"taking back {back} of the {length} tokens that there are then leaves none; keep one, "
+            "or append some without sampling",
+        )
+    return back
+
+
+def _words(mask: Any, vocab_size: int) -> Int32Words | None:
+    """Any form of a mask as packed words; ``None`` if it allows every token."""
+    if isinstance(mask, range) and mask == range(vocab_size):
+        return None
+    mask = getattr(mask, "words", mask)
+    count = word_count(vocab_size)
+    if not isinstance(mask, np.ndarray):
+        words = words_of(token_ids("sample_mask", mask, vocab_size), vocab_size)
+    elif mask.dtype == np.bool_ and mask.shape == (vocab_size,):
+        words = words_of(np.flatnonzero(mask), vocab_size)
+    elif mask.dtype in (np.int32, np.uint32) and mask.shape == (count,):
+        words = mask.view(np.int32).copy()  # the caller's may change before the draw
+        if vocab_size % 32:
+            words[-1] &= np.int32((1 << vocab_size % 32) - 1)
+    else:
+        raise OptionError(
+            "sample_mask",
+            f"expected an array of bool [{vocab_size}] (a flag for each token) or of int32 "
+            f"[{count}] (packed words), got {mask.dtype} {list(mask.shape)}; pass ids as a list or "
+            "a set",
+        )
+    if not words.any():
+        raise OptionError(
+            "sample_mask", "the mask allows no token; allow one, or return [] to stop"
+        )
+    return words
+
+
+def _runs(runs: Any, vocab_size: int) -> list[tuple[Token, ...]]:
+    expected = "expected a list of runs such as [[1, 2], [3]], got"
+    if not isinstance(runs, Sequence) or isinstance(runs, (str, bytes)):
+        raise OptionError("ff_tokens", f"{expected} {runs!r}")
+    if any(hasattr(run, "__index__") for run in runs):
+        raise OptionError("ff_tokens", f"{expected} a single run {runs!r}")
+    return [token_ids(f"ff_tokens[{i}]", run, vocab_size) for i, run in enumerate(runs)]

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterator, Mapping
-from collections.abc import Sequence as Tokens
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic
 
@@ -55,13 +55,12 @@ def bound_controller(controller: Plan[C] | C, request: Request, *, opens_text: b
     """The root's controller for a request; ``opens_text``: the prompt's end starts a new text."""
     root: Any = controller
     if hasattr(root, "bind"):
-        healed = {} if request.healer is None else {"removed": request.healer.removed}
         root = root.bind(
             request.vocabulary,
             request.vocab_size,
             prompt=tuple(plain(request.history)),
             opens_text=opens_text,
-            **healed,
+            removed=b"" if request.healer is None else request.healer.removed,
         )
     if not callable(getattr(root, "mid_process", None)):
         raise OptionError(
@@ -73,36 +72,24 @@ def bound_controller(controller: Plan[C] | C, request: Request, *, opens_text: b
     return made
 
 
+@dataclass(slots=True, eq=False)
 class _Live:
-    """A branch that has not ended."""
+    """A branch, and what its caller and its controller know of it."""
 
-    def __init__(
-        self,
-        path: Path,
-        handle: Handle,
-        controller: Controller,
-        chunks: list[Chunk],
-    ) -> None:
-        self.path = path
-        self.handle = handle
-        self.controller = controller
-        self.chunks = chunks  # those of its parent up to the fork, and its own
-        self.given = len(chunks)  # how many the caller has taken
-        self.seen = len(chunks)  # how many the controller has seen
-        self.idle = 0  # answers since the last one that advanced it
-        self.longest = 0  # its greatest length since a token was last sampled
-        self.asked = (0, handle.request.base)  # the moment of the history, and its length then
-        self.wait: Wait | None = None
-        self.observe = getattr(controller, "observe", None)
+    path: Path
+    handle: Handle
+    controller: Controller
+    chunks: list[Chunk]  # those of its parent up to the fork, and its own
+    asked: tuple[int, int]  # the moment of the history, and its length then
+    given: int = 0  # how many chunks the caller has taken
+    seen: int = 0  # how many the controller has seen
+    idle: int = 0  # answers since the last one that advanced it
+    longest: int = 0  # its greatest length since a token was last sampled
+    wait: Wait | None = None
 
     @property
     def name(self) -> Path:
         return name_of(self.path)
-
-    @property
-    def index(self) -> int:
-        """Its place in the last fork."""
-        return self.path[-1] if self.path else 0
 
 
 class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Generic[C]):
@@ -131,43 +118,34 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         self.controller: C = controller
         self.results: dict[Path, Result] = {}
         self.errors: dict[Path, Exception] = {}
-        self._woken: deque[_Live] = deque()
-        root = _Live((), scheduler.submit(request), controller, [])
+        root = _Live((), scheduler.submit(request), controller, [], (0, request.base))
         root.handle.asks_each = True
-        self._live: dict[Handle, _Live] = {root.handle: root}
+        self._live = {root.handle: root}
         self._known: dict[Path, _Live] = {(): root}  # including those that have ended
 
     def _move(self) -> bool:
         self._decide()
-        if self._ready:
-            return True
-        if self._scheduler.busy:
-            self._take_all(self._scheduler.step())
-        elif self._live:
-            self._give_up()
-        else:
-            return False
-        return True
+        if self._live and not self._ready:
+            self._take(self._scheduler.step())
+        return bool(self._live or self._ready)
 
     def follows(self, handle: Handle) -> bool:
         """Whether a sequence is a branch that has not ended."""
         return handle in self._live
 
-    def push(self, events: Tokens[Event]) -> Iterator[tuple[Path, Chunk]]:
+    def push(self, events: Iterable[Event]) -> Iterator[tuple[Path, Chunk]]:
         """What comes of the ``events`` of a step, for those who step the scheduler themselves.
 
         To be called and used up before the first step and after every one. So a controller is
         asked before its prompt is run, whose last tokens may run in one step with the first draw.
         """
-        self._take_all(events)
+        self._take(events)
         while True:
             while self._ready:
                 yield self._give(self._ready.popleft())
             self._decide()
             if not self._ready:
-                if not self._live or any(live.wait is None for live in self._live.values()):
-                    return
-                self._give_up()
+                return
 
     def _give(self, ready: tuple[_Live, Chunk | Exception]) -> tuple[Path, Chunk]:
         live, item = ready
@@ -239,110 +217,108 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
 
     def _decide(self) -> None:
         """Ask for every branch how its next token is to be drawn."""
-        waiting = deque(self._live.values())
-        while waiting or self._woken:
-            live = (waiting or self._woken).popleft()
-            while self._is_undecided(live):
-                self._ask(live, waiting)
+        while undecided := [live for live in self._live.values() if self._is_undecided(live)]:
+            for live in undecided:
+                while self._is_undecided(live):
+                    self._ask(live)
+        waits = [f"{live.name} for {live.wait.what}" for live in self._live.values() if live.wait]
+        if waits and len(waits) == len(self._live) and not self._ready:
+            error = StateError(
+                f"all branches wait, so none is left to wake them: {'; '.join(waits)}"
+            )
+            self._ready.append((next(iter(self._live.values())), error))
+            for live in list(self._live.values()):
+                if live.handle in self._live:
+                    self._end(live, error)
 
     def _is_undecided(self, live: _Live) -> bool:
         alive = self._live.get(live.handle) is live and not live.handle.closed
         return alive and live.wait is None and live.handle.request.steering is None
 
-    def _ask(self, live: _Live, waiting: deque[_Live]) -> None:
-        request = live.handle.request
+    def _ask(self, live: _Live) -> None:
+        request, history = live.handle.request, live.handle.history
         try:
             if live.handle.start() and (request.finish_reason is not None or request.position):
-                for event in self._scheduler.change(live.handle, 0, ()):  # what filters force
-                    self._take(event)
+                self._take(self._scheduler.change(live.handle, 0, ()))  # what filters force
                 return
-            if live.observe is not None:
+            if len(history) > live.longest:
+                live.longest, live.idle = len(history), 0
+            live.idle += 1
+            if live.idle > IDLE_CALLS:
+                raise StateError(
+                    f"the controller's last {IDLE_CALLS} answers have neither sampled a token nor "
+                    "made the text longer; sample one, return [] to stop, or return a Wait to pause"
+                )
+            if (observe := getattr(live.controller, "observe", None)) is not None:
                 for chunk in live.chunks[live.seen :]:
-                    live.observe(chunk)
-                live.seen = len(live.chunks)
-            back, tokens = request.history.changed_since(*live.asked)
-            live.asked = request.history.moment, len(request.history)
+                    observe(chunk)
+            live.seen = len(live.chunks)
+            told = history.changed_since(*live.asked)
+            live.asked = history.moment, len(history)
+            index = live.path[-1] if live.path else 0
             answer = decide(
-                live.controller.mid_process(live.index, back, tokens),
-                length=len(request.history),
+                live.controller.mid_process(index, *told),
+                length=len(history),
                 vocab_size=request.vocab_size,
             )
             if isinstance(answer, Wait):
                 self._rest(live, answer)
             elif not answer:
-                self._take_all(self._scheduler.finish(live.handle, "stop"))
-            elif len(answer) == 1:
-                self._carry_out(live, answer[0])
+                self._take(self._scheduler.finish(live.handle, "stop"))
             else:
-                self._fork(live, answer, waiting)
+                branches = [live, *self._fork(live, len(answer) - 1)] if answer[1:] else [live]
+                for branch, decision in zip(branches, answer, strict=True):
+                    self._carry_out(branch, decision)
         except Exception as error:
             self._fail(live, error)
 
-    def _carry_out(self, live: _Live, decision: Decision) -> None:
-        if decision.backtrack or decision.run:
-            self._take_all(self._scheduler.change(live.handle, decision.backtrack, decision.run))
-        if live.handle.closed:
-            return
-        live.handle.request.steering = decision.steering
-        length = len(live.handle.history)
-        self._count(live, idle=decision.steering is None and length <= live.longest)
-        live.longest = 0 if decision.steering is not None else max(live.longest, length)
-
-    def _count(self, live: _Live, *, idle: bool) -> None:
-        """Fail a branch whose controller never advances it."""
-        live.idle = live.idle + 1 if idle else 0
-        if live.idle > IDLE_CALLS:
-            raise StateError(
-                f"the controller's last {IDLE_CALLS} answers have neither sampled a token nor made "
-                "the text longer; sample one, return [] to stop, or return a Wait to pause"
-            )
-
-    def _fork(self, live: _Live, decisions: list[Decision], waiting: deque[_Live]) -> None:
-        copies = [_copy_of(live.controller) for _ in decisions[1:]]
-        twins = self._scheduler.fork(live.handle, len(copies))
-        branches = [live]
-        for index, (handle, controller) in enumerate(zip(twins, copies, strict=True), start=1):
-            twin = _Live((*live.path, index), handle, controller, list(live.chunks))
-            twin.asked = live.asked
+    def _fork(self, live: _Live, count: int) -> list[_Live]:
+        copies = [_copy_of(live.controller) for _ in range(count)]
+        twins = []
+        for handle, controller in zip(
+            self._scheduler.fork(live.handle, count), copies, strict=True
+        ):
+            path, known = (*live.path, len(twins) + 1), len(live.chunks)
+            twin = _Live(path, handle, controller, list(live.chunks), live.asked, known, known)
             self._live[handle] = self._known[twin.name] = twin
-            branches.append(twin)
-            waiting.append(twin)
+            twins.append(twin)
         live.path = (*live.path, 0)
-        for branch, decision in zip(branches, decisions, strict=True):
-            try:
-                self._carry_out(branch, decision)
-            except Exception as error:
-                self._fail(branch, error)
+        return twins
+
+    def _carry_out(self, live: _Live, decision: Decision) -> None:
+        try:
+            if decision.backtrack or decision.run:
+                self._take(self._scheduler.change(live.handle, decision.backtrack, decision.run))
+            if not live.handle.closed:
+                live.handle.request.steering = decision.steering
+        except Exception as error:
+            self._fail(live, error)
+        if decision.steering is not None:
+            live.longest = 0
 
     def _rest(self, live: _Live, wait: Wait) -> None:
-        if wait.woken:
-            self._count(live, idle=True)
-            return
-        self._scheduler.park(live.handle)
-        live.wait = wait
-        wait.when_woken(partial(self._wake, live, wait))
+        if not wait.woken:
+            self._scheduler.park(live.handle)
+            live.wait = wait
+            wait.when_woken(partial(self._wake, live, wait))
 
     def _wake(self, live: _Live, wait: Wait) -> None:
         if live.wait is wait and live.handle in self._live:
             live.wait = None
             self._scheduler.resume(live.handle)
-            self._woken.append(live)
 
     # ---- results ---------------------------------------------------------------------------
 
-    def _take_all(self, events: Tokens[Event]) -> None:
-        for event in events:
-            self._take(event)
-
-    def _take(self, event: Event) -> None:
-        live = self._live[event.handle]
-        if event.error is not None:
-            self._fail(live, event.error)
-            return
-        live.chunks += event.chunks
-        self._ready.extend((live, chunk) for chunk in event.chunks)
-        if event.handle.closed:
-            self._end(live)
+    def _take(self, events: Iterable[Event]) -> None:
+        for handle, chunks, error in events:
+            live = self._live[handle]
+            if error is not None:
+                self._fail(live, error)
+                continue
+            live.chunks += chunks
+            self._ready.extend([(live, chunk) for chunk in chunks])
+            if handle.closed:
+                self._end(live)
 
     def _fail(self, live: _Live, error: Exception) -> None:
         """End a branch with an error; the others are not affected."""
@@ -358,23 +334,12 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         result = self.results[live.name] = fold(live.chunks, live.handle.usage)
         if error is not None:
             self.errors[live.name] = error
-        ended = getattr(live.controller, "ended", None)
-        if ended is None:
-            return
         try:
-            ended(None if error is not None else result.finish_reason, error)
+            if (ended := getattr(live.controller, "ended", None)) is not None:
+                ended(None if error is not None else result.finish_reason, error)
         except Exception as failure:
             self.errors[live.name] = failure
             self._ready.append((live, failure))
-
-    def _give_up(self) -> None:
-        """Fail all branches: every one waits, so none is left to wake the others."""
-        waits = [f"{live.name} for {live.wait.what}" for live in self._live.values() if live.wait]
-        error = StateError(f"all branches wait, so none is left to wake them: {'; '.join(waits)}")
-        self._ready.append((next(iter(self._live.values())), error))
-        for live in list(self._live.values()):
-            if live.handle in self._live:
-                self._end(live, error)
 
 
 def _copy_of(controller: Controller) -> Controller:

@@ -1,7 +1,8 @@
 """Programs, and what they work with: the ``g`` of ``async def program(g)``.
 
 A ``Program`` is a specification that can be used again. Its guide has everything that it can await
-or ask for; ``running`` drives the coroutine.
+or ask for; ``running`` drives the coroutine. What can be awaited is a generator here: it yields how
+the branch goes on, is sent the tokens that this has appended, and returns what the await gives.
 Invariant: everything that a program learns here is in its record, so that a replayed copy
 learns the same.
 """
@@ -11,24 +12,38 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
-from ..engine import Wait
+from ..engine import Branch, Session, Splice
 from ..engine.branches import token_ids
-from ..errors import OptionError
+from ..errors import DeadEndError, OptionError
 from ..filters import Choice, Filter, Lark, Regex, Specification, Substring
-from ..options.rule import integer
+from ..text import TextDecoder, Transcript
 from ..tokens import Token, Vocabulary
-from .running import Awaited, Running
-from .shared import Task, Variables
-from .steps import BACK, FIXED, BranchHistory, Label, gen, put, sample, until
+from .running import Awaited, BranchHistory, Label, Running, Step
+from .shared import Forked, Task, Variables
 from .token_set import TokenSet
 
 _EXPRESSIONS = 32  # how many expressions' tokens are remembered for each vocabulary
 
+P = ParamSpec("P")
+T = TypeVar("T")
 ProgramFunction: TypeAlias = Callable[["Guide"], Coroutine[Any, Any, Any]]
+
+
+def step(
+    make: Callable[Concatenate[Guide, P], Step[T]],
+) -> Callable[Concatenate[Guide, P], Awaited[T]]:
+    """Makes a generator of a guide something to await."""
+    what = make.__name__.strip("_").replace("_", " ")
+
+    @wraps(make)
+    def ask(guide: Guide, *args: P.args, **given: P.kwargs) -> Awaited[T]:
+        return Awaited(guide._running, what, partial(make, guide, *args, **given))
+
+    return ask
 
 
 class Guide:
@@ -77,7 +92,7 @@ class Guide:
     @property
     def logprob(self) -> float:
         """The sum of the sampled tokens' log-probabilities; 0 if none are reported."""
-        return self._running.record.once("logprob", lambda: sum(self._running.logprobs))
+        return self._running.once("logprob", lambda: sum(self._running.logprobs))
 
     def label(self) -> Label:
         """This place in the text, to go back to; the text before it stays as it is spelled."""
@@ -114,14 +129,18 @@ class Guide:
     def fixed(self, text: str | Sequence[Token]) -> Awaited[None]:
         """Appends text, or tokens as they are. If the end of a text may be joined by what ``gen``
         writes after it, the model spells it anew."""
-        history = self._running.history
-        if isinstance(text, str):
-            tokens: Sequence[Token] = self.tokenize(text)
-            return Awaited(self._running, FIXED, lambda: put(0, history.after_prompt(tokens)))
-        tokens = token_ids("text", text, self.vocab_size)
-        whole = partial(history.after_prompt, tokens, as_text=False)
-        return Awaited(self._running, "fixed tokens", lambda: put(0, whole()))
+        return self._fixed(text) if isinstance(text, str) else self._fixed_tokens(text)
 
+    @step
+    def _fixed(self, text: str) -> Step[None]:
+        yield from put(0, self._running.history.after_prompt(text.encode()))
+
+    @step
+    def _fixed_tokens(self, text: Sequence[Token]) -> Step[None]:
+        tokens = token_ids("text", text, self.vocab_size)
+        yield from put(0, [*self._running.history.unspelled, *tokens])
+
+    @step
     def gen(
         self,
         *filters: Specification | Filter,
@@ -130,7 +149,7 @@ class Guide:
         stop: str | Sequence[str] = (),
         max_tokens: int | None = None,
         temperature: float | None = None,
-    ) -> Awaited[str]:
+    ) -> Step[str]:
         """Generates text and returns it.
 
         The text matches ``filters``, ``regex`` and ``lark``, and ends when nothing but an end
@@ -142,18 +161,10 @@ class Guide:
             rules.append(Regex(regex))
         if lark is not None:
             rules.append(Lark(lark))
-        if not isinstance(stop, Iterable):
-            raise OptionError("stop", f"expected a string or a list of strings, got {stop!r}")
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        if max_tokens is not None:
-            max_tokens = integer(None, 0).check("max_tokens", max_tokens)
-
-        history, size = self._running.history, self._running.vocab_size
-        return Awaited(
-            self._running,
-            "gen",
-            lambda: gen(history, size, rules, stops, max_tokens, temperature),
-        )
+        if max_tokens == 0:
+            return ""
+        options = {"filters": rules, "stop": stop, "max_tokens": max_tokens}
+        return (yield from generate(self._running, options, self._free(temperature)))
 
     def choose(self, options: Iterable[str], *, temperature: float | None = None) -> Awaited[str]:
         """Generates exactly one of several texts and returns it."""
@@ -165,15 +176,24 @@ class Guide:
         """Generates a passage copied from ``text``, word by word, and returns it."""
         return self.gen(Substring(text), max_tokens=max_tokens, temperature=temperature)
 
+    @step
     def token(
         self, allowed: Iterable[Token] | None = None, *, temperature: float | None = None
-    ) -> Awaited[Token | None]:
+    ) -> Step[Token | None]:
         """Samples one token, of a set if given; ``None``: an end token, which is not appended."""
-        chosen = self.token_set(allowed)
-        ends = [token for token in self.vocabulary.eos if token < self.vocab_size]
-        return Awaited(self._running, "token", lambda: sample(chosen, ends, temperature))
+        mask = self.token_set(allowed)
+        drawn = yield [replace(self._free(temperature), sample_mask=mask)]
+        return drawn[0] if drawn else None
 
-    def backtrack(self, label: Label) -> Awaited[None]:
+    def _free(self, temperature: float | None) -> Branch:
+        """Samples any token, and takes an end token back."""
+        size = self.vocab_size
+        ends = [token for token in self.vocabulary.eos if token < size]
+        splices = [Splice(ends, backtrack=1)] if ends else []
+        return Branch(0, range(size), (), splices, temperature)
+
+    @step
+    def backtrack(self, label: Label) -> Step[None]:
         """Takes back all text after a label. StateError if its place was taken back."""
         if not isinstance(label, Label):
             raise OptionError(
@@ -181,25 +201,22 @@ class Guide:
                 f"expected a label, got {label!r}; write start = g.label() at the place to go "
                 "back to, and later await g.backtrack(start)",
             )
-        back, tokens = self._running.history.find(label)
-        return Awaited(self._running, BACK, lambda: put(back, tokens))
+        yield from put(*self._running.history.find(label))
 
     # ---- branches --------------------------------------------------------------------------
 
-    def fork(self, programs: int | Sequence[ProgramFunction]) -> Awaited[Any]:
+    @step
+    def fork(self, programs: int | Sequence[ProgramFunction]) -> Step[Any]:
         """Forks; the branches share everything up to here.
 
         ``fork(n)`` continues in n branches, this one included, and gives each a ``Forked``: its
-        index, and the tasks of all. In each of the others the program is replayed with the same
-        results of everything it awaited, so its other effects must be harmless if they happen
-        twice. ``fork([f, g])`` starts one program in a new branch for each function, and gives
+        index and the tasks of all. ``fork([f, g])`` starts a program in each new branch, and gives
         this one, which continues, their tasks.
         """
         if isinstance(programs, int):
             if isinstance(programs, bool) or programs < 1:
                 raise OptionError("fork", f"expected 1 or more branches, got {programs}")
-            count = programs
-            return Awaited(self._running, "fork", lambda: self._running.split(count, None))
+            return Forked(0, (yield from self._running.split([None] * (programs - 1))))
         if not isinstance(programs, Iterable):
             raise OptionError("fork", f"expected a number or async functions, got {programs!r}")
         functions = list(programs)
@@ -207,9 +224,10 @@ class Guide:
             if not callable(function):
                 raise OptionError("fork", f"expected async functions, got {function!r}")
         starts = [partial(begin, function) for function in functions]
-        return Awaited(self._running, "fork", lambda: self._running.split(len(starts) + 1, starts))
+        return (yield from self._running.split(starts))[1:]
 
-    def wait(self, *tasks: Task) -> Awaited[list[Any]]:
+    @step
+    def wait(self, *tasks: Task) -> Step[list[Any]]:
         """Waits until the programs of other branches have returned; their values, in order.
 
         StateError, when it is awaited, if one of them failed or ended early.
@@ -217,49 +235,41 @@ class Guide:
         for task in tasks:
             if not isinstance(task, Task):
                 raise OptionError("tasks", f"expected tasks of a fork, got {task!r}")
-
-        def look() -> list[Any] | None:
-            return [task.result() for task in tasks] if all(t.over for t in tasks) else None
-
-        def end() -> Wait:
-            return next(task.end for task in tasks if not task.over)
-
-        return Awaited(self._running, "wait", lambda: until(look, end))
+        for task in tasks:
+            if not task.over:
+                yield task.end
+        return [task.result() for task in tasks]
 
     # ---- variables -------------------------------------------------------------------------
 
     def get(self, name: str) -> str | None:
         """The text of a variable that all branches share; ``None``: it has none yet."""
-        return self._running.record.once(f"get {name}", lambda: self._running.variables.get(name))
+        return self._running.once(f"get {name}", lambda: self._running.variables.get(name))
 
     def set(self, name: str, text: str) -> None:
         """Gives a variable a text."""
-        self._running.record.once(f"set {name}", lambda: self._running.variables.set(name, text))
+        self._running.once(f"set {name}", lambda: self._running.variables.set(name, text))
 
     def append(self, name: str, text: str) -> str:
         """Appends to the text of a variable, or starts one; returns the whole text."""
-        return self._running.record.once(
+        return self._running.once(
             f"append to {name}", lambda: self._running.variables.append(name, text)
         )
 
     def compare_and_swap(self, name: str, expected: str | None, text: str) -> bool:
         """Sets a variable if it has the expected text (``None``: none yet); says whether it had."""
-        return self._running.record.once(
+        return self._running.once(
             f"compare and swap {name}",
             lambda: self._running.variables.compare_and_swap(name, expected, text),
         )
 
-    def until(self, name: str, is_so: Callable[[str], bool] | None = None) -> Awaited[str]:
+    @step
+    def until(self, name: str, is_so: Callable[[str], bool] | None = None) -> Step[str]:
         """Waits until a variable has a text for which ``is_so`` holds; returns the text."""
         variables = self._running.variables
-
-        def look() -> str | None:
-            text = variables.get(name)
-            return text if text is None or is_so is None or is_so(text) else None
-
-        return Awaited(
-            self._running, f"until {name}", lambda: until(look, lambda: variables.wait(name))
-        )
+        while (text := variables.get(name)) is None or not (is_so is None or is_so(text)):
+            yield variables.wait(name)
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +310,73 @@ def begin(function: ProgramFunction, running: Running) -> Coroutine[Any, Any, An
     if not inspect.iscoroutine(coroutine):
         raise OptionError("program", f"expected an async function, got {function!r}")
     return coroutine
+
+
+def put(back: int, tokens: Sequence[Token]) -> Step[None]:
+    """Takes back the newest tokens and appends a run, if there is anything to do."""
+    if back or tokens:
+        yield [Branch(back, None, [tokens])]
+
+
+def generate(running: Running, options: Mapping[str, Any], free: Branch) -> Step[str]:
+    """Generates a piece of text; ``free`` samples any token.
+
+    A ``Session`` has the rules, which ``options`` are; here they become branches. When it is done,
+    the history ends with exactly the tokens of its text: a stop is taken back with everything after
+    it, and an end token is never appended. Of the fixed text at the end, the tokens that it may
+    join are taken back first and spelled anew, and so is what of the prompt's end is still to be
+    spelled.
+    """
+    history, limit = running.history, options["max_tokens"]
+    vocabulary, tokens = history.vocabulary, history.tokens
+    session = partial(Session, vocabulary, vocab_size=running.vocab_size, **options)
+    opens = history.opens_text and len(tokens) == history.base
+    rules, removed, back = None, b"", 0
+    unspelled = history.unspelled
+    if unspelled or history.newest:
+        end = [*tokens[-1 - history.newest :], *unspelled]
+        rules = session(prompt=end, heal=True)
+        back = len(end) - len(rules.history)  # tokens that are spelled anew
+        try:
+            rules.mask()
+        except DeadEndError:  # what the filters want does not join it
+            back = 0
+        removed = history.bytes_of(end[len(end) - back :])
+        if unspelled:
+            yield from put(0, unspelled[: len(unspelled) - back])
+    if rules is None or not back:
+        rules = session(prompt=None if opens else tokens[-1:])
+    if unspelled:
+        back = 0  # these are not there
+    written: list[Token] = []  # all that was appended, even after the end of the text
+    while rules.finish_reason is None:
+        if forced := rules.forced():
+            left = None if limit is None else limit - len(written)
+            new = yield [Branch(ff_tokens=[forced[:left]])]
+        else:
+            mask = rules.mask()
+            drawn = free if mask is None else replace(free, sample_mask=mask, backtrack=back)
+            new, back = (yield [drawn]), 0
+            if not new:  # an end token, which is not appended
+                break
+        for token in new:
+            written.append(token)
+            if rules.finish_reason is None:
+                rules.push_token(token)
+    stops = rules.finish_reason == "stop"
+    rules.finish()
+    text, stays, rest = rules.text, len(written), b""
+    if stops:
+        decoder = TextDecoder(vocabulary, strip=opens and not removed, skip=len(removed))
+        transcript = Transcript(decoder)
+        for token in rules.tokens:
+            transcript.advance(token)
+        stays = transcript.token_at(len(text))
+        rest = text[decoder.end(stays) :].encode()
+    rest = removed[len(history.bytes_of(written[:stays])) :] + rest
+    if stays < len(written) or rest:
+        yield from put(len(written) - stays, vocabulary.continue_with(rest) if rest else ())
+    return text
 
 
 def _matching(vocabulary: Vocabulary, expression: re.Pattern[str]) -> list[Token]:

@@ -1,26 +1,136 @@
 """A running program: the controller of one branch, driven by an async function.
 
 What the program awaits yields how the branch goes on, and is sent the tokens that this appended. A
-coroutine cannot be copied, so a copy replays the ``Record`` of what the program has awaited.
-Invariant: the record and the history hold everything that a program has learnt.
+coroutine cannot be copied, so a fork runs the program once more over its ``Entry`` of everything
+that it has asked for.
+Invariant: the entries and the history hold all that a program has learnt.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from ..engine import Branch, Chunk, FinishReason, Wait
 from ..engine.branches import Path, name_of
+from ..engine.history import History
 from ..errors import StateError
-from ..tokens import Token
+from ..forks import forked
+from ..text import TextDecoder
+from ..tokens import Token, Vocabulary, in_common
 from .shared import Forked, Task, Variables
-from .steps import BACK, FIXED, Answer, BranchHistory, Step
 
 T = TypeVar("T")
+Answer: TypeAlias = list[Branch] | Wait
+Step: TypeAlias = Generator[Answer, Any, T]
+"""How a branch goes on, one answer after the other; each is sent the tokens that it appended."""
 Start: TypeAlias = Callable[["Running"], Coroutine[Any, Any, Any]]
+
+FIXED, BACK = "fixed", "backtrack"  # what appends text that the model has not spelled
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A place in the text to go back to; made by ``Guide.label``.
+
+    ``length`` and ``moment`` are those of the history when it was made; ``end`` are the tokens of
+    fixed text before it, which may be spelled anew with what follows.
+    """
+
+    length: int
+    moment: int
+    end: tuple[Token, ...] = ()
+
+
+class BranchHistory:
+    """The prompt and the generated tokens; ``base`` is how much of the prompt is left, and
+    ``fixed`` are the runs of text, from one length to another, that the model has not spelled.
+    ``removed`` is the prompt's end that the first tokens spell again: it is no generated text."""
+
+    __slots__ = ("base", "fixed", "opens_text", "removed", "tokens", "vocabulary")
+
+    def __init__(
+        self,
+        prompt: Sequence[Token],
+        vocabulary: Vocabulary,
+        *,
+        opens_text: bool,
+        removed: bytes = b"",
+    ):
+        self.tokens = History(prompt)
+        self.base = len(self.tokens)
+        self.vocabulary = vocabulary
+        self.opens_text = opens_text
+        self.removed = removed
+        self.fixed: list[tuple[int, int]] = []
+
+    def apply(self, back: int, appended: Sequence[Token]) -> None:
+        """Takes a report: tokens taken back, then tokens appended."""
+        if back:
+            self.tokens.cut(len(self.tokens) - back)
+            self.base = min(self.base, len(self.tokens))
+        self.tokens += appended
+
+    def spelled(self, count: int, *, fixed: bool) -> None:
+        """Note whether the newest tokens, which something awaited has appended, are fixed text."""
+        end, length = len(self.tokens) - count, len(self.tokens)
+        self.fixed = [(start, min(stop, end)) for start, stop in self.fixed if start < end]
+        if fixed and count:
+            joins = self.fixed and self.fixed[-1][1] == end
+            self.fixed.append((self.fixed.pop()[0] if joins else end, length))
+
+    @property
+    def newest(self) -> int:
+        """How many of the newest tokens are fixed text."""
+        start, stop = self.fixed[-1] if self.fixed else (0, 0)
+        return stop - start if stop == len(self.tokens) else 0
+
+    @property
+    def text(self) -> str:
+        """The text of the generated tokens, as far as characters are complete."""
+        decoder = TextDecoder(self.vocabulary, strip=self.opens_text, skip=len(self.removed))
+        for token in self.tokens[self.base :]:
+            decoder.advance(token)
+        return decoder.text
+
+    @property
+    def unspelled(self) -> Sequence[Token]:
+        """What of the prompt's end is still to be spelled again."""
+        return self.after_prompt(b"")
+
+    def after_prompt(self, data: bytes) -> Sequence[Token]:
+        """Text as tokens, spelled together with what of the prompt's end is still to come."""
+        if self.removed:
+            data = self.removed[len(self.bytes_of(self.tokens[self.base :])) :] + data
+        return self.vocabulary.continue_with(data) if data else ()
+
+    def label(self) -> Label:
+        tokens = self.tokens
+        return Label(len(tokens), tokens.moment, tuple(tokens[len(tokens) - self.newest :]))
+
+    def find(self, label: Label) -> tuple[int, Sequence[Token]]:
+        """How many tokens to take back to a label, and those to append, as the text before it may
+        have been spelled anew. StateError if its place was taken back."""
+        tokens, start = self.tokens, label.length - len(label.end)
+        low = tokens.low_since(label.moment) if label.moment <= tokens.moment else -1
+        if label.length <= low:
+            return len(tokens) - label.length, ()
+        before = self.bytes_of(label.end)
+        now = self.bytes_of(tokens[start : start + len(before)]) if start <= low else b""
+        if not before or not now.startswith(before):
+            raise StateError("the text before this label was taken back; make a new label")
+        kept = in_common(tokens[start:], label.end)
+        return len(tokens) - start - kept, label.end[kept:]
+
+    def bytes_of(self, tokens: Sequence[Token]) -> bytes:
+        return b"".join([self.vocabulary.piece(token) for token in tokens])
+
+    def fork(self) -> BranchHistory:
+        """An independent copy."""
+        return forked(self, shared=("vocabulary",))
 
 
 class Entry(NamedTuple):
@@ -34,112 +144,61 @@ class Entry(NamedTuple):
     appended: Sequence[Token] = ()
 
 
-class Record:
-    """What a program has awaited; ``replaying`` while some of it is still to come again.
-
-    A program that is replayed asks for the same things in the same order; if it does not, that is
-    an error.
-    """
-
-    __slots__ = ("_place", "entries")
-
-    def __init__(self, entries: Sequence[Entry] = ()) -> None:
-        self.entries = list(entries)
-        self._place = 0
-
-    @property
-    def replaying(self) -> bool:
-        return self._place < len(self.entries)
-
-    def add(self, entry: Entry) -> None:
-        """Adds what has just happened."""
-        assert not self.replaying
-        self.entries.append(entry)
-        self._place += 1
-
-    def replayed(self) -> Entry:
-        """The next entry."""
-        self._place += 1
-        return self.entries[self._place - 1]
-
-    def problem_with(self, did: str, what: str = "") -> StateError | None:
-        """The error of a program that does something other than before: the next entry is not one
-        of ``what``."""
-        if (before := self.entries[self._place].what) == what:
-            return None
-        return StateError(
-            f"a program diverged when it was replayed for a fork: it {did}, but had asked for "
-            f"{before} before; make it depend only on what its guide gives it"
-        )
-
-    def once(self, what: str, act: Callable[[], T]) -> T:
-        """The result of ``act``, which is not called again in a replay."""
-        if self.replaying:
-            if (problem := self.problem_with(f"asked for {what}", what)) is not None:
-                raise problem
-            result: T = self.replayed().result
-            return result
-        result = act()
-        self.add(Entry(what, result))
-        return result
-
-
 class Awaited(Generic[T]):
-    """Something to await once. ``make`` makes the step, unless it is replayed.
+    """Something to await once. ``make`` makes its step, unless it is replayed.
 
     ``place`` is the line of the program that asked for it. If it is deleted without having been
-    awaited, ``owner.forgotten`` gets the place: it did nothing, but was meant to.
+    awaited, the program gets to know the place: it did nothing, but was meant to.
     """
 
-    __slots__ = ("make", "owner", "place", "used", "what")
+    __slots__ = ("_make", "_running", "_used", "_what", "place")
 
-    def __init__(self, owner: Running, what: str, make: Callable[[], Step]) -> None:
-        self.owner = owner
-        self.what = what
-        self.make = make
-        self.used = False
+    def __init__(self, running: Running, what: str, make: Callable[[], Step[T]]) -> None:
+        self._running = running
+        self._what = what
+        self._make = make
+        self._used = False
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_globals.get("__package__") == __package__:
             frame = frame.f_back
         self.place = f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else "a program"
 
     def __repr__(self) -> str:
-        return f"<{self.what} at {self.place}; await it>"
+        return f"<{self._what} at {self.place}; await it>"
 
     def __await__(self) -> Generator[Answer | StateError, Any, T]:
         """Carries out the step, or replays it. What ends the branch is yielded, not raised, so that
         no program can catch it."""
-        self.used = True
-        owner = self.owner
-        if not owner.is_asked:
+        self._used = True
+        running, history = self._running, self._running.history
+        if not running.is_asked:
             yield StateError(
-                f"{self.place}: this is asked of the guide of branch {owner.task.branch}, which"
+                f"{self.place}: this is asked of the guide of branch {running.task.branch}, which"
                 " another branch cannot await; use the guide that the program was given"
             )
-        record, history = owner.record, owner.history
-        if record.replaying:
-            if (problem := record.problem_with(f"asked for {self.what}", self.what)) is not None:
-                yield problem
-            entry = record.replayed()
+        entry = running.replayed(self._what)
+        if isinstance(entry, StateError):
+            yield entry
+        if isinstance(entry, Entry):
             history.apply(entry.back, entry.appended)
         else:
             since = history.tokens.moment, len(history.tokens)
             result, error = None, None
             try:
-                result = yield from self.make()
+                result = yield from self._make()
             except Exception as raised:
                 error = raised
-            entry = Entry(self.what, result, error, *history.tokens.changed_since(*since))
-            record.add(entry)
-        history.spelled(len(entry.appended), fixed=self.what in (FIXED, BACK))
+            entry = Entry(self._what, result, error, *history.tokens.changed_since(*since))
+            running.add(entry)
+        history.spelled(len(entry.appended), fixed=self._what in (FIXED, BACK))
         if entry.error is not None:
             raise entry.error
         given: T = entry.result
         return given
 
     def __del__(self) -> None:
-        if not self.used:
-            self.owner.forgotten.append(self.place)
+        if not self._used:
+            self._running.forgotten.append(self.place)
 
 
 class Running:
@@ -155,24 +214,25 @@ class Running:
         vocab_size: int,
         variables: Variables,
         *,
-        path: Path = (),
         task: Task | None = None,
-        record: Sequence[Entry] = (),
+        path: Path = (),
+        entries: Sequence[Entry] = (),
         logprobs: Sequence[float] = (),
     ) -> None:
         self.history = history
         self.vocab_size = vocab_size
         self.variables = variables
-        self.record = Record(record)
         self.task = task or Task(())
         self.forgotten: list[str] = []  # lines of what was not awaited
         self.is_asked = False  # its program runs now
         self.logprobs = list(logprobs)  # of the generated tokens, 0 for forced ones
         self._start = start
         self._path = path
+        self._entries = list(entries)
+        self._replayed = 0  # how many of them the program has asked for by now
         self._origin = history.fork()
         self._coroutine: Coroutine[Any, Any, Any] | None = None
-        self._twins: Iterator[Running] = iter(())  # for the branches of a fork
+        self._twins: list[Running] = []  # for the branches of a fork
         self._returned: tuple[Any] | None = None
 
     @property
@@ -187,9 +247,9 @@ class Running:
     ) -> Answer:
         """As ``Controller.mid_process``."""
         self.history.apply(last_backtrack, last_append)
-        told: Sequence[Token] | None = last_append
         if self._returned is not None:
             return []
+        told: Sequence[Token] | None = last_append
         if self._coroutine is None:
             self._origin = self.history.fork()
             self._coroutine, told = self._start(self), None
@@ -197,7 +257,7 @@ class Running:
         try:
             answer = self._coroutine.send(told)
         except StopIteration as stop:
-            if self.record.replaying and (problem := self.record.problem_with("returned")):
+            if isinstance(problem := self.replayed(""), StateError):
                 raise problem from None
             answer, self._returned = [], (stop.value,)
         except Exception as error:
@@ -219,7 +279,7 @@ class Running:
 
     def fork(self) -> Running:
         """The copy for the next branch of the fork at which the program stands."""
-        return next(self._twins)
+        return self._twins.pop(0)
 
     def observe(self, chunk: Chunk) -> None:
         """Keeps a token's log-probability."""
@@ -238,30 +298,60 @@ class Running:
         if self._coroutine is not None:
             self._coroutine.close()
 
-    def split(self, count: int, starts: Sequence[Start] | None) -> Step:
-        """The step of a fork into ``count`` branches: of this program, or of new ones."""
-        tasks = tuple([Task(name_of((*self._path, index))) for index in range(1, count)])
-        self._twins = self._copies(tasks, starts)
-        if count > 1:
-            yield [Branch(ff_tokens=[[]])] * count
-            self._path = (*self._path, 0)
-        return Forked(0, (self.task, *tasks)) if starts is None else tasks
+    # ---- what its program has asked for ----------------------------------------------------
 
-    def _copies(self, tasks: tuple[Task, ...], starts: Sequence[Start] | None) -> Iterator[Running]:
-        for index, task in enumerate(tasks, start=1):
-            if starts is not None:
-                start, history, record = starts[index - 1], self.history, []
-            else:
-                start, history = self._start, self._origin
-                forked = Entry("fork", Forked(index, (self.task, *tasks)))
-                record = [*self.record.entries, forked]
-            yield Running(
-                start,
-                history.fork(),
+    def replayed(self, what: str) -> Entry | StateError | None:
+        """What a program that is replayed got before; ``None`` if this is new.
+
+        A program asks for the same things in the same order again; if it does not, that is an
+        error. ``what`` is empty for one that returns.
+        """
+        if self._replayed == len(self._entries):
+            return None
+        entry = self._entries[self._replayed]
+        if entry.what == what:
+            self._replayed += 1
+            return entry
+        return StateError(
+            "a program diverged when it was replayed for a fork: it "
+            f"{f'asked for {what}' if what else 'returned'}, but had asked for {entry.what} "
+            "before; make it depend only on what its guide gives it"
+        )
+
+    def add(self, entry: Entry) -> None:
+        """Adds what has just happened."""
+        self._entries.append(entry)
+        self._replayed += 1
+
+    def once(self, what: str, act: Callable[[], T]) -> T:
+        """The result of ``act``, which is not called again in a replay."""
+        entry = self.replayed(what)
+        if isinstance(entry, StateError):
+            raise entry
+        if entry is None:
+            self.add(entry := Entry(what, act()))
+        result: T = entry.result
+        return result
+
+    def split(self, starts: Sequence[Start | None]) -> Step[tuple[Task, ...]]:
+        """The step of a fork into this branch and one for each of ``starts``; ``None``: it runs
+        this program, too. Returns the tasks of all of them."""
+        names = [name_of((*self._path, index)) for index in range(1, len(starts) + 1)]
+        tasks = (self.task, *map(Task, names))
+        for index, start in enumerate(starts, start=1):
+            again = start is None
+            twin = Running(
+                start or self._start,
+                (self._origin if again else self.history).fork(),
                 self.vocab_size,
                 self.variables,
+                task=tasks[index],
                 path=(*self._path, index),
-                task=task,
-                record=record,
+                entries=[*self._entries, Entry("fork", Forked(index, tasks))] if again else (),
                 logprobs=self.logprobs,
             )
+            self._twins.append(twin)
+        if starts:
+            yield [Branch(ff_tokens=[[]])] * (1 + len(starts))
+            self._path = (*self._path, 0)
+        return tasks

@@ -1,4 +1,4 @@
-"""Sets of tokens as packed bits, with the operations of sets."""
+"""Sets of tokens, with the operations of sets."""
 
 from __future__ import annotations
 
@@ -8,86 +8,75 @@ import numpy as np
 
 from ..engine.branches import token_ids
 from ..errors import OptionError
-from ..filters import Int32Words, allows, no_tokens, tokens_of, words_of
+from ..filters import Int32Words, tokens_of, word_count, words_of
 from ..tokens import Token
 
 
 class TokenSet(Collection[Token]):
-    """A set of ids below ``size``, the width of the logits. It can serve as a ``sample_mask``.
+    """A set of ids below ``size``, the width of the logits. It can serve as a ``sample_mask``."""
 
-    ``words`` are its bits, packed as filters pack them, and read-only; no bit from ``size``
-    on is set.
-    """
-
-    __slots__ = ("size", "words")
+    __slots__ = ("_bits", "size")
 
     def __init__(self, tokens: Iterable[Token], size: int) -> None:
+        if isinstance(tokens, TokenSet) and tokens.size != size:
+            raise OptionError(
+                "tokens",
+                f"expected a set of {size} tokens, got one of {tokens.size}; do not mix them",
+            )
+        self.size = size
         if isinstance(tokens, TokenSet):
-            tokens._check(size)
-            self._take(tokens.words, size)
+            self._bits = tokens._bits
         else:
-            self._take(words_of(token_ids("tokens", tokens, size), size), size)
+            words = words_of(token_ids("tokens", tokens, size), size)
+            self._bits = int.from_bytes(words.tobytes(), "little")
 
     @classmethod
     def everything(cls, size: int) -> TokenSet:
         """All tokens."""
-        return ~cls.nothing(size)
+        return ~cls((), size)
 
     @classmethod
     def nothing(cls, size: int) -> TokenSet:
         """No token."""
-        return cls._of(no_tokens(size), size)
+        return cls((), size)
 
-    @classmethod
-    def _of(cls, words: Int32Words, size: int) -> TokenSet:
-        made = cls.__new__(cls)
-        made._take(words, size)
+    def _with(self, bits: int) -> TokenSet:
+        made = TokenSet((), self.size)
+        made._bits = bits
         return made
 
-    def _take(self, words: Int32Words, size: int) -> None:
-        words.flags.writeable = False
-        self.words = words
-        self.size = size
-
-    def _check(self, size: int) -> None:
-        if self.size != size:
-            raise OptionError(
-                "tokens",
-                f"expected a set of {size} tokens, got one of {self.size}; do not mix them",
-            )
+    @property
+    def words(self) -> Int32Words:
+        """Its bits, packed as filters pack them, and read-only."""
+        return np.frombuffer(self._bits.to_bytes(word_count(self.size) * 4, "little"), np.int32)
 
     def __contains__(self, token: object) -> bool:
-        return isinstance(token, int) and allows(self.words, token)
+        return isinstance(token, int) and token >= 0 and bool(self._bits >> token & 1)
 
     def __iter__(self) -> Iterator[Token]:
         return iter(tokens_of(self.words).tolist())
 
     def __len__(self) -> int:
-        return len(tokens_of(self.words))
-
-    def __bool__(self) -> bool:
-        return bool(self.words.any())
+        return self._bits.bit_count()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TokenSet) and np.array_equal(self.words, other.words)
+        same = isinstance(other, TokenSet) and self.size == other.size
+        return same and self._bits == other._bits
 
     def __hash__(self) -> int:
-        return hash((self.size, self.words.tobytes()))
+        return hash((self.size, self._bits))
 
     def __repr__(self) -> str:
         return f"<TokenSet of {len(self)} of {self.size} tokens>"
 
     def __or__(self, other: Iterable[Token]) -> TokenSet:
-        return TokenSet._of(self.words | TokenSet(other, self.size).words, self.size)
+        return self._with(self._bits | TokenSet(other, self.size)._bits)
 
     def __and__(self, other: Iterable[Token]) -> TokenSet:
-        return TokenSet._of(self.words & TokenSet(other, self.size).words, self.size)
+        return self._with(self._bits & TokenSet(other, self.size)._bits)
 
     def __sub__(self, other: Iterable[Token]) -> TokenSet:
-        return TokenSet._of(self.words & ~TokenSet(other, self.size).words, self.size)
+        return self._with(self._bits & ~TokenSet(other, self.size)._bits)
 
     def __invert__(self) -> TokenSet:
-        words = ~self.words
-        if self.size % 32:
-            words[-1] &= np.int32((1 << self.size % 32) - 1)
-        return TokenSet._of(words, self.size)
+        return self._with(~self._bits & ((1 << self.size) - 1))

@@ -20,13 +20,14 @@ from ...sampling import Aim, Repetitions, TokenCounts, Want, derive_seed
 from ...text import BanMatch, Healer, StopMatch, Transcript
 from ...tokens import Token, Vocabulary
 from ...workers import Work
+from ..branches import Steering
 from ..chunk import FinishReason, Usage
 from ..history import History, rewind_all
 from ..options import Options
 from .loops import UNKNOWN, Repeat, goes_on, repeated
 from .outbox import Outbox
 from .retries import Retries
-from .ways import Closing, Steering, ThinkingLimit
+from .ways import Closing, ThinkingLimit
 
 RECENT = 0.25  # the weight of the latest token in the share of tokens that force a run
 LIKELY = 0.1  # the share from which on one is expected

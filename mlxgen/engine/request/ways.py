@@ -1,17 +1,16 @@
-"""What may decide which tokens come next: a controller, ``close_json``, and a thinking budget.
+"""What may decide which tokens come next: ``close_json`` and a thinking budget.
 
-Owns what each of them says. Must never append a token: ``leads`` has their order, and ``accept``
-appends.
+Owns what each of them says; of a controller, ``branches`` does. Must never append a token:
+``leads`` has their order, and ``accept`` appends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from types import MappingProxyType
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from ...errors import PromptError
-from ...filters import Constraint, EndSearch, Int32Words
+from ...filters import Constraint, EndSearch
 from ...filters.ends import WORK
 from ...forks import forked
 from ...text import ThinkingMarks, Transcript
@@ -19,42 +18,6 @@ from ...tokens import Token, Vocabulary
 
 WINDOW = 512  # ends are searched for in this many tokens before the end of the budget
 SENTENCE = "\n\nThat is as long as I can think about it, so I answer now.\n"
-
-
-class Replacement(NamedTuple):
-    """A checked ``Splice``; ``when`` is ``None`` for any token."""
-
-    when: frozenset[Token] | None
-    backtrack: int
-    tokens: tuple[Token, ...]
-
-
-class Steering(NamedTuple):
-    """How one position is drawn, and what follows from the token.
-
-    - ``words``: the tokens that may be drawn; ``None`` for all.
-    - ``runs``: by their first token, the runs that are appended whole.
-    - ``splices``: the first that matches is applied after that.
-    """
-
-    words: Int32Words | None = None
-    temperature: float | None = None
-    runs: Mapping[Token, tuple[Token, ...]] = MappingProxyType({})
-    splices: tuple[Replacement, ...] = ()
-
-    @property
-    def expects_run(self) -> bool:
-        """Whether more than the sampled token may have to go through the model."""
-        return bool(self.runs) or any(splice.tokens for splice in self.splices)
-
-    def outcome(self, token: Token) -> tuple[int, tuple[Token, ...]]:
-        """How many tokens before a sampled one to take back, and what to append then."""
-        run = self.runs.get(token) or (token,)
-        for splice in self.splices:
-            if splice.when is None or token in splice.when:
-                back = splice.backtrack
-                return max(0, back - len(run)), run[: max(0, len(run) - back)] + splice.tokens
-        return 0, run
 
 
 class Closing:

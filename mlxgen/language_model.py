@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Unpack, overload
 
 from .loading import mlx_lm_first  # noqa: F401
@@ -33,6 +34,7 @@ from .engine.prefix.block_file import checked_path
 from .engine.prefix.store import BlockStore
 from .engine.request.prompt import AnyPrompt, Prompt, is_chat
 from .engine.resampled import check, resample
+from .engine.runtime import ModelRuntime
 from .engine.scheduling.scheduler import Scheduler
 from .engine.step.timeline import Watch
 from .engine.stream import Stream
@@ -42,8 +44,7 @@ from .images import ImageProcessor
 from .loading.checkpoint import check_adapter, path_of
 from .loading.generation_config import NOTHING, frozen_options, sampling_defaults
 from .loading.memory import CacheDir, MemoryPlan, check_memory
-from .machines.share import Share
-from .model import ModelRuntime
+from .machines.share import PartRuntime, Share
 from .options.table import GenerationOptions, Recommended, check_kv, checked, takes_options
 from .tokens import Vocabulary
 
@@ -105,7 +106,8 @@ class LanguageModel:
         self.vocabulary = ending_turns(Vocabulary.of(tokenizer))
         self.tokenizer = self.vocabulary.tokenizer
         self.recommended = frozen_options(recommended)
-        self.runtime = ModelRuntime(
+        make = ModelRuntime if share is None else partial(PartRuntime, share)
+        self.runtime: ModelRuntime = make(
             model,
             self.vocabulary,
             name=name or type(model).__module__.rpartition(".")[2],
@@ -117,7 +119,6 @@ class LanguageModel:
             cache_bytes=cache_bytes,
             cache_dir=folder,
             predictor=predictor,
-            share=share,
         )
         self.draft = draft
 
@@ -246,7 +247,7 @@ class LanguageModel:
         Raises ``OptionError``, ``PromptError`` or ``GrammarError`` if the prompt or an option is
         wrong, before anything runs.
         """
-        return self.runtime.stream(self.runtime.prepare(prompt, self._options(prompt, options)))
+        return self._stream(prompt, self._options(prompt, options))
 
     @takes_options
     def generate(self, prompt: AnyPrompt, **options: Unpack[GenerationOptions]) -> Result:
@@ -255,7 +256,7 @@ class LanguageModel:
         It takes the prompts and options of ``stream`` and raises the same errors.
         """
         given = self._options(prompt, options)
-        with self.runtime.stream(self.runtime.prepare(prompt, given)) as stream:
+        with self._stream(prompt, given) as stream:
             chunks = tuple(stream)
             result = fold(chunks, stream.usage, given.prefix)
         if isinstance(prompt, str) and not result.text.strip():
@@ -306,7 +307,7 @@ class LanguageModel:
         check(options, moves, power, 1 if chains is None else chains)
         unset: dict[str, Any] = {"temperature": 1 / power, "top_p": 1, "min_p": 0, "top_k": 0}
         given = self._options(prompt, {**unset, **options, "top_logprobs": 0})
-        with self.runtime.stream(self.runtime.prepare(prompt, given)) as stream:
+        with self._stream(prompt, given) as stream:
             results = resample(stream, moves, power, 1 if chains is None else chains)
         return results if chains is not None else results[0]
 
@@ -409,6 +410,9 @@ class LanguageModel:
         request = self.runtime.prepare(read, control_options(self._with_defaults(prompt, options)))
         root = bound_controller(controller, request, opens_text=read.opens_text)
         return Control(Scheduler(self.runtime, limits), request, root)
+
+    def _stream(self, prompt: AnyPrompt, options: Options) -> Stream:
+        return Stream.of(self.runtime, self.runtime.prepare(prompt, options))
 
     def _options(self, prompt: AnyPrompt, given: Mapping[str, Any]) -> Options:
         return Options.of(self._with_defaults(prompt, given))

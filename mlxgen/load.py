@@ -26,10 +26,10 @@ from .options.rule import DRAFTS, integer
 from .options.table import check_kv
 
 if TYPE_CHECKING:
+    from .engine.runtime import ModelRuntime
     from .language_model import LanguageModel
     from .machines.machines import Machines
     from .machines.share import Share
-    from .model import ModelRuntime
 
 T = TypeVar("T")
 
@@ -251,7 +251,10 @@ def _load(wanted: _Wanted, share: Share | None = None, own: _Wanted | None = Non
 
     lm = together(build)
     if share is not None:
-        together(lambda: lm.runtime.use_share(share))
+        from .machines.share import PartRuntime
+
+        assert isinstance(lm.runtime, PartRuntime)
+        together(lm.runtime.settle)
     return lm
 
 

@@ -30,7 +30,6 @@ FLOORS = (
     ("loading", "chat"),
     ("engine",),
     ("machines", "progress"),
-    ("model",),
     ("language_model",),
     ("load", "programs"),
     (ROOT,),

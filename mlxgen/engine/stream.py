@@ -6,8 +6,9 @@ cache and what ``tokens`` shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Unpack
 from weakref import ref
 
@@ -22,7 +23,10 @@ from .kv import KV
 from .pulled import Pulled
 from .request.accept import put, rewind
 from .request.assembly import change, check_change
-from .scheduling.seats import fit
+from .request.request import Request
+from .runtime import ModelRuntime
+from .scheduling.prefill import places_ahead, take_prefix
+from .scheduling.seats import check_pieces, fit
 from .step.drawn import Event
 from .step.handle import Handle
 from .step.runner import Fault
@@ -41,16 +45,12 @@ class Stream(Pulled[Chunk, Chunk]):
     """
 
     def __init__(
-        self,
-        loop: Loop,
-        handle: Handle,
-        places: Sequence[int] = (),
-        spare: Callable[[], int | None] = lambda: None,
+        self, lm: ModelRuntime, loop: Loop, handle: Handle, places: Sequence[int] = ()
     ) -> None:
+        self._lm = lm
         self._loop = loop
         self._handle = handle
         self._places = places  # of the prompt, at which its KV is kept
-        self._spare = spare  # as in ``_Family``
         self._family: _Family | None = None  # once it was forked
         self._asked = False  # the caller wants a token that no other stream's step has given
         super().__init__("stream")
@@ -61,6 +61,29 @@ class Stream(Pulled[Chunk, Chunk]):
         self._left = False  # it was closed before its last chunk was taken
         self._put: list[Token] = []  # the newest tokens that the caller has put
         self._put_end = 0  # how many tokens there were after them
+
+    @classmethod
+    def of(cls, lm: ModelRuntime, request: Request) -> Stream:
+        """The stream of a request, which nothing runs beside."""
+        length, activations = len(request.history), lm.activations
+        drafts = lm.drafts_for(request.options)
+        room = lm.memory.left - lm.footprint.alone(length + 1) - drafts.nbytes_at(length + 1)
+        check_pieces(activations, length, room)
+        runner = lm.runner()
+        runner.piece = partial(activations.most, min(room, lm.memory.activations))
+        handle = Handle(request, KV(runner, rewinds=request.may_decline), drafts)
+        # The cache is made when somebody first asks for it. What is taken from it is computed here,
+        # as the stream may be handed to another thread, which could not do that.
+        places: list[int] = []
+        if lm.keeps:
+            cache = lm.prefix_cache
+            if not handle.is_scored:
+                cache.restore(handle.history, do=runner.do, token=lm.pace.token)
+            if take_prefix(handle, cache):
+                handle.kv.wait()
+            # At least where the prompt ends, as the answer may fill a window
+            places = places_ahead(handle, cache, lm.places) or [length - 1]
+        return cls(lm, lm.loop(runner), handle, places)
 
     def _move(self) -> bool:
         if self._error is not None:
@@ -274,12 +297,12 @@ class Stream(Pulled[Chunk, Chunk]):
         if changed is not None:
             check_change(request, changed)
         if self._family is None:
-            self._family = _Family(self._spare)
+            self._family = _Family(self._lm)
             self._family.add(self)
         twins = []
         for seed in request.fork_seeds(n):
             handle = self._handle.fork(seed)
-            twin = Stream(self._loop, handle, spare=self._spare)
+            twin = Stream(self._lm, self._loop, handle)
             twin._owner, twin._family = self._owner, self._family
             self._family.add(twin)
             twin._text, twin._tokens = list(self._text), list(self._tokens)
@@ -347,12 +370,11 @@ class _Family:
     """A stream and its forks that are still in use.
 
     If their callers ask for a token of each in turn, they go through the model together, in slots,
-    to which each moves once. ``spare``: how many unused places the slots may have; ``None`` if the
-    model runs sequences one by one.
+    to which each moves once; unless the model runs sequences one by one.
     """
 
-    def __init__(self, spare: Callable[[], int | None]) -> None:
-        self._spare = spare
+    def __init__(self, lm: ModelRuntime) -> None:
+        self._lm = lm
         self._members: list[tuple[ref[Stream], KV]] = []
 
     def __iter__(self) -> Iterator[Stream]:
@@ -369,9 +391,8 @@ class _Family:
                 kv.close()  # a slot is not free by itself
         self._members = [member for member in self._members if member[0]() is not None]
         rows = [stream for stream in self if stream is one or stream._joins]
-        spare = self._spare() if len(rows) > 1 and one._joins else None
-        if spare is None:
+        if len(rows) < 2 or not one._joins or not self._lm.batches:
             return [one]
         for stream in rows:
-            stream._handle.kv.move(spare)
+            stream._handle.kv.move(self._lm.footprint.spare)
         return rows

@@ -18,15 +18,17 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
-from weakref import WeakSet, finalize
+from weakref import WeakSet, finalize, ref
 
 import mlx.core as mx
 import numpy as np
 
-from ..engine.kv import Footprint
+from ..engine.kv import Footprint, Slots
 from ..engine.kv.commands import (
+    Changed,
     Command,
     Copy,
     Keep,
@@ -45,9 +47,12 @@ from ..engine.kv.commands import (
 from ..engine.kv.held import Fed, Later
 from ..engine.kv.layers import Model
 from ..engine.prefix.blocks import different
+from ..engine.prefix.store import BlockStore
+from ..engine.runtime import ModelRuntime
 from ..engine.step.runner import Runner
 from ..errors import MachineError, MlxgenError
 from ..images import Image, Patch
+from ..loading.memory import memory_limit
 from ..loading.sharding import Split
 from .machines import Machines
 
@@ -292,6 +297,46 @@ class Share:
         if self.machines.leads:
             return Leading(self.machines, self.number, called, *given, piped=piped)
         return Part(called, *given, group=self.group, piped=piped)
+
+
+class PartRuntime(ModelRuntime):
+    """The runtime of a model of which only a ``share`` is here."""
+
+    def __init__(self, share: Share, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.share = share
+
+    def settle(self) -> None:
+        """Learn what all ranks know of the others: collective."""
+        room = memory_limit()[0] - self.footprint.weights
+        self.share = self.share.settled(self.footprint, room)
+        self.batches = self.share.agrees(self.batches)  # tried out by all, as there are sums in it
+        forbid_calls(self.model)
+
+    @property
+    def _device(self) -> int:
+        return self.share.room + self.footprint.weights  # as if it had the room of the smallest
+
+    def _store(self, model: Model, **_: Any) -> BlockStore:
+        share = self.share
+        return super()._store(Called(model), part=share.part, sizes=share.footprints)
+
+    def _opened(self, cache: BlockStore) -> None:
+        machines, limit = self.share.machines, cache.max_bytes
+        cache.together = machines.together
+        if machines.leads:
+            cache.through = partial(_through, ref(self), cache)
+            cache.max_bytes = limit  # of all
+
+    def runner(self, slots: Slots | None = None) -> Part:
+        """As that of a whole model, through all parts."""
+        return self._runner(self.share.runner, self.model, slots)
+
+
+def _through(of: ref[PartRuntime], cache: BlockStore, command: Changed) -> Any:
+    """Change the prefix caches of all parts of a model, which the cache must not keep alive."""
+    lm = of()
+    return cache.do(command) if lm is None else lm.runner().do(command)
 
 
 def shared(machines: Machines, load: Callable[[Share], M], settings: Mapping[str, Any]) -> M:

@@ -201,7 +201,7 @@ def test_a_model_that_is_wired_is_wired_with_its_adapter(
     pristine: Path, poet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wired: list[int] = []
-    monkeypatch.setattr("mlxgen.model.wirable", lambda: 1 << 40)
+    monkeypatch.setattr("mlxgen.engine.runtime.wirable", lambda: 1 << 40)
     monkeypatch.setattr(mx, "set_wired_limit", wired.append)
     lm = mlxgen.load(pristine, wired_limit=None)
     lm.with_adapter(poet)

@@ -33,7 +33,7 @@ from ..prefix.disk import NO_DISK
 from ..prefix.store import BlockStore
 from ..request.accept import append, end, take_back
 from ..request.request import Request
-from ..runtime import Runtime
+from ..runtime import ModelRuntime
 from ..step.drawn import Event
 from ..step.handle import Handle
 from ..step.runner import Fault
@@ -45,7 +45,7 @@ BEHIND = 64  # pending tokens from which on a request is prefilled again instead
 class Scheduler:
     """See the module. ``submit`` requests that ``LanguageModel.prepare`` made, then ``step``."""
 
-    def __init__(self, lm: Runtime, limits: Limits | None = None) -> None:
+    def __init__(self, lm: ModelRuntime, limits: Limits | None = None) -> None:
         if limits is not None and not isinstance(limits, Limits):
             raise OptionError("limits", f"expected mlxgen.Limits, got {type(limits).__name__}")
         self.limits = limits or Limits()

@@ -18,7 +18,7 @@ from ..kv import SMALLEST, Activations
 from ..kv.commands import Limit
 from ..limits import Account, Limits
 from ..prefix.store import BlockStore
-from ..runtime import Runtime
+from ..runtime import ModelRuntime
 from ..step.handle import Handle
 from ..step.step import Loop
 from .prefill import Prefill
@@ -31,7 +31,12 @@ class Seats:
     """See the module. ``plan`` is what it goes by; ``account`` counts those that gave way."""
 
     def __init__(
-        self, lm: Runtime, limits: Limits, loop: Loop, cache: BlockStore | None, account: Account
+        self,
+        lm: ModelRuntime,
+        limits: Limits,
+        loop: Loop,
+        cache: BlockStore | None,
+        account: Account,
     ) -> None:
         self._limits, self._loop, self._cache, self._account = limits, loop, cache, account
         self._footprint, self._activations = lm.footprint, lm.activations

@@ -16,16 +16,13 @@ import atexit
 import logging
 import os
 import socket
-import struct
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import IntEnum
-from functools import partial
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 
 from ..errors import MachineError
 from .group import Group
@@ -44,18 +41,17 @@ that is plugged in again is back after 2 to 4 s.
 AT_LENGTH = 5
 """How many times as long a rank may be silent that does something ``at_length``, as rank 0 always
 does: a tokenizer that is read, a grammar or a regular expression of a hook may hold the
-interpreter's lock. A machine that is gone is noticed sooner, by the system."""
+interpreter's lock."""
+
+STEP = 180.0
+"""Seconds after which the group is lost if a pass has no end though every rank gives signs of life:
+a sum may hang with the network or the GPU."""
 
 OPENING = 30.0
 """Seconds for all ranks to reach the leader."""
 
-UNHEARD = 6
-"""Seconds after which the system gives up a machine that confirms nothing."""
-
 _LEAVING = 1.0  # seconds to send the last words
 _LARGEST = 1 << 30  # bytes of a message; whoever says more is no rank
-_SIGN = struct.Struct("!?")  # of life: whether it does something at length
-_RXT_CONNDROPTIME = 0x80  # of macOS, in its netinet/tcp.h; the socket module lacks it
 
 _LOG = logging.getLogger(__name__)
 
@@ -64,29 +60,23 @@ class _Kind(IntEnum):
     """The first byte of what is sent."""
 
     MESSAGE = 1
-    BEAT = 3
+    AT_LENGTH = 2  # a sign of life of who does something that may take long
+    BEAT = 3  # or not
     GOODBYE = 4
     FAILED = 5  # with a sentence: the group is lost, or the sender is about to end
 
 
 class _Peer:
-    """Another rank, as this one knows it, and the connection to it.
+    """Another rank, as this one knows it, and the connection to it."""
 
-    The system itself notices a machine that is gone: something is sent every second.
-    """
-
-    def __init__(self, rank: int, name: str, link: socket.socket, patience: float) -> None:
+    def __init__(self, name: str, link: socket.socket, patience: float) -> None:
         link.settimeout(None)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         limit_waits(link, socket.SO_SNDTIMEO, patience)  # for a rank that does not read
-        with suppress(OSError):
-            if sys.platform == "darwin":
-                link.setsockopt(socket.IPPROTO_TCP, _RXT_CONNDROPTIME, UNHEARD)
-            else:
-                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * UNHEARD)
-        self.rank, self.name = rank, name
+        limit_waits(link, socket.SO_RCVTIMEO, patience)  # or stops in the middle of a message
+        self.name = name
+        self.connection = Connection(os.dup(link.fileno()))
         self._socket = link
-        self._connection = Connection(os.dup(link.fileno()))
         self._sending = threading.Lock()
         self.stuck = False  # it has read nothing for so long that something was cut off
         self.heard = time.monotonic()  # when anything came last
@@ -98,20 +88,13 @@ class _Peer:
         if self.stuck or not self._sending.acquire(timeout=wait):
             return
         try:
-            self._connection.send_bytes(bytes([kind]) + body)
+            self.connection.send_bytes(bytes([kind]) + body)
         except BlockingIOError:
             self.stuck = True
         except OSError:
             pass
         finally:
             self._sending.release()
-
-    def read(self) -> tuple[_Kind, bytes]:
-        """What comes next; raises ``EOFError`` or ``OSError`` at the end, ``ValueError`` for what
-        no rank says."""
-        data = self._connection.recv_bytes(_LARGEST)
-        self.heard = time.monotonic()
-        return _Kind(data[0] if data else 0), data[1:]
 
     def finish(self) -> None:
         """Say that nothing more will be sent."""
@@ -129,8 +112,7 @@ class Channel:
     """The leader's end of the connections to all others, or another rank's to the leader.
 
     Messages go from the leader to all others. ``send`` and ``receive`` are for one thread at a
-    time; everything else may be called by any. Each peer has a thread that reads, and one more
-    thread beats.
+    time; everything else may be called by any. A thread of its own reads, beats and judges.
     """
 
     def __init__(
@@ -141,13 +123,9 @@ class Channel:
         leads: bool,
         patience: float = PATIENCE,
     ) -> None:
-        self.messages = 0
-        """Messages that were sent, or received."""
-        self.sent_bytes = 0
-        """Bytes of messages that were sent, to all ranks together."""
         self._name, self._leads = name, leads
         longest = AT_LENGTH * patience
-        self._peers = [_Peer(rank, name, each, longest) for rank, (name, each) in peers.items()]
+        self._peers = [_Peer(name, link, longest) for name, link in peers.values()]
         self._patience = patience
         self._changed = threading.Condition()  # guards what follows
         self._inbox: deque[bytes] = deque()
@@ -155,16 +133,10 @@ class Channel:
         self._over = False  # goodbye was said
         self._left = False  # and heard by whoever carries out messages
         self._at_length = leads
+        self._steps: dict[object, float] = {}  # when those began that wait for passes
         self._calls: list[Callable[[MachineError], None]] = []
-        jobs: list[Callable[[], None]] = [
-            self._watch,
-            *(partial(self._read, peer) for peer in self._peers),
-        ]
-        self._threads = [
-            threading.Thread(target=job, name="mlxgen machines", daemon=True) for job in jobs
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._thread = threading.Thread(target=self._run, name="mlxgen machines", daemon=True)
+        self._thread.start()
         atexit.register(self.close)
 
     @classmethod
@@ -237,8 +209,6 @@ class Channel:
         """
         self._check()
         self._say(_Kind.MESSAGE, message)
-        self.messages += 1
-        self.sent_bytes += len(message) * len(self._peers)
 
     def receive(self, timeout: float | None = None) -> bytes | None:
         """The leader's next message, or ``None`` when it has said goodbye.
@@ -249,7 +219,6 @@ class Channel:
             self._changed.wait_for(lambda: self._lost or self._inbox or self._over, timeout)
             self._check()
             if self._inbox:
-                self.messages += 1
                 return self._inbox.popleft()
             if not self._over:
                 raise TimeoutError
@@ -267,6 +236,16 @@ class Channel:
         finally:
             self._at_length = before
             self._beat()
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """A context for what waits for a pass of all ranks, which may not last for ever."""
+        key = object()
+        self._steps[key] = time.monotonic()
+        try:
+            yield
+        finally:
+            del self._steps[key]
 
     def fail(self, sentence: str) -> None:
         """Tell the others that this rank ends, and why; they end, too."""
@@ -293,25 +272,22 @@ class Channel:
         atexit.unregister(self.close)
         for peer in self._peers:
             peer.finish()
-        until = time.monotonic() + _LEAVING
-        own = threading.current_thread()
-        for thread in self._threads:
-            if thread is not own:
-                thread.join(max(0.0, until - time.monotonic()))
+        waits = self._thread is not threading.current_thread()
+        if waits:
+            self._thread.join(_LEAVING)
         for peer in self._peers:
             peer.close()
-        for thread in self._threads:
-            if thread is not own:
-                thread.join(_LEAVING)
+        if waits:
+            self._thread.join(_LEAVING)
 
     def _say(self, kind: _Kind, body: bytes = b"") -> None:
         for peer in self._peers:
             peer.send(kind, body)
 
     def _beat(self) -> None:
-        said = _SIGN.pack(self._at_length)
+        kind = _Kind.AT_LENGTH if self._at_length else _Kind.BEAT
         for peer in self._peers:
-            peer.send(_Kind.BEAT, said, wait=0)  # what is being sent is a sign of life, too
+            peer.send(kind, wait=0)  # what is being sent is a sign of life, too
 
     def _check(self) -> None:
         """Raise if nothing can be sent any more."""
@@ -320,58 +296,71 @@ class Channel:
         if self._leads and self._over:
             raise MachineError("the other ranks were told to end; start all of them again")
 
-    # What follows is done by the channel's threads.
+    # What follows is done by the channel's thread.
 
-    def _watch(self) -> None:
-        """Beat, and judge the others, until the group is lost or both sides have come to an end."""
-        pause = min(BEAT, self._patience / 4)
-        turn = time.monotonic()
-        while True:
-            self._beat()
-            with self._changed:
-                if self._changed.wait_for(
-                    lambda: self._lost is not None or (self._over and self._left), pause
-                ):
-                    return
-            now = time.monotonic()
-            # The time in which this process did not run is nobody's silence
-            away = max(0.0, now - turn - 2 * pause)
-            turn = now
-            for peer in self._peers:
-                peer.heard += away
-                self._judge(peer, now)
+    def _run(self) -> None:
+        """Hear the others, beat and judge, until the group is lost or both sides have come to an
+        end."""
+        try:
+            pause = min(BEAT, self._patience / 4)
+            peers = {peer.connection: peer for peer in self._peers}
+            due = time.monotonic()
+            while self._lost is None and (peers or not self._left):
+                left = max(0.0, due - time.monotonic())
+                if not peers:
+                    with self._changed:
+                        self._changed.wait_for(lambda: self._left, left)
+                for link in wait(list(peers), left) if peers else ():
+                    assert isinstance(link, Connection)
+                    if not self._hear(peers[link]):
+                        del peers[link]
+                late = time.monotonic() - due
+                if late < 0:
+                    continue
+                due += late + pause
+                self._beat()
+                for peer in self._peers:
+                    peer.heard += max(0.0, late - pause)  # if this process did not run meanwhile
+                    self._judge(peer)
+        except Exception as error:
+            self._lose(f"the connections between the ranks failed: {error!r}")
+            raise
 
-    def _judge(self, peer: _Peer, now: float) -> None:
+    def _judge(self, peer: _Peer) -> None:
+        now = time.monotonic()
         patience = self._patience * (AT_LENGTH if peer.at_length else 1)
         if self._over:
             if not self._left and now - peer.heard > self._patience:
                 self._lose(f"{peer.name} has ended while another rank was still at work")
         elif peer.stuck or now - peer.heard > patience:
-            self._lose(_silence(peer, patience))
+            self._lose(
+                f"{peer.name} has not answered for {patience:g} s; check its cable and whether it "
+                "sleeps"
+            )
+        elif self._steps and now - min(self._steps.copy().values(), default=now) > STEP:
+            self._lose(
+                f"a pass has not ended for {STEP:g} s, though all machines answer; look for one "
+                "whose GPU or network hangs, and start all ranks again"
+            )
 
-    def _read(self, peer: _Peer) -> None:
-        """Take what a peer says, until it has ended."""
+    def _hear(self, peer: _Peer) -> bool:
+        """Take what a peer says; False at its end."""
         try:
-            while True:
-                self._take(peer, *peer.read())
+            data = peer.connection.recv_bytes(_LARGEST)
+            kind, body = _Kind(data[0] if data else 0), data[1:]
         except (EOFError, ConnectionError):
             if not self._over:
                 self._lose(f"{peer.name} has ended")
-        except TimeoutError:  # the system gave it up
-            if not self._over:
-                self._lose(_silence(peer, UNHEARD))
-        except (OSError, ValueError, struct.error):
+            return False
+        except (OSError, ValueError):
             if not self._over:
                 self._lose(f"{peer.name} sent something else than a message of mlxgen")
-        except Exception as error:
-            self._lose(f"the connections between the ranks failed: {error!r}")
-            raise
-
-    def _take(self, peer: _Peer, kind: _Kind, body: bytes) -> None:
+            return False
+        peer.heard = time.monotonic()
         if kind is _Kind.FAILED:
             self._lose(body.decode(errors="replace"))
-        elif kind is _Kind.BEAT:
-            (peer.at_length,) = _SIGN.unpack(body)
+        elif kind in (_Kind.BEAT, _Kind.AT_LENGTH):
+            peer.at_length = kind is _Kind.AT_LENGTH
         else:
             with self._changed:
                 if kind is _Kind.MESSAGE:
@@ -381,6 +370,7 @@ class Channel:
                 self._changed.notify_all()
             if self._over:
                 peer.finish()
+        return True
 
     def _lose(self, sentence: str) -> None:
         """Tell everybody, here and on the other ranks, that the group is lost; once."""
@@ -397,7 +387,3 @@ class Channel:
                 call(lost)
             except Exception:
                 _LOG.exception("what was to be done about a lost machine failed")
-
-
-def _silence(peer: _Peer, seconds: float) -> str:
-    return f"{peer.name} has not answered for {seconds:g} s; check its cable and whether it sleeps"

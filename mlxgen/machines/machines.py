@@ -137,7 +137,7 @@ class Machines:
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
         """A context for what waits for sums: what fails in it has failed for all ranks."""
-        with self._waits():
+        with self._waits(), self.channel.step():
             try:
                 yield
             except MlxgenError:

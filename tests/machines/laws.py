@@ -17,6 +17,7 @@ from typing import Any
 import mlx.core as mx
 
 import mlxgen
+from mlxgen.machines.share import PartRuntime
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 Told = list[Any]
@@ -92,9 +93,8 @@ def token_of(chunk: mlxgen.Chunk) -> int:
 
 def memory(lm: mlxgen.LanguageModel, alone: mlxgen.LanguageModel, peak: int) -> str:
     """Whether a rank has read and holds its part of the weights, and plans for its part of KV."""
-    share = lm.runtime.share
-    assert share is not None
-    of, mine, whole = share.part[1], lm.runtime.footprint, alone.runtime.footprint
+    assert isinstance(lm.runtime, PartRuntime)
+    of, mine, whole = lm.runtime.share.part[1], lm.runtime.footprint, alone.runtime.footprint
     said = f"{mine} {whole} {peak}"
     parts = 1 if "kv_lora_rank" in lm.config else of  # every rank has all of a latent
     if mine.growing * parts != whole.growing or mine.weights >= whole.weights:

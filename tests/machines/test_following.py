@@ -50,6 +50,8 @@ class Line:
     def at_length(self) -> Any:
         return nullcontext()
 
+    step = at_length
+
     def wait_lost(self, timeout: float) -> MachineError | None:
         return self.lost
 
@@ -210,8 +212,7 @@ def test_layers_of_other_kinds_on_another_machine_are_refused() -> None:
 
 def test_images_are_told_once_and_dropped_with_their_prompt() -> None:
     def make(share: Share) -> LanguageModel:
-        lm = seeing()
-        lm.runtime.share = share
+        lm = seeing(share=share)
         lm.model.shard = None
         return lm
 

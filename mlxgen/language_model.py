@@ -135,7 +135,7 @@ class LanguageModel:
     @property
     def model(self) -> Any:
         """The module, which can be used with mlx-lm as well."""
-        return self.runtime.model
+        return self.runtime.shown
 
     @property
     def config(self) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
@@ -35,7 +35,6 @@ from .kv import Activations, Footprint, LayerCache, Slots, batch_equals_alone
 from .kv.alone import Alone
 from .kv.feed import Shown, Unseen
 from .kv.footprint import Measures, image_bytes
-from .kv.layers import Model
 from .kv.quantised import Quantisation
 from .options import Options
 from .prefix.block_file import Layout
@@ -49,8 +48,6 @@ from .step.pace import Pace
 from .step.runner import Runner
 from .step.step import Loop
 from .step.timeline import Watch
-
-R = TypeVar("R")
 
 
 class ModelRuntime:
@@ -109,6 +106,11 @@ class ModelRuntime:
         if "memory" in vars(self) and self.memory.wired:
             twin.wire()
         return twin
+
+    @property
+    def shown(self) -> Any:
+        """The module, for those outside of mlxgen."""
+        return self.model
 
     @cached_property
     def _measures(self) -> Measures:
@@ -205,16 +207,16 @@ class ModelRuntime:
     @cached_property
     def prefix_cache(self) -> BlockStore:
         """The KV of earlier texts: that of ``LanguageModel``."""
-        made = self._store(self.model)
+        made = self._store()
         # If two threads ask at the same time, both get the first one.
         first: BlockStore = vars(self).setdefault("prefix_cache", made)
         if first is made:
             self._opened(made)
         return first
 
-    def _store(self, model: Model, **parts: Any) -> BlockStore:
+    def _store(self, **parts: Any) -> BlockStore:
         """A store of the KV of this model; ``parts`` are those of several machines."""
-        folder, where = None, self._cache_dir
+        folder, where, model = None, self._cache_dir, self.model
         if where is not None:
             folder = Disk(where.path, where.max_bytes, Layout(self.make_cache, model))
         return BlockStore(self.make_cache, self.memory.caches, model=model, folder=folder, **parts)
@@ -320,14 +322,22 @@ class ModelRuntime:
 
     def runner(self, slots: Slots | None = None) -> Runner:
         """A runner of the model with its prefix cache, and with slots if several run together."""
-        return self._runner(Runner, self.model, slots)
-
-    def _runner(self, make: Callable[..., R], model: Model, slots: Slots | None) -> R:
         piece = partial(self.activations.most, self.memory.activations)
         feed = None if self.images is None else Shown()
+        make = self._make_runner
         return make(
-            model, self.make_cache, slots, lambda: self.prefix_cache, piece, feed, self.predictor
+            self.model,
+            self.make_cache,
+            slots,
+            lambda: self.prefix_cache,
+            piece,
+            feed,
+            self.predictor,
         )
+
+    @property
+    def _make_runner(self) -> Callable[..., Runner]:
+        return Runner
 
     def loop(self, runner: Runner, *, longest_run: int | None = None) -> Loop:
         """A step loop for this model, which tells ``watch`` what it does, if that is set."""

@@ -20,10 +20,11 @@ import numpy as np
 from ..engine.kv import Slots
 from ..engine.kv.commands import Command, Copy, Free, Load, Place, Run, Save, read
 from ..engine.kv.held import Fed, Later, Unread
+from ..engine.step.runner import Runner
 from ..errors import MachineError, MlxgenError
 from ..images import Image
 from .machines import LATE, Machines
-from .share import Part, Share
+from .share import Share
 
 CLEAR_EVERY = 256  # passes between two releases of MLX's buffer cache
 
@@ -36,7 +37,7 @@ class Follower:
         self._machines = machines
         self._load = load
         self._models: dict[int, Any] = {}
-        self._runners: dict[int, Part] = {}
+        self._runners: dict[int, Runner] = {}
         self._held: dict[int, dict[int, Any]] = {}  # of each runner, so that it lives
         self._images: dict[str, Image] = {}
         self._passes = 0

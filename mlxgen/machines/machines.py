@@ -218,37 +218,26 @@ def agree(group: Group, facts: Mapping[str, Any]) -> None:
     Raises ``MachineError`` on every rank if any differs. Rank 0's says which, and what to do.
     """
     told: list[dict[str, Any]] = group.exchange(dict(facts))
-    names = list(dict.fromkeys(name for each in told for name in each))
-    differing = [
-        name for name in names if len({_text(each, name) for each in told if _has(each, name)}) > 1
-    ]
+    differing: dict[str, str] = {}
+    for name in dict.fromkeys(name for each in told for name in each):
+        holders: dict[str, list[str]] = {}
+        for rank, each in enumerate(told):
+            if name in each or not name.startswith(MODEL_FILE):  # of which it may need others
+                value = json.dumps(each[name], sort_keys=True) if name in each else "missing"
+                holders.setdefault(value, []).append(group.name(rank))
+        if len(holders) > 1:
+            lists = [f"{value} on {' and '.join(ranks)}" for value, ranks in holders.items()]
+            differing[name] = "; ".join(lists)
     if not differing:
         return
     if not group.leads:
         raise MachineError(f"{group.name(group.rank)} differs from the others; rank 0 says in what")
-    lines = [f"  {name}: {_values(group, told, name)}" for name in differing[:_MOST]]
-    if len(differing) > _MOST:
-        lines.append(f"  and {len(differing) - _MOST} more")
+    lines = [f"  {name}: {values}" for name, values in differing.items()]
+    if len(lines) > _MOST:
+        lines[_MOST:] = [f"  and {len(lines) - _MOST} more"]
     kinds = (next(kind for kind in _ADVICE if name.startswith(kind)) for name in differing)
     lines += [_ADVICE[kind] for kind in dict.fromkeys(kinds)]
     raise MachineError("\n".join(["the machines differ:", *lines]))
-
-
-def _has(facts: Mapping[str, Any], name: str) -> bool:
-    """Whether a rank has to have the same; not a file of a model, of which it may need others."""
-    return name in facts or not name.startswith(MODEL_FILE)
-
-
-def _text(facts: Mapping[str, Any], name: str) -> str:
-    return json.dumps(facts[name], sort_keys=True) if name in facts else "missing"
-
-
-def _values(group: Group, told: list[dict[str, Any]], name: str) -> str:
-    """Each value, and which ranks have it."""
-    holders: dict[str, list[str]] = {}
-    for rank, facts in enumerate(told):
-        holders.setdefault(_text(facts, name), []).append(group.name(rank))
-    return "; ".join(f"{value} on {' and '.join(ranks)}" for value, ranks in holders.items())
 
 
 def versions() -> dict[str, str]:

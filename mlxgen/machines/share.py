@@ -17,16 +17,16 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from functools import partial
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 from weakref import WeakSet, finalize, ref
 
 import mlx.core as mx
 import numpy as np
 
-from ..engine.kv import Footprint, Slots
+from ..engine.kv import Footprint
 from ..engine.kv.commands import (
     Changed,
     Command,
@@ -45,7 +45,6 @@ from ..engine.kv.commands import (
     written,
 )
 from ..engine.kv.held import Fed, Later
-from ..engine.kv.layers import Model
 from ..engine.prefix.blocks import different
 from ..engine.prefix.store import BlockStore
 from ..engine.runtime import ModelRuntime
@@ -59,32 +58,20 @@ from .machines import Machines
 M = TypeVar("M")
 
 
-def forbid_calls(model: Any) -> None:
-    """Have calls of a part of a model fail, but for those of ``Called``."""
-    kind = type(model)
+class NotCallable:
+    """A part of a model, for those outside of mlxgen."""
 
-    def refuse(self: Any, *args: Any, **options: Any) -> NoReturn:
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __call__(self, *args: Any, **options: Any) -> NoReturn:
         raise MachineError(
             "only a part of this model is on this machine, and the others take no part in a call"
             " of it; generate with its LanguageModel, or load it with distributed=False"
         )
-
-    own = {"__call__": refuse, "__module__": kind.__module__, "called": kind.__call__}
-    model.__class__ = type(kind.__name__, (kind,), own)
-
-
-class Called:
-    """A part of a model, for those who have all ranks call it."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self._call = getattr(type(model), "called", type(model).__call__)
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        return self._call(self._model, *args, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
 
 
 class Part(Runner):
@@ -137,8 +124,8 @@ class Leading(Part):
     """That of rank 0, which has the others carry out what it does; ``model``: the number of the
     model."""
 
-    def __init__(self, machines: Machines, model: int, *given: Any, piped: bool) -> None:
-        super().__init__(*given, group=machines.group.raw, piped=piped)
+    def __init__(self, machines: Machines, model: int, *given: Any, **how: Any) -> None:
+        super().__init__(*given, **how)
         self._machines = machines
         self._number = machines.number()
         self._told: set[int] = set()  # caches that the others hold
@@ -250,53 +237,16 @@ def uninterrupted() -> Iterator[None]:
 # ---- the model ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The part of model ``number`` that is here.
-
-    Once all parts are loaded, all ranks know: the ``footprints`` of the parts, and ``room``: the
-    fewest bytes that a machine has beside its part of the weights.
-    """
+class Share(NamedTuple):
+    """The part of model ``number`` that is here."""
 
     machines: Machines
     number: int
-    footprints: tuple[Footprint, ...] = ()
-    room: int = 0
-
-    def settled(self, footprint: Footprint, room: int) -> Share:
-        """With what all ranks have; each of them says its own: collective.
-
-        Raises ``LoadError`` if rank 0 could not decide for all parts by its own.
-        """
-        said = self.machines.group.exchange([asdict(footprint), room])
-        footprints = []
-        for each, _ in said:  # JSON has no tuples
-            windows = tuple([(size, width) for size, width in each["windows"]])
-            footprints.append(Footprint(**{**each, "windows": windows}))
-        different(footprints)
-        room = min(room for _, room in said)
-        return replace(self, footprints=tuple(footprints), room=room)
-
-    def agrees(self, possible: bool) -> bool:
-        """Whether something is possible on all ranks: collective."""
-        return all(self.machines.group.exchange(possible))
-
-    @property
-    def part(self) -> tuple[int, int]:
-        """Which part of how many."""
-        return self.machines.group.rank, self.machines.group.size
 
     @property
     def group(self) -> mx.distributed.Group:
         """The ranks, for mlx-lm."""
         return self.machines.group.raw
-
-    def runner(self, model: Model, *given: Any) -> Part:
-        """A runner as ``Runner`` would be, that goes through all parts."""
-        piped, called = Split.of(model, self.group).kind == "pipeline", Called(model)
-        if self.machines.leads:
-            return Leading(self.machines, self.number, called, *given, piped=piped)
-        return Part(called, *given, group=self.group, piped=piped)
 
 
 class PartRuntime(ModelRuntime):
@@ -305,21 +255,40 @@ class PartRuntime(ModelRuntime):
     def __init__(self, share: Share, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         self.share = share
+        # What all ranks know of one another once all parts are loaded
+        self.footprints: tuple[Footprint, ...] = ()
+        self.room = 0  # the fewest bytes that a machine has beside its part of the weights
 
     def settle(self) -> None:
-        """Learn what all ranks know of the others: collective."""
+        """Learn what all ranks know of one another: collective.
+
+        Raises ``LoadError`` if rank 0 could not decide for all parts by its own.
+        """
         room = memory_limit()[0] - self.footprint.weights
-        self.share = self.share.settled(self.footprint, room)
-        self.batches = self.share.agrees(self.batches)  # tried out by all, as there are sums in it
-        forbid_calls(self.model)
+        told = [asdict(self.footprint), room, self.batches]  # tried by all, as there are sums in it
+        said = self.share.machines.group.exchange(told)
+        footprints, rooms, batches = zip(*said, strict=True)
+        windows = [tuple(map(tuple, each["windows"])) for each in footprints]  # JSON has no tuples
+        self.footprints = tuple(
+            [
+                Footprint(**{**each, "windows": w})
+                for each, w in zip(footprints, windows, strict=True)
+            ]
+        )
+        different(self.footprints)
+        self.room, self.batches = min(rooms), all(batches)
+
+    @property
+    def shown(self) -> Any:
+        return NotCallable(self.model)
 
     @property
     def _device(self) -> int:
-        return self.share.room + self.footprint.weights  # as if it had the room of the smallest
+        return self.room + self.footprint.weights  # as if it had the room of the smallest
 
-    def _store(self, model: Model, **_: Any) -> BlockStore:
-        share = self.share
-        return super()._store(Called(model), part=share.part, sizes=share.footprints)
+    def _store(self, **_: Any) -> BlockStore:
+        group = self.share.machines.group
+        return super()._store(part=(group.rank, group.size), sizes=self.footprints)
 
     def _opened(self, cache: BlockStore) -> None:
         machines, limit = self.share.machines, cache.max_bytes
@@ -328,9 +297,12 @@ class PartRuntime(ModelRuntime):
             cache.through = partial(_through, ref(self), cache)
             cache.max_bytes = limit  # of all
 
-    def runner(self, slots: Slots | None = None) -> Part:
-        """As that of a whole model, through all parts."""
-        return self._runner(self.share.runner, self.model, slots)
+    @property
+    def _make_runner(self) -> Callable[..., Part]:
+        machines, number = self.share
+        piped = Split.of(self.model, self.share.group).kind == "pipeline"
+        make = partial(Leading, machines, number) if machines.leads else Part
+        return partial(make, group=self.share.group, piped=piped)
 
 
 def _through(of: ref[PartRuntime], cache: BlockStore, command: Changed) -> Any:

@@ -94,7 +94,7 @@ def token_of(chunk: mlxgen.Chunk) -> int:
 def memory(lm: mlxgen.LanguageModel, alone: mlxgen.LanguageModel, peak: int) -> str:
     """Whether a rank has read and holds its part of the weights, and plans for its part of KV."""
     assert isinstance(lm.runtime, PartRuntime)
-    of, mine, whole = lm.runtime.share.part[1], lm.runtime.footprint, alone.runtime.footprint
+    of, mine, whole = lm.runtime.share.group.size(), lm.runtime.footprint, alone.runtime.footprint
     said = f"{mine} {whole} {peak}"
     parts = 1 if "kv_lora_rank" in lm.config else of  # every rank has all of a latent
     if mine.growing * parts != whole.growing or mine.weights >= whole.weights:

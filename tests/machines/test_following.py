@@ -9,7 +9,6 @@ import signal
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
-from types import SimpleNamespace
 from typing import Any, cast
 
 import mlx.core as mx
@@ -17,7 +16,6 @@ import pytest
 
 import mlxgen
 from mlxgen import LanguageModel, Limits, OptionError
-from mlxgen.engine.kv import Footprint
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.errors import MachineError
@@ -25,7 +23,7 @@ from mlxgen.load import _portable
 from mlxgen.machines.following import Follower
 from mlxgen.machines.group import Group
 from mlxgen.machines.machines import Machines
-from mlxgen.machines.share import Share, forbid_calls, shared, uninterrupted
+from mlxgen.machines.share import PartRuntime, Share, shared, uninterrupted
 from tests.fakes import byte_level_tokenizer
 from tests.fakes.checkpoints import tiny_config, tiny_model
 from tests.fakes.seeing import asking, png, seeing
@@ -159,7 +157,7 @@ def test_a_model_that_is_dropped_is_dropped_on_all_ranks(pair: Pair) -> None:
 def test_a_pass_that_fails_on_rank_0_reaches_nobody(pair: Pair) -> None:
     lm = pair.lm
     alike = lm.generate("abcdefgh", **GREEDY).tokens
-    failing = lm.runtime.model = Failing(lm.model, at=3)
+    failing = lm.runtime.model = Failing(lm.runtime.model, at=3)
     stream = lm.stream("abcdefgh", **GREEDY)
     with pytest.raises(mlxgen.ModelError, match="half-way"):
         list(stream)
@@ -185,35 +183,38 @@ def test_ranks_that_are_out_of_step_end(pair: Pair) -> None:
 
 
 def test_a_part_is_called_by_its_runners_only(pair: Pair) -> None:
-    lm = pair.lm
-    tokens = lm.generate("abc", **GREEDY).tokens
-    forbid_calls(lm.model)
     with pytest.raises(MachineError, match="take no part in a call"):
-        lm.model(mx.array([[1]]))
-    assert lm.generate("abc", **GREEDY).tokens == tokens
-    assert type(lm.model).__name__ == "Model"
+        pair.lm.model(mx.array([[1]]))
+    assert pair.lm.model.args.vocab_size == pair.lm.vocab_size
 
 
-def test_layers_of_other_kinds_on_another_machine_are_refused() -> None:
-    windows = Footprint(8, ((8, 100),), 0, 0)
+def test_layers_of_other_kinds_on_another_machine_are_refused(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, others = pair.lm.runtime, list[Any]()
+    assert isinstance(runtime, PartRuntime)
+    own = runtime.footprint
 
-    def settled(*others: Footprint) -> Share:
-        others_said = [[json.loads(json.dumps(asdict(each))), 50] for each in others]
-        group = SimpleNamespace(exchange=lambda mine: [mine, *others_said])
-        machines = cast(Machines, SimpleNamespace(group=group))
-        return Share(machines, 0).settled(windows, 90)
+    def exchange(group: Group, mine: Any) -> Any:
+        return json.loads(json.dumps([mine, *others]))
 
-    larger = replace(windows, growing=16)
-    assert settled(larger).footprints == (windows, larger)
-    assert settled(larger).room == 50
+    monkeypatch.setattr(Group, "exchange", exchange)
+    larger = replace(own, growing=2 * own.growing)
+    others.append([asdict(larger), 50, True])
+    runtime.settle()
+    assert (runtime.footprints, runtime.room, runtime.batches) == ((own, larger), 50, True)
+    others.append([asdict(own), 90, False])
+    runtime.settle()
+    assert (runtime.room, runtime.batches) == (50, False)
+    others.append([asdict(replace(own, windows=((8, 100),))), 90, True])
     with pytest.raises(mlxgen.LoadError, match="layers of different kinds"):
-        settled(replace(windows, windows=()))
+        runtime.settle()
 
 
 def test_images_are_told_once_and_dropped_with_their_prompt() -> None:
     def make(share: Share) -> LanguageModel:
         lm = seeing(share=share)
-        lm.model.shard = None
+        lm.runtime.model.shard = None
         return lm
 
     pair = Pair(make)

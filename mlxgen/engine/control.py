@@ -274,7 +274,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
 
     def _fork(self, live: _Live, count: int) -> list[_Live]:
         copies = [_copy_of(live.controller) for _ in range(count)]
-        twins = []
+        twins: list[_Live] = []
         for handle, controller in zip(
             self._scheduler.fork(live.handle, count), copies, strict=True
         ):

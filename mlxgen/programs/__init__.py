@@ -1,9 +1,8 @@
 """Controllers written as async functions: text, choices, forks and variables."""
 
 from .guide import Guide, Program, ProgramFunction
-from .running import Running
+from .running import Label, Running
 from .shared import Forked, Task, Variables
-from .steps import Label
 from .token_set import TokenSet
 
 __all__ = [

@@ -40,7 +40,7 @@ def step(
     what = make.__name__.strip("_").replace("_", " ")
 
     @wraps(make)
-    def ask(guide: Guide, *args: P.args, **given: P.kwargs) -> Awaited[T]:
+    def ask(guide: Guide, /, *args: P.args, **given: P.kwargs) -> Awaited[T]:
         return Awaited(guide._running, what, partial(make, guide, *args, **given))
 
     return ask

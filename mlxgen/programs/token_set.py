@@ -18,17 +18,18 @@ class TokenSet(Collection[Token]):
     __slots__ = ("_bits", "size")
 
     def __init__(self, tokens: Iterable[Token], size: int) -> None:
-        if isinstance(tokens, TokenSet) and tokens.size != size:
+        self.size: int = size
+        self._bits: int
+        if not isinstance(tokens, TokenSet):
+            words = words_of(token_ids("tokens", tokens, size), size)
+            self._bits = int.from_bytes(words.tobytes(), "little")
+        elif tokens.size == size:
+            self._bits = tokens._bits
+        else:
             raise OptionError(
                 "tokens",
                 f"expected a set of {size} tokens, got one of {tokens.size}; do not mix them",
             )
-        self.size = size
-        if isinstance(tokens, TokenSet):
-            self._bits = tokens._bits
-        else:
-            words = words_of(token_ids("tokens", tokens, size), size)
-            self._bits = int.from_bytes(words.tobytes(), "little")
 
     @classmethod
     def everything(cls, size: int) -> TokenSet:
@@ -60,8 +61,9 @@ class TokenSet(Collection[Token]):
         return self._bits.bit_count()
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, TokenSet) and self.size == other.size
-        return same and self._bits == other._bits
+        if not isinstance(other, TokenSet):
+            return False
+        return (self.size, self._bits) == (other.size, other._bits)
 
     def __hash__(self) -> int:
         return hash((self.size, self._bits))

@@ -36,59 +36,45 @@ class Runner:
         return out
 
 
-def drive(speaker: Speaker, **options: Any) -> tuple[Session, str]:
-    session = Session(speaker.tokenizer, prompt=PROMPT, **options)
-    runner = Runner(speaker)
+def drive(
+    speaker: Speaker, prompt: list[int] = PROMPT, **options: Any
+) -> tuple[Session, Runner, str]:
+    """A session to its end, which uses one position a push, or says how many it took back."""
+    session, runner = Session(speaker.tokenizer, prompt=prompt, **options), Runner(speaker)
     text = ""
     while session.finish_reason is None:
-        text += session.push_logits(runner.logits(session)).text
-    return session, text
+        before = len(session.tokens)
+        chunk = session.push_logits(runner.logits(session))
+        assert (chunk.index, len(session.tokens)) == (before, before + 1 - chunk.rewound)
+        text += chunk.text
+    return session, runner, text
+
+
+RECITER = reciter(["x", "st", "o", "nes", " stop", "!"])
+TALKER = talker({"": ["a"], "a": ["b", "x"], "ab": ["c"], "ax": []})
+HEALED = Speaker(
+    ["http", "://"],
+    lambda self, generated: [self.token("://")] if not generated else [ord("w")],
+)
+CASES: list[tuple[Speaker, list[int], dict[str, Any]]] = [
+    (RECITER, PROMPT, {}),
+    (RECITER, PROMPT, {"stop": ["stop"]}),
+    (RECITER, PROMPT, {"max_tokens": 3}),
+    (RECITER, PROMPT, {"banned": ["nes"]}),
+    (RECITER, PROMPT, {"stop_tokens": [[ord("!")]]}),
+    (RECITER, PROMPT, {"hooks": [lambda r: setattr(r, "resample", r.attempt == 0)]}),
+    (TALKER, PROMPT, {"banned": "bc"}),
+    (HEALED, HEALED.tokens(["http", ":"]), {"heal": True, "max_tokens": 3}),
+]
 
 
 def test_a_session_says_what_a_stream_says() -> None:
-    speaker = reciter(["x", "st", "o", "nes", " stop", "!"])
-    each: list[dict[str, Any]] = [
-        {},
-        {"stop": ["stop"]},
-        {"max_tokens": 3},
-        {"banned": ["nes"]},
-        {"stop_tokens": [[ord("!")]]},
-        {"hooks": [lambda r: setattr(r, "resample", r.attempt == 0)]},
-    ]
-    for options in each:
-        session, text = drive(speaker, **options)
-        result = speaker.lm.generate(PROMPT, **options)
+    for speaker, prompt, options in CASES:
+        session, _, text = drive(speaker, prompt, **options)
+        result = speaker.lm.generate(prompt, **options)
         assert text == session.text == result.text
         told = (tuple(session.tokens), session.finish_reason)
         assert told == (result.tokens, result.finish_reason)
-
-
-def test_every_push_uses_exactly_one_position_and_healing_is_no_exception() -> None:
-    def say(self: Speaker, generated: list[int]) -> list[int]:
-        return [self.token("://")] if not generated else [ord("w")]
-
-    speaker = Speaker(["http", "://"], say)
-    session = Session(
-        speaker.tokenizer, prompt=[speaker.token("http"), ord(":")], heal=True, max_tokens=3
-    )
-    assert session.pending == [speaker.token("http")]
-    runner = Runner(speaker)
-    for count in range(1, 4):
-        chunk = session.push_logits(runner.logits(session))
-        assert (len(session.tokens), chunk.index) == (count, count - 1)
-    assert session.text == "//ww"
-    assert session.tokens[0] == speaker.token("://")
-
-
-def test_a_ban_in_a_session_says_how_much_was_taken_back() -> None:
-    speaker = talker({"": ["a"], "a": ["b", "x"], "ab": ["c"], "ax": []})
-    session = Session(speaker.tokenizer, prompt=PROMPT, banned="bc")
-    runner = Runner(speaker)
-    rewound = []
-    while session.finish_reason is None:
-        rewound.append(session.push_logits(runner.logits(session)).rewound)
-    assert rewound == [0, 0, 2, 0, 0]
-    assert session.text == "ax"
 
 
 def test_mask_and_forced_tokens_are_the_filters() -> None:
@@ -157,7 +143,7 @@ def test_what_a_session_cannot_do_and_what_is_no_token_are_refused() -> None:
 def test_rewinding_and_pushing_again_gives_what_one_go_gives(moves: list[tuple[int, int]]) -> None:
     speaker = reciter(list("abcdefghij"))
     options: dict[str, Any] = {"stop": "gh", "filters": [Regex("[a-z]*")]}
-    _, expected = drive(speaker, **options)
+    *_, expected = drive(speaker, **options)
     session, runner = Session(speaker.tokenizer, prompt=PROMPT, **options), Runner(speaker)
     for forward, back in moves:
         for _ in range(forward):

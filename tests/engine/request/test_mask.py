@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen import Choice, Regex, Rejected
+from mlxgen.engine.branches import Steering
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.accept import start
 from mlxgen.engine.request.assembly import assemble
 from mlxgen.engine.request.leads import leaves_any, next_mask
 from mlxgen.engine.request.prompt import Prompt
 from mlxgen.engine.request.request import Request
-from mlxgen.engine.request.ways import Steering
 from mlxgen.errors import DeadEndError, FilterError
 from mlxgen.filters import tokens_of, words_of
 from mlxgen.tokens import Token, Vocabulary

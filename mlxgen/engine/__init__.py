@@ -22,7 +22,7 @@ from .chunk import (
 from .control import Control, bound_controller, control_options
 from .limits import Limits, Stats
 from .options import Options
-from .request import orders
+from .request.accept import change_options, end, end_thinking, keep_only, put
 from .request.prompt import AnyPrompt, Prompt
 from .request.request import Request
 from .scheduling.scheduler import Scheduler
@@ -65,7 +65,11 @@ __all__ = [
     "Watch",
     "all_drafts",
     "bound_controller",
+    "change_options",
     "control_options",
+    "end",
+    "end_thinking",
     "fold",
-    "orders",
+    "keep_only",
+    "put",
 ]

@@ -41,7 +41,7 @@ from .prefix.block_file import Layout
 from .prefix.disk import Disk
 from .prefix.ends import places_of, spacing_of
 from .prefix.store import BlockStore
-from .request.assembly import assemble, xtc_special
+from .request.leads import xtc_special
 from .request.prompt import AnyPrompt, Prompt
 from .request.request import Request
 from .step.pace import Pace
@@ -255,7 +255,7 @@ class ModelRuntime:
         if options.prediction:
             options = options.predicting(prompt.tokens, self.vocabulary)
         budget, seed = self._budget(prompt, options), options.some_seed()
-        return assemble(prompt, options, self.vocabulary, self.vocab_size, budget=budget, seed=seed)
+        return Request(prompt, options, self.vocabulary, self.vocab_size, budget=budget, seed=seed)
 
     def prepare_all(self, jobs: Iterable[tuple[AnyPrompt, Options]]) -> list[Request]:
         """A request for each job, as ``prepare`` makes it."""

@@ -22,9 +22,7 @@ from .chunk import Chunk, FinishReason, Usage
 from .options import Options
 from .pulled import OneAtATime
 from .request.accept import accept, end, push, rewind, start, take
-from .request.assembly import assemble, xtc_special
-from .request.leads import forced_run, next_draw, next_mask
-from .request.objections import Verdict
+from .request.leads import forced_run, next_draw, next_mask, xtc_special
 from .request.prompt import AnyPrompt, Prompt
 from .request.request import Request
 from .step.drawn import Drawn, DrawnView
@@ -89,7 +87,7 @@ class Session:
                 )
         unknown = Prompt((), opens_text=True, is_known=False)
         read = unknown if prompt is None else Prompt.of(prompt, vocabulary, width=width)
-        self._request: Request = assemble(
+        self._request = Request(
             read,
             checked,
             vocabulary,
@@ -177,9 +175,9 @@ class Session:
             self._held = len(request.history)
             while True:
                 view = DrawnView(Drawn(self._sampler, array, [next_draw(request)], request.want), 0)
-                verdict = accept(request, view.token, view)
-                if verdict is not Verdict.AGAIN or request.position != begun:
-                    return self._chunk(view.token, begun, verdict)
+                stands = accept(request, view.token, view)
+                if stands or request.finish_reason or request.position != begun:
+                    return self._chunk(view.token, begun, stands)
 
     def push_token(self, token: Token) -> Chunk:
         """Put a token that is forced, or was chosen elsewhere, at the next position."""
@@ -226,9 +224,9 @@ class Session:
             )
         return request
 
-    def _chunk(self, token: Token, begun: int, verdict: Verdict) -> Chunk:
+    def _chunk(self, token: Token, begun: int, stands: bool) -> Chunk:
         chunks = take(self._request)
-        if verdict is not Verdict.AGAIN:
+        if stands or self._request.finish_reason is not None:
             return chunks[-1]
         self._held = min(self._held, len(self._request.history))
         rewound = begun + 1 - self._request.position

@@ -22,7 +22,6 @@ from .drafts.guess import WIDEST
 from .kv import KV
 from .pulled import Pulled
 from .request.accept import put, rewind
-from .request.assembly import change, check_change
 from .request.request import Request
 from .runtime import ModelRuntime
 from .scheduling.prefill import places_ahead, take_prefix
@@ -220,11 +219,11 @@ class Stream(Pulled[Chunk, Chunk]):
         target = request.target_of(tokens, to, seen)
         changed = request.options.changed(options) if options else None
         if changed is not None:
-            check_change(request, changed)
+            request.check_change(changed)
         self._ready.clear()
         rewind(request, target, seen)
         if changed is not None:
-            change(request, changed)
+            request.change(changed)
             self._loop.draw_anew()
         del self._tokens[target:]
         self._handle.guess = None
@@ -295,7 +294,7 @@ class Stream(Pulled[Chunk, Chunk]):
         request, seen = self._handle.request, len(self._tokens)
         changed = request.options.changed(options) if options else None
         if changed is not None:
-            check_change(request, changed)
+            request.check_change(changed)
         if self._family is None:
             self._family = _Family(self._lm)
             self._family.add(self)
@@ -311,7 +310,7 @@ class Stream(Pulled[Chunk, Chunk]):
             else:
                 twin._ready.extend(self._ready)
             if changed is not None:
-                change(handle.request, replace(changed, hooks=handle.request.options.hooks))
+                handle.request.change(replace(changed, hooks=handle.request.options.hooks))
             twins.append(twin)
         return twins
 

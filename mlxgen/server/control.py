@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
-from ..engine import Request, orders
+from ..engine import Request, change_options, end, end_thinking, keep_only, put
 from ..errors import FilterError, MlxgenError, RewindError, StateError
 from .answers import Answer, ended
 from .ask import Ask
@@ -151,9 +151,9 @@ def _place(ask: Ask, index: int | None) -> int:
 def _order(ask: Ask, asked: ControlRequest, changes: Mapping[str, Any]) -> Order:
     """It as what is done in the engine's thread."""
     if asked.action == "reasoning_end":
-        return orders.end_thinking
+        return end_thinking
     if asked.action == "stop":
-        return orders.finish
+        return end
     tokens, run = asked.tokens, list[int]()
     if asked.text is not None:
         run = ask.model.vocabulary.continue_with(asked.text.encode())
@@ -167,11 +167,11 @@ def _order(ask: Ask, asked: ControlRequest, changes: Mapping[str, Any]) -> Order
 
     def order(request: Request) -> None:
         if back is not None or asked.to is not None:
-            orders.keep_only(request, back, asked.to)
+            keep_only(request, back, asked.to)
         if changes:
-            orders.change_options(request, changes)
+            change_options(request, changes)
         if run:
-            orders.put(request, run)
+            put(request, run)
 
     return order
 

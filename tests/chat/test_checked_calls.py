@@ -15,7 +15,7 @@ from mlxgen.chat.calls.reader import ToolReader
 from mlxgen.chat.splitter import Reading
 from mlxgen.engine.chunk import Chunk
 from mlxgen.engine.request.accept import LONGEST_CHECKED
-from mlxgen.engine.request.retries import CHECKS
+from mlxgen.engine.request.objections import CHECKS
 from mlxgen.tokens import Token
 from tests.fakes.speaking import PROMPT, Speaker
 

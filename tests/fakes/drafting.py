@@ -44,7 +44,7 @@ class ToldOther(Told):
 
 
 class Absurd(Told):
-    """Does not keep what it promises: it has something or nothing, and too few or too many."""
+    """Does not keep what it promises: it has something or nothing, and few or many tokens."""
 
     name = "absurd"
 
@@ -52,9 +52,8 @@ class Absurd(Told):
         return len(request.history) % 4 < 3
 
     def propose(self, request: Request, count: int) -> Guess | None:
-        kind = len(request.history) % 5
-        guess = super().propose(request, (count, count, 2 * count, 1, 0)[kind])
-        return None if kind == 0 else guess
+        kind = len(request.history) % 4
+        return super().propose(request, min(count, kind)) if kind else None
 
 
 class Broken(Told):

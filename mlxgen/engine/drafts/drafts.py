@@ -1,8 +1,8 @@
 """Who drafts for one request, and what came of it.
 
 Owns who is asked next, how many tokens of whom were proposed and stood, and whose the time of a
-step is. Invariant: a drafter that raises is dropped, and nothing else is lost; what it proposes may
-be nonsense, but never a token that does not exist. Whatever is drafted, the text stays the same.
+step is. Invariant: a drafter that raises is dropped, and nothing else is lost. Whatever is drafted,
+the text stays the same.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import mlx.core as mx
 
 from ...errors import MlxgenError
 from ...forks import forked
-from ..chunk import DraftCount
+from ..chunk import DraftCount, all_drafts
 from ..history import History
 from ..kv import Fed
 from ..prefix.store import BlockStore
@@ -31,7 +31,10 @@ LENGTH_WEIGHT, GAIN_WEIGHT = 1 / 2, 1 / 4  # of the newest in the means
 REST, LONGEST_REST = 16, 256  # steps without a draft, after drafts did not pay
 OFTEN, PAUSE = 128, 3  # drafts, after which a few steps without show what plain ones take by now
 
+NONE = DraftCount(0, 0)
+
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Policy:
@@ -144,105 +147,76 @@ class Drafter(ABC):
 class Drafts:
     """See the module. ``drafters``: in the order in which they are asked. ``most``: tokens at a
     time, if the request says how many. ``wanted``: drafts were asked for, whatever they take.
-    ``turn``: who the time of the next step counts for. ``wants_states``: one of the drafters wants
-    to be told the states of what runs."""
+    ``turn``: who the time of the next step counts for. ``counts``: how many tokens each proposed
+    that were verified, and how many of these stood."""
 
-    __slots__ = (
-        "_counts",
-        "_expected",
-        "_saw",
-        "_spent",
-        "drafters",
-        "most",
-        "turn",
-        "wanted",
-        "wants_states",
-    )
+    __slots__ = ("_expected", "_saw", "_spent", "counts", "drafters", "most", "turn", "wanted")
 
     def __init__(
         self, drafters: Iterable[Drafter] = (), most: int | None = None, *, wanted: bool = False
     ) -> None:
-        self._use(drafters)
-        self._counts: dict[str, DraftCount] = {}
-        self._expected: Drafter | None = None  # the next step waits for its tokens to be known
-        self._saw = DraftCount(0, 0)  # of the draft whose turn it is
-        self._spent: list[float] = []  # seconds of its steps so far, if its draft takes several
-        self.most = most
-        self.turn: Drafter | None = None
-        self.wanted = wanted
-
-    def _use(self, drafters: Iterable[Drafter]) -> None:
         self.drafters = tuple(drafters)
-        self.wants_states = any(drafter.wants_states for drafter in self.drafters)
+        self.counts: Mapping[str, DraftCount] = {}
+        self.most, self.wanted = most, wanted
+        self.turn: Drafter | None = None
+        self._expected: Drafter | None = None  # the next step waits for its tokens to be known
+        self._saw = NONE  # of the draft whose turn it is
+        self._spent: list[float] = []  # seconds of its steps so far, if its draft takes several
 
-    def _tell(self, tell: Callable[[Drafter], None]) -> None:
-        """Tell all of them something, and go on without those that fail."""
-        for drafter in self.drafters:
-            try:
-                tell(drafter)
-            except Exception as error:
-                self._failed(drafter, error)
-
-    def _failed(self, drafter: Drafter, error: Exception) -> None:
-        """Go on without a drafter that has failed; but not for what the request's filters raise,
-        which its draw raises again."""
-        if not isinstance(error, MlxgenError):
+    def _ask(self, drafter: Drafter, ask: Callable[..., T], *given: Any) -> T | None:
+        """Ask a drafter for something, and go on without it if it fails; but not if the request's
+        filters raise, which its draw raises again."""
+        try:
+            return ask(*given)
+        except MlxgenError:
+            return None
+        except Exception as error:
             name = drafter.name
             logger.warning("the drafter %r failed and is not asked again", name, exc_info=error)
-            self._use([each for each in self.drafters if each is not drafter])
-
-    @property
-    def counts(self) -> Mapping[str, DraftCount]:
-        """How many tokens each proposed that were verified, and how many of these stood."""
-        return dict(self._counts)  # what was told before does not change
+            self.drafters = tuple([each for each in self.drafters if each is not drafter])
+            return None
 
     # ---- proposals -------------------------------------------------------------------------
+
+    def _may(self, request: Request, rows: int, step: float) -> int:
+        """How many tokens may be drafted at most: only a few if many rows run together, and none
+        before it is known what they have to be worth."""
+        if not self.wanted and (step <= 0.0 or rows > MOST_ROWS):
+            return 0
+        most = request.budget - request.position - 1
+        return most if self.wanted else min(most, WIDEST // rows - 1)
 
     def expects(self, request: Request, rows: int, step: float) -> bool:
         """Whether something is probably drafted after the next token, which is not known yet, if so
         many ``rows`` run together, whose plain ``step`` takes so many seconds."""
         self._expected = None
-        may = self.wanted or (step > 0.0 and rows <= MOST_ROWS)
-        if not may or request.position + 2 >= request.budget:
+        if self._may(request, rows, step) < 2:
             return False
         for drafter in self.drafters:
             policy = drafter.policy
-            if policy.rests:
-                policy.rests -= 1
-            if self._expected is None and (self.wanted or not policy.rests):
-                try:
-                    if drafter.expects(request):
-                        self._expected = drafter
-                except Exception as error:
-                    self._failed(drafter, error)
+            policy.rests = max(0, policy.rests - 1)
+            rests = policy.rests > 0 and not self.wanted
+            if self._expected is None and not rests:
+                expects = self._ask(drafter, drafter.expects, request)
+                self._expected = drafter if expects else None
         return self._expected is not None
 
     def propose(self, request: Request, rows: int, step: float) -> Guess | None:
         """What is drafted after the history; ``None``: nothing."""
         self.turn, self._expected, self._spent = self._expected, None, []
-        left = request.budget - request.position - 1
-        # Not before it is known what it has to be worth
-        may = self.wanted or (step > 0.0 and rows <= MOST_ROWS)
-        if not may or left <= 0 or not is_foreseeable(request):
+        most = self._may(request, rows, step)
+        if most <= 0 or not is_foreseeable(request):
             return None
         for drafter in self.drafters:
             if drafter.policy.rests and not self.wanted:
                 continue
+            if rows > 1 and self._ask(drafter, drafter.catches_up, request.history):
+                self.turn, self._spent = drafter, [0.0]  # what this step takes tells nothing
+                return None
             count = drafter.policy.tokens(self.most or drafter.most)
-            if not self.wanted:
-                count = min(count, WIDEST // rows - 1)
-            elif self.most is not None:
+            if self.wanted and self.most is not None:
                 count = self.most
-            try:
-                if rows > 1 and drafter.catches_up(request.history):
-                    self.turn, self._spent = drafter, [0.0]  # what this step takes tells nothing
-                    return None
-                guess = drafter.propose(request, min(count, left))
-                if guess is not None:
-                    guess = guess.cut(min(count, left), request.vocab_size)
-            except Exception as error:
-                self._failed(drafter, error)
-                continue
+            guess = self._ask(drafter, drafter.propose, request, min(count, most))
             if guess is not None:
                 guess.drafter, self.turn = drafter.name, drafter
                 return guess
@@ -251,9 +225,10 @@ class Drafts:
     def saw(self, proposed: int, accepted: int) -> None:
         """Note how many tokens of the proposal stood, which was verified."""
         if self.turn is not None:
-            before = self._counts.get(self.turn.name, DraftCount(0, 0))
-            self._counts[self.turn.name] = _sum(before, proposed, accepted)
-            self._saw = _sum(self._saw, proposed, accepted)
+            name, new = self.turn.name, DraftCount(proposed, accepted)
+            # What was told before does not change
+            self.counts = all_drafts([self.counts, {name: new}])
+            self._saw = _sum(self._saw, new)
 
     def took(self, seconds: float, step: float, *, goes_on: bool = False) -> None:
         """Note the seconds of a step, and of a plain ``step`` of as many rows; 0: nobody knows.
@@ -264,7 +239,7 @@ class Drafts:
         if goes_on:
             return
         drafter, self.turn = self.turn, None
-        (proposed, accepted), self._saw = self._saw, DraftCount(0, 0)
+        (proposed, accepted), self._saw = self._saw, NONE
         spent, self._spent = self._spent, []
         if drafter is not None:
             known = step and all(spent)
@@ -274,16 +249,19 @@ class Drafts:
 
     def learn(self, history: History) -> None:
         """Have them remember what is worth it of a history that has ended."""
-        self._tell(lambda drafter: drafter.learn(history))
+        for drafter in self.drafters:
+            self._ask(drafter, drafter.learn, history)
 
     def ran(self, history: History, start: int, tokens: Sequence[Fed], states: mx.array) -> None:
         """Note that these tokens have run, from this place on, and gave these states."""
         for drafter in self.drafters:
             if drafter.wants_states:
-                try:
-                    drafter.ran(history, start, tokens, states)
-                except Exception as error:
-                    self._failed(drafter, error)
+                self._ask(drafter, drafter.ran, history, start, tokens, states)
+
+    @property
+    def wants_states(self) -> bool:
+        """Whether one of them wants to be told the states of what runs."""
+        return any(drafter.wants_states for drafter in self.drafters)
 
     @property
     def caches(self) -> list[BlockStore]:
@@ -292,7 +270,8 @@ class Drafts:
 
     def keep(self, history: History, room: int) -> None:
         """Have them put what they hold into their prefix caches, which may use ``room`` bytes."""
-        self._tell(lambda drafter: drafter.keep(history, room))
+        for drafter in self.drafters:
+            self._ask(drafter, drafter.keep, history, room)
 
     @property
     def nbytes(self) -> int:
@@ -309,13 +288,14 @@ class Drafts:
 
     def restart(self) -> None:
         """Have them hold nothing on the device."""
-        self._tell(lambda drafter: drafter.restart())
+        for drafter in self.drafters:
+            self._ask(drafter, drafter.restart)
 
     def distrust(self) -> None:
         """Go on without those that have anything on the device: a pass failed, maybe one of
         theirs."""
-        self._use([each for each in self.drafters if not each.nbytes])
+        self.drafters = tuple([each for each in self.drafters if not each.nbytes])
 
 
-def _sum(count: DraftCount, proposed: int, accepted: int) -> DraftCount:
-    return DraftCount(count.proposed + proposed, count.accepted + accepted)
+def _sum(one: DraftCount, other: DraftCount) -> DraftCount:
+    return DraftCount(one.proposed + other.proposed, one.accepted + other.accepted)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from ...sampling import DrawRow
 from ...tokens import Token
-from ..kv import Fed, Later
+from ..kv import Fed
 from ..kv.held import known
 from ..request.leads import next_draw
 from ..request.request import Request
@@ -39,17 +39,6 @@ class Guess:
         self.draws = list(draws)
         self.free = bool(draws)
         self.drafter, self.start = "", 0
-
-    def cut(self, count: int, vocab_size: int) -> Guess | None:
-        """Its first ``count`` tokens, up to one that does not exist; ``None`` if none are left."""
-        good = 0
-        for token in self.fed[:count]:
-            if not isinstance(token, Later) and not 0 <= token < vocab_size:
-                break
-            good += 1
-        if good == len(self.fed):
-            return self if good else None
-        return Guess(self.fed[:good], self.draws[: good + 1]) if good else None
 
     @property
     def tokens(self) -> list[Token]:

@@ -90,8 +90,6 @@ class HeadDrafter(ModelledDrafter):
         self._exact = 0  # entries that were made of the trunk's states
         self._states: list[States] = []  # without gaps
         self._moment = 0
-        self._ran: list[tuple[int, States]] = []  # since then, with the history's moments
-        self._unread = 0  # tokens of these
 
     def propose(self, request: Request, count: int) -> Guess | None:
         self._follow(request.history)
@@ -99,21 +97,23 @@ class HeadDrafter(ModelledDrafter):
         return super().propose(request, count) if known >= len(request.history) - 1 else None
 
     def ran(self, history: History, start: int, tokens: Sequence[Fed], states: mx.array) -> None:
-        self._ran.append((history.moment, States(start, start + len(tokens), tokens, states)))
-        self._unread += len(tokens)
-        if self._unread >= BEHIND:
+        self._follow(history)
+        if self._states and self._states[-1].end > start:
+            self._cut(start)
+        if self._states and self._states[-1].end < start:
+            self._states.clear()
+        self._states.append(States(start, start + len(tokens), tokens, states))
+        if self._states[-1].end - self._base - self._kv.length >= BEHIND:
             logits = self._read(history)
             self._device.submit([logits] if logits is not None else [])
 
     def restart(self) -> None:
         self._begin(History(), 0)
         self._states.clear()
-        self._ran.clear()
 
     @property
     def nbytes(self) -> int:
-        states = [*self._states, *[each for _, each in self._ran]]
-        return self._kv.nbytes + sum([each.array.nbytes for each in states])
+        return self._kv.nbytes + sum([each.array.nbytes for each in self._states])
 
     def nbytes_at(self, length: int) -> int:
         return self._footprint.alone(length)
@@ -157,25 +157,14 @@ class HeadDrafter(ModelledDrafter):
         return logits
 
     def _follow(self, history: History) -> None:
-        """Forget what was taken back since the last time, and note what has come and run."""
-        if self._moment != history.moment:
-            low, self._moment = history.low_since(self._moment), history.moment
-            if self._states and low < self._states[0].start:
-                self._states.clear()  # other tokens came before theirs; theirs are compared
-            if low <= self._base:
-                self._begin(history, 0)
-            self._own.cut(low - self._base)
+        """Forget what was taken back since the last time, and note what has come."""
+        low, self._moment = history.low_since(self._moment), history.moment
+        if self._states and low < self._states[0].start:
+            self._states.clear()  # other tokens came before theirs; theirs are compared
+        if low < self._base or (low == self._base and self._own):
+            self._begin(history, 0)
+        self._own.cut(low - self._base)
         self._own += history[self._base + len(self._own) :]
-        for moment, new in self._ran:
-            if self._states and self._states[-1].end > new.start:
-                self._cut(new.start)
-            if self._states and self._states[-1].end < new.start:
-                self._states.clear()
-            self._states.append(new)
-            if moment != history.moment and history.low_since(moment) < self._states[0].start:
-                self._states.clear()
-        self._ran.clear()
-        self._unread = 0
 
     def _begin(self, history: History, base: int) -> None:
         """Hold no entries, and have them begin with this token."""

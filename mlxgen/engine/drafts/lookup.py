@@ -32,49 +32,46 @@ class Places:
     """Tokens, and the latest place after each three of them.
 
     Only one thread may change it. Others may read it at the same time, if it is not cut.
-    ``last``: the newest three, as ``latest`` has them. ``latest``: places, by the three before.
+    ``last``: the newest three as a number, ``NOTHING`` if there are fewer.
     """
 
-    __slots__ = ("_before", "last", "latest", "tokens")
+    __slots__ = ("_latest", "last", "tokens")
 
     def __init__(self) -> None:
         self.tokens: list[Token] = []
         self.last = NOTHING
-        self.latest: dict[int, int] = {}
-        self._before: list[int] = []  # for each place, the one that was the latest before it
+        self._latest: dict[int, int] = {}
 
     def extend(self, tokens: Iterable[Token]) -> None:
         """Add tokens; those below 0, which are of images, are never found."""
-        known, latest, last = self.tokens, self.latest, self.last
+        known, latest, last = self.tokens, self._latest, self.last
         for token in tokens:
-            known.append(token if token >= 0 else NOTHING)
-            was = NOTHING
             if last >= 0 and token >= 0:
-                was, latest[last] = latest.get(last, NOTHING), len(known) - 1
+                latest[last] = len(known)
+                known.append(token)
                 last = (last << _BITS | token) & _MASK
             else:
-                last = packed(known[-RUN:])
-            self._before.append(was)
+                known.append(max(token, NOTHING))
+                last = _packed(known[-RUN:])
         self.last = last
 
     def cut(self, to: int) -> None:
-        """Keep the first ``to`` tokens."""
-        known, latest, before = self.tokens, self.latest, self._before
-        for place in range(len(known) - 1, max(to, RUN) - 1, -1):
-            if known[place] >= 0 and (key := packed(known[place - RUN : place])) >= 0:
-                if before[place] < 0:
-                    del latest[key]
-                else:
-                    latest[key] = before[place]
-        del known[to:], before[to:]
-        self.last = packed(known[-RUN:])
+        """Keep the first ``to`` tokens. What came last in the others is not looked for again."""
+        del self.tokens[to:]
+        self.last = _packed(self.tokens[-RUN:])
+
+    def after(self, run: int) -> int:
+        """The latest place after these three; ``NOTHING`` if there is none."""
+        place = self._latest.get(run, NOTHING)
+        known = self.tokens[place - RUN : place] if place < len(self.tokens) else ()
+        return place if place >= 0 and _packed(known) == run else NOTHING
 
     def fork(self) -> Places:
         """An independent copy."""
         return forked(self)
 
 
-def packed(run: Sequence[Token]) -> int:
+def _packed(run: Sequence[Token]) -> int:
     """Three tokens as a number; -1 if there are fewer, or one that is never found."""
     if len(run) < RUN or min(run) < 0:
         return NOTHING
@@ -131,11 +128,9 @@ class Lookup(Drafter):
 
     def __init__(self, texts: Texts, patience: int = 0) -> None:
         super().__init__(Policy(LENGTH))
-        self._texts = texts
-        self._patience = patience
+        self._texts, self._patience = texts, patience
         self._own = Places()
-        self._moment = -1  # of the history when it was last seen
-        self._found: tuple[tuple[int, int], Sequence[Token]] = (-1, 0), ()  # moment, length, run
+        self._moment = 0  # of the history when it was last seen
         self._copied: tuple[Places, int] | None = None  # what is followed, and from where on
         self._stood = 0  # tokens that have come as it had them
 
@@ -155,53 +150,41 @@ class Lookup(Drafter):
     def _run(self, request: Request) -> Sequence[Token]:
         """The tokens that may come next, as far as a grammar allows them; what other filters do not
         allow ends the walk that verifies it."""
-        history, constraint = request.history, request.constraint
-        if self._found[0] == (at := (history.moment, len(history))):
-            return self._found[1]
-        run: Sequence[Token] = ()
+        constraint, eos, run = request.constraint, request.vocabulary.eos, list[Token]()
         # Other filters may have to be fed the whole text to verify it
         if constraint is not None and not constraint.rewinds:
-            self._found = at, run
-            return run
+            return ()
+        self._follow(request.history)
+        if self._copied is None or self._stood < self._patience:
+            return ()
+        places, at = self._copied
+        for token in places.tokens[at : at + self.most + 1]:
+            if token < 0 or token in eos:
+                break
+            run.append(token)
+        if run and places is self._own and at + len(run) == len(places.tokens):
+            run = (run * (self.most // len(run) + 1))[: self.most + 1]  # the text goes round
+        if constraint is not None and constraint.is_grammar:
+            run = run[: constraint.validate(run)]
+        return run
 
+    def _follow(self, history: History) -> None:
+        """Take in what has come since the last time, and find where it came before."""
         own = self._own
-        known = len(own.tokens)
-        if self._moment != history.moment:  # something was taken back since the last time
-            if known and (low := history.low_since(self._moment)) < known:
-                known = low
-                own.cut(known)
-                self._copied = None
-            self._moment = history.moment
-        new = history[known:]
+        low, self._moment = history.low_since(self._moment), history.moment
+        if low < len(own.tokens):  # something was taken back
+            own.cut(low)
+            self._copied = None
+        new = history[len(own.tokens) :]
         own.extend(new)  # before it is compared, as a short turn goes on into itself
         if self._copied is not None and new:
-            places, start = self._copied
-            goes_on = places.tokens[start : start + len(new)] == new
-            self._copied = (places, start + len(new)) if goes_on else None
+            places, at = self._copied
+            goes_on = places.tokens[at : at + len(new)] == new
+            self._copied = (places, at + len(new)) if goes_on else None
             self._stood += len(new)
         if self._copied is None:
             self._stood = 0
             for places in (own, *self._texts.generations):
-                if (start := places.latest.get(own.last, NOTHING)) >= 0:
-                    self._copied = places, start
+                if (at := places.after(own.last)) >= 0:
+                    self._copied = places, at
                     break
-
-        if self._copied is not None and self._stood >= self._patience:
-            run, eos = self._copy(), request.vocabulary.eos
-            if not eos.isdisjoint(run):
-                run = run[: min(run.index(end) for end in eos if end in run)]
-            if run and constraint is not None and constraint.is_grammar:
-                run = run[: constraint.validate(run)]
-        self._found = at, run
-        return run
-
-    def _copy(self) -> list[Token]:
-        """What comes at the place that is followed."""
-        assert self._copied is not None
-        places, at = self._copied
-        run = places.tokens[at : at + self.most + 1]
-        if NOTHING in run:
-            run = run[: run.index(NOTHING)]
-        if run and places is self._own and at + len(run) == len(places.tokens):
-            run = (run * (self.most // len(run) + 1))[: self.most + 1]  # the text goes round
-        return run

@@ -5,14 +5,18 @@ bans, stops, the end and delivery, in this fixed order, and taking tokens back. 
 model or evaluate an array: a draw is shown to it as a ``DrawView``. Invariant: ``accept`` takes in
 a token and all that follows from it, or takes tokens back in every part, or raises and leaves the
 history as it was.
+
+Verbs that append return whether the text goes on where they left it. If not, it has ended, or a
+token was declined, possibly with tokens before it: it is drawn again where the history ends.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from ...errors import FilterError, HookError, StateError
 from ...filters import Int32Words, allows
@@ -21,20 +25,23 @@ from ...text import BanMatch, StopMatch
 from ...tokens import Token
 from ..chunk import Alternative, Candidate, Chunk, FinishReason, Rejected
 from .leads import forced_run, has_choice, lead, leaves_any
-from .objections import Verdict, ban, ban_at_end, check, finish, go_back, loop, retreat
+from .loops import repeated
+from .objections import ban, ban_at_end, check, finish, go_back, loop, refuse
 from .request import RECENT, Request
-from .retries import ANY, Wish
+from .retries import NOTHING
+from .ways import ThinkingLimit
 
 LONGEST_CHECKED = 4096
 """Tokens of a text that is not delivered before it is checked; a longer one is, as it comes."""
 
 
-def start(request: Request) -> Verdict:
+def start(request: Request) -> bool:
     """Do what is certain before the first draw: end, or append the run that must come first."""
     if request.closing is not None:
         _keeps_end(request, None)
     if request.constraint is not None and request.constraint.ended():
-        return finish(request, "filter")
+        finish(request, "filter")
+        return False
     return fast_forward(request)
 
 
@@ -46,7 +53,7 @@ def accept(
     pushed: bool = False,
     drafter: str = "",
     missed: Rejected | None = None,
-) -> Verdict:
+) -> bool:
     """Take a token in, with all that follows from it, or take back what does not stand; then append
     the run that must come after it.
 
@@ -61,62 +68,68 @@ def accept(
         if back or run[:1] != (token,):
             take_back(request, back, drawn=1)
             request.tally.redraws += 1
-            return append(request, run) if run else Verdict.AGAIN
+            return bool(run) and append(request, run)
         after = run[1:]
     constraint, options, position = request.constraint, request.options, request.position
     wanted, retries, wish, forced = options.top_logprobs, request.retries, None, pushed
-    if wanted is not None and not forced:  # drawn for its log-probability
+    exhausted = False
+    if not forced and (wanted is not None or request.aim is not None):  # drawn nevertheless
         forced = not has_choice(request, token)
     if options.hooks:
         wish = _consult(request, token, view)
         if _declines(request, token, wish):
-            return Verdict.AGAIN
+            return False
+        exhausted = bool(wish.rewind or wish.resample)
         if wish.sampled_token != token:
             retries.reject(position, Rejected(token, "hook"))
             token, forced, drafter = wish.sampled_token, False, ""
     request.strayed = wish is not None and not wish.feed_filters
-    exhausted = wish is not None and (bool(wish.rewind or wish.resample) or retries.wish.unmet)
     attempts = retries.attempts.get(position, 0)
     mask = None  # of the filters, for what is reported; they have not come to a healed token
     if wanted and constraint is not None and not request.is_healing:
         mask = constraint.mask()
-    if request.aim is not None and has_choice(request, token):
+    if request.aim is not None and not forced:
         request.aim.drew(view.share(token))
+
     event = request.advance(token, withheld=request.strayed)
     reason = _reason(request, token, event)
     if reason is None and wish is not None and wish.end:
-        reason = "stop" if constraint is None or constraint.can_end() else "length"
+        reason = "stop" if request.may_end else "length"
     if reason is not None and not isinstance(event, BanMatch):
         event = ban_at_end(request, event) or event
     if isinstance(event, BanMatch):
-        return ban(request, event)
+        ban(request, event)
+        return False
     hold = 0 if wish is None else wish.hold
     if constraint is not None:
         unchecked, is_due = constraint.unchecked() if constraint.checks else (0, False)
-        if is_due or (reason and constraint.can_end()):
-            verdict = check(request, constraint, forced=forced)
-            exhausted |= verdict is Verdict.NEXT
-            if verdict is Verdict.AGAIN:
-                return verdict
+        is_due = is_due or (reason is not None and constraint.can_end())
+        if is_due and not check(request, constraint, forced=forced):
+            return False
         if unchecked <= LONGEST_CHECKED:
             hold = max(hold, unchecked)
     if request.closing is not None and not _keeps_end(request, token):
         request.rewind(request.base + position)
         retries.reject(position, Rejected(token, "length"))
         request.tally.redraws += 1
-        return Verdict.AGAIN  # from now on only the way to the end is allowed
+        return False  # from now on only the way to the end is allowed
     if options.loops != "off" and reason is None:
-        repeat = request.repeats()
+        repeat = request.repeat = repeated(
+            request.repeat,
+            request.history,
+            request.base,
+            request.transcript,
+            request.vocabulary,
+        )
         if repeat.is_loop and not forced and lead(request) is None:
-            outcome, out = loop(request, repeat)
-            if out:
+            out = loop(request, repeat)
+            if out is not None:
                 append(request, out)
-            if outcome is not None:
-                return outcome
+                return False
         hold = max(hold, repeat.held)
-    if wish is not None:
-        retries.wish = ANY
-    request.tally.forced += forced
+
+    request.tally.forced_tokens += forced
+    decided = retries.at(position) if retries.decided else NOTHING
     chunk = Chunk(
         "",
         token,
@@ -124,43 +137,38 @@ def accept(
         drafter=drafter,
         forced=forced,
         attempts=attempts,
-        exhausted=exhausted,
-        rejected=retries.at(position).rejected if retries.decided else (),
+        exhausted=exhausted or decided.unmet,
+        rejected=decided.rejected,
     )
     if wanted is not None or options.top_candidates:
         chunk = _reported(chunk, request, view, mask, missed)
     request.outbox.push(chunk, hold)
     if reason is not None:
         request.match = event
-        return finish(request, reason)
-    if wish is not None and wish.put:
-        verdict = _put_for_hook(request, wish.put)
-        if verdict is not Verdict.NEXT:
-            return verdict
+        finish(request, reason)
+        return False
+    if wish is not None and wish.put and not _put_for_hook(request, wish.put):
+        return False
     if pushed:
-        return Verdict.NEXT
+        return True
     if after:
         return append(request, after)
-    return fast_forward(request) if request.appends_forced else Verdict.NEXT
+    return fast_forward(request) if request.appends_forced else True
 
 
-def push(request: Request, token: Token) -> Verdict:
+def push(request: Request, token: Token) -> bool:
     """Put a token that was chosen elsewhere at the next position; hooks see it."""
     return accept(request, token, ForcedView(token), pushed=True)
 
 
-def append(request: Request, tokens: Sequence[Token]) -> Verdict:
+def append(request: Request, tokens: Sequence[Token]) -> bool:
     """Append a run, and then what must come after it.
 
     Raises ``FilterError`` for a token that the filters do not allow; those before it stay.
     """
     if request.finish_reason is not None:
-        return Verdict.END
-    for token in tokens:
-        verdict = push(request, token)
-        if verdict is not Verdict.NEXT:
-            return verdict
-    return fast_forward(request)
+        return False
+    return all(push(request, token) for token in tokens) and fast_forward(request)
 
 
 def put(request: Request, tokens: Sequence[Token]) -> None:
@@ -188,21 +196,20 @@ def put(request: Request, tokens: Sequence[Token]) -> None:
             )
 
 
-def fast_forward(request: Request) -> Verdict:
+def fast_forward(request: Request) -> bool:
     """Append the runs that must come next; they go through the model together."""
     if not request.appends_forced:
-        return Verdict.NEXT
+        return True
     run = forced_run(request)
     request.forcing += RECENT * (bool(run) - request.forcing)
-    while run and run[0] not in request.retries.excluded(request.position):
+    while run and run[0] not in request.retries.at(request.position).excluded:
         for token in run:
-            verdict = push(request, token)
-            if verdict is not Verdict.NEXT:
-                return verdict
+            if not push(request, token):
+                return False
             if request.strayed or request.history[-1] != token:  # a hook interfered
                 break
         run = forced_run(request)
-    return Verdict.NEXT
+    return True
 
 
 def take(request: Request) -> list[Chunk]:
@@ -215,10 +222,14 @@ def take(request: Request) -> list[Chunk]:
     return request.outbox.finish(request.finish_reason, match.stop, match.start)
 
 
-def end(request: Request, reason: FinishReason) -> None:
-    """End the generation because the caller asks for it, unless it has ended."""
+def end(request: Request, reason: FinishReason | None = None) -> None:
+    """End the generation because the caller asks for it, unless it has ended; without a reason,
+    with ``stop``, or with ``length`` if filters want more of it."""
     if request.finish_reason is None:
-        finish(request, reason)
+        finish(request, reason or ("stop" if request.may_end else "length"))
+
+
+# ---- what a consumer may ask -------------------------------------------------------------------
 
 
 def rewind(request: Request, target: int, seen: int | None = None) -> None:
@@ -234,7 +245,7 @@ def rewind(request: Request, target: int, seen: int | None = None) -> None:
     if target < drawn:
         known = drawn if seen is None else seen
         request.retries.back_for(target, known)
-        request.tally.rewound += known - target
+        request.tally.rewound_tokens += known - target
 
 
 def take_back(request: Request, count: int, *, drawn: int = 0) -> None:
@@ -245,13 +256,71 @@ def take_back(request: Request, count: int, *, drawn: int = 0) -> None:
     before, to = request.position, len(request.history) - count
     go_back(request, max(0, to - request.base), before + drawn)
     request.rewind(to)
-    request.tally.rewound += before - request.position
+    request.tally.rewound_tokens += before - request.position
+
+
+def keep_only(request: Request, tokens: int | None, to: int | None) -> None:
+    """Take back the newest ``tokens``, or all after the first ``to``, for a reader who is told of
+    it; they are drawn anew.
+
+    Raises ``RewindError`` for more than was generated here and may be taken back.
+    """
+    have = request.position
+    take_back(request, have - request.target_of(tokens, to, have, request.outbox.shown))
+
+
+def end_thinking(request: Request) -> None:
+    """Have the answer begin as if the budget of the thinking were spent now.
+
+    Raises ``StateError`` if the text does not end inside the thinking.
+    """
+    thoughts = request.transcript.thoughts
+    if thoughts is None or not thoughts.is_open:
+        raise StateError("the answer is not in its thinking now, which could end")
+    limit = request.thinking or ThinkingLimit.of(1, thoughts.marks, request.vocabulary)
+    if limit is None:
+        raise StateError("no mark ends the thinking of this model")
+    if request.thinking is None or not limit.left(request.transcript):
+        request.thinking = limit._replace(budget=request.position - thoughts.began)
+        request.appends_forced = request.may_append_forced
+
+
+def change_options(request: Request, given: Mapping[str, Any]) -> None:
+    """Let other sampling, filters and stops hold from here on; raises ``OptionError`` or
+    ``FilterError`` for what is wrong with them, and ``StateError`` for filters of an answer that
+    has not begun."""
+    thoughts = request.transcript.thoughts
+    if given.get("filters") and thoughts is not None and not thoughts.is_over:
+        raise StateError(
+            "what the text must match holds for the answer, which has not begun; end the thinking "
+            "first, or wait"
+        )
+    request.change(request.options.changed(given))
+
+
+# ---- what a token is asked ---------------------------------------------------------------------
 
 
 def _keeps_end(request: Request, taken: Token | None) -> bool:
     """Whether a valid end still fits the budget, as ``close_json`` wants it."""
     closing, taken = request.closing, None if request.strayed else taken
     return closing is None or request.is_healing or closing.look(request.position, taken)
+
+
+def _reason(
+    request: Request, token: Token, event: BanMatch | StopMatch | None
+) -> FinishReason | None:
+    """Why the text ends with the token just taken in, if it does; checked in a fixed order."""
+    if request.ends(token) or isinstance(event, StopMatch):
+        return "stop"
+    if request.constraint is not None:
+        with contextlib.suppress(Exception):  # the next draw raises it again, and should
+            if request.constraint.ended():
+                return "filter"
+    closing = request.closing
+    if closing is not None and closing.forcing and len(closing.way or ()) == 1:
+        return "filter"  # this token was the last step of the way to a valid end
+    return "length" if request.position >= request.budget else None
 
 
 def _reported(
@@ -283,36 +352,20 @@ def _reported(
     )
 
 
-def _reason(
-    request: Request, token: Token, event: BanMatch | StopMatch | None
-) -> FinishReason | None:
-    """Why the text ends with the token just taken in, if it does; checked in a fixed order."""
-    ends = token in request.vocabulary.eos and not request.options.ignore_eos
-    if ends or isinstance(event, StopMatch):
-        return "stop"
-    if request.constraint is not None:
-        with contextlib.suppress(Exception):  # the next draw raises it again, and should
-            if request.constraint.ended():
-                return "filter"
-    closing = request.closing
-    if closing is not None and closing.forcing and len(closing.way or ()) == 1:
-        return "filter"  # this token was the last step of the way to a valid end
-    return "length" if request.position >= request.budget else None
-
-
 # ---- hooks -------------------------------------------------------------------------------------
 
 
 def _consult(request: Request, token: Token, view: DrawView) -> PostSamplingResult:
     """What the hooks ask for, before the token is taken in."""
+    position, transcript = request.position, request.transcript
     wish = PostSamplingResult(
         view,
         token,
-        position=request.position,
-        attempt=request.attempt,
-        can_rewind=partial(request.outbox.reach, request.position, request.first),
-        text=request.transcript.so_far,
-        text_after=request.transcript.text_with,
+        position=position,
+        attempt=request.retries.attempts.get(position, 0),
+        can_rewind=partial(request.outbox.reach, position, request.first),
+        text=transcript.so_far,
+        text_after=transcript.text_with,
     )
     run_hooks(request.options.hooks, wish, request.vocab_size)
     if view.looked_for is not None:  # what a hook looked at once is reported with every draw
@@ -325,20 +378,18 @@ def _declines(request: Request, token: Token, wish: PostSamplingResult) -> bool:
 
     Raises ``RewindError`` if they want back what was delivered.
     """
-    position, retries = request.position, request.retries
+    position, retries, sampled = request.position, request.retries, wish.sampled_token
     if back := wish.rewind or int(wish.resample):
         target, exclude = position + 1 - back, frozenset(wish.exclude)
         request.outbox.check_reach(back, position, request.first)
         in_vain = target == position and exclude and not leaves_any(request, exclude)
         if not in_vain and retries.at(target).asked < request.options.max_resample:
             there = token if target == position else request.history[request.base + target]
-            retreat(request, target, position + 1)
-            retries.reject(target, Rejected(there, "hook"))
+            refuse(request, target, Rejected(there, "hook"), position + 1)
             retries.ask(target, exclude, wish.temperature)
-            if exclude and not leaves_any(request, frozenset()):
-                retries.wish = Wish(temperature=wish.temperature, unmet=True)
+            if exclude and not leaves_any(request):
+                retries.give_up(target)
             return True
-    sampled = wish.sampled_token
     if sampled != token and sampled in retries.at(position).banned:
         raise HookError(
             f"a hook chose token {sampled} at position {position}, where a ban excludes it; choose "
@@ -347,7 +398,7 @@ def _declines(request: Request, token: Token, wish: PostSamplingResult) -> bool:
     return False
 
 
-def _put_for_hook(request: Request, run: Sequence[Token]) -> Verdict:
+def _put_for_hook(request: Request, run: Sequence[Token]) -> bool:
     """Append what a hook puts after a token, which hooks see as well."""
     constraint = request.constraint
     if constraint is not None and constraint.validate(run) < len(run):

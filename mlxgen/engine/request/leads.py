@@ -16,7 +16,6 @@ another way if its own is excluded. Invariant: a mask that is returned allows at
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -24,32 +23,23 @@ from ...errors import DeadEndError
 from ...filters import Int32Words, allows, without_tokens, words_of
 from ...sampling import DrawRow
 from ...text import Healer
-from ...tokens import Token
+from ...tokens import Token, Vocabulary
 from .request import Request, spelled
 
 NONE: frozenset[Token] = frozenset()
 
 
-class Lead(NamedTuple):
-    """Who decides what comes next, before the filters and the controller, and the run that has to
-    come, as far as it is known."""
-
-    who: Literal["healing", "end", "thinking"]
-    run: Sequence[Token] = ()
-
-
-def lead(request: Request) -> Lead | None:
-    """Who decides what comes next, if that is not left to the filters and the controller."""
+def lead(request: Request) -> Sequence[Token] | None:
+    """The run that has to come, as far as it is known; ``None`` if what comes next is left to the
+    filters and a controller."""
     closing, limit, constraint = request.closing, request.thinking, request.constraint
     if request.healer is not None and not request.healer.done:
-        return Lead("healing")
+        return ()
     if closing is not None and closing.forcing:
-        return Lead("end", closing.way or ())
+        return closing.way or ()
     if limit is None or not (run := limit.left(request.transcript)):
         return None
-    if constraint is not None and constraint.validate(run) < len(run):
-        return None
-    return Lead("thinking", run)
+    return None if constraint is not None and constraint.validate(run) < len(run) else run
 
 
 def forced_run(request: Request) -> Sequence[Token]:
@@ -57,85 +47,52 @@ def forced_run(request: Request) -> Sequence[Token]:
     if request.closing is not None or request.thinking is not None or request.healer is not None:
         led = lead(request)
         if led is not None:
-            return led.run
+            return led
     return request.constraint.forced() if request.constraint is not None else ()
 
 
 def has_choice(request: Request, token: Token) -> bool:
     """Whether another token could have been drawn instead of this one."""
-    led, constraint = lead(request), request.constraint
+    led = lead(request)
     if led is not None:
-        return led.who != "thinking" or led.run[:1] != (token,)
-    return constraint is None or constraint.only() is None
+        return token not in led[:1]
+    return request.constraint is None or request.constraint.only() is None
 
 
 def is_foreseeable(request: Request) -> bool:
     """Whether nothing special holds for the next draw, so that a draft may guess it."""
     if request.steering is not None or request.aim is not None or lead(request) is not None:
         return False
-    retries = request.retries
-    return retries.wish.temperature is None and not retries.excluded(request.position)
+    decided = request.retries.at(request.position)
+    return decided.temperature is None and not decided.excluded
 
 
 # ---- the tokens that may come next -------------------------------------------------------------
 
 
-def next_mask(request: Request) -> Int32Words | None:
-    """The allowed next tokens as packed bits; ``None`` if all are.
+def next_mask(request: Request, without: Set[Token] = NONE) -> Int32Words | None:
+    """The allowed next tokens as packed bits, ``without`` these; ``None`` if all are.
 
     Raises ``DeadEndError`` if none is left.
     """
-    retries, excluded = request.retries, NONE
-    if retries.decided or retries.wish.exclude:
-        excluded = retries.excluded(request.position)
+    excluded, constraint = without, request.constraint
+    if request.retries.decided:
+        excluded = excluded | request.retries.at(request.position).excluded
     if request.closing is not None or request.thinking is not None:
         step = _only_step(request, excluded)
         if step:
             return words_of(step, request.vocab_size)
-    return _left(request, _allowed(request), excluded)
-
-
-def leaves_any(request: Request, exclude: Set[Token]) -> bool:
-    """Whether any token could come next if a hook excluded these."""
-    excluded, led = request.retries.excluded(request.position).union(exclude), lead(request)
-    if led is not None and led.who == "thinking" and excluded.isdisjoint(led.run[:1]):
-        return True
-    try:
-        _left(request, _allowed(request), excluded)  # any token may replace the way to the end
-    except DeadEndError:
-        return False
-    return True
-
-
-def _only_step(request: Request, excluded: frozenset[Token]) -> Sequence[Token]:
-    """The tokens that the way to a valid end, or that out of the thinking, allows alone."""
-    closing, led = request.closing, lead(request)
-    if closing is not None and led is not None and led.who == "end":
-        step = led.run[:1] or sorted(request.vocabulary.eos - excluded)
-        if not step or not excluded.isdisjoint(step):
-            step = closing.avoid(excluded)
-        if step:
-            return step
-        led = lead(request)
-    return led.run[:1] if led is not None and excluded.isdisjoint(led.run[:1]) else ()
-
-
-def _allowed(request: Request) -> Int32Words | None:
-    """What healing or the filters allow."""
+    words = None
     if request.healer is not None and not request.healer.done:
-        return _healing_mask(request.healer, request)
-    return request.constraint.mask() if request.constraint is not None else None
+        words = _healing_mask(request.healer, request)
+    elif constraint is not None:
+        words = constraint.mask()
 
-
-def _left(
-    request: Request, words: Int32Words | None, excluded: frozenset[Token]
-) -> Int32Words | None:
-    """What is left of ``words`` for a controller and without what is excluded or too early."""
-    constraint, steering, options = request.constraint, request.steering, request.options
+    steering, options = request.steering, request.options
     steered = steering.words if steering is not None else None
     if request.position < options.min_tokens:  # what would end the text comes too early
         ends = request.vocabulary.eos.union(s[0] for s in options.stop_tokens if len(s) == 1)
-        excluded = excluded.union(ends)
+        excluded = excluded | ends
     if options.ignore_eos and constraint is not None:
         words = constraint.ordinary if words is None else words & constraint.ordinary
     elif steered is None and not excluded:
@@ -154,6 +111,28 @@ def _left(
             "rewind further"
         )
     return words
+
+
+def leaves_any(request: Request, without: Set[Token] = NONE) -> bool:
+    """Whether any token could come next ``without`` these."""
+    try:
+        next_mask(request, without)
+    except DeadEndError:
+        return False
+    return True
+
+
+def _only_step(request: Request, excluded: Set[Token]) -> Sequence[Token]:
+    """The tokens that the way to a valid end, or that out of the thinking, allows alone."""
+    closing, led = request.closing, lead(request)
+    if closing is not None and closing.forcing and not request.is_healing:
+        step = led[:1] if led else sorted(request.vocabulary.eos - excluded)
+        if not step or not excluded.isdisjoint(step):
+            step = closing.avoid(excluded)
+        if step:
+            return step
+        led = lead(request)
+    return led[:1] if led is not None and excluded.isdisjoint(led[:1]) else ()
 
 
 def _healing_mask(healer: Healer, request: Request) -> Int32Words:
@@ -188,8 +167,10 @@ def next_draw(request: Request) -> DrawRow:
     steering, retries, position = request.steering, request.retries, request.position
     if request.constraint is not None and len(request.constraint) > position:
         request.rewind(len(request.history))  # a filter failed to, after tokens that were drafted
-    warmth = retries.wish.temperature
-    if warmth is None and retries.checks[0]:
+    warmth = None
+    if steering is not None:
+        warmth = steering.temperature
+    elif retries.decided or retries.tries:
         warmth = retries.warmth(position, request.options.sampling.temperature)
     return DrawRow(
         request.options.sampling,
@@ -198,7 +179,7 @@ def next_draw(request: Request) -> DrawRow:
         retries.attempts.get(position, 0),
         next_mask(request),
         request.counts,
-        warmth if steering is None else steering.temperature,
+        warmth,
         None if request.repetitions is None else request.repetitions.penalties(),
         None if request.aim is None else request.aim.next,
     )
@@ -207,18 +188,26 @@ def next_draw(request: Request) -> DrawRow:
 def free_draws(request: Request, count: int, after: int = 0) -> list[DrawRow]:
     """The draws of ``count`` positions, ``after`` so many others that are not drawn yet; none if
     one of them depends on more than its position."""
-    if request.constraint is not None or request.steering is not None or request.looks_back:
-        return []
     first, retries, thinking = request.position + after, request.retries, request.thinking
-    if (
-        request.healer is not None and not request.healer.done
-    ) or first < request.options.min_tokens:
+    if request.constraint is not None or request.steering is not None or request.counts is not None:
+        return []
+    if request.repetitions is not None or request.aim is not None:
+        return []
+    if request.healer is not None and not request.healer.done:
+        return []
+    if first < request.options.min_tokens:
         return []
     if thinking is not None and not thinking.allows(request.transcript, after + count):
         return []
     sampling, seed, draws = request.options.sampling, request.seed, list[DrawRow]()
     for place in range(first, first + count):
-        if retries.decided and retries.excluded(place):
+        if retries.decided and retries.at(place).excluded:
             return []
         draws.append(DrawRow(sampling, seed, place, retries.attempts.get(place, 0)))
     return draws
+
+
+def xtc_special(vocabulary: Vocabulary) -> list[Token]:
+    """The tokens that XTC spares, as mlx-lm does: the end tokens and the newline."""
+    newline = vocabulary.token_of(b"\n")
+    return sorted(vocabulary.eos.union(() if newline is None else (newline,)))

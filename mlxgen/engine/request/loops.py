@@ -53,21 +53,17 @@ UNKNOWN = Repeat(-1)
 def repeated(
     known: Repeat, history: History, base: int, transcript: Transcript, vocabulary: Vocabulary
 ) -> Repeat:
-    """How the tokens after the first ``base`` end, as of the last look; ``known`` is what one has
-    told."""
+    """How the tokens after the first ``base`` end; ``known`` is what one has told of fewer."""
     position = len(history) - base
-    at = position - position % EVERY
-    return known if known.at == at else _look(history, base, at, transcript, vocabulary)
-
-
-def goes_on(repeat: Repeat, history: History, base: int) -> Repeat:
-    """``repeat`` at the end of all tokens, of which a few came after the look."""
-    more, period = len(history) - base - repeat.at, repeat.period
-    if not period or not more:
-        return repeat
-    if history[-more:] != history[-more - period : -period]:
-        return Repeat(repeat.at + more)
-    return repeat._replace(at=repeat.at + more, run=repeat.run + more)
+    looked = position - position % EVERY
+    if known.at < looked or known.at > position:
+        known = _look(history, base, looked, transcript, vocabulary)
+    more, period = position - known.at, known.period
+    if not more:
+        return known
+    if not period or history[-more:] != history[-more - period : -period]:
+        return Repeat(position)
+    return known._replace(at=position, run=known.run + more)
 
 
 def _look(

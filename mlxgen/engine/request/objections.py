@@ -6,7 +6,6 @@ is told what to delete.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 
 from ...errors import DeadEndError, OptionError
@@ -20,23 +19,18 @@ from .loops import Repeat
 from .request import Request
 from .ways import ThinkingLimit
 
+CHECKS = 10  # times that a finished text which does not fit is taken back
+LOOPS = 3  # times that loops are taken back at one place
+LOOPED = 256  # tokens that they may take back of a short text
+DRAWS_FOR_BANS = 32  # draws that bans may take back for each token, and 32 times as many at first
 BRIEFLY = 0.005  # seconds for a check, after which other requests go on meanwhile
 
 
-class Verdict(enum.Enum):
-    """The outcome of a draw."""
-
-    NEXT = "accepted"
-    AGAIN = "declined, possibly with tokens before it: draw again where the history ends"
-    END = "accepted, and the generation has ended"
-
-
-def finish(request: Request, reason: FinishReason) -> Verdict:
-    constraint, closing = request.constraint, request.closing
-    if closing is not None and constraint is not None and not constraint.can_end():
-        request.tally.incomplete = closing.why
+def finish(request: Request, reason: FinishReason) -> None:
+    """End the text here."""
+    if request.closing is not None and not request.may_end:
+        request.tally.incomplete = request.closing.why
     request.finish_reason = reason
-    return Verdict.END
 
 
 def go_back(request: Request, target: int, drawn: int) -> None:
@@ -50,17 +44,19 @@ def go_back(request: Request, target: int, drawn: int) -> None:
     request.retries.back(target, drawn)
 
 
-def retreat(request: Request, target: int, drawn: int) -> Verdict:
-    """Go back, because the last of the ``drawn`` tokens cannot stay."""
-    go_back(request, target, drawn)
+def refuse(request: Request, target: int, why: Rejected, drawn: int) -> None:
+    """Go back to ``target`` because of the token that was drawn there, as the last of the ``drawn``
+    tokens cannot stay."""
     request.tally.redraws += 1
-    request.tally.rewound += drawn - 1 - target
-    return Verdict.AGAIN
+    request.tally.rewound_tokens += drawn - 1 - target
+    go_back(request, target, drawn)
+    request.retries.spend(why.reason, drawn - target)
+    request.retries.reject(target, why)
 
 
-def check(request: Request, constraint: Constraint, *, forced: bool) -> Verdict | None:
+def check(request: Request, constraint: Constraint, *, forced: bool) -> bool:
     """Have the filters check a text, or a part, that is complete, and take it back a few times if
-    they object. ``None``: it stays; ``NEXT``: it stays as the best that was found.
+    they object. Returns whether it stays, if only as the best that was found.
 
     Raises ``DeadEndError`` if it cannot stay and no other one was found.
     """
@@ -70,27 +66,24 @@ def check(request: Request, constraint: Constraint, *, forced: bool) -> Verdict 
         if not found.wait(None if forced or outbox.is_pushed else BRIEFLY):
             request.rewind(request.base + position)
             request.checking = found  # the same token is drawn when it is over
-            return Verdict.AGAIN
+            return False
         found = constraint.objection()
-    if found is None:
-        retries.checks = 0, 0
-        return None
-    reason, tokens, is_final = found
-    is_best, target = not tokens, position + 1 - tokens
-    if not is_best:
+    if found is not None:
+        reason, tokens, is_final = found
         # What a reader who went back has kept stays
-        target = min(max(target, position + 1 - outbox.reach(position, request.first)), position)
-        if target >= outbox.floor and retries.take_back(target):
-            first, text = request.history[request.base + target], _text(request, target)
-            verdict = retreat(request, target, position + 1)
-            retries.reject(target, Rejected(first, "check", reason, text))
-            return verdict
-        if is_final:
+        first = min(max(position + 1 - tokens, request.first, outbox.settled), position)
+        if not tokens:
+            retries.give_up(position)
+        elif first >= outbox.floor and retries.again("check", first, first).times <= CHECKS:
+            token, text = request.history[request.base + first], _text(request, first)
+            refuse(request, first, Rejected(token, "check", reason, text), position + 1)
+            return False
+        elif is_final:
             request.rewind(len(request.history) - 1)
             raise DeadEndError(f"no answer was found that fits the whole schema: {reason}")
-    request.tally.violates = reason
-    retries.checks = 0, 0
-    return Verdict.NEXT if is_best else None
+        request.tally.violates = reason
+    retries.tries.pop("check", None)
+    return True
 
 
 def ban_at_end(request: Request, event: StopMatch | None) -> BanMatch | None:
@@ -102,10 +95,13 @@ def ban_at_end(request: Request, event: StopMatch | None) -> BanMatch | None:
         raise
 
 
-def ban(request: Request, match: BanMatch) -> Verdict:
+def ban(request: Request, match: BanMatch) -> None:
     """Go back to the token that holds the match's first character, and exclude it there.
 
     What was delivered stays: if the match begins in it, the first token after it is excluded.
+
+    The allowance of draws grows with the length of the text. Without a limit, an expression that
+    every text matches would be tried on one text after the other.
     """
     target = request.transcript.token_at(match.start)
     drawn, retries = request.position, request.retries
@@ -116,26 +112,26 @@ def ban(request: Request, match: BanMatch) -> Verdict:
             "cannot be taken back; shorten the prefix, or drop the ban"
         )
     target = max(target, request.outbox.floor)
-    if not problem and not retries.spend(target, drawn):
+    spent = retries.again("ban", target, drawn).tokens + drawn - target
+    if not problem and spent > DRAWS_FOR_BANS * (drawn + DRAWS_FOR_BANS):
         problem = (
-            f"bans have taken back {retries.spent} draws of a text of {drawn} tokens, the last one "
+            f"bans have taken back {spent} draws of a text of {drawn} tokens, the last one "
             f"because of {match.pattern!r}: the model finds hardly any text without them; ban less"
         )
     if problem:
         request.rewind(len(request.history) - 1)
         raise DeadEndError(problem)
     token = request.history[request.base + target]
-    verdict = retreat(request, target, drawn)
-    retries.reject(target, Rejected(token, "ban", match.pattern), ban=True)
-    return verdict
+    refuse(request, target, Rejected(token, "ban", match.pattern), drawn)
+    retries.exclude(target, token)
 
 
-def loop(request: Request, repeat: Repeat) -> tuple[Verdict | None, Sequence[Token]]:
+def loop(request: Request, repeat: Repeat) -> Sequence[Token] | None:
     """Go back to the second turn of a loop, or to an earlier turn if there was a loop here before,
     and exclude the token that began it. If that does not help, end the thinking or the text.
 
-    What was delivered stays. Returns also the run to append, which ends the thinking. The verdict
-    is ``None`` if nothing was done, because the text may not end yet.
+    What was delivered stays. Returns the run to append, which ends the thinking, and ``None`` if
+    nothing was done, because the text may not end yet.
     """
     options, retries, drawn = request.options, request.retries, request.position
     start, period = drawn - repeat.run, repeat.period
@@ -143,39 +139,37 @@ def loop(request: Request, repeat: Repeat) -> tuple[Verdict | None, Sequence[Tok
     target, floor = start + repeat.kept, max(request.first, request.outbox.settled)
     if request.constraint is not None:  # what filters force is no choice: this token was one
         target += (drawn - 1 - target) % period
-    times = retries.loop(start, drawn)
-    target = max(target - times * period, floor)
+    tries = retries.again("loop", start, drawn)
+    target = max(target - (tries.times - 1) * period, floor)
     while target > floor and request.transcript.is_open(target):
         target -= 1
-    thoughts = request.transcript.thoughts
-    leaves = times > 0 and thoughts is not None and thoughts.is_open
-    if options.loops == "stop" or not retries.may_loop(target, drawn):
-        if options.ignore_eos or drawn < options.min_tokens:
-            return None, ()
-        retreat(request, target, drawn)
-        request.tally.looped = turn
-        may_end = request.constraint is None or request.constraint.can_end()
-        return finish(request, "stop" if may_end else "length"), ()
     token, text = request.history[request.base + target], _text(request, target)
-    verdict = retreat(request, target, drawn)
+    why = Rejected(token, "loop", turn, text)
+    # At most a quarter of the tokens that there are is taken back, and a few more
+    spent = tries.tokens + drawn - target
+    if options.loops == "stop" or tries.times > LOOPS or spent > drawn // 4 + LOOPED:
+        if options.ignore_eos or drawn < options.min_tokens:
+            return None
+        refuse(request, target, why, drawn)
+        request.tally.looped = turn
+        finish(request, "stop" if request.may_end else "length")
+        return ()
+    thoughts = request.transcript.thoughts
+    leaves = tries.times > 1 and thoughts is not None and thoughts.is_open
+    refuse(request, target, why, drawn)
     request.tally.loops += 1
-    run = _out_of_thinking(request) if leaves else ()
-    if not run:
-        ban = leaves_any(request, {token})
-        retries.reject(target, Rejected(token, "loop", turn, text), ban=ban)
-    return verdict, run
+    run: Sequence[Token] = ()
+    if thoughts is not None and leaves:  # by the mark that ends the thinking, if it is allowed
+        limit = request.thinking or ThinkingLimit.of(0, thoughts.marks, request.vocabulary)
+        run = limit.mark if limit is not None else ()
+        if request.constraint is not None and request.constraint.validate(run) < len(run):
+            run = ()
+    if not run and leaves_any(request, {token}):
+        retries.exclude(target, token)
+    return run
 
 
 def _text(request: Request, target: int) -> str:
     """The text after the first ``target`` generated tokens."""
     decoder = request.transcript.decoder
     return decoder.slice(decoder.end(target), decoder.end())
-
-
-def _out_of_thinking(request: Request) -> Sequence[Token]:
-    """The mark that ends the thinking, if there is one that is allowed."""
-    thoughts, constraint = request.transcript.thoughts, request.constraint
-    assert thoughts is not None
-    limit = request.thinking or ThinkingLimit.of(0, thoughts.marks, request.vocabulary)
-    mark = limit.mark if limit is not None else ()
-    return () if constraint is not None and constraint.validate(mark) < len(mark) else mark

@@ -1,9 +1,9 @@
 """Chunks on their way to the caller.
 
-Owns what was delivered (tokens and characters) and the tokens that wait. Must never
-know why a token was accepted or taken back. Invariant: the texts of all released chunks,
-put together with their retractions, are the delivered text; every token that stays is
-in exactly one released chunk, in order.
+Owns what was delivered (tokens and characters) and the tokens that wait. Must never know why a
+token was accepted or taken back. Invariant: the texts of all released chunks, put together with
+their retractions, are the delivered text; every token that stays is in exactly one released chunk,
+in order.
 
 If no hook or ban can take tokens back, each chunk is released at once. Otherwise a chunk is
 released when its token is settled: ``hold`` newer tokens follow it, and no stop or ban can claim
@@ -30,45 +30,34 @@ Mode: TypeAlias = Literal["at once", "when settled", "pushed", "retracting"]
 class Outbox:
     """What was delivered of one sequence, and what waits; see the module.
 
-    ``start`` tokens count as delivered from the beginning. ``released`` is the number of tokens
-    whose chunks were released, and ``delivered`` that of the characters of ``transcript`` that
-    were delivered, both with those.
+    ``checked``: a finished text may be taken back. Without ``queued``, every token's chunk is due
+    at once. ``released`` is the number of tokens whose chunks were released, and ``delivered`` that
+    of the characters of ``transcript`` that were delivered, both with those that were skipped.
     """
 
-    def __init__(self, transcript: Transcript, mode: Mode, hold: int = 0, start: int = 0) -> None:
-        self._transcript = transcript
-        self._mode = mode
-        self._hold = hold
-        self._taken = start  # tokens that were pushed, including the first ``start``
-        self.released = start
-        self._settled = start
-        self._longest = start  # the most tokens that there were when something was released
+    def __init__(
+        self, transcript: Transcript, options: Options, *, queued: bool, checked: bool
+    ) -> None:
+        self._transcript, self._hold = transcript, options.hold_tokens
+        takes_back = options.hooks or options.banned or options.loops != "off" or checked
+        self._mode: Mode = "at once"
+        if options.allow_retract:
+            self._mode = "retracting"
+        elif takes_back or options.hold_tokens:
+            self._mode = "when settled" if queued else "pushed"
         # Chunks without their text, and how many of the newest tokens a hook wanted held back then
         self._waiting: deque[tuple[Chunk, int]] = deque()
         self._owed = 0  # characters to retract with the next chunk
         self._tail = ""  # what the flush appended to the text
-        # The text of the prefix is never delivered, even if a stop could claim it.
-        self.delivered = self._given = transcript.decoder.end(start)
+        self.skip()
 
-    @classmethod
-    def for_options(
-        cls, options: Options, transcript: Transcript, queued: bool, checked: bool
-    ) -> Outbox:
-        """An outbox for ``options``; without ``queued``, every token's chunk is due at once.
-
-        ``checked``: a finished text may be taken back."""
-        mode: Mode = "at once"
-        if options.allow_retract:
-            mode = "retracting"
-        elif (
-            options.hooks
-            or options.banned
-            or options.hold_tokens
-            or options.loops != "off"
-            or checked
-        ):
-            mode = "when settled" if queued else "pushed"
-        return cls(transcript, mode, options.hold_tokens, len(options.prefix))
+    def skip(self) -> None:
+        """Count all that there is as delivered, for a prefix. Its text never is, even if a stop
+        could claim it."""
+        count = self._taken = len(self._transcript)  # tokens that were pushed
+        self.released = self._settled = count
+        self._longest = count  # the most tokens that there were when something was released
+        self.delivered = self._given = self._transcript.decoder.end(count)
 
     def wait_for_checks(self) -> None:
         """From here on, deliver only what is settled: a finished text may be taken back."""
@@ -79,6 +68,13 @@ class Outbox:
     def text(self) -> str:
         """The text of all chunks released so far."""
         return self._transcript.decoder.slice(self._given, self.delivered) + self._tail
+
+    # ---- how far back is possible ----------------------------------------------------------
+
+    @property
+    def is_pushed(self) -> bool:
+        """Whether every token's chunk is due at once, whatever becomes of its text."""
+        return self._mode == "pushed"
 
     @property
     def floor(self) -> int:
@@ -92,11 +88,6 @@ class Outbox:
         return 0 if self._mode == "retracting" else self.released
 
     @property
-    def is_pushed(self) -> bool:
-        """Whether every token's chunk is due at once, whatever becomes of its text."""
-        return self._mode == "pushed"
-
-    @property
     def settled(self) -> int:
         """The smallest length that anything may rewind to."""
         return self._settled if self._mode == "pushed" else self.floor
@@ -106,35 +97,26 @@ class Outbox:
         return position + 1 - max(first, self.settled)
 
     def check_reach(self, back: int, position: int, first: int) -> None:
-        """Raise ``RewindError`` if a hook wants back what was delivered, or given as prefix.
-
-        The hook wants to take back ``back`` tokens at ``position``, after a prefix of ``first``.
-        """
-        possible = self.reach(position, first)
+        """Raise ``RewindError`` if ``back`` tokens are more than ``reach``."""
+        possible, target = self.reach(position, first), position + 1 - back
         if back <= possible:
             return
-        asked = f"a hook asked at position {position} to take back {back} tokens, but only"
-        target = position + 1 - back
         if target < first:
-            given = f" after the prefix of {first}" if first else ""
-            count = position + 1 - first
-            raise RewindError(
-                f"{asked} {count} {'was' if count == 1 else 'were'} generated{given}; ask for at "
-                f"most can_rewind={possible}",
-                possible=possible,
-            )
-        # Counts from the most tokens there were at a release, whatever was taken back since.
-        needed = self._longest - target
+            count, given = position + 1 - first, f" after the prefix of {first}" if first else ""
+            why = f"{count} {'was' if count == 1 else 'were'} generated{given}"
+            more = ""
+        else:
+            why = f"{possible} {'is' if possible == 1 else 'are'} not delivered yet"
+            # Counts from the most tokens there were at a release, whatever was taken back since
+            needed = self._longest - target
+            more = f", or use hold_tokens={needed} (it is {self._hold}) or allow_retract=True"
         raise RewindError(
-            f"{asked} {possible} {'is' if possible == 1 else 'are'} not delivered yet; ask for at "
-            f"most can_rewind={possible}, or use hold_tokens={needed} (it is {self._hold}) or "
-            "allow_retract=True",
+            f"a hook asked at position {position} to take back {back} tokens, but only {why}; ask "
+            f"for at most can_rewind={possible}{more}",
             possible=possible,
         )
 
-    def fork(self, transcript: Transcript) -> Outbox:
-        """An independent copy for a forked transcript."""
-        return forked(self, _transcript=transcript)
+    # ---- chunks ----------------------------------------------------------------------------
 
     def push(self, chunk: Chunk, hold: int = 0) -> None:
         """Take in a newly accepted token, as a chunk without text; ``hold``: how many of the newest
@@ -144,10 +126,9 @@ class Outbox:
 
     def release(self) -> list[Chunk]:
         """The chunks that may be delivered now."""
-        transcript = self._transcript
+        transcript, count = self._transcript, self._taken
         if not self._waiting:
             return []
-        count = self._taken
         if self._mode == "at once":
             end = transcript.safe()
         elif self._mode == "retracting":
@@ -175,31 +156,6 @@ class Outbox:
         *chunks, last = self._first(count, end)
         return [*chunks, replace(last, text=last.text + tail, finish_reason=reason, stop=stop)]
 
-    def forgive(self) -> None:
-        """Owe no retraction: a consumer who rewinds reads the whole text anew."""
-        self._owed = 0
-
-    def rewind(self, to: int) -> None:
-        """Forget what was delivered after the first ``to`` tokens.
-
-        The transcript must have been rewound before. If retractions are allowed, delivered
-        characters that are gone, or held again, are owed as one.
-        """
-        if to >= self._taken:
-            return
-        while self._waiting and self._waiting[-1][0].index >= to:
-            self._waiting.pop()
-        self._taken, self._tail = to, ""
-        self.released = min(self.released, to)
-        self._settled = min(self._settled, to)
-        transcript = self._transcript
-        self._given = min(self._given, transcript.decoder.end(to))
-        safe = transcript.safe(with_bans=self._mode != "retracting")
-        kept = max(self._given, min(self.delivered, safe))
-        if self._mode == "retracting":
-            self._owed += self.delivered - kept
-        self.delivered = kept
-
     def _first(self, count: int, end: int) -> list[Chunk]:
         """The chunks of the first ``count`` tokens that wait, with the text up to the character
         ``end``; before the last of them, each has that of its own token at most."""
@@ -219,3 +175,33 @@ class Outbox:
                 chunk = replace(chunk, retract=owed)
             chunks.append(chunk)
         return chunks
+
+    # ---- back, and copies ------------------------------------------------------------------
+
+    def rewind(self, to: int) -> None:
+        """Forget what was delivered after the first ``to`` tokens.
+
+        The transcript must have been rewound before. If retractions are allowed, delivered
+        characters that are gone, or held again, are owed as one.
+        """
+        if to >= self._taken:
+            return
+        while self._waiting and self._waiting[-1][0].index >= to:
+            self._waiting.pop()
+        self._taken, self._tail = to, ""
+        self.released, self._settled = min(self.released, to), min(self._settled, to)
+        transcript = self._transcript
+        self._given = min(self._given, transcript.decoder.end(to))
+        safe = transcript.safe(with_bans=self._mode != "retracting")
+        kept = max(self._given, min(self.delivered, safe))
+        if self._mode == "retracting":
+            self._owed += self.delivered - kept
+        self.delivered = kept
+
+    def forgive(self) -> None:
+        """Owe no retraction: a consumer who rewinds reads the whole text anew."""
+        self._owed = 0
+
+    def fork(self, transcript: Transcript) -> Outbox:
+        """An independent copy for a forked transcript."""
+        return forked(self, _transcript=transcript)

@@ -1,9 +1,10 @@
 """One generation on the host's side: its state, and the questions about it.
 
 Owns the token history of a sequence and the parts that were built from it: filters, text, healing,
-token counts, the way to a valid end, what was delivered, and what repeated draws depend on. Must
-never know why a token was chosen or taken back (``accept`` does), or what runs a model. Invariant:
-every part is at the same length of the history; a rewind happens in all of them or in none.
+token counts, the way to a valid end, what was delivered, and what repeated draws depend on. Options
+that are not used cost nothing: there are only the parts that they need. Must never know why a token
+was chosen or taken back (``accept`` does), or what runs a model. Invariant: every part is at the
+same length of the history; a rewind happens in all of them or in none.
 
 Nothing else in mlxgen undoes a token. The KV cache is not a part: it is aligned to the history
 before a pass.
@@ -11,21 +12,35 @@ before a pass.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from ...errors import FilterError, OptionError, RewindError
 from ...filters import Constraint
 from ...forks import forked
+from ...images import plain
 from ...sampling import Aim, Repetitions, TokenCounts, Want, derive_seed
-from ...text import BanMatch, Healer, StopMatch, Transcript
+from ...text import (
+    BanMatch,
+    BanMatcher,
+    Healer,
+    StopMatch,
+    StopMatcher,
+    TextDecoder,
+    Thoughts,
+    Transcript,
+    heal_plan,
+)
 from ...tokens import Token, Vocabulary
 from ...workers import Work
 from ..branches import Steering
 from ..chunk import FinishReason, Usage
 from ..history import History, rewind_all
 from ..options import Options
-from .loops import UNKNOWN, Repeat, goes_on, repeated
+from .loops import UNKNOWN
 from .outbox import Outbox
+from .prompt import Prompt
 from .retries import Retries
 from .ways import Closing, ThinkingLimit
 
@@ -33,27 +48,20 @@ RECENT = 0.25  # the weight of the latest token in the share of tokens that forc
 LIKELY = 0.1  # the share from which on one is expected
 
 
-@dataclass(slots=True)
+@dataclass
 class Tally:
-    """Tokens that were ``forced``, taken back (``rewound``) or declined at once (``redraws``).
+    """What ``Usage`` tells of a text beside its tokens, as it says there."""
 
-    ``forked``: the tokens that a fork shares with the request it was made of. ``incomplete``: why
-    the text does not end validly, although ``close_json`` asked for that. ``violates``: how it
-    violates its schema. ``loops``: how often a loop was taken back. ``looped``: what the text
-    repeated, if it ended because of that.
-    """
-
-    forced: int = 0
-    rewound: int = 0
+    forced_tokens: int = 0
+    rewound_tokens: int = 0
     redraws: int = 0
-    forked: int = 0
+    forked_tokens: int = 0
     incomplete: str = ""
     violates: str = ""
     loops: int = 0
     looped: str = ""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
 class Request:
     """See the module.
 
@@ -61,11 +69,8 @@ class Request:
     - ``budget``: how many tokens may be generated, including ``options.prefix``.
     - ``history``: the ``base`` tokens of the prompt, then the generated ones; the ``first`` of
       these are ``options.prefix``. ``position`` is the index of the next one among them.
-    - ``constraint`` to ``retries``: the parts. ``counts`` and ``repetitions`` cover the prompt as
-      well.
+    - ``healer`` to ``retries``: the parts. ``counts`` and ``repetitions`` cover the prompt as well.
     - ``thinking``: how long to think before the answer; None: without a limit.
-    - ``looks_back``: whether a draw depends on the tokens before it, through penalties or
-      adaptive-p.
     - ``want``: what a draw has to report; hooks add to it what they look at.
     - ``steering``: how a controller wants the next token drawn.
     - ``finish_reason``, ``match``: why it has ended, and the stop that it ended with.
@@ -79,39 +84,153 @@ class Request:
     - ``repeat``: how the text repeated itself at the last look.
     """
 
-    options: Options
-    vocabulary: Vocabulary
-    vocab_size: int
-    budget: int
-    seed: int
-    history: History
-    base: int
-    first: int
-    transcript: Transcript
-    healer: Healer | None
-    thinking: ThinkingLimit | None
-    outbox: Outbox
-    want: Want
-    constraint: Constraint | None = None
-    counts: TokenCounts | None = None
-    repetitions: Repetitions | None = None
-    aim: Aim | None = None
-    looks_back: bool = False
-    appends_forced: bool = False
-    position: int = 0
-    closing: Closing | None = None
-    retries: Retries = field(default_factory=Retries)
-    tally: Tally = field(default_factory=Tally)
-    steering: Steering | None = None
-    finish_reason: FinishReason | None = None
-    match: StopMatch | None = None
-    forks: int = 0
-    forcing: float = 0.0
-    strayed: bool = False
-    repeat: Repeat = UNKNOWN
-    checking: Work | None = None
+    def __init__(
+        self,
+        prompt: Prompt,
+        options: Options,
+        vocabulary: Vocabulary,
+        vocab_size: int,
+        *,
+        budget: int,
+        seed: int,
+        queued: bool = True,
+    ) -> None:
+        """Raises ``GrammarError`` if a filter cannot be compiled, and ``OptionError`` if the text
+        cannot go on after the prefix. Without ``queued``, the caller pushes the tokens."""
+        self.options = options
+        self.vocabulary, self.vocab_size = vocabulary, vocab_size
+        self.budget, self.seed = budget, seed
+        tokens, removed = list(prompt.tokens), b""
+        if options.heal:
+            tokens, removed = heal_plan(vocabulary, tokens)
+        self.history = History(tokens)
+        self.base, self.first, self.position = len(tokens), len(options.prefix), 0
 
-    # ---- the history and its parts ---------------------------------------------------------
+        marks = prompt.thinking
+        self.thinking: ThinkingLimit | None = None
+        if options.thinking_budget is not None and (marks := prompt.marks(vocabulary)) is not None:
+            self.thinking = ThinkingLimit.of(options.thinking_budget, marks, vocabulary)
+        self.healer = Healer(vocabulary, removed) if removed else None
+        self.transcript = Transcript(
+            TextDecoder(vocabulary, strip=prompt.opens_text, skip=len(removed)),
+            _stops(options),
+            BanMatcher(options.banned, _standing(options, seed)) if options.banned else None,
+            Thoughts(marks) if marks is not None else None,
+            stop_in_thoughts=options.stop_in_reasoning,
+        )
+        self.counts: TokenCounts | None = None
+        self.repetitions: Repetitions | None = None
+        self.aim: Aim | None = None
+        self._count()
+        constraint = self.constraint = self._bound(options, opens=prompt.opens_text)
+        self.closing: Closing | None = None
+        checked = constraint is not None and constraint.checks
+        self.outbox = Outbox(self.transcript, options, queued=queued, checked=checked)
+        self.retries = Retries()
+
+        self.want = Want(
+            prob=options.top_logprobs is not None or options.top_candidates > 0,
+            candidates=options.top_candidates,
+            logprob=options.top_logprobs is not None,
+            top=options.top_logprobs or 0,
+        )
+        self.tally = Tally()
+        self.steering: Steering | None = None
+        self.finish_reason: FinishReason | None = None
+        self.match: StopMatch | None = None
+        self.checking: Work | None = None
+        self.appends_forced = queued and self.may_append_forced
+        self.forks, self.forcing, self.strayed, self.repeat = 0, 0.0, False, UNKNOWN
+        self._take_prefix()
+        if options.close_json and constraint is not None:
+            self.closing = Closing(constraint, budget)
+
+    # ---- its parts -------------------------------------------------------------------------
+
+    @property
+    def may_append_forced(self) -> bool:
+        """Whether there may be runs that must come, and none is to have its log-probability."""
+        leads = self.constraint is not None or self.thinking is not None
+        return leads and self.options.top_logprobs is None
+
+    def _bound(self, options: Options, *, opens: bool) -> Constraint | None:
+        """The filters of a text that ``opens`` at their beginning, or goes on."""
+        if not options.filters:
+            return None
+        strips = opens and self.vocabulary.strips_space
+        return Constraint(options.filters, self.vocabulary, self.vocab_size, strips_space=strips)
+
+    def _count(self) -> None:
+        """Make what counts the tokens so far, as the sampling wants it."""
+        sampling, tokens, base = self.options.sampling, plain(self.history), self.base
+        self.counts = self.repetitions = self.aim = None
+        if sampling.penalises:
+            self.counts = TokenCounts(tokens[:base], window=sampling.repetition_context_size)
+            for token in tokens[base:]:
+                self.counts.advance(token)
+        if sampling.avoids_repetitions:
+            self.repetitions = Repetitions(tokens, sampling, self.vocabulary.piece)
+        if sampling.aims:
+            self.aim = Aim(sampling.adaptive_target, sampling.adaptive_decay)
+            for token in tokens[base:]:
+                self.aim.advance(token)
+
+    def _take_prefix(self) -> None:
+        """Take in the tokens that count as already generated."""
+        for i, token in enumerate(self.options.prefix):
+            try:
+                event = self.advance(token)
+            except FilterError as error:
+                problem = f"the filters do not allow token {token} at index {i}: {error}; pass"
+                problem += " tokens that the same filters generated"
+                code = "end_not_allowed" if self.ends(token) else "token_not_allowed"
+                raise OptionError("prefix", problem, code=code, index=i) from error
+            if isinstance(event, BanMatch):
+                problem = f"token {token} at index {i} completes {event.pattern!r}, which is"
+                problem += " banned; pass tokens without it"
+                raise OptionError("prefix", problem, code="text_banned", index=i)
+            if event is not None or self.ends(token):
+                problem = f"token {token} at index {i} ends the text; pass only the tokens before"
+                raise OptionError("prefix", f"{problem} it", code="text_ended", index=i)
+        self.outbox.skip()
+
+    def check_change(self, options: Options) -> None:
+        """Raise what ``change`` would."""
+        options.check_vocabulary(self.vocab_size)
+        if options.filters and options.filters is not self.options.filters:
+            if not all(hasattr(each, "bind") for each in options.filters):
+                problem = "expected specifications, as a rewind may bind them anew"
+                raise OptionError("filters", problem)
+            self._bound(options, opens=False)
+
+    def change(self, options: Options) -> None:
+        """Let the sampling, the filters and the stops of other ``options`` hold from here on.
+
+        Filters and stops see only the text that is yet to come. Raises ``OptionError`` or
+        ``FilterError`` for what is wrong with them.
+        """
+        options.check_vocabulary(self.vocab_size)
+        before, position = self.options, self.position
+        if options.filters is not before.filters:
+            opens = self.constraint is not None and self.constraint.strips_space and not position
+            constraint = self.constraint = self._bound(options, opens=opens)
+            self.closing = None
+            if constraint is not None:
+                for _ in range(position):
+                    constraint.advance()
+                if options.close_json:
+                    self.closing = Closing(constraint, self.budget)
+                    self.closing.restart(position)
+                if constraint.checks:
+                    self.outbox.wait_for_checks()
+            self.appends_forced = self.may_append_forced
+        self.options = options
+        if options.sampling != before.sampling:
+            self._count()
+        if (options.stop, options.stop_tokens) != (before.stop, before.stop_tokens):
+            self.transcript.look_for(_stops(options))
+
+    # ---- the history -----------------------------------------------------------------------
 
     def advance(self, token: Token, *, withheld: bool = False) -> BanMatch | StopMatch | None:
         """Append one token; returns the ban or the stop that its text completed.
@@ -129,7 +248,11 @@ class Request:
                 if withheld:
                     constraint.advance()
                 elif token in self.vocabulary.eos:
-                    self._check_end(constraint, token)
+                    if not self.options.ignore_eos and not constraint.can_end():
+                        raise FilterError(
+                            f"the end token {token} is not allowed at position {self.position}: "
+                            "the filters do not let the text end there"
+                        )
                     constraint.advance()
                 elif rest is not None:  # they see exactly the bytes after the prompt
                     constraint.advance(*spelled(self.vocabulary, rest))
@@ -153,13 +276,6 @@ class Request:
             self.rewind(len(self.history) - 1)
             raise
 
-    def _check_end(self, constraint: Constraint, token: Token) -> None:
-        if not self.options.ignore_eos and not constraint.can_end():
-            raise FilterError(
-                f"the end token {token} is not allowed at position {self.position}: "
-                "the filters do not let the text end there"
-            )
-
     def rewind(self, to: int) -> None:
         """Keep the first ``to`` tokens of the history, in every part or in none.
 
@@ -176,7 +292,7 @@ class Request:
             self.repeat, self.checking = UNKNOWN, None
             self.base, self.first = min(self.base, to), min(self.first, count)
             self.position = count
-            self.tally.forked = min(self.tally.forked, count)
+            self.tally.forked_tokens = min(self.tally.forked_tokens, count)
 
     def drop(self, to: int) -> None:
         """Forget what follows the first ``to`` tokens, after a part failed to go back there: it is
@@ -200,10 +316,18 @@ class Request:
             closing=None if closing is None or constraint is None else closing.fork(constraint),
             outbox=self.outbox.fork(transcript),
             retries=retries,
-            tally=replace(self.tally, forked=self.position),
+            tally=replace(self.tally, forked_tokens=self.position),
             forks=0,
             checking=None,
         )
+
+    def fork_seeds(self, count: int) -> list[int]:
+        """Seeds for ``count`` forks, derived from this one's; none is given twice."""
+        if count < 1:
+            raise OptionError("n", f"expected at least 1 fork, got {count}")
+        start = self.forks
+        self.forks += count
+        return [derive_seed(self.seed, start + i + 1) for i in range(count)]
 
     # ---- questions -------------------------------------------------------------------------
 
@@ -215,29 +339,21 @@ class Request:
     @property
     def usage(self) -> Usage:
         """The tokens so far; passes and times are not known here."""
-        tally = self.tally
         return Usage(
             prompt_tokens=self.base,
             completion_tokens=self.position,
-            forked_tokens=tally.forked,
-            forced_tokens=tally.forced,
-            rewound_tokens=tally.rewound,
-            redraws=tally.redraws,
-            incomplete=tally.incomplete,
-            violates=tally.violates,
-            loops=tally.loops,
-            looped=tally.looped,
             left_out=self.constraint.left_out if self.constraint is not None else (),
+            **vars(self.tally),
         )
-
-    @property
-    def attempt(self) -> int:
-        """How often the next position was drawn before."""
-        return self.retries.attempts.get(self.position, 0)
 
     def ends(self, token: Token) -> bool:
         """Whether a token ends the text."""
         return token in self.vocabulary.eos and not self.options.ignore_eos
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the filters let the text end here."""
+        return self.constraint is None or self.constraint.can_end()
 
     @property
     def is_healing(self) -> bool:
@@ -264,23 +380,6 @@ class Request:
             return True
         return self.forcing > LIKELY
 
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for a check of its text."""
-        return self.checking is not None and not self.checking.is_over
-
-    def wait(self, timeout: float) -> None:
-        """Wait for that check."""
-        if self.checking is not None:
-            self.checking.wait(timeout)
-
-    def repeats(self) -> Repeat:
-        """How the text repeats itself at its end."""
-        known = self.repeat = repeated(
-            self.repeat, self.history, self.base, self.transcript, self.vocabulary
-        )
-        return goes_on(known, self.history, self.base)
-
     def target_of(self, tokens: int | None, to: int | None, have: int, shown: int = 0) -> int:
         """The number of tokens that a rewind keeps, for a caller who has seen ``have`` tokens, the
         first ``shown`` of which have to stay.
@@ -301,23 +400,13 @@ class Request:
             )
         return target
 
-    def fork_seeds(self, count: int) -> list[int]:
-        """Seeds for ``count`` forks, derived from this one's; none is given twice."""
-        if count < 1:
-            raise OptionError("n", f"expected at least 1 fork, got {count}")
-        start = self.forks
-        self.forks += count
-        return [derive_seed(self.seed, start + i + 1) for i in range(count)]
-
     def check_integrity(self) -> None:
         """Assert that all parts are at the same length; for tests."""
         assert self.position == len(self.history) - self.base
-        assert len(self.transcript) == self.position
-        assert self.constraint is None or len(self.constraint) == self.position
-        assert self.healer is None or len(self.healer) == self.position
-        assert self.counts is None or len(self.counts) == len(self.history)
-        assert self.repetitions is None or len(self.repetitions) == len(self.history)
-        assert self.aim is None or len(self.aim) == self.position
+        for part in (self.transcript, self.constraint, self.healer, self.aim):
+            assert part is None or len(part) == self.position
+        for counted in (self.counts, self.repetitions):
+            assert counted is None or len(counted) == len(self.history)
 
 
 def spelled(vocabulary: Vocabulary, data: bytes) -> list[Token]:
@@ -326,3 +415,21 @@ def spelled(vocabulary: Vocabulary, data: bytes) -> list[Token]:
         return []
     single = vocabulary.token_of(data)
     return [single] if single is not None else vocabulary.continue_with(data)
+
+
+def _stops(options: Options) -> StopMatcher | None:
+    wanted = options.stop or options.stop_tokens
+    return StopMatcher(options.stop, options.stop_tokens) if wanted else None
+
+
+def _standing(options: Options, seed: int) -> Callable[[BanMatch], bool]:
+    """Which matches of bans stand: a share of them, by what they are and where they begin."""
+    if options.ban_strength == 1:
+        return lambda match: False
+
+    def stands(match: BanMatch) -> bool:
+        told = f"{seed}/{match.start}/{match.pattern}".encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(told, digest_size=8, person=b"ban").digest()
+        return int.from_bytes(digest) >= options.ban_strength * 2**64
+
+    return stands

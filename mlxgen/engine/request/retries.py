@@ -13,31 +13,40 @@ from ...forks import forked
 from ...tokens import Token
 from ..chunk import Rejected
 
-CHECKS = 10  # times that a finished text which does not fit is taken back
-LOOPS = 3  # times that loops are taken back at one place
-LOOPED = 256  # tokens that they may take back of a short text
-DRAWS_FOR_BANS = 32  # draws that bans may take back for each token, and 32 times as many at first
 _WARM, _WARMER, _WARMEST = 0.7, 0.1, 1.5  # temperatures of another try: ever warmer
 
 
 class Decided(NamedTuple):
     """What was decided for a position: the draws that were ``rejected`` there, in order, what a ban
-    or a loop excluded, and how often hooks have ``asked`` for another draw."""
+    or a loop excluded, and how often hooks have ``asked`` for another draw.
+
+    ``exclude`` and ``temperature`` are what a hook wants of the next draw. ``unmet``: it excluded
+    every token that could come, or all that came was objected to and the best of it stands.
+    """
 
     rejected: tuple[Rejected, ...] = ()
     banned: frozenset[Token] = frozenset()
     asked: int = 0
-
-
-class Wish(NamedTuple):
-    """What a hook wants of the next draw; ``unmet``: it excluded every token that could come."""
-
     exclude: frozenset[Token] = frozenset()
     temperature: float | None = None
     unmet: bool = False
 
+    @property
+    def excluded(self) -> frozenset[Token]:
+        """The tokens that the next draw must not give."""
+        return self.banned | self.exclude
 
-NOTHING, ANY = Decided(), Wish()
+
+class Tries(NamedTuple):
+    """How often text was taken back for one reason and has not got further than ``until`` since,
+    and how many tokens that took back in all."""
+
+    times: int = 0
+    until: int = 0
+    tokens: int = 0
+
+
+NOTHING, NEVER = Decided(), Tries()
 
 
 @dataclass(slots=True)
@@ -47,21 +56,13 @@ class Retries:
     - ``attempts``: how often a position was drawn before; each attempt draws with other random
       numbers. ``agreed``: the attempts that a consumer's rewinds have caused. Those at positions
       that the consumer has not seen must not change what it gets after a rewind.
-    - ``spent``: how many draws bans have taken back.
-    - ``checks``: how often a finished text was taken back, and from which position on: its draws
-      vary then, also at a temperature at which they hardly would.
-    - ``loops``: how often loops were taken back before the text had more tokens than the number
-      that comes second. ``looped``: how many tokens that took back in all.
+    - ``tries``: by the reason, so that nothing is taken back for ever.
     """
 
     attempts: dict[int, int] = field(default_factory=dict)
     agreed: dict[int, int] = field(default_factory=dict)
     decided: dict[int, Decided] = field(default_factory=dict)
-    wish: Wish = ANY
-    spent: int = 0
-    checks: tuple[int, int] = (0, 0)
-    loops: tuple[int, int] = (0, 0)
-    looped: int = 0
+    tries: dict[str, Tries] = field(default_factory=dict)
 
     def fork(self) -> Retries:
         """An independent copy."""
@@ -71,62 +72,47 @@ class Retries:
         """What was decided for a position."""
         return self.decided.get(position, NOTHING)
 
-    def excluded(self, position: int) -> frozenset[Token]:
-        """The tokens that the next draw at ``position`` must not give."""
-        decided, exclude = self.decided.get(position), self.wish.exclude
-        return exclude if decided is None else decided.banned | exclude
+    def reject(self, position: int, what: Rejected) -> None:
+        """Note what was drawn at ``position`` and is not there."""
+        known = self.at(position)
+        self.decided[position] = known._replace(rejected=(*known.rejected, what))
 
-    def reject(self, position: int, what: Rejected, *, ban: bool = False) -> None:
-        """Note what was drawn at ``position`` and is not there; ``ban``: nor may it come again."""
-        rejected, banned, asked = self.at(position)
-        banned = banned | {what.token} if ban else banned
-        self.decided[position] = Decided((*rejected, what), banned, asked)
+    def exclude(self, position: int, token: Token) -> None:
+        """Let a token not come there again."""
+        known = self.at(position)
+        self.decided[position] = known._replace(banned=known.banned | {token})
 
     def ask(
         self, position: int, exclude: Collection[Token] = (), temperature: float | None = None
     ) -> None:
         """Note that a hook wants ``position`` drawn again, like this."""
-        decided = self.at(position)
-        self.decided[position] = decided._replace(asked=decided.asked + 1)
-        self.wish = Wish(frozenset(exclude), temperature)
+        known = self.at(position)
+        self.decided[position] = known._replace(
+            asked=known.asked + 1, exclude=frozenset(exclude), temperature=temperature
+        )
 
-    def spend(self, position: int, drawn: int) -> bool:
-        """Note that a ban goes back from ``drawn`` tokens to ``position``; false if it may not.
+    def give_up(self, position: int) -> None:
+        """Let what comes there stand, and exclude nothing for a hook."""
+        self.decided[position] = self.at(position)._replace(exclude=frozenset(), unmet=True)
 
-        The allowance grows with the length of the text. Without a limit, an expression that every
-        text matches would be tried on one text after the other.
-        """
-        self.spent += drawn - position
-        return self.spent <= DRAWS_FOR_BANS * (drawn + DRAWS_FOR_BANS)
+    def again(self, reason: str, start: int, until: int) -> Tries:
+        """Count that text from ``start`` on, all before ``until``, cannot stay for a reason."""
+        known = self.tries.get(reason, NEVER)
+        times = known.times if start <= known.until else 0
+        tries = self.tries[reason] = Tries(times + 1, until, known.tokens)
+        return tries
 
-    def take_back(self, position: int) -> bool:
-        """Note that a finished text is taken back to ``position``; false if it may not be."""
-        times, since = self.checks
-        times = times if since == position else 0
-        if times < CHECKS:
-            self.checks = times + 1, position
-        return times < CHECKS
-
-    def loop(self, start: int, drawn: int) -> int:
-        """Note a loop from ``start`` on in a text of ``drawn`` tokens; returns how often one was
-        found there before."""
-        times, until = self.loops
-        times = times if start <= until else 0
-        self.loops = times + 1, max(drawn, until)
-        return times
-
-    def may_loop(self, target: int, drawn: int) -> bool:
-        """Note that a loop is taken back to ``target``; false if it may not be.
-
-        Loops take back at most a quarter of the tokens that there are, and ``LOOPED`` more.
-        """
-        self.looped += drawn - target
-        return self.loops[0] <= LOOPS and self.looped <= drawn // 4 + LOOPED
+    def spend(self, reason: str, tokens: int) -> None:
+        """Count tokens that were taken back for a reason."""
+        known = self.tries.get(reason, NEVER)
+        self.tries[reason] = known._replace(tokens=known.tokens + tokens)
 
     def warmth(self, position: int, temperature: float) -> float | None:
-        """The temperature of the draw at ``position`` after a text was taken back; None: the usual
-        one, which is given."""
-        times, since = self.checks
+        """The temperature of the draw at ``position`` if not the usual one, which is given: what a
+        hook wants, or one at which draws vary after a finished text was taken back."""
+        if (wanted := self.at(position).temperature) is not None:
+            return wanted
+        times, since, _ = self.tries.get("check", NEVER)
         if not times or position < since:
             return None
         return max(temperature, min(_WARM + times * _WARMER, _WARMEST))
@@ -139,11 +125,10 @@ class Retries:
     def back(self, target: int, drawn: int) -> None:
         """Note that the positions from ``target`` up to, not including, ``drawn`` are redrawn."""
         self.rewind(target)
-        if target < self.checks[1]:
-            self.checks = 0, 0
+        if target in self.decided:
+            self.decided[target] = Decided(*self.decided[target][:3])  # without a hook's wish
         for position in range(target, drawn):
             self.attempts[position] = self.attempts.get(position, 0) + 1
-        self.wish = ANY
 
     def back_for(self, target: int, seen: int) -> None:
         """``back``, for a consumer who has seen the first ``seen`` positions.
@@ -155,7 +140,7 @@ class Retries:
         self.rewind(seen - 1)
         if target in self.decided:
             self.decided[target] = self.decided[target]._replace(asked=0)
-        self.spent, self.checks, self.loops, self.looped = 0, (0, 0), (0, 0), 0
+        self.tries.clear()
         self.agreed.update((position, self.attempts[position]) for position in range(target, seen))
         for later in [position for position in self.attempts if position >= seen]:
             self.attempts[later] = self.agreed.get(later, 0)

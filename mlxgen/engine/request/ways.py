@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from ...errors import PromptError
 from ...filters import Constraint, EndSearch
-from ...filters.ends import WORK
 from ...forks import forked
 from ...text import ThinkingMarks, Transcript
 from ...tokens import Token, Vocabulary
@@ -30,23 +29,19 @@ class Closing:
     way is known, a token after which none is found is declined.
     """
 
-    __slots__ = ("_budget", "_ends", "_left", "_misses", "_next", "forcing", "way", "why")
+    __slots__ = ("_budget", "_ends", "_misses", "_next", "at", "forcing", "way", "why")
 
     def __init__(self, constraint: Constraint, budget: int) -> None:
         self._ends = EndSearch(constraint)
         self._budget = budget
-        self._left = budget  # at the last look
         self._misses = 0  # looks that found nothing since a way was last known
         self._next = WINDOW  # the budget at which to look again
-        # Why a text that ends now is not valid, for ``Usage.incomplete``
+        self.at = 0
+        """The number of tokens at the last look."""
         self.why = "the text was ended before a valid end was searched for"
+        """Why a text that ends now is not valid, for ``Usage.incomplete``."""
         self.forcing = False
         self.way: Sequence[Token] | None = None
-
-    @property
-    def at(self) -> int:
-        """The number of tokens at the last look."""
-        return self._budget - self._left
 
     def look(self, at: int, taken: Token | None = None) -> bool:
         """Find the way from here; False if there was one and now none fits the budget.
@@ -56,37 +51,35 @@ class Closing:
         """
         left = self._budget - at
         if self.way and self.way[0] == taken:
-            self._left, self.way = left, self.way[1:]
+            self.at, self.way = at, self.way[1:]
             return True
         if self.way is None and left > self._next:
-            self._left = left
+            self.at = at
             self._ends.follow()
             return True
         way = self._ends.find(left)
         if way is None and self.way is not None:
-            # searches on, also in other ways
-            way = self._ends.find(left, work=WORK // 2)
-            if way is None:
-                self.forcing = True
-                return False
-        self._left, self.way = left, way
-        if way is None and left:
+            self.forcing = True
+            return False
+        self.at, self.way = at, way
+        if way is not None:
+            self.why = "the text was ended before its valid end, which was known"
+            self._misses = 0
+        elif left:
             if not self._misses:
                 unit = "tokens" if left > 1 else "token"
                 self.why = f"no valid end was found within the last {left} {unit} of the budget"
             self._misses += 1
             self._next = left - min(left // 8, self._misses) - 1
-        elif way is not None:
-            self.why = "the text was ended before its valid end, which was known"
-            self._misses = 0
         return True
 
     def avoid(self, excluded: Set[Token]) -> Sequence[Token]:
         """The first step of a way that begins with none of these; () if there is none for now."""
-        way = self._ends.find(self._left, without=excluded)
+        left = self._budget - self.at
+        way = self._ends.find(left, without=excluded)
         if not way:  # the step of an empty way would be an end token
             self.why = "every way to a valid end begins with a token that is excluded"
-            self._next, self.forcing, self.way = self._left - 1, False, None
+            self._next, self.forcing, self.way = left - 1, False, None
             return ()
         self.way = way
         return way[:1]

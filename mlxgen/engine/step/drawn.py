@@ -25,7 +25,6 @@ from ..drafts.guess import Guess
 from ..kv import Unread
 from ..kv.held import HERE, Here
 from ..request.accept import accept
-from ..request.objections import Verdict
 from .handle import Handle
 from .pace import NOTHING, Submitted
 
@@ -299,9 +298,9 @@ def _accept_guess(
         if not stands and drafted[at] >= 0 and request.options.top_logprobs is not None:
             missed = Rejected(drafted[at], "draft", guess.drafter)
         drafter = guess.drafter if stands else ""
-        verdict = accept(request, token, view, drafter=drafter, missed=missed)
+        goes_on = accept(request, token, view, drafter=drafter, missed=missed)
         at = len(history) - start
-        if verdict is not Verdict.NEXT or at >= due or request.strayed:
+        if not goes_on or at >= due or request.strayed:
             break
         goes_on = at >= draws and history.low_since(moment) >= start  # no splice took any back
         if not goes_on or history[start:] != drafted[:at]:

@@ -21,10 +21,10 @@ import mlx.core as mx
 
 from ...filters import fill_masks
 from ...sampling import DrawRow, Sampler, Want
+from ...workers import Work as Check
 from ..kv import Later
 from ..kv.commands import Clear
 from ..request.leads import free_draws, next_draw
-from ..request.request import Request
 from .drawn import Drawn, Event, accept_draws
 from .handle import Handle, logits_of
 from .pace import Clock, Pace
@@ -88,13 +88,13 @@ class Loop:
         """
         handles: list[Handle] = []
         new: list[Handle] = []
-        waits: Request | None = None
+        waits: Check | None = None
         for handle in self.handles:
             request = handle.request
             if request.finish_reason is not None:
                 continue
-            if request.checking is not None and request.waits:
-                waits = request
+            if request.checking is not None and not request.checking.is_over:
+                waits = request.checking
                 continue
             handles.append(handle)
             if handle.started is None:

@@ -126,14 +126,14 @@ class Timeline:
                 self._tell(handle, "begins", prompt=request.base, forked=request.position)
                 old = _Seen(
                     old.track,
-                    request.tally.rewound,
+                    request.tally.rewound_tokens,
                     request.tally.redraws,
                     handle.drafts.counts,
                 )
             else:
                 self._tell(handle, "begins", prompt=request.base, cached=handle.cached)
         tally = request.tally
-        new = _Seen(old.track, tally.rewound, tally.redraws, handle.drafts.counts)
+        new = _Seen(old.track, tally.rewound_tokens, tally.redraws, handle.drafts.counts)
         self._seen[handle] = new
         for name, (proposed, stood) in new.drafts.items():
             before = old.drafts.get(name, DraftCount(0, 0))

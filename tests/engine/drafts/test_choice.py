@@ -79,15 +79,6 @@ def test_the_time_of_a_step_that_waited_in_vain_for_a_draft_counts_as_well() -> 
     assert drafts.expects(request, 1, SECOND)
 
 
-def test_tokens_that_do_not_exist_are_cut_off() -> None:
-    request = request_of()
-    for wrong in (-1, request.vocab_size, 10**12):
-        told = Told(lambda tokens, wrong=wrong: 97 if len(tokens) < 5 else wrong)  # type: ignore[misc]
-        assert length(Drafts([told]).propose(request, 1, SECOND)) == 2
-        told = Told(lambda tokens, wrong=wrong: wrong)  # type: ignore[misc]
-        assert Drafts([told]).propose(request, 1, SECOND) is None
-
-
 # ---- how many tokens, and when drafts rest -----------------------------------------------------
 
 

@@ -59,7 +59,7 @@ def own(name: str, right: Goes) -> list[Drafter]:
         return LETTERS[len(tokens) % len(LETTERS)] if sum(tokens[-4:]) % 3 == 0 else right(tokens)
 
     def nonsense(tokens: list[Token]) -> Token:
-        return (-1, 10**12, 3, 255, -(2**40), LETTERS[0])[len(tokens) * 7 % 6]
+        return (0, 3, 255, LETTERS[0])[len(tokens) * 3 % 4]
 
     def has(length: int, *, turn: int) -> bool:
         return length % 2 == turn

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen import Choice, Regex, Rejected
+from mlxgen import Choice, Regex
 from mlxgen.engine.branches import Steering
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.accept import start
-from mlxgen.engine.request.assembly import assemble
 from mlxgen.engine.request.leads import leaves_any, next_mask
 from mlxgen.engine.request.prompt import Prompt
 from mlxgen.engine.request.request import Request
@@ -45,7 +44,7 @@ options = st.fixed_dictionaries(
 def request_of(given_: dict[str, Any], prompt: bytes = b"xab") -> Request:
     checked = Options.of({"max_tokens": 8, **given_})
     prepared = Prompt(tuple(prompt), opens_text=False)
-    return assemble(prepared, checked, VOCABULARY, SIZE, budget=8, seed=1)
+    return Request(prepared, checked, VOCABULARY, SIZE, budget=8, seed=1)
 
 
 def may_come(request: Request, token: Token) -> bool:
@@ -94,8 +93,8 @@ def test_the_mask_allows_what_everybody_allows(
     position = request.position
     request.retries.ask(position, excluded)
     for token in banned:
-        request.retries.reject(position, Rejected(token, "ban"), ban=True)
-        request.retries.reject(position + 1, Rejected(98, "ban"), ban=True)  # of another position
+        request.retries.exclude(position, token)
+        request.retries.exclude(position + 1, 98)  # of another position
     if steered is not None:
         request.steering = Steering(words_of(steered, SIZE))
     plain = {token for token in range(SIZE) if may_come(request, token)} - excluded - banned
@@ -117,7 +116,7 @@ def test_on_the_forced_way_only_its_next_step_is_allowed(
     assert closing.way
     other = closing.fork(constraint.fork()).avoid(banned)
     for token in banned:
-        request.retries.reject(0, Rejected(token, "ban"), ban=True)
+        request.retries.exclude(0, token)
     plain = {token for token in LETTERS if may_come(request, token)} - banned
     assert plain.issuperset(other)
     if closing.way[0] not in banned:

@@ -17,7 +17,7 @@ from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 
 import mlxgen
 from mlxgen import Choice, JsonSchema, LanguageModel, Limits, MlxgenError, PostSamplingResult, Regex
-from mlxgen.engine import orders
+from mlxgen.engine import change_options, keep_only, put
 from mlxgen.engine.chunk import Chunk, FinishReason
 from mlxgen.engine.kv import KV
 from mlxgen.engine.options import Options
@@ -163,12 +163,12 @@ CHANGES: list[dict[str, Any]] = [
     {"filters": [Regex("[a-hA-H]{9,}")]},
 ]
 ORDERS: st.SearchStrategy[Callable[[Request], object]] = st.one_of(
-    st.integers(0, 30).map(lambda n: partial(orders.keep_only, tokens=n, to=None)),
-    st.integers(0, 30).map(lambda n: partial(orders.keep_only, tokens=None, to=n)),
+    st.integers(0, 30).map(lambda n: partial(keep_only, tokens=n, to=None)),
+    st.integers(0, 30).map(lambda n: partial(keep_only, tokens=None, to=n)),
     st.lists(st.integers(65, 72), min_size=1, max_size=40).map(
-        lambda tokens: partial(orders.put, tokens=tokens)
+        lambda tokens: partial(put, tokens=tokens)
     ),
-    st.sampled_from(CHANGES).map(lambda changed: partial(orders.change_options, given=changed)),
+    st.sampled_from(CHANGES).map(lambda changed: partial(change_options, given=changed)),
 )
 
 
@@ -185,7 +185,7 @@ class Deed(NamedTuple):
 
 def mark(row: Request) -> tuple[int, ...]:
     """How far a row has come; no two draws leave the same."""
-    return row.position, row.tally.rewound, row.tally.redraws, row.tally.forced
+    return row.position, row.tally.rewound_tokens, row.tally.redraws, row.tally.forced_tokens
 
 
 @dataclass

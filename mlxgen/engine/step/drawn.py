@@ -29,18 +29,6 @@ from .handle import Handle
 from .pace import NOTHING, Submitted
 
 
-class Reported(NamedTuple):
-    """What a draw reports besides its tokens, as in ``Draw``."""
-
-    prob: npt.NDArray[Any] | None
-    candidates: npt.NDArray[Any] | None
-    candidate_probs: npt.NDArray[Any] | None
-    logprob: npt.NDArray[Any] | None
-    top_tokens: npt.NDArray[Any] | None
-    top_logprobs: npt.NDArray[Any] | None
-    share: npt.NDArray[Any] | None
-
-
 class Drawn(Unread):
     """A submitted draw from ``logits`` [batch, vocab], one row for each request; ``after`` what
     had been submitted before it. Rows in ``redrawn`` have another token than it says as ``Unread``:
@@ -76,7 +64,7 @@ class Drawn(Unread):
         self.want = want
         self.redrawn: dict[int, Drawn] = {}
         self._tokens: list[Token] | None = None
-        self._report: Reported | None = None
+        self._report: dict[str, npt.NDArray[Any] | None] = {}  # as in ``Draw``, but for the tokens
         draw = self._draw = sampler.sample(logits, requests, want=want, exact=exact)
         self.array, self.known, self._here = draw.token, None, here
         here.submit(draw)
@@ -121,15 +109,16 @@ class Drawn(Unread):
             place += draws
         return due if place == len(self.requests) else {}
 
-    def reported(self, row: int) -> tuple[Reported, int]:
-        """What the draw reports that gave a row's token, and the row's place in it."""
+    def reported(self, name: str, row: int) -> Any:
+        """What the draw reports that gave a row's token, of this row; None if it does not."""
         self.tokens()
         if row in self.redrawn:
-            return self.redrawn[row].reported(0)
-        if self._report is None:
-            arrays = (getattr(self._draw, name) for name in Reported._fields)
-            self._report = Reported(*[None if x is None else np.array(x) for x in arrays])
-        return self._report, row
+            return self.redrawn[row].reported(name, 0)
+        if name not in self._report:
+            array = getattr(self._draw, name)
+            self._report[name] = None if array is None else np.array(array)
+        whole = self._report[name]
+        return None if whole is None else whole[row]
 
 
 class DrawnView:
@@ -174,10 +163,10 @@ class DrawnView:
 
     def probability(self, token: Token) -> float:
         self._look(prob=True)
-        report, row = self._drawn.reported(self._row)
-        if report.prob is not None and self.token == token:
-            return float(report.prob[row])
-        if report.candidates is not None:
+        prob = self._reported("prob")
+        if prob is not None and self.token == token:
+            return float(prob)
+        if self._reported("candidates") is not None:
             ids, probs = self.candidates
             found = np.flatnonzero(ids == token)
             if len(found):
@@ -185,34 +174,32 @@ class DrawnView:
         return float(self.distribution[token])
 
     def share(self, token: Token) -> float | None:
-        report, row = self._drawn.reported(self._row)
-        if report.share is None or self.token != token:
-            return None
-        return float(report.share[row])
+        share = self._reported("share")
+        return None if share is None or self.token != token else float(share)
 
     def best(self, count: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """The first ``count`` candidates at most, for which the draw was asked beforehand."""
-        report, row = self._drawn.reported(self._row)
-        assert report.candidates is not None, "candidates are computed only if they are wanted"
-        assert report.candidate_probs is not None
-        ids = report.candidates[row, :count]
-        known = ids >= 0  # there may be fewer
-        return ids[known], report.candidate_probs[row, :count][known]
+        ids, probs = self._reported("candidates"), self._reported("candidate_probs")
+        assert ids is not None, "candidates are computed only if they are wanted"
+        known = ids[:count] >= 0  # there may be fewer
+        return ids[:count][known], probs[:count][known]
 
     def report(self, token: Token, top: int) -> tuple[float | None, list[tuple[Token, float]]]:
         """The log-probability of ``token``, and the ``top`` likeliest tokens with theirs."""
-        report, row = self._drawn.reported(self._row)
-        assert report.logprob is not None, "log-probabilities are computed only if they are wanted"
-        if self.token == token:
-            logprob = float(report.logprob[row])
-        else:
+        logprob = self._reported("logprob")
+        assert logprob is not None, "log-probabilities are computed only if they are wanted"
+        if self.token != token:
             logits = self.logits.astype(np.float64)
             peak = logits.max()
-            logprob = float(logits[token] - peak - np.log(np.exp(logits - peak).sum()))
-        if not top or report.top_tokens is None or report.top_logprobs is None:
-            return logprob, []
-        tokens, values = report.top_tokens[row, :top], report.top_logprobs[row, :top]
-        return logprob, list(zip(tokens.tolist(), values.tolist(), strict=True))
+            logprob = logits[token] - peak - np.log(np.exp(logits - peak).sum())
+        tokens, values = self._reported("top_tokens"), self._reported("top_logprobs")
+        if not top or tokens is None:
+            return float(logprob), []
+        pairs = zip(tokens[:top].tolist(), values[:top].tolist(), strict=True)
+        return float(logprob), list(pairs)
+
+    def _reported(self, name: str) -> Any:
+        return self._drawn.reported(name, self._row)
 
     def _look(self, *, prob: bool = False, candidates: int = 0) -> None:
         seen = self.looked_for or Want()

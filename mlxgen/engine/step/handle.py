@@ -7,7 +7,7 @@ computed from, whatever has happened since.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -253,23 +253,6 @@ def logits_of(handles: Iterable[Handle]) -> mx.array:
     return parts[0] if len(parts) == 1 else mx.concatenate(parts)
 
 
-class _Part(NamedTuple):
-    """Scores of the tokens up to ``end``, on the device: log-probabilities [n] and ranks [n], and
-    the likeliest alternatives [n, top] with theirs, if any are wanted."""
-
-    end: int
-    arrays: list[mx.array]
-
-    def rows(self) -> Iterator[tuple[float, int, tuple[Alternative, ...]]]:
-        """What is reported of each; this waits for the device."""
-        logprobs, ranks, *top = [cast(list[Any], array.tolist()) for array in self.arrays]
-        if not top:
-            top = [[[]] * len(ranks)] * 2
-        for logprob, rank, *alternatives in zip(logprobs, ranks, *top, strict=True):
-            pairs = zip(*alternatives, strict=True)
-            yield logprob, rank, tuple([Alternative(*pair) for pair in pairs])
-
-
 class PromptScores:
     """What the model thinks of a prompt's own ``tokens``, each with its ``top`` likeliest
     alternatives.
@@ -283,12 +266,14 @@ class PromptScores:
     def __init__(self, tokens: Sequence[Token], top: int) -> None:
         self._tokens = tuple(tokens)
         self._top = top
-        self._parts: list[_Part] = []
+        # Up to which token they are, and arrays on the device: log-probabilities [n] and ranks [n],
+        # and the likeliest alternatives [n, top] with theirs, if any are wanted
+        self._parts: list[tuple[int, list[mx.array]]] = []
 
     @property
     def done(self) -> int:
         """Tokens that are scored; before the first one nothing comes."""
-        return self._parts[-1].end if self._parts else 1
+        return self._parts[-1][0] if self._parts else 1
 
     @property
     def is_complete(self) -> bool:
@@ -296,11 +281,16 @@ class PromptScores:
         return self.done == len(self._tokens)
 
     def read(self) -> tuple[PromptScore, ...]:
-        """All scores, when they are complete."""
+        """All scores, when they are complete; this waits for the device."""
         assert self.is_complete
-        rows = [row for part in self._parts for row in part.rows()]
-        scored = zip(self._tokens[1:], rows, strict=True)
-        return (PromptScore(self._tokens[0]), *[PromptScore(token, *row) for token, row in scored])
+        scores = [PromptScore(self._tokens[0])]
+        for _, arrays in self._parts:
+            logprobs, ranks, *top = [cast(list[Any], array.tolist()) for array in arrays]
+            tokens, values = top or [[()] * len(ranks)] * 2
+            for logprob, rank, *alternatives in zip(logprobs, ranks, tokens, values, strict=True):
+                likeliest = tuple(map(Alternative, *alternatives))
+                scores.append(PromptScore(self._tokens[len(scores)], logprob, rank, likeliest))
+        return tuple(scores)
 
     def add(self, start: int, logits: mx.array) -> None:
         """Take in the logits [n, vocab] after the tokens from ``start`` on; submits them."""
@@ -319,7 +309,7 @@ class PromptScores:
             order = mx.argsort(-values, axis=-1)
             arrays += [mx.take_along_axis(array, order, axis=-1) for array in (ids, values)]
         mx.async_eval(arrays)
-        self._parts.append(_Part(end, arrays))
+        self._parts.append((end, arrays))
 
     def restart(self) -> None:
         """Drop what was submitted: the whole prompt is to be run again."""

@@ -346,16 +346,11 @@ class Loop:
             else:
                 work.append(Work(handle, [Later(drawn, place)]))
                 alone = alone and not (handle.flat or declines)
-        for handle in idle:
-            if handle.drafts.drafters:
-                self._propose(handle)
+        self._propose(idle)
         arrays = self.passes.run([*work, *map(Work.pending, idle)])
-        draws: list[list[DrawRow]] = []
         if alone and len(places) < len(self.handles):
             alone = not any(h.is_ready for h in self.handles if h not in places)
-        if alone:
-            for handle in places:
-                draws.append(free_draws(handle.request, 1, after=1))
+        draws = [free_draws(handle.request, 1, after=1) for handle in places if alone]
         return self._submit(arrays, list(places), draws)
 
     def _forward(self, handles: list[Handle]) -> None:
@@ -365,9 +360,7 @@ class Loop:
         handles = [handle for handle in handles if self._runs_here(handle)]
         if not handles:
             return
-        for handle in handles:
-            if handle.drafts.drafters:
-                self._propose(handle)
+        self._propose(handles)
         arrays = self.passes.run([Work.pending(handle) for handle in handles])
         if self.clock.timeline is not None:
             self.clock.timeline.did("run", requests=len(handles))
@@ -395,13 +388,16 @@ class Loop:
 
     # drafting
 
-    def _propose(self, handle: Handle) -> None:
-        """Have tokens drafted after what a handle has pending."""
+    def _propose(self, handles: list[Handle]) -> None:
+        """Have tokens drafted after what these have pending."""
         rows = len(self.handles)
-        guess = handle.guess = handle.drafts.propose(handle.request, rows, self._plain_step)
-        if guess is not None and self.clock.timeline is not None:
-            self.clock.timeline.did("draft", drafter=guess.drafter, tokens=len(guess.fed))
-        self._drafted |= handle.drafts.turn is not None
+        for handle in handles:
+            if not handle.drafts.drafters:
+                continue
+            guess = handle.guess = handle.drafts.propose(handle.request, rows, self._plain_step)
+            if guess is not None and self.clock.timeline is not None:
+                self.clock.timeline.did("draft", drafter=guess.drafter, tokens=len(guess.fed))
+            self._drafted |= handle.drafts.turn is not None
 
     def _runs_here(self, handle: Handle) -> bool:
         """Whether what a handle has pending goes between two steps; else it is ``behind``."""

@@ -35,7 +35,8 @@ from .kv import Activations, Footprint, LayerCache, Slots, batch_equals_alone
 from .kv.alone import Alone
 from .kv.feed import Shown, Unseen
 from .kv.footprint import Measures, image_bytes
-from .kv.quantised import Quantisation
+from .kv.quantised import quantisation, quantised
+from .kv.slot_caches import Quantisation
 from .options import Options
 from .prefix.block_file import Layout
 from .prefix.disk import Disk
@@ -89,7 +90,7 @@ class ModelRuntime:
         self._cache_bytes = cache_bytes
         self._quantisation: Quantisation | None = None
         if kv_bits is not None:
-            self._quantisation = Quantisation.of(
+            self._quantisation = quantisation(
                 model, self.make_cache, kv_bits, kv_group_size, kv_quant_start, name=name
             )
 
@@ -234,13 +235,13 @@ class ModelRuntime:
         nowhere while the model can go back anywhere in so many tokens."""
         if Alone(self.make_cache).can_undo(len(tokens)):
             return []
-        spacing = spacing_of(self.footprint.snapshot, self.footprint.growing)
+        spacing = spacing_of(self.footprint.snapshot_at(), self.footprint.growing)
         return places_of(beginnings(tokens, openings_of(self.vocabulary)), len(tokens) - 1, spacing)
 
     def make_cache(self) -> list[LayerCache]:
         """Empty caches for one sequence, one for each layer."""
         caches = list(make_prompt_cache(self.model))
-        return caches if self._quantisation is None else self._quantisation.applied(caches)
+        return caches if self._quantisation is None else quantised(caches, self._quantisation)
 
     def prepare(self, given: AnyPrompt, options: Options) -> Request:
         """Make a request for a ``Scheduler``; raises everything that can be wrong with it.

@@ -38,7 +38,6 @@ from ..engine.kv.commands import (
     Run,
     Save,
     Snapshot,
-    Spoil,
     Take,
     Trim,
     Wait,
@@ -172,7 +171,7 @@ class Leading(Part):
             if self._is_out:
                 raise self._machines.blamed(error) from error
             for kv, _ in run.rows:
-                self.do(Spoil(kv))
+                self.do(Trim(kv, 0))
             raise
 
     def _built(self, run: Run) -> None:

@@ -246,7 +246,7 @@ class Simulated(Runner):
                 line.wait(line.busy)
             case Keep(kv):
                 line.work(shape.copying(line.device, self._stores[kv].length))
-            case Copy(_, kv) | Take(kv) if result is not None:
+            case Copy(_, kv) | Take(kv) if result:
                 line.work(shape.copying(line.device, self._stores[kv].length))
         return result
 

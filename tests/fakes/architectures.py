@@ -10,7 +10,8 @@ from benchmarks.architectures import VOCAB, random_model
 from mlx_lm.models.cache import ConcatenateKVCache, QuantizedKVCache, RotatingKVCache
 
 from mlxgen import LanguageModel
-from mlxgen.engine.kv.quantised import Quantisation, QuantisedKeys
+from mlxgen.engine.kv.quantised import QuantisedKeys
+from mlxgen.engine.kv.slot_caches import Quantisation
 
 from .tokenizers import alphabet_tokenizer
 

@@ -17,12 +17,14 @@ only if a trim would not do.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
 
 from .layers import (
     EVERY,
+    STEP,
     CacheFactory,
     Checkpoints,
     LayerCache,
@@ -32,19 +34,32 @@ from .layers import (
     cheap_to_keep,
     copied,
     cut,
-    cut_up,
+    fill,
     keys_and_values,
     leaves,
+    owned,
     restore,
     sliceable,
 )
 
 
 class Alone:
-    """See the module. ``make`` builds the empty caches of the model, one for each layer. ``eager``:
-    checkpoints are worth a copy of a window."""
+    """See the module. ``make`` builds the empty caches of the model, one for each layer; what they
+    are filled with is to have room for ``room`` tokens. ``eager``: checkpoints are worth a copy of
+    a window."""
 
-    __slots__ = ("__weakref__", "_make", "_plain", "caches", "checkpoints", "eager", "length")
+    __slots__ = (
+        "__weakref__",
+        "_make",
+        "_plain",
+        "_room",
+        "caches",
+        "checkpoints",
+        "eager",
+        "length",
+    )
+    group = None  # it runs by itself
+    index = 0
 
     def __init__(
         self,
@@ -52,9 +67,10 @@ class Alone:
         caches: list[LayerCache] | None = None,
         length: int = 0,
         *,
+        room: int = 0,
         eager: bool = False,
     ) -> None:
-        self._make = make
+        self._make, self._room = make, room
         self.caches = make() if caches is None else caches
         self.length = length
         # Whether every layer can be trimmed at any time; needed at every step.
@@ -87,9 +103,6 @@ class Alone:
         if not self._plain:
             self.checkpoint()
         return logits
-
-    group = None
-    """It is in none."""
 
     def arrays(self) -> list[Any]:
         """Everything to evaluate so that the caches are up to date."""
@@ -135,12 +148,34 @@ class Alone:
         twin.checkpoints = self.checkpoints.fork()
         return twin
 
+    def fill(
+        self, columns: Sequence[Sequence[Run]], others: Sequence[LayerCache], length: int
+    ) -> None:
+        """Hold ``length`` tokens: pieces that follow one another for each layer that can be cut,
+        and caches for the others, which share their arrays until one writes.
+
+        Nothing is evaluated. Each layer that can be cut is one concatenation, so the sequence is
+        copied once.
+        """
+        spare = max(0, -(-self._room // STEP) * STEP - length)
+        held = filter(sliceable, leaves(self.caches))
+        for leaf, column in zip(held, columns, strict=True):
+            joined = []
+            for same in zip(*column, strict=True):
+                shape, dtype = same[0].shape, same[0].dtype
+                more = [mx.zeros((*shape[:-2], spare, shape[-1]), dtype)] if spare else []
+                joined.append(mx.concatenate([*same, *more], axis=-2))
+            fill(leaf, tuple(joined), length)
+        restore(self.caches, others)
+        self.length = length
+
     def parts(self, ends: Sequence[int]) -> list[tuple[Run, ...]]:
         """Copies of the tokens from each of some places to the next one, of each layer that can be
         cut; not evaluated yet."""
-        held = (keys_and_values(leaf) for leaf in leaves(self.caches) if sliceable(leaf))
-        columns = [cut_up(piece, ends) for piece in held]
-        return [tuple(column[i] for column in columns) for i in range(len(ends) - 1)]
+        held = [keys_and_values(leaf) for leaf in leaves(self.caches) if sliceable(leaf)]
+        return [
+            tuple(tuple(map(owned, cut(run, *place))) for run in held) for place in pairwise(ends)
+        ]
 
     def whole(self) -> list[list[Run]]:
         """All tokens in one piece, of each layer that can be cut; shares its buffers."""

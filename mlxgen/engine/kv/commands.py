@@ -31,7 +31,7 @@ class Run(NamedTuple):
 
 
 class Trim(NamedTuple):
-    """Go back to at most ``to`` tokens."""
+    """Go back to at most ``to`` tokens; to 0 also if a pass failed half-way through the layers."""
 
     kv: int
     to: int
@@ -82,8 +82,8 @@ class Free(NamedTuple):
 
 
 class Take(NamedTuple):
-    """Hold what the prefix cache has of these tokens, with nothing held before; the result is the
-    place, or None if it has none of them."""
+    """Hold what the prefix cache has of these tokens, with nothing held before; the result is
+    whether it has any of them."""
 
     kv: int
     tokens: tuple[Token, ...]
@@ -155,22 +155,16 @@ class Load(NamedTuple):
     key: str
 
 
-class Spoil(NamedTuple):
-    """Hold nothing, where it is: a pass of this cache failed half-way through the layers."""
-
-    kv: int
-
-
 class Clear(NamedTuple):
     """Free all slots, whatever is in them, and drop what was put into the prefix cache since the
     last ``Settle``."""
 
 
-Place: TypeAlias = Open | Copy | Take | Move
+Place: TypeAlias = Open | Copy | Move
 Together: TypeAlias = Restore | Save | Load
 """What all machines do at a time, and what fails on all if it fails on one."""
 Changed: TypeAlias = Shrink | Limit | Empty | Flush | Settle | Together
-Command: TypeAlias = Run | Trim | Snapshot | Wait | Place | Free | Keep | Changed | Spoil | Clear
+Command: TypeAlias = Run | Trim | Snapshot | Wait | Place | Free | Take | Keep | Changed | Clear
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
 
 
@@ -184,8 +178,8 @@ class Device(Here, ABC):
     @abstractmethod
     def do(self, command: Command) -> Any:
         """Carry out a command; returns the logits of a ``Run``, the place of a cache for ``Place``,
-        how many tokens for ``Save`` and ``Load``, whether for ``Restore``, and None for
-        all others."""
+        how many tokens for ``Save`` and ``Load``, whether for ``Take`` and ``Restore``, and
+        None for all others."""
 
 
 def written(command: Command) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from ...loading.model_config import EXPERTS, HEADS, number_of
 from ...loading.sharding import Split
 from .layers import (
     PREFILL_STEP,
+    STEP,
     CacheFactory,
     LayerCache,
     arrays_in,
@@ -27,11 +28,10 @@ from .layers import (
     keys_and_values,
     leaves,
 )
-from .places import GROWTH, SLACK
 from .quantised import QuantisedKeys
+from .slot_caches import GROWTH, SLACK
 
 SMALLEST = 16  # tokens of the smallest piece of a prompt
-_STEP = 256  # places that mlx-lm's caches grow by
 _SCORES = 2  # copies of attention scores that are held: as computed, and masked or normalised
 _FUSED = (64, 80, 128)  # head dimensions whose scores MLX's kernels on GPUs do not hold (0.32)
 
@@ -57,38 +57,33 @@ class Footprint:
     @classmethod
     def of(cls, model: nn.Module, caches: Iterable[LayerCache]) -> Footprint:
         """Measure caches that hold one token; nothing is evaluated."""
-        growing, early, fixed = 0, 0, 0
-        windows, starts = [], [0]
+        growing = early = fixed = start = 0
+        windows = []
         for layer in leaves(caches):
             if layer.empty():
                 continue
             run = keys_and_values(layer)
-            each, first = bytes_a_place(run[:6]), bytes_a_place(run[6:])
+            each = bytes_a_place(run[:6])
+            width = getattr(layer, "max_size", None) or getattr(layer, "chunk_size", None)
             if not run:
                 fixed += int(layer.nbytes)
-                continue
-            width = getattr(layer, "max_size", None) or getattr(layer, "chunk_size", None)
-            if width is None:
-                growing += each
-                early += first
-                starts.append(layer.how.start if isinstance(layer, QuantisedKeys) else 0)
-            else:
+            elif width is not None:
                 windows.append((each, int(width)))
+            else:
+                growing, early = growing + each, early + bytes_a_place(run[6:])
+            if isinstance(layer, QuantisedKeys):
+                start = layer.how.start
         weights = sum(int(array.nbytes) for array in arrays_in(tree_flatten(model.parameters())))
-        return cls(growing, tuple(windows), fixed, weights, early, max(starts))
+        return cls(growing, tuple(windows), fixed, weights, early, start)
 
     @property
     def spare(self) -> int:
         """How many unused places a pass may read at the cost of reading the weights once."""
         return self.weights // max(1, self.growing)
 
-    @property
-    def snapshot(self) -> int:
-        """The bytes of what a sequence cannot go back in: full windows, and recurrent states."""
-        return sum(each * width for each, width in self.windows) + self.fixed
-
-    def snapshot_at(self, length: int) -> int:
-        """The bytes of windows and recurrent states after ``length`` tokens."""
+    def snapshot_at(self, length: int = 1 << 40) -> int:
+        """The bytes of what a sequence cannot go back in after ``length`` tokens, by default many:
+        windows, and recurrent states."""
         return sum(each * min(length, width) for each, width in self.windows) + self.fixed
 
     def alone(self, length: int) -> int:
@@ -97,7 +92,7 @@ class Footprint:
         mlx-lm's caches grow by whole steps from whatever length they were full at, and a window
         holds all of a long prompt chunk that has just passed through it.
         """
-        room = length + _STEP
+        room = length + STEP
         windows = sum(each * min(room, width + PREFILL_STEP) for each, width in self.windows)
         return self._growing(room) + windows + self.fixed
 
@@ -127,34 +122,38 @@ class Activations:
     per_held: int
 
     @classmethod
-    def of_one(
+    def of(
         cls,
         model: nn.Module,
         caches: Iterable[LayerCache],
         dtype: mx.Dtype,
-        *,
-        heads: int,
-        experts: int,
+        config: Mapping[str, Any],
     ) -> Activations:
-        """Measure a model that computes in ``dtype``, with caches that hold a token; it has
-        ``heads`` of queries, and a token goes to so many ``experts``."""
+        """Measure a model that computes in ``dtype``, with caches that hold a token."""
+        heads, experts = (number_of(config, names) or 1 for names in (HEADS, EXPERTS))
+        part = Split.had(model)
+        if part is not None and part.kind == "tensor":
+            heads //= part.size
         width = max((_width(layer, experts) for layer in getattr(model, "layers", ())), default=0)
-        filled = [leaf for leaf in leaves(caches) if not leaf.empty()]
-        used = [keys_and_values(leaf) for leaf in filled if keys_and_values(leaf)]
-        states = [leaf.nbytes for leaf in filled if not keys_and_values(leaf)]
+        states = kept = made = 0
+        fused = True
+        for leaf in leaves(caches):
+            run = floats = () if leaf.empty() else keys_and_values(leaf)
+            if not run and not leaf.empty():
+                states = max(states, leaf.nbytes)
+            if isinstance(leaf, QuantisedKeys) and run:
+                floats = leaf.keys_and_values()
+                made = max(made, bytes_a_place(floats))
+            kept = max(kept, bytes_a_place(run))
+            widths = {array.shape[-1] for array in floats}  # of several, one holds the scores
+            fused = fused and len(widths) <= 1 and all(map(_holds_no_scores, widths))
         if mx.metal.is_available():  # its kernels hold one state; elsewhere each token has its own
-            states = []
-        floats = [leaf.keys_and_values() for leaf in filled if isinstance(leaf, QuantisedKeys)]
-        packed = [run for run in used if len(run) > 2]
-        scored = len(packed) > len(floats)  # mlx-lm's attention to packed ones holds them
+            states = 0
         return cls(
             # Each number is held with what is made of it, and in float32 while that is made.
-            per_token=(2 * dtype.size + 4) * width + max(states, default=0),
-            per_score=(
-                _SCORES * dtype.size * heads if scored or not _are_fused([*used, *floats]) else 0
-            ),
-            per_held=max(map(bytes_a_place, used), default=0)
-            + max(map(bytes_a_place, floats), default=0),
+            per_token=(2 * dtype.size + 4) * width + states,
+            per_score=0 if fused else _SCORES * dtype.size * heads,
+            per_held=kept + made,
         )
 
     def nbytes(self, tokens: int, held: int) -> int:
@@ -198,14 +197,6 @@ def _width(layer: Any, experts: int) -> int:
     return width
 
 
-def _are_fused(runs: Iterable[tuple[mx.array, ...]]) -> bool:
-    plain = [run for run in runs if len(run) == 2]
-    return all(
-        keys.shape[-1] == values.shape[-1] and _holds_no_scores(keys.shape[-1])
-        for keys, values in plain
-    )
-
-
 def _holds_no_scores(width: int) -> bool:
     return mx.default_device() != mx.Device(mx.cpu) and width in _FUSED
 
@@ -223,11 +214,7 @@ class Measures:
         """Measure a pass of one token; nothing is evaluated."""
         caches = make()
         logits = model(mx.array([[0]]), cache=caches)
-        queries, chosen = (number_of(config, names) or 1 for names in (HEADS, EXPERTS))
-        part = Split.had(model)
-        if part is not None and part.kind == "tensor":
-            queries //= part.size
-        activations = Activations.of_one(model, caches, logits.dtype, heads=queries, experts=chosen)
+        activations = Activations.of(model, caches, logits.dtype, config)
         return cls(int(logits.shape[-1]), Footprint.of(model, caches), activations)
 
     def plan(

@@ -19,7 +19,7 @@ from mlx_lm.models.cache import ArraysCache
 from .alone import Alone
 from .footprint import Footprint
 from .layers import CacheFactory, Model
-from .places import GROWTH
+from .slot_caches import GROWTH
 from .slots import Group, Slot, rooms_for
 
 WASTE = 2  # there may be that many times as much padding as tokens
@@ -28,20 +28,19 @@ _TOLERANCE = 0.02  # of the spread of the logits: half-precision sums differ wit
 
 
 class Slots:
-    """All slots of a runner, in groups of sequences that are about as long.
+    """All slots of a runner, in groups.
 
     ``make`` builds the model's empty caches for one sequence; a pass may read up to ``spare``
-    unused places. Raises ``StateError`` for models with a cache that has no counterpart for
-    several sequences.
+    unused places. Raises ``StateError`` as ``Group`` does.
     """
 
     def __init__(self, make: CacheFactory, spare: int = 1 << 40) -> None:
         self._make, self._spare = make, spare
         self.groups = [Group(make)]
-        self.recurrent, self.window = self.groups[0].recurrent, self.groups[0].window
+        self.recurrent, self.window = bool(self.groups[0].states), self.groups[0].window
 
     def __len__(self) -> int:
-        return sum(map(len, self.groups))
+        return sum(len(group.members) for group in self.groups)
 
     @property
     def nbytes(self) -> int:
@@ -87,12 +86,8 @@ class Slots:
         the lengths ``joining`` have come, and the longest of each group has grown by ``ahead``
         tokens; ``twin_of`` one that is forked."""
         groups = [
-            [
-                max(each.length, each.room, lengths[each])
-                for each in group.members
-                if each in lengths
-            ]
-            for group in self.groups
+            [max(each.length, each.room, lengths[each]) for each in own.members if each in lengths]
+            for own in self.groups
         ]
         if twin_of is not None:
             groups[twin_of.group.number].append(twin_of.room)
@@ -136,36 +131,31 @@ def _agree(model: Model, make: CacheFactory) -> bool:
     # Machines that share a model add up every pass of it, so all of them are run in any case.
     agreed: list[bool] = []
     for history in _HISTORIES:
-        kv = Alone(make)
-        kv.forward(model, mx.array([history]))
-        mx.eval(kv.arrays())
-        slot = group.add(len(history))
-        group.run(model, mx.array([history]), [len(history)], slot.index)
-        mx.eval(group.arrays())
+        kv, slot = Alone(make), group.add(len(history))
+        for store in (kv, slot):
+            store.forward(model, mx.array([history]))
+            mx.eval(store.arrays())
         rows.append((kv, slot))
     for step in range(3):
         tokens = mx.array([[(3 * i + step) % 8 + 1] for i in range(len(rows))])
         before, slot = rows[1][0].fork(), rows[1][1]
-        agreed += _compared(model, group, rows, tokens, [1] * len(rows))
+        agreed += _compared(model, rows, tokens, [1] * len(rows))
         slot.go_back(slot.length - 1)  # run it again, to try a rewind as well
-        agreed += _compared(model, group, [(before, slot)], tokens[1:2], [1])
-        agreed += _compared(model, group, rows, tokens, [1, 0, 1])
+        agreed += _compared(model, [(before, slot)], tokens[1:2], [1])
+        agreed += _compared(model, rows, tokens, [1, 0, 1])
     run = mx.array([[4, 4, 2], [5, 1, 0]])  # the second one is padded if it is not alone
-    agreed += _compared(model, group, rows[:1], run[:1], [3])
-    if not group.recurrent:
-        agreed += _compared(model, group, rows[1:], run, [3, 2])
+    agreed += _compared(model, rows[:1], run[:1], [3])
+    if not group.states:
+        agreed += _compared(model, rows[1:], run, [3, 2])
     return all(agreed)
 
 
 def _compared(
-    model: Model,
-    group: Group,
-    rows: Sequence[tuple[Alone, Slot]],
-    tokens: mx.array,
-    lengths: Sequence[int],
+    model: Model, rows: Sequence[tuple[Alone, Slot]], tokens: mx.array, lengths: Sequence[int]
 ) -> list[bool]:
     """Whether the next tokens of consecutive rows give together what they give alone, for each."""
-    together = group.run(model, tokens, lengths, rows[0][1].index)
+    first = rows[0][1]
+    together = first.group.run(model, tokens, lengths, first.index)
     return [
         _alike(kv.forward(model, tokens[i : i + 1, :n])[0, -1], together[i, n - 1])
         for i, ((kv, _), n) in enumerate(zip(rows, lengths, strict=True))

@@ -163,11 +163,9 @@ class KV:
         Only while nothing is held.
         """
         self._opened(len(tokens) + 1)
-        found: Alone | Slot | None = self.device.do(Take(self.number, tuple(tokens)))
-        if found is not None:
-            self._put(found)
-            self.tokens, self._same = list(tokens[: found.length]), 0
-        return found is not None
+        found: bool = self.device.do(Take(self.number, tuple(tokens)))
+        self.tokens, self._same = list(tokens[: self.store.length]), 0
+        return found
 
     def keep(self, history: History, room: int | None = None, most: int | None = None) -> None:
         """Put what it holds of the history into the prefix cache, which may use ``room`` bytes.

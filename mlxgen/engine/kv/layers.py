@@ -6,8 +6,7 @@ Owns every check of their types. Must never know a sequence's tokens.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import mlx.core as mx
@@ -28,6 +27,7 @@ Run: TypeAlias = tuple[mx.array, ...]
 are kept as they are, their arrays come last, and have no others."""
 
 PREFILL_STEP = 2048  # prompt tokens in one forward pass
+STEP = 256  # places that mlx-lm's caches grow by
 
 
 class Model(Protocol):
@@ -93,7 +93,7 @@ def owned(array: mx.array) -> mx.array:
 def sliceable(leaf: LayerCache) -> bool:
     """Whether a cache holds its tokens side by side, so any run of them can be cut out."""
     # A subclass of mlx-lm's may hold more than that.
-    return type(leaf) in (KVCache, QuantizedKVCache) or hasattr(leaf, "places")
+    return type(leaf) in (KVCache, QuantizedKVCache) or hasattr(leaf, "how")
 
 
 def keys_and_values(leaf: LayerCache) -> Run:
@@ -101,8 +101,8 @@ def keys_and_values(leaf: LayerCache) -> Run:
 
     Empty for a layer that the model never fills, and for a recurrent state.
     """
-    if hasattr(leaf, "places"):
-        held: Run = leaf.places.held(leaf.offset)
+    if hasattr(leaf, "how"):
+        held: Run = leaf.held()
         return held
     return tuple(arrays_in([getattr(leaf, "keys", None), leaf.__dict__.get("values")]))
 
@@ -110,21 +110,6 @@ def keys_and_values(leaf: LayerCache) -> Run:
 def cut(run: Run, start: int, stop: int) -> Run:
     """The tokens ``start`` to ``stop`` of what a layer holds; shares its buffers."""
     return tuple([array[..., start:stop, :] for array in run])
-
-
-def cut_up(run: Run, ends: Sequence[int]) -> list[Run]:
-    """Copies of the tokens from each of some places to the next one, as ``cut`` and ``owned`` make
-    them, of which there may be thousands."""
-    columns = []
-    for array in run:
-        nothing: dict[int, mx.array] = {}
-        column = []
-        for start, stop in pairwise(ends):
-            held = array[..., start:stop, :]
-            rest = nothing.setdefault(held.shape[-2], held[:0])
-            column.append(mx.concatenate([held, rest]))
-        columns.append(column)
-    return list(zip(*columns, strict=True)) or [()] * (len(ends) - 1)
 
 
 def bytes_a_place(run: Iterable[mx.array]) -> int:
@@ -137,8 +122,8 @@ def fill(leaf: LayerCache, run: Run, length: int) -> None:
     order of time."""
     if not run:
         return
-    if hasattr(leaf, "places"):
-        leaf.places.fill(run)
+    if hasattr(leaf, "how"):
+        leaf.fill(run)
     else:
         half = len(run) // 2
         leaf.keys, leaf.values = run if half == 1 else (run[:half], run[half:])

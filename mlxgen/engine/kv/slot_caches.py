@@ -1,45 +1,212 @@
 """Layer caches that hold many sequences side by side, each at a length of its own.
 
 Owns the arrays of a batch, one cache for each layer, in the calling convention of mlx-lm's
-models. Must never know which tokens they are, or who asks for them. Invariant: what a token
-sees depends only on its sequence's own slot, up to the token's position.
+models: how they grow, and where a position is in them. Must never know which tokens they are, or
+who asks for them. Invariant: what is held of a position depends only on the position and on its
+own keys and values, and a token sees its own sequence's up to its position.
 
-A sequence has a *slot*, an index on the first axis, and its token at position p is at place p of
-the third axis (p modulo the ring's size if a window slides). So sequences of different lengths
-need no padding; going back costs nothing, as what is after a position is never seen and will be
-overwritten; and a sequence joins or leaves without moving the others. mlx-lm's batch caches align
-the sequences at their ends instead: there a place means the same for all, and a rewind of one
-sequence has to roll its keys.
+A sequence has a *slot*, an index on the first axis of arrays [slots, heads, places, width], and its
+token at position p is at place p of the third one (p modulo the ring's size if a window slides).
+So sequences of different lengths need no padding; going back costs nothing, as what is after a
+position is never seen and will be overwritten; and a sequence joins or leaves without moving the
+others. mlx-lm's batch caches align the sequences at their ends instead: there a place means the
+same for all, and a rewind of one sequence has to roll its keys.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import mlx.core as mx
-from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
+import numpy as np
+from mlx_lm.models.cache import ArraysCache
 
-from .layers import LayerCache, cut, fill, keys_and_values, narrowed, owned
-from .places import SLACK, Keys, Pair, Pass, Places
-from .quantised import Quantisation, QuantisedKeys
+from .layers import LayerCache, Run, cut, fill, keys_and_values, narrowed, owned
 
-SlotLayer: TypeAlias = Any  # SlotKeys, SlotState, or mlx-lm's CacheList of these
+GROWTH = 256  # places that are added at a time
+SLACK = 256  # places of a ring beyond its window: how far a row can go back, or ahead in one run
+PACKED = 6  # arrays of packed keys and values: words, scales and biases of each
+
+Index: TypeAlias = tuple[Any, ...]
+Pair: TypeAlias = tuple[Any, Any]
+"""Keys and values: an array each, or three if they are packed."""
 States: TypeAlias = list[mx.array | None]
 
 
-class SlotKeys:
-    """Keys and values of an attention layer; there are none while no slot is in use."""
+class Pass:
+    """Where the tokens of one forward pass go; shared by the caches of all layers.
 
-    keys = Keys()
+    Consecutive slots from ``first`` on get ``count`` tokens each, from their ``positions`` on.
+    Those of which ``runs`` is false only get padding: it goes behind their tokens, where nothing
+    sees it, and leaves their states as they are. ``whole``: these are all the slots in use, of
+    which there are ``held``. ``even``: all positions are the same. ``rooms``: how many slots the
+    arrays have, or are to have, with places for the positions before ``reach``. ``offset``: the
+    number of tokens before these, as rotary embeddings need it.
+    """
+
+    def __init__(
+        self,
+        first: int,
+        positions: list[int],
+        runs: list[bool],
+        *,
+        held: int,
+        count: int,
+        rooms: int,
+    ) -> None:
+        self.slots = slice(first, first + len(positions))
+        self.positions, self.runs, self.count = positions, runs, count
+        self.rooms, self.reach = rooms, 0
+        self.start = min(positions)
+        self.end = max(positions) + count  # one more than the highest position
+        self.whole = len(positions) == held
+        self.even = self.start + count == self.end
+        self.offset: mx.array | int = positions[0]
+        if len(positions) > 1:
+            self.offset = mx.array(positions, mx.int32)
+        self.offset_after = self.offset + count
+        self._places: dict[tuple[int | None, int | None, int], Index] = {}
+        self.found: dict[tuple[int | None, int], tuple[Index, Index]] = {}
+        """For a ring's size and a number of heads, what ``find`` gave."""
+        self._masks: dict[tuple[int | None, int | None], mx.array] = {}
+
+    def chosen(self, new: mx.array, old: mx.array) -> mx.array:
+        """The ``new`` states of the slots that run, and the ``old`` ones of the others."""
+        return mx.where(mx.array(self.runs).reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    @cached_property
+    def own(self) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
+        """The position of each token [slots, count]."""
+        return np.add.outer(self.positions, np.arange(self.count)).astype(np.int32)
+
+    def find(self, ring: int | None, heads: int) -> tuple[Index, Index]:
+        """Where in the arrays of a layer these tokens go, and what they see: all layers with as
+        many heads find it in ``found`` from now on."""
+        start = self.start if ring is None else self.start % ring
+        if self.even and (ring is None or start + self.count <= ring):
+            goes: Index = (self.slots, slice(None), slice(start, start + self.count))
+        else:
+            goes = self.places(ring, heads)
+        sees = (self.slots, slice(None), slice(self.end if ring is None else min(self.end, ring)))
+        self.found[ring, heads] = goes, sees
+        return goes, sees
+
+    def places(self, ring: int | None, heads: int, most: int | None = None) -> Index:
+        """Where each token goes, as slots, heads and places [slots, heads, count]; those after
+        ``most`` go there."""
+        key = ring, most, heads
+        if key not in self._places:
+            places = self.own if ring is None else self.own % ring
+            if most is not None:
+                places = np.minimum(places, most)
+            slots = np.arange(self.slots.start, self.slots.stop)[:, None, None]
+            indexes = np.broadcast_arrays(slots, np.arange(heads)[:, None], places[:, None])
+            self._places[key] = tuple([mx.array(each.astype(np.int32)) for each in indexes])
+        return self._places[key]
+
+    def mask(self, window: int | None, ring: int | None) -> mx.array:
+        """Which places each token sees: bool [slots, 1, count, places].
+
+        Place s holds the latest position up to the token's own that falls there.
+        """
+        key = window, ring
+        if key not in self._masks:
+            own = mx.array(self.own[:, None, :, None])
+            if ring is not None and self.count > SLACK:  # what ``Keys`` gives of a long run
+                places, ring = mx.arange(self.before(ring), self.end), None
+            else:
+                places = mx.arange(self.end if ring is None else min(self.end, ring))
+            ago = own - places if ring is None else (own - places) % ring
+            seen = places <= own if ring is None else ago <= own
+            self._masks[key] = seen if window is None else seen & (ago < window)
+        return self._masks[key]
+
+    def before(self, ring: int) -> int:
+        """The first position that the first token of a long run sees in a window."""
+        return max(0, self.start - (ring - SLACK) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantisation:
+    """How a model's keys and values are quantised: from position ``start`` on, and not before.
+
+    They are packed as ``mx.quantize`` has it. mlx-lm's attention can work on packed ones: it does
+    so for a cache that has ``bits``. Then it reads fewer bytes, once for each query head and token;
+    but it holds the scores, and it lacks what some models need. So it gets packed ones for single
+    tokens, if the model can do with that (``packed``), and otherwise floats that are made of them
+    for one layer at a time.
+    """
+
+    bits: int
+    group_size: int
+    start: int = 0
+    packed: bool = field(default=False, repr=False)
+
+    def kept(self, keys: mx.array, values: mx.array) -> Run:
+        """What is kept of keys and values: packed, and the first ones as they are besides."""
+        size, bits = self.group_size, self.bits
+        packed = *mx.quantize(keys, size, bits), *mx.quantize(values, size, bits)
+        return (*packed, keys, values) if self.start else packed
+
+    def floats(self, run: Run) -> tuple[mx.array, mx.array]:
+        """The keys and values of what is kept of all positions from the first one on."""
+        keys, values = (
+            mx.dequantize(words, scales, biases, self.group_size, self.bits)
+            for words, scales, biases in (run[:3], run[3:PACKED])
+        )
+        if self.start:  # in place, as these floats were made just now
+            early = run[PACKED].shape[2]
+            keys[:, :, :early], values[:, :, :early] = run[PACKED:]
+        return keys, values
+
+    def seen(self, cache: Any, run: Run, count: int) -> Pair:
+        """What a pass of ``count`` tokens gets of that, through a cache."""
+        if self.packed and count == 1:
+            cache.bits, cache.group_size = self.bits, self.group_size
+            return run[:3], run[3:]
+        vars(cache).pop("bits", None)
+        return self.floats(run)
+
+
+class _Named:
+    """The keys that a cache has, under the name that they have in mlx-lm's caches.
+
+    Some models make them depend on what has to be computed with them, whether or not it is read
+    (``cache.keys = mx.depends(cache.keys, ...)``): a part of a model what it sends to the next
+    machine, for example. Packed keys are nothing to compute with, so there are none to see.
+    """
+
+    def __get__(self, cache: Any, kind: type | None = None) -> mx.array:
+        if cache is None or not cache.arrays:
+            raise AttributeError("there are no keys")
+        first: mx.array = cache.arrays[0]
+        return first if cache.how is None else mx.depends(mx.zeros((0,)), first)
+
+    def __set__(self, cache: Any, keys: mx.array) -> None:
+        first = cache.arrays[0]
+        cache.arrays[0] = keys if cache.how is None else mx.depends(first, keys)
+
+
+class Keys:
+    """Keys and values of an attention layer; there are no ``arrays`` until something is stored.
+
+    If they are quantised, the parts of the packed keys come first, then those of the values, and
+    then, in arrays of their own, the first positions as they are.
+    """
+
+    keys = _Named()
 
     def __init__(self, window: int | None = None, how: Quantisation | None = None) -> None:
+        self.how = how
         self.window = window
         self.ring = window + SLACK if window is not None else None
-        self.places = Places(ring=self.ring) if how is None else how.places()
+        self.arrays: list[mx.array] = []
         self.offset: mx.array | int = 0
         self.step: Pass | None = None
         """Where the tokens of the pass go that is being built: the slots set it for all layers."""
-        self._how = how
 
     # mlx-lm's convention
 
@@ -48,35 +215,36 @@ class SlotKeys:
 
         Every layer of every token comes here, so what is the same for all layers is asked once.
         """
-        step = self.step
+        step, how = self.step, self.how
         assert step is not None
         self.offset = step.offset_after
-        places = self.places
-        if not places.arrays:
-            places.begin(step.rooms, keys, values, step.reach)
-        if self._how is None:
-            if self.ring is not None and step.count > SLACK:
-                return self._run_long(step, keys, values)
-            heads = keys.shape[1]
-            found = step.where.get((self.ring, heads))
-            goes, sees = step.find(self.ring, heads) if found is None else found
-            all_keys, all_values = places.arrays
+        run = (keys, values) if how is None else how.kept(keys, values)
+        if not self.arrays:
+            self._make(step.rooms, step.reach, run)
+        if self.ring is not None and step.count > SLACK:
+            return self._run_long(step, run)
+        found = step.found.get((self.ring, keys.shape[1]))
+        goes, sees = step.find(self.ring, keys.shape[1]) if found is None else found
+        if how is None:
+            all_keys, all_values = self.arrays
             all_keys[goes], all_values[goes] = keys, values
             return all_keys[sees], all_values[sees]
-        places.store(step, keys, values)
-        return self._how.seen(self, places, step.slots, step.end, step.count)
+        for held, new in zip(self.arrays[:PACKED], run, strict=False):
+            held[goes] = new
+        if step.start < how.start:  # later positions go to the place after the first ones
+            goes = step.places(None, keys.shape[1], how.start)
+            for held, new in zip(self.arrays[PACKED:], run[PACKED:], strict=True):
+                held[goes] = new
+        return how.seen(self, self.run(step.slots, 0, step.end), step.count)
 
-    def _run_long(self, step: Pass, keys: mx.array, values: mx.array) -> Pair:
+    def _run_long(self, step: Pass, run: Run) -> Pair:
         """Store a run of one slot that is longer than a ring can hold beside what its first tokens
         see; returns that, and the run, in order."""
         assert self.ring is not None
-        before = self.places.run(step.slots, step.before(self.ring), step.start)
-        new = keys, values
-        seen = [mx.concatenate(list(pair), axis=2) for pair in zip(before, new, strict=True)]
+        before = self.run(step.slots, step.before(self.ring), step.start)
+        seen = [mx.concatenate(list(pair), axis=2) for pair in zip(before, run, strict=True)]
         kept = min(step.count, self.ring)
-        self.places.write(
-            step.slots, step.end - kept, tuple([array[:, :, -kept:] for array in new])
-        )
+        self._write(step.slots, step.end - kept, cut(run, step.count - kept, step.count))
         return seen[0], seen[1]
 
     def make_mask(
@@ -91,7 +259,79 @@ class SlotKeys:
         return step.mask(window, self.ring)
 
     def empty(self) -> bool:
-        return self.places.empty
+        return not self.arrays
+
+    # places
+
+    @property
+    def places(self) -> int:
+        """The places of each slot."""
+        return self.arrays[0].shape[2] if self.arrays else 0
+
+    def resize(self, slots: int, end: int) -> None:
+        """Have so many slots, with places for the positions before ``end``, and no more."""
+        for i, array in enumerate(self.arrays):
+            have, _, places, _ = array.shape
+            room = self._room(end) if i < PACKED else places
+            if have > slots or places > room:
+                array = owned(array[:slots, :, :room])
+            if have < slots or places < room:
+                more, wider = max(0, slots - have), max(0, room - places)
+                array = mx.pad(array, [(0, more), (0, 0), (0, wider), (0, 0)])
+            self.arrays[i] = array
+
+    def run(self, slots: slice, start: int, end: int) -> Run:
+        """What is kept of positions, in order; shares the buffers, unless it is a ring."""
+        if self.ring is not None:
+            turned = mx.arange(start, end) % self.ring
+            return tuple([mx.take(array[slots], turned, axis=2) for array in self.arrays])
+        main = [array[slots, :, start:end] for array in self.arrays[:PACKED]]
+        early = slice(min(start, self._first), min(end, self._first))
+        return (*main, *[array[slots, :, early] for array in self.arrays[PACKED:]])
+
+    def copy_of(self, slot: int, start: int, end: int) -> Run:
+        """What a slot has of positions, in arrays that keep no other buffer alive."""
+        return tuple(map(owned, self.run(slice(slot, slot + 1), start, end)))
+
+    def write(self, slot: int, pieces: Sequence[Run], slots: int, at: int = 0) -> None:
+        """Copy what one sequence has from a position on, in pieces that follow one another; makes
+        room for ``slots``, once."""
+        end = at + sum(piece[0].shape[2] for piece in pieces)
+        if not self.arrays:
+            self._make(slots, end, pieces[0])
+        self.resize(slots, max(end, self.places))
+        for piece in pieces:
+            self._write(slice(slot, slot + 1), at, piece)
+            at += piece[0].shape[2]
+
+    def _write(self, slots: slice, start: int, run: Run) -> None:
+        end = start + run[0].shape[2]
+        places: Any = slice(start, end)
+        if self.ring is not None:
+            places = mx.arange(start, end) % self.ring
+        for held, new in zip(self.arrays[:PACKED], run, strict=False):
+            held[slots, :, places] = new
+        if start < self._first:
+            for held, new in zip(self.arrays[PACKED:], run[PACKED:], strict=True):
+                held[slots, :, start : min(end, self._first)] = new
+
+    @property
+    def _first(self) -> int:
+        """How many positions are kept as they are besides."""
+        return 0 if self.how is None else self.how.start
+
+    def _make(self, slots: int, end: int, run: Run) -> None:
+        """Make arrays for what is kept like this."""
+        rooms = [self._room(end)] * PACKED + [self._first + 1] * 2
+        self.arrays = [
+            mx.zeros((slots, array.shape[1], room, array.shape[3]), array.dtype)
+            for array, room in zip(run, rooms, strict=False)
+        ]
+
+    def _room(self, end: int) -> int:
+        """The number of places to have for the positions before ``end``."""
+        room = -(-end // GROWTH) * GROWTH
+        return room if self.ring is None else min(room, self.ring)
 
     # the slots
 
@@ -99,27 +339,25 @@ class SlotKeys:
         """Copy one sequence's keys to ``slot``; makes room for ``slots`` sequences."""
         piece = cut(keys_and_values(narrowed(leaf)), 0, leaf.offset)
         if piece:
-            self.places.put(slot, [piece], slots, leaf.offset - piece[0].shape[2])
+            self.write(slot, [piece], slots, leaf.offset - piece[0].shape[2])
 
     def get(self, slot: int, length: int, leaf: LayerCache) -> None:
         """Copy the first ``length`` tokens of a slot to an empty cache of one sequence."""
         start = 0 if self.window is None else max(0, length - self.window)
-        fill(leaf, self.places.copy_of(slot, start, length), length)
+        fill(leaf, self.copy_of(slot, start, length), length)
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy what one slot holds to another."""
-        self.places.move(source, target, length)
+        for held in self.arrays:
+            held[target, :, :length] = held[source, :, :length]
 
     def clear(self) -> None:
         """Free everything."""
-        self.places.arrays = []
-
-    def arrays(self) -> list[mx.array]:
-        return self.places.arrays
+        self.arrays = []
 
 
-class SlotState(ArraysCache):  # type: ignore[misc]
-    """The states of a recurrent layer: arrays whose first axis is the slots.
+class SlotStates(ArraysCache):  # type: ignore[misc]
+    """The states of a recurrent layer: ``arrays`` whose first axis is the slots.
 
     States are replaced, not updated in place. So those before the last pass can be kept, and a
     single token can be taken back.
@@ -132,62 +370,46 @@ class SlotState(ArraysCache):  # type: ignore[misc]
         self._slots = 0
         self._pass: Pass | None = None
 
+    @property
+    def arrays(self) -> list[mx.array]:
+        return [array for array in self._held if array is not None]
+
     def begin(self, step: Pass) -> None:
         self._pass = step
-        self.cache = list(self._held) if step.whole else _rows(self._held, step.slots)
+        self.cache = list(self._held) if step.whole else self._rows(step.slots)
 
     def end(self) -> None:
         step, new = self._pass, self.cache
         assert step is not None
         self._pass, self.cache = None, [None] * len(new)
         self._before = self._held
-        if not step.whole or not all(step.runs):
-            held = [
-                mx.zeros((step.held, *b.shape[1:]), b.dtype) if a is None and b is not None else a
-                for a, b in zip(self._held, new, strict=True)
-            ]
-            pairs = zip(new, _rows(held, step.slots), strict=True)
-            new = [a if a is None or b is None else step.chosen(a, b) for a, b in pairs]
-            new = _replaced(held, step.slots, new)
-        self._held = new
-
-    @property
-    def slots(self) -> int:
-        """The number of sequences held."""
-        return next((a.shape[0] for a in self._held if a is not None), 0)
+        if step.whole and all(step.runs):
+            self._held = new
+        else:
+            self._replace(step.slots, new, step)
 
     def undo(self, slot: int) -> None:
         """Undo the last pass for one slot."""
-        self.restore(slot, _rows(self._before, _only(slot)))
+        only = slice(slot, slot + 1)
+        self._replace(only, [None if a is None else a[only] for a in self._before])
 
     def put(self, slot: int, leaf: ArraysCache, slots: int) -> None:
         """Copy the state of one sequence to ``slot``."""
-        held = [
-            mx.zeros((max(slot + 1, self._slots), *new.shape[1:]), new.dtype)
-            if old is None and new is not None
-            else old
-            for old, new in zip(self._held, leaf.cache, strict=True)
-        ]
-        self._held = _replaced(held, _only(slot), leaf.cache)
+        self.restore(slot, leaf.cache)
 
     def get(self, slot: int, length: int, leaf: ArraysCache) -> None:
         leaf.cache = self.copy_of(slot)
 
     def copy_of(self, slot: int) -> States:
         """The state of one slot, in arrays that keep no other buffer alive."""
-        return [None if a is None else owned(a[slot : slot + 1]) for a in self._held]
+        return [None if a is None else owned(a) for a in self._rows(slice(slot, slot + 1))]
 
     def restore(self, slot: int, state: States | None) -> None:
         """Restore a state that ``copy_of`` gave, or that of a sequence without tokens."""
-        state = [None] * len(self._held) if state is None else state
-        rows = [
-            mx.zeros_like(held[:1]) if new is None and held is not None else new
-            for held, new in zip(self._held, state, strict=True)
-        ]
-        self._held = _replaced(self._held, _only(slot), rows)
+        self._replace(slice(slot, slot + 1), state or [None] * len(self._held))
 
     def move(self, source: int, target: int, length: int) -> None:
-        self.restore(target, _rows(self._held, _only(source)))
+        self.restore(target, self._rows(slice(source, source + 1)))
 
     def keep(self, slots: int) -> None:
         """Have so many slots: forget those after the first ones, or begin new ones."""
@@ -204,41 +426,19 @@ class SlotState(ArraysCache):  # type: ignore[misc]
         self._held = self._before = [None] * len(self._held)
         self._slots = 0
 
-    def arrays(self) -> list[mx.array]:
-        return [a for a in self._held if a is not None]
+    def _rows(self, slots: slice) -> States:
+        return [None if a is None else a[slots] for a in self._held]
 
-
-def _only(slot: int) -> slice:
-    return slice(slot, slot + 1)
-
-
-def _rows(states: States, slots: slice) -> States:
-    return [None if a is None else a[slots] for a in states]
-
-
-def _replaced(states: States, slots: slice, rows: States) -> States:
-    """The states with other ``rows`` in some slots."""
-    changed: States = []
-    for old, new in zip(states, rows, strict=True):
-        if old is not None and new is not None:
-            whole = mx.array(old)
-            whole[slots] = new
-            new = whole
-        changed.append(new)
-    return changed
-
-
-def slot_layer(layer: LayerCache) -> SlotLayer | None:
-    """The counterpart for many sequences of a cache for one; ``None`` if there is none."""
-    if type(layer) is KVCache:
-        return SlotKeys()
-    if type(layer) is QuantisedKeys:
-        return SlotKeys(how=layer.how)
-    if type(layer) is RotatingKVCache and layer.keep == 0:
-        return SlotKeys(window=layer.max_size)
-    if type(layer) is ArraysCache:
-        return SlotState(len(layer.cache))
-    if type(layer) is CacheList:
-        inner = [slot_layer(each) for each in layer.caches]
-        return None if any(each is None for each in inner) else CacheList(*inner)
-    return None
+    def _replace(self, slots: slice, rows: States, step: Pass | None = None) -> None:
+        """Have other states in some slots; ``None`` is that of a sequence without tokens. Only of
+        those that run, if they come from a pass."""
+        held: States = []
+        for old, new in zip(self._held, rows, strict=True):
+            if old is None and new is not None:
+                old = mx.zeros((self._slots, *new.shape[1:]), new.dtype)
+            if old is not None:
+                before, old = old[slots], mx.array(old)
+                new = mx.zeros_like(before) if new is None else new
+                old[slots] = new if step is None else step.chosen(new, before)
+            held.append(old)
+        self._held = held

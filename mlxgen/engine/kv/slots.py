@@ -7,16 +7,17 @@ first ones, without gaps; ``Slot.length`` is the number of tokens that a slot ho
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Tokens
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
+from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
 from ...errors import StateError
 from .layers import EVERY, CacheFactory, Checkpoints, LayerCache, Model, Run, leaves
-from .places import GROWTH, SLACK, Pass
-from .slot_caches import SlotKeys, SlotLayer, SlotState, States, slot_layer
+from .quantised import QuantisedKeys
+from .slot_caches import GROWTH, SLACK, Keys, Pass, SlotStates, States
 
 FEW = 4  # slots that are added at a time; twice as many once there are 16
 
@@ -52,12 +53,12 @@ class Slot:
     @property
     def needs_snapshots(self) -> bool:
         """Whether there may be places to which only a snapshot leads back."""
-        return self.group.recurrent
+        return bool(self.group.states)
 
     @property
     def nbytes(self) -> int:
         """This sequence's share of the group's bytes."""
-        return self.group.nbytes // max(1, len(self.group))
+        return self.group.nbytes // max(1, len(self.group.members))
 
     def arrays(self) -> list[mx.array]:
         """Everything to evaluate so that the slot is up to date."""
@@ -65,7 +66,7 @@ class Slot:
 
     def can_undo(self, count: int) -> bool:
         """Whether a pass of ``count`` tokens could be undone exactly."""
-        return count <= 1 or (not self.group.recurrent and count <= SLACK)
+        return count <= 1 or (not self.group.states and count <= SLACK)
 
     def forward(self, model: Model, tokens: mx.array) -> mx.array:
         """Run ``tokens`` [1, n] in this slot only: logits [1, n, vocab], lazy."""
@@ -74,7 +75,7 @@ class Slot:
     def checkpoint(self, before: int = 0) -> None:
         """Remember this place if a pass of ``before`` tokens could not be undone; with 0, if one is
         due, and nothing else could lead back to it later."""
-        if not self.group.recurrent or before == 1 or not self.length:
+        if not self.group.states or before == 1 or not self.length:
             return
         if self.checkpoints.is_due(self.length, 1 if before else EVERY):
             states = [layer.copy_of(self.index) for layer in self.group.states]
@@ -87,7 +88,7 @@ class Slot:
         if count <= 0:
             return
         nearest = self.checkpoints.back_to(to)
-        if group.recurrent and to and not group.undo(self.index, count):
+        if group.states and to and not group.undo(self.index, count):
             if nearest is None:
                 self.spoil()
                 return
@@ -95,20 +96,19 @@ class Slot:
             for layer, state in zip(group.states, states, strict=True):
                 layer.restore(self.index, state)
         window = group.window
-        if to < max(1, self._least) or (
-            window is not None and self._reached > max(window + SLACK, to + SLACK)
-        ):
+        lost = window is not None and self._reached > max(window, to) + SLACK
+        if lost or to < max(1, self._least):
             self.spoil()  # a window would need keys that it no longer holds
         else:
             self.length = to
 
-    def parts(self, ends: Tokens[int]) -> list[tuple[Run, ...]]:
+    def parts(self, ends: Sequence[int]) -> list[tuple[Run, ...]]:
         """Copies of the tokens from each of some places to the next one, of each layer that can be
         cut; not evaluated yet."""
-        held = [layer.places for layer in self.group.layers if _is_cut(layer)]
+        held = [layer for layer in self.group.layers if _is_cut(layer)]
         return [
-            tuple(() if each.empty else each.copy_of(self.index, start, stop) for each in held)
-            for start, stop in pairwise(ends)
+            tuple(() if each.empty() else each.copy_of(self.index, *place) for each in held)
+            for place in pairwise(ends)
         ]
 
     def others(self) -> list[LayerCache]:
@@ -130,17 +130,24 @@ class Slot:
         for layer in self.group.states:
             layer.restore(self.index, None)
 
-    def fill(self, columns: Tokens[Tokens[Run]], others: Tokens[LayerCache], length: int) -> None:
+    def fill(
+        self, columns: Sequence[Sequence[Run]], others: Sequence[LayerCache], length: int
+    ) -> None:
         """Hold ``length`` tokens: pieces that follow one another for each layer that can be cut,
         and caches of one sequence for the others."""
+        group, pieces, caches = self.group, iter(columns), iter(others)
         try:
-            self.group.put(self.index, columns, others)
+            for layer in group.layers:
+                if not _is_cut(layer):
+                    layer.put(self.index, next(caches), group.rooms)
+                elif column := [piece for piece in next(pieces) if piece]:
+                    layer.write(self.index, column, group.rooms)
+            group.changed()
         except BaseException:  # some layers may hold it already
             self.spoil()
             raise
         self.length = self._reached = length
-        window = self.group.window
-        self._least = length - 1 if window is not None and length > window else 0
+        self._least = length - 1 if group.window is not None and length > group.window else 0
         self.checkpoint()
 
     def fork(self) -> Slot:
@@ -153,29 +160,26 @@ class Slot:
 
 
 class Group:
-    """Any number of sequences of similar length in one set of caches; see ``Slots``."""
+    """Any number of sequences of similar length in one set of caches; see ``Slots``.
+
+    ``rooms``: the slots that there is room for. Raises ``StateError`` for models with a cache that
+    has no counterpart for several sequences.
+    """
 
     def __init__(self, make: CacheFactory, number: int = 0) -> None:
         self.make = make
         self.number = number
-        layers = [slot_layer(layer) for layer in make()]
-        if any(layer is None for layer in layers):
-            raise StateError("this model's caches cannot hold several sequences; run each alone")
-        self.caches: list[Any] = layers
-        self.layers = list(leaves(layers))
-        self._keys = [c for c in self.layers if isinstance(c, SlotKeys)]
-        self.states = [c for c in self.layers if isinstance(c, SlotState)]
-        windows = [c.window for c in self._keys if c.window is not None]
+        self.caches = [_slotted(layer) for layer in make()]
+        self.layers: list[Any] = list(leaves(self.caches))
+        self._keys = [layer for layer in self.layers if isinstance(layer, Keys)]
+        self.states = [layer for layer in self.layers if isinstance(layer, SlotStates)]
+        windows = [layer.window for layer in self._keys if layer.window is not None]
         self.window = min(windows, default=None)  # the narrowest one
-        self.recurrent = bool(self.states)
         self.members: list[Slot] = []
-        self._room = 0  # slots that there is room for
+        self.rooms = 0
         self._reach = 0  # up to which position all layers have places, as far as that is known
         self._nbytes: int | None = 0  # of all buffers, or None once one of them has changed
         self._undoable: frozenset[int] = frozenset()
-
-    def __len__(self) -> int:
-        return len(self.members)
 
     @property
     def nbytes(self) -> int:
@@ -186,22 +190,18 @@ class Group:
 
     def arrays(self) -> list[mx.array]:
         """All buffers."""
-        return [array for layer in self.layers for array in layer.arrays()]
+        return [array for layer in self.layers for array in layer.arrays]
 
     # ---- who is in it ----------------------------------------------------------------------
 
     def add(self, room: int) -> Slot:
         """An empty slot, for a sequence of so many tokens."""
-        rooms = rooms_for(len(self.members) + 1)
-        if rooms > self._room:
-            if self.members:  # copy no more places than needed into the larger buffers
-                self._trim(self._room)
-            self._room = rooms
         member = Slot(self, len(self.members), room)
         self.members.append(member)
+        self.rooms = max(self.rooms, rooms_for(len(self.members)))
         for state in self.states:
             state.keep(len(self.members))
-        self._changed()
+        self.changed()
         return member
 
     def leave(self, member: Slot) -> None:
@@ -214,37 +214,27 @@ class Group:
             self.copy(last, index, mover.length)
             mover.index = index
             self.members[index] = mover
-        for state in self.states:
-            state.keep(len(self.members))
-        self._changed()
         if not self.members:
             self.clear()
             return
-        room = rooms_for(len(self.members))
+        for state in self.states:
+            state.keep(len(self.members))
+        rooms, longest = rooms_for(len(self.members)), self._longest()
         # Only if it frees half, so that leaving and joining by turns copies nothing.
-        if 2 * room <= self._room:
-            self._room = room
-            self._trim(room)
-        elif any(layer.places.count > 2 * (self._longest() + GROWTH) for layer in self._keys):
-            self._trim(self._room)
+        if frees := 2 * rooms <= self.rooms:
+            self.rooms = rooms
+        if frees or any(layer.places > 2 * (longest + GROWTH) for layer in self._keys):
+            for layer in self._keys:
+                layer.resize(self.rooms, longest + 1)
+        self.changed()
 
     def clear(self) -> None:
         """Free all slots, whatever is in them."""
         self.members.clear()
         for layer in self.layers:
             layer.clear()
-        self._room = 0
-        self._changed()
-
-    def put(self, index: int, columns: Tokens[Tokens[Run]], others: Tokens[LayerCache]) -> None:
-        """Write what ``Slot.fill`` gets."""
-        pieces, caches = iter(columns), iter(others)
-        for layer in self.layers:
-            if not _is_cut(layer):
-                layer.put(index, next(caches), self._room)
-            elif column := [piece for piece in next(pieces) if piece]:
-                layer.places.put(index, column, self._room)
-        self._changed()
+        self.rooms = 0
+        self.changed()
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy what one slot holds to another."""
@@ -252,19 +242,12 @@ class Group:
             self._reserve(length)
             for layer in self.layers:
                 layer.move(source, target, length)
-            self._changed()
+            self.changed()
         else:  # what was there may have left a state
             for state in self.states:
                 state.restore(target, None)
 
-    def _trim(self, room: int) -> None:
-        """Free the slots beyond ``room``, and the places after the longest sequence."""
-        for layer in self._keys:
-            if not layer.places.empty:
-                layer.places.trim(room, self._longest() + 1)
-        self._changed()
-
-    def _changed(self) -> None:
+    def changed(self) -> None:
         """Note that buffers have another size than before, or other slots are in use."""
         self._reach, self._nbytes, self._undoable = 0, None, frozenset()
 
@@ -272,21 +255,20 @@ class Group:
         """Have places for the positions before ``end`` in every layer, as far as it has any, and
         for the room that was asked for; returns up to where there are."""
         if end > self._reach:
-            longest = max(end, max([member.room for member in self.members], default=0))
-            reach = -(-longest // GROWTH) * GROWTH
+            self.changed()
+            self._reach = -(-max(end, self._longest()) // GROWTH) * GROWTH
             for layer in self._keys:
-                if not layer.places.empty:
-                    layer.places.reserve(self._room, reach)
-            self._changed()
-            self._reach = reach
+                layer.resize(self.rooms, max(self._reach, layer.places))
         return self._reach
 
     def _longest(self) -> int:
-        return max((max(member.length, member.room) for member in self.members), default=0)
+        return max([max(member.length, member.room) for member in self.members])
 
     # ---- passes ----------------------------------------------------------------------------
 
-    def run(self, model: Model, tokens: mx.array, lengths: Tokens[int], first: int = 0) -> mx.array:
+    def run(
+        self, model: Model, tokens: mx.array, lengths: Sequence[int], first: int = 0
+    ) -> mx.array:
         """Run the next ``lengths`` tokens of the slots from ``first`` on: logits [n, most, vocab],
         lazy.
 
@@ -299,13 +281,14 @@ class Group:
         runs, positions, undoable = [], [], set()
         for index, length in enumerate(lengths):
             member = members[index]
-            if length and self.recurrent:  # not after it: all of a pass is submitted at once
+            if length and self.states:  # not after it: all of a pass is submitted at once
                 member.checkpoint()
             if length == most == 1:
                 undoable.add(first + index)
             runs.append(length > 0)
             positions.append(member.length)
-        step = Pass(first, positions, runs, held=len(self), count=most, rooms=self._room)
+        held = len(self.members)
+        step = Pass(first, positions, runs, held=held, count=most, rooms=self.rooms)
         try:
             step.reach = self._reserve(step.end)
             for layer in self._keys:
@@ -317,7 +300,7 @@ class Group:
                 layer.step = None
             for state in self.states:
                 state.end()
-            if self.recurrent or not step.start:  # states are replaced, not updated
+            if self.states or not step.start:  # states are replaced, not updated
                 self._nbytes = None
         except BaseException:
             self._undoable = frozenset()
@@ -347,13 +330,9 @@ class Group:
     def check_integrity(self) -> None:
         """Assert the invariant; for tests."""
         assert [member.index for member in self.members] == list(range(len(self.members)))
-        assert all(layer.slots in (0, len(self.members)) for layer in self.states)
+        states = [array for layer in self.states for array in layer.arrays]
+        assert all(array.shape[0] == len(self.members) for array in states)
         assert self.nbytes == sum(array.nbytes for array in self.arrays())
-
-
-def _is_cut(layer: SlotLayer) -> bool:
-    """Whether a layer holds its tokens side by side, so any run of them can be cut out."""
-    return isinstance(layer, SlotKeys) and layer.window is None
 
 
 def rooms_for(count: int) -> int:
@@ -362,3 +341,24 @@ def rooms_for(count: int) -> int:
         return count if count < 3 else FEW
     step = FEW if count <= 4 * FEW else 2 * FEW
     return -(-count // step) * step
+
+
+def _slotted(layer: LayerCache) -> Any:
+    """The counterpart for many sequences of a cache for one."""
+    kind = type(layer)
+    if kind is KVCache:
+        return Keys()
+    if kind is QuantisedKeys:
+        return Keys(how=layer.how)
+    if kind is RotatingKVCache and layer.keep == 0:
+        return Keys(window=layer.max_size)
+    if kind is ArraysCache:
+        return SlotStates(len(layer.cache))
+    if kind is CacheList:
+        return CacheList(*map(_slotted, layer.caches))
+    raise StateError("this model's caches cannot hold several sequences; run each alone")
+
+
+def _is_cut(layer: Any) -> bool:
+    """Whether a layer holds its tokens side by side, so any run of them can be cut out."""
+    return isinstance(layer, Keys) and layer.window is None

@@ -40,7 +40,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from ...errors import LoadError, OptionError, StateError
 from ...loading.sharding import Split
 from ..kv.layers import CacheFactory, LayerCache, leaves, sliceable
-from ..kv.quantised import Quantisation
+from ..kv.slot_caches import Quantisation
 from .block import Block, TokenIds, as_ids, root_of
 
 FORMAT = "mlxgen prefix 6"

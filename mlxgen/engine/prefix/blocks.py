@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-import mlx.core as mx
-
 from ...errors import LoadError
 from ..kv.alone import Alone
 from ..kv.footprint import Footprint
@@ -28,10 +26,6 @@ from ..kv.layers import (
     can_trim,
     copied,
     cut,
-    fill,
-    leaves,
-    restore,
-    sliceable,
 )
 from ..kv.slots import Slot
 from .block import BLOCK, Block, File, TokenIds, begins, in_common, key_of
@@ -54,22 +48,9 @@ class Chain(NamedTuple):
         """Those that have to be read."""
         return [block for block in self.blocks if block.layers is None]
 
-    def alone(self, make: CacheFactory, capacity: int) -> Alone:
-        """The sequence in caches of its own, with room for ``capacity`` tokens.
-
-        Nothing is evaluated. Each layer that can be cut is one concatenation, so the sequence is
-        copied once; a snapshot's arrays are shared, and a write in place copies them first.
-        """
-        caches, columns, spare = make(), iter(self._columns()), capacity - self.length
-        for leaf in filter(sliceable, leaves(caches)):
-            fill(leaf, _joined(next(columns), spare), self.length)
-        restore(caches, self._others())
-        return Alone(make, caches, self.length)
-
-    def into(self, slot: Slot) -> Slot:
-        """The sequence in a slot of its own: its blocks are written there, one after the other."""
-        slot.fill(self._columns(), self._others(), self.length)
-        return slot
+    def fill(self, kv: Alone | Slot) -> None:
+        """Have a KV that holds nothing hold the sequence."""
+        kv.fill(self._columns(), self._others(), self.length)
 
     def _columns(self) -> list[list[Run]]:
         """For each layer that can be cut, what its blocks have."""
@@ -86,16 +67,6 @@ class Chain(NamedTuple):
             for leaf in others:
                 leaf.trim(spare)
         return others
-
-
-def _joined(column: Sequence[Run], spare: int) -> Run:
-    """The tokens of all pieces, one after the other, and zeros for ``spare`` more."""
-    joined = []
-    for same in zip(*column, strict=True):
-        shape, dtype = same[0].shape, same[0].dtype
-        more = [mx.zeros((*shape[:-2], spare, shape[-1]), dtype)] if spare > 0 else []
-        joined.append(mx.concatenate([*same, *more], axis=-2))
-    return tuple(joined)
 
 
 class Blocks:

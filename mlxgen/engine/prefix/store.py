@@ -26,7 +26,6 @@ from weakref import ref
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.models.cache import KVCache
 
 from ...errors import LoadError, StateError
 from ...tokens import Token
@@ -45,7 +44,6 @@ logger = logging.getLogger(__name__)
 
 LEAVING = 10.0  # seconds for what is not on disk when the interpreter ends
 RESCUED = 16  # this part of the limit may wait to be written after it was evicted
-_STEP: int = KVCache.step  # tokens by which mlx-lm's caches grow
 
 
 class BlockStore:
@@ -133,20 +131,18 @@ class BlockStore:
 
         Never all of ``tokens``: the last one has to run for its logits.
         """
-        with self._lock:
-            chain, room = self._use(tokens), (len(tokens) // _STEP + 1) * _STEP
-            return chain.alone(self._make, room) if chain.length else None
+        kv = Alone(self._make, room=len(tokens) + 1)
+        return kv if self.take_into(kv, tokens) else None
 
-    def take_into(self, slot: Slot, tokens: Sequence[Token]) -> Slot | None:
-        """The same in a slot that is empty, where it is copied to at once."""
+    def take_into(self, kv: Alone | Slot, tokens: Sequence[Token]) -> bool:
+        """The same in a KV that holds nothing, where it is copied to at once; whether there are
+        any."""
         with self._lock:
-            chain = self._use(tokens)
-            return chain.into(slot) if chain.length else None
-
-    def _use(self, tokens: Sequence[Token]) -> Chain:
-        chain = self._blocks.find(as_ids(tokens)[:-1])
-        self._blocks.touch(chain.blocks)
-        return chain
+            chain = self._blocks.find(as_ids(tokens)[:-1])
+            self._blocks.touch(chain.blocks)
+            if chain.length:
+                chain.fill(kv)
+            return chain.length > 0
 
     def keep(self, tokens: Sequence[Token], kv: Alone | Slot, *, room: int | None = None) -> None:
         """Keep a copy of what ``kv`` holds of ``tokens``, its first ones.
@@ -375,7 +371,8 @@ class BlockStore:
                 raise StateError(
                     f"the prefix cache holds none of these {len(ids)} tokens; run them first"
                 )
-            kv = chain.alone(self._make, chain.length)
+            kv = Alone(self._make)
+            chain.fill(kv)
         prefix = Block.of("", 0, ids[: kv.length], not self.any_length)
         (prefix.layers,) = kv.parts([0, kv.length])
         prefix.snapshot = snapshot_of(kv)
@@ -414,7 +411,8 @@ class BlockStore:
         assert tokens is not None
         with self._lock:
             with block_file.checked(Path(path)):
-                kv = Chain(count, (prefix,)).alone(self._make, count)
+                kv = Alone(self._make)
+                Chain(count, (prefix,)).fill(kv)
                 self.keep(tokens.tolist(), kv)
             self.settle()
             if self._blocks.find(tokens).length < count:

@@ -352,7 +352,9 @@ class Scheduler:
                 continue
             if error is None and reason != "cancelled":
                 slot = handle.kv.slot
-                goes = slot is None or len(slot.group) == 1  # so that its bytes are free at once
+                goes = (
+                    slot is None or len(slot.group.members) == 1
+                )  # so that its bytes are free at once
                 lent = goes and self._seats.lends(handle.kv.length)
                 self._prefill.keep(handle, self._seats.for_cache(handle if lent else None))
             self._seats.take_out(handle)

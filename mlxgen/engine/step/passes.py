@@ -17,7 +17,7 @@ import mlx.core as mx
 from ..drafts.guess import WIDEST
 from ..kv import PREFILL_STEP, Fed, Slot
 from ..kv.commands import Run
-from ..kv.places import SLACK
+from ..kv.slot_caches import SLACK
 from ..kv.slots import Group
 from .handle import PIECE, Handle, Logits
 from .pace import Clock

@@ -33,7 +33,6 @@ from ..kv.commands import (
     Run,
     Settle,
     Snapshot,
-    Spoil,
     Take,
     Trim,
     Wait,
@@ -111,7 +110,7 @@ class Runner(Device):
             case Open(kv, room, rewinds):
                 if self.slots is not None:
                     return self._put(kv, self.slots.open(room))
-                return self._put(kv, Alone(self.make, eager=rewinds))
+                return self._put(kv, Alone(self.make, room=room, eager=rewinds))
             case Copy(kv, twin):
                 return self._put(twin, self._stores[kv].fork())
             case Move(kv, spare):
@@ -122,8 +121,6 @@ class Runner(Device):
                 held = self._stores.pop(kv)
                 if isinstance(held, Slot):
                     held.group.leave(held)
-            case Spoil(kv):
-                self._stores[kv].spoil()
             case Clear():
                 if self.slots is not None:
                     self.slots.clear()
@@ -144,14 +141,7 @@ class Runner(Device):
         try:
             match command:
                 case Take(kv, tokens):
-                    into = self._stores[kv]
-                    if isinstance(into, Slot):
-                        return cache.take_into(into, tokens)
-                    found = cache.take(tokens)
-                    if found is None:
-                        return None
-                    found.eager = into.eager
-                    return self._put(kv, found)
+                    return cache.take_into(self._stores[kv], tokens)
                 case Keep(kv, tokens, room):
                     self._keeps, self._rests = True, False
                     cache.keep(tokens, self._stores[kv], room=room)

@@ -23,7 +23,7 @@ from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.kv.commands import Run
 from mlxgen.engine.kv.held import stacked
 from mlxgen.engine.kv.layers import arrays_in
-from mlxgen.engine.kv.places import SLACK
+from mlxgen.engine.kv.slot_caches import SLACK
 from mlxgen.engine.step.runner import Runner
 from mlxgen.errors import StateError
 from tests.fakes.architectures import VOCAB, cache_kinds
@@ -233,23 +233,6 @@ def test_a_ring_gives_back_what_its_slack_holds_and_begins_again_beyond_it() -> 
     rows.back(0, 300)
     assert len(kv.align(history)) == len(history)
     rows.step()
-
-
-def test_plain_caches_take_no_snapshots_and_lose_nothing() -> None:
-    rows = Rows("plain", slots=False)
-    rows.join(100, expects=True)
-    ((history, kv),) = rows.rows
-    rows.back(0, 39)
-    assert not kv.store.needs_snapshots and len(kv.align(history)) == 1
-
-
-def test_a_cache_that_holds_the_history_stays_as_it_is() -> None:
-    rows = Rows("recurrent", slots=False)
-    rows.join(5)
-    ((history, kv),) = rows.rows
-    assert kv.align(history, most=len(history)) == []
-    history += [1, 2]
-    assert kv.align(history) == [1, 2]
 
 
 def test_tokens_that_nobody_has_read_are_compared_when_they_are() -> None:

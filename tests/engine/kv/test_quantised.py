@@ -16,7 +16,8 @@ import mlxgen
 from mlxgen import LanguageModel, LoadError, OptionError, load
 from mlxgen.arguments import OneModel, load_model
 from mlxgen.engine.kv.layers import leaves
-from mlxgen.engine.kv.quantised import Quantisation, QuantisedKeys
+from mlxgen.engine.kv.quantised import QuantisedKeys
+from mlxgen.engine.kv.slot_caches import Quantisation
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, random_model
 
@@ -58,7 +59,7 @@ def test_each_token_is_quantised_by_itself_and_the_first_ones_are_not(bits: int)
         keys, values = cache.keys_and_values()
         assert mx.array_equal(keys, through(how, given))
         assert mx.array_equal(values, through(how, given[..., ::-1]))
-        held = [array.shape[2] for array in cache.places.held(cache.offset)]
+        held = [array.shape[2] for array in cache.held()]
         assert held == [306] * 6 + [start] * (2 if start else 0)
 
 

@@ -19,7 +19,8 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache
 from mlx_lm.tuner.lora import LoRALinear
 
 from mlxgen.engine.kv.alone import Alone
-from mlxgen.engine.kv.quantised import Quantisation, QuantisedKeys
+from mlxgen.engine.kv.quantised import QuantisedKeys
+from mlxgen.engine.kv.slot_caches import Quantisation
 from mlxgen.engine.prefix import block_file
 from mlxgen.engine.prefix.block import Block, as_ids
 from mlxgen.engine.prefix.block_file import Layout, digest

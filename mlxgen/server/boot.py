@@ -8,9 +8,6 @@ that other threads use has been created.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TypeAlias
 
 from ..arguments import load_model
 from ..engine import Limits, Options, Scheduler
@@ -25,34 +22,28 @@ from .registry import Registry
 from .served_model import ServedModel
 from .settings import Settings
 
-Room: TypeAlias = Callable[[int], LanguageModel | None]
-"""Waits until there is room for so many bytes of weights, and for the model that shares its own,
-which it returns; raises if there will be none."""
+
+def size_of(entry: Entry) -> int:
+    """The bytes of a model's weights, or of its adapter's; fetches what is not there yet. Raises as
+    ``load``."""
+    return weights_of(entry.source) if entry.adapter is None else check_adapter(entry.adapter)
 
 
 def boot(
     settings: Settings,
     entry: Entry | None = None,
-    ask: Room | None = None,
+    base: LanguageModel | None = None,
     registry: Registry | None = None,
 ) -> tuple[Scheduler, Engine]:
-    """Load everything of one model, by default the only one of the settings.
-
-    If it is one of several, it asks for room in memory before it reads the weights.
-    """
-    source = next(iter(settings.models), None) if entry is None else entry.source
+    """Load everything of one model, by default the only one of the settings; ``base`` is the one
+    whose weights it shares, if so."""
     if entry is not None and entry.adapter is not None:
-        assert ask is not None
-        base = ask(check_adapter(entry.adapter))
         assert base is not None
         lm = base.with_adapter(entry.adapter, ignore_memory_limit=True)
     else:
-        how = settings
-        if ask is not None:
-            ask(weights_of(source))
-            how = replace(settings, ignore_memory_limit=True)  # that was looked after
+        source = next(iter(settings.models), None) if entry is None else entry.source
         adapter, cache_bytes = settings.own_adapter, settings.cache_bytes
-        lm = load_model(source, how, adapter=adapter, cache_bytes=cache_bytes)
+        lm = load_model(source, settings, adapter=adapter, cache_bytes=cache_bytes)
     if entry is not None:
         lm.name = entry.name
     known, wanted = lm.max_context, settings.max_context

@@ -9,7 +9,7 @@ another model would stop everything that this one generates.
     request ---- use ---->  member: loaded?  --yes-->  used at once
                               | no: waits
                               v
-    engine's thread:  how large?  --ask-->  room?  --go-->  reads the weights  --ready-->  used
+    how large?  ---->  room?  ---->  engine's thread: reads the weights  --ready-->  used
 
 Loads get room one at a time, in the order in which they asked for it. What was idle longest has to
 go first, and then what is in use: that takes no new requests, ends those that it has, and goes;
@@ -36,7 +36,7 @@ from ..errors import MachineError, MemoryLimitError, MlxgenError
 from ..language_model import LanguageModel
 from ..load import join
 from ..loading.memory import held_bytes, in_words, memory_limit, needed_by, reserve_of
-from .boot import Room
+from .boot import size_of
 from .catalogue import Catalogue, Entry
 from .engine import FLUSH, Engine, EngineThread
 from .errors import RequestError
@@ -48,7 +48,8 @@ from .settings import Settings
 PAUSE = 5.0  # seconds after a load failed in which it is not tried again
 _PATIENCE = 10.0  # seconds for a thread to end
 
-Boot: TypeAlias = Callable[[Entry, Room | None], tuple[Scheduler, Engine]]
+Boot: TypeAlias = Callable[[Entry, LanguageModel | None], tuple[Scheduler, Engine]]
+"""Loads a model, which may share the weights of another one."""
 
 
 class Status(enum.Enum):
@@ -250,17 +251,14 @@ class Fleet:
     async def _load(self, member: Member) -> None:
         """Load a model, and let those use it who wait for it."""
         loop, name, several = asyncio.get_running_loop(), member.entry.name, len(self.members) > 1
-        settings, began = self._settings, loop.time()
-
-        def ask(weights: int) -> LanguageModel | None:  # in the engine's thread
-            return asyncio.run_coroutine_threadsafe(self._give_room(member, weights), loop).result()
-
-        boot = partial(self._boot, member.entry, ask if several else None)
-        thread = EngineThread(boot, partial(self._fail, name), loop=loop)
-        thread.gone.add_done_callback(lambda _: self._over(thread))
-        self._threads.add(thread)
-        thread.start()
+        settings, began, thread = self._settings, loop.time(), None
         try:
+            base = await self._room_for(member) if several else None
+            boot = partial(self._boot, member.entry, base)
+            thread = EngineThread(boot, partial(self._fail, name), loop=loop)
+            thread.gone.add_done_callback(partial(self._over, thread))
+            self._threads.add(thread)
+            thread.start()
             lm, model = await asyncio.shield(thread.ready)  # the thread settles it, whoever waits
         except Exception as error:
             if not isinstance(error, _UnwantedError):
@@ -295,7 +293,7 @@ class Fleet:
             log(logging.ERROR, "the engine of a model failed", model=name)
         self._failed(error)
 
-    def _over(self, thread: EngineThread) -> None:
+    def _over(self, thread: EngineThread, _: object) -> None:
         """Keep the figures of a thread that has ended."""
         self._threads.discard(thread)
         self._past = added([self._past, finished(thread.stats)])
@@ -307,10 +305,11 @@ class Fleet:
         await self._bury(member, thread)
         log(logging.INFO, "a model was unloaded", model=member.entry.name)
 
-    async def _bury(self, member: Member, thread: EngineThread) -> None:
+    async def _bury(self, member: Member, thread: EngineThread | None) -> None:
         """Keep nothing of a model whose thread ends; it may be loaded again."""
-        await thread.gone
-        await asyncio.to_thread(_free_memory_after, thread)
+        if thread is not None:
+            await thread.gone
+            await asyncio.to_thread(_free_memory_after, thread)
         member.weights, member.status = 0, Status.UNLOADED
         base = member.base
         if base is not None and member in base.sharers:
@@ -325,16 +324,13 @@ class Fleet:
 
     # ---- room --------------------------------------------------------------------------------
 
-    async def _give_room(self, member: Member, weights: int) -> LanguageModel | None:
+    async def _room_for(self, member: Member) -> LanguageModel | None:
         """Give a model room, which others may have to leave first; returns the one whose weights it
         shares. That one is in use from then on, but before its turn it keeps no others waiting.
 
         Raises ``MemoryLimitError`` if there can never be any room.
         """
-        task, base = asyncio.current_task(), member.base
-        assert task is not None
-        self._tasks.add(task)  # it ends with the fleet
-        task.add_done_callback(self._tasks.discard)
+        weights, base = await self._workers.run(size_of, member.entry), member.base
         while True:
             if base is not None:
                 await self.use(base.entry)

@@ -14,6 +14,7 @@ import contextlib
 import logging
 import math
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -67,16 +68,21 @@ class Service:
         self.settings = settings
         self.workers = Workers()
         self.registry = Registry.of(settings)
+        self.unknown_fields: set[str] | None = None if settings.strict_fields else set()
+        """The unknown fields that the log has named; ``None``: they are refused."""
         self.answers = Answers()
         self._visits: set[Interrupt] = set()  # the requests being answered
         self._arrived: set[Interrupt] = set()  # with their bodies: slow senders keep nobody out
         self._typical = 1.0  # seconds that recent requests took
-        own = partial(boot, settings, registry=self.registry)
+        catalogue = catalogue or Catalogue.of(settings)
+        fits = len(catalogue.entries) > 1  # the fleet sees to it
+        how = replace(settings, ignore_memory_limit=True) if fits else settings
+        own = partial(boot, how, registry=self.registry)
         self.fleet = Fleet(
-            catalogue or Catalogue.of(settings),
+            catalogue,
             settings,
             self.workers,
-            boot=own if only is None else lambda entry, ask: only(),
+            boot=own if only is None else lambda entry, base: only(),
             failed=self.fail,
             device=device,
         )
@@ -141,19 +147,17 @@ class Service:
         """
         if not aside:
             self.check_open()
-            self.check_full()
+            self.admit(None)
         self._visits.add(visit)
 
-    def admit(self, visit: Interrupt) -> None:
-        """Count a request, whose body is complete."""
-        self.check_full()
-        self._arrived.add(visit)
-
-    def check_full(self) -> None:
-        """Raise ``RequestError`` (429) if no more requests may wait."""
+    def admit(self, visit: Interrupt | None) -> None:
+        """Count a request, whose body is complete; raises ``RequestError`` (429) if no more may
+        wait."""
         if len(self._arrived) >= self.settings.max_batch + self.settings.max_queue:
             reason = f"the server is busy with {len(self._arrived)} requests; try again later"
             raise RequestError(reason, status=429, code="queue_full")
+        if visit is not None:
+            self._arrived.add(visit)
 
     def leave(self, visit: Interrupt) -> None:
         """End a request."""

@@ -25,12 +25,13 @@ from .engine import Mailbox
 from .errors import RequestError
 from .reply import Aside, Delivery, Reply, Sent
 from .serving import Serving
-from .wire import encode_events
+from .wire import encoded
 
 WAITS = 60.0  # seconds that a stream waits for its client, or can be read again after its end
 KEPT = 1 << 20  # bytes of its newest events
 MOST = 64  # streams without a client
-KNOWN = 4096  # names of answers that have ended, which are told from those that never were
+MOST_BYTES = 8 << 20  # of the events of all these
+KNOWN = 1024  # names of answers that have ended, which are told from those that never were
 
 Interrupt: TypeAlias = Callable[[BaseException], None]
 
@@ -53,14 +54,18 @@ class Answer:
         begun, self._begun = self._begun, True
         return [] if begun else self.reply.start()
 
-    def events_of(self, news: Delivery) -> Sequence[Sent]:
+    def events_of(self, news: Sequence[Delivery]) -> list[Sent]:
         """What news say; the first events come before, but not before it is known how much of the
         prompt is left to run."""
-        new = self.reply.take(news)
-        if self._begun:
-            return new
-        runs = news.progress is not None and not news.progress.prefilled
-        return [*self.opening(), *new] if new or not (runs or news.ahead is not None) else new
+        events = list[Sent]()
+        for each in news:
+            new = self.reply.take(each)
+            if not self._begun:
+                runs = each.progress is not None and not each.progress.prefilled
+                if new or not (runs or each.ahead is not None):
+                    events += self.opening()
+            events += new
+        return events
 
 
 class Told:
@@ -71,6 +76,7 @@ class Told:
     - ``answer`` is what is left to tell; ``holder`` interrupts the request that it is told to, and
       is ``None`` while there is none.
     - ``count`` are its events so far, and ``over`` says that the last one was told.
+    - ``size`` are the bytes of those that are kept.
     """
 
     def __init__(self, answer: Answer, owner: str, end: bytes) -> None:
@@ -83,27 +89,26 @@ class Told:
         self.timer: asyncio.TimerHandle | None = None
         self.count = 0
         self.over = False
+        self.size = 0
         self._events: deque[bytes] = deque()  # the newest of them
-        self._bytes = 0
 
     def encoded(self, events: Sequence[Sent], *, last: bool = False) -> bytes:
         """More events as bytes of the stream; after the ``last`` ones comes its end."""
         self.over = last
-        ends = [self.end] if last else []
-        if not self.numbered:
-            return b"".join([encode_events(events), *ends])
-        parts = []
+        parts = list[bytes]()
         for event in events:
-            part = encode_events([event])
-            if not isinstance(event, Aside):
+            part = encoded(event)
+            if self.numbered and not isinstance(event, Aside):
                 self.count += 1
                 part = b"id: %s-%d\n" % (self.id.encode(), self.count) + part
                 self._events.append(part)
-                self._bytes += len(part)
+                self.size += len(part)
             parts.append(part)
-        while self._bytes > KEPT and len(self._events) > 1:
-            self._bytes -= len(self._events.popleft())
-        return b"".join([*parts, *ends])
+        while self.size > KEPT and len(self._events) > 1:
+            self.size -= len(self._events.popleft())
+        if last:
+            parts.append(self.end)
+        return b"".join(parts)
 
     def after(self, number: int) -> bytes:
         """What was told after the event of this number; raises ``RequestError`` if that is not
@@ -153,11 +158,15 @@ class Answers:
             answer.serving.engine.rest(answer.box)
         self._told.move_to_end((told.owner, told.id))
         told.timer = asyncio.get_running_loop().call_later(WAITS, self._drop, told)
-        left = [each for each in self._told.values() if each.holder is None]
         if not told.count:
             self._drop(told)
-        elif len(left) > MOST:
-            self._drop(left[0])
+        left = [each for each in self._told.values() if each.holder is None]
+        size = sum(each.size for each in left)
+        for oldest in left:
+            if len(left) <= MOST and size <= MOST_BYTES:
+                break
+            left, size = left[1:], size - oldest.size
+            self._drop(oldest)
 
     def _drop(self, told: Told) -> None:
         assert told.timer is not None

@@ -21,8 +21,9 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from .. import __version__
-from .bodies import validated
 from .catalogue import Entry
+from .chats import ChatRequest, apply_template, ask_chat
+from .completions import CompletionRequest, ask_completion
 from .control import ControlRequest, ReasoningControl, control, reasoning_control
 from .errors import RequestError, as_messages_error, error_body
 from .exchange import Api, Exchange, Work, generate
@@ -32,21 +33,18 @@ from .gate import Gate
 from .llama import (
     InfillRequest,
     LlamaRequest,
+    ask_llama,
     in_force,
-    parse_infill,
-    parse_llama,
     props_of,
     slots_of,
 )
 from .logs import log_failure
-from .messages import CountRequest, MessagesRequest, count_tokens, parse_messages
+from .messages import CountRequest, MessagesRequest, ask_messages, count_tokens
 from .metrics import CONTENT_TYPE
-from .openai import ChatRequest, CompletionRequest, apply_template, parse_chat, parse_completion
 from .openapi import answers, body_of, describe
-from .responses import ResponsesRequest, parse_responses
+from .responses import ResponsesRequest, ask_responses
 from .responses import failed as response_failed
 from .service import Service
-from .serving import Parse
 from .token_work import DetokenizeRequest, TokenizeRequest, detokenize, on_tokens, tokenize
 from .wire import JsonResponse, error_response
 
@@ -97,12 +95,12 @@ async def unload_model(exchange: Exchange) -> Any:
 
 async def _named(exchange: Exchange) -> Entry:
     """The model that a ``ModelRequest`` names, strictly."""
-    body = await exchange.read()
-    return exchange.service.fleet.catalogue.named(validated(body, ModelRequest).model)
+    request = (await exchange.read(ModelRequest)).request
+    return exchange.service.fleet.catalogue.named(request.model)
 
 
-def _api(parse: Parse, prefix: str, *more: Any) -> Work:
-    return partial(generate, api=Api(parse, prefix, *more))
+def _api(*about: Any) -> Work:
+    return partial(generate, api=Api(*about))
 
 
 _CHAT = "Answer a conversation, rendered with the model's chat template."
@@ -113,34 +111,64 @@ _LLAMA = "The same in llama.cpp's form and names: n_predict (no limit), n_probs 
 _INFILL = "What fits between input_prefix and input_suffix, in the same form."
 _COUNT = "The tokens of a conversation, as in Anthropic's Messages API."
 _WORK: tuple[tuple[str, type[BaseModel], Work, str | None, Answers], ...] = (
-    ("/v1/chat/completions", ChatRequest, _api(parse_chat, "chatcmpl-"), _CHAT, _STREAM),
-    ("/v1/completions", CompletionRequest, _api(parse_completion, "cmpl-"), _TEXT, _STREAM),
+    ("/v1/chat/completions", ChatRequest, _api(ChatRequest, ask_chat, "chatcmpl-"), _CHAT, _STREAM),
+    (
+        "/v1/completions",
+        CompletionRequest,
+        _api(CompletionRequest, ask_completion, "cmpl-"),
+        _TEXT,
+        _STREAM,
+    ),
     (
         "/v1/responses",
         ResponsesRequest,
-        _api(parse_responses, "resp_", b"", response_failed),
+        _api(ResponsesRequest, ask_responses, "resp_", b"", response_failed),
         _RESPONSE,
         _STREAM,
     ),
     (
         "/v1/messages",
         MessagesRequest,
-        _api(parse_messages, "msg_", b"", lambda error, _: as_messages_error(*error_body(error))),
+        _api(
+            MessagesRequest,
+            ask_messages,
+            "msg_",
+            b"",
+            lambda error, _: as_messages_error(*error_body(error)),
+        ),
         _MESSAGE,
         _STREAM,
     ),
     (
         "/completion",
         LlamaRequest,
-        _api(parse_llama, "cmpl-", b""),
+        _api(LlamaRequest, ask_llama, "cmpl-", b""),
         _LLAMA,
         _good({"anyOf": [_OBJECT, _OBJECTS]}, streams=True),  # a list for several prompts
     ),
-    ("/infill", InfillRequest, _api(parse_infill, "cmpl-", b""), _INFILL, _STREAM),
-    ("/v1/messages/count_tokens", CountRequest, on_tokens(count_tokens), _COUNT, _ANSWER),
-    ("/tokenize", TokenizeRequest, on_tokens(tokenize), tokenize.__doc__, _ANSWER),
-    ("/apply-template", ChatRequest, on_tokens(apply_template), apply_template.__doc__, _ANSWER),
-    ("/detokenize", DetokenizeRequest, on_tokens(detokenize), detokenize.__doc__, _ANSWER),
+    ("/infill", InfillRequest, _api(InfillRequest, ask_llama, "cmpl-", b""), _INFILL, _STREAM),
+    (
+        "/v1/messages/count_tokens",
+        CountRequest,
+        on_tokens(CountRequest, count_tokens),
+        _COUNT,
+        _ANSWER,
+    ),
+    ("/tokenize", TokenizeRequest, on_tokens(TokenizeRequest, tokenize), tokenize.__doc__, _ANSWER),
+    (
+        "/apply-template",
+        ChatRequest,
+        on_tokens(ChatRequest, apply_template),
+        apply_template.__doc__,
+        _ANSWER,
+    ),
+    (
+        "/detokenize",
+        DetokenizeRequest,
+        on_tokens(DetokenizeRequest, detokenize),
+        detokenize.__doc__,
+        _ANSWER,
+    ),
     ("/v1/models/load", ModelRequest, load_model, load_model.__doc__, _ANSWER),
     ("/v1/models/unload", ModelRequest, unload_model, unload_model.__doc__, _STEERED),
     ("/v1/requests/{id}/control", ControlRequest, control, control.__doc__, _STEERED),

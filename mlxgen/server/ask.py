@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from ..chat.calls.use import Form, HeldCalls
 from ..chat.splitter import Reading
@@ -28,16 +28,12 @@ from .reply import Reply
 from .served_model import ServedModel
 
 R = TypeVar("R", bound=TextRequest)
+MakeReply: TypeAlias = Callable[["Ask", str, int], Reply]
+"""Makes the reply to what is asked for, of an id as in ``chatcmpl-...``, and begun so many seconds
+after 1970."""
 
 UNBOUNDED = 16_384
 """``max_tokens`` if neither the request nor the model's context limits it."""
-
-
-class Job(NamedTuple):
-    """One sequence: ``lm.prepare(job.prompt, job.options)``."""
-
-    prompt: Prompt
-    options: Options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,21 +52,12 @@ class Question:
     reading: Reading = field(default_factory=Reading)
     skip: int = 0
 
-    @classmethod
-    def of_chat(cls, at: str, plan: Plan) -> Question:
-        """The one prompt of a chat."""
-        return cls(
-            at=at,
-            prompt=Prompt(plan.ids, plan.opens_text, plan.thinking),
-            reading=plan.reading,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """What is to be generated, and for whom.
 
-    - ``model``: by the name that the request has for it.
+    - ``name``: what the request calls the ``model``, which its answer repeats.
     - ``questions``: each has so many ``answers``; ``options`` are those of the first one.
     - ``spec``: what the text is held to; ``held``: the calls that it holds to schemas.
     - ``steered``: what decides on the only answer, whose branches are the answers then.
@@ -81,10 +68,11 @@ class Ask:
     - ``ignored``: accepted fields that have no effect.
     """
 
+    name: str
     model: ServedModel
     questions: Sequence[Question]
     options: Options
-    make_reply: Callable[[Ask, str, int], Reply] = field(repr=False)
+    make_reply: MakeReply = field(repr=False)
     answers: int = 1
     spec: Specification | None = None
     held: HeldCalls | None = None
@@ -97,14 +85,14 @@ class Ask:
     ignored: Sequence[str] = ()
 
     @property
-    def jobs(self) -> Sequence[Job]:
+    def jobs(self) -> Sequence[tuple[Prompt, Options]]:
         """The sequences to run, in the order of ``asked``. Of an answer's choices the first has the
         given seed, and the others have seeds that are made from it."""
-        jobs, given = list[Job](), self.options.seed
+        jobs, given = list[tuple[Prompt, Options]](), self.options.seed
         for question in self.questions:
             for i in range(self.answers):
                 seed = given if given is None or i == 0 else derive_seed(given, i)
-                jobs.append(Job(question.prompt, replace(self.options, seed=seed).fork()))
+                jobs.append((question.prompt, replace(self.options, seed=seed).fork()))
         return jobs
 
     @property
@@ -124,10 +112,6 @@ class Ask:
         filters = () if spec is None else (spec,)
         return replace(self, options=replace(self.options, filters=filters), spec=spec)
 
-    def reply(self, *, id: str, created: int) -> Reply:
-        """A new reply. ``id`` as in ``chatcmpl-...``; ``created`` in seconds since 1970."""
-        return self.make_reply(self, id, created)
-
 
 def planned(turn: Turn, model: ServedModel, names: Mapping[str, str]) -> Plan:
     """The plan of a chat's answer; ``names`` as in ``Ask``. Raises ``RequestError``."""
@@ -140,47 +124,58 @@ def planned(turn: Turn, model: ServedModel, names: Mapping[str, str]) -> Plan:
 def ask_of(
     known: Read[R],
     model: ServedModel,
-    questions: Sequence[Question],
     own: Mapping[str, Any],
-    make_reply: Callable[[Ask, str, int], Reply],
+    make_reply: MakeReply,
     *,
     names: Mapping[str, str],
-    plan: Plan | None = None,
+    turn: Turn | None = None,
+    questions: Sequence[Question] = (),
     form: Form | None = None,
     left_out: Sequence[str] = (),
     answers: int = 1,
     watched: bool = False,
     steered: Steered | None = None,
+    ends: Sequence[Token] = (),
 ) -> Ask:
-    """What a request asks for; raises ``RequestError``.
+    """What a request asks for: an answer to a ``turn`` of a chat, whose conversation is in the
+    field that ``names`` have for it, or to ``questions`` in a ``form``. Raises ``RequestError``.
 
     ``own`` are the options that it spells in its API's way, besides those that are called as ours;
-    None means the default. ``names`` are those of the API for ours. The text is held to the
-    ``plan`` of a chat, or to a ``form``.
+    None means the default. ``names`` are those of the API for ours. ``ends`` are tokens that end
+    the text, besides its own.
     """
-    for one in questions:
-        _check_context(one, model, own.get("prefix") or ())
     request = known.request
-    if plan is not None:
-        field, spec, ends = plan.field, plan.spec, () if plan.stop is None else (plan.stop,)
+    field, spec, stops, plan = "prompt", None, list[str](), None
+    if turn is not None:
+        plan = planned(turn, model, names)
+        prompt = Prompt(plan.ids, plan.opens_text, plan.thinking)
+        questions = [Question(at=names["prompt"], prompt=prompt, reading=plan.reading)]
+        field, spec, stops = plan.field, plan.spec, [plan.stop] if plan.stop is not None else []
         usual = {"loops": "take back"} if steered is None and request.loops is None else {}
         own = {"thinking_budget": plan.thinking_budget, **usual, **own}
-    else:
-        field, spec = ("prompt", None) if form is None else (form.field, form.spec)
-        ends = ()
+    elif form is not None:
+        field, spec = form.field, form.spec
+    for one in questions:
+        _check_context(one, model, own.get("prefix") or ())
+    given = {**model.sampling, **options_of(request)}
+    for name, value in own.items():
+        given[name] = value
+        if value is None:
+            del given[name]
+    if given.get("close_json") and spec is None:
+        raise RequestError.at(
+            "close_json", "there is nothing to close; send json_schema or another constraint"
+        )
+    given["stop"] = [*given.get("stop", ()), *stops]
+    given["filters"] = [] if spec is None else [spec]
+    if "max_tokens" not in given:
+        given["max_tokens"] = None if model.max_context is not None else UNBOUNDED
     names = {**known.names, **names}
-    field = names.get(field, field)
-    names |= {"filters": field}
+    names["filters"] = field = names.get(field, field)
     narrowing = [field] if spec is not None else []
     narrowing += [name for name in ("banned", "heal") if getattr(request, name, None)]
     if narrowing:  # only the request's own fields can exclude everything
         names["dead_end"] = ", ".join(narrowing)
-    given = {**options_of(request), **own}
-    given = {name: value for name, value in given.items() if value is not None}
-    given = {**model.sampling, **given, "stop": [*given.get("stop", ()), *ends]}
-    given["filters"] = [] if spec is None else [spec]
-    if "max_tokens" not in given:
-        given["max_tokens"] = None if model.max_context is not None else UNBOUNDED
     try:
         options = Options.of(given) if steered is None else control_options(given)
         options.check_vocabulary(model.vocab_size)
@@ -192,6 +187,7 @@ def ask_of(
             replace(one, skip=len(heal_plan(words, one.prompt.tokens)[1])) for one in questions
         ]
     return Ask(
+        name=request.model or model.name,
         model=model,
         questions=questions,
         options=options,
@@ -202,7 +198,8 @@ def ask_of(
         steered=steered,
         stream=bool(request.stream),
         watched=watched or bool(request.return_progress),
-        own_stops=ends,
+        own_stops=stops,
+        own_stop_tokens=ends,
         names=names,
         ignored=[*known.ignored(() if plan is None else plan.ignored, names), *left_out],
     )

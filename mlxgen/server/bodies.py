@@ -7,101 +7,39 @@ Invariant: whatever the body, the outcome is a model or a ``RequestError`` with 
 from __future__ import annotations
 
 import difflib
-import json
 import logging
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
 from .errors import RequestError
-from .fields import MAX_DEPTH, Path, got, place_of, shown
+from .fields import Body, Lenient, Path, got, place_of
 from .logs import log
-from .peers import CHATS, Rules, effects
+from .peers import CHATS, effects
 
 M = TypeVar("M", bound=BaseModel)
+B = TypeVar("B", bound=Body)
 
-_NOTHING = object()
-_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _TALKS = ("messages", "system", "input", "instructions")
-_CACHED = "cache_control"  # prefixes are always cached
+_NO_TEXT = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
+"""What may spell NUL, which no model reads, or half a character."""
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]|(u0000|u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""Each escape; the group is one that spells no text."""
+_MENDED = "\ufffd"
+_CACHED = re.compile(rb'"cache_control"\s*:\s*\{\s*"type"\s*:\s*"ephemeral"')
+"""What a remote service should cache; here prefixes are always cached."""
 _MOST_NAMES = 1000  # of unknown fields in the log
 _CLOSE = 0.8  # of 1, for names that are equal
 _LONGEST = 1000  # characters of a header
 _UNSAFE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")
-
-# ---- JSON ------------------------------------------------------------------------------------
-
-
-def parse_body(data: bytes) -> dict[str, Any]:
-    """The object in a body, without duplicate names. May run in any thread."""
-    try:
-        value = json.loads(data.decode(), object_pairs_hook=_object)
-    except UnicodeDecodeError as error:
-        raise _malformed(f"not UTF-8 at byte {error.start}") from None
-    except RecursionError:
-        raise _malformed("nested too deeply; make it flatter") from None
-    except ValueError as error:
-        raise _malformed(str(error)) from None
-    if not isinstance(value, dict):
-        raise _malformed("expected an object, such as {...}")
-    return value
-
-
-def _malformed(reason: str) -> RequestError:
-    return RequestError(f"invalid JSON body: {reason}", code="invalid_json")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise _malformed(f"the name {shown(twice)} appears twice in one object")
-    return value
-
-
-def checked(value: Any, path: Path = (), *, mends: bool = False) -> Any:
-    """A value of a body; raises ``RequestError`` if it is nested too deeply, or has what is neither
-    text nor a finite number.
-
-    JSON can spell two things that are no text: half a character, and NUL, which no model reads. In
-    a conversation, which ``mends`` them, they become U+FFFD.
-    """
-    if len(path) > MAX_DEPTH:
-        reason = f"nested more than {MAX_DEPTH} levels deep; make it flatter"
-        raise RequestError.at(place_of(path[:1]), reason)
-    if isinstance(value, str):
-        found = None if value.isascii() and "\0" not in value else _NO_TEXT.search(value)
-        if found is None:
-            return value
-        if mends:
-            return _NO_TEXT.sub("\ufffd", value)
-        wrong = "a NUL character" if found[0] == "\0" else "a lone surrogate"
-        place = place_of(path)
-        raise RequestError(
-            f"{place}{': ' if place else ''}expected text, got {wrong} at {found.start()} of "
-            f"{shown(value)}; leave it out",
-            param=place or None,
-            code="invalid_value",
-        )
-    if isinstance(value, dict):
-        return {
-            checked(key, path, mends=mends): checked(inner, (*path, key), mends=mends)
-            for key, inner in value.items()
-        }
-    if isinstance(value, float) and not math.isfinite(value):
-        raise RequestError.at(place_of(path), "expected a finite number; send one or leave it out")
-    if isinstance(value, list):
-        return [
-            each if isinstance(each, int) else checked(each, (*path, i), mends=mends)
-            for i, each in enumerate(value)
-        ]
-    return value
-
 
 # ---- a body as a model -----------------------------------------------------------------------
 
@@ -119,57 +57,51 @@ class Read(NamedTuple, Generic[M]):
     ) -> list[str]:
         """The fields without effect, and others of our names that had none; ``names`` are those of
         an API for ours."""
-        told = (names.get(name.partition("[")[0], name) for name in also)
-        return [*self.idle, *(_given(name, self.names) for name in told)]
+        idle = [*self.idle]
+        for name in also:
+            idle.append(_given(names.get(name.partition("[")[0], name), self.names))
+        return idle
 
 
-def read(
-    body: Mapping[str, Any], model: type[M], rules: Rules, *, unknown: set[str] | None
-) -> Read[M]:
-    """Check and validate a body; raises ``RequestError`` for the first thing that is wrong.
+def read(data: bytes, model: type[B], unknown: set[str] | None = None) -> Read[B]:
+    """A body as a model; raises ``RequestError`` for the first thing that is wrong. May run in any
+    thread.
 
-    What in a conversation is no text is replaced. A field that nobody here knows is left out and
-    named; ``unknown`` are those that the log has named, or nothing if they are refused.
+    What in a conversation is no text becomes U+FFFD. If the model is lenient, a field that nobody
+    here knows is left out and named; ``unknown`` are those that the log has named, or nothing if
+    they are refused.
     """
-    body = {
-        checked(name): checked(value, (name,), mends=name in _TALKS) for name, value in body.items()
-    }
-    known = {field.alias or name for name, field in model.model_fields.items()}
-    fields, names, idle = _translated(body, known, rules)
-    for name in [name for name in fields if name not in known]:
-        if unknown is None:
-            raise _no_such(name, known)
-        del fields[name]
-        idle.append(name)
-        _tell(name, [*known, *rules], unknown)
-    if any(_is_marked(body.get(place)) for place in (*_TALKS, "tools")):
-        idle.append(_CACHED)
-    return Read(_modelled(fields, model, names), idle, names)
-
-
-def validated(body: Mapping[str, Any], model: type[M]) -> M:
-    """Validate a body with nothing but our own names; raises ``RequestError``."""
-    for name in checked(body).keys() - {f.alias or n for n, f in model.model_fields.items()}:
-        raise _no_such(name, model.model_fields)
-    return _modelled(body, model, {})
-
-
-def _translated(
-    body: Mapping[str, Any], known: Iterable[str], rules: Rules
-) -> tuple[dict[str, Any], dict[str, str], list[str]]:
-    """The fields by our names, the names that the client used instead of these, and those of what
-    has no effect. Unknown fields stay."""
+    mends = _NO_TEXT.search(data) is not None
+    try:
+        body = from_json(_ESCAPE.sub(_mended, data) if mends else data, allow_inf_nan=False)
+    except ValueError as error:
+        raise RequestError(f"invalid JSON body: {error}", code="invalid_json") from None
+    if not isinstance(body, dict):
+        wrong = "invalid JSON body: expected an object, such as {...}"
+        raise RequestError(wrong, code="invalid_json")
+    known, rules = names_of(model), model.rules
     fields, names, idle = dict[str, Any](), dict[str, str](), list[str]()
-    ruled: list[tuple[str, Any]] = []
+    ruled = list[tuple[str, Any]]()
     for name, value in body.items():
-        if name not in known and name in rules:
+        if mends and name not in _TALKS:
+            _check_text({name: value})
+        if name in known:
+            fields[name] = value
+            if isinstance(value, dict):
+                fields[name] = dict(value)
+                for key in value:
+                    if f"{name}.{key}" in rules:
+                        ruled.append((f"{name}.{key}", fields[name].pop(key)))
+        elif name in rules:
             ruled.append((name, value))
-            continue
-        fields[name] = value
-        keys = [key for key in value if f"{name}.{key}" in rules] if isinstance(value, dict) else []
-        if keys and name in known:
-            fields[name] = {key: inner for key, inner in value.items() if key not in keys}
-            ruled += [(f"{name}.{key}", value[key]) for key in keys]
+        elif unknown is None or not issubclass(model, Lenient):
+            meant = _meant(name, known)
+            hint = "" if meant is None else f"; did you mean {meant}?"
+            reason = f"there is no such field{hint}"
+            raise RequestError.at(place_of((name,)), reason, "unknown_parameter")
+        else:
+            idle.append(name)
+            _tell(name, [*known, *rules], unknown)
     for at, value in ruled:
         for effect in effects(rules[at], value, at) if value is not None else ():
             if effect.field is None:
@@ -178,7 +110,37 @@ def _translated(
                 raise RequestError.at(effect.at, CHATS, "unsupported_parameter")
             elif effect.value is not None:
                 _put(fields, names, effect.field, effect.value, effect.at)
-    return fields, names, idle
+    if "cache_control" not in idle and _CACHED.search(data):
+        idle.append("cache_control")
+    return Read(modelled(fields, model, names), idle, names)
+
+
+@cache
+def names_of(model: type[BaseModel]) -> frozenset[str]:
+    """The names of its fields in bodies."""
+    return frozenset([field.alias or name for name, field in model.model_fields.items()])
+
+
+def _mended(escape: re.Match[bytes]) -> bytes:
+    return rb"\ufffd" if escape[1] else escape[0]
+
+
+def _check_text(value: Any, path: Path = ()) -> None:
+    """Raise ``RequestError`` if something that is no text was found in a value."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _check_text(name, path)
+            _check_text(inner, (*path, name))
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            _check_text(inner, (*path, i))
+    elif isinstance(value, str) and _MENDED in value:
+        place, reason = place_of(path), "expected text, got a NUL character or a lone surrogate"
+        raise RequestError(
+            f"{place or 'a name'}: {reason}; leave it out",
+            param=place or None,
+            code="invalid_value",
+        )
 
 
 def _put(fields: dict[str, Any], names: dict[str, str], path: str, value: Any, at: str) -> None:
@@ -210,12 +172,6 @@ def _meant(name: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name[:64], list(known), 1, _CLOSE)), None)
 
 
-def _no_such(name: str, known: Iterable[str]) -> RequestError:
-    meant = _meant(name, known)
-    hint = "" if meant is None else f"; did you mean {meant}?"
-    return RequestError.at(place_of((name,)), f"there is no such field{hint}", "unknown_parameter")
-
-
 def _tell(name: str, known: Iterable[str], told: set[str]) -> None:
     """Say in the log, once for each name, that a field is not known, and which may be meant."""
     if name in told or len(told) >= _MOST_NAMES:
@@ -224,16 +180,6 @@ def _tell(name: str, known: Iterable[str], told: set[str]) -> None:
     meant = _meant(name, known)
     hint = {} if meant is None else {"did_you_mean": meant}
     log(logging.WARNING, "ignored an unknown field", field=name[:64], **hint)
-
-
-def _is_marked(pieces: Any) -> bool:
-    """Whether they say what a remote service should cache."""
-    pieces = pieces if isinstance(pieces, list) else [pieces]
-    return any(
-        _CACHED in piece or _is_marked(piece.get("content")) or _is_marked(piece.get("function"))
-        for piece in pieces
-        if isinstance(piece, dict)
-    )
 
 
 def header_of(names: Iterable[str]) -> str:
@@ -249,7 +195,9 @@ def header_of(names: Iterable[str]) -> str:
 # ---- pydantic's errors -----------------------------------------------------------------------
 
 
-def _modelled(body: Mapping[str, Any], model: type[M], names: Mapping[str, str]) -> M:
+def modelled(
+    body: Mapping[str, Any], model: type[M], names: Mapping[str, str] = MappingProxyType({})
+) -> M:
     """The model of a body; of what is wrong with the first field at fault, what its closest
     alternative says."""
     try:
@@ -270,13 +218,9 @@ def _path(detail: Any, body: Mapping[str, Any]) -> Path:
     at: Any = body
     path: list[str | int] = []
     for step in detail["loc"]:
-        if isinstance(at, dict):
-            step = str(step)  # JSON has no other keys
-            found = at.get(step, _NOTHING)
-        else:
-            found = at[step] if isinstance(at, list) and isinstance(step, int) else _NOTHING
-        if found is not _NOTHING:
-            at = found
+        step = str(step) if isinstance(at, dict) else step  # JSON has no other keys
+        if step in at if isinstance(at, dict) else isinstance(at, list) and isinstance(step, int):
+            at = at[step]
             path.append(step)
     return (*path, detail["loc"][-1]) if detail["type"] == "missing" else tuple(path)
 

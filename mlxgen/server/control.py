@@ -15,7 +15,6 @@ from ..engine import Request, change_options, end, end_thinking, keep_only, put
 from ..errors import FilterError, MlxgenError, RewindError, StateError
 from .answers import Answer, ended
 from .ask import Ask
-from .bodies import validated
 from .errors import RequestError, as_request_error
 from .exchange import Exchange
 from .fields import Body, Count, ModelName, SamplingFields, about, named, options_of
@@ -54,7 +53,7 @@ class ReasoningControl(Body):
 async def control(exchange: Exchange) -> Any:
     """Steer a running answer: end its thinking or its text, take tokens back, put others there, or
     change the options from here on."""
-    asked = validated(await exchange.read(), ControlRequest)
+    asked = (await exchange.read(ControlRequest)).request
     _check_fields(asked)
     answer = exchange.service.answers.find(exchange.owner, exchange.scope["path_params"]["id"])
     length = await _ordered(answer, asked)
@@ -63,7 +62,7 @@ async def control(exchange: Exchange) -> Any:
 
 async def reasoning_control(exchange: Exchange) -> Any:
     """End the thinking of a running chat, as with llama.cpp's server."""
-    given = validated(await exchange.read(), ReasoningControl)
+    given = (await exchange.read(ReasoningControl)).request
     try:
         answer = exchange.service.answers.find(exchange.owner, given.id)
         await _ordered(answer, ControlRequest(action=given.action))

@@ -70,6 +70,17 @@ class Conversation:
         """Add what a tool returned."""
         self.messages.append({"role": "tool", "content": content, **more, "tool_call_id": id})
 
+    def content(self, given: Any, at: str, *, images: bool = True) -> Content:
+        """A content as chat templates take it: one string, if there are no images in it."""
+        if given is None or isinstance(given, str):
+            return given or ""
+        pieces = self.pieces(given, at, images=images)
+        if all(isinstance(piece, str) for piece in pieces):
+            return "".join(map(str, pieces))
+        return [
+            {"type": "text", "text": each} if isinstance(each, str) else each for each in pieces
+        ]
+
     def pieces(
         self, content: Any, at: str, *, images: bool = True, returned: bool = False
     ) -> list[Piece]:
@@ -107,13 +118,6 @@ class Conversation:
 
 
 # ---- pieces of every API -------------------------------------------------------------------------
-
-
-def content_of(pieces: Sequence[Piece]) -> Content:
-    """Text without images is one string, as every chat template takes it."""
-    if all(isinstance(piece, str) for piece in pieces):
-        return "".join(map(str, pieces))
-    return [{"type": "text", "text": each} if isinstance(each, str) else each for each in pieces]
 
 
 def _called(id: str, name: str, arguments: Any) -> Json:
@@ -214,25 +218,24 @@ def of_chat(messages: Sequence[Json]) -> Conversation:
         if role == "user" and i == len(messages) - 1 and "content" not in message:
             need(message, "content", str, at)  # it may be misspelt
         images = role != "assistant"
-        content = content_of(talk.pieces(message.get("content"), f"{at}.content", images=images))
-        given = {name: message[name] for name in message if message[name] is not None}
-        more = {"name": need(given, "name", str, at)} if "name" in given else {}
+        content = talk.content(message.get("content"), f"{at}.content", images=images)
+        more = {} if message.get("name") is None else {"name": need(message, "name", str, at)}
         if role == "assistant":
-            if not content and "refusal" in given:
-                content = need(given, "refusal", str, at)
-            thoughts = given.get("reasoning_content")
-            if thoughts is None and isinstance(given.get("reasoning"), str):
-                thoughts = given["reasoning"]
+            if not content and message.get("refusal") is not None:
+                content = need(message, "refusal", str, at)
+            thoughts = message.get("reasoning_content")
+            if thoughts is None and isinstance(message.get("reasoning"), str):
+                thoughts = message["reasoning"]
             if thoughts is not None:
                 of_type(thoughts, str, f"{at}.reasoning_content")
-            calls = list(_chat_calls(given, i))
+            calls = list(_chat_calls(message, i))
             talk.answer(str(content), thoughts, calls, **more)
             if calls:
                 waiting = {call["id"]: call["function"]["name"] for call in calls}
         elif role in ("tool", "function"):
-            id = given.get("tool_call_id")
+            id = message.get("tool_call_id")
             if not isinstance(id, str):
-                mine = [other for other, name in waiting.items() if name == given.get("name")]
+                mine = [other for other, name in waiting.items() if name == message.get("name")]
                 id = next(iter(mine or waiting), "")
             waiting.pop(id, None)
             talk.result(id, content, **more)
@@ -368,14 +371,12 @@ def of_responses(instructions: str | None, given: str | Sequence[Json]) -> Conve
                 said[part[0]].append(part[1])
             elif kind == "message":
                 tell()
-                content = content_of(talk.pieces(known.get("content"), f"{at}.content"))
-                talk.say(known["role"], content)
+                talk.say(known["role"], talk.content(known.get("content"), f"{at}.content"))
             elif kind == "function_call_output":
                 tell()
                 output = known.get("output")
                 output = [output] if isinstance(output, dict) else output
-                content = content_of(talk.pieces(output, f"{at}.output"))
-                talk.result(known.get("call_id") or "", content)
+                talk.result(known.get("call_id") or "", talk.content(output, f"{at}.output"))
     tell()
     if not talk.messages:
         talk.say("user", "")

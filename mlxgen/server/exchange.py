@@ -31,15 +31,16 @@ from starlette.types import Receive, Scope, Send
 
 from ..errors import MlxgenError
 from .answers import Answer, ClientGone, Told, gone
-from .bodies import header_of, parse_body
+from .bodies import B, Read, header_of, read
 from .catalogue import Entry
 from .engine import Mailbox
 from .errors import RequestError, as_request_error, error_body
+from .fields import TextRequest
 from .gate import owner_of
 from .logs import log, log_failure
 from .reply import Aside, Delivery, Event, Sent
 from .service import Service
-from .serving import Body, Parse, Prepared, Serving
+from .serving import Asks, Prepared, Serving
 from .steering import Running
 from .wire import (
     DONE,
@@ -47,7 +48,7 @@ from .wire import (
     Header,
     JsonResponse,
     check_headers,
-    encode_events,
+    encoded,
     error_response,
     to_json,
     too_large,
@@ -58,7 +59,7 @@ LAST_WORDS = 1.0
 SILENCE = 5.0  # seconds after which a stream gives a sign of life; clients give up on silent ones
 MOST = 1 << 20  # tokens and alternatives in a whole answer
 SMALL = 4096  # the same, in an answer that is written in one go
-_LOADING = encode_events([Aside(": the model is being loaded")])
+_LOADING = encoded(Aside(": the model is being loaded"))
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 Work: TypeAlias = Callable[["Exchange"], Awaitable[Any]]
@@ -99,7 +100,8 @@ class Exchange(Response):
         self._watcher: asyncio.Task[None] | None = None
         self._task: asyncio.Task[Any] | None = None
         self._interruption: BaseException | None = None
-        self._stage = 0  # 0 until a prompt is run, 1 while one is, 2 from then on
+        self.stage = 0
+        """0 until a prompt is run, 1 while one is, 2 from then on."""
         self._timer: asyncio.TimerHandle | None = None  # of this stage
         self._began = time.perf_counter()
 
@@ -110,8 +112,13 @@ class Exchange(Response):
 
     # ---- for the work ------------------------------------------------------------------------
 
-    async def read(self) -> Body:
-        """The object in the body; after this, a client that hangs up interrupts the work."""
+    async def read(self, model: type[B]) -> Read[B]:
+        """The body as this model; after this, a client that hangs up interrupts the work."""
+        data = await self.arrived()
+        return await self.service.workers.run(read, data, model, self.service.unknown_fields)
+
+    async def arrived(self) -> bytes:
+        """The body."""
         limit, parts, size = self.service.body_limit, list[bytes](), 0
         check_headers(self.scope["headers"], limit)
         try:
@@ -132,7 +139,7 @@ class Exchange(Response):
         if not self._aside:
             self.service.admit(self.interrupt)
         self._watcher = asyncio.create_task(self._watch_client())
-        return await self.service.workers.run(parse_body, b"".join(parts))
+        return b"".join(parts)
 
     async def use(self, name: object) -> Serving:
         """The model of this name, loaded, until the exchange ends."""
@@ -150,8 +157,8 @@ class Exchange(Response):
     def heard(self, *, all_run: bool) -> None:
         """Note that a prompt is being run, or that all of it was; a stage never comes again."""
         stage, seconds = 2 if all_run else 1, self.service.settings.request_timeout
-        if stage > self._stage:
-            self._stage = stage
+        if stage > self.stage:
+            self.stage = stage
             self._limit(seconds if all_run else 0.0, partial(_timeout, seconds))
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
@@ -281,11 +288,12 @@ def _timeout(seconds: float) -> RequestError:
 
 
 class Api(NamedTuple):
-    """What an endpoint speaks: ``parse`` reads its bodies, its ids begin with ``prefix``, ``end``
-    follows the last event of a stream, and ``fail`` makes the event that ends a stream of this id
-    which fails before its request was parsed."""
+    """What an endpoint speaks: its ``body`` ``asks`` for something, its ids begin with ``prefix``,
+    ``end`` follows the last event of a stream, and ``fail`` makes the event that ends a stream of
+    this id which fails before it is known what is asked for."""
 
-    parse: Parse
+    body: type[TextRequest]
+    asks: Asks
     prefix: str
     end: bytes = DONE
     fail: Callable[[BaseException, str], Event] = lambda error, id: error_body(error)[1]
@@ -294,20 +302,21 @@ class Api(NamedTuple):
 async def generate(exchange: Exchange, api: Api) -> bytes | None:
     """From a body to the last word of its answer."""
     id = api.prefix + exchange.id
-    exchange.last_words = lambda error: encode_events([api.fail(error, id)]) + api.end
-    body = await exchange.read()
+    exchange.last_words = lambda error: encoded(api.fail(error, id)) + api.end
     if exchange.last_event:
+        await exchange.arrived()
         told = await _gone_on(exchange)
     else:
-        serving = await _loaded(exchange, body)
-        prepared = await serving.sequences(body, api.parse)
+        given = await exchange.read(api.body)
+        serving = await _loaded(exchange, given.request)
+        prepared = await serving.sequences(given, api.asks)
         told = _begun(exchange, prepared, serving, id, api)
     answer = told.answer
     if answer is None:
         return None
     try:
-        if answer.ask.stream:
-            await _stream(exchange, told, answer)
+        if answer.ask.stream:  # a task of its own is woken up without all who wait for it
+            await asyncio.create_task(_stream(exchange, told, answer))
             whole = None
         else:
             whole = await _whole(exchange, answer)
@@ -320,11 +329,11 @@ async def generate(exchange: Exchange, api: Api) -> bytes | None:
     return whole
 
 
-async def _loaded(exchange: Exchange, body: Body) -> Serving:
-    """The model that a body names. While it is loaded, a stream begins, and gives signs of life."""
-    waiting = asyncio.ensure_future(exchange.use(body.get("model")))
+async def _loaded(exchange: Exchange, request: TextRequest) -> Serving:
+    """The model of a request. While it is loaded, a stream begins, and gives signs of life."""
+    waiting = asyncio.ensure_future(exchange.use(request.model))
     try:
-        while body.get("stream") is True:
+        while request.stream:
             done, _ = await asyncio.wait({waiting}, timeout=SILENCE)
             if done:
                 break
@@ -347,7 +356,7 @@ def _begun(exchange: Exchange, prepared: Prepared, serving: Serving, id: str, ap
         watched=ask.watched,
         grows=ask.steered is not None,
     )
-    answer = Answer(id, ask, ask.reply(id=id, created=int(time.time())), serving, box)
+    answer = Answer(id, ask, ask.make_reply(ask, id, int(time.time())), serving, box)
     told = Told(answer, exchange.owner, api.end)
     exchange.hold(told)
     if ask.steered is None:
@@ -368,7 +377,7 @@ async def _gone_on(exchange: Exchange) -> Told:
     exchange.fields["resumed"] = told.id
     answer = told.answer
     if answer is not None:
-        serving = await exchange.use(answer.ask.model.name)
+        serving = await exchange.use(answer.ask.name)
         if serving is not answer.serving:
             raise gone("its model was unloaded meanwhile")
         answer.box.on_overflow = exchange.interrupt
@@ -377,9 +386,8 @@ async def _gone_on(exchange: Exchange) -> Told:
     return told
 
 
-def _events_of(exchange: Exchange, answer: Answer, news: Sequence[Delivery]) -> list[Sent]:
-    """What news say, which is heard of."""
-    events = list[Sent]()
+def _hear(exchange: Exchange, news: Sequence[Delivery]) -> bool:
+    """Note how far an answer is; returns whether there will be no more to note."""
     for each in news:
         if each.progress is not None:
             exchange.heard(all_run=each.progress.is_prefilled)
@@ -389,8 +397,7 @@ def _events_of(exchange: Exchange, answer: Answer, news: Sequence[Delivery]) -> 
             exchange.fields["first"] = seconds = exchange.seconds
             if "resumed" not in exchange.fields:
                 exchange.service.metrics.first_token_seconds.observe(seconds)
-        events += answer.events_of(each)
-    return events
+    return exchange.stage == 2 and "first" in exchange.fields
 
 
 async def _stream(exchange: Exchange, told: Told, answer: Answer) -> None:
@@ -408,7 +415,7 @@ async def _stream(exchange: Exchange, told: Told, answer: Answer) -> None:
         [*answer.opening(), reply.fail(error)], last=True
     )
     await exchange.write(b"")
-    spoke = now()
+    spoke, heard = now(), False
     while True:
         try:
             async with asyncio.timeout_at(spoke + SILENCE):
@@ -418,7 +425,8 @@ async def _stream(exchange: Exchange, told: Told, answer: Answer) -> None:
             aside = all(isinstance(each, Aside) for each in sign)
             await exchange.write(told.encoded([*([] if aside else answer.opening()), *sign]))
             continue
-        events = _events_of(exchange, answer, news)
+        heard = heard or _hear(exchange, news)
+        events = answer.events_of(news)
         if box.finished:
             break
         spoke = now() if events else spoke
@@ -429,7 +437,7 @@ async def _stream(exchange: Exchange, told: Told, answer: Answer) -> None:
 
 async def _whole(exchange: Exchange, answer: Answer) -> bytes:
     """What the events of a stream come to."""
-    reply, box, size = answer.reply, answer.box, 0
+    reply, box, size, heard = answer.reply, answer.box, 0, False
 
     def fold(events: Sequence[Sent]) -> None:
         for event in events:
@@ -437,7 +445,8 @@ async def _whole(exchange: Exchange, answer: Answer) -> bytes:
                 reply.fold(event)
 
     while news := await box.take():
-        fold(_events_of(exchange, answer, news))
+        heard = heard or _hear(exchange, news)
+        fold(answer.events_of(news))
         for chunk in [chunk for each in news for chunk in each.chunks]:
             size += 1 + len(chunk.top) + sum(1 + len(score.top) for score in chunk.prompt)
         if size > MOST:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -28,8 +29,6 @@ from ..filters import JsonObject, JsonSchema
 from ..options.table import OPTIONS, understood
 from .errors import RequestError, as_request_error
 
-MAX_DEPTH = 64
-"""How deep a body may be nested."""
 MAX_CHOICES = 128
 """How many answers one prompt may have."""
 MAX_NAME = 256
@@ -44,7 +43,10 @@ def _whole(value: Any) -> Any:
 
 
 class Body(BaseModel):
-    """Base of what clients send: strict, frozen, unknown names refused."""
+    """Base of what clients send: strict, frozen, unknown names refused. ``rules``: what the names
+    of other servers mean in it (see ``peers``)."""
+
+    rules: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
@@ -264,8 +266,11 @@ class TextRequest(SamplingFields, CheckField, Lenient):
 
 def options_of(request: SamplingFields) -> dict[str, Any]:
     """The options that a request gives by their own names."""
-    given = {name: getattr(request, name, None) for name in OPTIONS}
-    return {name: understood(name, value) for name, value in given.items() if value is not None}
+    sent, given = request.model_fields_set, dict[str, Any]()
+    for name in OPTIONS:
+        if name in sent and (value := getattr(request, name)) is not None:
+            given[name] = understood(name, value)
+    return given
 
 
 def limit_of(max_tokens: int | None, default: int | None = None) -> int | None:

@@ -1,4 +1,5 @@
-"""The fields that chats and completions have in common, and what the text of an answer must match.
+"""What chats and completions have in common: their fields, what the text of an answer must match,
+and the operator's own code.
 
 There is at most one constraint of the text, besides a check, and it knows the field that it came
 from.
@@ -6,9 +7,9 @@ from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import Field
 
@@ -16,6 +17,10 @@ from ..chat.calls.use import Form
 from ..errors import MlxgenError
 from ..filters import Choice, Lark, Regex
 from ..filters.gbnf import is_gbnf, lark_of
+from ..sampling import Hook
+from ..tokens import Token
+from .ask import Ask, MakeReply, ask_of
+from .bodies import Read
 from .errors import RequestError, as_request_error
 from .fields import (
     MAX_CHOICES,
@@ -37,7 +42,8 @@ from .fields import (
     json_form,
     option,
 )
-from .registry import Registry
+from .registry import Registry, Steered
+from .served_model import ServedModel
 
 MAX_BANNED = 10_000
 MAX_OPTIONS = 4096
@@ -164,19 +170,136 @@ FORMS = ("response_format", *_MAKERS, "check")
 def form_of(request: FormFields, registry: Registry) -> Form | None:
     """What the text must match; raises ``RequestError`` if it is invalid or more than one, besides
     a check."""
-    return registry.checked(_form_of(request), request.check)
+    form = format_of("response_format", request.response_format)
+    for name, make in _MAKERS.items():
+        if (given := getattr(request, name)) is None:
+            continue
+        if form is not None:
+            raise RequestError.at(name, f"cannot be combined with {form.field}; send one of them")
+        try:
+            form = make(given)
+        except MlxgenError as error:
+            raise as_request_error(error, {"filters": name}) from error
+    return registry.checked(form, request.check)
 
 
-def _form_of(request: FormFields) -> Form | None:
-    format = format_of("response_format", request.response_format)
-    fields = [name for name in _MAKERS if getattr(request, name) is not None]
-    fields = ["response_format", *fields] if format is not None else fields
-    if len(fields) > 1:
-        raise RequestError.at(fields[1], f"cannot be combined with {fields[0]}; send one of them")
-    if not fields or format is not None:
-        return format
-    [field] = fields
-    try:
-        return _MAKERS[field](getattr(request, field))
-    except MlxgenError as error:
-        raise as_request_error(error, {"filters": field}) from error
+# ---- the operator's own code ---------------------------------------------------------------------
+
+_EXCLUDED = ("n", "echo", "tools", "prompt_logprobs", "timings_per_token", "return_progress")
+"""What a program's answer has not: it is one text, with branches that come up as it is written."""
+_NOT_TAKEN_BACK = ("logprobs", "return_token_ids", "tools")
+
+
+def steered_of(request: GenerationRequest, registry: Registry) -> Steered | None:
+    """The program or controller of a request; raises ``RequestError``."""
+    what = request.steered_by
+    held = "hold_tokens" if what is not None and request.hold_tokens else None
+    late = "allow_retract" if request.allow_retract else held
+    for name in _NOT_TAKEN_BACK if late and request.stream else ():
+        if _is_given(request, name):
+            raise RequestError.at(
+                str(late),
+                f"what {name} adds to a stream cannot be taken back; leave out one of them",
+            )
+    if what is None:
+        return None
+    if what == "program" and request.controller is not None:
+        raise RequestError.at("controller", "cannot be combined with program; send one of them")
+    for name in _EXCLUDED:
+        if _is_given(request, name) and not (name == "n" and request.n == 1):
+            raise RequestError.at(name, f"cannot be used with {what}; leave it out")
+    return registry.steered(what, getattr(request, what), what, request.arguments, "arguments")
+
+
+def hooks_of(request: GenerationRequest, registry: Registry) -> Sequence[Hook]:
+    """The hooks of a request; raises ``RequestError``."""
+    named, given = request.hooks or [], request.arguments
+    if request.steered_by is None and given is not None:
+        if len(named) != 1 or not isinstance(named[0], str):
+            raise RequestError.at(
+                "arguments", "are for a program, a controller or one hook; name one of these"
+            )
+        return [registry.hook(named[0], "hooks[0]", given, "arguments")]
+    hooks = []
+    for place, each in enumerate(named):
+        at = f"hooks[{place}]"
+        if isinstance(each, Named):
+            name, own = each.name, each.arguments
+            hooks.append(registry.hook(name, f"{at}.name", own, f"{at}.arguments"))
+        else:
+            hooks.append(registry.hook(each, at, None, f"{at}.arguments"))
+    return hooks
+
+
+def _is_given(request: GenerationRequest, name: str) -> bool:
+    value = getattr(request, name, None)
+    return value is not None and value is not False and value != []
+
+
+# ---- what both ask for ---------------------------------------------------------------------------
+
+G = TypeVar("G", bound=GenerationRequest)
+
+
+def ask_of_generation(
+    known: Read[G],
+    model: ServedModel,
+    own: Mapping[str, Any],
+    make_reply: MakeReply,
+    *,
+    ends: Sequence[Token] = (),
+    watched: bool = False,
+    **asked: Any,
+) -> Ask:
+    """As ``ask_of``. ``own`` are the options that each kind of request spells in its own way:
+    ``max_tokens`` and those of log-probabilities."""
+    request = known.request
+    if own["prompt_logprobs"] is not None and request.heal:
+        raise RequestError.at(
+            "heal",
+            "takes back tokens of the prompt whose log-probabilities are wanted; leave it out",
+        )
+    if request.prompt_logprobs is not None and request.stream:
+        raise RequestError.at(
+            "prompt_logprobs",
+            "is not for streams; leave out stream, or for a completion send echo and logprobs",
+        )
+    steered = steered_of(request, model.registry)
+    given = {
+        **own,
+        "stop": [request.stop] if isinstance(request.stop, str) else request.stop or (),
+        "stop_tokens": [*(request.stop_token_ids or ()), *ends],
+        "banned": request.banned,
+        "prefix": request.prefix_tokens,
+        "prediction": request.prediction and request.prediction.text,
+        "hooks": hooks_of(request, model.registry),
+    }
+    if steered is not None:  # whose option it is; the reply holds what the client must not see
+        given["allow_retract"] = None
+        # What is usual, or an effort means, does not bind a program.
+        given["thinking_budget"] = request.thinking_budget
+        given |= {name: None for name in ("heal", "close_json") if getattr(request, name) is False}
+    if request.num_draft_tokens == 0:
+        given |= {"draft": "off", "num_draft_tokens": None}
+    return ask_of(
+        known,
+        model,
+        given,
+        make_reply,
+        answers=request.n or 1,
+        watched=watched or bool(request.timings_per_token),
+        steered=steered,
+        ends=ends,
+        **asked,
+    )
+
+
+def keep_of(request: GenerationRequest, model: ServedModel) -> int | None:
+    """How many tokens of a prompt ``truncate_prompt_tokens`` leaves: its last ones; None: all."""
+    most = request.truncate_prompt_tokens
+    if most is None or most >= 0:
+        return most
+    if model.max_context is None:
+        return None
+    answer = max(request.max_tokens or 1, len(request.prefix_tokens or ()) + 1)
+    return max(1, model.max_context - min(answer, model.max_context - 1))

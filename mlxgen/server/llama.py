@@ -18,12 +18,12 @@ from ..chat.events import Ended
 from ..engine import Options, Usage
 from ..options.table import SamplingOptions, checked
 from .ask import Ask
-from .bodies import Read, read
+from .bodies import Read
+from .choices import Choice, ChoicesReply, Delta, grown
+from .completions import MAX_PROMPTS, CompletionRequest, Gap, understood
 from .errors import RequestError
 from .fields import MAX_STOPS, Piece, about
-from .openai import MAX_PROMPTS, CompletionRequest, Gap, understood
-from .openai_reply import Choice, Delta, Kind, OpenAIReply, grown
-from .peers import INFILL, LLAMA, Rules
+from .peers import INFILL, LLAMA
 from .reply import Event, timings
 from .served_model import ServedModel
 
@@ -33,6 +33,7 @@ from .served_model import ServedModel
 class LlamaRequest(CompletionRequest):
     """A body of ``POST /completion``."""
 
+    rules = LLAMA
     response_fields: Annotated[list[str], Field(max_length=MAX_STOPS)] | None = about(
         "return these fields of the answer only, such as content or timings/prompt_n"
     )
@@ -48,6 +49,7 @@ class OtherFile(Piece):
 class InfillRequest(LlamaRequest):
     """A body of ``POST /infill``."""
 
+    rules = INFILL
     prompt: str | None = about("what comes right before the gap, after input_prefix")
     input_prefix: str = Field(description="what comes before the gap")
     input_suffix: str = Field(description="what comes after the gap")
@@ -70,33 +72,26 @@ _ELSEWHERE = ("echo", "prompt_logprobs", "program", "controller", "allow_retract
 """What has no room in this answer."""
 
 
-def parse_llama(body: Mapping[str, Any], model: ServedModel) -> Ask:
-    """What a body asks for; raises ``RequestError``, which names the field at fault."""
-    known = _read(body, LlamaRequest, LLAMA, model)
-    return understood(known, model, partial(LlamaReply, LLAMA_TEXTS, known.request), watched=True)
-
-
-def parse_infill(body: Mapping[str, Any], model: ServedModel) -> Ask:
-    """The same for ``/infill``; 0 tokens only make the server read the prompt."""
-    known = _read(body, InfillRequest, INFILL, model)
-    before = known.request.input_prefix + (known.request.prompt or "")
-    whole = known.request.model_copy(update={"prompt": before})
-    reply = partial(LlamaReply, LLAMA_TEXTS, whole)
-    return understood(known._replace(request=whole), model, reply, watched=True, is_infill=True)
-
-
-def _read(body: Mapping[str, Any], kind: type[R], rules: Rules, model: ServedModel) -> Read[R]:
+def ask_llama(known: Read[R], model: ServedModel) -> Ask:
+    """What a request asks for; raises ``RequestError``, which names the field at fault. Of
+    ``/infill``, 0 tokens only make the server read the prompt."""
+    given = known.request
     for name in _ELSEWHERE:
-        if body.get(name) not in (None, False):
+        if getattr(given, name) not in (None, False):
             raise RequestError.at(
                 name,
                 "is not part of this answer; leave it out, or send POST /v1/completions",
                 "unsupported_parameter",
             )
-    given = {name: value for name, value in body.items() if name != "seed" or value != -1}  # any
-    if given.get("n_predict") is None and given.get("max_tokens") is None:
-        given["max_tokens"] = -1
-    return read(given, kind, rules, unknown=model.unknown)
+    meant: dict[str, Any] = {"max_tokens": -1} if given.max_tokens is None else {}
+    meant |= {"seed": None} if given.seed == -1 else {}  # any
+    if isinstance(given, InfillRequest):
+        meant["prompt"] = given.input_prefix + (given.prompt or "")
+    whole = given.model_copy(update=meant)
+    reply = partial(LlamaReply, whole)
+    is_infill = isinstance(given, InfillRequest)
+    known = known._replace(request=whole)
+    return understood(known, model, reply, watched=True, is_infill=is_infill)
 
 
 def _settings(options: Options) -> dict[str, Any]:
@@ -156,7 +151,7 @@ class LlamaChoice(Choice):
         final = {
             **self.nothing(),
             "stop": True,
-            "model": ask.model.name,
+            "model": ask.name,
             "prompt": ask.model.vocabulary.decode(self.question.prompt.tokens),
             "generation_settings": _settings(ask.options),
             "truncated": False,
@@ -187,11 +182,12 @@ class LlamaChoice(Choice):
 
 
 _STOP_TYPES = {"length": "limit", "cancelled": "none"}
-LLAMA_TEXTS = Kind("", "", LlamaChoice)
 
 
-class LlamaReply(OpenAIReply):
+class LlamaReply(ChoicesReply):
     """A ``Reply`` as llama.cpp's server has it: events are choices, and each has its own end."""
+
+    choice = LlamaChoice
 
     def finish(self, usages: Sequence[Usage]) -> list[Event]:
         return []

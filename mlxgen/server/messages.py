@@ -17,10 +17,10 @@ from pydantic import Field, Tag
 from ..chat import Chat
 from ..chat.answer import AnswerReader
 from ..chat.events import CallArguments, CallEnded, CallStarted, ChatEvent, Ended, Reasoning, Text
-from ..chat.turn import Effort, Plan, Turn
+from ..chat.turn import Effort, Turn
 from ..engine import Usage
-from .ask import Ask, Question, ask_of, planned
-from .bodies import read
+from .ask import Ask, ask_of, planned
+from .bodies import Read
 from .conversation import Message, of_messages
 from .errors import RequestError, as_messages_error, error_body
 from .fields import (
@@ -79,7 +79,7 @@ class MessagesReply:
             "id": self._id,
             "type": "message",
             "role": "assistant",
-            "model": self._ask.model.name,
+            "model": self._ask.name,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
@@ -254,6 +254,7 @@ class OutputConfig(Body):
 class CountRequest(Lenient):
     """A body of ``POST /v1/messages/count_tokens``."""
 
+    rules = MESSAGES
     model: ModelName | None = named()
     messages: Annotated[list[Message], Field(min_length=1, description="the conversation so far")]
     system: str | list[Any] | None = about("instructions")
@@ -283,36 +284,32 @@ _NAMES = {
 }
 
 
-def parse_messages(body: Mapping[str, Any], model: ServedModel) -> Ask:
-    """What a body asks for; raises ``RequestError``, which names the field at fault."""
-    known = read(body, MessagesRequest, MESSAGES, unknown=model.unknown)
+def ask_messages(known: Read[MessagesRequest], model: ServedModel) -> Ask:
+    """What a request asks for; raises ``RequestError``, which names the field at fault."""
     request = known.request
-    model = model.called(request.model)
-    plan, names, left_out = _planned(request, model)
+    turn, names, left_out = _turn(request, model)
     thinks = request.thinking is None or request.thinking.type != "disabled"
     return ask_of(
         known,
         model,
-        [Question.of_chat("messages", plan)],
         {"max_tokens": request.max_tokens, "stop": request.stop_sequences},
         partial(MessagesReply, stops=request.stop_sequences or (), thinks=thinks),
         names=names,
-        plan=plan,
+        turn=turn,
         left_out=left_out,
     )
 
 
-def count_tokens(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
+def count_tokens(request: CountRequest, model: ServedModel) -> dict[str, Any]:
     """How many tokens the prompt of a request has."""
-    request = read(body, CountRequest, MESSAGES, unknown=model.unknown).request
-    plan, *_ = _planned(request, model.called(request.model))
-    return {"input_tokens": len(plan.ids)}
+    turn, names, _ = _turn(request, model)
+    return {"input_tokens": len(planned(turn, model, names).ids)}
 
 
-def _planned(
+def _turn(
     request: CountRequest, model: ServedModel
-) -> tuple[Plan, Mapping[str, str], Sequence[str]]:
-    """The plan of an answer, the names of what it is made from, and what of it was left out."""
+) -> tuple[Turn, Mapping[str, str], Sequence[str]]:
+    """What a request means, the names of what it is made from, and what of it was left out."""
     talk = of_messages(request.system, request.messages)
     messages = talk.messages
     goes_on = messages[-1]["role"] == "assistant"
@@ -333,8 +330,7 @@ def _planned(
     if budget is None:
         names["thinking_budget"] = "thinking.budget_tokens"
         budget = None if thinking is None or silent else thinking.budget_tokens
-    offered = {f"tools[{i}]": tool for i, tool in enumerate(request.tools or ())}
-    tools = tools_of(offered, request.tool_choice, schema="input_schema")
+    tools = tools_of(request.tools, request.tool_choice, at="tools[{}]", schema="input_schema")
     names |= tools.names
     turn = Turn(
         chat=Chat(
@@ -346,4 +342,4 @@ def _planned(
         thinking_budget=budget,
         usual_budget=model.thinking_budget,
     )
-    return planned(turn, model, names), names, [*talk.left_out, *tools.left_out]
+    return turn, names, [*talk.left_out, *tools.left_out]

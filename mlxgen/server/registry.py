@@ -30,7 +30,7 @@ from ..filters import AllOf, Checked
 from ..filters.checks import command
 from ..programs import Program
 from ..sampling import Hook, PostSamplingResult
-from .bodies import validated
+from .bodies import modelled
 from .errors import RequestError
 from .fields import Named, shown
 from .logs import log
@@ -299,9 +299,14 @@ class Arguments:
 
     def __init__(self, function: Callable[..., Any], *, first: Sequence[str]) -> None:
         try:
-            parameters = list(inspect.signature(function).parameters.values())
-        except (TypeError, ValueError) as error:
-            raise OptionError("", f"its arguments are not known ({error})") from None
+            signature = inspect.signature(function, eval_str=True)
+        except Exception as error:  # an annotation may be any text
+            raise OptionError(
+                "",
+                f"its arguments are not known ({type(error).__name__}: {error}); annotate them "
+                "with types that its module imports",
+            ) from None
+        parameters = list(signature.parameters.values())
         self._taken = {MODEL}
         for nth, what in zip(("first", "second"), first, strict=False):
             if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
@@ -320,7 +325,7 @@ class Arguments:
                 )
             elif each.kind in _BY_NAME and each.name != MODEL:
                 default = ... if each.default is inspect.Parameter.empty else each.default
-                kind = _type_of(each, function)
+                kind = Any if each.annotation is inspect.Parameter.empty else each.annotation
                 fields[f"field_{len(fields)}"] = kind, Field(default, alias=each.name)
         self._model = _model_of(fields, extra=extra)
         self.schema = self._described()
@@ -328,7 +333,7 @@ class Arguments:
     def of(self, given: Mapping[str, Any], at: str) -> dict[str, Any]:
         """The keyword arguments of a request's field ``at``; raises ``RequestError``."""
         try:
-            checked = validated(given, self._model)
+            checked = modelled(given, self._model)
         except RequestError as error:
             assert error.param is not None
             reason = error.message.removeprefix(f"{error.param}: ")
@@ -354,25 +359,6 @@ class Arguments:
         for each in schema.get("properties", {}).values():
             each.pop("title", None)
         return schema
-
-
-def _type_of(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
-    """The annotation of a parameter, if need be from its text; ``Any`` if it has none."""
-    kind = parameter.annotation
-    if kind is inspect.Parameter.empty:
-        return Any
-    if not isinstance(kind, str):
-        return kind
-    while isinstance(function, partial):
-        function = function.func
-    try:
-        return eval(kind, vars(sys.modules[function.__module__]))  # it is the operator's own
-    except Exception as error:
-        raise OptionError(
-            "",
-            f"the type {kind} of its parameter {parameter.name} is not known "
-            f"({type(error).__name__}: {error}); annotate it with a type that its module imports",
-        ) from None
 
 
 def _model_of(fields: Mapping[str, Any], *, extra: bool) -> type[BaseModel]:

@@ -42,8 +42,8 @@ class Aside(NamedTuple):
     text: str
 
 
-Sent: TypeAlias = Event | str | Aside
-"""An event of a stream, or the JSON of one, or what is no part of the answer."""
+Sent: TypeAlias = Event | Aside
+"""An event of a stream, or what is no part of the answer."""
 
 
 class Reply(Protocol):

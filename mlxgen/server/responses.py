@@ -18,8 +18,8 @@ from ..chat.answer import AnswerReader
 from ..chat.events import CallArguments, CallEnded, CallStarted, ChatEvent, Ended, Reasoning, Text
 from ..chat.turn import Effort, Turn
 from ..engine import Usage
-from .ask import Ask, Question, ask_of, planned
-from .bodies import read
+from .ask import Ask, ask_of
+from .bodies import Read
 from .conversation import Item, goes_on, of_responses
 from .errors import error_body
 from .fields import Body, Budget, Format, Json, Piece, TextRequest, about, format_of, limit_of
@@ -88,7 +88,7 @@ class ResponsesReply:
             "object": "response",
             "created_at": created,
             **about,
-            "model": ask.model.name,
+            "model": ask.name,
             "temperature": chosen.temperature,
             "top_p": chosen.top_p,
         }
@@ -292,6 +292,7 @@ class ReasoningConfig(Piece):
 class ResponsesRequest(TextRequest):
     """A body of ``POST /v1/responses``."""
 
+    rules = RESPONSES
     input: str | list[Item] = Field(description="what the user says, or the conversation so far")
     instructions: str | None = about("instructions before the conversation")
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = about(
@@ -326,13 +327,11 @@ _NAMES = {
 }
 
 
-def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Ask:
-    """What a body asks for; raises ``RequestError``, which names the field at fault."""
-    known = read(body, ResponsesRequest, RESPONSES, unknown=model.unknown)
+def ask_responses(known: Read[ResponsesRequest], model: ServedModel) -> Ask:
+    """What a request asks for; raises ``RequestError``, which names the field at fault."""
     request = known.request
-    model = model.called(request.model)
-    offered = {f"tools[{i}]": tool for i, tool in enumerate(request.tools or ())}
-    tools = tools_of(offered, request.tool_choice, parallel=request.parallel_tool_calls)
+    parallel = request.parallel_tool_calls
+    tools = tools_of(request.tools, request.tool_choice, at="tools[{}]", parallel=parallel)
     thinking = request.reasoning
     talk = of_responses(request.instructions, request.input)
     form = format_of(_FORMAT, None if request.text is None else request.text.format)
@@ -348,18 +347,15 @@ def parse_responses(body: Mapping[str, Any], model: ServedModel) -> Ask:
         thinking_budget=request.thinking_budget,
         usual_budget=model.thinking_budget,
     )
-    names = {**_NAMES, **tools.names}
-    plan = planned(turn, model, names)
     wanted = thinking and (thinking.summary or thinking.generate_summary)
     thoughts = THOUGHTS if wanted in (None, "none") else SUMMARY
     return ask_of(
         known,
         model,
-        [Question.of_chat("input", plan)],
         {"max_tokens": limit_of(request.max_output_tokens)},
         partial(ResponsesReply, about=_about(request), thoughts=thoughts),
-        names=names,
-        plan=plan,
+        names={**_NAMES, **tools.names},
+        turn=turn,
         left_out=[*talk.left_out, *tools.left_out],
     )
 

@@ -24,14 +24,12 @@ if TYPE_CHECKING:
 class ServedModel:
     """The model behind the server, as far as requests are concerned.
 
-    - ``name`` is what answers have.
+    - ``name`` is what answers have, unless the request has another one.
     - ``vocab_size`` is the width of the logits, ``max_context`` the most tokens of prompt and
       answer together (``None``: unknown).
     - ``sampling`` are the sampling defaults of requests, from ``sampling_choice``.
     - ``dialect`` is how it writes; ``thinking_budget`` how many tokens it may think if a request
       does not say (``None``: any number).
-    - ``strict_fields``: refuse fields that are not known; otherwise they are ignored, and
-      ``unknown_fields`` are those that the log has named.
     - ``registry``: the operator's own programs, controllers and hooks.
     - ``chat_template``, ``bos_token`` and ``eos_token`` are texts, empty if there is none.
     """
@@ -44,8 +42,6 @@ class ServedModel:
     sampling_choice: SamplingChoice = "model"
     registry: Registry = field(default_factory=Registry, hash=False)
     thinking_budget: int | None = None
-    strict_fields: bool = False
-    unknown_fields: set[str] = field(default_factory=set, hash=False, compare=False)
     chat_template: str = ""
     bos_token: str = ""
     eos_token: str = ""
@@ -70,21 +66,10 @@ class ServedModel:
             sampling_choice=choice,
             registry=replace(registry or Registry.of(settings), lm=lm),
             thinking_budget=settings.thinking_budget,
-            strict_fields=settings.strict_fields,
             chat_template=_text(getattr(tokenizer, "chat_template", None)),
             bos_token=_text(tokenizer.bos_token),
             eos_token=_text(tokenizer.eos_token),
         )
-
-    def called(self, name: str | None) -> ServedModel:
-        """The model by the name that a request has for it, which its answer repeats; none is its
-        own."""
-        return replace(self, name=name) if name else self
-
-    @property
-    def unknown(self) -> set[str] | None:
-        """``unknown_fields``; nothing if they are refused."""
-        return None if self.strict_fields else self.unknown_fields
 
     @property
     def vocabulary(self) -> Vocabulary:

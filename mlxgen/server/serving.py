@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from pydantic import BaseModel
 
 from ..engine import Request
 from ..errors import DeadEndError, FilterError, GrammarError
 from ..filters import Constraint, Specification
 from ..language_model import LanguageModel
 from .ask import Ask
+from .bodies import Read
 from .engine import EngineThread
 from .errors import RequestError
 from .remote_images import put_into
@@ -36,8 +39,8 @@ FORCED = 256  # forced tokens at the beginning of a text that are tried
 IMAGES = 2 << 30  # bytes of the pixels of all requests
 
 T = TypeVar("T")
-Body: TypeAlias = dict[str, Any]
-Parse: TypeAlias = Callable[[Mapping[str, Any], ServedModel], Ask]
+Asks: TypeAlias = Callable[[Read[Any], ServedModel], Ask]
+"""What a request asks for of a model; raises ``RequestError``."""
 
 
 class Prepared(NamedTuple):
@@ -77,6 +80,9 @@ class Workers:
 def _run(work: Callable[..., T], *given: Any) -> T:
     try:
         return work(*given)
+    except RecursionError as error:
+        reason = "the request is nested too deeply; make it flatter"
+        raise RequestError(reason, code="invalid_value") from error
     except Exception:
         raise
     except BaseException as error:  # a panic of a library in Rust is not an Exception
@@ -95,23 +101,23 @@ class Serving:
     max_sequences: int
     fetches: bool
 
-    async def sequences(self, body: Body, parse: Parse) -> Prepared:
-        """Make the sequences of a body; raises for what is wrong with it."""
+    async def sequences(self, known: Read[Any], asks: Asks) -> Prepared:
+        """Make the sequences of a request; raises for what is wrong with it."""
         if self.fetches:
-            await self.fetch(body)
-        return await self.workers.run(self._prepared, body, parse)
+            await put_into(vars(known.request))
+        return await self.workers.run(self._prepared, known, asks)
 
-    async def fetch(self, body: Body) -> None:
-        """Put the images that a body names into it, if that is allowed."""
+    async def fetch(self, request: BaseModel) -> None:
+        """Put the images that a request names into it, if that is allowed."""
         if self.fetches:
-            await put_into(body)
+            await put_into(vars(request))
 
     async def try_out(self, spec: Specification) -> None:
         """Raise ``FilterError`` if a specification cannot be compiled."""
         await self.workers.run(self._try, spec)
 
-    def _prepared(self, body: Body, parse: Parse) -> Prepared:
-        ask = parse(body, self.model)
+    def _prepared(self, known: Read[Any], asks: Asks) -> Prepared:
+        ask = asks(known, self.model)
         if len(ask.asked) > self.max_sequences:
             raise RequestError.at(
                 "n",

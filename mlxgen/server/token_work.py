@@ -8,23 +8,26 @@ without special tokens gives the text again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field
 
 from ..chat.turn import Effort
 from ..tokens import Vocabulary
-from .bodies import checked, validated
+from .bodies import modelled
+from .chats import ChatRequest, Tool, tokens_of
 from .errors import RequestError
 from .exchange import Exchange, Work
 from .fields import Body, Json, ModelName, named
-from .openai import Tool, tokens_of
 from .served_model import ServedModel
 from .wire import to_json
 
 MAX_TOKENS = 1 << 20
-_OF_TOKENS = ("add_special", "add_special_tokens", "continues", "return_token_strs", "with_pieces")
+_OF_TOKENS = {
+    *("prompt", "content", "add_special", "add_special_tokens", "continues"),
+    *("return_token_strs", "with_pieces"),
+}
 """What a chat has not."""
 
 TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 31)]
@@ -65,26 +68,23 @@ class DetokenizeRequest(Body):
     with_pieces: bool | None = Field(default=None, description="add tokens, with their pieces")
 
 
-Answer: TypeAlias = Callable[[Mapping[str, Any], ServedModel], dict[str, Any]]
+Answer: TypeAlias = Callable[[Any, ServedModel], dict[str, Any]]
 
 
-def on_tokens(answer: Answer) -> Work:
-    """The work of an endpoint that does not need the engine."""
+def on_tokens(body: type[Any], answer: Answer) -> Work:
+    """The work of an endpoint with such bodies that does not need the engine."""
 
     async def work(exchange: Exchange) -> bytes:
-        body = await exchange.read()
-        serving = await exchange.use(body.get("model"))
-        await serving.fetch(body)
-        return await serving.workers.run(lambda: to_json(answer(body, serving.model)))
+        request = (await exchange.read(body)).request
+        serving = await exchange.use(request.model)
+        await serving.fetch(request)
+        return await serving.workers.run(lambda: to_json(answer(request, serving.model)))
 
     return work
 
 
-def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
+def tokenize(request: TokenizeRequest, model: ServedModel) -> dict[str, Any]:
     """The tokens of a text or a chat."""
-    talk = checked(body.get("messages"), ("messages",), mends=True)
-    request = validated({**body, "messages": talk}, TokenizeRequest)
-    model = model.called(request.model)
     given = [
         name for name in ("prompt", "content", "messages") if getattr(request, name) is not None
     ]
@@ -96,7 +96,8 @@ def tokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
             code="invalid_value",
         )
     if given == ["messages"]:
-        tokens = tokens_of({k: v for k, v in body.items() if k not in _OF_TOKENS}, model)
+        chat = request.model_dump(exclude_unset=True, exclude=_OF_TOKENS)
+        tokens = tokens_of(modelled(chat, ChatRequest), model)
     else:
         tokens = _text(request, given[0], model)
     vocabulary = model.vocabulary
@@ -133,10 +134,8 @@ def _going_on(text: str, vocabulary: Vocabulary) -> list[int]:
     return vocabulary.continue_with(text.encode())
 
 
-def detokenize(body: Mapping[str, Any], model: ServedModel) -> dict[str, Any]:
+def detokenize(request: DetokenizeRequest, model: ServedModel) -> dict[str, Any]:
     """The text of tokens."""
-    request = validated(body, DetokenizeRequest)
-    model = model.called(request.model)
     size = model.vocabulary.size
     for place, token in enumerate(request.tokens):
         if token >= size:

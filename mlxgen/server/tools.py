@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -121,48 +121,51 @@ class Tools(NamedTuple):
 
 
 def tools_of(
-    given: Mapping[str, Function | OtherTool],
+    given: Sequence[Function | OtherTool] | None,
     tool_choice: str | Json | None,
     *,
+    at: str,
     parallel: bool | None = None,
     schema: str = "parameters",
 ) -> Tools:
-    """The tools of a request by the place of each, whose ``schema`` is in this field of it; raises
-    ``RequestError``."""
+    """The tools of a request; raises ``RequestError``. ``at`` is where each is, such as
+    ``tools[{}]``, and ``schema`` the field of it that its schema is in."""
     choice = choice_of(tool_choice)
-    functions = {at: tool for at, tool in given.items() if isinstance(tool, Function)}
-    others = {at: tool for at, tool in given.items() if isinstance(tool, OtherTool)}
-    if others:
-        kinds = sorted({tool.type[:32] for tool in others.values()})
-        log(logging.INFO, "left out tools that are not functions", kinds=", ".join(kinds))
-    chat = "tools[{}].function.parameters.type"
-    places = {chat.format(i): f"{at}.{schema}.type" for i, at in enumerate(functions)}
-    known: dict[str, str] = {}
-    for at, function in functions.items():
-        if known.setdefault(function.name, at) is not at:
-            raise RequestError.at(f"{at}.name", f"{function.name} is defined twice")
+    shown, strict, known = list[Json](), set[str](), list[str]()
+    places, left_out, kinds = dict[str, str](), list[str](), set[str]()
+    for i, tool in enumerate(given or ()):
+        place = at.format(i)
+        if not isinstance(tool, Function):
+            left_out.append(place)
+            kinds.add(tool.type[:32])
+            continue
+        if tool.name in known:
+            raise RequestError.at(f"{place}.name", f"{tool.name} is defined twice")
+        places[f"tools[{len(known)}].function.parameters.type"] = f"{place}.{schema}.type"
+        known.append(tool.name)
+        if tool.strict:
+            strict.add(tool.name)
+        function: Json = {"name": tool.name}  # as chat templates and parsers take it
+        if tool.description is not None:
+            function["description"] = tool.description
+        function["parameters"] = _EMPTY if tool.parameters is None else tool.parameters
+        shown.append({"type": "function", "function": function})
+    if kinds:
+        said = "left out tools that are not functions"
+        log(logging.INFO, said, kinds=", ".join(sorted(kinds)))
     if choice.mode == "none" or (choice.mode == "auto" and not known and not choice.named):
-        return Tools(None, places, list(others))
+        return Tools(None, places, left_out)
     if not known:
         raise RequestError.at("tool_choice", "there are no tools to choose from; send tools")
-    for at, name in choice.named.items():
+    for named, name in choice.named.items():
         if name not in known:
-            raise RequestError.at(at, f"{name!r} is not one of the tools")
+            raise RequestError.at(named, f"{name!r} is not one of the tools")
     allowed = frozenset(choice.named.values() or known)
     used = ToolUse(
-        tools=tuple([_shown(function) for function in functions.values()]),
+        tools=tuple(shown),
         mode=choice.mode,
         names=[name for name in known if name in allowed],
-        strict=frozenset([each.name for each in functions.values() if each.strict]),
+        strict=frozenset(strict),
         many=not choice.alone and parallel is not False,
     )
-    return Tools(used, places, list(others))
-
-
-def _shown(function: Function) -> dict[str, Any]:
-    """A tool as chat templates and parsers take it: with parameters, and without ``strict``."""
-    shown: dict[str, Any] = {"name": function.name}
-    if function.description is not None:
-        shown["description"] = function.description
-    shown["parameters"] = _EMPTY if function.parameters is None else function.parameters
-    return {"type": "function", "function": shown}
+    return Tools(used, places, left_out)

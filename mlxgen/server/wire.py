@@ -36,21 +36,17 @@ def to_text(value: Any) -> str:
 
 def to_json(value: Any) -> bytes:
     """The same as UTF-8."""
-    return to_text(value).encode("utf-8", "replace")  # a model may write lone surrogates
+    return to_text(value).encode("utf-8", "replace")
 
 
-def encode_events(events: Iterable[Sent]) -> bytes:
-    """Events as bytes of the stream."""
-    text = ""
-    for event in events:
-        if isinstance(event, Aside):
-            text += f"{event.text}\n" if event.text.startswith(":") else f"{event.text}\n\n"
-        elif isinstance(event, str):
-            text += f"data: {event}\n\n"
-        else:
-            name = f"event: {event['type']}\n" if "type" in event else ""
-            text += f"{name}data: {to_text(event)}\n\n"
-    return text.encode("utf-8", "replace")
+def encoded(event: Sent) -> bytes:
+    """An event as bytes of the stream."""
+    if isinstance(event, Aside):
+        text = f"{event.text}\n" if event.text.startswith(":") else f"{event.text}\n\n"
+    else:
+        name = f"event: {event['type']}\n" if "type" in event else ""
+        text = f"{name}data: {_JSON.encode(event)}\n\n"
+    return text.encode("utf-8", "replace")  # a model may write lone surrogates
 
 
 class JsonResponse(Response):

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mlxgen.server.ask import Ask
-from mlxgen.server.llama import parse_infill, parse_llama
-from mlxgen.server.messages import parse_messages
-from mlxgen.server.openai import parse_chat, parse_completion
+from mlxgen.server.bodies import read
+from mlxgen.server.chats import ChatRequest, ask_chat
+from mlxgen.server.completions import CompletionRequest, ask_completion
+from mlxgen.server.llama import InfillRequest, LlamaRequest, ask_llama
+from mlxgen.server.messages import MessagesRequest, ask_messages
 from mlxgen.server.reply import Event
-from mlxgen.server.responses import parse_responses
+from mlxgen.server.responses import ResponsesRequest, ask_responses
 from mlxgen.server.served_model import ServedModel
 
-from .kit import HELLO, demo
+from .kit import HELLO, demo, model_of
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -25,20 +27,36 @@ SCHEMA: dict[str, Any] = {
 
 
 class Endpoint(NamedTuple):
-    """How an API reads bodies, where it is, and its plainest body."""
+    """What an API's bodies are, what they ask for, where it is, and its plainest body."""
 
-    parse: Callable[[Mapping[str, Any], ServedModel], Ask]
+    body: type[Any]
+    asks: Callable[[Any, ServedModel], Ask]
     path: str
     plainest: Mapping[str, Any]
 
+    def parse(
+        self, body: Mapping[str, Any], model: ServedModel, unknown: set[str] | None = None
+    ) -> Ask:
+        """What a body asks for, by way of its bytes; ``unknown`` are the unknown fields that the
+        log has named."""
+        strict = model is model_of("strict")
+        data = json.dumps(body).encode()
+        return self.asks(read(data, self.body, None if strict else unknown or set()), model)
+
 
 ENDPOINTS: Mapping[str, Endpoint] = {
-    "chat": Endpoint(parse_chat, "/v1/chat/completions", {"messages": HELLO}),
-    "completions": Endpoint(parse_completion, "/v1/completions", {"prompt": "Hello"}),
-    "messages": Endpoint(parse_messages, "/v1/messages", {"messages": HELLO, "max_tokens": 20}),
-    "responses": Endpoint(parse_responses, "/v1/responses", {"input": "Hello"}),
-    "llama": Endpoint(parse_llama, "/completion", {"prompt": "Hello"}),
-    "infill": Endpoint(parse_infill, "/infill", {"input_prefix": "def f(", "input_suffix": "):\n"}),
+    "chat": Endpoint(ChatRequest, ask_chat, "/v1/chat/completions", {"messages": HELLO}),
+    "completions": Endpoint(
+        CompletionRequest, ask_completion, "/v1/completions", {"prompt": "Hello"}
+    ),
+    "messages": Endpoint(
+        MessagesRequest, ask_messages, "/v1/messages", {"messages": HELLO, "max_tokens": 20}
+    ),
+    "responses": Endpoint(ResponsesRequest, ask_responses, "/v1/responses", {"input": "Hello"}),
+    "llama": Endpoint(LlamaRequest, ask_llama, "/completion", {"prompt": "Hello"}),
+    "infill": Endpoint(
+        InfillRequest, ask_llama, "/infill", {"input_prefix": "def f(", "input_suffix": "):\n"}
+    ),
 }
 
 

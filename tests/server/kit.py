@@ -101,7 +101,7 @@ MODELS: Mapping[str, Callable[[], ServedModel]] = {
     "headed": lambda: with_dialect(plain(), marks=replace(plain().dialect.marks, initial="header")),
     "loose": loose,
     # the demo model in another server
-    "strict": lambda: replace(demo(), strict_fields=True),
+    "strict": lambda: replace(demo()),  # of a server that refuses unknown fields
     "budgeted": lambda: replace(demo(), thinking_budget=2000),
     "unbounded": lambda: replace(demo(), max_context=None),
     "recommended": lambda: recommended("model", **MAKERS),

@@ -83,14 +83,13 @@ def chunks(line: Mapping[str, Any], delays: Sequence[int]) -> list[list[Chunk]]:
 
 def reply_to(api: str, model: str = "demo", /, **more: Any) -> Reply:
     endpoint = ENDPOINTS[api]
-    return endpoint.parse({**endpoint.plainest, **more}, model_of(model)).reply(
-        id="id_1", created=1
-    )
+    ask = endpoint.parse({**endpoint.plainest, **more}, model_of(model))
+    return ask.make_reply(ask, "id_1", 1)
 
 
 def read_again(sent: Iterable[Sent]) -> list[Event]:
     """What a client reads of events."""
-    return [json.loads(event if isinstance(event, str) else to_text(event)) for event in sent]
+    return [json.loads(to_text(event)) for event in sent]
 
 
 def answered(reply: Reply, rows: Sequence[Sequence[Chunk]], usages: Sequence[Usage]) -> list[Sent]:

@@ -186,6 +186,34 @@ def test_all_who_ask_share_one_load_and_one_who_leaves_does_not_end_it(
     assert caplog.messages.count("a model was loaded") == 1
 
 
+@pytest.mark.parametrize("late", range(6))
+def test_who_leaves_at_the_moment_of_a_loads_end_does_not_hold_the_model(
+    several: dict[str, Any], loads: threading.Event, late: int
+) -> None:
+    """``late``: turns of the event loop between the end of the load and the leaving."""
+
+    async def test(inside: Inside) -> None:
+        loads.clear()
+        task = asyncio.create_task(inside.said("one", max_tokens=4000, ignore_eos=True))
+        await inside.until("one", "loading")
+        loop, member = asyncio.get_running_loop(), inside.service.fleet.members["one"]
+
+        def leave(turns: int) -> None:
+            if turns:
+                loop.call_soon(leave, turns - 1)
+            else:
+                task.cancel()
+
+        assert member.turn is not None
+        member.turn.add_done_callback(lambda _: leave(late))
+        loads.set()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+        await inside.unload("one", again=True)
+
+    run(test, **several)
+
+
 def test_what_can_never_fit_is_refused_and_nobody_goes_for_it(several: dict[str, Any]) -> None:
     async def test(inside: Inside) -> None:
         assert await inside.said("one") == "aaa"

@@ -82,6 +82,19 @@ def test_who_asks_is_told_how_many_begin_before(full: Running, path: str) -> Non
         assert "queue" not in told[-1]
 
 
+def test_who_waits_is_told_again_if_one_before_leaves(full: Running) -> None:
+    waits = {"prompt": "a b c", "max_tokens": 2, "return_progress": True}
+    taken = {"prompt": "a", "n": 2, "max_tokens": 450, "ignore_eos": True, "hooks": ["slow"]}
+    with full.held(TEXT, taken, KEY), full.held(TEXT, waits, KEY) as second:
+        next(second.iter_lines())
+        with full.held(TEXT, waits, KEY) as third:
+            told = (json.loads(line[6:]) for line in third.iter_lines() if line[:6] == "data: ")
+            assert next(told)["prompt_progress"]["queue"] == 1
+            second.close()
+            assert next(told)["prompt_progress"]["queue"] == 0
+    full.wait_idle()
+
+
 def test_a_probe_for_a_free_slot_fails_while_all_are_taken(full: Running) -> None:
     body = {"prompt": "a", "n": 2, "max_tokens": 450, "ignore_eos": True}
     probe = partial(full.get, "/slots?fail_on_no_slot=1", headers=KEY)

@@ -19,11 +19,11 @@ from openai.types.responses import response_create_params as response_params
 from openai.types.shared_params import FunctionDefinition as FunctionParam
 from pydantic import BaseModel
 
-from mlxgen.server import generation
-from mlxgen.server import openai as chat_bodies
+from mlxgen.server import chats, generation
 from mlxgen.server.bodies import header_of
+from mlxgen.server.chats import ChatRequest
+from mlxgen.server.completions import CompletionRequest
 from mlxgen.server.messages import MessagesRequest
-from mlxgen.server.openai import ChatRequest, CompletionRequest
 from mlxgen.server.peers import MESSAGES, OPENAI, RESPONSES
 from mlxgen.server.responses import ResponsesRequest
 
@@ -46,8 +46,8 @@ ELSEWHERE = {
         (message_params.MessageCreateParamsStreaming, MessagesRequest),
         (completion_params.CompletionCreateParamsStreaming, CompletionRequest),
         (ChatCompletionStreamOptionsParam, generation.StreamOptions),
-        (ChatCompletionFunctionToolParam, chat_bodies.Tool),
-        (FunctionParam, chat_bodies.FunctionDefinition),
+        (ChatCompletionFunctionToolParam, chats.Tool),
+        (FunctionParam, chats.FunctionDefinition),
     ],
     ids=lambda kind: kind.__name__,
 )
@@ -61,7 +61,7 @@ def test_every_field_of_the_client_is_known(sent: Any, known: type[BaseModel]) -
 @pytest.mark.parametrize("api", sorted(ENDPOINTS.keys() - {"infill"}))
 def test_clients_recognise_the_words_for_a_prompt_that_is_too_long(api: str) -> None:
     # litellm, langchain, Roo, and those that read the numbers out of vLLM's or OpenAI's message
-    long, (parse, _, plainest) = "word " * 3000, ENDPOINTS[api]
+    long, parse, plainest = "word " * 3000, ENDPOINTS[api].parse, ENDPOINTS[api].plainest
     [field] = {"messages", "prompt", "input"} & plainest.keys()
     asked: Any = [{"role": "user", "content": long}] if field == "messages" else long
     said = refused(parse, {**plainest, field: asked}, demo()).message.lower()

@@ -96,7 +96,7 @@ def asked(ask: Ask) -> dict[str, Any]:
         "field": ask.names["filters"] if ask.spec is not None else None,
         "answers": ask.answers,
         "calls": None if ask.held is None else list(ask.held.use.names),
-        "named": ask.model.name,
+        "named": ask.name,
         "stream": ask.stream,
         "watched": ask.watched,
         "own_stops": list(ask.own_stops),
@@ -161,7 +161,7 @@ def test_every_field_of_other_servers_has_a_line() -> None:
 
 @pytest.mark.parametrize("api", ENDPOINTS)
 def test_a_server_says_the_same_over_http(api: str, server: Running) -> None:
-    _, path, plainest = ENDPOINTS[api]
+    path, plainest = ENDPOINTS[api].path, ENDPOINTS[api].plainest
     some = 0
     with httpx.Client(base_url=server.url, timeout=WAIT) as client:
         for line in lines(api):

@@ -25,10 +25,10 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slow]:
-    """Of the streams that were left, it keeps two, with little of each."""
+    """Of the streams that were left, it keeps two, with little of each and of both together."""
     own = ("--program", "endless=tests.server.own_code:endless")
     keys = ("--api-key", "mine", "--api-key", "theirs")
-    limits = "answers.MOST=2 answers.KEPT=100000"
+    limits = "answers.MOST=2 answers.KEPT=100000 answers.MOST_BYTES=150000"
     slow = tmp_path_factory.mktemp("slow") / "slow"
     with slowly(slow, *own, *keys, SET=limits) as server:
         yield server
@@ -186,9 +186,13 @@ def test_of_the_streams_that_are_left_the_newest_are_kept_and_of_each_the_newest
             == status
         )
     body = endless(stream=True, max_tokens=300, logprobs=20)
-    told = list(Link(server, TEXT, body))
-    for number, status in ((1, 404), (len(told) - 3, 200)):
-        headers["last-event-id"] = f"{told[0].id.rpartition('-')[0]}-{number}"
+    before, told = list(Link(server, TEXT, body)), list(Link(server, TEXT, body))
+    for events, number, status in (
+        (before, len(before) - 3, 404),  # both together are too large
+        (told, 1, 404),
+        (told, len(told) - 3, 200),
+    ):
+        headers["last-event-id"] = f"{events[0].id.rpartition('-')[0]}-{number}"
         assert (
             httpx.post(server.url + TEXT, json={}, headers=headers, timeout=WAIT).status_code
             == status

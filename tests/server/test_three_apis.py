@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mlxgen.sampling import derive_seed
+from mlxgen.server.bodies import read
+from mlxgen.server.chats import ChatRequest
+from mlxgen.server.chats import apply_template as apply_request
 from mlxgen.server.errors import RequestError
-from mlxgen.server.messages import count_tokens
-from mlxgen.server.openai import apply_template
-from mlxgen.server.token_work import tokenize
+from mlxgen.server.messages import CountRequest
+from mlxgen.server.messages import count_tokens as count_request
+from mlxgen.server.served_model import ServedModel
+from mlxgen.server.token_work import TokenizeRequest
+from mlxgen.server.token_work import tokenize as tokenize_request
 
 from .apis import APIS, CHAT, ENDPOINTS, MESSAGES, SCHEMA, Api
 from .kit import HELLO, demo, refused, templated
 from .running import ASK, Running, events
 
+
+def of_bodies(work: Any, kind: type[Any]) -> Any:
+    """Work on requests as work on bodies."""
+
+    def on_body(body: dict[str, Any], model: ServedModel) -> Any:
+        return work(read(json.dumps(body).encode(), kind, set()).request, model)
+
+    return on_body
+
+
+count_tokens = of_bodies(count_request, CountRequest)
+apply_template = of_bodies(apply_request, ChatRequest)
+tokenize = of_bodies(tokenize_request, TokenizeRequest)
 EACH = pytest.mark.parametrize("api", APIS, ids=str)
 
 
@@ -27,18 +46,19 @@ def test_many_tools_and_long_names_are_taken(api: Api) -> None:
     ask = api.call(
         replace(demo(), max_context=1 << 20), tools=tools, tool_choice=api.choice(names[0])
     )
-    prompt = demo().vocabulary.decode(ask.jobs[0].prompt.tokens)
+    prompt = demo().vocabulary.decode(ask.questions[0].prompt.tokens)
     assert all(name in prompt for name in (names[0], names[-1])) and ask.spec
 
 
 def test_choices_share_the_prompt_and_draw_from_seeds_of_their_own() -> None:
     for api, more in (("chat", {}), ("completions", {"prompt": [[5, 6], [7]]})):
-        parse, _, plainest = ENDPOINTS[api]
-        jobs = parse({**plainest, "n": 3, "seed": 11, **more}, demo()).jobs
+        endpoint = ENDPOINTS[api]
+        jobs = endpoint.parse({**endpoint.plainest, "n": 3, "seed": 11, **more}, demo()).jobs
+        prompts, options = zip(*jobs, strict=True)
         seeds = [11, derive_seed(11, 1), derive_seed(11, 2)]
-        assert [job.options.seed for job in jobs] == seeds * (len(jobs) // 3)
-        assert all(job.prompt is jobs[i - i % 3].prompt for i, job in enumerate(jobs))
-    assert jobs[-1].prompt.tokens == (7,)
+        assert [each.seed for each in options] == seeds * (len(jobs) // 3)
+        assert all(prompt is prompts[i - i % 3] for i, prompt in enumerate(prompts))
+    assert prompts[-1].tokens == (7,)
 
 
 # ---- the prompt of a chat ------------------------------------------------------------------------
@@ -46,7 +66,7 @@ def test_choices_share_the_prompt_and_draw_from_seeds_of_their_own() -> None:
 
 def test_the_tokens_of_a_prompt_are_counted_as_they_would_be_run() -> None:
     body = {"messages": HELLO, "tools": [MESSAGES.tool(cache_control={})], "system": "Be kind"}
-    run = ENDPOINTS["messages"].parse(body, demo()).jobs[0].prompt.tokens
+    run = ENDPOINTS["messages"].parse(body, demo()).questions[0].prompt.tokens
     assert count_tokens(body, demo()) == {"input_tokens": len(run)}
 
 
@@ -66,7 +86,7 @@ BEGUN = [*HELLO, {"role": "assistant", "content": "It is"}]
 )
 def test_tokens_and_text_of_a_prompt_are_those_of_the_chat(more: dict[str, Any]) -> None:
     body = {"messages": HELLO, **more}
-    prompt = ENDPOINTS["chat"].parse(body, demo()).jobs[0].prompt.tokens
+    prompt = ENDPOINTS["chat"].parse(body, demo()).questions[0].prompt.tokens
     whole, shorter = demo().vocabulary.decode(prompt), {**body, "add_generation_prompt": False}
     assert apply_template(body, demo()) == {"prompt": whole}
     if "foo" not in more:
@@ -87,7 +107,7 @@ def test_a_template_that_does_not_end_is_stopped() -> None:
     loop = "{% for a in messages %}"
     model = templated(f"x{loop * 4}{'{% endfor %}' * 4}")
     for work in (ENDPOINTS["chat"].parse, tokenize):
-        error = refused(work, {"messages": HELLO * 1000}, model)  # type: ignore[arg-type]
+        error = refused(work, {"messages": HELLO * 1000}, model)
         assert (error.status, error.param) == (400, "messages")
 
 

@@ -1,4 +1,5 @@
-"""The reply to a request of OpenAI's: what chats, completions and llama.cpp's completions share.
+"""Replies that are made of choices: what those of chats, completions and llama.cpp's completions
+have in common.
 
 Invariant: the combined choices of a stream's events are those of the whole answer, and they do not
 depend on how chunks delay their text.
@@ -11,21 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from .. import __version__
 from ..chat.answer import AnswerReader
-from ..chat.events import (
-    CallArguments,
-    CallStarted,
-    ChatEvent,
-    Ended,
-    Reasoning,
-    Retracted,
-    Text,
-    joined,
-)
-from ..engine import Chunk, Path, Progress, PromptScore, Usage, fold
+from ..chat.events import ChatEvent, Ended, Reasoning, Retracted, Text
+from ..engine import Chunk, Progress, PromptScore, Usage, fold
 from ..images import plain
 from ..text import TextDecoder
 from ..tokens import Token
@@ -69,6 +61,7 @@ class Choice(ABC):
 
     - ``progress`` is the newest that is known of it, and ``facts`` what its last event says.
     - ``given`` are the characters of the client's prefix, which are not part of the answer.
+    - ``logprobs``, ``ids`` and ``marked`` say what is told of it besides its text.
 
     If text may be taken back and the client does not want to know (``allow_retract``), all of it is
     said at the end.
@@ -85,6 +78,7 @@ class Choice(ABC):
         self._prompt_logprobs = request.prompt_logprobs is not None
         self._silent = request.max_tokens == 0
         self._retracts = bool(request.allow_retract and ask.stream)
+        self.marked = self.ids or self._retracts
         # What goes back further than the tokens that are held is an error.
         late = ask.stream and options.hold_tokens > 0
         self._waits = options.allow_retract and not self._retracts and not late
@@ -127,8 +121,8 @@ class Choice(ABC):
         """How many tokens were thoughts."""
         return self._reader.reasoning_tokens
 
-    def take(self, chunk: Chunk, usage: Usage | None = None) -> Delta:
-        """What a chunk adds; the last one comes with ``usage``."""
+    def take(self, chunk: Chunk, usage: Usage | None = None) -> list[Event]:
+        """The choice with what a chunk adds; the last one comes with ``usage``."""
         self.scores = chunk.prompt or self.scores
         if self._silent:
             over = chunk.finish_reason is not None
@@ -156,7 +150,10 @@ class Choice(ABC):
         if delta.events and isinstance(last := delta.events[-1], Ended):
             delta.last = last
             delta.tokens.extend(report.finish() if report is not None else ())
-        return delta
+        told = self.events(delta)
+        if delta.last is not None:
+            told[-1] |= self.facts
+        return told
 
     def marks(self, delta: Delta) -> dict[str, Any]:
         """How many characters a delta takes back of what was sent, and its tokens' ids and all
@@ -214,36 +211,30 @@ def _sent_already(held: int) -> RequestError:
 # ---- all of them ---------------------------------------------------------------------------------
 
 
-class Kind(NamedTuple):
-    """A kind of reply: what its events and its whole answer are called, and its choices.
+class ChoicesReply:
+    """A ``Reply`` of choices. If a program writes the text, its branches are the choices.
 
-    ``shares_prompt``: all choices are of one prompt, of which the answer itself speaks.
+    Each API says what its events and its whole answer are called, and what its choices are;
+    ``shares_prompt``: all of these are of one prompt, of which the answer itself speaks.
     """
 
-    event: str
-    whole: str
+    event = whole_event = "text_completion"
     choice: type[Choice]
-    shares_prompt: bool = False
+    shares_prompt = False
 
-
-class OpenAIReply:
-    """A ``Reply`` of OpenAI's. If a program writes the text, its branches are the choices."""
-
-    def __init__(
-        self, kind: Kind, request: GenerationRequest, ask: Ask, id: str, created: int
-    ) -> None:
-        self._kind = kind
+    def __init__(self, request: GenerationRequest, ask: Ask, id: str, created: int) -> None:
         self._request = request
         self._ask = ask
         self._id = id
         wanted = request.stream_options and request.stream_options.include_usage
         self._tells_usage = bool(wanted) or not ask.stream
         self._reports = bool(request.return_progress and ask.stream)
+        self._times = bool(request.timings_per_token)
         self._head: Event = {
             "id": id,
-            "object": kind.event,
+            "object": self.event,
             "created": created,
-            "model": ask.model.name,
+            "model": ask.name,
             "system_fingerprint": FINGERPRINT,
         }
         self._choices: list[Choice] = []
@@ -253,14 +244,12 @@ class OpenAIReply:
 
     def _add(self) -> Choice:
         """Begin one more choice."""
-        choice = self._kind.choice(self._request, self._ask, len(self._choices), self._id)
+        choice = self.choice(self._request, self._ask, len(self._choices), self._id)
         self._choices.append(choice)
         return choice
 
     def start(self) -> list[Event]:
         """As ``Reply.start``: the choices, unless they come up one by one."""
-        if self._ask.steered is not None:
-            return []
         openings = [choice.opening() for choice in self._choices]
         return [self._event(opening) for opening in openings if opening is not None]
 
@@ -268,25 +257,20 @@ class OpenAIReply:
         """As ``Reply.take``; of a branch, a stream says its facts when the choice ends."""
         sent = list[Sent]()
         if news.branch is not None:
-            sent.append(self._opened(news.branch))
+            choice = self._add()
+            choice.facts = {"branch": list(news.branch)}
+            sent.append(self._event({**(choice.opening() or choice.nothing()), **choice.facts}))
         choice = self._choices[news.place]
         choice.facts |= news.facts or {}
         choice.progress = news.progress or choice.progress
         for chunk in news.chunks:
-            delta = choice.take(chunk, news.usage)
-            events = choice.events(delta)
-            if delta.last is not None:
-                events[-1] |= choice.facts
-            sent += [self._timed(self._event(new), [news.progress]) for new in events]
+            for new in choice.take(chunk, news.usage):
+                event = self._event(new)
+                sent.append(self._timed(event, [news.progress]) if self._times else event)
         if self._reports and not news.chunks:
             progress = progress_of(news, len(choice.question.prompt.tokens))
             sent += [{**self._event(choice.nothing()), **told} for told in progress]
         return sent
-
-    def _opened(self, branch: Path) -> Event:
-        choice = self._add()
-        choice.facts = {"branch": list(branch)}
-        return self._event({**(choice.opening() or choice.nothing()), **choice.facts})
 
     def alive(self) -> list[Aside]:
         """As ``Reply.alive``: how much of the prompts was run, as mlx-lm has it."""
@@ -301,22 +285,32 @@ class OpenAIReply:
         """As ``Reply.finish``: the usage, if it was asked for."""
         if not self._tells_usage:
             return []
-        last = {**self._head, "choices": [], "usage": self._usage(usages)}
-        return [self._timed(last, [choice.progress for choice in self._choices])]
+        ask, given = self._ask, len(self._ask.options.prefix)
+        if self._request.max_tokens == 0:  # what was generated is not returned
+            usages = [replace(usage, completion_tokens=given) for usage in usages]
+        used = usage_json(
+            usages,
+            choices=ask.answers if ask.steered is None else len(usages),
+            given=given,
+            reasoning=sum(choice.reasoning_tokens for choice in self._choices),
+        )
+        last = {**self._head, "choices": [], "usage": used}
+        if self._times:
+            last = self._timed(last, [choice.progress for choice in self._choices])
+        return [last]
 
     def fold(self, event: Event) -> None:
         grow(self._whole, event)
 
     def whole(self) -> Any:
-        whole = grown(self._whole)
-        choices = []
+        whole, choices = grown(self._whole), []
         for choice, folded in zip(self._choices, whole["choices"], strict=True):
             empty: Event = {"token_ids": []} if choice.ids else {}
             empty |= {"tokens": []} if choice.ids and choice.logprobs else {}
-            own = {} if self._kind.shares_prompt else choice.prompt()
+            own = {} if self.shares_prompt else choice.prompt()
             choices.append({**empty, **choice.whole(folded), **choice.facts, **own})
-        shared = self._choices[0].prompt() if choices and self._kind.shares_prompt else {}
-        return {**whole, "object": self._kind.whole, "choices": choices, **shared}
+        shared = self._choices[0].prompt() if choices and self.shares_prompt else {}
+        return {**whole, "object": self.whole_event, "choices": choices, **shared}
 
     def _event(self, choice: Event) -> Event:
         event = {**self._head, "choices": [choice]}
@@ -325,21 +319,13 @@ class OpenAIReply:
         return event
 
     def _timed(self, event: Event, sequences: Sequence[Progress | None]) -> Event:
-        """An event with the timings of these sequences, if they are wanted and known."""
+        """An event with the timings of these sequences, if they are known."""
         known = [one.usage for one in sequences if one is not None]
-        if self._request.timings_per_token and known:
+        if known:
             queued = max(usage.queued_seconds for usage in known)
             told = timings(known, given=len(self._ask.options.prefix))
             event["timings"] = told | {"queued_ms": round(1e3 * queued, 3)}
         return event
-
-    def _usage(self, usages: Sequence[Usage]) -> dict[str, Any]:
-        ask, given = self._ask, len(self._ask.options.prefix)
-        if self._request.max_tokens == 0:  # what was generated is not returned
-            usages = [replace(usage, completion_tokens=given) for usage in usages]
-        reasoning = sum(choice.reasoning_tokens for choice in self._choices)
-        choices = ask.answers if ask.steered is None else len(usages)
-        return usage_json(usages, choices=choices, given=given, reasoning=reasoning)
 
 
 def usage_json(
@@ -367,150 +353,6 @@ def usage_json(
         "timings": timings(usages, given=given),
     }
 
-
-# ---- a choice of a chat, and of a completion ----------------------------------------------------
-
-
-class ChatChoice(Choice):
-    """A choice of a chat."""
-
-    thinks = True
-    """Whether thoughts are shown."""
-    _called = 0
-
-    def opening(self) -> Event:
-        """As of each API: who speaks."""
-        return self._choice({"role": "assistant", "content": "", "refusal": None})
-
-    def nothing(self) -> Event:
-        return self._choice({})
-
-    def events(self, delta: Delta) -> list[Event]:
-        extra = self.marks(delta)
-        if self.logprobs:
-            logprobs = self._logprobs(delta)
-            if logprobs["content"] or "reasoning_content" in logprobs:
-                extra["logprobs"] = {**logprobs, "content": logprobs["content"] or None}
-        parts = self._deltas(delta)
-        if extra and not parts and delta.last is None:
-            parts = [{}]
-        choices = [self._choice(part) for part in parts]
-        if delta.last is not None:
-            choices.append(self._choice({}, delta.finish))
-        if extra:
-            choices[0].update(extra)
-        return choices
-
-    def whole(self, folded: Event) -> Event:
-        delta = folded.pop("delta")
-        content, calls = delta.get("content") or "", delta.get("tool_calls")
-        message: Event = {"role": "assistant", "content": content, "refusal": None}
-        if calls:
-            for call in calls:
-                del call["index"]
-            message |= {"content": content or None, "tool_calls": calls}
-        if delta.get("reasoning"):
-            message |= _told(delta["reasoning"])
-        if self.logprobs:
-            told = folded["logprobs"] or {"refusal": None}
-            folded["logprobs"] = {**told, "content": told.get("content") or []}
-        return {**folded, "message": message}
-
-    def _choice(self, delta: dict[str, Any], finish: Finish | None = None) -> Event:
-        return {"index": self.index, "delta": delta, "logprobs": None, "finish_reason": finish}
-
-    def _deltas(self, delta: Delta) -> list[dict[str, Any]]:
-        """The messages' deltas, in the order of their events; neighbours of a kind are one."""
-        deltas: list[dict[str, Any]] = []
-        shown = (Text, CallStarted, CallArguments, *((Reasoning,) if self.thinks else ()))
-        for event in joined([each for each in delta.events if isinstance(each, shown)]):
-            if isinstance(event, Text):
-                deltas.append({"content": event.text})
-            elif isinstance(event, Reasoning):
-                deltas.append(_told(event.text))
-            elif isinstance(event, CallStarted):
-                call = {"index": self._called, "id": event.id, "type": "function"}
-                function = {"name": event.name, "arguments": ""}
-                deltas.append({"tool_calls": [{**call, "function": function}]})
-                self._called += 1
-            elif isinstance(event, CallArguments) and deltas and "tool_calls" in deltas[-1]:
-                deltas[-1]["tool_calls"][0]["function"]["arguments"] = event.text
-            elif isinstance(event, CallArguments):
-                more = {"index": self._called - 1, "function": {"arguments": event.text}}
-                deltas.append({"tool_calls": [more]})
-        return deltas
-
-    def _logprobs(self, delta: Delta) -> dict[str, Any]:
-        """The entries of the tokens in each part that is returned."""
-        entry = self.writer.chat_entry
-        content = [entry(t, "content") for t in delta.tokens if "content" in t.parts]
-        logprobs: dict[str, Any] = {"content": content, "refusal": None}
-        if self.thinks:
-            thoughts = [entry(t, "reasoning") for t in delta.tokens if "reasoning" in t.parts]
-            logprobs |= {"reasoning_content": thoughts} if thoughts else {}
-        return logprobs
-
-
-class ThoughtlessChoice(ChatChoice):
-    """The same without the thoughts."""
-
-    thinks = False
-
-
-def _told(text: str) -> Event:
-    """Thoughts under both names by which clients look for them."""
-    return {"reasoning_content": text, "reasoning": text}
-
-
-class CompletionChoice(Choice):
-    """A choice of a completion."""
-
-    _began = False
-
-    def opening(self) -> Event | None:
-        """As of each API: the prompt, if it is to be echoed.
-
-        With log-probabilities it comes with the first chunk, which has the prompt's own.
-        """
-        echo = self.question.echo
-        return self._choice(echo) if echo and not self.logprobs else None
-
-    def nothing(self) -> Event:
-        return self._choice("")
-
-    def events(self, delta: Delta) -> list[Event]:
-        text, extra = delta.text, self.marks(delta)
-        if self.logprobs:
-            is_first, self._began = not self._began, True
-            if is_first:
-                text = self.question.echo + text
-            if delta.tokens or (is_first and self.scores):
-                extra["logprobs"] = self._logprobs(delta.tokens, echoes=is_first)
-        if not text and not extra and delta.last is None:
-            return []
-        return [{**self._choice(text, delta.finish), **extra}]
-
-    def whole(self, folded: Event) -> Event:
-        if self.logprobs and folded["logprobs"] is None:
-            folded["logprobs"] = self._logprobs([], echoes=True)
-        return folded
-
-    def _choice(self, text: str, finish: Finish | None = None) -> Event:
-        return {"index": self.index, "text": text, "logprobs": None, "finish_reason": finish}
-
-    def _logprobs(self, reported: Sequence[Reported], *, echoes: bool) -> dict[str, Any]:
-        """The four lists of the text, after those of an echo."""
-        echo = self.question.echo
-        lists = self.writer.legacy(reported, len(echo) - self.given)
-        if not echoes or not self.scores or not echo:
-            return lists
-        echoed = self.writer.echoed(self.scores, echo)
-        return {name: echoed[name] + lists[name] for name in lists}
-
-
-CHATS = Kind("chat.completion.chunk", "chat.completion", ChatChoice, shares_prompt=True)
-THOUGHTLESS = CHATS._replace(choice=ThoughtlessChoice)
-TEXTS = Kind("text_completion", "text_completion", CompletionChoice)
 
 # ---- the fold of events --------------------------------------------------------------------------
 

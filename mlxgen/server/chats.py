@@ -1,0 +1,274 @@
+"""OpenAI's chat completions: their bodies, what these ask for, and their answers.
+
+``null`` means the default for every field that is not required. Every field of a request that was
+accepted has had its effect, or has none on the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ..chat import Chat
+from ..chat.events import CallArguments, CallStarted, Reasoning, Text
+from ..chat.template.sandbox import RenderLimits
+from ..chat.turn import Effort, Turn, prompt_of
+from ..errors import MlxgenError
+from ..images import plain
+from ..tokens import Token
+from .ask import Ask
+from .bodies import Read
+from .choices import Choice, ChoicesReply, Delta, Finish
+from .conversation import ChatMessage, of_chat
+from .errors import RequestError, as_request_error
+from .fields import Body, Budget, Json, about, limit_of, option
+from .generation import GenerationRequest, ask_of_generation, form_of, keep_of
+from .peers import OPENAI
+from .reply import Event
+from .served_model import ServedModel
+from .tools import MAX_TOOLS, Function, ToolChoice, tools_of
+
+# ---- bodies --------------------------------------------------------------------------------------
+
+
+class FunctionDefinition(Function, extra="forbid"):
+    """The function of a tool."""
+
+    cache_control: Json | None = None  # accepted; prefixes are always cached
+
+
+class Tool(Body):
+    """A tool; functions are the only kind."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+    cache_control: Json | None = None
+
+
+class ChatRequest(GenerationRequest):
+    """A body of ``POST /v1/chat/completions``."""
+
+    rules = OPENAI
+    messages: Annotated[
+        list[ChatMessage], Field(min_length=1, description="the conversation so far")
+    ]
+    max_completion_tokens: Budget | None = about("the new name of max_tokens")
+    logprobs: bool | None = about("report log-probabilities")
+    top_logprobs: int | None = option("top_logprobs")
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = about(
+        "functions that the model may call"
+    )
+    tool_choice: ToolChoice | None = about("none, auto, required, or the function to call")
+    parallel_tool_calls: bool | None = about(
+        "whether one answer may make several calls (default: true)"
+    )
+    chat_template_kwargs: Json | None = about("variables for the chat template")
+    continue_final_message: bool | None = about("continue the last message instead of adding one")
+    add_generation_prompt: bool | None = about("may be false only with continue_final_message")
+    include_reasoning: bool | None = about("include the model's thoughts (default: true)")
+    reasoning_effort: Effort | None = about(
+        "how long to think: in the model's own grades, or else as a thinking budget"
+    )
+    reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] | None = about(
+        "none leaves the thoughts in the text, with their marks"
+    )
+    modalities: list[Literal["text"]] | None = about("text is the only modality")
+
+
+# ---- what is asked for ---------------------------------------------------------------------------
+
+NAMES = {"prompt": "messages", "template": "chat_template_kwargs"}
+"""The fields that a chat comes from, for ``as_request_error``."""
+
+
+def ask_chat(known: Read[ChatRequest], model: ServedModel) -> Ask:
+    """What a request asks for; raises ``RequestError``, which names the field at fault."""
+    request = known.request
+    talk = of_chat(request.messages)
+    old, new = request.max_tokens, request.max_completion_tokens
+    if old is not None and new is not None and old != new:
+        raise RequestError.at(
+            "max_tokens", f"{old} contradicts max_completion_tokens={new}; send one of them"
+        )
+    if request.top_logprobs and not request.logprobs:
+        raise RequestError.at("top_logprobs", "needs logprobs: true")
+    return ask_of_generation(
+        known,
+        model,
+        {
+            "max_tokens": limit_of(old if new is None else new),
+            "top_logprobs": (request.top_logprobs or 0) if request.logprobs else None,
+            "prompt_logprobs": request.prompt_logprobs,
+        },
+        partial(ChatReply, request),
+        names=NAMES,
+        turn=turn_of(request, talk.messages, model),
+        left_out=talk.left_out,
+    )
+
+
+def turn_of(request: ChatRequest, messages: Sequence[Json], model: ServedModel) -> Turn:
+    """What a request means, with these messages for a chat template."""
+    functions = [tool.function for tool in request.tools or ()]
+    parallel = request.parallel_tool_calls
+    return Turn(
+        chat=Chat(
+            messages,
+            template=request.chat_template_kwargs or {},
+            continue_final_message=_goes_on(request),
+        ),
+        tools=tools_of(
+            functions, request.tool_choice, at="tools[{}].function", parallel=parallel
+        ).used,
+        form=form_of(request, model.registry),
+        effort=request.reasoning_effort,
+        thinking_budget=request.thinking_budget,
+        usual_budget=model.thinking_budget,
+        keep=keep_of(request, model),
+        raw_thoughts=request.reasoning_format == "none",
+    )
+
+
+def _goes_on(request: ChatRequest) -> bool:
+    """Whether the answer is the rest of the last message, in either way to say so; raises
+    ``RequestError`` if it is neither that nor a new one."""
+    last, going_on = request.messages[-1], request.continue_final_message
+    if going_on is None:
+        going_on = last["role"] == "assistant" and bool(last.get("prefix"))
+    if request.add_generation_prompt is going_on:
+        value, other = ("true", "leave out") if going_on else ("false", "send")
+        raise RequestError.at(
+            "add_generation_prompt",
+            f"{value} means that the answer is {'a new message' if going_on else 'the rest of one'}"
+            f"; {other} continue_final_message: true",
+        )
+    if going_on and (last["role"] != "assistant" or last.get("tool_calls")):
+        raise RequestError.at(
+            "continue_final_message",
+            "expected a last message with the role assistant and some text, to be continued",
+        )
+    return going_on
+
+
+def tokens_of(request: ChatRequest, model: ServedModel) -> list[Token]:
+    """The tokens of the prompt that a chat would have; ``add_generation_prompt: false`` begins no
+    answer."""
+    begins = request.add_generation_prompt is not False
+    request = request.model_copy(update={} if begins else {"add_generation_prompt": None})
+    turn = turn_of(request, of_chat(request.messages).messages, model)
+    turn = replace(turn, chat=replace(turn.chat, add_generation_prompt=begins))
+    try:
+        return plain(prompt_of(turn, model.dialect, RenderLimits()).tokens)
+    except MlxgenError as error:
+        raise as_request_error(error, NAMES) from error
+
+
+def apply_template(request: ChatRequest, model: ServedModel) -> dict[str, Any]:
+    """The text of the prompt that a chat would have."""
+    return {"prompt": model.vocabulary.decode(tokens_of(request, model))}
+
+
+# ---- answers -------------------------------------------------------------------------------------
+
+
+def _told(text: str) -> Event:
+    """Thoughts under both names by which clients look for them."""
+    return {"reasoning_content": text, "reasoning": text}
+
+
+class ChatChoice(Choice):
+    """A choice of a chat."""
+
+    def __init__(self, request: ChatRequest, ask: Ask, index: int, id: str) -> None:
+        super().__init__(request, ask, index, id)
+        self._thinks = request.include_reasoning is not False
+        self._called = 0
+
+    def opening(self) -> Event:
+        """As of each API: who speaks."""
+        return self._choice({"role": "assistant", "content": "", "refusal": None})
+
+    def nothing(self) -> Event:
+        return self._choice({})
+
+    def events(self, delta: Delta) -> list[Event]:
+        """As of each API, in the order of the events; neighbours of a kind are one."""
+        parts = list[Event]()
+        for event in delta.events:
+            last: Event = parts[-1] if parts else {}
+            if isinstance(event, Text):
+                if "content" in last:
+                    last["content"] += event.text
+                else:
+                    parts.append({"content": event.text})
+            elif isinstance(event, Reasoning) and self._thinks:
+                if "reasoning" in last:
+                    last |= _told(last["reasoning"] + event.text)
+                else:
+                    parts.append(_told(event.text))
+            elif isinstance(event, CallStarted):
+                function = {"name": event.name, "arguments": ""}
+                call = {"index": self._called, "id": event.id, "type": "function"}
+                parts.append({"tool_calls": [{**call, "function": function}]})
+                self._called += 1
+            elif isinstance(event, CallArguments):
+                if "tool_calls" in last:
+                    last["tool_calls"][0]["function"]["arguments"] += event.text
+                else:
+                    more = {"index": self._called - 1, "function": {"arguments": event.text}}
+                    parts.append({"tool_calls": [more]})
+        extra = self.marks(delta) if self.marked else {}
+        if self.logprobs:
+            logprobs = self._logprobs(delta)
+            if logprobs["content"] or "reasoning_content" in logprobs:
+                extra["logprobs"] = {**logprobs, "content": logprobs["content"] or None}
+        if extra and not parts and delta.last is None:
+            parts = [{}]
+        choices = list[Event]()
+        for part in parts:
+            choices.append(self._choice(part))
+        if delta.last is not None:
+            choices.append(self._choice({}, delta.finish))
+        if extra:
+            choices[0] |= extra
+        return choices
+
+    def whole(self, folded: Event) -> Event:
+        delta = folded.pop("delta")
+        content, calls = delta.get("content") or "", delta.get("tool_calls")
+        message: Event = {"role": "assistant", "content": content, "refusal": None}
+        if calls:
+            for call in calls:
+                del call["index"]
+            message |= {"content": content or None, "tool_calls": calls}
+        if delta.get("reasoning"):
+            message |= _told(delta["reasoning"])
+        if self.logprobs:
+            told = folded["logprobs"] or {"refusal": None}
+            folded["logprobs"] = {**told, "content": told.get("content") or []}
+        return {**folded, "message": message}
+
+    def _choice(self, delta: dict[str, Any], finish: Finish | None = None) -> Event:
+        return {"index": self.index, "delta": delta, "logprobs": None, "finish_reason": finish}
+
+    def _logprobs(self, delta: Delta) -> dict[str, Any]:
+        """The entries of the tokens in each part that is returned."""
+        entry = self.writer.chat_entry
+        content = [entry(t, "content") for t in delta.tokens if "content" in t.parts]
+        logprobs: dict[str, Any] = {"content": content, "refusal": None}
+        if self._thinks:
+            thoughts = [entry(t, "reasoning") for t in delta.tokens if "reasoning" in t.parts]
+            logprobs |= {"reasoning_content": thoughts} if thoughts else {}
+        return logprobs
+
+
+class ChatReply(ChoicesReply):
+    """A ``Reply``: choices of one prompt."""
+
+    event, whole_event = "chat.completion.chunk", "chat.completion"
+    choice = ChatChoice
+    shares_prompt = True

@@ -86,8 +86,8 @@ class Ask:
 
     @property
     def jobs(self) -> Sequence[tuple[Prompt, Options]]:
-        """The sequences to run, in the order of ``asked``. Of an answer's choices the first has the
-        given seed, and the others have seeds that are made from it."""
+        """The sequences to run: the answers to each question in turn. Of an answer's choices the
+        first has the given seed, and the others have seeds that are made from it."""
         jobs, given = list[tuple[Prompt, Options]](), self.options.seed
         for question in self.questions:
             for i in range(self.answers):
@@ -96,9 +96,9 @@ class Ask:
         return jobs
 
     @property
-    def asked(self) -> Sequence[Question]:
-        """The question of each answer."""
-        return [one for one in self.questions for _ in range(self.answers)]
+    def count(self) -> int:
+        """How many sequences that are."""
+        return len(self.questions) * self.answers
 
     @property
     def shows_images(self) -> bool:
@@ -173,7 +173,9 @@ def ask_of(
     names = {**known.names, **names}
     names["filters"] = field = names.get(field, field)
     narrowing = [field] if spec is not None else []
-    narrowing += [name for name in ("banned", "heal") if getattr(request, name, None)]
+    for name in ("banned", "heal"):
+        if getattr(request, name, None):
+            narrowing.append(name)
     if narrowing:  # only the request's own fields can exclude everything
         names["dead_end"] = ", ".join(narrowing)
     try:

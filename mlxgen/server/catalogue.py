@@ -123,7 +123,7 @@ class Catalogue:
         """The model that a request means: if its name is unknown the default one, unless names are
         strict, or it is that of an adapter."""
         if not isinstance(name, str) or not name:
-            return self.default
+            return self.entries[0]
         base = self._by_name.get(name.rpartition(":")[0])
         if self.strict or (base is not None and any(e.base == base.name for e in self.entries)):
             return self.named(name)

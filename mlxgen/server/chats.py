@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -113,7 +114,7 @@ def ask_chat(known: Read[ChatRequest], model: ServedModel) -> Ask:
 
 def turn_of(request: ChatRequest, messages: Sequence[Json], model: ServedModel) -> Turn:
     """What a request means, with these messages for a chat template."""
-    functions = [tool.function for tool in request.tools or ()]
+    functions = map(attrgetter("function"), request.tools or ())
     parallel = request.parallel_tool_calls
     return Turn(
         chat=Chat(

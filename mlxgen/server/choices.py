@@ -72,7 +72,7 @@ class Choice(ABC):
         self.index = index
         self.progress: Progress | None = None
         self.facts: Event = {}
-        self.question = question = ask.questions[0] if ask.steered else ask.asked[index]
+        self.question = question = ask.questions[0 if ask.steered else index // ask.answers]
         self.logprobs = options.top_logprobs is not None
         self.ids = bool(request.return_token_ids)
         self._prompt_logprobs = request.prompt_logprobs is not None
@@ -238,7 +238,7 @@ class ChoicesReply:
             "system_fingerprint": FINGERPRINT,
         }
         self._choices: list[Choice] = []
-        for _ in ask.asked if ask.steered is None else ():
+        for _ in range(ask.count if ask.steered is None else 0):
             self._add()
         self._whole: Event = {}
 
@@ -275,7 +275,7 @@ class ChoicesReply:
     def alive(self) -> list[Aside]:
         """As ``Reply.alive``: how much of the prompts was run, as mlx-lm has it."""
         run = sum(each.progress.prefilled for each in self._choices if each.progress is not None)
-        whole = sum(len(each.prompt.tokens) for each in self._ask.asked)
+        whole = sum(len(each.prompt.tokens) for each in self._ask.questions) * self._ask.answers
         return [Aside(f": keepalive {run}/{whole}")]
 
     def fail(self, error: BaseException) -> Event:

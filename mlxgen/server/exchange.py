@@ -214,7 +214,8 @@ class Exchange(Response):
     async def _watch_client(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self.interrupt(ClientGone())
+        if not self._answered:  # a connection is also over after the last byte
+            self.interrupt(ClientGone())
 
     def _release(self) -> None:
         if self._watcher is not None:

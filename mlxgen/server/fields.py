@@ -39,7 +39,9 @@ def _whole(value: Any) -> Any:
     """JSON has no integers: 5.0 is one."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    return [_whole(each) for each in value] if isinstance(value, list) else value
+    if isinstance(value, list) and value and not isinstance(value[0], dict):
+        return [_whole(each) for each in value]
+    return value
 
 
 class Body(BaseModel):

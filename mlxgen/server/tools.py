@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -121,7 +121,7 @@ class Tools(NamedTuple):
 
 
 def tools_of(
-    given: Sequence[Function | OtherTool] | None,
+    given: Iterable[Function | OtherTool] | None,
     tool_choice: str | Json | None,
     *,
     at: str,
@@ -160,11 +160,11 @@ def tools_of(
     for named, name in choice.named.items():
         if name not in known:
             raise RequestError.at(named, f"{name!r} is not one of the tools")
-    allowed = frozenset(choice.named.values() or known)
+    allowed = frozenset(choice.named.values())
     used = ToolUse(
         tools=tuple(shown),
         mode=choice.mode,
-        names=[name for name in known if name in allowed],
+        names=[name for name in known if name in allowed] if allowed else known,
         strict=frozenset(strict),
         many=not choice.alone and parallel is not False,
     )

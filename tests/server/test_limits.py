@@ -85,9 +85,9 @@ def test_who_asks_is_told_how_many_begin_before(full: Running, path: str) -> Non
 def test_who_waits_is_told_again_if_one_before_leaves(full: Running) -> None:
     waits = {"prompt": "a b c", "max_tokens": 2, "return_progress": True}
     taken = {"prompt": "a", "n": 2, "max_tokens": 450, "ignore_eos": True, "hooks": ["slow"]}
-    with full.held(TEXT, taken, KEY), full.held(TEXT, waits, KEY) as second:
-        next(second.iter_lines())
-        with full.held(TEXT, waits, KEY) as third:
+    with full.held(TEXT, taken, KEY):
+        full.wait_until(lambda: full.get("/health").json()["running"] == 2, "they do not run")
+        with full.held(TEXT, waits, KEY) as second, full.held(TEXT, waits, KEY) as third:
             told = (json.loads(line[6:]) for line in third.iter_lines() if line[:6] == "data: ")
             assert next(told)["prompt_progress"]["queue"] == 1
             second.close()

@@ -4,30 +4,27 @@
 Nothing here knows text, models or the engine.
 """
 
-from .aim import Aim
-from .candidates import CANDIDATES
-from .counts import TokenCounts
 from .hooks import DrawView, ForcedView, Hook, PostSamplingResult, run_hooks
+from .lookback import Lookback
+from .program import CANDIDATES
 from .race import derive_seed
-from .repetitions import Repetitions
-from .rows import Draw, DrawRow, Want
+from .rows import Change, Draw, DrawRow, Want
 from .sampler import Sampler
 from .settings import MAX_TEMPERATURE, SamplingSettings
 
 __all__ = [
     "CANDIDATES",
     "MAX_TEMPERATURE",
-    "Aim",
+    "Change",
     "Draw",
     "DrawRow",
     "DrawView",
     "ForcedView",
     "Hook",
+    "Lookback",
     "PostSamplingResult",
-    "Repetitions",
     "Sampler",
     "SamplingSettings",
-    "TokenCounts",
     "Want",
     "derive_seed",
     "run_hooks",

@@ -65,21 +65,22 @@ def _short(data: bytes, use: bytes) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def pick(weights: mx.array, ids: mx.array, keys: mx.array) -> mx.array:
-    """Chooses one of the tokens ``ids`` [batch or 1, n] uint32 in each row, by their ``weights``
-    [batch, n], which are probabilities up to a factor, and ``keys`` [batch, 2] uint32.
+def pick(scores: mx.array, ids: mx.array, keys: mx.array) -> mx.array:
+    """Chooses one of the tokens ``ids`` [batch or 1, n] uint32 in each row, by their ``scores``
+    [batch, n], the logarithms of probabilities up to a factor, and ``keys`` [batch, 2] uint32.
 
-    Returns its index in the row [batch, 1]. Neither the order of the tokens nor other tokens of
-    weight 0 matter. The weight at the index is 0 or NaN only if no weight of the row is more.
+    Returns its index in the row [batch, 1]. Neither the order of the tokens nor other tokens with a
+    score of -inf matter. The score at the index is -inf or NaN only if all of the row are.
     """
-    return mx.argmax(weights / times(ids, keys), axis=-1, keepdims=True)
+    return mx.argmax(scores - mx.log(times(ids, keys)), axis=-1, keepdims=True)
 
 
 def times(ids: mx.array, keys: mx.array) -> mx.array:
     """Exponentially distributed numbers > 0 for ``ids`` [batch or 1, n] and ``keys`` [batch, 2]."""
     bits = _mixed(_mixed(ids * _STEP + keys[:, :1]) ^ keys[:, 1:])
     share = mx.minimum(bits.astype(mx.float32) * 2.0**-32 + 2.0**-33, _LATEST)
-    return -mx.log1p(-share)
+    rest = 1 - share  # which is rounded; where it is 1, the logarithm is that of its rounding error
+    return mx.where(rest == 1, share, -mx.log(rest) * share / (1 - rest))
 
 
 def _mixed(x: mx.array) -> mx.array:

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import IntEnum, auto
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from .candidates import CANDIDATES
-from .counts import TokenCounts
-from .repetitions import Penalties
 from .settings import SamplingSettings
+
+
+class Change(NamedTuple):
+    """How the logits of some tokens change before a draw: a positive one is divided by its factor,
+    a negative one multiplied with it; then ``less`` is subtracted. The ids [n] are distinct."""
+
+    ids: npt.NDArray[np.integer[Any]]
+    factors: npt.NDArray[np.floating[Any]]
+    less: npt.NDArray[np.floating[Any]]
 
 
 class DrawRow(NamedTuple):
     """One draw for one position of one sequence.
 
     ``seed``, ``position`` and ``attempt`` give its random numbers. ``words``: the allowed
-    tokens as ceil(vocab / 32) packed words; ``None``: all. ``counts``: the tokens so far,
-    for settings that penalise. ``repeating``, for settings that avoid repetitions: the tokens
-    that would go on with one, and what to subtract from their logits. ``temperature``
-    replaces that of the settings in this draw. ``target``, for settings that aim: the probability
-    near which tokens are preferred.
+    tokens as ceil(vocab / 32) packed words; ``None``: all. ``changes``: those of the logits, after
+    that by the settings' biases. ``temperature`` replaces that of the settings in this draw.
+    ``target``, for settings that aim: the probability near which tokens are preferred.
     """
 
     settings: SamplingSettings
@@ -33,9 +36,8 @@ class DrawRow(NamedTuple):
     position: int
     attempt: int = 0
     words: npt.NDArray[np.int32] | None = None
-    counts: TokenCounts | None = None
+    changes: Sequence[Change] = ()
     temperature: float | None = None
-    repeating: Penalties | None = None
     target: float | None = None
 
     @property
@@ -44,29 +46,6 @@ class DrawRow(NamedTuple):
         if self.temperature is None:
             return self.settings
         return replace(self.settings, temperature=self.temperature)
-
-
-class Method(IntEnum):
-    """How a row is drawn, apart from numbers."""
-
-    GREEDY = auto()
-    """The most likely token."""
-    PLAIN = auto()
-    """By weight, from all tokens; min-p and XTC need no more."""
-    TRUNCATED = auto()
-    """By weight, from the most likely tokens."""
-    COMPLETE = auto()
-    """By weight, from all tokens in order, as the most likely ones are too few."""
-
-    @classmethod
-    def of(cls, settings: SamplingSettings, vocab_size: int) -> Method:
-        if settings.temperature == 0:
-            return cls.GREEDY
-        top_k = settings.top_k if settings.top_k < vocab_size else 0
-        if settings.top_p == 1 and top_k == 0:
-            return cls.PLAIN
-        bounded = settings.top_p < 1 or settings.min_p > 0 or settings.has_floor
-        return cls.TRUNCATED if bounded or top_k < CANDIDATES else cls.COMPLETE
 
 
 class Want(NamedTuple):

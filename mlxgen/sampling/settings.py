@@ -56,10 +56,15 @@ class SamplingSettings:
 
     @property
     def aims(self) -> bool:
-        """Whether a draw needs to know the ``Aim`` of the tokens so far."""
+        """Whether tokens near a probability are preferred (adaptive-p)."""
         return self.temperature > 0 and self.adaptive_target >= 0
 
     @property
     def avoids_repetitions(self) -> bool:
-        """Whether a draw needs to know the ``Repetitions`` of the tokens so far."""
+        """Whether a draw needs to know the repetitions in the tokens so far."""
         return self.dry_multiplier > 0 and self.dry_penalty_last_n != 0
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether a draw depends on the tokens before it, so that it needs a ``Lookback``."""
+        return self.penalises or self.avoids_repetitions or self.aims

@@ -10,7 +10,7 @@ import pytest
 import mlxgen
 from mlxgen import Chunk, PostSamplingResult, Regex, Session
 from mlxgen.engine import Options
-from mlxgen.sampling import Repetitions
+from mlxgen.sampling import Lookback
 from tests.fakes.speaking import PROMPT, Speaker
 
 PROMPTS = ["Once upon a time", "The red fox", "On Monday"]
@@ -144,12 +144,12 @@ def test_no_repetition_is_continued(lm: mlxgen.LanguageModel) -> None:
         given = {**DRY, **options}
         tokens, stopped = lm.generate(FOXES, **given).tokens, 0
         history = lm.vocabulary.encode(FOXES)
-        repetitions = Repetitions(history, Options.of(given).sampling, lm.vocabulary.piece)
+        lookback = Lookback(history, Options.of(given).sampling, lm.vocabulary.piece)
         for token in tokens:
-            penalties = repetitions.penalties()
-            if penalties is not None:
+            change = lookback.repetitions()
+            if change is not None:
                 stopped += 1
-                assert token not in penalties[0], lm.vocabulary.decode(history)
-            repetitions.advance(token)
+                assert token not in change.ids, lm.vocabulary.decode(history)
+            lookback.advance(token)
             history.append(token)
         assert stopped and len(tokens) == 40

@@ -13,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from mlxgen.sampling import CANDIDATES, Draw, DrawRow, SamplingSettings, TokenCounts, Want
+from mlxgen.sampling import CANDIDATES, Change, Draw, DrawRow, Lookback, SamplingSettings, Want
 from mlxgen.sampling.race import chance
 
 Floats = npt.NDArray[np.float64]
@@ -139,11 +139,15 @@ def words_of(allowed: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
     return np.packbits(bits, bitorder="little").view(np.int32)
 
 
-def counts_of(prompt: Iterable[int], generated: Iterable[int], *, window: int = 0) -> TokenCounts:
-    counts = TokenCounts(list(prompt), window=window)
+def changes_of(
+    settings: SamplingSettings, prompt: Iterable[int], generated: Iterable[int]
+) -> tuple[Change, ...]:
+    """What the penalties of settings change after these tokens."""
+    lookback = Lookback(list(prompt), settings, lambda token: b"")
     for token in generated:
-        counts.advance(token)
-    return counts
+        lookback.advance(token)
+    change = lookback.penalties()
+    return () if change is None else (change,)
 
 
 def rows_for(settings: SamplingSettings, count: int, seed: int = 0) -> list[DrawRow]:
@@ -215,24 +219,22 @@ def mixed_rows(vocab: int, seed: int = 0) -> list[DrawRow]:
     rng = np.random.default_rng(seed)
     rows = []
     for i, options in enumerate(MIXED):
+        settings = SamplingSettings(**options)
+        before, after = rng.integers(0, vocab, 30 + i).tolist(), rng.integers(0, vocab, 9).tolist()
+        changes = changes_of(settings, before, after)
+        if i % 4 == 1:  # and others, of other tokens
+            ids, less = rng.permutation(vocab)[: i + 1], rng.random(i + 1) * 5
+            changes += (Change(ids, np.ones(i + 1), less),)
         rows.append(
             DrawRow(
-                SamplingSettings(**options, dry_multiplier=float(i % 4 == 1)),
+                settings,
                 seed=seed * 100 + i,
                 position=i * 7,
                 attempt=i % 2,
                 words=words_of(rng.random(vocab) < 0.5) if i % 3 == 0 else None,
-                counts=counts_of(
-                    rng.integers(0, vocab, 30 + i).tolist(), rng.integers(0, vocab, 9).tolist()
-                ),
+                changes=changes,
                 temperature=1.3 if i == 2 else None,
                 target=options.get("adaptive_target"),
-                repeating=(
-                    rng.permutation(vocab)[: i + 1].astype(np.int32),
-                    (rng.random(i + 1) * 5).astype(np.float32),
-                )
-                if i % 4 == 1
-                else None,
             )
         )
     return rows

@@ -16,7 +16,7 @@ from mlx_lm.sample_utils import make_logits_processors
 from mlxgen.sampling import DrawRow, Sampler, SamplingSettings
 
 from ..effort import tries
-from .reference import counts_of, excludes, reference_and_whether_sure, spread, words_of
+from .reference import changes_of, excludes, reference_and_whether_sure, spread, words_of
 
 VOCAB = 500
 
@@ -114,7 +114,9 @@ def test_it_is_the_distribution_that_numpy_gives(
     prompt, generated = rng.integers(0, vocab, (2, 15)).tolist()
     allowed = rng.random(vocab) < density
     allowed[np.isfinite(logits).argmax()] = True
-    row = DrawRow(options, seed, 0, words=words_of(allowed), counts=counts_of(prompt, generated))
+    row = DrawRow(
+        options, seed, 0, words=words_of(allowed), changes=changes_of(options, prompt, generated)
+    )
     if options.temperature < 1:  # float32 has no number for the share of some token then
         target = None
     if target is not None:
@@ -183,7 +185,7 @@ def test_biases_and_penalties_are_those_of_mlx_lm(options: dict[str, Any]) -> No
     """All of mlx-lm's penalties count the same tokens, so here all are generated."""
     logits = mx.array(spread(100, 1))[None]
     tokens = [5, 7, 7, 7, 50, 9, 5]
-    counts = counts_of([], tokens, window=options.get("repetition_context_size", 0))
+    changes = changes_of(SamplingSettings(**options), [], tokens)
     expected = penalised_by_mlx_lm(mx.array(logits), tokens, **options)
-    found = Sampler(100).distribution(logits, [row_of(options, counts=counts)])
+    found = Sampler(100).distribution(logits, [row_of(options, changes=changes)])
     assert mx.allclose(found, expected, rtol=1e-4, atol=1e-9)

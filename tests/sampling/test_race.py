@@ -60,7 +60,10 @@ def keys_for(count: int, seed: int) -> mx.array:
 
 
 def rows_of(weights: Floats, count: int) -> mx.array:
-    return mx.broadcast_to(mx.array(weights.astype(np.float32))[None], (count, len(weights)))
+    """Scores [count, n] from weights."""
+    with np.errstate(divide="ignore"):
+        scores = np.log(weights).astype(np.float32)
+    return mx.broadcast_to(mx.array(scores)[None], (count, len(weights)))
 
 
 @pytest.mark.parametrize("n", [1, 5, 96, 1000])

@@ -60,7 +60,7 @@ def walk(request: Request, choose: Next) -> list[DrawRow]:
     The walk ends if ``choose`` gives None, at the budget, and at a token that would end the text
     or is not allowed. Raises what ``next_draw`` raises for the first position.
     """
-    draw = _kept(next_draw(request))
+    draw = next_draw(request)
     draws, start, constraint = [draw], len(request.history), request.constraint
     outlook = constraint.outlook if constraint is not None else None
     try:
@@ -71,7 +71,7 @@ def walk(request: Request, choose: Next) -> list[DrawRow]:
             try:
                 if request.advance(token) is not None or request.ends(token):
                     break
-                draw = _kept(next_draw(request))
+                draw = next_draw(request)
             except Exception:  # it may never come to this; if it does, the draw raises it again
                 break
             draws.append(draw)
@@ -84,8 +84,3 @@ def walk(request: Request, choose: Next) -> list[DrawRow]:
         if constraint is not None:
             constraint.outlook = outlook  # what is known of its next token stays known
     return draws
-
-
-def _kept(draw: DrawRow) -> DrawRow:
-    """A draw that does not change when the request goes on."""
-    return draw if draw.counts is None else draw._replace(counts=draw.counts.fork())

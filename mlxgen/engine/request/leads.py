@@ -61,7 +61,8 @@ def has_choice(request: Request, token: Token) -> bool:
 
 def is_foreseeable(request: Request) -> bool:
     """Whether nothing special holds for the next draw, so that a draft may guess it."""
-    if request.steering is not None or request.aim is not None or lead(request) is not None:
+    aims = request.options.sampling.aims
+    if request.steering is not None or aims or lead(request) is not None:
         return False
     decided = request.retries.at(request.position)
     return decided.temperature is None and not decided.excluded
@@ -172,16 +173,16 @@ def next_draw(request: Request) -> DrawRow:
         warmth = steering.temperature
     elif retries.decided or retries.tries:
         warmth = retries.warmth(position, request.options.sampling.temperature)
+    lookback = request.lookback
     return DrawRow(
         request.options.sampling,
         request.seed,
         position,
         retries.attempts.get(position, 0),
         next_mask(request),
-        request.counts,
+        () if lookback is None else lookback.changes(),
         warmth,
-        None if request.repetitions is None else request.repetitions.penalties(),
-        None if request.aim is None else request.aim.next,
+        None if lookback is None else lookback.target,
     )
 
 
@@ -189,9 +190,9 @@ def free_draws(request: Request, count: int, after: int = 0) -> list[DrawRow]:
     """The draws of ``count`` positions, ``after`` so many others that are not drawn yet; none if
     one of them depends on more than its position."""
     first, retries, thinking = request.position + after, request.retries, request.thinking
-    if request.constraint is not None or request.steering is not None or request.counts is not None:
+    if request.constraint is not None or request.steering is not None:
         return []
-    if request.repetitions is not None or request.aim is not None:
+    if request.lookback is not None:
         return []
     if request.healer is not None and not request.healer.done:
         return []

@@ -20,7 +20,7 @@ from ...errors import FilterError, OptionError, RewindError
 from ...filters import Constraint
 from ...forks import forked
 from ...images import plain
-from ...sampling import Aim, Repetitions, TokenCounts, Want, derive_seed
+from ...sampling import Lookback, Want, derive_seed
 from ...text import (
     BanMatch,
     BanMatcher,
@@ -69,7 +69,8 @@ class Request:
     - ``budget``: how many tokens may be generated, including ``options.prefix``.
     - ``history``: the ``base`` tokens of the prompt, then the generated ones; the ``first`` of
       these are ``options.prefix``. ``position`` is the index of the next one among them.
-    - ``healer`` to ``retries``: the parts. ``counts`` and ``repetitions`` cover the prompt as well.
+    - ``healer`` to ``retries``: the parts. ``lookback`` covers the prompt as well; it is there if
+      draws depend on the tokens before them.
     - ``thinking``: how long to think before the answer; None: without a limit.
     - ``want``: what a draw has to report; hooks add to it what they look at.
     - ``steering``: how a controller wants the next token drawn.
@@ -118,10 +119,8 @@ class Request:
             Thoughts(marks) if marks is not None else None,
             stop_in_thoughts=options.stop_in_reasoning,
         )
-        self.counts: TokenCounts | None = None
-        self.repetitions: Repetitions | None = None
-        self.aim: Aim | None = None
-        self._count()
+        self.lookback: Lookback | None = None
+        self._look_back()
         constraint = self.constraint = self._bound(options, opens=prompt.opens_text)
         self.closing: Closing | None = None
         checked = constraint is not None and constraint.checks
@@ -160,20 +159,14 @@ class Request:
         strips = opens and self.vocabulary.strips_space
         return Constraint(options.filters, self.vocabulary, self.vocab_size, strips_space=strips)
 
-    def _count(self) -> None:
-        """Make what counts the tokens so far, as the sampling wants it."""
+    def _look_back(self) -> None:
+        """Have the tokens so far remembered, if draws depend on them."""
         sampling, tokens, base = self.options.sampling, plain(self.history), self.base
-        self.counts = self.repetitions = self.aim = None
-        if sampling.penalises:
-            self.counts = TokenCounts(tokens[:base], window=sampling.repetition_context_size)
+        self.lookback = None
+        if sampling.looks_back:
+            self.lookback = Lookback(tokens[:base], sampling, self.vocabulary.piece)
             for token in tokens[base:]:
-                self.counts.advance(token)
-        if sampling.avoids_repetitions:
-            self.repetitions = Repetitions(tokens, sampling, self.vocabulary.piece)
-        if sampling.aims:
-            self.aim = Aim(sampling.adaptive_target, sampling.adaptive_decay)
-            for token in tokens[base:]:
-                self.aim.advance(token)
+                self.lookback.advance(token)
 
     def _take_prefix(self) -> None:
         """Take in the tokens that count as already generated."""
@@ -226,7 +219,7 @@ class Request:
             self.appends_forced = self.may_append_forced
         self.options = options
         if options.sampling != before.sampling:
-            self._count()
+            self._look_back()
         if (options.stop, options.stop_tokens) != (before.stop, before.stop_tokens):
             self.transcript.look_for(_stops(options))
 
@@ -262,12 +255,8 @@ class Request:
                 if healer is not None:
                     healer.rewind(self.position)
                 raise
-        if self.counts is not None:
-            self.counts.advance(token)
-        if self.repetitions is not None:
-            self.repetitions.advance(token)
-        if self.aim is not None:
-            self.aim.advance(token)
+        if self.lookback is not None:
+            self.lookback.advance(token)
         self.history.append(token)
         self.position += 1
         try:
@@ -283,9 +272,10 @@ class Request:
         """
         count = max(0, to - self.base)
         # The filters first: only their rewind can fail
-        parts = self.constraint, self.transcript, self.healer, self.closing, self.aim
+        parts = self.constraint, self.transcript, self.healer, self.closing
         rewind_all((*parts, self.outbox, self.retries), count)
-        rewind_all((self.counts, self.repetitions), to)  # which cover the prompt as well
+        if self.lookback is not None:
+            self.lookback.rewind(to)  # it covers the prompt as well
         if to < len(self.history):
             self.history.cut(to)
             self.finish_reason = self.match = None
@@ -403,10 +393,9 @@ class Request:
     def check_integrity(self) -> None:
         """Assert that all parts are at the same length; for tests."""
         assert self.position == len(self.history) - self.base
-        for part in (self.transcript, self.constraint, self.healer, self.aim):
+        for part in (self.transcript, self.constraint, self.healer):
             assert part is None or len(part) == self.position
-        for counted in (self.counts, self.repetitions):
-            assert counted is None or len(counted) == len(self.history)
+        assert self.lookback is None or len(self.lookback) == len(self.history)
 
 
 def spelled(vocabulary: Vocabulary, data: bytes) -> list[Token]:

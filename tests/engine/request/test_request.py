@@ -113,9 +113,8 @@ def put(request: Request, tokens: Sequence[Token]) -> None:
 
 def look(request: Request) -> dict[str, Any]:
     """What can be seen of a request."""
-    constraint, counts, text = request.constraint, request.counts, request.transcript
-    repetitions = request.repetitions
-    penalties = None if repetitions is None else repetitions.penalties()
+    constraint, lookback, text = request.constraint, request.lookback, request.transcript
+    changes = () if lookback is None else lookback.changes()
     mask = constraint.mask() if constraint is not None else None
     return {
         "history": list(request.history),
@@ -126,9 +125,8 @@ def look(request: Request) -> dict[str, Any]:
         "text": (text.so_far(), text.safe(), text.decoder.flush()),
         "settled": len(text) and text.settled(0, 0),
         "remaining": request.healer.remaining if request.healer is not None else b"",
-        "counts": None if counts is None else [column.tolist() for column in counts.table()],
+        "changes": [[column.tolist() for column in each] for each in changes],
         "thoughts": _thoughts(request),
-        "repetitions": None if penalties is None else [part.tolist() for part in penalties],
         "way": request.closing is not None and (request.closing.way, request.closing.forcing),
         "delivered": (request.outbox.text, request.outbox.released),
         "retries": dataclasses.asdict(request.retries),

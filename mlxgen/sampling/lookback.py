@@ -1,53 +1,62 @@
-"""Which tokens would go on with a repetition: DRY ("don't repeat yourself").
+"""What draws look back at: the tokens of a sequence, and how likely those were that were drawn.
 
-As its author describes it (p-e-w, text-generation-webui's pull request 5677). If the history ends
-as it did somewhere before, the token that came next there would make that repetition longer. Its
-logit is lowered by ``multiplier * base ** (length - allowed_length)``, where ``length`` is how many
-tokens the two ends have in common, up to 1,000. No repetition goes beyond a sequence breaker: only
-the tokens after the newest one in which a breaker ends are compared, however it is spelled in
-tokens. Tokens that hold a whole breaker are not made less likely.
+Penalties count the tokens. Their order is that of mlx-lm: the multiplicative penalty (Keskar et al.
+2019) holds for all tokens, and the additive ones for those that were generated.
 
-Invariant: the table is a function of the history alone. No length is remembered, so there is
-nothing to take back.
+DRY ("don't repeat yourself") is as its author describes it (p-e-w, text-generation-webui's pull
+request 5677). If the history ends as it did somewhere before, the token that came next there would
+make that repetition longer. Its logit is lowered by ``multiplier * base ** (length -
+allowed_length)``, where ``length`` is how many tokens the two ends have in common, up to 1,000. No
+repetition goes beyond a sequence breaker: only the tokens after the newest one in which a breaker
+ends are compared, however it is spelled in tokens. Tokens that hold a whole breaker are not made
+less likely.
+
+Adaptive-p is as its author describes it (MrJackSpade, adaptive-p-docs; llama.cpp's pull request
+17927). Tokens near a probability are preferred to likelier and to less likely ones. So that the
+tokens that are drawn have it on average, a draw aims as far beyond the target as the moving average
+of the latest ones is on the other side of it.
+
+Invariant: what a draw depends on is a function of what is remembered of each token, so going back
+is forgetting the later ones.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from ..forks import forked
-from .settings import SamplingSettings
+from .rows import Change
 
 if TYPE_CHECKING:
     from ..tokens import Token
-
-Penalties: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
-"""Different tokens [n], and what to subtract from the logit of each [n]."""
+    from .settings import SamplingSettings
 
 MOST = 1e9  # a penalty; if it were infinite, there might be nothing left to draw
 _LONGEST = 1000  # tokens of a repetition that count; each takes a look at all that is alike so far
 _ROOM = 64
 
 
-class Repetitions:
-    """The tokens of a history, in which repetitions are searched.
+class Lookback:
+    """The tokens of a history: a prompt, then generated tokens.
 
     A part: ``advance`` one token, ``rewind`` to an absolute length of the history (the prompt
     included), ``fork``. Each takes constant time per token. ``piece`` gives the bytes of a token.
     """
 
     __slots__ = (
+        "_averages",
+        "_base",
         "_breakers",
         "_breaking",
         "_ids",
         "_piece",
         "_reach",
         "_settings",
+        "_share",
         "_since",
     )
 
@@ -56,18 +65,27 @@ class Repetitions:
     ) -> None:
         self._settings = settings
         self._piece = piece
-        texts = settings.dry_sequence_breakers
+        texts = settings.dry_sequence_breakers if settings.avoids_repetitions else ()
         self._breakers = tuple(text.encode("utf-8", "surrogatepass") for text in texts)
         self._reach = max(map(len, self._breakers), default=0)
         self._breaking: dict[Token, bool] = {}  # whether a token holds a breaker, if it was asked
         self._ids = np.zeros(max(_ROOM, 2 * len(prompt)), dtype=np.int32)  # with room for more
         self._since: list[int] = []  # how many tokens there are since a breaker, at each token
+        # The average probability before each token, as if all before the first were on target
+        self._averages = [settings.adaptive_target]
+        self._share: float | None = None
         for token in prompt:
             self.advance(token)
+        self._base = len(prompt)
 
     def __len__(self) -> int:
         """Length of the history."""
         return len(self._since)
+
+    def drew(self, share: float | None) -> None:
+        """Note the probability that the next token had before tokens were preferred. One that
+        nobody drew, say because it was forced, has none and leaves the average as it is."""
+        self._share = share
 
     def advance(self, token: Token) -> None:
         """Append a token."""
@@ -77,30 +95,62 @@ class Repetitions:
         before = self._since[-1] if length else 0
         self._since.append(0 if self._ends_breaker(token) else before + 1)
         self._ids[length] = token
+        average, decay = self._averages[-1], self._settings.adaptive_decay
+        if self._share is not None:
+            average = (1 - decay) * self._share + decay * average
+        self._averages.append(average)
+        self._share = None
 
     def rewind(self, to: int) -> None:
         """Forget the tokens after the first ``to`` of the history."""
-        del self._since[max(to, 0) :]
+        del self._since[max(to, 0) :], self._averages[max(to, 0) + 1 :]
+        self._base = min(self._base, len(self))
+        self._share = None
 
-    def fork(self) -> Repetitions:
+    def fork(self) -> Lookback:
         """An independent copy."""
         shared = ("_piece", "_breaking")  # facts about the tokens, not about the history
         return forked(self, shared=shared, _ids=self._ids.copy())
 
-    def penalties(self) -> Penalties | None:
-        """What the next token pays if it goes on with a repetition; ``None``: none does."""
+    @property
+    def target(self) -> float | None:
+        """The probability at which the next draw aims, if it does."""
+        if not self._settings.aims:
+            return None
+        return min(max(2 * self._settings.adaptive_target - self._averages[-1], 0.0), 1.0)
+
+    def changes(self) -> tuple[Change, ...]:
+        """How the logits change before the next draw."""
+        return tuple([each for each in (self.penalties(), self.repetitions()) if each is not None])
+
+    def penalties(self) -> Change | None:
+        """The change of the tokens so far by the penalties."""
+        settings, count = self._settings, len(self)
+        if not settings.penalises or not count:
+            return None
+        window = settings.repetition_context_size
+        start = max(0, count - window) if window else 0
+        ids = np.unique(self._ids[start:count])
+        generated = np.searchsorted(ids, self._ids[max(start, self._base) : count])
+        times = np.bincount(generated, minlength=len(ids))
+        less = settings.presence_penalty * (times > 0) + settings.frequency_penalty * times
+        return Change(ids, np.full(len(ids), settings.repetition_penalty), less)
+
+    def repetitions(self) -> Change | None:
+        """The change of the tokens that would go on with a repetition, if any would."""
         settings = self._settings
-        allowed = settings.dry_allowed_length
+        if not settings.avoids_repetitions:
+            return None
         longest = {
             token: length for token, length in self._repeated().items() if not self._breaks(token)
         }
         if not longest:
             return None
         rise, first = math.log(settings.dry_base), math.log(settings.dry_multiplier)
-        most = math.log(MOST)
+        most, allowed = math.log(MOST), settings.dry_allowed_length
         exponents = (first + (length - allowed) * rise for length in longest.values())
-        values = [math.exp(min(exponent, most)) for exponent in exponents]
-        return np.array(list(longest), np.int32), np.array(values, np.float32)
+        less = [math.exp(min(exponent, most)) for exponent in exponents]
+        return Change(np.array(list(longest), np.int32), np.ones(len(less)), np.array(less))
 
     def _repeated(self) -> dict[Token, int]:
         """The tokens that came after something like the end, and how much of the end that was."""
@@ -126,8 +176,6 @@ class Repetitions:
                 break
         return longest
 
-    # ---- breakers ----------------------------------------------------------------------------
-
     def _breaks(self, token: Token) -> bool:
         """Whether a token holds a whole breaker."""
         known = self._breaking.get(token)
@@ -138,8 +186,8 @@ class Repetitions:
 
     def _ends_breaker(self, token: Token) -> bool:
         """Whether a breaker ends in a token that comes next."""
-        if self._breaks(token) or self._reach < 2:
-            return self._breaks(token)
+        if self._reach < 2 or self._breaks(token):
+            return bool(self._reach) and self._breaks(token)
         before, at = b"", len(self)
         while at and len(before) < self._reach - 1:
             at -= 1

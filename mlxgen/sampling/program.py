@@ -231,16 +231,18 @@ def _weighed(
     """
     vocab = logits.shape[-1]
     ids, values, ordered = ramp(vocab)[None], logits, variant.reach is not Reach.PLAIN
+    few = variant.reach is Reach.FEW and vocab > CANDIDATES
     if ordered:
-        ids, values = best(logits, CANDIDATES if variant.reach is Reach.FEW else vocab)
-        log_mass = mx.logsumexp(logits, axis=-1, keepdims=True)
-    peak = mx.max(values, axis=-1, keepdims=True)
+        ids, values = best(logits, CANDIDATES if few else vocab)
+    peak = values[:, :1] if ordered else mx.max(values, axis=-1, keepdims=True)
     kept = (values > -mx.inf) & (values >= peak + floor)
     exact = mx.array(True)
     if ordered:
-        before = mx.cumsum(mx.exp(values - log_mass), axis=-1, inclusive=False)
+        odds = mx.exp(values - peak)  # beside the most likely token
+        mass = mx.sum(mx.exp(logits - peak) if few else odds, axis=-1, keepdims=True)
+        before = mx.cumsum(odds, axis=-1, inclusive=False)
         # The first candidate is kept even if top_p is 0 in float32
-        nucleus = mx.where((before < n.top_p) | (before <= 0), values, mx.inf)
+        nucleus = mx.where((before < n.top_p * mass) | (before <= 0), values, mx.inf)
         lowest = mx.min(nucleus, axis=-1, keepdims=True)
         kept = kept & ((values >= lowest) | (n.top_p >= 1))
     if variant.excludes:
@@ -248,7 +250,7 @@ def _weighed(
         left = mx.logsumexp(mx.where(kept, values, -mx.inf), axis=-1, keepdims=True)
         if ordered:
             bounded = (n.top_p < 1) | (floor > -mx.inf)
-            left = mx.where(bounded, left, log_mass)
+            left = mx.where(bounded, left, mx.log(mass) + peak)
             low = ~bounded & (values[:, -1:] - left <= limit)
             exact = _ends_inside(values, kept) | low | (limit > 0)
         log_shares = mx.where(kept, values - left, -mx.inf)
@@ -257,22 +259,23 @@ def _weighed(
         kept = kept & ~(top if spared is None else top & ~spared[ids])
     if ordered:
         kept = kept & (mx.cumsum(kept.astype(mx.int32), axis=-1) <= n.top_k)
-        exact = exact & _ends_inside(values, kept)
+        exact = exact & _ends_inside(values, kept) if few else mx.array(True)
 
     values = mx.where(kept, values, -mx.inf)
-    below = values - mx.max(values, axis=-1, keepdims=True)  # NaN, if nothing can be drawn
-    scores = below * n.inverse_temperature
+    if variant.excludes:
+        peak = mx.max(values, axis=-1, keepdims=True)
+    scores = (values - peak) * n.inverse_temperature  # NaN, if nothing can be drawn
     shares = mx.softmax(scores, axis=-1)
     if variant.aims:
         scores = mx.where(n.target >= 0, _preference(shares, n.target), scores)
     place = pick(scores, ids, keys)
     sound, token = mx.isfinite(mx.take_along_axis(scores, place, axis=-1)), place
     if ordered:
-        sound = sound & mx.isfinite(log_mass)
+        sound = sound & mx.isfinite(mass)
         token = mx.take_along_axis(ids, place, axis=-1)
     found = {"token": _checked(token, sound).reshape(-1)}
     if ordered:
-        found["exact"] = (exact | mx.array(values.shape[-1] == vocab) | ~sound).reshape(-1)
+        found["exact"] = (exact | ~sound).reshape(-1)
     if variant.aims:
         found["share"] = mx.take_along_axis(shares, place, axis=-1).reshape(-1)
     if variant.reports:

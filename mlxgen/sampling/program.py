@@ -119,7 +119,7 @@ def make_draw(variant: Variant, spared: mx.array | None) -> Program:
 
 def wanted(outputs: Outputs, want: Want) -> Outputs:
     """The outputs of a program that are not only for reports, and those that are wanted."""
-    found = {name: outputs[name] for name in ("token", "exact", "share") if name in outputs}
+    found: Outputs = {n: outputs[n] for n in ("token", "exact", "share") if n in outputs}
     for name in ("prob", "logprob", "distribution"):
         if getattr(want, name):
             found[name] = outputs[name]

@@ -1,10 +1,10 @@
 """One generation on the host's side: its state, and the questions about it.
 
 Owns the token history of a sequence and the parts that were built from it: filters, text, healing,
-token counts, the way to a valid end, what was delivered, and what repeated draws depend on. Options
-that are not used cost nothing: there are only the parts that they need. Must never know why a token
-was chosen or taken back (``accept`` does), or what runs a model. Invariant: every part is at the
-same length of the history; a rewind happens in all of them or in none.
+what draws look back at, the way to a valid end, what was delivered, and what repeated draws depend
+on. Options that are not used cost nothing: there are only the parts that they need. Must never know
+why a token was chosen or taken back (``accept`` does), or what runs a model. Invariant: every part
+is at the same length of the history; a rewind happens in all of them or in none.
 
 Nothing else in mlxgen undoes a token. The KV cache is not a part: it is aligned to the history
 before a pass.

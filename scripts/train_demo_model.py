@@ -78,7 +78,7 @@ def _train(options: argparse.Namespace) -> None:
         if options.export:
             weights = train.averaged_weights(checkpoint)
         elif name == "head":
-            loss = partial(head.loss, package.weights(output / "model"))
+            loss = partial(head.loss, package.model(output / "model"))
             weights = train.train(plan, head.new_head(plan.seed), loss, words, checkpoint, console)
         else:
             fresh = network.new_model(plan.name, plan.seed)

@@ -174,8 +174,7 @@ def run(folder: Path, count: int, console: Console, *, show_wrong: bool = False)
     """Measure every task and print a table that can go into the README as it is."""
     model, tokenizer = load(str(folder / "model"))[:2]
     draft = load(str(folder / "draft"))[0] if (folder / "draft").exists() else None
-    trunk = package.weights(folder / "model")
-    weights = package.head(folder / "model") if (folder / "model" / package.HEAD).exists() else None
+    drafter = package.head(folder / "model") if (folder / "model" / package.HEAD).exists() else None
 
     def drafted(given: Sequence[Answer]) -> tuple[str, str]:
         """How many tokens of the answers the draft model would have chosen, too; and the passes of
@@ -188,13 +187,13 @@ def run(folder: Path, count: int, console: Console, *, show_wrong: bool = False)
                 logits = draft(mx.array(whole)[None, :-1])[0, len(prompt) - 1 :]
                 same += int(np.sum(np.array(logits.argmax(axis=-1)) == np.array(answer.tokens)))
                 total += len(answer.tokens)
-            if weights is not None:
+            if drafter is not None:
                 # The first token comes of the prompt's own pass; the end follows the last one.
-                agreed = head.agreement(trunk, weights, whole)[:, len(prompt) :]
+                agreed = head.agreement(model, drafter, whole)[:, len(prompt) :]
                 passes += head.passes(agreed, _DRAFTED)
                 count += agreed.shape[1]
         agrees = "-" if draft is None else f"{same / max(total, 1):.0%}"
-        return agrees, "-" if weights is None else f"{passes / max(count, 1):.2f}"
+        return agrees, "-" if drafter is None else f"{passes / max(count, 1):.2f}"
 
     rows = [
         "| task | wanted | right | draft agrees | passes a token |",

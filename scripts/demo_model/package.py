@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import mlx.core as mx
-from mlx.utils import tree_unflatten
+from mlx_lm.utils import load_model
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from demo_model import forms, network
 from demo_model.batches import token_id
 from demo_model.chat import CHAT_TEMPLATE, END, END_OF_TEXT, MARK_TOKENS, SPECIAL_TOKENS
+from demo_model.head import Head
 from demo_model.train import flatten
 
 HEAD: Final = "mtp.safetensors"  # beside model.safetensors; mlx-lm reads model*.safetensors only
+_LAST: Final = network.config("main")["num_hidden_layers"]  # the head's place among the layers
 _WORDS: Final = r"\p{N}| ?\p{Ll}+|\p{Lu}\p{Ll}*|\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
@@ -103,39 +105,34 @@ def save(size: str, weights: dict[str, Any], words: Tokenizer, folder: Path) -> 
     shutil.rmtree(old, ignore_errors=True)
 
 
-def weights(folder: Path) -> dict[str, Any]:
-    """The weights of the model in `folder`."""
-    tree: dict[str, Any] = tree_unflatten(list(_load(folder / "model.safetensors").items()))
-    return tree
+def model(folder: Path) -> Any:
+    """The model in `folder`, without its tokenizer."""
+    return load_model(folder)[0]
 
 
 def save_head(weights: dict[str, Any], folder: Path) -> None:
     """Write the head beside the main model, under the names of a layer after its last one."""
-    layer = network.config("main")["num_hidden_layers"]
     arrays = {
-        name.replace(".0.", f".{layer}.", 1): array for name, array in flatten(weights).items()
+        name.replace(".0.", f".{_LAST}.", 1): array for name, array in flatten(weights).items()
     }
     partial = folder / f"partial-{HEAD}"
     mx.save_safetensors(str(partial), arrays, {"format": "mlx"})
     partial.replace(folder / HEAD)
 
 
-def head(folder: Path) -> dict[str, Any]:
-    """The weights of the head beside the main model, as `head.unrolled` takes them."""
-    layer = network.config("main")["num_hidden_layers"]
-    arrays = _load(folder / HEAD)
-    named = [(name.replace(f".{layer}.", ".0.", 1), array) for name, array in arrays.items()]
-    tree: dict[str, Any] = tree_unflatten(named)
-    return tree
+def head(folder: Path) -> Head:
+    """The head beside the main model."""
+    arrays = cast("dict[str, mx.array]", mx.load(str(folder / HEAD)))
+    made = Head()
+    made.load_weights(
+        [(name.replace(f".{_LAST}.", ".0.", 1), array) for name, array in arrays.items()]
+    )
+    return made
 
 
 def save_schemas(file: Path) -> None:
     """Write the record shapes for those who want to constrain the model's JSON."""
     _write(file, forms.catalogue())
-
-
-def _load(file: Path) -> dict[str, mx.array]:
-    return cast("dict[str, mx.array]", mx.load(str(file)))
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:

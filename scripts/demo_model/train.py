@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx.optimizers import Adam, MultiOptimizer, Muon
 from mlx.utils import tree_flatten, tree_map, tree_map_with_path, tree_unflatten
 from rich.console import Console
@@ -22,7 +23,7 @@ from demo_model.batches import PARTS, Batch, Batches
 from demo_model.corpus import Mix
 
 Weights = dict[str, Any]
-Loss = Callable[[Weights, Batch], mx.array]  # summed over the batch's places
+Loss = Callable[[Any, Batch], mx.array]  # of a network, summed over the batch's places
 
 _RISE: Final = 60
 _FALL: Final = 0.25  # of all steps
@@ -56,18 +57,19 @@ def rate_at(step: int, steps: int) -> float:
 
 def train(
     plan: Plan,
-    weights: Weights,
+    network: Any,
     loss: Loss,
     tokenizer: Tokenizer,
     checkpoint: Path,
     console: Console,
 ) -> Weights:
-    """Train fresh `weights`, or go on from the checkpoint, and return the averaged weights."""
-    optimiser = new_optimiser(weights)
-    averaged = weights
+    """Train a fresh `network`, or go on from the checkpoint, and return the averaged weights."""
+    optimiser = new_optimiser(network)
+    weights = averaged = weights_of(network)
     start = 0
     if checkpoint.exists():
         weights, averaged, optimiser.state, start = _load(checkpoint)
+        network.update(weights)
     batches = Batches(
         tokenizer, plan.seed, tokens=plan.tokens, copy_steps=plan.copy_steps, mix=plan.mix
     )
@@ -75,10 +77,10 @@ def train(
         task = progress.add_task(plan.name, total=plan.steps, completed=start)
         recent = 0.0
         for step in range(start, plan.steps):
-            mean, gradients = _gradients(weights, loss, batches, step)
+            mean, gradients = _gradients(network, loss, batches, step)
             share = rate_at(step, plan.steps)
             rates = plan.matrix_rate * share, plan.rate * share
-            weights = updated(optimiser, weights, gradients, *rates)
+            weights = update(optimiser, network, gradients, *rates)
             keep = min(_AVERAGING, (step + 1) / (step + 10))
             averaged = tree_map(lambda a, w, k=keep: k * a + (1 - k) * w, averaged, weights)
             mx.eval(weights, averaged, optimiser.state, mean)
@@ -93,15 +95,14 @@ def train(
     return averaged
 
 
-def _gradients(
-    weights: Weights, loss: Loss, batches: Batches, step: int
-) -> tuple[mx.array, Weights]:
+def _gradients(network: Any, loss: Loss, batches: Batches, step: int) -> tuple[mx.array, Weights]:
     """Mean loss and clipped gradient of one step, over all parts."""
     total, count = mx.array(0.0), 0
+    both = nn.value_and_grad(network, loss)
     summed: dict[str, mx.array] = {}
     for index in range(PARTS):
         batch = batches.part(step, index)
-        value, grads = mx.value_and_grad(loss)(weights, batch)
+        value, grads = both(network, batch)
         flat = flatten(grads)
         mx.eval(value, flat)
         total = total + value
@@ -141,24 +142,36 @@ def flatten(tree: Weights) -> dict[str, mx.array]:
     return dict(cast("list[tuple[str, mx.array]]", tree_flatten(tree)))
 
 
-def new_optimiser(weights: Weights) -> MultiOptimizer:
-    """One that has seen nothing of these weights."""
+def weights_of(network: nn.Module) -> Weights:
+    """What is trained of it, without parts that have no weights."""
+    tree: Weights = tree_unflatten(list(flatten(network.trainable_parameters()).items()))
+    return tree
+
+
+def new_optimiser(network: nn.Module) -> MultiOptimizer:
+    """One that has seen nothing of this network."""
     kinds = [Muon(0.0, weight_decay=0.0), Adam(0.0, [*_BETAS], bias_correction=True)]
     optimiser = MultiOptimizer(kinds, [_is_matrix])
-    optimiser.init(weights)
+    optimiser.init(weights_of(network))
     return optimiser
 
 
-def updated(
-    optimiser: MultiOptimizer, weights: Weights, gradients: Weights, matrix_rate: float, rate: float
+def update(
+    optimiser: MultiOptimizer,
+    network: nn.Module,
+    gradients: Weights,
+    matrix_rate: float,
+    rate: float,
 ) -> Weights:
-    """The weights after a further step."""
+    """Take a further step; returns the weights after it."""
     muon, adam = optimiser.optimizers
     muon.learning_rate, adam.learning_rate = matrix_rate, rate
     kept = 1 - _DECAY * matrix_rate
-    decayed = tree_map_with_path(lambda name, w: w * kept if _is_matrix(name, w) else w, weights)
-    result: Weights = optimiser.apply_gradients(gradients, decayed)
-    return result
+    decayed = tree_map_with_path(
+        lambda name, w: w * kept if _is_matrix(name, w) else w, weights_of(network)
+    )
+    network.update(optimiser.apply_gradients(gradients, decayed))
+    return weights_of(network)
 
 
 def _is_matrix(name: str, weight: mx.array) -> bool:

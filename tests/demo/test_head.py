@@ -6,12 +6,13 @@ from random import Random
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
 from demo_model import corpus, head, network, package
 from demo_model.batches import Batches
 from demo_model.corpus import Example
-from demo_model.train import flatten, new_optimiser, updated
+from demo_model.train import flatten, new_optimiser, update
 from mlx_lm.models.cache import KVCache
 from mlx_lm.models.llama import ModelArgs, TransformerBlock
 from tokenizers import Tokenizer
@@ -19,8 +20,8 @@ from tokenizers import Tokenizer
 
 @pytest.fixture(scope="module")
 def both(demo: Path) -> tuple[Any, Any]:
-    """The weights of the trunk and of its head."""
-    return package.weights(demo / "model"), package.head(demo / "model")
+    """The trunk and its head."""
+    return package.model(demo / "model"), package.head(demo / "model")
 
 
 def tokens_of(pair: tuple[Any, Any], example: Example) -> tuple[list[int], int]:
@@ -46,28 +47,19 @@ def test_its_tensors_are_named_as_published_ones_after_the_last_layer(demo: Path
     assert {array.dtype for array in arrays.values()} == {mx.float32}
 
 
-def test_training_sees_what_a_draft_sees(pair: tuple[Any, Any], both: tuple[Any, Any]) -> None:
+def test_training_sees_what_a_draft_sees(
+    pair: tuple[Any, Any], both: tuple[Any, head.Head]
+) -> None:
     """Entry by entry, with mlx-lm's own layer and cache: a draft of four tokens from each place."""
-    trunk, weights = both
+    trunk, made = both
     tokens, _ = tokens_of(pair, corpus.example("raw stories", Random(3)))
     given = mx.array(tokens[:24])[None]
     states = pair[0].model(given)
-    depths = head.unrolled(trunk, weights, given, states)
-
-    args = ModelArgs.from_dict(network.config("main"))
-    layer = weights["model"]["layers"][0]
-    block = TransformerBlock(args, 0)
-    block.load_weights(list(flatten(dict(layer)).items()), strict=False)
+    depths = head.unrolled(trunk, made, given, states)
 
     def entry(place: int, before: mx.array, cache: Any) -> mx.array:
         embedded = pair[0].model.embed_tokens(given[:, place : place + 1])
-        parts = [
-            mx.fast.rms_norm(embedded, layer["enorm"]["weight"], args.rms_norm_eps),
-            mx.fast.rms_norm(before, layer["hnorm"]["weight"], args.rms_norm_eps),
-        ]
-        x = mx.concatenate(parts, axis=-1) @ layer["eh_proj"]["weight"].T
-        norm = layer["shared_head"]["norm"]["weight"]
-        return mx.fast.rms_norm(block(x, None, cache), norm, args.rms_norm_eps)
+        return made.layer.state(embedded, before, None, cache)
 
     cache = KVCache()
     before = mx.zeros_like(states[:, :1])
@@ -105,11 +97,12 @@ def test_a_fresh_head_learns(pair: tuple[Any, Any], both: tuple[Any, Any]) -> No
     trunk, _ = both
     words = Tokenizer.from_str(pair[1].backend_tokenizer.to_str())
     batch = Batches(words, seed=2, tokens=128, copy_steps=1).part(0, 0)
-    weights = head.new_head(1)
-    optimiser = new_optimiser(weights)
+    fresh = head.new_head(1)
+    optimiser = new_optimiser(fresh)
+    step = nn.value_and_grad(fresh, partial(head.loss, trunk))
     losses = []
     for _ in range(4):
-        value, gradients = mx.value_and_grad(partial(head.loss, trunk))(weights, batch)
-        weights = updated(optimiser, weights, gradients, 0.02, 1e-3)
+        value, gradients = step(fresh, batch)
+        update(optimiser, fresh, gradients, 0.02, 1e-3)
         losses.append(float(value))
     assert losses == sorted(losses, reverse=True)

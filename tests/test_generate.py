@@ -20,10 +20,11 @@ import mlxgen
 from mlxgen.generate import main, make_parser
 from mlxgen.options.table import OPTIONS
 
+from . import processes
 from .fakes.checkpoints import write_checkpoint
 from .fakes.seeing import asking, png, seeing
 
-DEMO = [sys.executable, "-m", "mlxgen.generate"]
+DEMO = ["-m", "mlxgen.generate"]
 QUIET = ("--chat-template-args", '{"enable_thinking": false}')
 LINES = (Path(__file__).parent / "data" / "command_lines.jsonl").read_text(encoding="utf-8")
 REFUSED: list[dict[str, Any]] = [json.loads(line) for line in LINES.splitlines()]
@@ -368,8 +369,7 @@ def test_arguments_are_judged_before_mlx_is_imported() -> None:
 
 
 def run(*arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    stdin: dict[str, Any] = {"stdin": subprocess.DEVNULL} if given is None else {"input": given}
-    return subprocess.run([*DEMO, *arguments], capture_output=True, text=True, **stdin)
+    return processes.run([*DEMO, *arguments], given)
 
 
 def test_text_from_a_pipe_is_added_to_the_prompt_or_is_the_prompt() -> None:
@@ -406,7 +406,7 @@ def endless(folder: Path) -> Iterator[Any]:
 
     def start(*more: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
         pipes: dict[str, Any] = {"stdout": stdout, "stderr": subprocess.PIPE, "bufsize": 0}
-        started.append(subprocess.Popen([*command, *more], **pipes))
+        started.append(subprocess.Popen([sys.executable, *command, *more], **pipes))
         return started[-1]
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # not inherited as ignored

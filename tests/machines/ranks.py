@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from .. import processes
+from ..processes import Process
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +33,7 @@ class Ended:
 class Ranks:
     """Processes that run, by rank; each may be signalled."""
 
-    def __init__(self, processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
+    def __init__(self, processes: Sequence[Process], folder: Path) -> None:
         self.processes = processes
         self._folder = folder
 
@@ -79,25 +80,19 @@ def started(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         hostfile = folder / "hosts.json"
         hostfile.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in free_ports(size)]))
-        processes = []
+        found = []
         for rank in range(size):
             if rank == size - 1:  # it connects to rank 0, and waits a second if nobody listens yet
                 time.sleep(0.15)
             out = stack.enter_context((folder / f"{rank}.out").open("wb"))
             err = stack.enter_context((folder / f"{rank}.err").open("wb"))
             said = {"MLX_RANK": str(rank), "MLX_HOSTFILE": str(hostfile)}
-            process = subprocess.Popen(
-                [sys.executable, *command],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {}), **said},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-            )
+            own = {"PYTHONPATH": str(ROOT), **(env or {}), **said}
+            process = processes.start(command, None, out.fileno(), err.fileno(), own)
             stack.callback(process.wait)
             stack.callback(process.kill)
-            processes.append(process)
-        yield Ranks(processes, folder)
+            found.append(process)
+        yield Ranks(found, folder)
 
 
 def run(
@@ -108,7 +103,7 @@ def run(
     timeout: float = 60,
 ) -> list[Ended]:
     """Run ``python COMMAND`` (``["-m", "a.module", "an argument"]``, ``["-c", "a program"]``) in
-    ``size`` ranks, from the root of the repository, to its end."""
+    ``size`` ranks to its end."""
     with started(command, size, env=env) as ranks:
         return ranks.wait(timeout)
 

@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +14,8 @@ from typing import Any
 
 import httpx
 from openai import OpenAI
+
+from .. import processes
 
 WAIT = 60.0  # seconds after which a test fails instead of hanging
 ASK = "What is the capital of France?"
@@ -27,25 +27,22 @@ class Running:
     def __init__(self, *arguments: str, module: str = "mlxgen.server", **environment: str) -> None:
         self.log: list[str] = []
         self.url = self.greeting = ""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", module, "--port", "0", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
-        )
+        (stdout, said), (stderr, noted) = os.pipe(), os.pipe()
+        command = ["-m", module, "--port", "0", *arguments]
+        self.process = processes.start(command, None, said, noted, environment)
+        os.close(said)
+        os.close(noted)
+        self.stdout, self._stderr = os.fdopen(stdout), os.fdopen(stderr)
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
 
     def _read_log(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        for line in self._stderr:
             self.log.append(line.rstrip("\n"))
 
     def wait_ready(self) -> Running:
         """Wait for the line that says where it listens."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        line = self.stdout.readline()
         assert "ready on http://" in line, (line, self.end(), self.log)
         self.greeting = line.rstrip()
         self.url = line.split("ready on ")[1].split(",")[0]
@@ -64,9 +61,8 @@ class Running:
         if self.process.poll() is None:
             self.process.kill()
         self.end()
-        for pipe in (self.process.stdout, self.process.stderr):
-            assert pipe is not None
-            pipe.close()
+        self.stdout.close()
+        self._stderr.close()
 
     # ---- asking it ---------------------------------------------------------------------------
 

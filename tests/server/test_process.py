@@ -54,8 +54,7 @@ def test_a_server_answers_on_a_unix_socket_below_a_prefix(tmp_path: Path) -> Non
         dead.bind(str(path))
     server = Running("--uds", str(path), "--root-path", "/llm")
     try:
-        assert server.process.stdout is not None
-        assert f"ready on unix:{path}" in server.process.stdout.readline(), server.log
+        assert f"ready on unix:{path}" in server.stdout.readline(), server.log
         other = Running("--uds", str(path))
         assert other.end() == 2, "it is taken"
         other.close()

@@ -10,7 +10,6 @@ import pty
 import re
 import select
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,9 @@ import pytest
 from mlxgen import LanguageModel
 from mlxgen.generate import main
 
-COMMAND = [sys.executable, "-m", "mlxgen.generate", "--chat"]
+from ..processes import start
+
+COMMAND = ["-m", "mlxgen.generate", "--chat"]
 ANSI = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -109,24 +110,17 @@ class Terminal:
 
     def __init__(self, *options: str, command: Sequence[str] = COMMAND) -> None:
         self.master, slave = pty.openpty()
-        environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
-        self.process = subprocess.Popen(
-            # A session of its own, with this terminal: so that Ctrl-C there is a signal here.
-            [
-                sys.executable,
-                "-c",
-                "import fcntl, os, sys, termios\n"
-                "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
-                "os.execv(sys.argv[1], sys.argv[1:])",
-                *command,
-                *options,
-            ],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            env={**environment, "TERM": "xterm-256color"},
-        )
+        # A session of its own, with this terminal: so that Ctrl-C there is a signal here
+        program = """if True:
+            import fcntl, os, runpy, sys, termios
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            sys.argv[:] = sys.argv[2:]
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        """
+        plain = dict.fromkeys(("NO_COLOR", "FORCE_COLOR"))
+        own = {**plain, "TERM": "xterm-256color"}
+        self.process = start(["-c", program, *command, *options], slave, slave, slave, own)
         os.close(slave)
 
     def type(self, text: str) -> None:

@@ -21,6 +21,7 @@ from mlxgen.terminal.chat import completions
 from mlxgen.terminal.reader import Composer, Typed, terminal_reader
 
 from ..fakes.chatting import Chatter
+from ..processes import run
 from .conftest import COMMAND, Talking, Terminal
 
 pytestmark = pytest.mark.whole
@@ -124,9 +125,7 @@ def test_a_script_of_messages_and_commands(tmp_path: Path) -> None:
         *("/edit What is the capital of Italy?", f"/save {saved}", "/clear"),
         *(f"/json {schema}", FRANCE, f"/load {saved}", '"""', "What is the opposite of hot?"),
     )
-    ended = subprocess.run(
-        [*COMMAND, *QUIET], input="\n".join(lines), capture_output=True, text=True, timeout=120
-    )
+    ended = run([*COMMAND, *QUIET], "\n".join(lines))
     assert ended.returncode == 0
     assert [line.strip() for line in ended.stdout.splitlines() if line.strip()] == [
         "The capital of France is Paris.",

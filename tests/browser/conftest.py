@@ -76,9 +76,11 @@ def tab(browser: Browser, server: Running) -> Iterator[Chat]:
 
 
 @pytest.fixture
-def chat(tab: Chat, tmp_path: Path) -> Iterator[Chat]:
-    """The page as at a first visit; how the test left it is drawn in the temporary folder."""
+def chat(tab: Chat, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Chat]:
+    """The page as at a first visit; how a failed test left it is drawn in the temporary folder."""
     tab.start_anew()
+    failed = request.session.testsfailed
     yield tab
-    tab.page.screenshot(path=tmp_path / "end.png")
+    if request.session.testsfailed > failed:
+        tab.page.screenshot(path=tmp_path / "end.png")
     tab.check_clean()

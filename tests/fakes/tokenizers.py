@@ -157,13 +157,16 @@ KINDS: dict[str, Callable[[], TokenizerWrapper]] = {
 _TOOL_TOKENS = ("<tool_call>", "</tool_call>")
 
 
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+_NAMES = {byte: chr(byte) for byte in _PRINTABLE} | {
+    byte: chr(256 + index) for index, byte in enumerate(_OTHERS)
+}
+
+
 def _spelled(data: bytes) -> str:
     """Bytes in the alphabet of byte-level tokenizers."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    names = {byte: chr(byte) for byte in printable}
-    names.update({byte: chr(256 + index) for index, byte in enumerate(others)})
-    return "".join(names[byte] for byte in data)
+    return "".join(_NAMES[byte] for byte in data)
 
 
 def _escaped(text: str) -> str:

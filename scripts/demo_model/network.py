@@ -59,7 +59,8 @@ def fresh(network: nn.Module, seed: int, layers: int) -> nn.Module:
             return mx.random.normal(weight.shape) * 0.05
         adds = "o_proj" in name or "down_proj" in name
         scale = (weight.shape[1] * (2 * layers if adds else 1)) ** -0.5
-        return mx.random.normal(weight.shape) * scale
+        result: mx.array = mx.random.normal(weight.shape) * scale
+        return result
 
     network.update(tree_map_with_path(drawn, network.parameters()))
     mx.eval(network.parameters())

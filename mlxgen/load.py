@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from .errors import ModelNotFoundError, OptionError
-from .loading.checkpoint import Checkpoint, Part, check_adapter, path_of
+from .loading.checkpoint import Checkpoint, Part, check_adapter, fingerprint, path_of
 from .loading.memory import CacheDir, check_memory, wirable
-from .loading.predictors.layout import layout_of
 from .options.rule import DRAFTS, integer
 from .options.table import check_kv
 
@@ -35,7 +34,6 @@ T = TypeVar("T")
 
 ModelName: TypeAlias = str | os.PathLike[str]
 Wired: TypeAlias = int | Literal["auto", "recommended"] | None
-Reading: TypeAlias = Callable[[list[Any]], Iterable[Any]]
 logger = logging.getLogger(__name__)
 
 DEMO = Path(__file__).parent / "demo" / "model"
@@ -148,7 +146,8 @@ def load(
             logger.warning(said, lm.name, lm.max_context)
         lm.max_context = max_context
     lm.draft = draft
-    _wire(lm, wired_limit)
+    if wired_limit is not None:
+        lm.runtime.wire(_wired(wired_limit))
     return lm
 
 
@@ -175,7 +174,8 @@ def join(wanted: _Wanted | None = None) -> Machines | None:
 
         def load_part(share: Share, told: Mapping[str, Any]) -> ModelRuntime:
             lm = _load(_Wanted(**told), share, own=next(own, None))
-            _wire(lm, told["wired_limit"])
+            if told["wired_limit"] is not None:
+                lm.runtime.wire(_wired(told["wired_limit"]))
             return lm.runtime
 
         Follower(machines, load_part).serve()
@@ -203,7 +203,6 @@ def _load(wanted: _Wanted, share: Share | None = None, own: _Wanted | None = Non
     wants, if it has said so."""
     together = share.machines.together if share is not None else _alone
     adapter = None if wanted.adapter is None else path_of(wanted.adapter)
-    trusted = wanted.trust_remote_code
 
     def find() -> tuple[str, Checkpoint]:
         part = None
@@ -215,6 +214,8 @@ def _load(wanted: _Wanted, share: Share | None = None, own: _Wanted | None = Non
         if adapter is not None:
             check_adapter(adapter)
         if share is None and not wanted.ignore_memory_limit:
+            from .loading.predictor import layout_of
+
             known = None if wanted.predictor else layout_of(found.config, found.tensors)
             left_out = sum(found.tensors[each] for each in (known[1] if known else ()))
             check_memory(f"the weights of {name}", found.nbytes - left_out)
@@ -228,13 +229,11 @@ def _load(wanted: _Wanted, share: Share | None = None, own: _Wanted | None = Non
         from .language_model import LanguageModel
         from .loading.pair import load_pair
 
-        how: dict[str, Any] = {}
-        if share is not None:
-            ignore = wanted.ignore_memory_limit
-            reading = _reading(name, rank=share.group.rank(), ignore_memory_limit=ignore)
+        how: dict[str, Any] = {"predictor": wanted.predictor}
+        if share is not None:  # a head that is not divided would run on one machine alone
+            reading = partial(_reading, name, share.group.rank(), wanted.ignore_memory_limit)
             how = {"group": share.group, "reading": reading}
-        else:  # a head that is not divided would run on one machine, with sums that need all
-            how = {"predictor": wanted.predictor}
+        trusted = wanted.trust_remote_code
         pair = load_pair(found, adapter=adapter, trust_remote_code=trusted, **how)
         if pair.generation.notice is not None:
             logger.warning("%s", pair.generation.notice)
@@ -264,7 +263,6 @@ def _alone(do: Callable[[], T]) -> T:
 
 def _agree(share: Share, found: Checkpoint, wanted: _Wanted) -> None:
     """Raise ``MachineError`` on all ranks if they differ in what they are about to load."""
-    from .loading.safetensors import fingerprint
     from .machines.machines import MODEL_FILE, agree, versions
 
     machines = share.machines
@@ -349,28 +347,19 @@ def _folder(name: ModelName) -> Path | None:
 # ---- memory ----
 
 
-def _reading(name: str, *, rank: int, ignore_memory_limit: bool) -> Reading:
-    """How a rank reads its part of a model; rank 0 shows a progress bar.
+def _reading(name: str, rank: int, ignore_limit: bool, arrays: list[Any]) -> Iterable[Any]:
+    """The arrays of a rank's part of a model, as they are to be read; rank 0 shows a progress bar.
 
-    How many bytes it needs is known once mlx-lm has divided the model.
+    How many bytes they need is known once mlx-lm has divided the model.
     """
+    if not ignore_limit:
+        nbytes = sum(array.nbytes for array in arrays)
+        check_memory(f"the weights of this machine's part of {name}", nbytes)
+    if rank:
+        return arrays
+    from .progress import reading
 
-    def read(arrays: list[Any]) -> Iterable[Any]:
-        if not ignore_memory_limit:
-            nbytes = sum(array.nbytes for array in arrays)
-            check_memory(f"the weights of this machine's part of {name}", nbytes)
-        if rank:
-            return arrays
-        from .progress import reading
-
-        return reading(arrays)
-
-    return read
-
-
-def _wire(lm: LanguageModel, limit: Wired) -> None:
-    if limit is not None:
-        lm.runtime.wire(_wired(limit))
+    return reading(arrays)
 
 
 def _wired(limit: Wired) -> int | None:

@@ -20,7 +20,7 @@ import mlx_lm.utils
 from mlx.utils import tree_flatten, tree_unflatten
 
 from ..errors import AdapterError, failing
-from .safetensors import tensors_in
+from .checkpoint import tensors_in
 from .sharding import Split
 
 _LEAVES = ("lora_a", "lora_b", "m")
@@ -39,19 +39,16 @@ def adapted(model: Any, folder: Path) -> Any:
             f"the adapter {folder} cannot be added to a model that is on several machines already;"
             " load the model with it"
         )
-    before = set(_shapes(model))
+    before = _names(model)
     if any(_leaf(name) in _LEAVES[:2] for name in before):
         raise AdapterError(f"{unfit}, which has an adapter already; use the model without it")
     with failing(AdapterError, unfit):
         twin = mlx_lm.utils.load_adapters(_twin(model, {}), str(folder))
     twin.eval()
-    given, have = tensors_in(folder / "adapters.safetensors"), _shapes(twin)
-    wrong = [f"{name} {t.shape}" for name, t in given.items() if have.get(name) != t.shape]
-    new = {name for name in have if name not in before and _leaf(name) in _LEAVES}
-    wrong += [f"{name} is missing" for name in sorted(new - set(given))]
-    if wrong:
-        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise AdapterError(f"{unfit}: {wrong[0]}{more}")
+    new = {name for name in _names(twin) - before if _leaf(name) in _LEAVES}
+    if missing := sorted(new - tensors_in(folder / "adapters.safetensors").keys()):
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise AdapterError(f"{unfit}: {missing[0]} is missing{more}")
     return twin
 
 
@@ -77,9 +74,8 @@ def _leaf(name: str) -> str:
     return name.rsplit(".", 1)[-1]
 
 
-def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    leaves = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
-    return {name: tuple(array.shape) for name, array in leaves}
+def _names(model: nn.Module) -> set[str]:
+    return {name for name, _ in cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))}
 
 
 def _twin(value: Any, known: dict[int, Any]) -> Any:

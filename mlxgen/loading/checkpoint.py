@@ -1,13 +1,15 @@
 """A model's files on disk, checked before the model is loaded.
 
-Owns what names, sizes and headers alone tell: the configuration, which weight files
-there are, and the sizes of their tensors. Must never know MLX or mlx-lm, nor read the tensors'
-data. Invariant: a ``Checkpoint`` has a readable ``config.json`` with a ``model_type``, and its
-weight files are as long as their headers say.
+mlx-lm has the last word on what is a model. What is found here is what it would not survive, what
+it would load wrongly, and how much memory it needs: the configuration, which weight files there
+are, and what MLX reads of their headers. Invariant: a ``Checkpoint`` has a readable ``config.json``
+with a ``model_type``, and its weight files are complete; no tensor was read.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -15,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from ..errors import (
     AdapterError,
@@ -23,8 +25,8 @@ from ..errors import (
     ModelNotFoundError,
     UnsupportedModelError,
     WeightsError,
+    failing,
 )
-from .safetensors import BROKEN, tensors_in
 
 Part: TypeAlias = Callable[[Path], Collection[str] | None]
 """Gives the names of the weight files that are necessary, or ``None`` for all, of a folder that may
@@ -34,9 +36,11 @@ HEADS = "mtp*.safetensors"
 """Multi-token-prediction heads in files of their own; others are among a model's weights."""
 
 _LEFT_OUT = "the multi-token-prediction head is left out"
-logger = logging.getLogger(__name__)
-
 _OTHER_FORMATS = {"*.gguf": "GGUF", "pytorch_model*.bin": "PyTorch", "*.npz": "NumPy"}
+_READ_WHOLE = ("config.json", "adapter_config.json", "model.safetensors.index.json", "*.py")
+_HEADER = 1 << 20  # bytes at the start of a file of weights, which hold its header
+_PROBES, _WIDTH = 64, 256  # places in its data, and bytes that are read at each
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,19 @@ class Checkpoint:
         Raises ``ModelNotFoundError`` if there is no model, ``WeightsError`` if its weights are
         missing or truncated, and ``LoadError`` if its configuration is broken.
         """
-        config = config_of(folder)
-        files = _weight_files(folder, None if part is None else part(folder))
+        config, promised = config_of(folder), _promised(folder)
+        needed = None if part is None else part(folder)
+        if needed is None:
+            files = sorted(folder.glob("model*.safetensors"))
+            problem = None if files else missing_files(folder) or _without_weights(folder)
+        else:
+            files = [folder / name for name in sorted(needed)]
+            problem = _lacking(folder, sorted(needed))
+        if problem is not None:
+            raise WeightsError(problem)
         tensors = {name: each.nbytes for file in files for name, each in tensors_in(file).items()}
-        for file in sorted(folder.glob(HEADS)):
+        heads = {folder / name for name in promised if fnmatch(name, HEADS)}
+        for file in sorted(heads.union(folder.glob(HEADS))):
             try:
                 tensors |= {name: each.nbytes for name, each in tensors_in(file).items()}
             except WeightsError as error:
@@ -107,57 +120,6 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _weight_files(folder: Path, needed: Collection[str] | None) -> list[Path]:
-    """The weight files that mlx-lm will read, whatever an index says; of several machines' only
-    those that are ``needed``, which must exist."""
-    found = sorted(folder.glob("model*.safetensors"))
-    if needed is not None:
-        if missing := [name for name in sorted(needed) if not (folder / name).is_file()]:
-            raise WeightsError(_lacking(folder, missing, len(needed)))
-        found = [file for file in found if file.name in needed]
-    if found:
-        if any(
-            fnmatch(name, HEADS) and not (folder / name).is_file() for name in _promised(folder)
-        ):
-            logger.warning(f"{_LEFT_OUT}: %s does not hold all files of it", folder)
-        return found
-    if (missing_here := missing_files(folder)) is not None:
-        raise WeightsError(missing_here)
-    for pattern, name in _OTHER_FORMATS.items():
-        if any(folder.glob(pattern)):
-            raise WeightsError(
-                f"expected model*.safetensors in {folder}, got {name} weights;"
-                " convert the model with mlx_lm.convert"
-            )
-    raise WeightsError(
-        f"{folder} holds no weights: there is no model*.safetensors; download the model again"
-    )
-
-
-def missing_files(folder: Path) -> str | None:
-    """Which weight files the index in a folder promises that are not there, as a sentence; ``None``
-    if there is no index that says so. Some folders have the index of another upload."""
-    names = sorted(name for name in _promised(folder) if not fnmatch(name, HEADS))
-    missing = [name for name in names if not (folder / name).is_file()]
-    return _lacking(folder, missing, len(names)) if missing else None
-
-
-def _promised(folder: Path) -> set[str]:
-    """The weight files that the index in a folder names, if there is one that can be read."""
-    try:
-        named = read_json(folder / "model.safetensors.index.json")["weight_map"].values()
-        return {str(name) for name in named}
-    except (LoadError, *BROKEN):
-        return set()
-
-
-def _lacking(folder: Path, missing: Sequence[str], count: int) -> str:
-    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    return (
-        f"{folder} lacks {missing[0]}{more} of its {count} weight files; download the model again"
-    )
-
-
 def template_beside(folder: Path) -> str | dict[str, str] | None:
     """The chat template in ``chat_template.json``, or several by their names, if there is one."""
     path = folder / "chat_template.json"
@@ -195,3 +157,82 @@ def check_adapter(folder: Path) -> int:
         return sum(each.nbytes for each in tensors_in(folder / "adapters.safetensors").values())
     except LoadError as error:
         raise AdapterError(f"the adapter is broken: {error}") from error
+
+
+# ---- weight files ----
+
+
+def tensors_in(path: Path) -> dict[str, Any]:
+    """The arrays in a safetensors file, none of which is read; raises ``WeightsError`` unless the
+    file is complete."""
+    import mlx.core as mx
+
+    try:
+        with failing(WeightsError, f"{path} cannot be read; download it again"):
+            return cast(dict[str, mx.array], mx.load(str(path), format="safetensors"))
+    except WeightsError:
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            if file.read(8) == b"version ":  # followed by the address of git-lfs's specification
+                raise WeightsError(
+                    f"{path} is a git-lfs pointer, not weights; run `git lfs pull`"
+                ) from None
+        raise
+
+
+def missing_files(folder: Path) -> str | None:
+    """Which weight files the index in a folder promises that are not there, as a sentence; ``None``
+    if there is no index that says so. Some folders have the index of another upload."""
+    return _lacking(folder, sorted(n for n in _promised(folder) if not fnmatch(n, HEADS)))
+
+
+def _promised(folder: Path) -> set[str]:
+    """The weight files that the index in a folder names, if there is one that can be read."""
+    try:
+        named = read_json(folder / "model.safetensors.index.json")["weight_map"].values()
+    except (LoadError, LookupError, TypeError, AttributeError):
+        return set()
+    return {name for name in named if isinstance(name, str)}
+
+
+def _lacking(folder: Path, names: Sequence[str]) -> str | None:
+    missing = [name for name in names if not (folder / name).is_file()]
+    if not missing:
+        return None
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    return (
+        f"{folder} lacks {missing[0]}{more} of its {len(names)} weight files; download the model"
+        " again"
+    )
+
+
+def _without_weights(folder: Path) -> str:
+    for pattern, name in _OTHER_FORMATS.items():
+        if any(folder.glob(pattern)):
+            return (
+                f"expected model*.safetensors in {folder}, got {name} weights; convert the model"
+                " with mlx_lm.convert"
+            )
+    return f"{folder} holds no weights: there is no model*.safetensors; download the model again"
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    """A digest of each file that decides what a model computes, by name, wherever its folder lies
+    and whenever it was written.
+
+    The configuration, the index and the model's own code count as they are; weights with their
+    size, their header and samples of their data, which tell a finetuned model from its base. What
+    only says how text becomes tokens does not count.
+    """
+    found = {}
+    for pattern in _READ_WHOLE:
+        for file in sorted(folder.glob(pattern)):
+            found[file.name] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    for file in sorted(folder.glob("*.safetensors")):
+        size = file.stat().st_size
+        with file.open("rb") as opened:
+            digest = hashlib.sha256(opened.read(_HEADER))
+            for probe in range(_PROBES):
+                opened.seek(size * probe // _PROBES)
+                digest.update(opened.read(_WIDTH))
+        found[file.name] = f"{size} bytes, {digest.hexdigest()[:16]}"
+    return found

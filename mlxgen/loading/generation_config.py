@@ -11,11 +11,11 @@ out, and ``notice`` says so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from ..errors import LoadError, OptionError
 from ..options.table import OPTIONS, Recommended, checked, understood
@@ -56,8 +56,7 @@ def in_words(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in options.items())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationConfig:
+class GenerationConfig(NamedTuple):
     """What the file says.
 
     - ``recommended``: sampling options of ``LanguageModel.stream``, read-only. Empty if the file
@@ -69,10 +68,10 @@ class GenerationConfig:
     - ``is_readable``: whether mlx-lm can read the file, or there is none.
     """
 
-    recommended: Recommended = field(default_factory=lambda: NOTHING)
-    end_tokens: tuple[Token, ...] | None = None
-    notice: str | None = None
-    is_readable: bool = True
+    recommended: Recommended
+    end_tokens: tuple[Token, ...] | None
+    notice: str | None
+    is_readable: bool
 
     @classmethod
     def read(
@@ -81,33 +80,27 @@ class GenerationConfig:
         """The file in a model's folder; ``end_tokens`` are those of ``config.json``, and all must
         be below ``vocab_size``."""
         path = folder / NAME
-        others: list[str] = []
-        ends = _end_tokens(end_tokens, vocab_size, others)
-        notices = [f"{folder / 'config.json'}: ignored {'; '.join(others)}"] if others else []
-        given: Mapping[str, Any] = {}
-        broken = False
-        if path.exists():
-            try:
-                given = read_json(path)
-            except LoadError as error:
-                notices.append(f"{_line(str(error))}; it is ignored")
-                broken = True
-        wrong: list[str] = []
-        options = _sampling(given, wrong)
-        own = _end_tokens(given.get("eos_token_id"), vocab_size, wrong)
+        notices: list[str] = []
+        ends, wrong = _end_tokens(end_tokens, vocab_size)
         if wrong:
-            notices.append(f"{path}: ignored {'; '.join(wrong)}")
-        return cls(
-            recommended=frozen_options(options),
-            end_tokens=own or ends,
-            notice="; ".join(notices) or None,
-            is_readable=not (broken or wrong),
-        )
+            notices.append(f"{folder / 'config.json'}: ignored {wrong[0]}")
+        try:
+            given, is_readable = (read_json(path) if path.exists() else {}), True
+        except LoadError as error:
+            notices.append(f"{_line(str(error))}; it is ignored")
+            given, is_readable = {}, False
+        options, ignored = _sampling(given)
+        own, wrong = _end_tokens(given.get("eos_token_id"), vocab_size)
+        if ignored + wrong:
+            notices.append(f"{path}: ignored {'; '.join(ignored + wrong)}")
+            is_readable = False
+        return cls(frozen_options(options), own or ends, "; ".join(notices) or None, is_readable)
 
 
-def _sampling(given: Mapping[str, Any], wrong: list[str]) -> dict[str, Any]:
-    """The sampling options; invalid values go to ``wrong``, and ``null`` is the same as nothing."""
+def _sampling(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The sampling options, and what is wrong with others; ``null`` is the same as nothing."""
     options: dict[str, Any] = {}
+    wrong: list[str] = []
     for name in Recommended.__annotations__:
         if given.get(name) is None:
             continue
@@ -120,26 +113,25 @@ def _sampling(given: Mapping[str, Any], wrong: list[str]) -> dict[str, Any]:
         wrong.append(_line(f"do_sample: expected true or false, got {samples!r}"))
     elif samples is False:
         kept = ("repetition_penalty",)  # the others are of no use if nothing is sampled
-        return {"temperature": 0.0} | {name: options[name] for name in kept if name in options}
-    return {"temperature": 1.0} | options if options or samples is True else {}
+        return {"temperature": 0.0} | {n: options[n] for n in kept if n in options}, wrong
+    return ({"temperature": 1.0} | options if options or samples is True else {}), wrong
 
 
-def _end_tokens(given: Any, vocab_size: int | None, wrong: list[str]) -> tuple[Token, ...] | None:
-    """The valid end tokens; ``None`` if there are none."""
+def _end_tokens(given: Any, vocab_size: int | None) -> tuple[tuple[Token, ...] | None, list[str]]:
+    """The valid end tokens, ``None`` if there are none, and what is wrong with others."""
     values = given if isinstance(given, list) else [] if given is None else [given]
-    good = [value for value in values if _is_token(value, vocab_size)]
-    bad = [value for value in values if not _is_token(value, vocab_size)]
+    most = math.inf if vocab_size is None else vocab_size - 1
+    good: list[Any] = []
+    bad: list[Any] = []
+    for value in values:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        (good if number and value == value // 1 and 0 <= value <= most else bad).append(value)
+    wrong = []
     if bad:
         more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
         below = "" if vocab_size is None else f" below {vocab_size}"
-        wrong.append(f"eos_token_id: expected token ids{below}, got {_line(repr(bad[0]))}{more}")
-    return tuple(dict.fromkeys(map(int, good))) or None
-
-
-def _is_token(value: Any, vocab_size: int | None) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
-        return False
-    return value >= 0 and (vocab_size is None or value < vocab_size)
+        wrong = [f"eos_token_id: expected token ids{below}, got {_line(repr(bad[0]))}{more}"]
+    return tuple(dict.fromkeys(map(int, good))) or None, wrong
 
 
 def _line(text: str) -> str:

@@ -9,7 +9,7 @@ it could not, the log says that the cached copy is used.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Iterable
 from pathlib import Path
 
 from huggingface_hub import HfApi, snapshot_download
@@ -30,14 +30,8 @@ logger = logging.getLogger(__name__)
 # What mlx-lm fetches: weights, configuration, tokenizer and chat template; and heads.
 WEIGHTS = ("model*.safetensors", HEADS)
 OTHERS = (
-    "*.json",
-    "*.py",
-    "tokenizer.model",
-    "*.tiktoken",
-    "tiktoken.model",
-    "*.txt",
-    "*.jsonl",
-    "*.jinja",
+    *("*.json", "*.jsonl", "*.jinja", "*.py", "*.txt"),
+    *("tokenizer.model", "*.tiktoken", "tiktoken.model"),
 )
 _SECONDS_TO_ANSWER = 10.0
 
@@ -54,9 +48,8 @@ def download(repo: str, revision: str | None = None, part: Part | None = None) -
     """
     problem, weights = _asked(repo, revision), None
     if part is not None:
-        weights = part(_fetched(repo, revision, problem, OTHERS))
-    names = WEIGHTS if weights is None else sorted(weights)
-    folder = _fetched(repo, revision, problem, [*OTHERS, *names])
+        weights = part(_fetched(repo, revision, problem))
+    folder = _fetched(repo, revision, problem, WEIGHTS if weights is None else sorted(weights))
     if problem is not None and not isinstance(problem, OfflineModeIsEnabled):
         logger.warning("%s; using the cached copy of %s", _reason(problem), repo)
     return folder
@@ -67,7 +60,7 @@ def check(repo: str) -> None:
     of it; nothing is fetched."""
     problem = _asked(repo, None)
     if problem is not None:
-        _fetched(repo, None, problem, [*OTHERS, *WEIGHTS])
+        _fetched(repo, None, problem, WEIGHTS)
 
 
 def hide_progress() -> None:
@@ -79,28 +72,46 @@ def _asked(repo: str, revision: str | None) -> Exception | None:
     """Why the hub does not give a model now, if so; raises for one that can be nowhere."""
     try:
         HfApi().model_info(repo, revision=revision, timeout=_SECONDS_TO_ANSWER)
-    except (HFValidationError, RevisionNotFoundError) as error:
-        raise _explained(repo, revision, error) from error
+    except HFValidationError as error:
+        raise ModelNotFoundError(
+            f"there is no folder {repo}, and a hub id looks like owner/name; check the spelling"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise ModelNotFoundError(
+            f"{repo} has no revision {revision}; pass a branch, a tag or a commit"
+        ) from error
     except Exception as error:  # whatever the hub's client makes of a network that fails
         return error
     return None
 
 
 def _fetched(
-    repo: str, revision: str | None, problem: Exception | None, patterns: Collection[str]
+    repo: str, revision: str | None, problem: Exception | None, weights: Iterable[str] = ()
 ) -> Path:
-    """The folder of a model, from the cache alone if there is a problem with the hub."""
+    """The folder of a model with these ``weights``, from the cache alone if there is a problem with
+    the hub."""
+    files, offline = [*OTHERS, *weights], problem is not None
     try:
-        return Path(
-            snapshot_download(
-                repo,
-                revision=revision,
-                allow_patterns=list(patterns),
-                local_files_only=problem is not None,
-            )
+        folder = snapshot_download(
+            repo, revision=revision, allow_patterns=files, local_files_only=offline
         )
     except Exception as error:
-        raise _explained(repo, revision, problem or error) from error
+        cause = problem or error
+        reason = _reason(cause)
+        if isinstance(cause, GatedRepoError):
+            raise ModelNotFoundError(
+                f"{repo}: {reason}; accept them on its page, then log in with `hf auth login`"
+            ) from cause
+        if isinstance(cause, RepositoryNotFoundError):
+            raise ModelNotFoundError(
+                f"there is no folder {repo}, and {reason}; check the spelling, or log in with"
+                " `hf auth login` if it is private"
+            ) from cause
+        raise LoadError(
+            f"{repo} is not a folder, the cache has no complete copy, and {reason};"
+            " check the name and the connection, or pass a folder"
+        ) from cause
+    return Path(folder)
 
 
 def _reason(error: Exception) -> str:
@@ -113,28 +124,3 @@ def _reason(error: Exception) -> str:
         return "the hub was not asked because HF_HUB_OFFLINE is set"
     words = str(error).split()
     return f"the hub cannot be reached ({' '.join(words)[:120] or type(error).__name__})"
-
-
-def _explained(repo: str, revision: str | None, error: Exception) -> LoadError:
-    """Our error for one of the hub client's."""
-    if isinstance(error, HFValidationError):
-        return ModelNotFoundError(
-            f"there is no folder {repo}, and a hub id looks like owner/name; check the spelling"
-        )
-    if isinstance(error, RevisionNotFoundError):
-        return ModelNotFoundError(
-            f"{repo} has no revision {revision}; pass a branch, a tag or a commit"
-        )
-    if isinstance(error, GatedRepoError):
-        return ModelNotFoundError(
-            f"{repo}: {_reason(error)}; accept them on its page, then log in with `hf auth login`"
-        )
-    if isinstance(error, RepositoryNotFoundError):
-        return ModelNotFoundError(
-            f"there is no folder {repo}, and {_reason(error)}; check the spelling,"
-            " or log in with `hf auth login` if it is private"
-        )
-    return LoadError(
-        f"{repo} is not a folder, the cache has no complete copy, and {_reason(error)};"
-        " check the name and the connection, or pass a folder"
-    )

@@ -11,7 +11,7 @@ import codecs
 import contextlib
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -30,9 +30,8 @@ from .checkpoint import Checkpoint, Part, config_of, missing_files, template_bes
 from .generation_config import NAME as GENERATION_CONFIG
 from .generation_config import GenerationConfig
 from .model_config import levels
-from .predictors.head import HeadPredictor
-from .predictors.reading import read_predictor, without_head
-from .sharding import Group, Split, partly
+from .predictor import HeadPredictor, read_predictor, without_head
+from .sharding import Group, Split
 
 # Architectures whose ``shard`` computes what it cuts, so that nobody wants to try it out.
 _COMPUTING = ("muse_spark",)
@@ -78,7 +77,7 @@ def load_pair(
     with _readable(source.folder, generation) as folder:
         # An adapter is for all layers, so they are all there until it is in its place.
         early = None if adapter is not None else group
-        model, config = _load_model(folder, source.config, trust_remote_code, early)
+        model, config = _load_model(folder, source, trust_remote_code, early)
         tokenizer = _load_tokenizer(folder, source, generation, trust_remote_code)
         head = read_predictor(source, folder, model) if predictor else None
     if adapter is not None:
@@ -119,24 +118,20 @@ def part_of(group: Group, *, adapter: bool) -> Part:
 def _readable(folder: Path, generation: GenerationConfig) -> Iterator[Path]:
     """The folder as mlx-lm can read it: without a faulty generation_config.json, and without the
     marks of their encoding at the beginning of JSON files."""
-    marked = [file for file in folder.glob("*.json") if _is_marked(file)]
+    texts = {file.name: file.read_bytes() for file in folder.glob("*.json")}
+    marked = {name: text for name, text in texts.items() if text.startswith(codecs.BOM_UTF8)}
     if generation.is_readable and not marked:
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="mlxgen-") as name:
         for file in folder.resolve().iterdir():
-            if file.name != GENERATION_CONFIG:
+            if file.name == GENERATION_CONFIG and not generation.is_readable:
+                continue
+            if file.name in marked:
+                (Path(name) / file.name).write_bytes(marked[file.name][len(codecs.BOM_UTF8) :])
+            else:
                 (Path(name) / file.name).symlink_to(file)
-        for file in marked:
-            copy = Path(name) / file.name
-            copy.unlink(missing_ok=True)
-            copy.write_bytes(file.read_bytes().removeprefix(codecs.BOM_UTF8))
         yield Path(name)
-
-
-def _is_marked(file: Path) -> bool:
-    with file.open("rb") as opened:
-        return opened.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
 
 
 def _load_tokenizer(
@@ -169,33 +164,43 @@ def _load_tokenizer(
 
 
 def _load_model(
-    folder: Path,
-    config: Mapping[str, Any],
-    trust_remote_code: bool,
-    group: Group | None = None,
+    folder: Path, source: Checkpoint, trust_remote_code: bool, group: Group | None
 ) -> tuple[Any, Mapping[str, Any]]:
     """mlx-lm's model with its weights not evaluated yet; each failure has its own error.
 
     ``group``: take the weights of this machine's layers only, if the model is divided by layers.
     """
-    if config.get("model_file") is not None and not trust_remote_code:
+    if (code := source.config.get("model_file")) is not None and not trust_remote_code:
         raise UnsupportedModelError(
-            f"{folder} has its own Python code ({config['model_file']}); load it with"
-            " trust_remote_code if you trust its makers"
+            f"{source.folder} has its own Python code ({code}); load it with trust_remote_code if"
+            " you trust its makers"
         )
-    unfit = f"do not fit its config.json (model_type {config['model_type']})"
 
     def classes(config: Mapping[str, Any]) -> tuple[Any, Any]:
         model, arguments = _classes(config)
-        return without_head(model, config) if group is None else partly(model, group), arguments
+        return partial(made, model, config), arguments
 
+    def made(make: Callable[[Any], Any], config: Mapping[str, Any], arguments: Any) -> Any:
+        """A model that takes only some of the weights that mlx-lm found: it makes all layers, and
+        then calls ``load_weights``."""
+        model = make(arguments)
+        split = None if group is None else Split.of(model, group)
+
+        def load_weights(weights: Iterable[tuple[str, mx.array]], strict: bool = True) -> Any:
+            del model.load_weights
+            wanted = without_head(config, dict(weights))
+            if split is not None:
+                wanted = split.taken(model, group, wanted)
+            return model.load_weights(list(wanted.items()), strict=strict)
+
+        model.load_weights = load_weights
+        return model
+
+    unfit = f"do not fit its config.json (model_type {source.config['model_type']})"
     try:
-        with failing(WeightsError, f"the weights in {folder} {unfit}"):
+        with failing(WeightsError, f"the weights in {source.folder} {unfit}"):
             loaded: tuple[Any, Mapping[str, Any]] = mlx_lm.utils.load_model(
-                folder,
-                lazy=True,
-                get_model_classes=classes,
-                trust_remote_code=trust_remote_code,
+                folder, lazy=True, get_model_classes=classes, trust_remote_code=trust_remote_code
             )
             return loaded
     except WeightsError as error:

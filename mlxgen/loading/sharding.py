@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
@@ -111,6 +111,15 @@ class Split:
             if math.prod(before) % max(1, math.prod(shape)) or (scale and shape != before):
                 raise ValueError(f"{path} of shape {before} would be cut wrongly")
 
+    def taken(self, model: Any, group: Group, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+        """Of all weights those that this part of a model takes as it is loaded: of layers, for
+        which it is cut, its own. Tensors are cut later."""
+        if self.kind == "tensor":
+            return weights
+        self.cut(model, group)
+        own = _shapes_in(model)
+        return {n: array for n, array in weights.items() if n in own or not _LAYER.search(n)}
+
     def files(self, model: Any, index: Path) -> Collection[str] | None:
         """The names of the weight files that a part needs, from the index of a checkpoint; ``None``
         for all. ``model`` has been cut."""
@@ -124,30 +133,6 @@ class Split:
             for name, file in promised.items()
             if (found := layers[name]) is None or start <= int(found[1]) < end
         }
-
-
-def partly(make: Callable[[Any], Any], group: Group) -> Callable[[Any], Any]:
-    """``make`` for models that, if they are divided by layers, take no weights but those of theirs.
-
-    mlx-lm makes all layers, and then calls the model's ``load_weights`` with all that it found.
-    """
-
-    def made(arguments: Any) -> Any:
-        model = make(arguments)
-        split = Split.of(model, group)
-
-        def load_weights(weights: Iterable[tuple[str, mx.array]], strict: bool = True) -> Any:
-            del model.load_weights
-            split.cut(model, group)
-            own = _shapes_in(model)
-            mine = [each for each in weights if each[0] in own or not _LAYER.search(each[0])]
-            return model.load_weights(mine, strict=strict)
-
-        if split.kind == "pipeline":
-            model.load_weights = load_weights
-        return model
-
-    return made
 
 
 def _name(model: Any) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from numbers import Real
-from typing import Any, cast
+from typing import Any
 
 from ..errors import OptionError
 
@@ -67,45 +67,30 @@ def integer(default: int | None, low: int, high: int | None = None) -> Rule:
     """An integer from ``low`` to ``high``."""
     least = _written(low)
     span = f"of at least {least}" if high is None else f"from {least} to {_written(high)}"
-    read = partial(_integer, low=low, high=high)
+    read = partial(_integer, low=low, high=math.inf if high is None else high)
     return Rule(default, f"an integer {span}", read, low, high)
 
 
 def one_of(*values: int) -> Rule:
     """One of these integers; there is no default."""
-
-    def read(value: Any) -> int:
-        number = whole(value)
-        if number not in values:
-            raise ValueError(repr(number))
-        return number
-
     *most, last = map(str, values)
-    return Rule(None, f"{', '.join(most)} or {last}", read)
+    return Rule(None, f"{', '.join(most)} or {last}", lambda v: _only(whole(v), whole(v) in values))
 
 
 def _number(value: Any, *, low: float, high: float) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, Real)
-        or not low <= cast(float, value) <= high
-    ):
-        raise ValueError(_shown(value))
-    return float(value)
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    return float(_only(value, is_number and low <= value <= high))
 
 
-def _integer(value: Any, *, low: int, high: int | None) -> int:
+def _integer(value: Any, *, low: int, high: float) -> int:
     number = whole(value)
-    if number < low or (high is not None and number > high):
-        raise ValueError(_shown(value))
-    return number
+    return int(_only(number, low <= number <= high))
 
 
 def whole(value: Any) -> int:
     """An integer."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ValueError(_shown(value))
-    return int(value.__index__())
+    is_whole = hasattr(value, "__index__") and not isinstance(value, bool)
+    return int(_only(value, is_whole).__index__())
 
 
 def seed(value: Any) -> int:
@@ -115,14 +100,12 @@ def seed(value: Any) -> int:
 
 def flag(value: Any) -> bool:
     """True or False, and nothing that is only like them."""
-    if not isinstance(value, bool):
-        raise ValueError(_shown(value))
-    return value
+    return bool(_only(value, isinstance(value, bool)))
 
 
 def tokens(value: Any) -> tuple[int, ...]:
     """Token ids."""
-    return tuple(whole(item) for item in _items(value))
+    return tuple(map(whole, _items(value)))
 
 
 def text_or_tokens(value: Any) -> str | tuple[int, ...]:
@@ -135,8 +118,7 @@ def text_or_tokens(value: Any) -> str | tuple[int, ...]:
 
 def token_sequences(value: Any) -> tuple[tuple[int, ...], ...]:
     """Sequences of token ids, which may be single ids."""
-    items = _items(value)
-    found = tuple((whole(i),) if hasattr(i, "__index__") else tokens(i) for i in items)
+    found = tuple(tokens([i] if hasattr(i, "__index__") else i) for i in _items(value))
     if not all(found):
         raise ValueError("an empty sequence, which matches everywhere")
     return found
@@ -146,8 +128,7 @@ def strings(value: Any, kinds: tuple[type, ...] = (str,)) -> tuple[Any, ...]:
     """Strings, or one of them."""
     items = (value,) if isinstance(value, kinds) else _items(value, Collection)
     for item in items:
-        if not isinstance(item, kinds):
-            raise ValueError(f"{_shown(item)} in it")
+        _only(item, isinstance(item, kinds), " in it")
         if not item:
             raise ValueError("an empty string, which matches everywhere")
     return tuple(items)
@@ -165,10 +146,8 @@ def patterns(value: Any) -> tuple[Any, ...]:
 
 def biases(value: Any) -> dict[int, float]:
     """A copy of the caller's mapping, which may change later."""
-    if not isinstance(value, Mapping):
-        raise ValueError(_shown(value))
     found = {}
-    for token, bias in value.items():
+    for token, bias in _only(value, isinstance(value, Mapping)).items():
         if whole(token) < 0:
             raise ValueError(f"token {token}")
         try:
@@ -182,43 +161,37 @@ def filters(value: Any) -> tuple[Any, ...]:
     """Filters and specifications, or one of them."""
     items = value if isinstance(value, (list, tuple)) else (value,)
     for item in items:
-        if not hasattr(item, "bind") and not (hasattr(item, "fill") and hasattr(item, "advance")):
-            raise ValueError(_shown(item))
+        _only(item, hasattr(item, "bind") or (hasattr(item, "fill") and hasattr(item, "advance")))
     return tuple(items)
 
 
 def callables(value: Any) -> tuple[Any, ...]:
     """Functions, or one of them."""
     items = (value,) if callable(value) else value
-    if not isinstance(items, (list, tuple)) or not all(map(callable, items)):
-        raise ValueError(_shown(value))
-    return tuple(items)
+    return tuple(_only(items, isinstance(items, (list, tuple)) and all(map(callable, items))))
 
 
 def loops(value: Any) -> str:
     """What is done about loops."""
-    if value in LOOPS:
-        return str(value)
-    raise ValueError(_shown(value))
+    return str(_only(value, value in LOOPS))
 
 
 def draft(value: Any) -> Any:
     """What proposes tokens."""
-    if value in DRAFTS or (hasattr(value, "model") and hasattr(value, "vocabulary")):
-        return value
-    raise ValueError(_shown(value))
+    is_model = hasattr(value, "model") and hasattr(value, "vocabulary")
+    return _only(value, is_model or value in DRAFTS)
 
 
 def _items(value: Any, kind: type = Iterable) -> Any:
-    if not isinstance(value, kind) or isinstance(value, (str, bytes, Mapping)):
-        raise ValueError(_shown(value))
-    return value
+    return _only(value, isinstance(value, kind) and not isinstance(value, (str, bytes, Mapping)))
 
 
-def _shown(value: Any) -> str:
-    """A value for a message, short."""
+def _only(value: Any, allowed: Any, where: str = "") -> Any:
+    """The same value; ``ValueError`` with what it is, in short, unless it is allowed."""
+    if allowed:
+        return value
     text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+    raise ValueError((text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}...") + where)
 
 
 def _written(value: Any) -> str:

@@ -12,7 +12,7 @@ from mlxgen import LanguageModel
 from mlxgen.engine.drafts.drafts import Drafts
 from mlxgen.engine.drafts.head import HeadDrafter
 from mlxgen.engine.options import Options
-from mlxgen.loading.predictors.head import inner_of
+from mlxgen.loading.predictor import inner_of
 
 
 class Mirror:

@@ -375,8 +375,8 @@ def cut(folder: Path, name: str) -> None:
         (put, f"{LAYER}.eh_proj.weight", f"{LAYER}.eh_proj.weight"),
         (put, f"{LAYER}.mlp.extra", f"{LAYER}.mlp.extra"),
         (lose, f"{LAYER}.eh_proj.weight", f"{LAYER}."),  # so that no layout is known
-        (miss, "mtp.safetensors", "does not hold all files"),
-        (cut, "mtp.safetensors", "mtp.safetensors is truncated"),
+        (miss, "mtp.safetensors", "mtp.safetensors cannot be read"),
+        (cut, "mtp.safetensors", "mtp.safetensors cannot be read"),
     ],
 )
 def test_a_model_is_loaded_without_a_head_that_does_not_fit(

@@ -21,9 +21,8 @@ import mlxgen
 from mlxgen.engine.prefix.block_file import digest
 from mlxgen.load import _find, _reading, join
 from mlxgen.loading import hub
-from mlxgen.loading.checkpoint import Checkpoint
+from mlxgen.loading.checkpoint import Checkpoint, fingerprint
 from mlxgen.loading.pair import load_pair, part_of
-from mlxgen.loading.safetensors import fingerprint
 from mlxgen.loading.sharding import Split
 from mlxgen.progress import reading
 
@@ -149,14 +148,13 @@ def test_a_part_is_refused_if_it_does_not_fit_and_only_rank_0_shows_how_it_is_re
 ) -> None:
     monkeypatch.setattr("mlxgen.progress.LINES_APART", 0)
     some = [mx.zeros((1000, 1000)), mx.zeros((1000, 500))]
-    read = _reading("tiny", rank=rank, ignore_memory_limit=False)
-    assert list(read(some)) == some
+    assert list(_reading("tiny", rank, False, some)) == some
     lines = ["weights: 0.00 GB of 0.01 GB", "weights: 0.01 GB of 0.01 GB"]
     assert capsys.readouterr().err.splitlines() == ([] if rank else lines)
     monkeypatch.setattr("mlxgen.loading.memory.memory_limit", lambda: (10_000, "this machine has"))
     with pytest.raises(mlxgen.MemoryLimitError, match=r"this machine's part of tiny need 0.01 GB"):
-        read(some)
-    assert _reading("tiny", rank=1, ignore_memory_limit=True)(some) == some
+        _reading("tiny", rank, False, some)
+    assert _reading("tiny", 1, True, some) == some
 
 
 def test_a_terminal_shows_a_bar_of_what_is_read() -> None:
@@ -228,6 +226,13 @@ def test_a_missing_tensor_of_ones_own_layers_is_an_error(tmp_path: Path) -> None
         mlxgen.WeightsError, match=r"Missing 1 parameters.*layers.1.input_layernorm"
     ):
         part(folder, Ranks(1, 2))
+
+
+def test_a_prediction_head_after_the_layers_is_no_layer_of_any_part(tmp_path: Path) -> None:
+    folder = write_random(tmp_path / "model", "deepseek_v3")
+    head = {"model.layers.2.eh_proj.weight": mx.zeros((64, 128)), "model.layers.2.up": mx.zeros(1)}
+    mx.save_safetensors(str(folder / "model-head.safetensors"), head)
+    assert len(cast(Any, part(folder, Ranks(1, 2))).layers) == 2
 
 
 # ---- adapters ----

@@ -1,1 +1,0 @@
-"""Multi-token-prediction heads: the weights beside a model's own that mlx-lm drops."""

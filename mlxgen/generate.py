@@ -36,7 +36,7 @@ from .terminal.asked import (
     read_prompt,
 )
 from .terminal.interrupt import end_as_interrupted, leaving_at_once
-from .terminal.painter import Painter, legend, wants_colour
+from .terminal.odds import Painter, legend, wants_colour
 from .terminal.report import NAME, json_line, report, say, unheld
 from .terminal.trace import Trace
 from .words import counted
@@ -255,10 +255,14 @@ def generate(
         say(f"sampling:    {in_words(defaults | sampling)}")
     try:
         if arguments.chat:
-            from .terminal.chat import converse
+            from .terminal.chat import TerminalChat
+            from .terminal.commands import COMMANDS, run_command
 
+            chat = TerminalChat(
+                lm, options, defaults, arguments, command=run_command, commands=COMMANDS
+            )
             told = f"{NAME}: {DEMO}" if _is_demo(lm, arguments) else None
-            return converse(lm, text, options, defaults, arguments, notice=told)
+            return chat.run(text, notice=told)
         assert text is not None
         prompt = make_prompt(lm, text, arguments)
         return stream_text(lm, prompt, {**UNSET, **defaults, **options}, arguments)
@@ -361,9 +365,9 @@ def _plain_renderer(arguments: argparse.Namespace) -> Callable[[Chunk, Usage | N
     is_screen = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     if not is_screen or forms_of(arguments):
         return lambda chunk, usage: chunk.text
-    from .terminal.screens import Wrapper, width
+    from .terminal.screens import Wrapper
 
-    wrapper = Wrapper(width)
+    wrapper = Wrapper()
     return lambda chunk, usage: wrapper.push(chunk.text)
 
 

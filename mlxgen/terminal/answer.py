@@ -28,7 +28,7 @@ from ..text.decoder import TextDecoder
 from ..tokens import Token, Vocabulary
 from ..words import counted
 from .branches import Branches, tokens_of
-from .conversation import Conversation, Exchange
+from .conversation import Conversation, Message
 
 ALTERNATIVES = 5  # likely tokens of each position that an answer keeps
 _BYTE = re.compile(r"\\x([0-9a-f]{2})")
@@ -57,7 +57,7 @@ class Answer:
     usage: Usage = field(default_factory=Usage)
     budget: int | None = None
     rewound: bool = False
-    exchange: Exchange | None = None
+    exchange: tuple[Message, ...] = ()
 
     @property
     def chunks(self) -> Sequence[Chunk]:
@@ -216,8 +216,8 @@ class Answerer:
         return conversation
 
     def count(self, conversation: Conversation) -> int:
-        """How many tokens the prompt of a conversation has whose message waits."""
-        return len(self._plan(conversation).ids)
+        """How many tokens the prompt of a conversation has."""
+        return len(self._plan(conversation).ids) if conversation.messages else 0
 
     def begin(
         self, asked: Conversation, last: Answer | None = None, then: Sequence[Token] = ()

@@ -1,27 +1,31 @@
-"""What a command line asks for: the text, the prompt and the options of a generation.
+"""What is asked for, on a command line or by a command of the chat: files, the prompt, the options.
 
-Raises ``OptionError`` or ``PromptError`` for what is wrong by itself. Slow imports come only after
-the arguments are checked.
+Raises ``OptionError``, with the name of the option or command, or ``PromptError`` for what is wrong
+by itself. Slow imports come only after the arguments are checked.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import select
 import stat
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError, PromptError
 from ..options.table import OPTIONS
-from .files import parse_json, read_form
 from .report import say
 
 if TYPE_CHECKING:
+    from ..filters import Specification
     from ..language_model import LanguageModel
 
+FORMS = ("json", "regex", "lark")
+"""What answers can be asked to match: a schema, an expression, a grammar."""
 PATIENCE = 2.0  # seconds without standard input, after which a line says so
 _PROGRAMS = (  # options that are of use to a program alone, or have one of their own
     *("max_resample", "hold_tokens", "allow_retract"),
@@ -33,6 +37,67 @@ NUMBERS = tuple(
     if option.type in (int, float, int | None) and name not in _PROGRAMS
 )
 FLAGS = tuple(n for n, option in OPTIONS.items() if option.type is bool and n not in _PROGRAMS)
+
+# ---- files ----
+
+
+def path_of(name: str, given: str) -> Path:
+    """The path that was typed; ``~`` is the home folder."""
+    if not given or "\0" in given:
+        got = "one with a null character" if given else "nothing"
+        raise OptionError(name, f"expected a file name, got {got}")
+    with contextlib.suppress(RuntimeError):  # ~ of a user who does not exist
+        return Path(given).expanduser()
+    return Path(given)
+
+
+def read_text(name: str, given: str) -> str:
+    """The text of a file."""
+    path = path_of(name, given)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise OptionError(name, f"{path} cannot be read: {reason}") from error
+
+
+def replaced(path: Path, text: str) -> None:
+    """Write a file for its owner alone; the old one stays if that fails. Raises ``OSError``."""
+    beside = path.with_name(path.name + ".part")
+    with open(beside, "w", encoding="utf-8", opener=_private) as file:
+        file.write(text)
+    beside.replace(path)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def read_json(name: str, given: str) -> Any:
+    """The value in a JSON file."""
+    return parse_json(name, read_text(name, given), f" in {given}")
+
+
+def parse_json(name: str, text: str, where: str = "") -> Any:
+    """The value that a JSON text stands for; ``where`` it was read, for the message."""
+    try:
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is not text
+    except (ValueError, RecursionError) as error:
+        raise OptionError(name, f"invalid JSON{where}: {error}") from error
+    return value
+
+
+def read_form(kind: str, name: str, given: str) -> Any:
+    """What answers must match: a schema or its file, an expression, a grammar's file; by kind."""
+    if kind == "regex":
+        return given
+    if kind == "lark":
+        return read_text(name, given)
+    return parse_json(name, given) if given.lstrip().startswith("{") else read_json(name, given)
+
+
+# ---- the prompt ----
 
 
 def read_first(arguments: argparse.Namespace) -> str | None:
@@ -96,8 +161,7 @@ def make_prompt(lm: LanguageModel, text: str, arguments: argparse.Namespace) -> 
     """The prompt for the engine: raw text or chat messages."""
     if arguments.raw:
         return text
-    if not lm.tokenizer.has_chat_template:
-        raise PromptError(f"{lm.name} has no chat template; use --raw to continue a text")
+    check_chats(lm)
     messages: list[dict[str, Any]] = [{"role": "user", "content": text}]
     if arguments.image:
         from ..images import Source
@@ -115,6 +179,12 @@ def make_prompt(lm: LanguageModel, text: str, arguments: argparse.Namespace) -> 
     )
 
 
+def check_chats(lm: LanguageModel) -> None:
+    """Raise ``PromptError`` for a model that cannot hold a conversation."""
+    if not lm.tokenizer.has_chat_template:
+        raise PromptError(f"{lm.name} has no chat template; use --raw to continue a text")
+
+
 def template_variables(arguments: argparse.Namespace) -> dict[str, Any]:
     """The variables for the chat template, apart from the messages."""
     text = arguments.chat_template_args
@@ -127,15 +197,16 @@ def template_variables(arguments: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
+# ---- options ----
+
+
 def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options for ``LanguageModel.stream``, without those that were not given."""
     names = (*NUMBERS, *FLAGS, "dry_sequence_breakers", "loops", "stop", "banned")
     options = {name: getattr(arguments, name) for name in names}
     forms = forms_of(arguments)
     if forms:
-        from .conversation import FORMS
-
-        options["filters"] = [FORMS[kind](source) for kind, source in forms.items()]
+        options["filters"] = [specification(kind, source) for kind, source in forms.items()]
     elif arguments.close_json:
         raise OptionError("close_json", "needs a filter; add --json-schema, --regex or --lark")
     if arguments.json:
@@ -151,10 +222,15 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def forms_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the text must match: a schema, an expression, a grammar; by kind."""
-    names = {"json": "json_schema", "regex": "regex", "lark": "lark"}
-    given = {kind: getattr(arguments, name) for kind, name in names.items()}
-    return {
-        kind: read_form(kind, names[kind], source)
-        for kind, source in given.items()
-        if source is not None
-    }
+    names = zip(FORMS, ("json_schema", "regex", "lark"), strict=True)
+    given = [(kind, name, getattr(arguments, name)) for kind, name in names]
+    return {kind: read_form(kind, name, form) for kind, name, form in given if form is not None}
+
+
+def specification(kind: str, source: Any) -> Specification:
+    """The filter of a form."""
+    from ..filters import JsonSchema, Lark, Regex
+
+    if kind == "json":
+        return JsonSchema(source, closed=True)
+    return Regex(source) if kind == "regex" else Lark(source)

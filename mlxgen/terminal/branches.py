@@ -8,11 +8,9 @@ is shown.
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import TextIO
 
 from rich.cells import cell_len
@@ -23,6 +21,7 @@ from rich.text import Text
 from ..engine import Chunk
 from ..errors import OptionError, StateError
 from ..tokens import Token
+from .odds import percent
 
 Version = tuple[Chunk, ...]
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
@@ -39,16 +38,12 @@ class Branches:
 
     def shows(self, chunks: Sequence[Chunk]) -> Branches:
         """The version that is shown has these chunks now, which continue those that it had."""
-        found = {self.here: tuple(chunks)}
-        for number, other in self.all.items():
-            if number == self.here:
-                continue
-            if begins(chunks, other):
-                if len(other) == len(chunks):  # it came to be the same again
-                    return Branches(self._others(), number)
-                continue
-            found[number] = other
-        return Branches(dict(sorted(found.items())), self.here)
+        others = self._others()
+        for number, other in others.items():
+            if tokens_of(other) == tokens_of(chunks):  # it came to be the same again
+                return Branches(others, number)
+        left = {number: other for number, other in others.items() if not begins(chunks, other)}
+        return Branches({**left, self.here: tuple(chunks)}, self.here)
 
     def leaves(self, chunks: Sequence[Chunk] = ()) -> Branches:
         """Another version begins, with these; the one that is shown is left behind, if it is not
@@ -69,25 +64,24 @@ class Branches:
         """Those that stay if another one is shown."""
         others, shown = self._others(), self.all[self.here]
         begun = any(begins(other, shown) for other in others.values())
-        return others if begun else dict(self.all)
+        return others if begun else {**others, self.here: shown}
 
     def version(self, number: int) -> Version:
         """One of them; ``StateError`` if there is none."""
         if number not in self.all:
-            known = ", ".join(map(str, self.all))
+            known = ", ".join(map(str, sorted(self.all)))
             raise StateError(f"there is no branch {number}; there are {known}")
         return self.all[number]
 
     def other(self) -> int:
         """The version that was made last, apart from the one that is shown."""
-        numbers = [number for number in self.all if number != self.here]
-        if not numbers:
+        if len(self.all) == 1:
             raise OptionError(
                 "/compare",
                 "there is only one version of this answer; /rewind, /instead or /retry "
                 "leave one behind",
             )
-        return max(numbers)
+        return max(self._others())
 
     def tree(
         self, texts: Callable[[Version], Sequence[str]], *, columns: int | None = None
@@ -95,44 +89,33 @@ class Branches:
         """The versions as a tree, a line for each branch; ``texts``: those of each chunk,
         ``columns``: how wide a line may be."""
         shown = {number: texts(version) for number, version in self.all.items()}
-        return list(self._lines(sorted(self.all.items()), shown, 0, "", "", None, columns))
 
-    def _lines(
-        self,
-        nodes: Sequence[tuple[int, Version]],
-        shown: Mapping[int, Sequence[str]],
-        start: int,
-        mark: str,
-        indent: str,
-        odds: float | None,
-        columns: int | None,
-    ) -> Iterator[str]:
-        """What these have in common from ``start`` on, and then where they part."""
-        end = common([version for _, version in nodes])
-        text = "".join(shown[nodes[0][0]][start:end])
-        alone = [number for number, version in nodes if len(version) == end]
-        numbers = ", ".join(f"[{number}]" for number in alone)
-        share = f"{percent(odds)}  " if start else ""
-        here = "  <- here" if self.here in alone else ""
-        before = f"{mark}{share}{f'{numbers} ' if numbers else ''}"
-        room = WIDTH if columns is None else columns - cell_len(before + here)
-        part = _short(text, max(LEAST, min(WIDTH, room))) if start or text else "(where it begins)"
-        yield f"{before}{part}{here}".rstrip()
-        parting = sorted(
-            (node for node in nodes if len(node[1]) > end), key=lambda node: _token(node, end)
-        )
-        groups = [list(group) for _, group in groupby(parting, key=lambda n: _token(n, end))]
-        groups.sort(key=lambda group: group[0][0])
-        known = {t: p for group in groups for t, p in group[0][1][end].top}
-        for i, group in enumerate(groups):
-            last = i == len(groups) - 1
-            first = group[0][1][end]
-            share_of = first.logprob
-            if share_of is None and first.token is not None:
-                share_of = known.get(first.token)
-            branch = indent + ("└─ " if last else "├─ ")
-            below = indent + ("   " if last else "│  ")
-            yield from self._lines(group, shown, end, branch, below, share_of, columns)
+        def lines(
+            nodes: Sequence[int], start: int, mark: str, indent: str, odds: float | None
+        ) -> Iterator[str]:
+            """What these have in common from ``start`` on, and then where they part."""
+            end = common([self.all[node] for node in nodes])
+            ending = [node for node in nodes if len(self.all[node]) == end]
+            here = "  <- here" if self.here in ending else ""
+            numbers = f"{', '.join(f'[{node}]' for node in ending)} " if ending else ""
+            before = f"{mark}{f'{percent(odds)}  ' if start else ''}{numbers}"
+            room = WIDTH if columns is None else columns - cell_len(before + here)
+            text = _short("".join(shown[nodes[0]][start:end]), max(LEAST, min(WIDTH, room)))
+            yield f"{before}{text if start or text else '(where it begins)'}{here}".rstrip()
+            groups: dict[Token | None, list[int]] = {}
+            for node in nodes:
+                if node not in ending:
+                    groups.setdefault(self.all[node][end].token, []).append(node)
+            parting = [self.all[group[0]][end] for group in groups.values()]
+            known = {token: logprob for chunk in parting for token, logprob in chunk.top}
+            for i, (chunk, group) in enumerate(zip(parting, groups.values(), strict=True)):
+                odds = chunk.logprob
+                if odds is None and chunk.token is not None:
+                    odds = known.get(chunk.token)
+                branch, below = ("└─ ", "   ") if i == len(groups) - 1 else ("├─ ", "│  ")
+                yield from lines(group, end, indent + branch, indent + below, odds)
+
+        return list(lines(sorted(self.all), 0, "", "", None))
 
 
 def common(versions: Sequence[Version]) -> int:
@@ -155,21 +138,6 @@ def tokens_of(chunks: Sequence[Chunk]) -> list[Token]:
     return [chunk.token for chunk in chunks if chunk.token is not None]
 
 
-def percent(logprob: float | None) -> str:
-    """A probability as people read it, in as many characters for all."""
-    if logprob is None:
-        return "  typed"
-    value = 100 * math.exp(min(0.0, logprob))
-    if value >= 99.95:
-        return "> 99.9%"
-    return f"{value:6.2f}%" if value >= 0.01 else "< 0.01%"
-
-
-def _token(node: tuple[int, Version], at: int) -> int:
-    token = node[1][at].token
-    return -1 if token is None else token
-
-
 def _short(text: str, columns: int) -> str:
     """The beginning and the end of a text, of whole words if these are not too long."""
     line = text.replace("\n", "⏎")
@@ -188,22 +156,18 @@ def write_side_by_side(sides: Sequence[tuple[str, str]], out: TextIO, *, colours
     table = Table(*(title for title, _ in sides), expand=True, show_lines=False)
     for column in table.columns:
         column.ratio, column.overflow = 1, "fold"
-    table.add_row(*_marked(*(text for _, text in sides), colours=colours))
-    console.print(table)
-    out.flush()
-
-
-def _marked(left: str, right: str, *, colours: bool) -> Iterator[Text]:
-    words = [_WORDS.findall(text) for text in (left, right)]
+    words = [_WORDS.findall(text) for _, text in sides]
     found = difflib.SequenceMatcher(None, words[0], words[1], autojunk=False).get_opcodes()
+    cells = []
     for side in (0, 1):
-        text = Text()
+        cell = Text()
         for kind, *places in found:
             piece = "".join(words[side][slice(*places[2 * side : 2 * side + 2])])
-            if kind == "equal" or not piece.strip():
-                text.append(piece)
-            elif colours:
-                text.append(piece, "bold reverse")
-            else:
-                text.append(f"«{piece}»")
-        yield text
+            differs = kind != "equal" and not piece.isspace() and piece
+            if differs and not colours:
+                piece = f"«{piece}»"
+            cell.append(piece, "bold reverse" if differs and colours else None)
+        cells.append(cell)
+    table.add_row(*cells)
+    console.print(table)
+    out.flush()

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 from ..errors import MlxgenError, OptionError
 from ..words import counted, shortened
 from .answer import Answer
+from .asked import path_of, read_form, read_json, replaced
 from .branches import write_side_by_side
+from .chat import TerminalChat
 from .conversation import Conversation
-from .converse import TerminalChat
-from .files import path_of, read_form, read_json, replaced
-from .odds import LEAST, least_sure, tinted
+from .odds import LEAST, Painter, least_sure, legend
 from .reader import QUOTES
 
 OFF = ("off", "none", "default")
@@ -82,8 +82,8 @@ def _undo(chat: TerminalChat, _: str) -> None:
 
     It removes your last message and its answer. /edit changes the message instead.
     """
-    chat.conversation, taken = chat.conversation.undone()
-    chat.note(f"took back: {shortened(taken.message)}")
+    taken, chat.conversation = chat.conversation.last, chat.conversation.undone()
+    chat.note(f"took back: {shortened(taken)}")
 
 
 @_command()
@@ -108,9 +108,9 @@ def _tokens(chat: TerminalChat, argument: str) -> None:
     last = chat.last
     given = {"": LEAST, "all": len(last.spoken)}
     count = given[argument] if argument in given else _number("/tokens", argument)
-    for line in tinted(last.readings(last.chunks), colours=chat.colours):
-        chat.note(line)
-    for line in least_sure(last.spoken, last.piece, count, columns=chat.columns()):
+    chat.note(f"probability: {legend(colours=chat.colours)}")
+    chat.show(Painter(colours=chat.colours).push)
+    for line in least_sure(last.spoken, last.piece, count, columns=chat.columns):
         chat.note(line)
 
 
@@ -191,7 +191,7 @@ def _branches(chat: TerminalChat, argument: str) -> None:
     if argument:
         branches = last.branches.goes_to(_number("/branches", argument))
         chat.take(last := replace(last, branches=branches, rewound=False))
-    for line in last.branches.tree(last.texts, columns=chat.columns()):
+    for line in last.branches.tree(last.texts, columns=chat.columns):
         chat.note(line)
     if argument:
         chat.show()
@@ -220,7 +220,7 @@ def _edit(chat: TerminalChat, argument: str) -> None:
 
     Without TEXT, the message comes up for editing. An empty line leaves it as it was.
     """
-    message = chat.conversation.last.message
+    message = chat.conversation.last
     text: str | None = argument or chat.reader.edit(message)
     if text is None:
         chat.note(f"the message was:\n{message}\nwrite the new one:")
@@ -359,7 +359,7 @@ def _clear(chat: TerminalChat, _: str) -> None:
 
     All messages are forgotten. The system message, options and forms stay.
     """
-    chat.conversation = replace(chat.conversation, exchanges=())
+    chat.conversation = replace(chat.conversation, said=())
     chat.note("a new conversation; the settings stay")
 
 
@@ -370,10 +370,10 @@ def _drop(chat: TerminalChat, argument: str) -> None:
     It makes room when the context is nearly full. The chat offers it when it is full.
     """
     count = _number("/drop", argument or "1")
-    left, dropped = chat.conversation.without(count), chat.conversation.exchanges[:count]
-    freed = chat.freed(count)
+    before, left = chat.conversation, chat.conversation.without(count)
+    freed = chat.answerer.count(before) - chat.answerer.count(left)
     chat.conversation = left
-    named = "; ".join(shortened(exchange.message) for exchange in dropped)
+    named = "; ".join(map(shortened, before.asked[:count]))
     chat.note(f"dropped, which frees {counted(freed, 'token')}: {named}")
 
 
@@ -394,7 +394,7 @@ def _save(chat: TerminalChat, argument: str) -> None:
     except MlxgenError as error:
         problem = "exists and is not a conversation; choose another name"
         raise OptionError("/save", f"{path} {problem}") from error
-    chat.note(f"saved to {path}: {counted(len(chat.conversation.exchanges), 'exchange')}")
+    chat.note(f"saved to {path}: {counted(len(chat.conversation.asked), 'exchange')}")
 
 
 @_command("FILE")
@@ -414,7 +414,7 @@ def _load(chat: TerminalChat, argument: str) -> None:
         chat.conversation = chat.answerer.checked(loaded)
     except MlxgenError as error:
         raise OptionError("/load", f"{path}: {error}") from error
-    chat.note(f"loaded {path}: {counted(len(loaded.exchanges), 'exchange')}")
+    chat.note(f"loaded {path}: {counted(len(loaded.asked), 'exchange')}")
 
 
 @_command("[COMMAND]")

@@ -1,9 +1,8 @@
 """A conversation: its messages, and the settings for the next answer.
 
-Owns the exchanges, the system message, the settings and the forms that answers must have, how
-they are taken back, their JSON, and the file that keeps the last conversation for ``--resume``.
-Must never know a model or a terminal. A conversation is a value: what is tried on another one
-leaves it as it was.
+Owns the messages, the settings and the forms that answers must have, how they are taken back, their
+JSON, and the file that keeps the last conversation for ``--resume``. Must never know a model or a
+terminal. A conversation is a value: what is tried on another one leaves it as it was.
 """
 
 from __future__ import annotations
@@ -11,17 +10,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..engine import Options
 from ..errors import OptionError, PromptError, StateError
-from ..filters import AllOf, JsonSchema, Lark, Regex, Specification
+from ..filters import AllOf, Specification
 from ..options.table import OPTIONS, checked, unknown
-from .files import read_json, replaced
+from .asked import FORMS, read_json, replaced, specification
+
+Message: TypeAlias = Mapping[str, str]
 
 # Options that /set does not take, and what to do instead.
 _ELSEWHERE = {
@@ -40,28 +40,15 @@ _ELSEWHERE = {
     "prompt_logprobs": "a chat shows the probabilities of answers only; use /tokens",
 }
 SETTABLE = tuple(name for name in OPTIONS if name not in _ELSEWHERE)
-FORMS: Mapping[str, Callable[[Any], Specification]] = {
-    "json": partial(JsonSchema, closed=True),
-    "regex": Regex,
-    "lark": Lark,
-}
 _PARTS = ("settings", "forms", "template")
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A message and its answer; ``reasoning`` is what the model thought before it."""
-
-    message: str
-    answer: str
-    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """See the module; every change gives another one.
 
-    - ``waiting``: the message that is to be answered next.
+    - ``system``: the system message. ``said``: messages, each followed by its answer; the last one
+      may wait for its answer.
     - ``settings``: the options of ``LanguageModel.stream`` that were set; by default an answer may
       fill the context. ``defaults``: the model's values for options that are not set.
     - ``forms``: what answers must match (see ``FORMS``): a JSON schema, a regular expression, a
@@ -71,9 +58,8 @@ class Conversation:
     ``defaults`` and ``allow_control_tokens`` are not saved with the conversation.
     """
 
-    exchanges: tuple[Exchange, ...] = ()
-    waiting: str | None = None
     system: str | None = None
+    said: tuple[Message, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     forms: Mapping[str, Any] = field(default_factory=dict)
     template: Mapping[str, Any] = field(default_factory=dict)
@@ -83,25 +69,22 @@ class Conversation:
     # ---- messages ----
 
     @property
-    def messages(self) -> list[dict[str, str]]:
-        """All chat messages, including the waiting one."""
-        said = [] if self.system is None else [{"role": "system", "content": self.system}]
-        for exchange in self.exchanges:
-            said.append({"role": "user", "content": exchange.message})
-            answer = {"role": "assistant", "content": exchange.answer}
-            if exchange.reasoning:
-                answer["reasoning_content"] = exchange.reasoning
-            said.append(answer)
-        if self.waiting is not None:
-            said.append({"role": "user", "content": self.waiting})
-        return said
+    def messages(self) -> list[Message]:
+        """All chat messages."""
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*system, *self.said]
 
     @property
-    def last(self) -> Exchange:
-        """The last exchange; raises ``StateError`` if there is none."""
-        if not self.exchanges:
+    def asked(self) -> list[str]:
+        """What was asked, in order."""
+        return [message["content"] for message in self.said[::2]]
+
+    @property
+    def last(self) -> str:
+        """What was asked last; raises ``StateError`` if nothing was."""
+        if not self.said:
             raise StateError("there are no messages yet; write one")
-        return self.exchanges[-1]
+        return self.asked[-1]
 
     def with_system(self, text: str | None) -> Conversation:
         """Another system message, or none."""
@@ -109,33 +92,34 @@ class Conversation:
 
     def ask(self, message: str) -> Conversation:
         """A message waits for its answer."""
-        return replace(self, waiting=_checked(message, "message"))
+        return self._saying(role="user", content=_checked(message, "message"))
 
     def again(self, message: str | None = None) -> Conversation:
         """The last message, or this one in its place, waits for another answer."""
-        earlier, last = self.undone()
-        return earlier.ask(last.message if message is None else message)
-
-    def answered(self, answer: str, reasoning: str = "") -> Conversation:
-        """The answer, or as much as there is of it, to the waiting message."""
-        assert self.waiting is not None
-        exchange = Exchange(self.waiting, answer, reasoning)
-        return replace(self, exchanges=(*self.exchanges, exchange), waiting=None)
-
-    def undone(self) -> tuple[Conversation, Exchange]:
-        """What is left without the last exchange, and that; raises ``StateError`` without any."""
         last = self.last
-        return replace(self, exchanges=self.exchanges[:-1]), last
+        return self.undone().ask(last if message is None else message)
+
+    def answered(self, text: str, reasoning: str = "") -> Conversation:
+        """The answer, or as much as there is of it, to the message that waits."""
+        thought = {"reasoning_content": reasoning} if reasoning else {}
+        return self._saying(role="assistant", content=text, **thought)
+
+    def undone(self) -> Conversation:
+        """What is left without the last message and its answer."""
+        return replace(self, said=self.said[: 2 * len(self.asked) - 2])
 
     def without(self, count: int) -> Conversation:
         """Without the oldest exchanges."""
-        if not 1 <= count <= len(self.exchanges):
+        if not 1 <= count <= len(self.asked):
             raise StateError(
-                f"expected 1 to {len(self.exchanges)} exchanges to drop, got {count}"
-                if self.exchanges
+                f"expected 1 to {len(self.asked)} exchanges to drop, got {count}"
+                if self.said
                 else "there are no exchanges to drop; write a message"
             )
-        return replace(self, exchanges=self.exchanges[count:])
+        return replace(self, said=self.said[2 * count :])
+
+    def _saying(self, **message: str) -> Conversation:
+        return replace(self, said=(*self.said, message))
 
     # ---- settings and forms ----
 
@@ -200,32 +184,31 @@ class Conversation:
         for key, value in parts.items():
             if not isinstance(value, Mapping):
                 raise OptionError(key, f"expected a JSON object, got {type(value).__name__}")
-        for kind in parts["forms"].keys() - FORMS.keys():
+        for kind in parts["forms"].keys() - {*FORMS}:
             raise OptionError(f"forms.{kind}", f"expected one of {', '.join(FORMS)}")
-        found = cls(template=parts["template"])._saying(data["messages"])
+        found = cls(template=parts["template"])._read(data["messages"])
         return found.configured(parts["settings"], parts["forms"])
 
-    def _saying(self, messages: Any) -> Conversation:
+    def _read(self, messages: Any) -> Conversation:
         if not isinstance(messages, list):
             raise OptionError("messages", f"expected a list, got {type(messages).__name__}")
         found = self
         for i, message in enumerate(messages):
-            role = message.get("role") if isinstance(message, Mapping) else None
-            roles = ["user" if found.waiting is None else "assistant", *["system"] * (i == 0)]
+            message = message if isinstance(message, Mapping) else {}
+            role, content = message.get("role"), message.get("content")
+            roles = ["assistant" if len(found.said) % 2 else "user", *["system"] * (i == 0)]
             if role not in roles:
                 expected = " or ".join(roles)
                 raise OptionError(f"messages[{i}].role", f"expected {expected}, got {role!r}")
-            content, reasoning = message.get("content"), message.get("reasoning_content")
             if not isinstance(content, str):
                 got = type(content).__name__
                 raise OptionError(f"messages[{i}].content", f"expected text, got {got}")
-            if role == "system":
-                found = found.with_system(content)
-            elif role == "user":
-                found = found.ask(content)
+            if role == "assistant":
+                thought = message.get("reasoning_content")
+                found = found.answered(content, thought if isinstance(thought, str) else "")
             else:
-                found = found.answered(content, reasoning if isinstance(reasoning, str) else "")
-        if found.waiting is not None:
+                found = found.ask(content) if role == "user" else found.with_system(content)
+        if len(found.said) % 2:
             raise OptionError("messages", "the last message has no answer; leave it out")
         return found
 
@@ -242,8 +225,8 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _specifications(forms: Mapping[str, Any]) -> list[Specification]:
-    return [FORMS[kind](source) for kind, source in _given(forms).items()]
+def _specifications(forms: Mapping[str, Any]) -> Sequence[Specification]:
+    return [specification(kind, source) for kind, source in _given(forms).items()]
 
 
 def _with_ids(name: str, value: Any) -> Any:

@@ -18,7 +18,6 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import Heading, Markdown, MarkdownElement
-from rich.segment import Segment
 
 from ..chat.events import ChatEvent, Reasoning, Text
 from ..engine import Chunk
@@ -30,6 +29,8 @@ LEAVES = 9  # times as long as a drawing took, the model has for itself before t
 _FORMULA = re.compile(
     r"\$\$.+?\$\$|\\\[.+?\\\]|\\\(.+?\\\)|\$(?![\s$])[^$\n]*?(?<![\s\\])\$(?!\d)", re.DOTALL
 )
+# What fills a line up to the width of the terminal.
+_FILL = re.compile(r"(?:\x1b\[[\d;]*m *\x1b\[0m| )+$| +(?=\x1b\[0m$)", re.MULTILINE)
 
 
 def _formula(state: StateInline, silent: bool) -> bool:
@@ -63,42 +64,39 @@ class MarkdownScreen:
     def show(self, chunk: Chunk | None, events: Sequence[ChatEvent]) -> None:
         for event in events:
             if isinstance(event, Reasoning) and event.text:
-                self._finish()
+                self._print(self._open)
+                self._open = ""
                 self._aside = self._aside or PlainScreen(self._out)
                 self._aside.show(chunk, [event])
             elif isinstance(event, Text) and event.text:
+                if self._aside is not None:
+                    self._end_aside()
+                    self._out.write("\n")
                 self._write(event.text)
 
     def end(self) -> None:
-        self._finish()
+        self._print(self._open)
         self._end_aside()
 
     def _write(self, text: str) -> None:
-        if self._aside is not None:
-            self._end_aside()
-            self._out.write("\n")
         self._open += text if self._open else text.lstrip("\n")
         begun = time.monotonic()
-        if begun - self._drawn < max(EVERY, LEAVES * self._took) or not self._open.strip():
+        if begun - self._drawn < max(EVERY, LEAVES * self._took):
             return
         done, self._open = split(self._open)
-        if done:
-            self._print(done)
+        self._print(done)
         if self._open.strip():
-            self._draw()
+            lines = self._lines(self._open)[-max(1, self._console.height - 1) :]
+            self._put("\n".join(lines))
+            self._height = len(lines)
         self._drawn = time.monotonic()
         self._took = self._drawn - begun
 
-    def _draw(self) -> None:
-        """Draw the block that grows over what was drawn of it."""
-        lines = self._lines(self._open)[-max(1, self._console.height - 1) :]
-        self._put("\n".join(lines))
-        self._height = len(lines)
-
-    def _print(self, block: str) -> None:
-        """Print a block that is complete in the place of what was drawn of it."""
-        self._put("\n".join([*self._lines(block), ""]))
-        self._height, self._begun = 0, True
+    def _print(self, markup: str) -> None:
+        """Print blocks that are complete in the place of what was drawn of them."""
+        if markup.strip():
+            self._put("\n".join([*self._lines(markup), ""]))
+            self._height, self._begun = 0, True
 
     def _put(self, text: str) -> None:
         """Write over what is drawn, all at once: a terminal that shows the half would flicker."""
@@ -111,14 +109,9 @@ class MarkdownScreen:
         lines: list[str] = []
         for block in blocks(markup):
             with self._console.capture() as captured:
-                self._console.print(_Lines(block))
-            lines += ["", *captured.get().strip("\n").split("\n")]
+                self._console.print(Rendered(block))
+            lines += ["", *_FILL.sub("", captured.get()).strip("\n").split("\n")]
         return lines if self._begun else lines[1:]
-
-    def _finish(self) -> None:
-        rest, self._open = self._open, ""
-        if rest.strip():
-            self._print(rest)
 
     def _end_aside(self) -> None:
         if self._aside is not None:
@@ -187,26 +180,3 @@ def _adapted(token: Token) -> Token:
     if token.markup == "autolink":
         return Token("text", "", 0)
     return token
-
-
-class _Lines:
-    """Markdown in lines that are as long as their text."""
-
-    def __init__(self, markup: str) -> None:
-        self._markup = markup
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for line in console.render_lines(Rendered(self._markup), options, pad=False):
-            yield from _without_fill(line)
-            yield Segment.line()
-
-
-def _without_fill(line: Sequence[Segment]) -> list[Segment]:
-    """A line without the spaces at its end, unless they have a background."""
-    kept = list(line)
-    while kept and not (kept[-1].style is not None and kept[-1].style.bgcolor is not None):
-        last = kept.pop()
-        text = last.text.rstrip(" ")
-        if text:
-            return [*kept, Segment(text, last.style)]
-    return kept

@@ -36,41 +36,6 @@ class Typed(NamedTuple):
     quoted: bool = False
 
 
-class Composer:
-    """Lines in, messages out. A pasted line may itself contain line breaks."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._in_block = False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a message has begun and is not complete."""
-        return bool(self._lines)
-
-    def push(self, line: str) -> Typed | None:
-        """Add a line without its line end; returns the message if it is complete now."""
-        pasted = "\n" in line and not self._in_block and not line.startswith(QUOTES)
-        if pasted:
-            self._lines.append(line.rstrip("\n"))
-            return self._complete()._replace(quoted=True)
-        if not self._lines and line.startswith(QUOTES):
-            self._in_block = True
-            line = line[len(QUOTES) :]
-        end = QUOTES if self._in_block else "\\"
-        self._lines.append(line.removesuffix(end))
-        return self._complete() if line.endswith(end) == self._in_block else None
-
-    def flush(self) -> Typed | None:
-        """The end of the input; returns the message that was not complete, if there is one."""
-        return self._complete() if self.is_open else None
-
-    def _complete(self) -> Typed:
-        text, quoted = "\n".join(self._lines), self._in_block
-        self._lines, self._in_block = [], False
-        return Typed(text.removeprefix("\n").removesuffix("\n") if quoted else text, quoted)
-
-
 @dataclass(frozen=True, slots=True)
 class Reader:
     """Messages of the lines that ``line`` reads with a prompt; ``edit`` gives a text as the person
@@ -82,16 +47,24 @@ class Reader:
     def read(self) -> Typed:
         """The next message; raises ``EOFError`` if there is none, and ``PromptError`` for a line
         that is not text. ``KeyboardInterrupt`` discards what was typed."""
-        composer = Composer()
+        lines: list[str] = []
+        end = "\\"  # of a line that goes on; of the last one in a block
         while True:
             try:
-                typed = composer.push(self.line(MORE if composer.is_open else PROMPT))
+                line = self.line(MORE if lines else PROMPT)
             except EOFError:
-                typed = composer.flush()
-                if typed is None:
+                if not lines:
                     raise
-            if typed is not None:
-                return typed
+                break
+            if not lines and line.startswith(QUOTES):
+                end, line = QUOTES, line.removeprefix(QUOTES)
+            elif "\n" in line and end != QUOTES:  # pasted
+                return Typed("\n".join([*lines, line.rstrip("\n")]), quoted=True)
+            lines.append(line.removesuffix(end))
+            if line.endswith(end) == (end == QUOTES):
+                break
+        text, quoted = "\n".join(lines), end == QUOTES
+        return Typed(text.removeprefix("\n").removesuffix("\n") if quoted else text, quoted)
 
 
 def pipe_reader(lines: BinaryIO, prompt: TextIO | None = None) -> Reader:
@@ -119,14 +92,22 @@ def terminal_reader(complete: Callable[[str], list[str]]) -> Reader:
     """Lines of a terminal, with editing and a history if ``readline`` is installed; ``complete``
     gives what the last word of a line can be."""
     readline = _readline()
+    libedit = readline is not None and "libedit" in (readline.__doc__ or "")
     if readline is not None:
-        _complete_with(readline, complete)
-    marks_pastes = readline is not None and not _is_libedit(readline)
+        readline.set_completer_delims(" ")
+        readline.set_completer(
+            lambda word, n: dict(
+                enumerate(complete(readline.get_line_buffer()[: readline.get_endidx()]))
+            ).get(n)
+        )
+        readline.parse_and_bind("bind ^I rl_complete" if libedit else "tab: complete")
+        if not libedit:
+            readline.parse_and_bind("set enable-bracketed-paste on")  # Python turns it off
 
     def line(prompt: str) -> str:
         try:
             lines = [input(prompt)]
-            while not marks_pastes and _more_is_there():
+            while (readline is None or libedit) and _more_is_there():
                 lines.append(input(""))
             return "\n".join(lines)
         except EOFError:
@@ -138,7 +119,7 @@ def terminal_reader(complete: Callable[[str], list[str]]) -> Reader:
     def edit(text: str) -> str | None:
         if readline is None:
             return None
-        if _is_libedit(readline):  # it empties the line before it is shown
+        if libedit:  # it empties the line before it is shown
             if "\n" not in text:
                 readline.add_history(text)
                 print("the arrow up brings the message back", file=sys.stderr)
@@ -159,32 +140,12 @@ def _readline() -> ModuleType | None:
         import readline
 
         readline.set_auto_history(True)
-        if not _is_libedit(readline):
-            readline.parse_and_bind("set enable-bracketed-paste on")  # Python turns it off
         return readline
     return None
 
 
-def _is_libedit(readline: ModuleType) -> bool:
-    return "libedit" in (readline.__doc__ or "")
-
-
 def _more_is_there() -> bool:
     """Whether a further line waits already, as after a paste."""
-    try:
+    with contextlib.suppress(OSError, ValueError):  # it is not a file of the system
         return bool(select.select([sys.stdin], [], [], PASTE)[0])
-    except (OSError, ValueError):  # not a file of the system
-        return False
-
-
-def _complete_with(readline: ModuleType, complete: Callable[[str], list[str]]) -> None:
-    """Have the tab key complete lines."""
-
-    def nth(word: str, n: int) -> str | None:
-        found = complete(readline.get_line_buffer()[: readline.get_endidx()])
-        return found[n] if n < len(found) else None
-
-    readline.set_completer_delims(" ")
-    readline.set_completer(nth)
-    tab = "bind ^I rl_complete" if _is_libedit(readline) else "tab: complete"
-    readline.parse_and_bind(tab)
+    return False

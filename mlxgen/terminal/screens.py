@@ -17,10 +17,10 @@ from rich.cells import cell_len
 
 from ..chat.events import ChatEvent, Reasoning, Text
 from ..engine import Chunk
-from .painter import Painter
 
 _DIM, _RESET = "\x1b[2m", "\x1b[0m"
 ASIDE = "| "  # before each line of reasoning that cannot be dimmed
+_PIECES = re.compile(r"\n|[^\S\n]+|\S+")
 
 
 class Screen(Protocol):
@@ -33,10 +33,8 @@ class Screen(Protocol):
         """End the answer."""
 
 
-Look: TypeAlias = Callable[[bool], Screen]
-"""Makes a screen; if its argument is true, every space of the answer counts, as in JSON."""
-
-_PIECES = re.compile(r"\n|[^\S\n]+|\S+")
+Style: TypeAlias = Callable[[str, float | None], str]
+"""What to write for a further piece of text, whose token has this log-probability."""
 
 
 def width() -> int:
@@ -51,12 +49,12 @@ class Wrapper:
     than a line, and lines that begin with a space (code), are left to the terminal.
     """
 
-    def __init__(self, columns: Callable[[], int]) -> None:
+    def __init__(self, columns: Callable[[], int] = width) -> None:
         self._columns = columns
         self._line = ""  # what stands on the line
         self._word = ""  # the last word of it
 
-    def push(self, text: str) -> str:
+    def push(self, text: str, logprob: float | None = None) -> str:
         """What to write for a further piece of text."""
         return "".join(self._put(piece) for piece in _PIECES.findall(text))
 
@@ -65,79 +63,70 @@ class Wrapper:
             self._line = self._word = ""
             return piece
         before, self._line = self._line, self._line + piece
-        width = self._columns()
+        fits = self._line[0].isspace() or cell_len(self._line) <= self._columns()
         if piece.isspace():
             self._word = ""
-            return piece if self._line[0].isspace() or cell_len(self._line) <= width else ""
+            return piece if fits else ""
         printed, self._word = self._word, self._word + piece
-        if cell_len(self._line) <= width or before == printed or self._line[0].isspace():
+        if fits or before == printed:
             return piece
         self._line = self._word
         back = f"\x1b[{cell_len(printed)}D\x1b[K" if printed else ""
         return f"{back}\n{self._word}"
 
 
+def plain(text: str, logprob: float | None) -> str:
+    """The text as it is."""
+    return text
+
+
 @dataclass(slots=True)
 class PlainScreen:
-    """The answer goes to ``out`` as it is, after its reasoning, which is dimmed. With a
-    ``painter``, both are painted by their probability instead. With ``notes``, which are for where
-    nothing can be dimmed, the reasoning goes there."""
+    """The answer goes to ``out`` in a ``style``, after its reasoning, which is dimmed unless the
+    style ``tints``. With ``notes``, which are for where nothing can be dimmed, it goes there."""
 
     out: TextIO
-    painter: Painter | None = None
-    wrapper: Wrapper | None = None
+    style: Style = plain
+    tints: bool = False
     notes: TextIO | None = None
     _part: type[Reasoning | Text] | None = None
     _ends_line: bool = True  # of ``out``
 
     def show(self, chunk: Chunk | None, events: Sequence[ChatEvent]) -> None:
+        logprob = None if chunk is None else chunk.logprob
         texts = [event for event in events if isinstance(event, Reasoning | Text) and event.text]
-        if not texts and self.painter is not None and chunk is not None:
-            self.painter.push("", chunk.logprob)
         for event in texts:
             if type(event) is not self._part:
-                self._end_part(before=type(event))
-            text = event.text
-            if self._is_aside:
-                self._stream.write(text.replace("\n", f"\n{ASIDE}"))
-                continue
-            if self.painter is not None:
-                text = self.painter.push(text, None if chunk is None else chunk.logprob)
-            self.out.write(self._wrapped(text))
-            self._ends_line = event.text.endswith("\n")
+                self._begin(type(event))
+            if self.notes is not None and self._part is Reasoning:
+                self.notes.write(event.text.replace("\n", f"\n{ASIDE}"))
+            else:
+                self.out.write(self.style(event.text, logprob))
+                self._ends_line = event.text.endswith("\n")
         if texts:
-            self.out.flush()
-            self._stream.flush()
+            self._flush()
+        else:
+            self.style("", logprob)  # of a token whose text comes later
 
     def end(self) -> None:
-        self._end_part()
+        self._begin(None)
         self.out.write("" if self._ends_line else "\n")
+        self._flush()
+
+    def _begin(self, part: type[Reasoning | Text] | None) -> None:
+        """End the part that is shown, and begin another one, if there is one."""
+        before, self._part = self._part, part
+        aside, dims = self.notes, self.notes is None and not self.tints
+        if before is Reasoning and aside is not None:
+            aside.write("\n")
+        self.out.write(_RESET if dims and before is Reasoning else "")
+        if before is not None and part is not None and aside is None:
+            self.out.write(self.style("\n\n", None))
+        if part is Reasoning and aside is not None:
+            aside.write(ASIDE)
+        self.out.write(_DIM if dims and part is Reasoning else "")
+
+    def _flush(self) -> None:
         self.out.flush()
-
-    def _end_part(self, before: type[Reasoning | Text] | None = None) -> None:
-        """End what is shown, and begin another part."""
-        if self._is_aside:
-            self._stream.write("\n")
-            self._stream.flush()
-        self.out.write(_RESET if self._is_dim else "")
-        if before is not None and self._part is not None and self.notes is None:
-            self.out.write(self._wrapped("\n\n"))
-        self._part = before
-        if self._is_aside:
-            self._stream.write(ASIDE)
-        self.out.write(_DIM if self._is_dim else "")
-
-    @property
-    def _is_aside(self) -> bool:
-        return self._part is Reasoning and self.notes is not None
-
-    @property
-    def _is_dim(self) -> bool:
-        return self._part is Reasoning and self.notes is None and self.painter is None
-
-    @property
-    def _stream(self) -> TextIO:
-        return self.notes if self.notes is not None and self._is_aside else self.out
-
-    def _wrapped(self, text: str) -> str:
-        return text if self.wrapper is None or self.painter is not None else self.wrapper.push(text)
+        if self.notes is not None:
+            self.notes.flush()

@@ -17,7 +17,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from .files import opened
+from ..errors import OptionError
+from .asked import path_of
 
 if TYPE_CHECKING:
     from ..engine import Moment
@@ -30,7 +31,10 @@ class Trace:
     """See the module: a ``Watch`` that writes to ``path``. ``close`` it, or use it as a context."""
 
     def __init__(self, path: str | Path, name: str = "mlxgen") -> None:
-        self._file: TextIO = opened("trace", str(path))
+        try:
+            self._file: TextIO = path_of("trace", str(path)).open("w", encoding="utf-8")
+        except OSError as error:
+            raise OptionError("trace", f"{path} cannot be written: {error.strerror}") from error
         self._moments: list[Moment] = []
         self._threads: dict[str, int] = {}
         self._order = count(len(FIRST))

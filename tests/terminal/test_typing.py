@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +20,8 @@ from hypothesis import strategies as st
 
 from mlxgen.terminal import reader
 from mlxgen.terminal.chat import completions
-from mlxgen.terminal.reader import Composer, Typed, terminal_reader
+from mlxgen.terminal.commands import COMMANDS
+from mlxgen.terminal.reader import Reader, Typed, terminal_reader
 
 from ..fakes.chatting import Chatter
 from ..processes import run
@@ -32,9 +35,18 @@ PASTED = f"{FRANCE}\n/clear\nlast line"
 
 
 def typed(*lines: str) -> list[Typed]:
-    composer = Composer()
-    messages = [composer.push(line) for line in lines] + [composer.flush()]
-    return [message for message in messages if message is not None]
+    left = list(lines)
+
+    def line(prompt: str) -> str:
+        if not left:
+            raise EOFError
+        return left.pop(0)
+
+    found, one = [], Reader(line)
+    with contextlib.suppress(EOFError):
+        while True:
+            found.append(one.read())
+    return found
 
 
 @pytest.mark.parametrize(
@@ -85,14 +97,15 @@ def test_a_pipe_may_have_any_line_ends_and_a_person_is_prompted(talk: Talking) -
 
 
 def test_commands_files_and_arguments_are_completed(tmp_path: Path) -> None:
-    assert set(completions("/re")) == {"/retry ", "/rewind ", "/regex "}
-    assert completions("/set temp") == ["temperature"]
-    assert "rewind" in completions("/help ")
-    assert completions("hello") == [] == completions("/set temperature 0")
+    complete = partial(completions, COMMANDS)
+    assert set(complete("/re")) == {"/retry ", "/rewind ", "/regex "}
+    assert complete("/set temp") == ["temperature"]
+    assert "rewind" in complete("/help ")
+    assert complete("hello") == [] == complete("/set temperature 0")
     (tmp_path / "chat.json").touch()
     (tmp_path / "chats").mkdir()
-    assert completions(f"/load {tmp_path}/cha") == [f"{tmp_path}/chat.json", f"{tmp_path}/chats/"]
-    assert completions(f"/load {tmp_path}/none/x") == []
+    assert complete(f"/load {tmp_path}/cha") == [f"{tmp_path}/chat.json", f"{tmp_path}/chats/"]
+    assert complete(f"/load {tmp_path}/none/x") == []
 
 
 @pytest.mark.parametrize(("text", "kept"), [("one", ["one"]), ("one\ntwo", [])])
@@ -108,7 +121,7 @@ def test_libedit_which_fills_no_line_has_the_message_an_arrow_away(
         parse_and_bind=len,
     )
     monkeypatch.setattr(reader, "_readline", lambda: libedit)
-    assert terminal_reader(completions).edit(text) is None
+    assert terminal_reader(lambda line: []).edit(text) is None
     assert history == kept
     assert ("the arrow up brings the message back\n" in capsys.readouterr().err) == bool(kept)
 

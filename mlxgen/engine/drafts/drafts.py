@@ -11,7 +11,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar
 
 import mlx.core as mx
 
@@ -34,7 +34,6 @@ OFTEN, PAUSE = 128, 3  # drafts, after which a few steps without show what plain
 NONE = DraftCount(0, 0)
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class Policy:
@@ -163,60 +162,63 @@ class Drafts:
         self._saw = NONE  # of the draft whose turn it is
         self._spent: list[float] = []  # seconds of its steps so far, if its draft takes several
 
-    def _ask(self, drafter: Drafter, ask: Callable[..., T], *given: Any) -> T | None:
-        """Ask a drafter for something, and go on without it if it fails; but not if the request's
-        filters raise, which its draw raises again."""
-        try:
-            return ask(*given)
-        except MlxgenError:
-            return None
-        except Exception as error:
+    def _tell(self, tell: Callable[[Drafter], object]) -> None:
+        """Tell all of them something, and go on without those that fail."""
+        for drafter in self.drafters:
+            try:
+                tell(drafter)
+            except Exception as error:
+                self._failed(drafter, error)
+
+    def _failed(self, drafter: Drafter, error: Exception) -> None:
+        """Go on without a drafter that has failed; but not for what the request's filters raise,
+        which its draw raises again."""
+        if not isinstance(error, MlxgenError):
             name = drafter.name
             logger.warning("the drafter %r failed and is not asked again", name, exc_info=error)
             self.drafters = tuple([each for each in self.drafters if each is not drafter])
-            return None
 
     # ---- proposals -------------------------------------------------------------------------
-
-    def _may(self, request: Request, rows: int, step: float) -> int:
-        """How many tokens may be drafted at most: only a few if many rows run together, and none
-        before it is known what they have to be worth."""
-        if not self.wanted and (step <= 0.0 or rows > MOST_ROWS):
-            return 0
-        most = request.budget - request.position - 1
-        return most if self.wanted else min(most, WIDEST // rows - 1)
 
     def expects(self, request: Request, rows: int, step: float) -> bool:
         """Whether something is probably drafted after the next token, which is not known yet, if so
         many ``rows`` run together, whose plain ``step`` takes so many seconds."""
         self._expected = None
-        if self._may(request, rows, step) < 2:
+        may = self.wanted or (step > 0.0 and rows <= MOST_ROWS)
+        if not may or request.position + 2 >= request.budget:
             return False
         for drafter in self.drafters:
             policy = drafter.policy
             policy.rests = max(0, policy.rests - 1)
-            rests = policy.rests > 0 and not self.wanted
-            if self._expected is None and not rests:
-                expects = self._ask(drafter, drafter.expects, request)
-                self._expected = drafter if expects else None
+            if self._expected is None and (self.wanted or not policy.rests):
+                try:
+                    self._expected = drafter if drafter.expects(request) else None
+                except Exception as error:
+                    self._failed(drafter, error)
         return self._expected is not None
 
     def propose(self, request: Request, rows: int, step: float) -> Guess | None:
         """What is drafted after the history; ``None``: nothing."""
         self.turn, self._expected, self._spent = self._expected, None, []
-        most = self._may(request, rows, step)
+        most = request.budget - request.position - 1
+        if not self.wanted:  # not before it is known what it has to be worth, and only a few
+            most = min(most, WIDEST // rows - 1) if step > 0.0 and rows <= MOST_ROWS else 0
         if most <= 0 or not is_foreseeable(request):
             return None
         for drafter in self.drafters:
             if drafter.policy.rests and not self.wanted:
                 continue
-            if rows > 1 and self._ask(drafter, drafter.catches_up, request.history):
-                self.turn, self._spent = drafter, [0.0]  # what this step takes tells nothing
-                return None
             count = drafter.policy.tokens(self.most or drafter.most)
             if self.wanted and self.most is not None:
                 count = self.most
-            guess = self._ask(drafter, drafter.propose, request, min(count, most))
+            try:
+                if rows > 1 and drafter.catches_up(request.history):
+                    self.turn, self._spent = drafter, [0.0]  # what this step takes tells nothing
+                    return None
+                guess = drafter.propose(request, min(count, most))
+            except Exception as error:
+                self._failed(drafter, error)
+                continue
             if guess is not None:
                 guess.drafter, self.turn = drafter.name, drafter
                 return guess
@@ -249,14 +251,16 @@ class Drafts:
 
     def learn(self, history: History) -> None:
         """Have them remember what is worth it of a history that has ended."""
-        for drafter in self.drafters:
-            self._ask(drafter, drafter.learn, history)
+        self._tell(lambda drafter: drafter.learn(history))
 
     def ran(self, history: History, start: int, tokens: Sequence[Fed], states: mx.array) -> None:
         """Note that these tokens have run, from this place on, and gave these states."""
         for drafter in self.drafters:
             if drafter.wants_states:
-                self._ask(drafter, drafter.ran, history, start, tokens, states)
+                try:
+                    drafter.ran(history, start, tokens, states)
+                except Exception as error:
+                    self._failed(drafter, error)
 
     @property
     def wants_states(self) -> bool:
@@ -270,8 +274,7 @@ class Drafts:
 
     def keep(self, history: History, room: int) -> None:
         """Have them put what they hold into their prefix caches, which may use ``room`` bytes."""
-        for drafter in self.drafters:
-            self._ask(drafter, drafter.keep, history, room)
+        self._tell(lambda drafter: drafter.keep(history, room))
 
     @property
     def nbytes(self) -> int:
@@ -288,8 +291,7 @@ class Drafts:
 
     def restart(self) -> None:
         """Have them hold nothing on the device."""
-        for drafter in self.drafters:
-            self._ask(drafter, drafter.restart)
+        self._tell(lambda drafter: drafter.restart())
 
     def distrust(self) -> None:
         """Go on without those that have anything on the device: a pass failed, maybe one of

@@ -90,6 +90,7 @@ class HeadDrafter(ModelledDrafter):
         self._exact = 0  # entries that were made of the trunk's states
         self._states: list[States] = []  # without gaps
         self._moment = 0
+        self._unread = 0  # tokens that ran since states were read
 
     def propose(self, request: Request, count: int) -> Guess | None:
         self._follow(request.history)
@@ -97,13 +98,15 @@ class HeadDrafter(ModelledDrafter):
         return super().propose(request, count) if known >= len(request.history) - 1 else None
 
     def ran(self, history: History, start: int, tokens: Sequence[Fed], states: mx.array) -> None:
-        self._follow(history)
+        if self._moment != history.moment:
+            self._follow(history)
         if self._states and self._states[-1].end > start:
             self._cut(start)
         if self._states and self._states[-1].end < start:
             self._states.clear()
         self._states.append(States(start, start + len(tokens), tokens, states))
-        if self._states[-1].end - self._base - self._kv.length >= BEHIND:
+        self._unread += len(tokens)
+        if self._unread >= BEHIND:
             logits = self._read(history)
             self._device.submit([logits] if logits is not None else [])
 
@@ -133,6 +136,7 @@ class HeadDrafter(ModelledDrafter):
     def _read(self, history: History) -> mx.array | None:
         """Read the states that are known; the logits [1, vocab] after the last of them."""
         self._follow(history)
+        self._unread = 0
         self._drop_other(history)
         if not self._states:
             return None
@@ -158,12 +162,13 @@ class HeadDrafter(ModelledDrafter):
 
     def _follow(self, history: History) -> None:
         """Forget what was taken back since the last time, and note what has come."""
-        low, self._moment = history.low_since(self._moment), history.moment
-        if self._states and low < self._states[0].start:
-            self._states.clear()  # other tokens came before theirs; theirs are compared
-        if low < self._base or (low == self._base and self._own):
-            self._begin(history, 0)
-        self._own.cut(low - self._base)
+        if self._moment != history.moment:
+            low, self._moment = history.low_since(self._moment), history.moment
+            if self._states and low < self._states[0].start:
+                self._states.clear()  # other tokens came before theirs; theirs are compared
+            if low <= self._base:
+                self._begin(history, 0)
+            self._own.cut(low - self._base)
         self._own += history[self._base + len(self._own) :]
 
     def _begin(self, history: History, base: int) -> None:

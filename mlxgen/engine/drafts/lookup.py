@@ -32,19 +32,20 @@ class Places:
     """Tokens, and the latest place after each three of them.
 
     Only one thread may change it. Others may read it at the same time, if it is not cut.
-    ``last``: the newest three as a number, ``NOTHING`` if there are fewer.
+    ``last``: the newest three as a number, ``NOTHING`` if there are fewer. ``latest``: the places,
+    by the three before; some may be of tokens that were cut off (``is_after``).
     """
 
-    __slots__ = ("_latest", "last", "tokens")
+    __slots__ = ("last", "latest", "tokens")
 
     def __init__(self) -> None:
         self.tokens: list[Token] = []
         self.last = NOTHING
-        self._latest: dict[int, int] = {}
+        self.latest: dict[int, int] = {}
 
     def extend(self, tokens: Iterable[Token]) -> None:
         """Add tokens; those below 0, which are of images, are never found."""
-        known, latest, last = self.tokens, self._latest, self.last
+        known, latest, last = self.tokens, self.latest, self.last
         for token in tokens:
             if last >= 0 and token >= 0:
                 latest[last] = len(known)
@@ -60,11 +61,9 @@ class Places:
         del self.tokens[to:]
         self.last = _packed(self.tokens[-RUN:])
 
-    def after(self, run: int) -> int:
-        """The latest place after these three; ``NOTHING`` if there is none."""
-        place = self._latest.get(run, NOTHING)
-        known = self.tokens[place - RUN : place] if place < len(self.tokens) else ()
-        return place if place >= 0 and _packed(known) == run else NOTHING
+    def is_after(self, run: int, place: int) -> bool:
+        """Whether a place comes after these three."""
+        return place < len(self.tokens) and _packed(self.tokens[place - RUN : place]) == run
 
     def fork(self) -> Places:
         """An independent copy."""
@@ -153,38 +152,38 @@ class Lookup(Drafter):
         constraint, eos, run = request.constraint, request.vocabulary.eos, list[Token]()
         # Other filters may have to be fed the whole text to verify it
         if constraint is not None and not constraint.rewinds:
-            return ()
-        self._follow(request.history)
+            return run
+
+        history, own = request.history, self._own
+        if self._moment != history.moment:  # something was taken back since the last time
+            if (low := history.low_since(self._moment)) < len(own.tokens):
+                own.cut(low)
+                self._copied = None
+            self._moment = history.moment
+        if new := history[len(own.tokens) :]:
+            own.extend(new)  # before it is compared, as a short turn goes on into itself
+            if self._copied is not None:
+                places, at = self._copied
+                goes_on = places.tokens[at : at + len(new)] == new
+                self._copied = (places, at + len(new)) if goes_on else None
+                self._stood += len(new)
+        if self._copied is None:
+            self._stood = 0
+            for places in (own, *self._texts.generations):
+                at = places.latest.get(own.last, NOTHING)
+                if at >= 0 and places.is_after(own.last, at):
+                    self._copied = places, at
+                    break
         if self._copied is None or self._stood < self._patience:
-            return ()
+            return run
+
         places, at = self._copied
         for token in places.tokens[at : at + self.most + 1]:
             if token < 0 or token in eos:
                 break
             run.append(token)
-        if run and places is self._own and at + len(run) == len(places.tokens):
+        if run and places is own and at + len(run) == len(places.tokens):
             run = (run * (self.most // len(run) + 1))[: self.most + 1]  # the text goes round
         if constraint is not None and constraint.is_grammar:
             run = run[: constraint.validate(run)]
         return run
-
-    def _follow(self, history: History) -> None:
-        """Take in what has come since the last time, and find where it came before."""
-        own = self._own
-        low, self._moment = history.low_since(self._moment), history.moment
-        if low < len(own.tokens):  # something was taken back
-            own.cut(low)
-            self._copied = None
-        new = history[len(own.tokens) :]
-        own.extend(new)  # before it is compared, as a short turn goes on into itself
-        if self._copied is not None and new:
-            places, at = self._copied
-            goes_on = places.tokens[at : at + len(new)] == new
-            self._copied = (places, at + len(new)) if goes_on else None
-            self._stood += len(new)
-        if self._copied is None:
-            self._stood = 0
-            for places in (own, *self._texts.generations):
-                if (at := places.after(own.last)) >= 0:
-                    self._copied = places, at
-                    break

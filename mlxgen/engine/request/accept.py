@@ -311,7 +311,8 @@ def _reason(
     request: Request, token: Token, event: BanMatch | StopMatch | None
 ) -> FinishReason | None:
     """Why the text ends with the token just taken in, if it does; checked in a fixed order."""
-    if request.ends(token) or isinstance(event, StopMatch):
+    ends = token in request.vocabulary.eos and not request.options.ignore_eos
+    if ends or isinstance(event, StopMatch):
         return "stop"
     if request.constraint is not None:
         with contextlib.suppress(Exception):  # the next draw raises it again, and should

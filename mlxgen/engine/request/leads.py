@@ -25,6 +25,7 @@ from ...sampling import DrawRow
 from ...text import Healer
 from ...tokens import Token, Vocabulary
 from .request import Request, spelled
+from .retries import NOTHING
 
 NONE: frozenset[Token] = frozenset()
 
@@ -64,8 +65,8 @@ def is_foreseeable(request: Request) -> bool:
     aims = request.options.sampling.aims
     if request.steering is not None or aims or lead(request) is not None:
         return False
-    decided = request.retries.at(request.position)
-    return decided.temperature is None and not decided.excluded
+    decided = request.retries.decided.get(request.position, NOTHING)
+    return decided.temperature is None and not decided.banned and not decided.exclude
 
 
 # ---- the tokens that may come next -------------------------------------------------------------

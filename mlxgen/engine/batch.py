@@ -6,7 +6,6 @@ Invariant: every prompt ends once, with a result or with an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from functools import partial
 from typing import Any, TypeAlias
 
 from ..errors import MlxgenError, OptionError
@@ -47,12 +46,12 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
     def __init__(
         self,
         scheduler: Scheduler,
-        requests: Iterator[Callable[[], Request]],
+        requests: Iterator[Request | MlxgenError],
         watch: Callable[[Batch], object] | None = None,
     ) -> None:
         super().__init__("batch")
         self._scheduler = scheduler
-        self._requests: Iterator[Callable[[], Request]] | None = requests
+        self._requests: Iterator[Request | MlxgenError] | None = requests
         self._watch = watch
         self._indexes: dict[Handle, int] = {}
         self._chunks: list[list[Chunk]] = []
@@ -127,15 +126,17 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
         while (
             self._requests is not None and len(self._indexes) < limit and self._scheduler.room > 0
         ):
-            make = next(self._requests, None)
-            if make is None:
+            request = next(self._requests, None)
+            if request is None:
                 self._requests = None
                 return
             index = len(self.results)
             self.results.append(None)
             self._chunks.append([])
             try:
-                self._indexes[self._scheduler.submit(make())] = index
+                if isinstance(request, MlxgenError):
+                    raise request
+                self._indexes[self._scheduler.submit(request)] = index
             except MlxgenError as error:
                 self.errors[index] = error
                 self._ready.append((index, error))
@@ -164,8 +165,9 @@ def requests_of(
     options: GenerationOptions,
     read: Read,
     prepare: Prepare,
-) -> Iterator[Callable[[], Request]]:
-    """For each prompt, what makes its request; those of a list are made before this returns.
+) -> Iterator[Request | MlxgenError]:
+    """For each prompt, its request, or what is wrong with it; those of a list are made before this
+    returns, and the first error is raised.
 
     ``each`` has the options of each prompt that differ from ``options``; ``read`` checks those of a
     prompt, and ``prepare`` makes its request.
@@ -175,53 +177,48 @@ def requests_of(
             raise _no_options(f"{type(each).__name__}", "a list with a mapping")
         if isinstance(each, Sized) and isinstance(prompts, Sized) and len(each) > len(prompts):
             raise _no_options(f"{len(each)} for {len(prompts)} prompts")
-    makers = _makers(prompts, each, options, read, prepare)
+    made = _made(prompts, each, options, read, prepare)
     if not isinstance(prompts, Sequence):
-        return makers
+        return made
     ready = []
-    for index, make in enumerate(makers):
-        try:
-            ready.append(make())
-        except MlxgenError as error:
-            error.add_note(f"in prompts[{index}]")
-            raise
-    return (partial(_given, request) for request in ready)
-
-
-def _given(request: Request) -> Request:
-    return request
+    for index, request in enumerate(made):
+        if isinstance(request, MlxgenError):
+            request.add_note(f"in prompts[{index}]")
+            raise request
+        ready.append(request)
+    return iter(ready)
 
 
 def _no_options(got: str, expected: str = "a mapping") -> OptionError:
     return OptionError("each", f"expected {expected} of options for each prompt, got {got}")
 
 
-def _makers(
+def _made(
     prompts: Iterable[AnyPrompt],
     each: Iterable[GenerationOptions] | None,
     options: GenerationOptions,
     read: Read,
     prepare: Prepare,
-) -> Iterator[Callable[[], Request]]:
+) -> Iterator[Request | MlxgenError]:
     others = iter(each) if each is not None else None
     running: list[Any] = []  # filters that are bound already, so each is for one prompt
-
-    def make(index: int, prompt: AnyPrompt, given: Mapping[str, Any]) -> Request:
-        checked = read(prompt, given)
-        bound = [filter for filter in checked.filters if not hasattr(filter, "bind")]
-        if any(filter is other for filter in bound for other in running):
-            raise OptionError(
-                "filters",
-                f"a running filter serves one prompt, but prompts[{index}] got one that is in "
-                "use already; pass a specification such as Regex(pattern), or a filter for "
-                "each prompt with each=",
-            )
-        running.extend(bound)
-        return prepare(prompt, checked)
-
     for index, prompt in enumerate(prompts):
         own = next(others, None) if others is not None else {}
         if not isinstance(own, Mapping):
             got = "none" if own is None else repr(own)
             raise _no_options(f"{got} for prompts[{index}]")
-        yield partial(make, index, prompt, {**options, **own})
+        try:
+            checked = read(prompt, {**options, **own})
+            bound = [filter for filter in checked.filters if not hasattr(filter, "bind")]
+            if any(filter is other for filter in bound for other in running):
+                raise OptionError(
+                    "filters",
+                    f"a running filter serves one prompt, but prompts[{index}] got one that is in "
+                    "use already; pass a specification such as Regex(pattern), or a filter for "
+                    "each prompt with each=",
+                )
+            running.extend(bound)
+            request: Request | MlxgenError = prepare(prompt, checked)
+        except MlxgenError as error:
+            request = error
+        yield request

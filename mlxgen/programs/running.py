@@ -46,9 +46,9 @@ class Label:
 
 
 class BranchHistory:
-    """The prompt and the generated tokens; ``base`` is how much of the prompt is left, and
-    ``fixed`` are the runs of text, from one length to another, that the model has not spelled.
-    ``removed`` is the prompt's end that the first tokens spell again: it is no generated text."""
+    """The prompt and the generated tokens; ``base`` is the length of the prompt, and ``fixed`` are
+    the runs of text, from one length to another, that the model has not spelled. ``removed`` is the
+    prompt's end that the first tokens spell again: it is no generated text."""
 
     __slots__ = ("base", "fixed", "opens_text", "removed", "tokens", "vocabulary")
 
@@ -69,9 +69,7 @@ class BranchHistory:
 
     def apply(self, back: int, appended: Sequence[Token]) -> None:
         """Takes a report: tokens taken back, then tokens appended."""
-        if back:
-            self.tokens.cut(len(self.tokens) - back)
-            self.base = min(self.base, len(self.tokens))
+        self.tokens.cut(len(self.tokens) - back)
         self.tokens += appended
 
     def spelled(self, count: int, *, fixed: bool) -> None:

@@ -69,6 +69,19 @@ def sampled(splice: Any, back: int = 0) -> Branch:
     return Branch(back, [1], splices=[splice])
 
 
+def test_what_follows_from_a_sampled_token_is_its_run_and_the_first_splice_that_matches() -> None:
+    splices = [Splice([1], 3, [8]), Splice([2], 1), Splice((), 0, [9])]
+    (decision,) = read(Branch(sample_mask=[1, 2, 3], ff_tokens=[[1, 5], [3, 4]], splices=splices))
+    steering = decision.steering
+    assert steering is not None and steering.expects_run
+    assert steering.outcome(1) == (1, (8,))  # its run goes, and one token before it
+    assert steering.outcome(2) == (0, ())
+    assert steering.outcome(3) == (0, (3, 4, 9))
+    for tokens in ([], [5]):
+        (decision,) = read(Branch(sample_mask=[1], splices=[Splice([1], 1, tokens)]))
+        assert decision.steering is not None and decision.steering.expects_run == bool(tokens)
+
+
 NO_MASKS: list[Any] = [[], set(), np.zeros(SIZE, bool), np.zeros(2, np.int32), range(0)]
 WRONG_MASKS: list[Any] = ["ab", b"ab", 5, [SIZE], [-1], [True], [1.5]]
 WRONG_MASKS += [np.zeros(SIZE + 1, bool), np.zeros(3, np.int32), np.zeros(2, np.int64)]

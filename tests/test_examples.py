@@ -43,6 +43,7 @@ def test_decline_unlikely(names: dict[str, Any]) -> None:
     assert result.usage.redraws == len(hook.doubts) - sum(c.exhausted for c in result.chunks)
 
 
+@pytest.mark.slow
 def test_as_it_means(names: dict[str, Any]) -> None:
     meant, drawn = names["main"](chains=24, each=(0, 8))
     assert abs(drawn[8] - meant) < abs(drawn[0] - meant) - 0.1

@@ -86,8 +86,8 @@ class Count(NamedTuple):
         return f"{self.calls:.0f} calls of {self.functions} functions"
 
 
-def count(tokens: kit.Made, rows: int, package: str = OURS) -> Count:
-    """The calls for each token, after the first ones of every row."""
+def count(tokens: kit.Made, rows: int, package: str = OURS, each: int = TOKENS) -> Count:
+    """The calls for each token, of so many of each row, after the first ones."""
     calls: Counter[Any] = Counter()
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -97,7 +97,7 @@ def count(tokens: kit.Made, rows: int, package: str = OURS) -> Count:
     with closing(tokens):
         for _ in range(WARM * rows):
             next(tokens)
-        given, wanted = 0, TOKENS * rows
+        given, wanted = 0, each * rows
         before = sys.getprofile()
         sys.setprofile(note)
         try:

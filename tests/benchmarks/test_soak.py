@@ -27,7 +27,9 @@ def test_mixed_requests_get_what_is_right_for_them(server: Server) -> None:
     assert found.growth > 0
 
 
-@pytest.mark.parametrize("name", ["128 answers", "pieces of 900 kB"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("128 answers", marks=pytest.mark.slow), "pieces of 900 kB"]
+)
 def test_hostile_cases_are_met_and_the_server_answers(server: Server, name: str) -> None:
     (case,) = [case for case in soak.HOSTILE if name in case]
     result = soak.hostile(case, server)

@@ -117,6 +117,7 @@ def test_a_phone_has_room_for_everything(browser: Browser, server: Running) -> N
         chat.check_clean()
 
 
+@pytest.mark.slow
 def test_light_and_dark_follow_the_system_or_a_choice_that_is_kept(chat: Chat) -> None:
     def is_dark() -> bool:
         colour = chat.page.evaluate("getComputedStyle(document.body).backgroundColor")

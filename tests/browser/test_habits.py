@@ -21,6 +21,7 @@ def in_force(chat: Chat) -> str:
     return chat.page.locator("#in-force").inner_text()
 
 
+@pytest.mark.slow
 def test_settings_belong_to_their_conversation(chat: Chat) -> None:
     chat.press("See the odds of every token Tell me a story about a fox.")
     chat.answers.last.wait_for()
@@ -74,6 +75,7 @@ def test_try_again_is_wholly_new_and_from_here_keeps_what_was_chosen(chat: Chat)
     chat.wait_done()
 
 
+@pytest.mark.slow
 def test_each_conversation_has_an_address_and_back_and_forward_work(chat: Chat) -> None:
     chat.ask(FACT, GREEDY)
     first = chat.page.url

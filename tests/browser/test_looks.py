@@ -6,6 +6,8 @@ import json
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import pytest
+
 from .driving import FACT, GREEDY, Chat, box_of, contrast
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ def test_a_button_leads_back_to_the_newest_message(chat: Chat) -> None:
     assert chat.page.locator("#scroll").evaluate(away) < 2
 
 
+@pytest.mark.slow
 def test_the_header_of_a_phone_fits_with_a_long_model_name(chat: Chat) -> None:
     model = {"id": NAME, "object": "model", "status": {"value": "loaded"}}
     body = json.dumps({"object": "list", "data": [model]})
@@ -98,6 +101,7 @@ def test_the_header_of_a_phone_fits_with_a_long_model_name(chat: Chat) -> None:
             assert button.evaluate("b => b.textContent.trim() || b.ariaLabel")
 
 
+@pytest.mark.slow
 def test_colors_of_text_and_edges_have_enough_contrast_in_both_themes(chat: Chat) -> None:
     grounds = ("page", "panel", "raised")
     least = {(name, on): 4.5 for name in ("text", "quiet", "accent") for on in (*grounds, "hover")}

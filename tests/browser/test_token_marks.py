@@ -45,6 +45,7 @@ def test_text_of_ones_own_takes_the_place_of_a_token_if_the_schema_allows_it(cha
     assert chat.answer == before
 
 
+@pytest.mark.slow
 def test_an_id_takes_the_place_of_a_token(chat: Chat) -> None:
     chat.ask(FACT, GREEDY | {"Maximum tokens": "8"})
     chat.show_tokens()
@@ -98,6 +99,7 @@ def test_text_can_be_read_on_every_tint_in_both_themes(chat: Chat) -> None:
         assert contrast(text, tint) >= 4.5, (text, tint)
 
 
+@pytest.mark.slow
 def test_lines_below_tokens_are_drawn_on_their_tints(chat: Chat) -> None:
     """They have the color of the text, which may be about that of the page."""
     chat.page.emulate_media(color_scheme="dark")
@@ -117,6 +119,7 @@ def test_lines_below_tokens_are_drawn_on_their_tints(chat: Chat) -> None:
         assert same == [False, True], k
 
 
+@pytest.mark.slow
 def test_the_strip_of_a_long_answer_leads_to_any_place_of_it(chat: Chat) -> None:
     text = [".\n" if k % 9 == 8 else f" w{k}" for k in range(900)]
     events = [told(each, index=k, logprob=-k / 100) for k, each in enumerate(text)]
@@ -158,6 +161,7 @@ def test_six_thousand_tokens_are_shown_as_fast_as_they_can_be_drawn(
     assert cost < 8, cost
 
 
+@pytest.mark.slow
 def test_the_alternatives_leave_the_line_of_their_token_free(chat: Chat) -> None:
     likely = {"id": 100, "token": "a" * 30, "bytes": list(b"a" * 30), "logprob": -1e-7}
     tops = [likely, likely | {"id": 1}, likely | {"id": 2, "logprob": -20.0}]

@@ -10,6 +10,7 @@ import pytest
 from .driving import FACT, GREEDY, PERSON, Chat, told
 
 
+@pytest.mark.slow
 def test_tokens_are_tinted_by_their_probability_and_say_it(chat: Chat) -> None:
     odds = [0.95, 0.8, 0.5, 0.2, 0.05, 0.001]
     logs = [-0.0513, -0.2231, -0.6931, -1.6094, -2.9957, -6.9078]

@@ -42,7 +42,7 @@ from .helpers import (
     sentencepiece,
     state,
 )
-from .test_tables import MAKE, in_parts, is_valid, spelled, table, vocabulary_of
+from .test_tables import MAKE, is_valid, spelled, table, vocabulary_of
 
 
 def find(constraint: Constraint, limit: int, **options: Any) -> list[Token] | None:
@@ -88,13 +88,14 @@ def without_end(spec: Specification, text: str, vocabulary: Vocabulary, seed: st
 
 MISSED = tries(32) // 3  # of a few thousand places, as the search is bounded; by default none
 # What is missing of these does not show in what may come next.
+in_eighths = pytest.mark.parametrize("part", range(8))
 HIDDEN = re.compile(r'"pattern": "(?!\^)|minProperties|minContains')
 
 
-@in_parts
+@in_eighths
 def test_values_of_schemas_are_closed_wherever_they_are_cut(part: int) -> None:
     missed = list[str]()
-    for case in table("schemas", part, 4):
+    for case in table("schemas", part, 8):
         spec = JsonSchema(case["schema"])
         if HIDDEN.search(json.dumps(case["schema"])):
             continue
@@ -105,10 +106,10 @@ def test_values_of_schemas_are_closed_wherever_they_are_cut(part: int) -> None:
     assert len(missed) <= MISSED, missed
 
 
-@in_parts
+@in_eighths
 def test_texts_of_filters_are_closed_wherever_they_are_cut(part: int) -> None:
     missed = list[str]()
-    for case in table("texts", part, 4):
+    for case in table("texts", part, 8):
         spec = MAKE[case["filter"]](case["given"])
         if isinstance(spec, LMFormatEnforcer):  # it is slow to ask, so less is asked
             continue

@@ -30,6 +30,7 @@ from mlxgen.filters.schema.formats import FORMATS
 from mlxgen.filters.schema.patterns import searched
 from mlxgen.tokens import Vocabulary
 
+from ..effort import ALL
 from .helpers import (
     Fixed,
     alphabet,
@@ -65,8 +66,10 @@ in_parts = pytest.mark.parametrize("part", range(4))
 
 
 def table(name: str, part: int = 0, parts: int = 1) -> list[Any]:
+    """The cases of a file; those that are ``slow`` only if all is to be tried."""
     lines = (DATA / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    return list(map(json.loads, lines[part::parts]))
+    cases = map(json.loads, lines[part::parts])
+    return [case for case in cases if ALL or not case.get("slow")]
 
 
 def vocabulary_of(case: Any) -> Vocabulary:

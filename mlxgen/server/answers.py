@@ -25,7 +25,7 @@ from .engine import Mailbox
 from .errors import RequestError
 from .reply import Aside, Delivery, Reply, Sent
 from .serving import Serving
-from .wire import encoded
+from .wire import ClientGone, encoded
 
 WAITS = 60.0  # seconds that a stream waits for its client, or can be read again after its end
 KEPT = 1 << 20  # bytes of its newest events
@@ -34,10 +34,6 @@ MOST_BYTES = 8 << 20  # of the events of all these
 KNOWN = 1024  # names of answers that have ended, which are told from those that never were
 
 Interrupt: TypeAlias = Callable[[BaseException], None]
-
-
-class ClientGone(Exception):  # noqa: N818 (nothing went wrong)
-    """The client hung up; nobody is waiting for an answer."""
 
 
 class Answer:

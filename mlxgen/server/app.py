@@ -10,7 +10,7 @@ import base64
 import hashlib
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,30 +22,29 @@ from starlette.types import ASGIApp
 
 from .. import __version__
 from .catalogue import Entry
-from .chats import ChatRequest, apply_template, ask_chat
-from .completions import CompletionRequest, ask_completion
+from .chats import CHATS, ChatRequest, apply_template
+from .completions import COMPLETIONS
 from .control import ControlRequest, ReasoningControl, control, reasoning_control
-from .errors import RequestError, as_messages_error, error_body
-from .exchange import Api, Exchange, Work, generate
+from .errors import RequestError
+from .exchange import Exchange, Work, generate
 from .fields import ModelRequest
 from .fleet import Status
 from .gate import Gate
-from .llama import (
-    InfillRequest,
-    LlamaRequest,
-    ask_llama,
-    in_force,
-    props_of,
-    slots_of,
-)
+from .llama import COMPLETION, INFILL, in_force, props_of, slots_of
 from .logs import log_failure
-from .messages import CountRequest, MessagesRequest, ask_messages, count_tokens
+from .messages import MESSAGES, CountRequest, count_tokens
 from .metrics import CONTENT_TYPE
 from .openapi import answers, body_of, describe
-from .responses import ResponsesRequest, ask_responses
-from .responses import failed as response_failed
+from .responses import RESPONSES
 from .service import Service
-from .token_work import DetokenizeRequest, TokenizeRequest, detokenize, on_tokens, tokenize
+from .token_work import (
+    DetokenizeRequest,
+    OfTokens,
+    TokenizeRequest,
+    detokenize,
+    on_tokens,
+    tokenize,
+)
 from .wire import JsonResponse, error_response
 
 _ABOUT = (
@@ -99,90 +98,20 @@ async def _named(exchange: Exchange) -> Entry:
     return exchange.service.fleet.catalogue.named(request.model)
 
 
-def _api(*about: Any) -> Work:
-    return partial(generate, api=Api(*about))
-
-
-_CHAT = "Answer a conversation, rendered with the model's chat template."
-_TEXT = "Continue raw text or tokens."
-_RESPONSE = "Answer a conversation, as in OpenAI's Responses API."
-_MESSAGE = "Answer a conversation, as in Anthropic's Messages API."
-_LLAMA = "The same in llama.cpp's form and names: n_predict (no limit), n_probs and others."
-_INFILL = "What fits between input_prefix and input_suffix, in the same form."
-_COUNT = "The tokens of a conversation, as in Anthropic's Messages API."
-_WORK: tuple[tuple[str, type[BaseModel], Work, str | None, Answers], ...] = (
-    ("/v1/chat/completions", ChatRequest, _api(ChatRequest, ask_chat, "chatcmpl-"), _CHAT, _STREAM),
-    (
-        "/v1/completions",
-        CompletionRequest,
-        _api(CompletionRequest, ask_completion, "cmpl-"),
-        _TEXT,
-        _STREAM,
-    ),
-    (
-        "/v1/responses",
-        ResponsesRequest,
-        _api(ResponsesRequest, ask_responses, "resp_", b"", response_failed),
-        _RESPONSE,
-        _STREAM,
-    ),
-    (
-        "/v1/messages",
-        MessagesRequest,
-        _api(
-            MessagesRequest,
-            ask_messages,
-            "msg_",
-            b"",
-            lambda error, _: as_messages_error(*error_body(error)),
-        ),
-        _MESSAGE,
-        _STREAM,
-    ),
-    (
-        "/completion",
-        LlamaRequest,
-        _api(LlamaRequest, ask_llama, "cmpl-", b""),
-        _LLAMA,
-        _good({"anyOf": [_OBJECT, _OBJECTS]}, streams=True),  # a list for several prompts
-    ),
-    ("/infill", InfillRequest, _api(InfillRequest, ask_llama, "cmpl-", b""), _INFILL, _STREAM),
-    (
-        "/v1/messages/count_tokens",
-        CountRequest,
-        on_tokens(CountRequest, count_tokens),
-        _COUNT,
-        _ANSWER,
-    ),
-    ("/tokenize", TokenizeRequest, on_tokens(TokenizeRequest, tokenize), tokenize.__doc__, _ANSWER),
-    (
-        "/apply-template",
-        ChatRequest,
-        on_tokens(ChatRequest, apply_template),
-        apply_template.__doc__,
-        _ANSWER,
-    ),
-    (
-        "/detokenize",
-        DetokenizeRequest,
-        on_tokens(DetokenizeRequest, detokenize),
-        detokenize.__doc__,
-        _ANSWER,
-    ),
-    ("/v1/models/load", ModelRequest, load_model, load_model.__doc__, _ANSWER),
-    ("/v1/models/unload", ModelRequest, unload_model, unload_model.__doc__, _STEERED),
-    ("/v1/requests/{id}/control", ControlRequest, control, control.__doc__, _STEERED),
-    (
-        "/v1/chat/completions/control",
-        ReasoningControl,
-        reasoning_control,
-        reasoning_control.__doc__,
-        _STEERED,
-    ),
+_APIS = (CHATS, COMPLETIONS, RESPONSES, MESSAGES, COMPLETION, INFILL)
+_LISTS = _good({"anyOf": [_OBJECT, _OBJECTS]}, streams=True)  # for several prompts
+_OF_TOKENS: tuple[tuple[str, type[BaseModel], OfTokens], ...] = (
+    ("/v1/messages/count_tokens", CountRequest, count_tokens),
+    ("/tokenize", TokenizeRequest, tokenize),
+    ("/apply-template", ChatRequest, apply_template),
+    ("/detokenize", DetokenizeRequest, detokenize),
 )
-
-
-_BODIES = tuple({body: None for _, body, *_ in _WORK})
+_STEERS: tuple[tuple[str, type[BaseModel], Work, Answers], ...] = (
+    ("/v1/models/load", ModelRequest, load_model, _ANSWER),
+    ("/v1/models/unload", ModelRequest, unload_model, _STEERED),
+    ("/v1/requests/{id}/control", ControlRequest, control, _STEERED),
+    ("/v1/chat/completions/control", ReasoningControl, reasoning_control, _STEERED),
+)
 
 
 def make_app(service: Service) -> ASGIApp:
@@ -197,7 +126,13 @@ def make_app(service: Service) -> ASGIApp:
         openapi_url=None,
         redirect_slashes=False,
     )
-    for path, body, work, about, answer in _WORK:
+    bodies: dict[type[BaseModel], None] = {}
+
+    def post(
+        path: str, body: type[BaseModel], work: Work, about: str | None, good: Answers
+    ) -> None:
+        """Add what is done with a body that is posted there, and what comes of it."""
+        bodies[body] = None
         app.add_api_route(
             path,
             _endpoint(service, path, work),
@@ -206,11 +141,19 @@ def make_app(service: Service) -> ASGIApp:
             description=about,
             response_class=Response,
             openapi_extra=body_of(body),
-            responses=answer | answers(*_BODY),
+            responses=good | answers(*_BODY),
         )
+
+    for api in _APIS:
+        good = _LISTS if api is COMPLETION else _STREAM
+        post(api.path, api.body, partial(generate, api=api), api.about, good)
+    for path, body, answer in _OF_TOKENS:
+        post(path, body, on_tokens(body, answer), answer.__doc__, _ANSWER)
+    for path, body, work, good in _STEERS:
+        post(path, body, work, work.__doc__, good)
     _add_model(app, service)
     _add_state(app, service)
-    _add_files(app, service)
+    _add_files(app, service, tuple(bodies))
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestError, _failed)
     app.add_exception_handler(Exception, _failed)
@@ -331,7 +274,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
         return Response(service.metrics.page(), media_type=CONTENT_TYPE)
 
 
-def _add_files(app: FastAPI, service: Service) -> None:
+def _add_files(app: FastAPI, service: Service, bodies: Sequence[type[BaseModel]]) -> None:
     page, settings = _read_page(), service.settings
 
     @cache
@@ -339,7 +282,7 @@ def _add_files(app: FastAPI, service: Service) -> None:
         known = service.loaded if with_model else None
         defaults = {} if known is None else in_force(known)
         key, strict = bool(settings.api_keys), settings.strict_fields
-        return describe(app, _BODIES, with_key=key, defaults=defaults, strict=strict)
+        return describe(app, bodies, with_key=key, defaults=defaults, strict=strict)
 
     @app.get("/openapi.json", responses=answers(401, 403))
     async def openapi() -> Response:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ..chat.calls.use import Form, HeldCalls
 from ..chat.splitter import Reading
@@ -21,16 +21,18 @@ from ..sampling import derive_seed
 from ..text import heal_plan
 from ..tokens import Token
 from .bodies import Read
-from .errors import RequestError, as_request_error
+from .errors import RequestError, as_request_error, error_body
 from .fields import TextRequest, options_of
 from .registry import Steered
-from .reply import Reply
+from .reply import Event, Reply
 from .served_model import ServedModel
 
 R = TypeVar("R", bound=TextRequest)
 MakeReply: TypeAlias = Callable[["Ask", str, int], Reply]
 """Makes the reply to what is asked for, of an id as in ``chatcmpl-...``, and begun so many seconds
 after 1970."""
+Asks: TypeAlias = Callable[[Read[Any], ServedModel], "Ask"]
+"""What a request asks for of a model; raises ``RequestError``, which names the field at fault."""
 
 UNBOUNDED = 16_384
 """``max_tokens`` if neither the request nor the model's context limits it."""
@@ -111,6 +113,21 @@ class Ask:
         spec = self.held.spec_of(loose)
         filters = () if spec is None else (spec,)
         return replace(self, options=replace(self.options, filters=filters), spec=spec)
+
+
+class Api(NamedTuple):
+    """An endpoint whose answers are generated, ``about`` it in one sentence: its ``body`` ``asks``
+    for something, its ids begin with ``prefix``, ``end`` follows the last event of a stream, and
+    ``fail`` makes the event that ends a stream of this id which fails before it is known what is
+    asked for."""
+
+    path: str
+    about: str
+    body: type[TextRequest]
+    asks: Asks
+    prefix: str
+    end: bytes = b""
+    fail: Callable[[BaseException, str], Event] = lambda error, id: error_body(error)[1]
 
 
 def planned(turn: Turn, model: ServedModel, names: Mapping[str, str]) -> Plan:

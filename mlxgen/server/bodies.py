@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -26,13 +27,14 @@ M = TypeVar("M", bound=BaseModel)
 B = TypeVar("B", bound=Body)
 
 _TALKS = ("messages", "system", "input", "instructions")
-_NO_TEXT = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
-"""What may spell NUL, which no model reads, or half a character."""
+_ODD = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])|[eE]\+?[0-9]{3}|[0-9]{309}")
+"""What may spell NUL, which no model reads, half a character, or a number beyond all numbers."""
 _ESCAPE = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]|(u0000|u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
-    re.DOTALL,
+    rb"(?<!\\)((?:\\\\)*)\\u(?:[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(0000|[dD][89a-fA-F][0-9a-fA-F]{2}))"
 )
-"""Each escape; the group is one that spells no text."""
+"""A character that is spelt by two escapes, or in the second group an escape that spells no text;
+the first are backslashes before it."""
 _MENDED = "\ufffd"
 _CACHED = re.compile(rb'"cache_control"\s*:\s*\{\s*"type"\s*:\s*"ephemeral"')
 """What a remote service should cache; here prefixes are always cached."""
@@ -71,9 +73,11 @@ def read(data: bytes, model: type[B], unknown: set[str] | None = None) -> Read[B
     here knows is left out and named; ``unknown`` are those that the log has named, or nothing if
     they are refused.
     """
-    mends = _NO_TEXT.search(data) is not None
+    odd = _ODD.search(data) is not None
+    text = _ESCAPE.sub(_mended, data) if odd else data
+    mends = text != data
     try:
-        body = from_json(_ESCAPE.sub(_mended, data) if mends else data, allow_inf_nan=False)
+        body = from_json(text, allow_inf_nan=False)
     except ValueError as error:
         raise RequestError(f"invalid JSON body: {error}", code="invalid_json") from None
     if not isinstance(body, dict):
@@ -83,8 +87,8 @@ def read(data: bytes, model: type[B], unknown: set[str] | None = None) -> Read[B
     fields, names, idle = dict[str, Any](), dict[str, str](), list[str]()
     ruled = list[tuple[str, Any]]()
     for name, value in body.items():
-        if mends and name not in _TALKS:
-            _check_text({name: value})
+        if odd:
+            _check({name: value}, mended=mends and name not in _TALKS)
         if name in known:
             fields[name] = value
             if isinstance(value, dict):
@@ -122,24 +126,28 @@ def names_of(model: type[BaseModel]) -> frozenset[str]:
 
 
 def _mended(escape: re.Match[bytes]) -> bytes:
-    return rb"\ufffd" if escape[1] else escape[0]
+    return escape[1] + rb"\ufffd" if escape[2] else escape[0]
 
 
-def _check_text(value: Any, path: Path = ()) -> None:
-    """Raise ``RequestError`` if something that is no text was found in a value."""
+def _check(value: Any, path: Path = (), *, mended: bool) -> None:
+    """Raise ``RequestError`` for a number that is not finite, and for what was ``mended`` as it is
+    no text."""
+    wrong = ""
     if isinstance(value, dict):
         for name, inner in value.items():
-            _check_text(name, path)
-            _check_text(inner, (*path, name))
+            _check(name, path, mended=mended)
+            _check(inner, (*path, name), mended=mended)
     elif isinstance(value, list):
         for i, inner in enumerate(value):
-            _check_text(inner, (*path, i))
-    elif isinstance(value, str) and _MENDED in value:
-        place, reason = place_of(path), "expected text, got a NUL character or a lone surrogate"
+            _check(inner, (*path, i), mended=mended)
+    elif isinstance(value, float) and not math.isfinite(value):
+        wrong = "expected a finite number; send one or leave it out"
+    elif mended and isinstance(value, str) and _MENDED in value:
+        wrong = "expected text, got a NUL character or a lone surrogate; leave it out"
+    if wrong:
+        place = place_of(path)
         raise RequestError(
-            f"{place or 'a name'}: {reason}; leave it out",
-            param=place or None,
-            code="invalid_value",
+            f"{place or 'a name'}: {wrong}", param=place or None, code="invalid_value"
         )
 
 
@@ -239,6 +247,10 @@ def _sentence(detail: Any, wrong: Sequence[Any]) -> str:
         return "is required"
     if kind == "value_error":
         return str(detail["msg"])
+    if kind in ("too_short", "too_long"):
+        about, least = detail["ctx"], kind == "too_short"
+        bound = f"least {about['min_length']}" if least else f"most {about['max_length']}"
+        return f"expected at {bound} of them, got {about['actual_length']}"
     if kind in _WANTED:
         wanted = dict.fromkeys(_WANTED[d["type"]] for d in wrong if d["type"] in _WANTED)
         return f"expected {' or '.join(wanted)}, got {given}"

@@ -21,7 +21,7 @@ from ..chat.turn import Effort, Turn, prompt_of
 from ..errors import MlxgenError
 from ..images import plain
 from ..tokens import Token
-from .ask import Ask
+from .ask import Api, Ask
 from .bodies import Read
 from .choices import Choice, ChoicesReply, Delta, Finish
 from .conversation import ChatMessage, of_chat
@@ -32,6 +32,7 @@ from .peers import OPENAI
 from .reply import Event
 from .served_model import ServedModel
 from .tools import MAX_TOOLS, Function, ToolChoice, tools_of
+from .wire import DONE
 
 # ---- bodies --------------------------------------------------------------------------------------
 
@@ -184,10 +185,13 @@ def _told(text: str) -> Event:
 class ChatChoice(Choice):
     """A choice of a chat."""
 
-    def __init__(self, request: ChatRequest, ask: Ask, index: int, id: str) -> None:
-        super().__init__(request, ask, index, id)
-        self._thinks = request.include_reasoning is not False
-        self._called = 0
+    request: ChatRequest
+    _called = 0
+
+    @property
+    def _thinks(self) -> bool:
+        """Whether thoughts are shown."""
+        return self.request.include_reasoning is not False
 
     def opening(self) -> Event:
         """As of each API: who speaks."""
@@ -273,3 +277,13 @@ class ChatReply(ChoicesReply):
     event, whole_event = "chat.completion.chunk", "chat.completion"
     choice = ChatChoice
     shares_prompt = True
+
+
+CHATS = Api(
+    "/v1/chat/completions",
+    "Answer a conversation, rendered with the model's chat template.",
+    ChatRequest,
+    ask_chat,
+    "chatcmpl-",
+    DONE,
+)

@@ -69,20 +69,17 @@ class Choice(ABC):
 
     def __init__(self, request: GenerationRequest, ask: Ask, index: int, id: str) -> None:
         options, vocabulary = ask.options, ask.model.vocabulary
-        self.index = index
+        self.request, self.ask, self.index = request, ask, index
         self.progress: Progress | None = None
         self.facts: Event = {}
         self.question = question = ask.questions[0 if ask.steered else index // ask.answers]
         self.logprobs = options.top_logprobs is not None
         self.ids = bool(request.return_token_ids)
-        self._prompt_logprobs = request.prompt_logprobs is not None
-        self._silent = request.max_tokens == 0
         self._retracts = bool(request.allow_retract and ask.stream)
         self.marked = self.ids or self._retracts
         # What goes back further than the tokens that are held is an error.
         late = ask.stream and options.hold_tokens > 0
         self._waits = options.allow_retract and not self._retracts and not late
-        self._options = options
         opens_text = question.prompt.opens_text
         decoder = TextDecoder(vocabulary, strip=opens_text, skip=question.skip)
         for token in options.prefix:
@@ -124,7 +121,7 @@ class Choice(ABC):
     def take(self, chunk: Chunk, usage: Usage | None = None) -> list[Event]:
         """The choice with what a chunk adds; the last one comes with ``usage``."""
         self.scores = chunk.prompt or self.scores
-        if self._silent:
+        if self.request.max_tokens == 0:
             over = chunk.finish_reason is not None
             finish: Literal["length"] | None = "length" if over else None
             chunk = replace(chunk, text="", token=None, finish_reason=finish, stop=None)
@@ -132,10 +129,10 @@ class Choice(ABC):
         if self._waits:
             self._held.append(chunk)
             over = chunk.finish_reason is not None
-            whole = settled(self._held, self._decoder, self._options.prefix) if over else ()
+            whole = settled(self._held, self._decoder, self.ask.options.prefix) if over else ()
             chunks = list(whole)
         elif chunk.retract and not self._retracts:
-            raise _sent_already(self._options.hold_tokens)
+            raise _sent_already(self.ask.options.hold_tokens)
         delta, report = Delta(), self._report
         for chunk in chunks:
             if report is not None:
@@ -174,7 +171,7 @@ class Choice(ABC):
         facts: dict[str, Any] = {}
         if self.ids:
             facts["prompt_token_ids"] = plain(self.question.prompt.tokens)
-        if self._prompt_logprobs:
+        if self.request.prompt_logprobs is not None:
             facts["prompt_logprobs"] = self.writer.prompt(self.scores)
         return facts
 

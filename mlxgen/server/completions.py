@@ -16,7 +16,7 @@ from pydantic import Field, WithJsonSchema
 from ..engine import Prompt
 from ..errors import PromptError
 from ..tokens import Infill, Token, Vocabulary
-from .ask import Ask, MakeReply, Question
+from .ask import Api, Ask, MakeReply, Question
 from .bodies import Read
 from .choices import Choice, ChoicesReply, Delta, Finish
 from .errors import RequestError
@@ -26,6 +26,7 @@ from .peers import OPENAI
 from .reply import Event
 from .served_model import ServedModel
 from .told_tokens import Reported
+from .wire import DONE
 
 MAX_PROMPTS = 256
 MAX_ANSWERS = 256
@@ -257,3 +258,13 @@ class CompletionReply(ChoicesReply):
 
     event = whole_event = "text_completion"
     choice = CompletionChoice
+
+
+COMPLETIONS = Api(
+    "/v1/completions",
+    "Continue raw text or tokens.",
+    CompletionRequest,
+    ask_completion,
+    "cmpl-",
+    DONE,
+)

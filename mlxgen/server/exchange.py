@@ -24,13 +24,14 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
 from ..errors import MlxgenError
-from .answers import Answer, ClientGone, Told, gone
+from .answers import Answer, Told, gone
+from .ask import Api
 from .bodies import B, Read, header_of, read
 from .catalogue import Entry
 from .engine import Mailbox
@@ -38,23 +39,21 @@ from .errors import RequestError, as_request_error, error_body
 from .fields import TextRequest
 from .gate import owner_of
 from .logs import log, log_failure
-from .reply import Aside, Delivery, Event, Sent
+from .reply import Aside, Delivery, Sent
 from .service import Service
-from .serving import Asks, Prepared, Serving
+from .serving import Prepared, Serving
 from .steering import Running
 from .wire import (
-    DONE,
     STREAM,
+    ClientGone,
     Header,
     JsonResponse,
-    check_headers,
+    body_of,
     encoded,
     error_response,
     to_json,
-    too_large,
 )
 
-READING = 30.0  # seconds for a body to arrive
 LAST_WORDS = 1.0
 SILENCE = 5.0  # seconds after which a stream gives a sign of life; clients give up on silent ones
 MOST = 1 << 20  # tokens and alternatives in a whole answer
@@ -92,7 +91,7 @@ class Exchange(Response):
         self.ignored: Sequence[str] = ()
         """Accepted fields without effect, which a header names."""
         self.told: Told | None = None
-        """What is told of an answer."""
+        """What is told of an answer, which can be steered meanwhile."""
         self._aside, self._endpoint, self._work = aside, endpoint, work
         self._streams = self._answered = False
         self._status = 200
@@ -119,27 +118,12 @@ class Exchange(Response):
 
     async def arrived(self) -> bytes:
         """The body."""
-        limit, parts, size = self.service.body_limit, list[bytes](), 0
-        check_headers(self.scope["headers"], limit)
-        try:
-            async with asyncio.timeout(READING):
-                more = True
-                while more:
-                    message = await self._receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientGone
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-                    if size > limit:
-                        raise too_large(limit)
-                    more = message.get("more_body", False)
-        except TimeoutError:
-            reason = f"the body did not arrive within {READING:g} seconds"
-            raise RequestError(reason, status=408, code="body_timeout") from None
+        limit = self.service.body_limit
+        data = await body_of(self._receive, self.scope["headers"], limit)
         if not self._aside:
             self.service.admit(self.interrupt)
         self._watcher = asyncio.create_task(self._watch_client())
-        return b"".join(parts)
+        return data
 
     async def use(self, name: object) -> Serving:
         """The model of this name, loaded, until the exchange ends."""
@@ -148,11 +132,6 @@ class Exchange(Response):
         serving = await self.service.fleet.use(entry)
         self._used = entry
         return serving
-
-    def hold(self, told: Told) -> None:
-        """Tell an answer, which can be steered meanwhile."""
-        self.told = told
-        self.service.answers.hold(told, self.interrupt, self.name.decode())
 
     def heard(self, *, all_run: bool) -> None:
         """Note that a prompt is being run, or that all of it was; a stage never comes again."""
@@ -288,18 +267,6 @@ def _timeout(seconds: float) -> RequestError:
 # ---- the work of the endpoints whose text is generated -------------------------------------------
 
 
-class Api(NamedTuple):
-    """What an endpoint speaks: its ``body`` ``asks`` for something, its ids begin with ``prefix``,
-    ``end`` follows the last event of a stream, and ``fail`` makes the event that ends a stream of
-    this id which fails before it is known what is asked for."""
-
-    body: type[TextRequest]
-    asks: Asks
-    prefix: str
-    end: bytes = DONE
-    fail: Callable[[BaseException, str], Event] = lambda error, id: error_body(error)[1]
-
-
 async def generate(exchange: Exchange, api: Api) -> bytes | None:
     """From a body to the last word of its answer."""
     id = api.prefix + exchange.id
@@ -359,7 +326,8 @@ def _begun(exchange: Exchange, prepared: Prepared, serving: Serving, id: str, ap
     )
     answer = Answer(id, ask, ask.make_reply(ask, id, int(time.time())), serving, box)
     told = Told(answer, exchange.owner, api.end)
-    exchange.hold(told)
+    exchange.told = told
+    exchange.service.answers.hold(told, exchange.interrupt, exchange.name.decode())
     if ask.steered is None:
         answer.accepted = serving.engine.submit(sequences, box, exchange.owner)
     else:
@@ -374,7 +342,8 @@ def _begun(exchange: Exchange, prepared: Prepared, serving: Serving, id: str, ap
 async def _gone_on(exchange: Exchange) -> Told:
     """Send what a stream told after the last event that the client has, to go on with the rest."""
     told, number = await exchange.service.answers.taken(exchange.owner, exchange.last_event)
-    exchange.hold(told)
+    exchange.told = told
+    exchange.service.answers.hold(told, exchange.interrupt, exchange.name.decode())
     exchange.fields["resumed"] = told.id
     answer = told.answer
     if answer is not None:

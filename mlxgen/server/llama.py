@@ -17,13 +17,13 @@ from .. import __version__
 from ..chat.events import Ended
 from ..engine import Options, Usage
 from ..options.table import SamplingOptions, checked
-from .ask import Ask
+from . import peers
+from .ask import Api, Ask
 from .bodies import Read
 from .choices import Choice, ChoicesReply, Delta, grown
 from .completions import MAX_PROMPTS, CompletionRequest, Gap, understood
 from .errors import RequestError
 from .fields import MAX_STOPS, Piece, about
-from .peers import INFILL, LLAMA
 from .reply import Event, timings
 from .served_model import ServedModel
 
@@ -33,7 +33,7 @@ from .served_model import ServedModel
 class LlamaRequest(CompletionRequest):
     """A body of ``POST /completion``."""
 
-    rules = LLAMA
+    rules = peers.LLAMA
     response_fields: Annotated[list[str], Field(max_length=MAX_STOPS)] | None = about(
         "return these fields of the answer only, such as content or timings/prompt_n"
     )
@@ -49,7 +49,7 @@ class OtherFile(Piece):
 class InfillRequest(LlamaRequest):
     """A body of ``POST /infill``."""
 
-    rules = INFILL
+    rules = peers.INFILL
     prompt: str | None = about("what comes right before the gap, after input_prefix")
     input_prefix: str = Field(description="what comes before the gap")
     input_suffix: str = Field(description="what comes after the gap")
@@ -111,10 +111,7 @@ def _settings(options: Options) -> dict[str, Any]:
 class LlamaChoice(Choice):
     """The answer to one prompt, as llama.cpp's server has it."""
 
-    def __init__(self, request: LlamaRequest, ask: Ask, index: int, id: str) -> None:
-        super().__init__(request, ask, index, id)
-        self._ask = ask
-        self._fields = request.response_fields
+    request: LlamaRequest
 
     def nothing(self) -> Event:
         return self._event(Delta())
@@ -124,7 +121,7 @@ class LlamaChoice(Choice):
         events = [event] if event["content"] or delta.ids else []
         if delta.last is not None:
             final = self._final(delta.last)
-            events.append(self.chosen(final) if self._ask.stream else final)
+            events.append(self.chosen(final) if self.ask.stream else final)
         return events
 
     def whole(self, folded: Event) -> Event:
@@ -132,7 +129,7 @@ class LlamaChoice(Choice):
 
     def _event(self, delta: Delta) -> Event:
         usage = Usage() if self.progress is None else self.progress.usage
-        given = len(self._ask.options.prefix)
+        given = len(self.ask.options.prefix)
         event = {
             "index": self.index,
             "content": delta.text,
@@ -147,7 +144,7 @@ class LlamaChoice(Choice):
 
     def _final(self, last: Ended) -> Event:
         """The end of a prompt's answer."""
-        ask, word = self._ask, last.stop if isinstance(last.stop, str) else ""
+        ask, word = self.ask, last.stop if isinstance(last.stop, str) else ""
         final = {
             **self.nothing(),
             "stop": True,
@@ -167,10 +164,10 @@ class LlamaChoice(Choice):
     def chosen(self, answer: Event) -> Event:
         """What is found at the paths that are wanted, such as ``timings/prompt_n``; others are left
         out."""
-        if not self._fields:
+        if not self.request.response_fields:
             return answer
         chosen = {}
-        for path in self._fields:
+        for path in self.request.response_fields:
             found: Any = answer
             for key in path.split("/"):
                 if not isinstance(found, Mapping) or key not in found:
@@ -204,6 +201,21 @@ class LlamaReply(ChoicesReply):
     def _event(self, choice: Event) -> Event:
         return choice
 
+
+COMPLETION = Api(
+    "/completion",
+    "The same in llama.cpp's form and names: n_predict (no limit), n_probs and others.",
+    LlamaRequest,
+    ask_llama,
+    "cmpl-",
+)
+INFILL = Api(
+    "/infill",
+    "What fits between input_prefix and input_suffix, in the same form.",
+    InfillRequest,
+    ask_llama,
+    "cmpl-",
+)
 
 # ---- what the server says of itself --------------------------------------------------------------
 

@@ -19,7 +19,8 @@ from ..chat.answer import AnswerReader
 from ..chat.events import CallArguments, CallEnded, CallStarted, ChatEvent, Ended, Reasoning, Text
 from ..chat.turn import Effort, Turn
 from ..engine import Usage
-from .ask import Ask, ask_of, planned
+from . import peers
+from .ask import Api, Ask, ask_of, planned
 from .bodies import Read
 from .conversation import Message, of_messages
 from .errors import RequestError, as_messages_error, error_body
@@ -40,7 +41,6 @@ from .fields import (
     named,
     option,
 )
-from .peers import MESSAGES
 from .reply import Aside, Delivery, Event, Sent, name_of, prompt_progress, timings
 from .served_model import ServedModel
 from .tools import MAX_TOOLS, Function, OtherTool, ToolChoice, functions_are, tools_of
@@ -254,7 +254,7 @@ class OutputConfig(Body):
 class CountRequest(Lenient):
     """A body of ``POST /v1/messages/count_tokens``."""
 
-    rules = MESSAGES
+    rules = peers.MESSAGES
     model: ModelName | None = named()
     messages: Annotated[list[Message], Field(min_length=1, description="the conversation so far")]
     system: str | list[Any] | None = about("instructions")
@@ -301,7 +301,7 @@ def ask_messages(known: Read[MessagesRequest], model: ServedModel) -> Ask:
 
 
 def count_tokens(request: CountRequest, model: ServedModel) -> dict[str, Any]:
-    """How many tokens the prompt of a request has."""
+    """The tokens of a conversation, as in Anthropic's Messages API."""
     turn, names, _ = _turn(request, model)
     return {"input_tokens": len(planned(turn, model, names).ids)}
 
@@ -343,3 +343,13 @@ def _turn(
         usual_budget=model.thinking_budget,
     )
     return turn, names, [*talk.left_out, *tools.left_out]
+
+
+MESSAGES = Api(
+    "/v1/messages",
+    "Answer a conversation, as in Anthropic's Messages API.",
+    MessagesRequest,
+    ask_messages,
+    "msg_",
+    fail=lambda error, _: as_messages_error(*error_body(error)),
+)

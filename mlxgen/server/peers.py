@@ -242,7 +242,7 @@ OPENAI: Rules = {
     "priority": only("requests have no priorities here; leave it out", 0),
     "chat_template": "the model has its own; send chat_template_kwargs",
     "documents": "send chat_template_kwargs: {documents: ...}, or put them into messages",
-    "mm_processor_kwargs": "this server reads text only; leave it out",
+    "mm_processor_kwargs": "the model's own image processor is used as it is; leave it out",
     "add_special_tokens": only("leave it out", False),
     # there is one engine, special tokens are never text, a completion is one text, and the id is
     # in the header X-Request-Id

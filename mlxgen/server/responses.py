@@ -18,12 +18,12 @@ from ..chat.answer import AnswerReader
 from ..chat.events import CallArguments, CallEnded, CallStarted, ChatEvent, Ended, Reasoning, Text
 from ..chat.turn import Effort, Turn
 from ..engine import Usage
-from .ask import Ask, ask_of
+from . import peers
+from .ask import Api, Ask, ask_of
 from .bodies import Read
 from .conversation import Item, goes_on, of_responses
 from .errors import error_body
 from .fields import Body, Budget, Format, Json, Piece, TextRequest, about, format_of, limit_of
-from .peers import RESPONSES
 from .reply import Delivery, Event, name_of, prompt_progress, timings
 from .served_model import ServedModel
 from .tools import MAX_TOOLS, Function, OtherTool, ToolChoice, functions_are, tools_of
@@ -292,7 +292,7 @@ class ReasoningConfig(Piece):
 class ResponsesRequest(TextRequest):
     """A body of ``POST /v1/responses``."""
 
-    rules = RESPONSES
+    rules = peers.RESPONSES
     input: str | list[Item] = Field(description="what the user says, or the conversation so far")
     instructions: str | None = about("instructions before the conversation")
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = about(
@@ -393,3 +393,13 @@ def _about(request: ResponsesRequest) -> Event:
         "truncation": "disabled",
         "user": request.user,
     }
+
+
+RESPONSES = Api(
+    "/v1/responses",
+    "Answer a conversation, as in OpenAI's Responses API.",
+    ResponsesRequest,
+    ask_responses,
+    "resp_",
+    fail=failed,
+)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
@@ -25,7 +25,7 @@ from ..engine import Request
 from ..errors import DeadEndError, FilterError, GrammarError
 from ..filters import Constraint, Specification
 from ..language_model import LanguageModel
-from .ask import Ask
+from .ask import Ask, Asks
 from .bodies import Read
 from .engine import EngineThread
 from .errors import RequestError
@@ -39,8 +39,6 @@ FORCED = 256  # forced tokens at the beginning of a text that are tried
 IMAGES = 2 << 30  # bytes of the pixels of all requests
 
 T = TypeVar("T")
-Asks: TypeAlias = Callable[[Read[Any], ServedModel], Ask]
-"""What a request asks for of a model; raises ``RequestError``."""
 
 
 class Prepared(NamedTuple):

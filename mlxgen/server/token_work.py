@@ -68,10 +68,10 @@ class DetokenizeRequest(Body):
     with_pieces: bool | None = Field(default=None, description="add tokens, with their pieces")
 
 
-Answer: TypeAlias = Callable[[Any, ServedModel], dict[str, Any]]
+OfTokens: TypeAlias = Callable[[Any, ServedModel], dict[str, Any]]
 
 
-def on_tokens(body: type[Any], answer: Answer) -> Work:
+def on_tokens(body: type[Any], answer: OfTokens) -> Work:
     """The work of an endpoint with such bodies that does not need the engine."""
 
     async def work(exchange: Exchange) -> bytes:

@@ -8,11 +8,13 @@ end of an event without data.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from fastapi import Response
+from starlette.types import Receive
 
 from .errors import RequestError, as_messages_error, error_body
 from .reply import Aside, Sent
@@ -26,7 +28,12 @@ STREAM: tuple[Header, ...] = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # proxies must not buffer
 )
+READING = 30.0  # seconds for a body to arrive
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+class ClientGone(Exception):  # noqa: N818 (nothing went wrong)
+    """The client hung up; nobody is waiting for an answer."""
 
 
 def to_text(value: Any) -> str:
@@ -70,9 +77,10 @@ def error_response(
     return response
 
 
-def check_headers(headers: Iterable[Header], limit: int) -> None:
-    """Raise ``RequestError`` for a body that need not be read."""
-    given = dict(headers)
+async def body_of(receive: Receive, headers: Iterable[Header], limit: int) -> bytes:
+    """The body of a request, of so many bytes at the most; raises ``RequestError``, or
+    ``ClientGone`` if there will be no more of it."""
+    given, parts = dict(headers), list[bytes]()
     kind = given.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind and kind != b"application/json" and not kind.endswith(b"+json"):
         raise RequestError(
@@ -88,15 +96,24 @@ def check_headers(headers: Iterable[Header], limit: int) -> None:
             code="unsupported_media_type",
         )
     length = given.get(b"content-length", b"")
-    if length.isdigit() and int(length[:19]) > limit:
-        raise too_large(limit)
-
-
-def too_large(limit: int) -> RequestError:
-    """The error of a body that is longer than ``limit``."""
-    return RequestError(
-        f"the prompt is too long: the body is larger than {limit} bytes, the most for the model's "
-        "maximum context length; shorten it",
-        status=413,
-        code="body_too_large",
-    )
+    size, said, more = 0, int(length[:19]) if length.isdigit() else 0, True
+    try:
+        async with asyncio.timeout(READING):
+            while more and max(size, said) <= limit:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                more = message.get("more_body", False)
+    except TimeoutError:
+        reason = f"the body did not arrive within {READING:g} seconds"
+        raise RequestError(reason, status=408, code="body_timeout") from None
+    if max(size, said) > limit:
+        raise RequestError(
+            f"the prompt is too long: the body is larger than {limit} bytes, the most for the "
+            "model's maximum context length; shorten it",
+            status=413,
+            code="body_too_large",
+        )
+    return b"".join(parts)

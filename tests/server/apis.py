@@ -7,14 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from mlxgen.server import ask as server
+from mlxgen.server import chats, completions, llama, messages, responses
 from mlxgen.server.ask import Ask
 from mlxgen.server.bodies import read
-from mlxgen.server.chats import ChatRequest, ask_chat
-from mlxgen.server.completions import CompletionRequest, ask_completion
-from mlxgen.server.llama import InfillRequest, LlamaRequest, ask_llama
-from mlxgen.server.messages import MessagesRequest, ask_messages
 from mlxgen.server.reply import Event
-from mlxgen.server.responses import ResponsesRequest, ask_responses
 from mlxgen.server.served_model import ServedModel
 
 from .kit import HELLO, demo, model_of
@@ -27,12 +24,14 @@ SCHEMA: dict[str, Any] = {
 
 
 class Endpoint(NamedTuple):
-    """What an API's bodies are, what they ask for, where it is, and its plainest body."""
+    """An API, and its plainest body."""
 
-    body: type[Any]
-    asks: Callable[[Any, ServedModel], Ask]
-    path: str
+    api: server.Api
     plainest: Mapping[str, Any]
+
+    @property
+    def path(self) -> str:
+        return self.api.path
 
     def parse(
         self, body: Mapping[str, Any], model: ServedModel, unknown: set[str] | None = None
@@ -40,23 +39,17 @@ class Endpoint(NamedTuple):
         """What a body asks for, by way of its bytes; ``unknown`` are the unknown fields that the
         log has named."""
         strict = model is model_of("strict")
-        data = json.dumps(body).encode()
-        return self.asks(read(data, self.body, None if strict else unknown or set()), model)
+        known = read(json.dumps(body).encode(), self.api.body, None if strict else unknown or set())
+        return self.api.asks(known, model)
 
 
 ENDPOINTS: Mapping[str, Endpoint] = {
-    "chat": Endpoint(ChatRequest, ask_chat, "/v1/chat/completions", {"messages": HELLO}),
-    "completions": Endpoint(
-        CompletionRequest, ask_completion, "/v1/completions", {"prompt": "Hello"}
-    ),
-    "messages": Endpoint(
-        MessagesRequest, ask_messages, "/v1/messages", {"messages": HELLO, "max_tokens": 20}
-    ),
-    "responses": Endpoint(ResponsesRequest, ask_responses, "/v1/responses", {"input": "Hello"}),
-    "llama": Endpoint(LlamaRequest, ask_llama, "/completion", {"prompt": "Hello"}),
-    "infill": Endpoint(
-        InfillRequest, ask_llama, "/infill", {"input_prefix": "def f(", "input_suffix": "):\n"}
-    ),
+    "chat": Endpoint(chats.CHATS, {"messages": HELLO}),
+    "completions": Endpoint(completions.COMPLETIONS, {"prompt": "Hello"}),
+    "messages": Endpoint(messages.MESSAGES, {"messages": HELLO, "max_tokens": 20}),
+    "responses": Endpoint(responses.RESPONSES, {"input": "Hello"}),
+    "llama": Endpoint(llama.COMPLETION, {"prompt": "Hello"}),
+    "infill": Endpoint(llama.INFILL, {"input_prefix": "def f(", "input_suffix": "):\n"}),
 }
 
 

@@ -16,10 +16,7 @@ from pydantic import BaseModel
 from mlxgen.server.ask import Ask
 from mlxgen.server.bodies import read
 from mlxgen.server.chats import ChatRequest
-from mlxgen.server.completions import CompletionRequest
 from mlxgen.server.errors import RequestError
-from mlxgen.server.messages import MessagesRequest
-from mlxgen.server.responses import ResponsesRequest
 
 from ..effort import tries
 from .apis import ENDPOINTS
@@ -27,10 +24,7 @@ from .kit import demo, model_of
 from .test_requests import body_of, lines
 
 REQUESTS: dict[str, type[BaseModel]] = {
-    "chat": ChatRequest,
-    "completions": CompletionRequest,
-    "messages": MessagesRequest,
-    "responses": ResponsesRequest,
+    api: ENDPOINTS[api].api.body for api in ("chat", "completions", "messages", "responses")
 }
 FIELDS = [
     pytest.param(api, field.alias or name, id=f"{api} {name}")
@@ -185,7 +179,7 @@ def test_bytes_that_are_no_body_are_refused(some: bytes, at: int, api: str) -> N
         assert refused_bytes(wrong)
     mixed = data[: at % len(data)] + some + data[at % len(data) :]
     try:
-        read(mixed, ENDPOINTS[api].body, set())
+        read(mixed, ENDPOINTS[api].api.body, set())
     except RequestError as error:
         assert error.status == 400
 

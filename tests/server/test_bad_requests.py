@@ -52,6 +52,18 @@ BODIES: list[tuple[str, str, Any, str | None]] = [
     ("a NUL", TEXT, b'{"prompt": "a\\u0000b"}', "prompt"),
     ("a surrogate for a name", TEXT, b'{"\\udfff": 1}', None),
     ("an infinite temperature", TEXT, b'{"prompt": "a", "temperature": 1e999}', None),
+    (
+        "a number beyond all",
+        "/v1/responses",
+        b'{"input": "", "metadata": {"a": [-1e999]}}',
+        "metadata.a[0]",
+    ),
+    (
+        "one in a schema",
+        TEXT,
+        b'{"prompt": "a", "json_schema": {"minimum": 1e999}}',
+        "json_schema.minimum",
+    ),
     ("100,000 stops", CHAT, {"messages": HELLO, "stop": ["x"] * 100_000}, "stop"),
     ("a prompt longer than the context", TEXT, text(prompt="word " * 20_000), "prompt"),
     ("an expression that explodes", TEXT, text(regex="(?:a?){2000}a{2000}"), "regex"),

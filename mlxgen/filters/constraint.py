@@ -149,7 +149,7 @@ class Constraint(Running):
         rows = self._rows
         row = np.empty(rows.words, dtype=np.int32)
         filled = self.fill(row)
-        can_end = self.can_end()
+        can_end = self.can_end() if self._may_end is None else self._may_end
         is_open = True
         mask: Int32Words | None
         if filled:
@@ -201,7 +201,7 @@ class Constraint(Running):
         that none are known: filters that know nothing of this are asked for a mask, of which a
         single token is forced, and grammars are not, because they know.
         """
-        if self.can_end():
+        if self.can_end() if self._may_end is None else self._may_end:
             return []
         run = self.agreed()
         if run or (self.is_grammar and self.outlook is None):

@@ -64,7 +64,8 @@ class GrammarFilter(Running):
         return True
 
     def _mask(self) -> Int32Words:
-        mask = mask_of(self._matcher, self.engine.words)
+        mask = np.empty(self.engine.words, dtype=np.int32)
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         self._unmasked = 0
         if self._is_stale:  # this mask replaces the one that the matcher keeps, unless it is forced
             self._is_stale = bool(self._matcher.compute_ff_bytes())

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from mlxgen.errors import DeadEndError, FilterError, OptionError, RewindError, StateError
 from mlxgen.filters import (
-    After,
-    AllOf,
     Allow,
     Choice,
     Constraint,
@@ -44,8 +42,6 @@ from .helpers import (
     constrained,
     feed,
     ordinary,
-    sentencepiece,
-    state,
 )
 
 
@@ -212,39 +208,6 @@ def test_what_is_not_a_filter_or_a_list_of_filters_is_refused() -> None:
     for wrong in (5, None, Regex("a")):
         with pytest.raises(OptionError, match="list of filters"):
             Constraint(wrong, alphabet(), alphabet().size)
-
-
-# ---- masks of many rows --------------------------------------------------------------------------
-
-SPECS: list[tuple[Specification, str]] = [
-    (JsonSchema({"type": "object"}), '{"a'),
-    (JsonSchema({"type": "object"}), ""),
-    (Regex("a*"), "aa"),
-    (Choice(["the thing", "so"]), "the"),
-    (AllOf(Regex("[a-f]*"), Regex("[d-z]*")), "d"),
-    (After("ab", Regex("c+")), "ab"),
-    (After("ab", Regex("c+")), "a"),
-    (Allow(lambda tokens: [1, 2]), ""),
-    (Lark('start: "a" "b"'), "ab"),
-]
-
-
-def test_masks_are_what_they_would_have_been_one_by_one() -> None:
-    def rows() -> list[Constraint]:
-        return [
-            feed(constrained(spec, vocabulary=vocabulary, vocab_size=width), text)
-            for vocabulary in (byte_level(), sentencepiece())
-            for width in (vocabulary.size, vocabulary.size + 40, vocabulary.size - 5)
-            for spec, text in SPECS
-        ]
-
-    together, alone = rows(), rows()
-    fill_masks(together)
-    assert all(constraint.outlook for constraint in together)
-    assert list(map(state, together)) == list(map(state, alone))
-    for constraint in (*together, *alone):
-        constraint.rewind(max(0, len(constraint) - 1))
-    assert list(map(state, together)) == list(map(state, alone))
 
 
 def test_one_rows_error_is_its_own() -> None:

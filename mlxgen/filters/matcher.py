@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+import numpy as np
+
 from ..errors import FilterError
 from ..forks import forked
 from ..tokens import Token

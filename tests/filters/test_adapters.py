@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen.errors import FilterError, OptionError
+from mlxgen.errors import OptionError
 from mlxgen.filters import LMFormatEnforcer, OutlinesCore, Regex
 
 from ..effort import tries
@@ -18,7 +18,6 @@ from .helpers import (
     allowed,
     byte_level,
     constrained,
-    feed,
     ordinary,
 )
 
@@ -85,19 +84,6 @@ def test_masks_of_a_pattern_are_those_of_our_own_engine(make: Any, data: st.Data
         token = data.draw(st.sampled_from(sorted(ordinary(theirs))))
         theirs.advance(token)
         ours.advance(token)
-
-
-@pytest.mark.parametrize("make", PATTERNS)
-def test_tokens_that_are_not_allowed_are_refused(make: Any) -> None:
-    vocabulary = byte_level()
-    constraint = constrained(make("[ab]+c"), vocabulary=vocabulary)
-    special = min(vocabulary.special - vocabulary.eos)
-    half_a_character = vocabulary.token_of(b"\xc3") or 0
-    for token in (vocabulary.token_of(b"c") or 0, special, half_a_character):
-        assert constraint.validate([token]) == 0
-        with pytest.raises(FilterError):
-            constraint.advance(token)
-    assert feed(constraint, "ac").can_end()
 
 
 def test_parsers_of_the_callers_are_taken() -> None:

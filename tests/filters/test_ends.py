@@ -38,7 +38,6 @@ from .helpers import (
     byte_level,
     constrained,
     feed,
-    ordinary,
     sentencepiece,
     state,
 )
@@ -176,46 +175,6 @@ def test_values_of_random_schemas_are_closed_wherever_they_are_cut(seed: int) ->
 
 
 # ---- how short it is -----------------------------------------------------------------------------
-
-
-def brute_force(constraint: Constraint, limit: int) -> int:
-    """The length of a shortest run by the tokens of the masks."""
-    frontier = [constraint]
-    for length in range(limit + 1):
-        if any(place.can_end() for place in frontier):
-            return length
-        frontier = [step(place, token) for place in frontier for token in ordinary(place)]
-        assert len(frontier) < 5000
-    raise AssertionError("there is no end")
-
-
-def step(place: Constraint, token: Token) -> Constraint:
-    twin = place.fork()
-    twin.advance(token)
-    return twin
-
-
-def test_on_small_grammars_the_way_is_near_the_shortest() -> None:
-    for pattern in (
-        "a*b",
-        "a{5}b",
-        "x(a[ab]{3}|b[ab]{6})y",
-        "(a|b)(c|d){2}(e|fg)",
-        "a(b(c(d|e)|f)|g)h",
-        "(aa|b){4}",
-        "the (name|true|null)[.!]",
-        "(a{9}|bb)c",
-    ):
-        start = constrained(Regex(pattern))
-        places = [start]
-        for _ in range(2):  # and from places on the way
-            places += [step(p, token) for p in places for token in sorted(ordinary(p))[:3]]
-        for place in places:
-            best = brute_force(place, 12)
-            run = find(place, 2 * best)  # fewest bytes, not tokens
-            assert run is not None and len(run) <= 2 * best
-            closed(place.fork(), run)
-            assert not best or find(place, best - 1) is None
 
 
 PERSON: dict[str, Any] = next(

@@ -44,6 +44,17 @@ def test_a_vocabulary_without_end_tokens_gets_an_id_without_a_token() -> None:
     assert allowed(constraint) == set()
 
 
+def test_a_filter_that_is_used_by_itself_refuses_what_no_text_may_hold() -> None:
+    running = Regex("a+").bind(byte_level(), byte_level().size)
+    a = byte_level().continue_with(b"a")
+    for token in (-1, 10**6, *byte_level().eos):
+        assert running.validate([*a, token]) == 1
+        with pytest.raises(FilterError, match="ordinary token"):
+            running.advance(token)
+    running.advance(*a)
+    assert running.can_end() and running.validate(a) == 1
+
+
 def fail(constraint: Constraint) -> None:
     """As a mask does when it meets a limit of the automaton that it shares."""
     running = constraint.parts[0]

@@ -64,6 +64,7 @@ FILTERS: dict[str, Callable[[], Any]] = {
     "substring": lambda: Substring("the sad thing is so sad", by="chars"),
     "all of": lambda: AllOf(Regex("[a-h]+"), Regex(".*e.*"), Allow(lambda tokens: None)),
     "after text": lambda: After("so", Regex("[abc ]{0,5}"), required=True),
+    "all of after text": lambda: After("so", AllOf(Regex("[abc ]{0,5}"), Allow(lambda t: None))),
     "after a token": lambda: After(260, Choice(["abc", "de"])),
     "callback": lambda: Allow(lambda tokens: [65 + sum(tokens) % 5, 70, *byte_level().eos]),
     "lm-format-enforcer": lambda: LMFormatEnforcer.json_schema(SCHEMA),

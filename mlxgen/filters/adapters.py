@@ -13,7 +13,7 @@ recently used ones are kept.
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import methodcaller
@@ -24,8 +24,8 @@ import numpy as np
 from ..errors import FilterError, GrammarError, MlxgenError, OptionError
 from ..forks import forked
 from ..recent import Recent
-from ..tokens import AnyTokenizer, Token, Vocabulary
-from .any_of import AnyOfFilter, opening
+from ..tokens import Token, Vocabulary
+from .any_of import Openable
 from .engine import shortened
 from .protocol import Int32Words, Running, words_of
 
@@ -33,7 +33,7 @@ _INDEXES = 8  # indexes kept for one vocabulary
 _ROWS = 256  # rows kept for one index
 
 
-class Adapter(ABC):
+class Adapter(Openable):
     """A specification in the words of another library; ``PACKAGE`` and ``EXTRA`` tell which."""
 
     __slots__ = ()
@@ -58,21 +58,14 @@ class Adapter(ABC):
                 "filters", f"{cls.__name__} needs {cls.PACKAGE}: pip install 'mlxgen[{cls.EXTRA}]'"
             ) from error
 
-    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> StatesFilter:
-        """As ``Specification.bind``."""
+    def _running(self, vocabulary: Vocabulary, vocab_size: int, *, spaced: bool) -> StatesFilter:
+        spec = self._after_space() if spaced else self
         try:
-            return self._states(Vocabulary.of(tokenizer), vocab_size)
+            return spec._states(vocabulary, vocab_size)
         except MlxgenError:
             raise
         except Exception as error:
             raise GrammarError(f"{shortened(repr(self))}: {error}") from error
-
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
-        """As ``bind``, for the start of a text that loses its leading space."""
-        vocabulary = Vocabulary.of(tokenizer)
-        plain = self.bind(vocabulary, vocab_size)
-        after_space = self._after_space().bind(vocabulary, vocab_size)
-        return opening((plain, after_space), vocabulary, vocab_size)
 
 
 @dataclass(slots=True, eq=False)

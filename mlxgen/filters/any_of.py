@@ -2,7 +2,7 @@
 
 Of an ``AnyOf`` several may fit for a while. Of a ``FirstToken`` the first token chooses: it is for
 a model that may begin to think or to call a tool and otherwise follows a schema. So does
-``opening``, for the start of a text whose first space the decoder drops.
+``Openable``, for the start of a text whose first space the decoder drops.
 
 SentencePiece-style models begin their answer with a token such as ``▁{``: bytes `` {``, text
 ``{``. A filter constrains the text. So a first token that starts with a space goes to a filter
@@ -14,12 +14,13 @@ taking that one back brings the filter in again.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import FilterError
+from ..errors import FilterError, GrammarError
 from ..forks import forked
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from ..workers import Work
@@ -75,16 +76,6 @@ class FirstToken:
         lanes = [words_of([token], vocab_size) for token, _ in self.leads]
         others = ~words_of([token for token, _ in self.leads], vocab_size)
         return AnyOfFilter([otherwise, *leads], [others, *lanes])
-
-
-def opening(ways: Sequence[Filter], vocabulary: Vocabulary, vocab_size: int) -> AnyOfFilter:
-    """Both ways in which a text may start; the second wants a space, and then the same."""
-
-    def lanes() -> Sequence[Int32Words]:
-        spaced = words_of(vocabulary.starting_with(b" "), vocab_size)
-        return ~spaced, spaced
-
-    return AnyOfFilter(ways, vocabulary.derived(("spaced", vocab_size), lanes))
 
 
 class AnyOfFilter(Running):
@@ -172,3 +163,40 @@ class AnyOfFilter(Running):
         is_due = self.unchecked()[1]
         found = [part.objection() for part in self._alive() if is_due or part.can_end()]
         return found[0] if found and all(found) else None
+
+
+class Openable(ABC):
+    """A specification that opens a text in one of two ways: as it is, or after one space."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _running(self, vocabulary: Vocabulary, vocab_size: int, *, spaced: bool) -> Running | None:
+        """The running filter; ``spaced``: after one space, or None if that makes no difference."""
+
+    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> Running:
+        """As ``Specification.bind``."""
+        running = self._running(Vocabulary.of(tokenizer), vocab_size, spaced=False)
+        assert running is not None
+        return running
+
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Running:
+        """As ``bind``, for the start of a text that loses its leading space."""
+        vocabulary = Vocabulary.of(tokenizer)
+        ways, errors = list[Running](), list[GrammarError]()
+        for spaced in (False, True):
+            try:
+                running = self._running(vocabulary, vocab_size, spaced=spaced)
+                ways += [] if running is None else [running]
+            except GrammarError as error:  # a vocabulary may have words only with the space
+                errors.append(error)
+        if not ways:
+            raise errors[0]
+        if len(ways) == 1:
+            return ways[0]
+
+        def lanes() -> Sequence[Int32Words]:
+            space = words_of(vocabulary.starting_with(b" "), vocab_size)
+            return ~space, space
+
+        return AnyOfFilter(ways, vocabulary.derived(("spaced", vocab_size), lanes))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -17,11 +17,10 @@ from typing import ClassVar, Literal
 from llguidance import LLMatcher
 
 from ..errors import GrammarError, OptionError
-from ..tokens.vocabulary import AnyTokenizer, Vocabulary
-from .any_of import opening
+from ..tokens.vocabulary import Vocabulary
+from .any_of import Openable
 from .engine import Grammar, GrammarEngine, shortened
 from .matcher import GrammarFilter
-from .protocol import Filter
 
 _RULE = re.compile(r"^\s*[?!]*\w+(?:\[[^]\n]*\])?\s*:", re.MULTILINE)
 _MOST_RULES = 2000  # in a chain of more, llguidance takes minutes to say where an error is
@@ -29,7 +28,7 @@ _FLAGS = {re.IGNORECASE: "i", re.DOTALL: "s"}
 _IGNORED = re.UNICODE | re.DEBUG
 
 
-class OfGrammar(ABC):
+class OfGrammar(Openable):
     """A specification that is a grammar."""
 
     __slots__ = ()
@@ -39,31 +38,14 @@ class OfGrammar(ABC):
     @abstractmethod
     def _grammar(self, vocabulary: Vocabulary) -> Grammar: ...
 
-    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
-        """As ``Specification.bind``."""
-        vocabulary = Vocabulary.of(tokenizer)
-        return _running(self._grammar(vocabulary), vocabulary, vocab_size)
-
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
-        """As ``bind``, for the start of a text that loses its leading space."""
-        vocabulary = Vocabulary.of(tokenizer)
+    def _running(
+        self, vocabulary: Vocabulary, vocab_size: int, *, spaced: bool
+    ) -> GrammarFilter | None:
         grammar = self._grammar(vocabulary)
-        if grammar.skips_space:
-            return _running(grammar, vocabulary, vocab_size)
-        # Some vocabularies have words only with the space before them, and some have no space
-        bound, errors = list[GrammarFilter](), list[GrammarError]()
-        for each in (grammar, grammar.after('" "')):
-            try:
-                bound.append(_running(each, vocabulary, vocab_size))
-            except GrammarError as error:
-                errors.append(error)
-        if not bound:
-            raise errors[0]
-        return bound[0] if errors else opening(bound, vocabulary, vocab_size)
-
-
-def _running(grammar: Grammar, vocabulary: Vocabulary, vocab_size: int) -> GrammarFilter:
-    return GrammarFilter(grammar, GrammarEngine.of(vocabulary, vocab_size), vocab_size)
+        if spaced and grammar.skips_space:
+            return None
+        grammar = grammar.after('" "') if spaced else grammar
+        return GrammarFilter(grammar, GrammarEngine.of(vocabulary, vocab_size), vocab_size)
 
 
 @dataclass(frozen=True, slots=True, init=False)

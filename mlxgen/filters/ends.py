@@ -43,9 +43,7 @@ Path: TypeAlias = tuple[Token, ...]
 Place: TypeAlias = tuple[bytes | int, ...]
 """For each open bracket: the latest key of an object, or the number of commas of a list."""
 
-# What a path is charged, in symbols:
-_OPEN = 2.0  # for an open bracket
-_SAME = 2.0  # for a step that seems to lead nowhere
+_OPEN = 2.0  # what a path is charged for an open bracket, in symbols
 
 _LONGEST = 16  # bytes of a first token that the tokenizer would not have chosen
 _KEY = 64  # bytes of a key that count
@@ -316,13 +314,13 @@ class Hunt:
         if start and at.can_end():
             yield start
         outline = outline.then(b"".join(pieces[token] for token in start), [])
-        heap: list[tuple[float, int, float, Path, Outline, bytes, list[Place]]] = []
-        heappush(heap, (0, 0, 0, start, outline, b"", []))
+        heap: list[tuple[float, int, float, Path, Outline, list[Place]]] = []
+        heappush(heap, (0, 0, 0, start, outline, []))
         seen: set[tuple[object, ...]] = set()
         finished: set[Place] = set()
         order, least = 0, inf
         while heap and self._steps <= work:
-            _, _, far, path, outline, before, ended = heappop(heap)
+            _, _, far, path, outline, ended = heappop(heap)
             if len(path) >= least or outline.is_within(finished):
                 continue
             finished.update(ended)
@@ -346,11 +344,11 @@ class Hunt:
                     continue
                 seen.add(state)
                 beyond = far + 1 - (len(steps) == 1) / 2 + (len(run) - 1) / 4
-                beyond += (1 + inner) * log2(1 + len(shown)) + _SAME * (step.shown == before)
+                beyond += (1 + inner) * log2(1 + len(shown))
                 shown.add(step.shown)
                 order -= 1
                 bound = beyond + _OPEN * (len(then.place) + (then.string is not None) / 2)
-                heappush(heap, (bound, order, beyond, path + run, then, step.shown, ends))
+                heappush(heap, (bound, order, beyond, path + run, then, ends))
 
     def _steps_after(self, path: Path, *, is_first: bool) -> list[_Step]:
         """Where the symbols after a path lead; of those that were alike at a place that showed the

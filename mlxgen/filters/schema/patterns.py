@@ -4,8 +4,7 @@ r"""Patterns of JSON schemas, which are ECMA-262's, as expressions of Python and
 written out. It reads what ECMA does with the flag ``u``, and what is harmless of other dialects
 (``\-``, ``\A``, ``\Z``, ``(?P<name>...)``, ``(?i)`` at the beginning). ``spelled`` has Python's own
 parser read that, and writes what it matches as a terminal of Lark over JSON strings, quotes
-included. In JSON text a character has one spelling: itself, or its short escape, or ``\u00..`` for
-other control characters.
+included.
 
 Invariant: a JSON string with that spelling matches ``spelled`` if and only if the pattern is
 found in its value.
@@ -22,19 +21,30 @@ from itertools import product
 from typing import Any, NoReturn, TypeAlias
 
 from ...errors import GrammarError
+from .characters import (
+    ANY_CHAR,
+    LAST,
+    NEWLINES,
+    NOTHING,
+    SETS,
+    Ranges,
+    char_text,
+    class_of,
+    either_case,
+    is_one,
+    of_property,
+    others,
+    union,
+)
 
-Ranges: TypeAlias = tuple[tuple[int, int], ...]
-"""Characters, as ascending ranges that do not touch."""
 Part: TypeAlias = tuple[Any, Any]
 """What Python's parser makes of a part of a pattern: what it is, and of what."""
 
 op: Any = import_module("re._constants")  # which type checkers do not know
 _parser: Any = import_module("re._parser")
 
-_LAST = 0x10FFFF
 _MAX_REPEAT = 5000
 _COSTLY = 2000  # repetitions within repetitions that the engine would keep apart
-_SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
 _CONTROLS = {"n": 10, "r": 13, "t": 9, "v": 11, "f": 12, "0": 0}
 
 _HEX = "[0-9a-fA-F]"
@@ -54,7 +64,6 @@ _PART = re.compile(
     re.DOTALL,
 )
 _LOOKS = (op.ASSERT, op.ASSERT_NOT)
-_NOTHING = r"[^\s\S]"
 _SAID = {  # by Python, and by us
     "missing ), unterminated subpattern": "unclosed group",
     "unbalanced parenthesis": "a ) without its (",
@@ -64,65 +73,6 @@ _SAID = {  # by Python, and by us
 class UnsupportedError(Exception):
     """The pattern is valid, but no automaton matches it, or none of a bearable size: it has a back
     reference, looks around, or has long repetitions within others."""
-
-
-# ---- sets of characters ------------------------------------------------------------------------
-
-
-def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """All characters of some ranges."""
-    joined: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
-        if joined and low <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
-        else:
-            joined.append((low, high))
-    return tuple(joined)
-
-
-def others(ranges: Ranges) -> Ranges:
-    """All characters but these."""
-    found, at = [], 0
-    for low, high in ranges:
-        if at < low:
-            found.append((at, low - 1))
-        at = high + 1
-    return (*found, (at, _LAST)) if at <= _LAST else tuple(found)
-
-
-def _without(ranges: Ranges, out: Ranges) -> Ranges:
-    return others(union((*others(ranges), *out)))
-
-
-_DIGITS: Ranges = ((48, 57),)
-_WORD: Ranges = ((48, 57), (65, 90), (95, 95), (97, 122))
-_BLANKS = (9, 10, 11, 12, 13, 32, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000, 0xFEFF)
-_SPACE = union([*((code, code) for code in _BLANKS), (0x2000, 0x200A)])
-_NEWLINES: Ranges = ((10, 10), (13, 13), (0x2028, 0x2029))
-_SETS = {"d": _DIGITS, "w": _WORD, "s": _SPACE}
-_SURROGATES: Ranges = ((0xD800, 0xDFFF),)
-ANY: Ranges = _without(((0, _LAST),), _SURROGATES)
-
-
-@lru_cache(64)
-def _of_property(name: str) -> Ranges:
-    r"""The characters of ``\p{name}``."""
-    import regex  # it knows all of them, and is asked once for each name
-
-    try:
-        found = regex.compile(rf"\p{{{name}}}")
-    except regex.error:
-        raise GrammarError(f"the pattern uses \\p{{{name}}}, which is not a property") from None
-    return union((c, c) for c in range(_LAST + 1) if found.match(chr(c)))
-
-
-def _either_case(ranges: Ranges) -> Ranges:
-    both = list(ranges)
-    for low, high in ranges:
-        for code in range(low, min(high, 0x24F) + 1):
-            for other in (chr(code).lower(), chr(code).upper()):
-                both += [(ord(other), ord(other))] if len(other) == 1 else []
-    return union(both)
 
 
 # ---- as Python reads it ------------------------------------------------------------------------
@@ -157,7 +107,7 @@ class _Translation:
             raise UnsupportedError("the flag m")
         self._at = flags.end() if flags else 0
         self._any_case = bool(flags and "i" in flags[1])
-        self._dot = ((0, _LAST),) if flags and "s" in flags[1] else others(_NEWLINES)
+        self._dot = ((0, LAST),) if flags and "s" in flags[1] else others(NEWLINES)
         self._groups: list[str | None] = []  # their names
 
     def text(self) -> str:
@@ -189,11 +139,11 @@ class _Translation:
         if kind == "repeat":
             return self._repeat(part)
         if kind == "class":
-            return _class_of(self._class(negated=bool(part["class"])))
+            return class_of(self._class(negated=bool(part["class"])))
         if kind == "dot":
-            return _class_of(self._dot)
+            return class_of(self._dot)
         self._at = part.start()
-        return _class_of(self._cased(self._chars("a backslash at its end")))
+        return class_of(self._cased(self._chars("a backslash at its end")))
 
     def _repeat(self, part: re.Match[str]) -> str:
         least, most = int(part["least"] or 0), int(part["most"] or 0)
@@ -216,9 +166,9 @@ class _Translation:
         self._at = part.end()
         kind, text = part.lastgroup, part[part.lastgroup or 0]
         if kind == "set":
-            return _SETS[text] if text.islower() else others(_SETS[text.lower()])
+            return SETS[text] if text.islower() else others(SETS[text.lower()])
         if kind == "property":
-            found = _of_property(text[2:-1])
+            found = of_property(text[2:-1])
             return found if text[0] == "p" else others(found)
         if kind == "pair":
             code = 0x10000 + ((int(text[:4], 16) - 0xD800) << 10) + int(text[6:], 16) - 0xDC00
@@ -228,7 +178,7 @@ class _Translation:
             code = _CONTROLS.get(text, ord(text))
         else:
             code = ord(text) if kind == "char" else int(text, 16)
-        if code > _LAST:
+        if code > LAST:
             self._fail(f"{part[0]} is not a character")
         return ((code, code),)
 
@@ -241,7 +191,7 @@ class _Translation:
             ):
                 self._at += 1
                 high = self._in_class()
-                if _is_one(low) and _is_one(high):
+                if is_one(low) and is_one(high):
                     if high[0][0] < low[0][0]:
                         self._fail("a range whose end comes before its beginning")
                     found.append((low[0][0], high[0][0]))
@@ -256,7 +206,7 @@ class _Translation:
         return ((8, 8),) if self._takes(r"\b") else self._chars("unclosed class")
 
     def _cased(self, ranges: Ranges) -> Ranges:
-        return _either_case(ranges) if self._any_case else ranges
+        return either_case(ranges) if self._any_case else ranges
 
     def _takes(self, text: str) -> bool:
         taken = self._pattern.startswith(text, self._at)
@@ -267,52 +217,7 @@ class _Translation:
         raise GrammarError(f"the pattern {self._pattern} is not valid: {what}")
 
 
-def _is_one(ranges: Ranges) -> bool:
-    return len(ranges) == 1 and ranges[0][0] == ranges[0][1]
-
-
-def _class_of(ranges: Ranges) -> str:
-    if _is_one(ranges):
-        return re.escape(chr(ranges[0][0]))
-    codes = [f"\\U{a:08x}-\\U{b:08x}" for a, b in ranges]
-    return f"[{''.join(codes)}]" if codes else "(?!)"
-
-
 # ---- as an expression of JSON text -------------------------------------------------------------
-
-
-def _code(code: int) -> str:
-    return chr(code) if chr(code).isascii() and chr(code).isalnum() else f"\\x{{{code:x}}}"
-
-
-@lru_cache(1024)
-def char_text(ranges: Ranges) -> str:
-    """An expression for the JSON spellings of these characters."""
-    plain = _without(ranges, ((0, 31), (34, 34), (92, 92), *_SURROGATES))
-    special = [c for a, b in ranges for c in range(a, min(b, 92) + 1) if c < 32 or c in (34, 92)]
-    short = "".join(_code(ord(_SHORT[c])) for c in special if c in _SHORT)
-    long = [f"{c:02x}" for c in special if c not in _SHORT]
-    parts = [f"[{''.join(_code(a) if a == b else f'{_code(a)}-{_code(b)}' for a, b in plain)}]"]
-    parts = parts if plain else []
-    parts += [f"\\\\[{short}]"] if short else []
-    if long:
-        either = "|".join(
-            "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in x) for x in long
-        )
-        parts.append(f"\\\\u00(?:{either})")
-    if not parts:
-        return _NOTHING
-    return parts[0] if len(parts) == 1 and plain else f"(?:{'|'.join(parts)})"
-
-
-ANY_CHAR = char_text(ANY)
-
-_SCALAR = (
-    r"\\u(?:[0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}"
-    r"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-)
-FREE_CHAR = rf"(?:{char_text(_without(ANY, ((0, 31),)))}|\\[bfnrt]|{_SCALAR})"
-"""A character of a text about which nothing is said but its length: any escape will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +284,7 @@ def _quoted(ways: Sequence[_Way]) -> str:
 
 
 def _one_of(texts: Sequence[str]) -> str:
-    return texts[0] if len(texts) == 1 else f"(?:{'|'.join(texts)})" if texts else _NOTHING
+    return texts[0] if len(texts) == 1 else f"(?:{'|'.join(texts)})" if texts else NOTHING
 
 
 def _ways(parts: Iterable[Part], loose: bool = False) -> list[_Way]:

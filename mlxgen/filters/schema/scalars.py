@@ -15,10 +15,11 @@ from typing import Any
 
 from ...errors import GrammarError
 from . import numbers
+from .characters import ANY_CHAR, FREE_CHAR
 from .formats import FORMATS
 from .keywords import SAYING, Schema, fraction, lengths_of, literal, options_of, span_of
 from .numbers import Span
-from .patterns import ANY_CHAR, FREE_CHAR, UnsupportedError, spelled
+from .patterns import UnsupportedError, spelled
 from .written import Either, Expression, Term
 
 _MODULUS = 10_000  # the engine counts multiples in as many states; of more decimals it misses some

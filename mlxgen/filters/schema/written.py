@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ...errors import GrammarError
+from .characters import ANY_CHAR
 from .keywords import literal
-from .patterns import ANY_CHAR
 
 MAX_DEPTH = 500  # places within places; the engine would overflow the stack
 _SIGNS = {"{0,1}": "?", "{0,}": "*", "{1,1}": ""}

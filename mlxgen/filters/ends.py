@@ -43,7 +43,9 @@ Path: TypeAlias = tuple[Token, ...]
 Place: TypeAlias = tuple[bytes | int, ...]
 """For each open bracket: the latest key of an object, or the number of commas of a list."""
 
-_OPEN = 2.0  # what a path is charged for an open bracket, in symbols
+# What a path is charged, in symbols:
+_OPEN = 2.0  # for an open bracket
+_SAME = 2.0  # for a step that seems to lead nowhere
 
 _LONGEST = 16  # bytes of a first token that the tokenizer would not have chosen
 _KEY = 64  # bytes of a key that count
@@ -232,40 +234,17 @@ class Outline(NamedTuple):
         return any(self.place[:length] in finished for length in range(1, depth + 1))
 
 
-class Alphabet:
-    """The symbols of a vocabulary in the order in which to try them: added tokens, then bytes.
-
-    A vocabulary of bytes also has probes, which masks show but nobody tries.
-    """
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        late = _LATE + bytes([*range(128, 256), *range(32), 127, 32])
-        rest = bytes(byte for byte in range(256) if byte not in _ORDER + late)
-        ordered = [vocabulary.token_of(bytes([byte])) for byte in _ORDER + rest + late]
-        singles = [token for token in ordered if token is not None]
-        special = (vocabulary.added | vocabulary.special) - vocabulary.eos
-        self.symbols = [*sorted(t for t in special if vocabulary.piece(t)), *singles]
-        probes = vocabulary.probes if isinstance(vocabulary, ByteVocabulary) else []
-        shown = np.array([*self.symbols, *probes], dtype=np.int64)
-        self.words, self.bits = shown >> 5, (shown & 31).astype(np.int32)
-        self.pieces = vocabulary.pieces
-
-    @classmethod
-    def of(cls, vocabulary: Vocabulary) -> Alphabet:
-        return vocabulary.derived("alphabet", lambda: cls(vocabulary))
-
-    def choice(self, shown: bytes, *, in_word: bool) -> list[Token]:
-        """The symbols to try at a place; a blank beside others only if it may end a word. In free
-        text a quote may end it, spaces are long tokens, and a backslash needs another symbol."""
-        pieces = self.pieces
-        allowed = [symbol for symbol, yes in zip(self.symbols, shown, strict=False) if yes]
-        blank = [symbol for symbol in allowed if pieces[symbol].isspace()]
-        inked = [symbol for symbol in allowed if not pieces[symbol].isspace()]
-        if {pieces[symbol] for symbol in allowed}.issuperset(_TEXT):
-            quotes = [symbol for symbol in inked if pieces[symbol] == b'"']
-            rest = [s for s in inked if pieces[s].isascii() and pieces[s] != b"\\"]
-            return [*quotes, blank[-1], *rest]
-        return [*inked, *blank[: in_word or not inked]]
+def _symbols(vocabulary: Vocabulary) -> tuple[list[Token], npt.NDArray[np.int64]]:
+    """The symbols of a vocabulary in the order in which to try them: added tokens, then bytes. And
+    what a mask shows of a place: these, and in a vocabulary of bytes the probes."""
+    late = _LATE + bytes([*range(128, 256), *range(32), 127, 32])
+    rest = bytes(byte for byte in range(256) if byte not in _ORDER + late)
+    ordered = [vocabulary.token_of(bytes([byte])) for byte in _ORDER + rest + late]
+    special = (vocabulary.added | vocabulary.special) - vocabulary.eos
+    symbols = sorted(token for token in special if vocabulary.piece(token))
+    symbols += [token for token in ordered if token is not None]
+    probes = vocabulary.probes if isinstance(vocabulary, ByteVocabulary) else []
+    return symbols, np.array([*symbols, *probes], dtype=np.int64)
 
 
 class _Step(NamedTuple):
@@ -278,7 +257,9 @@ class Hunt:
     the beginning of the path, the constraint is as it was."""
 
     def __init__(self, at: Constraint, without: Set[Token | None]) -> None:
-        self._alphabet = Alphabet.of(at.vocabulary)
+        vocabulary = at.vocabulary
+        self._pieces = vocabulary.pieces
+        self._symbols, self._shown = vocabulary.derived("symbols", lambda: _symbols(vocabulary))
         self._at, self._from, self._without = at, len(at), without
         self._steps = 0  # the work so far
         self._path: Path = ()
@@ -298,29 +279,42 @@ class Hunt:
 
     def _look(self) -> bytes:
         """What is allowed: one byte for each symbol and each probe. FilterError if nothing is."""
-        words, bits = self._alphabet.words, self._alphabet.bits
         if not self._at.fill(self._row):
-            return bytes([1]) * len(words)
+            return bytes([1]) * len(self._shown)
         if not self._row.any():
             raise FilterError("nothing may follow")
-        flags: npt.NDArray[np.uint8] = ((self._row[words] >> bits) & 1).astype(np.uint8)
+        bits = self._row[self._shown >> 5] >> (self._shown & 31) & 1
+        flags: npt.NDArray[np.uint8] = bits.astype(np.uint8)
         return flags.tobytes()
+
+    def _choice(self, shown: bytes, *, in_word: bool) -> list[Token]:
+        """The symbols to try at a place; a blank beside others only if it may end a word. In free
+        text a quote may end it, spaces are long tokens, and a backslash needs another symbol."""
+        pieces = self._pieces
+        allowed = [symbol for symbol, yes in zip(self._symbols, shown, strict=False) if yes]
+        blank = [symbol for symbol in allowed if pieces[symbol].isspace()]
+        inked = [symbol for symbol in allowed if not pieces[symbol].isspace()]
+        if {pieces[symbol] for symbol in allowed}.issuperset(_TEXT):
+            quotes = [symbol for symbol in inked if pieces[symbol] == b'"']
+            rest = [s for s in inked if pieces[s].isascii() and pieces[s] != b"\\"]
+            return [*quotes, blank[-1], *rest]
+        return [*inked, *blank[: in_word or not inked]]
 
     def ways(self, start: Path, outline: Outline, work: int) -> Iterator[Path]:
         """Ever shorter ways that begin with ``start``, as long as no more than ``work`` steps were
         taken, or a few more. ``outline`` is that of the text so far."""
-        pieces, at = self._alphabet.pieces, self._at
+        pieces, at = self._pieces, self._at
         self.to(start)
         if start and at.can_end():
             yield start
         outline = outline.then(b"".join(pieces[token] for token in start), [])
-        heap: list[tuple[float, int, float, Path, Outline, list[Place]]] = []
-        heappush(heap, (0, 0, 0, start, outline, []))
+        heap: list[tuple[float, int, float, Path, Outline, bytes, list[Place]]] = []
+        heappush(heap, (0, 0, 0, start, outline, b"", []))
         seen: set[tuple[object, ...]] = set()
         finished: set[Place] = set()
         order, least = 0, inf
         while heap and self._steps <= work:
-            _, _, far, path, outline, ended = heappop(heap)
+            _, _, far, path, outline, before, ended = heappop(heap)
             if len(path) >= least or outline.is_within(finished):
                 continue
             finished.update(ended)
@@ -344,11 +338,11 @@ class Hunt:
                     continue
                 seen.add(state)
                 beyond = far + 1 - (len(steps) == 1) / 2 + (len(run) - 1) / 4
-                beyond += (1 + inner) * log2(1 + len(shown))
+                beyond += (1 + inner) * log2(1 + len(shown)) + _SAME * (step.shown == before)
                 shown.add(step.shown)
                 order -= 1
                 bound = beyond + _OPEN * (len(then.place) + (then.string is not None) / 2)
-                heappush(heap, (bound, order, beyond, path + run, then, ends))
+                heappush(heap, (bound, order, beyond, path + run, then, step.shown, ends))
 
     def _steps_after(self, path: Path, *, is_first: bool) -> list[_Step]:
         """Where the symbols after a path lead; of those that were alike at a place that showed the
@@ -360,9 +354,9 @@ class Hunt:
         except FilterError:
             return []
         found: list[_Step] = []
-        in_word = is_first or self._alphabet.pieces[path[-1]][-1:].isalnum()
+        in_word = is_first or self._pieces[path[-1]][-1:].isalnum()
         known = self._choices.get((at, in_word))
-        for symbol in known or self._alphabet.choice(at, in_word=in_word):
+        for symbol in known or self._choice(at, in_word=in_word):
             if is_first and symbol in self._without:
                 continue
             try:

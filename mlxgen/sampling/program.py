@@ -9,7 +9,7 @@ with the lower ids).
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntEnum, auto
+from enum import Enum, auto
 from typing import Any, NamedTuple, TypeAlias
 
 import mlx.core as mx
@@ -17,7 +17,6 @@ import numpy as np
 
 from .race import pick, ramp
 from .rows import Want
-from .settings import SamplingSettings
 
 CANDIDATES = 128
 
@@ -31,7 +30,7 @@ Outputs: TypeAlias = dict[str, mx.array]
 Program: TypeAlias = Callable[..., Outputs]
 
 
-class Reach(IntEnum):
+class Reach(Enum):
     """From which tokens a row is drawn, apart from numbers."""
 
     BEST = auto()
@@ -42,16 +41,6 @@ class Reach(IntEnum):
     """By weight, from the most likely tokens."""
     ALL = auto()
     """By weight, from all tokens in order, as the most likely ones are too few."""
-
-    @classmethod
-    def of(cls, settings: SamplingSettings, vocab_size: int) -> Reach:
-        if settings.temperature == 0:
-            return cls.BEST
-        top_k = settings.top_k if settings.top_k < vocab_size else 0
-        if settings.top_p == 1 and top_k == 0:
-            return cls.PLAIN
-        bounded = settings.top_p < 1 or settings.min_p > 0 or settings.has_floor
-        return cls.FEW if bounded or top_k < CANDIDATES else cls.ALL
 
 
 class Numbers(NamedTuple):
@@ -118,7 +107,7 @@ def make_draw(variant: Variant, spared: mx.array | None) -> Program:
 
 
 def wanted(outputs: Outputs, want: Want) -> Outputs:
-    """The outputs of a program that are not only for reports, and those that are wanted."""
+    """The outputs of a program that reports, without reports that are not wanted."""
     found: Outputs = {n: outputs[n] for n in ("token", "exact", "share") if n in outputs}
     for name in ("prob", "logprob", "distribution"):
         if getattr(want, name):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -39,13 +38,6 @@ class DrawRow(NamedTuple):
     changes: Sequence[Change] = ()
     temperature: float | None = None
     target: float | None = None
-
-    @property
-    def effective(self) -> SamplingSettings:
-        """The settings, with the temperature for this draw if it has one."""
-        if self.temperature is None:
-            return self.settings
-        return replace(self.settings, temperature=self.temperature)
 
 
 class Want(NamedTuple):

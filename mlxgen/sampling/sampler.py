@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,17 @@ import mlx.core as mx
 import numpy as np
 
 from ..recent import Recent
-from .program import Numbers, Outputs, Reach, Variant, change, make_draw, padded_size, wanted
+from .program import (
+    CANDIDATES,
+    Numbers,
+    Outputs,
+    Reach,
+    Variant,
+    change,
+    make_draw,
+    padded_size,
+    wanted,
+)
 from .race import chance
 from .rows import Change, Draw, DrawRow, Want
 from .settings import SamplingSettings
@@ -71,18 +82,28 @@ class Sampler:
         positions of one sequence are rows like any others.
         """
         assert logits.shape == (len(rows), self.vocab_size), (logits.shape, len(rows))
-        reaches = [Reach.of(row.effective, self.vocab_size) for row in rows]
-        if exact:
-            reaches = [Reach.ALL if reach is Reach.FEW else reach for reach in reaches]
-        if reaches.count(reaches[0]) == len(rows):
-            return Draw(**self._draw(logits, rows, reaches[0], want))
-        places: list[int] = []
-        parts: list[Outputs] = []
-        for reach in sorted(set(reaches)):
-            own = [place for place, each in enumerate(reaches) if each is reach]
-            places += own
-            parts.append(self._draw(logits[mx.array(own)], [rows[i] for i in own], reach, want))
-        order = mx.array(np.argsort(places))
+        settings: list[SamplingSettings] = []
+        groups: dict[Reach, list[int]] = {}
+        for place, row in enumerate(rows):
+            own = row.settings
+            if row.temperature is not None:
+                own = replace(own, temperature=row.temperature)
+            settings.append(own)
+            reach = Reach.BEST if own.temperature == 0 else _reach(own, self.vocab_size, exact)
+            groups.setdefault(reach, []).append(place)
+        if len(groups) == 1:
+            return Draw(**self._draw(logits, rows, settings, reach, want))
+        parts = [
+            self._draw(
+                logits[mx.array(places)],
+                [rows[place] for place in places],
+                [settings[place] for place in places],
+                reach,
+                want,
+            )
+            for reach, places in groups.items()
+        ]
+        order = mx.array(np.argsort(np.concatenate(list(groups.values()))))
         found = {}
         for name in {name: None for part in parts for name in part}:
             # Where there is no such field, all rows are exact, and none aims
@@ -103,26 +124,49 @@ class Sampler:
         assert draw.distribution is not None
         return draw.distribution
 
-    def _draw(self, logits: mx.array, rows: Sequence[DrawRow], reach: Reach, want: Want) -> Outputs:
-        settings = [row.effective for row in rows]
-        changed = _changed(logits, settings, rows)
-        own = logits if changed is not logits and (want.logprob or want.top) else None
-        words = table = keys = None
-        if any(row.words is not None for row in rows):
+    def _draw(
+        self,
+        logits: mx.array,
+        rows: Sequence[DrawRow],
+        settings: Sequence[SamplingSettings],
+        reach: Reach,
+        want: Want,
+    ) -> Outputs:
+        masked = changed = bounds = excludes = aims = False
+        for each, row in zip(settings, rows, strict=True):
+            masked |= row.words is not None
+            changed |= bool(row.changes or each.logit_bias)
+        own = words = table = keys = None
+        if changed:
+            own = logits if want.logprob or want.top else None
+            logits = _changed(logits, settings, rows)
+        if masked:
             words = _stacked(rows, self.vocab_size)
-        bounds = excludes = aims = False
         if reach is not Reach.BEST:
-            bounds = any(each.has_floor for each in settings)
-            excludes = any(each.xtc_probability > 0 for each in settings)
-            aims = any(each.aims for each in settings)
-            chances = [chance(row.seed, row.position, row.attempt) for row in rows]
-            numbers = map(_numbers, settings, rows, [each.xtc for each in chances])
-            table = mx.array(list(numbers), mx.float32)
-            keys = mx.array([each.key for each in chances], mx.uint32)
-        variant = Variant(reach, bounds, excludes, aims, want != NOTHING)
-        key = (variant, len(rows), changed.dtype, own is None, words is None)
+            numbers, pairs = [], []
+            for each, row in zip(settings, rows, strict=True):
+                bounds |= each.has_floor
+                excludes |= each.xtc_probability > 0
+                aims |= each.aims
+                drawn = chance(row.seed, row.position, row.attempt)
+                numbers.append(_numbers(each, row, drawn.xtc))
+                pairs.append(drawn.key)
+            table, keys = mx.array(numbers, mx.float32), mx.array(pairs, mx.uint32)
+        reports = want != NOTHING
+        variant = Variant(reach, bounds, excludes, aims, reports)
+        key = (variant, len(rows), logits.dtype, own is None, masked)
         program = self._programs.get(key, lambda: mx.compile(make_draw(variant, self._spared)))
-        return wanted(program(changed, own, words, table, keys), want)
+        outputs: Outputs = program(logits, own, words, table, keys)
+        return wanted(outputs, want) if reports else outputs
+
+
+def _reach(settings: SamplingSettings, vocab_size: int, exact: bool) -> Reach:
+    """From which tokens a row is drawn by weight."""
+    top_k = settings.top_k if settings.top_k < vocab_size else 0
+    if settings.top_p == 1 and top_k == 0:
+        return Reach.PLAIN
+    bounded = settings.top_p < 1 or settings.min_p > 0 or settings.has_floor
+    return Reach.FEW if (bounded or top_k < CANDIDATES) and not exact else Reach.ALL
 
 
 def _numbers(settings: SamplingSettings, row: DrawRow, xtc: float) -> Numbers:
@@ -145,8 +189,7 @@ def _numbers(settings: SamplingSettings, row: DrawRow, xtc: float) -> Numbers:
 def _changed(
     logits: mx.array, settings: Sequence[SamplingSettings], rows: Sequence[DrawRow]
 ) -> mx.array:
-    """Logits [batch, vocab] after the biases, then the changes of each row; the same array if there
-    are none, else float32."""
+    """Logits [batch, vocab] as float32, after the biases, then the changes of each row."""
     changes = [
         (*([_bias(each)] if each.logit_bias else ()), *row.changes)
         for each, row in zip(settings, rows, strict=True)

@@ -73,7 +73,8 @@ def accept(
     constraint, options, position = request.constraint, request.options, request.position
     wanted, retries, wish, forced = options.top_logprobs, request.retries, None, pushed
     exhausted = False
-    if not forced and (wanted is not None or options.sampling.aims):  # drawn nevertheless
+    aiming = request.lookback if request.lookback is not None and options.sampling.aims else None
+    if not forced and (wanted is not None or aiming is not None):  # drawn nevertheless
         forced = not has_choice(request, token)
     if options.hooks:
         wish = _consult(request, token, view)
@@ -88,8 +89,8 @@ def accept(
     mask = None  # of the filters, for what is reported; they have not come to a healed token
     if wanted and constraint is not None and not request.is_healing:
         mask = constraint.mask()
-    if request.lookback is not None and options.sampling.aims and not forced:
-        request.lookback.drew(view.share(token))
+    if aiming is not None and not forced:
+        aiming.drew(view.share(token))
 
     event = request.advance(token, withheld=request.strayed)
     reason = _reason(request, token, event)

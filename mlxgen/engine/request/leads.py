@@ -62,7 +62,7 @@ def has_choice(request: Request, token: Token) -> bool:
 
 def is_foreseeable(request: Request) -> bool:
     """Whether nothing special holds for the next draw, so that a draft may guess it."""
-    aims = request.options.sampling.aims
+    aims = request.lookback is not None and request.options.sampling.aims
     if request.steering is not None or aims or lead(request) is not None:
         return False
     decided = request.retries.decided.get(request.position, NOTHING)

@@ -32,10 +32,10 @@ from .drafts.lookup import SURE, Earlier
 from .drafts.model import LENGTH, ModelDrafter, check_same_tokens
 from .drafts.predictor import Predictor
 from .kv import Activations, Footprint, LayerCache, Slots, batch_equals_alone
-from .kv.alone import Alone
 from .kv.feed import Shown, Unseen
 from .kv.footprint import Measures, image_bytes
-from .kv.quantised import quantisation, quantised
+from .kv.groups import quantisation, quantised
+from .kv.layers import can_undo
 from .kv.slot_caches import Quantisation
 from .options import Options
 from .prefix.block_file import Layout
@@ -233,7 +233,7 @@ class ModelRuntime:
     def places(self, tokens: Sequence[Token]) -> list[int]:
         """Where in a prompt a snapshot of windows and recurrent states is worth keeping, in order;
         nowhere while the model can go back anywhere in so many tokens."""
-        if Alone(self.make_cache).can_undo(len(tokens)):
+        if can_undo(self.make_cache(), len(tokens)):
             return []
         spacing = spacing_of(self.footprint.snapshot_at(), self.footprint.growing)
         return places_of(beginnings(tokens, openings_of(self.vocabulary)), len(tokens) - 1, spacing)
@@ -298,7 +298,7 @@ class ModelRuntime:
         return Bound(self.predictor).footprint(self.model)
 
     def _model_drafter(self, draft: ModelRuntime, *, learned: bool) -> ModelDrafter:
-        runner = draft.runner()
+        runner = draft.runner(batches=False)
         if self.images is not None or draft.vocab_size < self.vocab_size:
             runner.feed = Unseen(draft.vocab_size)
         return ModelDrafter(
@@ -321,8 +321,15 @@ class ModelRuntime:
         """What drafts of other models were worth."""
         return {}
 
-    def runner(self, slots: Slots | None = None) -> Runner:
-        """A runner of the model with its prefix cache, and with slots if several run together."""
+    def runner(self, *, batches: bool = True, spare: int | None = None) -> Runner:
+        """A runner of the model with its prefix cache; several sequences go through it together if
+        it ``batches`` and the model can do that. Their slots may have ``spare`` unused places."""
+        slots = Slots(
+            self.make_cache,
+            (lambda: self.batches) if batches else None,
+            self.footprint.spare if spare is None else spare,
+            own=self._measures.own,
+        )
         piece = partial(self.activations.most, self.memory.activations)
         feed = None if self.images is None else Shown()
         make = self._make_runner

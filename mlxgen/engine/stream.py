@@ -43,10 +43,7 @@ class Stream(Pulled[Chunk, Chunk]):
     stream usable again.
     """
 
-    def __init__(
-        self, lm: ModelRuntime, loop: Loop, handle: Handle, places: Sequence[int] = ()
-    ) -> None:
-        self._lm = lm
+    def __init__(self, loop: Loop, handle: Handle, places: Sequence[int] = ()) -> None:
         self._loop = loop
         self._handle = handle
         self._places = places  # of the prompt, at which its KV is kept
@@ -70,7 +67,7 @@ class Stream(Pulled[Chunk, Chunk]):
         check_pieces(activations, length, room)
         runner = lm.runner()
         runner.piece = partial(activations.most, min(room, lm.memory.activations))
-        handle = Handle(request, KV(runner, rewinds=request.may_decline), drafts)
+        handle = Handle(request, KV(runner), drafts)
         # The cache is made when somebody first asks for it. What is taken from it is computed here,
         # as the stream may be handed to another thread, which could not do that.
         places: list[int] = []
@@ -82,7 +79,7 @@ class Stream(Pulled[Chunk, Chunk]):
                 handle.kv.wait()
             # At least where the prompt ends, as the answer may fill a window
             places = places_ahead(handle, cache, lm.places) or [length - 1]
-        return cls(lm, lm.loop(runner), handle, places)
+        return cls(lm.loop(runner), handle, places)
 
     def _move(self) -> bool:
         if self._error is not None:
@@ -101,7 +98,7 @@ class Stream(Pulled[Chunk, Chunk]):
             while self._places:
                 place, *self._places = self._places
                 self.keep(place)
-            if self._handle.kv.slot is not None and self._handle.missing > WIDEST:
+            if len(rows) > 1 and self._handle.missing > WIDEST:
                 self._run(len(self._handle.history) - 1)
             if self._family is not None or not self._loop.handles:
                 self._loop.gather([each._handle for each in rows])
@@ -129,8 +126,7 @@ class Stream(Pulled[Chunk, Chunk]):
             each._handle.faults = 1
         self._handle.distrust()
         for each in self._family or ():
-            if each._handle.kv.slot is not None:  # what is in slots was dropped with the others
-                each._handle.restart()
+            each._handle.restart()  # what they held was dropped with the others
 
     @property
     def _joins(self) -> bool:
@@ -280,10 +276,9 @@ class Stream(Pulled[Chunk, Chunk]):
 
         ``options`` hold for the forks from there on, as in ``rewind``.
 
-        They share the KV cache of the common history until they write to it. Streams of one family
-        that are pulled in turn go through the model together. Each has a seed of its own, derived
-        from this stream's; tokens that this stream has drawn but not delivered are drawn anew, and
-        those that were put stay.
+        Streams of one family that are pulled in turn go through the model together. Each has a seed
+        of its own, derived from this stream's; tokens that this stream has drawn but not delivered
+        are drawn anew, and those that were put stay.
         """
         self._owner.check()
         if self._closed or self._failed is not None:
@@ -296,12 +291,12 @@ class Stream(Pulled[Chunk, Chunk]):
         if changed is not None:
             request.check_change(changed)
         if self._family is None:
-            self._family = _Family(self._lm)
+            self._family = _Family(self._loop)
             self._family.add(self)
         twins = []
         for seed in request.fork_seeds(n):
             handle = self._handle.fork(seed)
-            twin = Stream(self._lm, self._loop, handle)
+            twin = Stream(self._loop, handle)
             twin._owner, twin._family = self._owner, self._family
             self._family.add(twin)
             twin._text, twin._tokens = list(self._text), list(self._tokens)
@@ -368,12 +363,12 @@ class Stream(Pulled[Chunk, Chunk]):
 class _Family:
     """A stream and its forks that are still in use.
 
-    If their callers ask for a token of each in turn, they go through the model together, in slots,
-    to which each moves once; unless the model runs sequences one by one.
+    If their callers ask for a token of each in turn, they go through the model together, unless it
+    runs sequences one by one.
     """
 
-    def __init__(self, lm: ModelRuntime) -> None:
-        self._lm = lm
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
         self._members: list[tuple[ref[Stream], KV]] = []
 
     def __iter__(self) -> Iterator[Stream]:
@@ -390,8 +385,4 @@ class _Family:
                 kv.close()  # a slot is not free by itself
         self._members = [member for member in self._members if member[0]() is not None]
         rows = [stream for stream in self if stream is one or stream._joins]
-        if len(rows) < 2 or not one._joins or not self._lm.batches:
-            return [one]
-        for stream in rows:
-            stream._handle.kv.move(self._lm.footprint.spare)
-        return rows
+        return rows if one._joins and self._loop.runner.slots.batches else [one]

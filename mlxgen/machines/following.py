@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 import mlx.core as mx
 import numpy as np
 
-from ..engine.kv import Slots
 from ..engine.kv.commands import Command, Copy, Free, Load, Place, Run, Save, read
 from ..engine.kv.held import Fed, Later, Unread
 from ..engine.step.runner import Runner
@@ -78,10 +77,9 @@ class Follower:
             case "drop", (runner, caches):
                 for kv in caches:
                     self._held[runner].pop(kv, None)
-            case "open", (runner, model, slots):
-                lm = self._models[model]
-                own = Slots(lm.make_cache, lm.footprint.spare) if slots else None
-                self._runners[runner], self._held[runner] = lm.runner(own), {}
+            case "open", (runner, model, batches, spare):
+                made = self._models[model].runner(batches=batches, spare=spare)
+                self._runners[runner], self._held[runner] = made, {}
             case "close", (runner,):
                 del self._runners[runner], self._held[runner]
             case "load", (model, settings):

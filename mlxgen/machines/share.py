@@ -132,7 +132,8 @@ class Leading(Part):
         self._is_out = False  # the others have been told of the pass
         self._shown: WeakSet[Image] = WeakSet()
         with machines.turn():
-            machines.note(["open", self._number, model, self.slots is not None])
+            slots = self.slots
+            machines.note(["open", self._number, model, slots.may_batch, slots.spare])
         finalize(self, machines.dispose, ["close", self._number])
 
     def do(self, command: Command) -> Any:

@@ -309,8 +309,10 @@ class SimulatedModel(mlxgen.LanguageModel):
         self.runtime._measures = replace(self.runtime._measures, footprint=footprint)
         self.runtime.runner = self._runner  # type: ignore[method-assign]
 
-    def _runner(self, slots: Slots | None = None) -> Runner:
+    def _runner(self, *, batches: bool = True, spare: int | None = None) -> Runner:
         make = self.runtime.make_cache
+        spare = self.runtime.footprint.spare if spare is None else spare
+        slots = Slots(make, lambda: batches and self.runtime.batches, spare)
         made = Simulated(self.model, make, slots, lambda: self.prefix_cache)
         made.timeline, made.shape = self.timeline, self.shape
         return made

@@ -10,14 +10,13 @@ from benchmarks.architectures import VOCAB, random_model
 from mlx_lm.models.cache import ConcatenateKVCache, QuantizedKVCache, RotatingKVCache
 
 from mlxgen import LanguageModel
-from mlxgen.engine.kv.quantised import QuantisedKeys
-from mlxgen.engine.kv.slot_caches import Quantisation
+from mlxgen.engine.kv.slot_caches import Keys, Quantisation
 
 from .tokenizers import alphabet_tokenizer
 
 __all__ = ["KINDS", "SIDE_BY_SIDE", "VOCAB", "cache_kinds", "of_kind", "random_model"]
 
-SIDE_BY_SIDE = ("plain", "quantised", "quantised later", "quantised by mlx-lm")
+SIDE_BY_SIDE = ("plain", "quantised", "quantised later")
 """The kinds that can be cut anywhere."""
 
 
@@ -44,8 +43,8 @@ def cache_kinds() -> dict[str, Callable[[], tuple[nn.Module, Callable[[], list[A
 
     return {
         "plain": own("llama"),
-        "quantised": llama_with(lambda: QuantisedKeys(Quantisation(8, 32, packed=True))),
-        "quantised later": llama_with(lambda: QuantisedKeys(Quantisation(4, 32, 7))),
+        "quantised": llama_with(lambda: Keys(how=Quantisation(8, 32, packed=True))),
+        "quantised later": llama_with(lambda: Keys(how=Quantisation(4, 32, 7))),
         "quantised by mlx-lm": llama_with(lambda: QuantizedKVCache(group_size=32, bits=8)),
         "rotating": llama_with(lambda: RotatingKVCache(max_size=16)),
         "concatenating": llama_with(ConcatenateKVCache),

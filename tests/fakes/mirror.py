@@ -64,12 +64,13 @@ def check_entries(lm: LanguageModel, drafts: Drafts, history: list[int]) -> int:
     common = min(drafter._exact, drafter._kv.common(drafter._own), len(history) - first)
     if common <= 0:
         return 0
-    (cache,) = drafter._kv.store.caches  # type: ignore[union-attr]
+    slot = drafter._kv.slot
+    keys, values = slot.group.layers[0].arrays
     assert lm.runtime.predictor is not None
     states, _ = lm.runtime.predictor.trunk(mx.array([history]), lm.runtime.make_cache())
     before = np.concatenate([np.zeros((1, states.shape[-1])), np.array(states[0])])
-    got = np.array(cache.keys[0, 0, :common])
+    got = np.array(keys[slot.index, 0, :common])
     np.testing.assert_allclose(got, before[first : first + common], atol=0.05)
-    tokens = np.array(cache.values[0, 0, :common, 0]).astype(int).tolist()
+    tokens = np.array(values[slot.index, 0, :common, 0]).astype(int).tolist()
     assert tokens == history[first : first + common]
     return common

@@ -126,7 +126,7 @@ def test_a_variant_has_all_of_the_models_settings_and_caches_of_its_own(tmp_path
     for name in ("tokenizer", "vocabulary", "config", "recommended", "max_context", "draft"):
         assert getattr(variant, name) is getattr(lm, name)
     assert variant.memory.caches == 1 << 28
-    assert [type(cache).__name__ for cache in variant.runtime.make_cache()] == ["QuantisedKeys"] * 2
+    assert [type(cache).__name__ for cache in variant.runtime.make_cache()] == ["Keys"] * 2
     for name in ("prefix_cache", "pace", "_earlier"):
         assert getattr(variant.runtime, name) is not getattr(lm.runtime, name)
     assert variant.runtime.footprint.weights > lm.runtime.footprint.weights

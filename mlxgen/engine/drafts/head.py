@@ -17,7 +17,7 @@ import mlx.core as mx
 from ...forks import forked
 from ...sampling import Sampler
 from ..history import History
-from ..kv import KV, Device, Fed, Footprint, Later, LayerCache
+from ..kv import KV, Device, Fed, Footprint, Group, Later, LayerCache
 from ..request.request import Request
 from .drafts import Policy
 from .guess import Guess
@@ -61,9 +61,9 @@ class Bound:
 
     def footprint(self, trunk: Any) -> Footprint:
         """The memory of its caches, and the weights of the ``trunk`` that it reads as well."""
-        caches = self._predictor.make_cache()
-        self(mx.array([[0]]), caches)
-        return Footprint.of(trunk, caches)
+        group = Group(self._predictor.make_cache)
+        group.add(1).forward(self, mx.array([[0]]))
+        return Footprint.of(trunk, group)
 
 
 class HeadDrafter(ModelledDrafter):
@@ -84,7 +84,7 @@ class HeadDrafter(ModelledDrafter):
     ) -> None:
         super().__init__(device, sampler, width, policy)
         self._bound, self._footprint = bound, footprint
-        self._kv = KV(device, rewinds=True)
+        self._kv = KV(device)
         self._base = 0  # the first token that has an entry
         self._own = History()  # the history's tokens from there on
         self._exact = 0  # entries that were made of the trunk's states

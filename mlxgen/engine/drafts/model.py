@@ -118,7 +118,7 @@ class ModelDrafter(ModelledDrafter):
         self.cache = cache
         self._footprint = footprint
         self._piece = piece  # how many tokens it has the memory to run after so many others
-        self._kv = KV(device, rewinds=True)
+        self._kv = KV(device)
 
     def catches_up(self, history: History) -> bool:
         if len(history) - self._kv.common(history) <= PIECE:

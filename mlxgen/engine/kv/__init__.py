@@ -6,7 +6,7 @@ from .groups import Slots, batch_equals_alone
 from .held import Fed, Later, Unread
 from .kv import KV
 from .layers import PREFILL_STEP, CacheFactory, LayerCache
-from .slots import Slot
+from .slots import Group, Slot
 
 __all__ = [
     "KV",
@@ -17,6 +17,7 @@ __all__ = [
     "Device",
     "Fed",
     "Footprint",
+    "Group",
     "Later",
     "LayerCache",
     "Measures",

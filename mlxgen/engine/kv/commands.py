@@ -20,8 +20,8 @@ from .held import Fed, Here, Later
 class Run(NamedTuple):
     """One forward pass over the next tokens of each cache, side by side, padded to the longest run.
 
-    Several are in slots of one group, in the order of these; those between them get padding only,
-    which changes nothing. A cache on its own runs alone. The result is the logits [all that are
+    They are in slots of one group, in the order of these; those between them get padding only,
+    which changes nothing. The result is the logits [all that are
     wanted, vocab] of the last ``wanted`` tokens of each row, row by row; anything, if none are:
     then what the caches hold is submitted.
     """
@@ -52,12 +52,10 @@ class Wait(NamedTuple):
 
 
 class Open(NamedTuple):
-    """Make an empty cache for a sequence of about ``room`` tokens: a slot, or caches of its own. If
-    ``rewinds`` are likely, snapshots are worth a copy there."""
+    """Make an empty cache for a sequence of about ``room`` tokens: a slot."""
 
     kv: int
     room: int
-    rewinds: bool = False
 
 
 class Copy(NamedTuple):
@@ -65,14 +63,6 @@ class Copy(NamedTuple):
 
     kv: int
     twin: int
-
-
-class Move(NamedTuple):
-    """Put what caches of their own hold into a slot. The first such command makes the slots, which
-    may have ``spare`` unused places."""
-
-    kv: int
-    spare: int
 
 
 class Free(NamedTuple):
@@ -160,7 +150,7 @@ class Clear(NamedTuple):
     last ``Settle``."""
 
 
-Place: TypeAlias = Open | Copy | Move
+Place: TypeAlias = Open | Copy
 Together: TypeAlias = Restore | Save | Load
 """What all machines do at a time, and what fails on all if it fails on one."""
 Changed: TypeAlias = Shrink | Limit | Empty | Flush | Settle | Together

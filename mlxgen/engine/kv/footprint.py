@@ -7,7 +7,7 @@ allocate, and what a pass of mlx-lm's models takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,18 +18,10 @@ from mlx.utils import tree_flatten
 from ...loading.memory import MemoryPlan, memory_limit
 from ...loading.model_config import EXPERTS, HEADS, number_of
 from ...loading.sharding import Split
-from .layers import (
-    PREFILL_STEP,
-    STEP,
-    CacheFactory,
-    LayerCache,
-    arrays_in,
-    bytes_a_place,
-    keys_and_values,
-    leaves,
-)
-from .quantised import QuantisedKeys
-from .slot_caches import GROWTH, SLACK
+from .layers import PREFILL_STEP, CacheFactory, Run, arrays_in, bytes_a_place, keys_and_values
+from .slot_caches import GROWTH, PACKED, SLACK, Keys
+from .slots import Group
+from .states import Foreign
 
 SMALLEST = 16  # tokens of the smallest piece of a prompt
 _SCORES = 2  # copies of attention scores that are held: as computed, and masked or normalised
@@ -55,23 +47,20 @@ class Footprint:
     start: int = 0
 
     @classmethod
-    def of(cls, model: nn.Module, caches: Iterable[LayerCache]) -> Footprint:
-        """Measure caches that hold one token; nothing is evaluated."""
+    def of(cls, model: nn.Module, group: Group) -> Footprint:
+        """Measure a group of one slot that holds a token; nothing is evaluated."""
         growing = early = fixed = start = 0
         windows = []
-        for layer in leaves(caches):
-            if layer.empty():
-                continue
-            run = keys_and_values(layer)
-            each = bytes_a_place(run[:6])
-            width = getattr(layer, "max_size", None) or getattr(layer, "chunk_size", None)
+        for layer in group.layers:
+            run = _run_of(layer)
+            each = bytes_a_place(run[:PACKED])
             if not run:
-                fixed += int(layer.nbytes)
-            elif width is not None:
-                windows.append((each, int(width)))
+                fixed += sum(array.nbytes for array in layer.arrays)
+            elif layer.window is not None:
+                windows.append((each, int(layer.window)))
             else:
-                growing, early = growing + each, early + bytes_a_place(run[6:])
-            if isinstance(layer, QuantisedKeys):
+                growing, early = growing + each, early + bytes_a_place(run[PACKED:])
+            if isinstance(layer, Keys) and layer.how is not None:
                 start = layer.how.start
         weights = sum(int(array.nbytes) for array in arrays_in(tree_flatten(model.parameters())))
         return cls(growing, tuple(windows), fixed, weights, early, start)
@@ -92,7 +81,7 @@ class Footprint:
         mlx-lm's caches grow by whole steps from whatever length they were full at, and a window
         holds all of a long prompt chunk that has just passed through it.
         """
-        room = length + STEP
+        room = length + GROWTH
         windows = sum(each * min(room, width + PREFILL_STEP) for each, width in self.windows)
         return self._growing(room) + windows + self.fixed
 
@@ -125,11 +114,11 @@ class Activations:
     def of(
         cls,
         model: nn.Module,
-        caches: Iterable[LayerCache],
+        group: Group,
         dtype: mx.Dtype,
         config: Mapping[str, Any],
     ) -> Activations:
-        """Measure a model that computes in ``dtype``, with caches that hold a token."""
+        """Measure a model that computes in ``dtype``, with a group as for ``Footprint.of``."""
         heads, experts = (number_of(config, names) or 1 for names in (HEADS, EXPERTS))
         part = Split.had(model)
         if part is not None and part.kind == "tensor":
@@ -137,12 +126,12 @@ class Activations:
         width = max((_width(layer, experts) for layer in getattr(model, "layers", ())), default=0)
         states = kept = made = 0
         fused = True
-        for leaf in leaves(caches):
-            run = floats = () if leaf.empty() else keys_and_values(leaf)
-            if not run and not leaf.empty():
-                states = max(states, leaf.nbytes)
-            if isinstance(leaf, QuantisedKeys) and run:
-                floats = leaf.keys_and_values()
+        for layer in group.layers:
+            run = floats = _run_of(layer)
+            if not run:
+                states = max(states, sum(array.nbytes for array in layer.arrays))
+            elif isinstance(layer, Keys) and layer.how is not None:
+                floats = layer.how.floats(layer.run(slice(None), 0, 1))
                 made = max(made, bytes_a_place(floats))
             kept = max(kept, bytes_a_place(run))
             widths = {array.shape[-1] for array in floats}  # of several, one holds the scores
@@ -197,25 +186,39 @@ def _width(layer: Any, experts: int) -> int:
     return width
 
 
+def _run_of(layer: Any) -> Run:
+    """The keys and values of a layer that has any."""
+    if isinstance(layer, Foreign):
+        return keys_and_values(layer.leaf)
+    return tuple(layer.arrays) if isinstance(layer, Keys) else ()
+
+
 def _holds_no_scores(width: int) -> bool:
     return mx.default_device() != mx.Device(mx.cpu) and width in _FUSED
 
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """The width of a model's logits, and the bytes of its KV caches and of its passes."""
+    """The width of a model's logits, and the bytes of its KV caches and of its passes. ``own``: it
+    runs with caches of mlx-lm's own only.
+    """
 
     vocab_size: int
     footprint: Footprint
     activations: Activations
+    own: bool = False
 
     @classmethod
     def of(cls, model: nn.Module, make: CacheFactory, config: Mapping[str, Any]) -> Measures:
         """Measure a pass of one token; nothing is evaluated."""
-        caches = make()
-        logits = model(mx.array([[0]]), cache=caches)
-        activations = Activations.of(model, caches, logits.dtype, config)
-        return cls(int(logits.shape[-1]), Footprint.of(model, caches), activations)
+        group, token, own = Group(make), mx.array([[0]]), False
+        try:
+            logits = group.add(1).forward(model, token)
+        except Exception:  # some ask their caches for more than is common to all
+            group, own = Group(make, own=True), True
+            logits = group.add(1).forward(model, token)
+        activations = Activations.of(model, group, logits.dtype, config)
+        return cls(int(logits.shape[-1]), Footprint.of(model, group), activations, own)
 
     def plan(
         self,

@@ -1,46 +1,68 @@
 """All slots of a runner, in groups of sequences that are about as long.
 
-Whether a model computes the same in a batch as alone is found by trying: how it reads its caches is
-what matters, and models of one name differ.
-
 A group is one set of arrays: every slot of it has as many places as its longest sequence needs, and
 a pass reads them all. So a sequence goes to a group of others that are about as long, from its
-first token to its last.
+first token to its last. If a model does not compute the same for several sequences as for one, each
+has a group of its own. That is found by trying: how it reads its caches is what matters, and models
+of one name differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.models.cache import ArraysCache
+from mlx_lm.models.cache import CacheList, KVCache
 
-from .alone import Alone
+from ...errors import OptionError
 from .footprint import Footprint
-from .layers import CacheFactory, Model
-from .slot_caches import GROWTH
+from .layers import CacheFactory, LayerCache, Model, leaves
+from .slot_caches import GROWTH, Keys, Quantisation
 from .slots import Group, Slot, rooms_for
 
 WASTE = 2  # there may be that many times as much padding as tokens
 _HISTORIES = ([1, 2, 3, 4, 5, 6, 7], [5, 3], [2, 7, 1, 8])
 _TOLERANCE = 0.02  # of the spread of the logits: half-precision sums differ with the batch
+_SIZES = (64, 32)  # of quantised groups; the default is the first one that fits
 
 
 class Slots:
     """All slots of a runner, in groups.
 
-    ``make`` builds the model's empty caches for one sequence; a pass may read up to ``spare``
-    unused places. Raises ``StateError`` as ``Group`` does.
+    ``make`` builds the model's empty caches for one sequence. ``batches`` says whether several
+    sequences share a group: it is asked when there are several; ``None`` if they never do. A pass
+    may read up to ``spare`` unused places. ``own``: it runs with mlx-lm's own only.
     """
 
-    def __init__(self, make: CacheFactory, spare: int = 1 << 40) -> None:
-        self._make, self._spare = make, spare
-        self.groups = [Group(make)]
+    def __init__(
+        self,
+        make: CacheFactory,
+        batches: Callable[[], bool] | None = None,
+        spare: int = 1 << 40,
+        *,
+        own: bool = False,
+    ) -> None:
+        self._make, self.spare, self._own = make, spare, own
+        self._ask = batches
+        self.groups = [Group(make, own=own)]
         self.recurrent, self.window = bool(self.groups[0].states), self.groups[0].window
 
     def __len__(self) -> int:
         return sum(len(group.members) for group in self.groups)
+
+    @property
+    def may_batch(self) -> bool:
+        """Whether several sequences share a group, as far as anybody has asked."""
+        return self._ask is not None
+
+    @property
+    def batches(self) -> bool:
+        """Whether several sequences share a group."""
+        if self._ask is not None and (self.groups[0].is_single or not self._ask()):
+            self._ask = None
+        return self._ask is not None
 
     @property
     def nbytes(self) -> int:
@@ -50,24 +72,17 @@ class Slots:
     def open(self, room: int) -> Slot:
         """An empty slot for a sequence of so many tokens, among others that are about as long."""
         for group in self.groups:
-            if self._suits(room, [max(each.length, each.room) for each in group.members]):
+            lengths = [max(each.length, each.room) for each in group.members]
+            if not lengths or (self.batches and self._suits(room, lengths)):
                 return group.add(room)
-        self.groups.append(Group(self._make, len(self.groups)))
+        self.groups.append(Group(self._make, len(self.groups), own=self._own))
         return self.groups[-1].add(room)
 
-    def move(self, alone: Alone) -> Slot:
-        """A slot that holds what caches of one sequence do, which are not changed."""
-        slot = self.open(alone.length + 1)
-        try:
-            for length, caches in alone.checkpoints:
-                states = [each.cache for each in caches if isinstance(each, ArraysCache)]
-                slot.checkpoints.add(length, states)
-            if alone.length:
-                slot.fill(alone.whole(), alone.others(), alone.length)
-        except BaseException:
-            slot.group.leave(slot)
-            raise
-        return slot
+    def fork(self, slot: Slot) -> Slot:
+        """An independent copy, beside the slot if others may be there."""
+        twin = slot.group.add(slot.room) if self.batches else self.open(slot.room)
+        twin.copy_from(slot)
+        return twin
 
     def clear(self) -> None:
         """Free all slots, whatever is in them."""
@@ -85,6 +100,9 @@ class Slots:
         """The bytes of all buffers once the sequences in slots are those of ``lengths``, others of
         the lengths ``joining`` have come, and the longest of each group has grown by ``ahead``
         tokens; ``twin_of`` one that is forked."""
+        joining = [*joining, *([] if twin_of is None or self.batches else [twin_of.room])]
+        if not self.batches:
+            return sum(footprint.alone(length + ahead) for length in (*lengths.values(), *joining))
         groups = [
             [max(each.length, each.room, lengths[each]) for each in own.members if each in lengths]
             for own in self.groups
@@ -111,34 +129,32 @@ class Slots:
     def _suits(self, length: int, others: Sequence[int]) -> bool:
         count, held = len(others) + 1, length + sum(others)
         padding = count * max(length, *others, 0) - held
-        return padding <= min(WASTE * held, self._spare) + count * GROWTH
-
-
-# ---- whether a batch equals one alone ----------------------------------------------------------
+        return padding <= min(WASTE * held, self.spare) + count * GROWTH
 
 
 def batch_equals_alone(model: Model, make: CacheFactory) -> bool:
     """Run a few tokens both ways and compare; false also for a model that raises on a batch."""
     try:
         return _agree(model, make)
-    except Exception:  # of ``Group``, or whatever a model does with caches that it does not know
+    except Exception:  # whatever a model does with caches that it does not know
         return False
 
 
 def _agree(model: Model, make: CacheFactory) -> bool:
     group = Group(make)
-    rows: list[tuple[Alone, Slot]] = []
+    rows: list[tuple[Slot, Slot]] = []  # in mlx-lm's caches, and among the others
     # Machines that share a model add up every pass of it, so all of them are run in any case.
     agreed: list[bool] = []
     for history in _HISTORIES:
-        kv, slot = Alone(make), group.add(len(history))
-        for store in (kv, slot):
-            store.forward(model, mx.array([history]))
-            mx.eval(store.arrays())
-        rows.append((kv, slot))
+        pair = Group(make, own=True).add(len(history)), group.add(len(history))
+        for slot in pair:
+            slot.forward(model, mx.array([history]))
+            mx.eval(slot.arrays())
+        rows.append(pair)
     for step in range(3):
         tokens = mx.array([[(3 * i + step) % 8 + 1] for i in range(len(rows))])
-        before, slot = rows[1][0].fork(), rows[1][1]
+        before, slot = Group(make, own=True).add(0), rows[1][1]
+        before.copy_from(rows[1][0])
         agreed += _compared(model, rows, tokens, [1] * len(rows))
         slot.go_back(slot.length - 1)  # run it again, to try a rewind as well
         agreed += _compared(model, [(before, slot)], tokens[1:2], [1])
@@ -151,14 +167,14 @@ def _agree(model: Model, make: CacheFactory) -> bool:
 
 
 def _compared(
-    model: Model, rows: Sequence[tuple[Alone, Slot]], tokens: mx.array, lengths: Sequence[int]
+    model: Model, rows: Sequence[tuple[Slot, Slot]], tokens: mx.array, lengths: Sequence[int]
 ) -> list[bool]:
     """Whether the next tokens of consecutive rows give together what they give alone, for each."""
     first = rows[0][1]
     together = first.group.run(model, tokens, lengths, first.index)
     return [
-        _alike(kv.forward(model, tokens[i : i + 1, :n])[0, -1], together[i, n - 1])
-        for i, ((kv, _), n) in enumerate(zip(rows, lengths, strict=True))
+        _alike(alone.forward(model, tokens[i : i + 1, :n])[0, -1], together[i, n - 1])
+        for i, ((alone, _), n) in enumerate(zip(rows, lengths, strict=True))
         if n
     ]
 
@@ -167,3 +183,62 @@ def _alike(first: mx.array, second: mx.array) -> bool:
     one, two = np.array(first.astype(mx.float32)), np.array(second.astype(mx.float32))
     spread = float(one.max() - one.min())
     return bool(np.isfinite(two).all() and np.abs(one - two).max() <= _TOLERANCE * spread)
+
+
+# ---- in how many bits ---------------------------------------------------------------------------
+
+
+def quantisation(
+    model: Model,
+    make: CacheFactory,
+    bits: int,
+    group_size: int | None,
+    start: int,
+    *,
+    name: str,
+) -> Quantisation:
+    """How a model's KV can be quantised, from the graph of a pass; nothing is evaluated.
+
+    Raises ``OptionError`` if nothing of it can be quantised, or not so.
+    """
+    caches = make()
+    model(mx.array([[0]]), cache=caches)
+    plain = [leaf for leaf in leaves(caches) if type(leaf) is KVCache and not leaf.empty()]
+    widths = {array.shape[-1] for leaf in plain for array in (leaf.keys, leaf.values)}
+    if not widths:
+        raise OptionError(
+            "kv_bits",
+            f"{name} has no layer to quantise: windows and recurrent states stay as they are;"
+            " leave it out",
+        )
+    fitting = [size for size in _SIZES if not any(width % size for width in widths)]
+    size = group_size or (fitting or _SIZES)[0]
+    if any(width % size for width in widths):
+        dimensions = " and ".join(map(str, sorted(widths)))
+        raise OptionError(
+            "kv_group_size",
+            f"expected a divisor of the head dimension of {name}, {dimensions}, got {size}",
+        )
+    error: Exception | None = None
+    for packed in (True, False)[bool(start) :]:
+        found = Quantisation(bits, size, start, packed)
+        try:
+            group = Group(lambda how=found: quantised(make(), how))  # type: ignore[misc]
+            group.add(1).forward(model, mx.array([[0]]))
+            return found
+        except Exception as reason:  # whatever a model does with caches that it does not know
+            error = reason
+    raise OptionError(
+        "kv_bits", f"{name} cannot run with a quantised KV cache ({error}); leave it out"
+    ) from error
+
+
+def quantised(caches: list[LayerCache], how: Quantisation) -> list[LayerCache]:
+    """Empty caches, and quantised ones in place of those that can be."""
+
+    def one(layer: Any) -> LayerCache:
+        if type(layer) is CacheList:
+            return CacheList(*map(one, layer.caches))
+        return Keys(how=how) if type(layer) is KVCache else layer
+
+    return [one(layer) for layer in caches]

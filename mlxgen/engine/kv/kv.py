@@ -17,13 +17,11 @@ import mlx.core as mx
 from ...errors import StateError
 from ...tokens import Token
 from ..history import History
-from .alone import Alone
 from .commands import (
     Copy,
     Device,
     Free,
     Keep,
-    Move,
     Open,
     Run,
     Snapshot,
@@ -32,50 +30,35 @@ from .commands import (
     Wait,
 )
 from .held import Fed, Later
-from .slots import Slot
+from .slots import Group, Slot
 
 
 class KV:
-    """See the module. It has a place on the device from when it is aligned, run or taken.
+    """See the module. It has a place on the device from when it is aligned, run or taken."""
 
-    ``rewinds``: they are likely, so snapshots are worth a copy.
-    """
+    __slots__ = ("_closed", "_moment", "_same", "device", "number", "slot", "tokens")
 
-    __slots__ = (
-        "_closed",
-        "_moment",
-        "_rewinds",
-        "_same",
-        "device",
-        "number",
-        "slot",
-        "store",
-        "tokens",
-    )
-
-    def __init__(self, device: Device, *, rewinds: bool = False) -> None:
+    def __init__(self, device: Device) -> None:
         self.device = device
         self.number = device.number()
         self.tokens: list[Fed] = []
         """Those that it holds, and whoever has run more of them adds these."""
         self._same = self._moment = 0  # leading tokens that were a history's at this moment
-        self.store: Alone | Slot = NOWHERE
+        self.slot = NOWHERE
         """Where it is held, for queries only."""
-        self._closed, self._rewinds = False, rewinds
-        self.slot: Slot | None = None
-        """Its place among others, if the device has such places."""
+        self._closed = False
 
     # ---- what it holds ---------------------------------------------------------------------
 
     @property
     def length(self) -> int:
         """The number of tokens held."""
-        return self.store.length
+        return self.slot.length
 
     @property
     def nbytes(self) -> int:
         """The bytes of its buffers, or its share of the group's."""
-        return self.store.nbytes
+        return self.slot.nbytes
 
     def common(self, history: History) -> int:
         """How many leading tokens of the history it holds; compares only what has changed.
@@ -83,8 +66,8 @@ class KV:
         The history must always be the same one, and for a fork of this a fork of it.
         """
         tokens = self.tokens
-        if self.store.length < len(tokens):  # after a pass that failed, say
-            self._cut(self.store.length)
+        if self.slot.length < len(tokens):  # after a pass that failed, say
+            self._cut(self.slot.length)
         same = self._same
         if self._moment == history.moment:
             if same == len(tokens) or same == len(history):  # nothing has come since
@@ -111,19 +94,19 @@ class KV:
         ``most``: how many tokens may be held; by default all but the last one, which has to run
         for its logits.
         """
-        store = self.store
-        if store is NOWHERE:
-            store = self._opened(len(history) + 1)
+        slot = self.slot
+        if slot is NOWHERE:
+            slot = self._opened(len(history) + 1)
         to = min(self.common(history), len(history) - 1 if most is None else most)
-        if to < store.length:
+        if to < slot.length:
             self.device.do(Trim(self.number, to))
-            self._cut(store.length)
-        return history[store.length :]
+            self._cut(slot.length)
+        return history[slot.length :]
 
     # ---- passes ----------------------------------------------------------------------------
 
     def run(self, tokens: Sequence[Fed], wanted: int = 1) -> mx.array:
-        """Run the next tokens in caches of its own: the logits [wanted, vocab] of the last ones,
+        """Run the next tokens by itself: the logits [wanted, vocab] of the last ones,
         lazy; anything, if none are wanted: then what it holds is submitted."""
         self._opened(len(tokens) + 1)
         run = Run(((self.number, tuple(tokens)),), (wanted,))
@@ -139,23 +122,17 @@ class KV:
 
     def snapshot(self, before: int) -> None:
         """Remember this place before a pass of that many tokens, if it could not be undone."""
-        if self.store.needs_snapshots:
+        if self.slot.needs_snapshots:
             self.device.do(Snapshot(self.number, before))
 
     # ---- where it is -----------------------------------------------------------------------
 
     def restart(self) -> None:
         """Hold nothing, and give up the place on the device."""
-        if self.store is not NOWHERE:
+        if self.slot is not NOWHERE:
             self.device.do(Free(self.number))
-            self._put(NOWHERE)
+            self.slot = NOWHERE
         self._cut(0)
-
-    def move(self, spare: int) -> None:
-        """Go to a slot, where it runs beside others; there may be ``spare`` unused places."""
-        self._opened(1)
-        if self.slot is None:
-            self._put(self.device.do(Move(self.number, spare)))
 
     def take(self, tokens: Sequence[Token]) -> bool:
         """Hold what the prefix cache has of these tokens; false if it has none of them.
@@ -164,7 +141,7 @@ class KV:
         """
         self._opened(len(tokens) + 1)
         found: bool = self.device.do(Take(self.number, tuple(tokens)))
-        self.tokens, self._same = list(tokens[: self.store.length]), 0
+        self.tokens, self._same = list(tokens[: self.slot.length]), 0
         return found
 
     def keep(self, history: History, room: int | None = None, most: int | None = None) -> None:
@@ -178,9 +155,9 @@ class KV:
 
     def fork(self) -> KV:
         """An independent copy, in a place of its own."""
-        twin = KV(self.device, rewinds=self._rewinds)
-        if self.store is not NOWHERE:
-            twin._put(self.device.do(Copy(self.number, twin.number)))
+        twin = KV(self.device)
+        if self.slot is not NOWHERE:
+            twin.slot = self.device.do(Copy(self.number, twin.number))
         twin.tokens = list(self.tokens)
         twin._same, twin._moment = self._same, self._moment
         return twin
@@ -190,18 +167,14 @@ class KV:
         self.restart()
         self._closed = True
 
-    def _opened(self, room: int) -> Alone | Slot:
+    def _opened(self, room: int) -> Slot:
         """Its place on the device, for so many tokens if it had none."""
         if self._closed:
             raise StateError("this generation is closed; make a new one")
-        if self.store is NOWHERE:
-            self._put(self.device.do(Open(self.number, room, self._rewinds)))
-        return self.store
-
-    def _put(self, store: Alone | Slot) -> None:
-        self.store = store
-        self.slot = store if isinstance(store, Slot) else None
+        if self.slot is NOWHERE:
+            self.slot = self.device.do(Open(self.number, room))
+        return self.slot
 
 
-NOWHERE = Alone(list)
+NOWHERE = Slot(Group(list), 0, 0)
 """Where a cache is that has no place on the device."""

@@ -11,12 +11,10 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import mlx.core as mx
 from mlx_lm.models.cache import (
-    ArraysCache,
     CacheList,
     ChunkedKVCache,
     ConcatenateKVCache,
     KVCache,
-    QuantizedKVCache,
     RotatingKVCache,
 )
 
@@ -27,7 +25,6 @@ Run: TypeAlias = tuple[mx.array, ...]
 are kept as they are, their arrays come last, and have no others."""
 
 PREFILL_STEP = 2048  # prompt tokens in one forward pass
-STEP = 256  # places that mlx-lm's caches grow by
 
 
 class Model(Protocol):
@@ -92,8 +89,8 @@ def owned(array: mx.array) -> mx.array:
 
 def sliceable(leaf: LayerCache) -> bool:
     """Whether a cache holds its tokens side by side, so any run of them can be cut out."""
-    # A subclass of mlx-lm's may hold more than that.
-    return type(leaf) in (KVCache, QuantizedKVCache) or hasattr(leaf, "how")
+    # A subclass of mlx-lm's may hold more than that; what is quantised says how.
+    return type(leaf) is KVCache or hasattr(leaf, "how")
 
 
 def keys_and_values(leaf: LayerCache) -> Run:
@@ -101,9 +98,6 @@ def keys_and_values(leaf: LayerCache) -> Run:
 
     Empty for a layer that the model never fills, and for a recurrent state.
     """
-    if hasattr(leaf, "how"):
-        held: Run = leaf.held()
-        return held
     return tuple(arrays_in([getattr(leaf, "keys", None), leaf.__dict__.get("values")]))
 
 
@@ -115,21 +109,6 @@ def cut(run: Run, start: int, stop: int) -> Run:
 def bytes_a_place(run: Iterable[mx.array]) -> int:
     """The bytes of one place in arrays [slots, heads, places, width]."""
     return sum(a.itemsize * a.shape[0] * a.shape[1] * a.shape[3] for a in run)
-
-
-def fill(leaf: LayerCache, run: Run, length: int) -> None:
-    """Let an empty cache hold ``length`` tokens: the newest of them as ``keys_and_values``, in
-    order of time."""
-    if not run:
-        return
-    if hasattr(leaf, "how"):
-        leaf.fill(run)
-    else:
-        half = len(run) // 2
-        leaf.keys, leaf.values = run if half == 1 else (run[:half], run[half:])
-    leaf.offset = length
-    if isinstance(leaf, RotatingKVCache):
-        leaf._idx = leaf.keys.shape[2]
 
 
 def narrowed(leaf: LayerCache) -> LayerCache:
@@ -164,6 +143,8 @@ def can_trim(leaf: LayerCache, count: int, ahead: int = 0) -> bool:
     """
     if count == 0:
         return True
+    if sliceable(leaf):
+        return True
     if isinstance(leaf, RotatingKVCache):  # exact until the first key is overwritten
         return bool(leaf.offset + ahead < leaf.max_size)
     if isinstance(leaf, ChunkedKVCache):  # exact until keys are dropped at the front
@@ -173,16 +154,9 @@ def can_trim(leaf: LayerCache, count: int, ahead: int = 0) -> bool:
     return bool(leaf.is_trimmable())
 
 
-def cheap_to_keep(leaf: LayerCache) -> bool:
-    """Whether keeping an old state is cheap, as it is replaced or trimmed, not updated in place."""
-    return sliceable(leaf) or isinstance(leaf, (ArraysCache, ConcatenateKVCache))
-
-
-def restore(caches: Iterable[LayerCache], states: Iterable[LayerCache]) -> None:
-    """Put copies of ``states`` in place of those of the ``leaves`` that are not sliceable."""
-    others = (leaf for leaf in leaves(caches) if not sliceable(leaf))
-    for leaf, state in zip(others, states, strict=True):
-        leaf.__dict__.update(copied(state).__dict__)
+def can_undo(caches: Iterable[LayerCache], count: int) -> bool:
+    """Whether any of ``count`` tokens could be trimmed from these empty caches again."""
+    return all(can_trim(leaf, count, count) for leaf in leaves(caches))
 
 
 # ---- ways back ---------------------------------------------------------------------------------
@@ -203,9 +177,6 @@ class Checkpoints(Generic[S]):
 
     def __init__(self) -> None:
         self._kept: list[tuple[int, S]] = []
-
-    def __iter__(self) -> Iterator[tuple[int, S]]:
-        return iter(self._kept)
 
     def is_due(self, length: int, every: int = EVERY) -> bool:
         """Whether the last one is at least ``every`` tokens before ``length``, or there is none."""

@@ -22,9 +22,9 @@ from typing import Any, TypeAlias
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.models.cache import ArraysCache
+from mlx_lm.models.cache import KVCache
 
-from .layers import LayerCache, Run, cut, fill, keys_and_values, narrowed, owned
+from .layers import LayerCache, Run, cut, keys_and_values, narrowed, owned
 
 GROWTH = 256  # places that are added at a time
 SLACK = 256  # places of a ring beyond its window: how far a row can go back, or ahead in one run
@@ -33,7 +33,6 @@ PACKED = 6  # arrays of packed keys and values: words, scales and biases of each
 Index: TypeAlias = tuple[Any, ...]
 Pair: TypeAlias = tuple[Any, Any]
 """Keys and values: an array each, or three if they are packed."""
-States: TypeAlias = list[mx.array | None]
 
 
 class Pass:
@@ -56,10 +55,11 @@ class Pass:
         held: int,
         count: int,
         rooms: int,
+        reach: int,
     ) -> None:
         self.slots = slice(first, first + len(positions))
         self.positions, self.runs, self.count = positions, runs, count
-        self.rooms, self.reach = rooms, 0
+        self.rooms, self.reach = rooms, reach
         self.start = min(positions)
         self.end = max(positions) + count  # one more than the highest position
         self.whole = len(positions) == held
@@ -193,8 +193,9 @@ class _Named:
 class Keys:
     """Keys and values of an attention layer; there are no ``arrays`` until something is stored.
 
-    If they are quantised, the parts of the packed keys come first, then those of the values, and
-    then, in arrays of their own, the first positions as they are.
+    While there is one slot, the arrays of plain ones are in a cache of mlx-lm's, which the model
+    uses as ever (``one``). If they are quantised, the parts of the packed keys come first, then
+    those of the values, and then, in arrays of their own, the first positions as they are.
     """
 
     keys = _Named()
@@ -203,10 +204,34 @@ class Keys:
         self.how = how
         self.window = window
         self.ring = window + SLACK if window is not None else None
-        self.arrays: list[mx.array] = []
+        self.one: KVCache | None = None
+        self._arrays: list[mx.array] = []
         self.offset: mx.array | int = 0
         self.step: Pass | None = None
         """Where the tokens of the pass go that is being built: the slots set it for all layers."""
+
+    def face(self, single: bool) -> Any:
+        """What the model gets from now on, with one slot or with several."""
+        arrays = self.arrays
+        is_plain = self.how is None and self.window is None
+        self.one = KVCache() if single and is_plain else None
+        self.arrays = arrays
+        return self if self.one is None else self.one
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        one = self.one
+        if one is None:
+            return self._arrays
+        return [] if one.keys is None else [one.keys, one.values]
+
+    @arrays.setter
+    def arrays(self, arrays: list[mx.array]) -> None:
+        if self.one is None:
+            self._arrays = arrays
+        else:
+            self._arrays = []
+            self.one.keys, self.one.values = arrays or (None, None)
 
     # mlx-lm's convention
 
@@ -219,14 +244,14 @@ class Keys:
         assert step is not None
         self.offset = step.offset_after
         run = (keys, values) if how is None else how.kept(keys, values)
-        if not self.arrays:
+        if not self._arrays:
             self._make(step.rooms, step.reach, run)
         if self.ring is not None and step.count > SLACK:
             return self._run_long(step, run)
         found = step.found.get((self.ring, keys.shape[1]))
         goes, sees = step.find(self.ring, keys.shape[1]) if found is None else found
         if how is None:
-            all_keys, all_values = self.arrays
+            all_keys, all_values = self._arrays
             all_keys[goes], all_values[goes] = keys, values
             return all_keys[sees], all_values[sees]
         for held, new in zip(self.arrays[:PACKED], run, strict=False):
@@ -270,6 +295,7 @@ class Keys:
 
     def resize(self, slots: int, end: int) -> None:
         """Have so many slots, with places for the positions before ``end``, and no more."""
+        arrays = []
         for i, array in enumerate(self.arrays):
             have, _, places, _ = array.shape
             room = self._room(end) if i < PACKED else places
@@ -278,7 +304,8 @@ class Keys:
             if have < slots or places < room:
                 more, wider = max(0, slots - have), max(0, room - places)
                 array = mx.pad(array, [(0, more), (0, 0), (0, wider), (0, 0)])
-            self.arrays[i] = array
+            arrays.append(array)
+        self.arrays = arrays
 
     def run(self, slots: slice, start: int, end: int) -> Run:
         """What is kept of positions, in order; shares the buffers, unless it is a ring."""
@@ -293,10 +320,12 @@ class Keys:
         """What a slot has of positions, in arrays that keep no other buffer alive."""
         return tuple(map(owned, self.run(slice(slot, slot + 1), start, end)))
 
-    def write(self, slot: int, pieces: Sequence[Run], slots: int, at: int = 0) -> None:
+    def write(
+        self, slot: int, pieces: Sequence[Run], slots: int, room: int = 0, at: int = 0
+    ) -> None:
         """Copy what one sequence has from a position on, in pieces that follow one another; makes
-        room for ``slots``, once."""
-        end = at + sum(piece[0].shape[2] for piece in pieces)
+        room for ``slots`` and the positions before ``room``, once."""
+        end = max(room, at + sum(piece[0].shape[2] for piece in pieces))
         if not self.arrays:
             self._make(slots, end, pieces[0])
         self.resize(slots, max(end, self.places))
@@ -337,108 +366,26 @@ class Keys:
 
     def put(self, slot: int, leaf: LayerCache, slots: int) -> None:
         """Copy one sequence's keys to ``slot``; makes room for ``slots`` sequences."""
-        piece = cut(keys_and_values(narrowed(leaf)), 0, leaf.offset)
-        if piece:
-            self.write(slot, [piece], slots, leaf.offset - piece[0].shape[2])
+        if leaf.offset:
+            piece = cut(keys_and_values(narrowed(leaf)), 0, leaf.offset)
+            self.write(slot, [piece], slots, at=leaf.offset - piece[0].shape[2])
 
     def get(self, slot: int, length: int, leaf: LayerCache) -> None:
-        """Copy the first ``length`` tokens of a slot to an empty cache of one sequence."""
-        start = 0 if self.window is None else max(0, length - self.window)
-        fill(leaf, self.copy_of(slot, start, length), length)
+        """Copy the window of a slot with ``length`` tokens to an empty cache of one sequence."""
+        if self.arrays and self.window is not None:
+            start = max(0, length - self.window)
+            leaf.keys, leaf.values = self.copy_of(slot, start, length)
+            leaf.offset, leaf._idx = length, length - start
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy what one slot holds to another."""
         for held in self.arrays:
             held[target, :, :length] = held[source, :, :length]
 
+    def share(self, other: Keys) -> None:
+        """Hold what another one does, whose buffers are copied when one of the two writes."""
+        self.arrays = list(map(mx.array, other.arrays))
+
     def clear(self) -> None:
         """Free everything."""
         self.arrays = []
-
-
-class SlotStates(ArraysCache):  # type: ignore[misc]
-    """The states of a recurrent layer: ``arrays`` whose first axis is the slots.
-
-    States are replaced, not updated in place. So those before the last pass can be kept, and a
-    single token can be taken back.
-    """
-
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
-        self._held: States = [None] * size
-        self._before = self._held
-        self._slots = 0
-        self._pass: Pass | None = None
-
-    @property
-    def arrays(self) -> list[mx.array]:
-        return [array for array in self._held if array is not None]
-
-    def begin(self, step: Pass) -> None:
-        self._pass = step
-        self.cache = list(self._held) if step.whole else self._rows(step.slots)
-
-    def end(self) -> None:
-        step, new = self._pass, self.cache
-        assert step is not None
-        self._pass, self.cache = None, [None] * len(new)
-        self._before = self._held
-        if step.whole and all(step.runs):
-            self._held = new
-        else:
-            self._replace(step.slots, new, step)
-
-    def undo(self, slot: int) -> None:
-        """Undo the last pass for one slot."""
-        only = slice(slot, slot + 1)
-        self._replace(only, [None if a is None else a[only] for a in self._before])
-
-    def put(self, slot: int, leaf: ArraysCache, slots: int) -> None:
-        """Copy the state of one sequence to ``slot``."""
-        self.restore(slot, leaf.cache)
-
-    def get(self, slot: int, length: int, leaf: ArraysCache) -> None:
-        leaf.cache = self.copy_of(slot)
-
-    def copy_of(self, slot: int) -> States:
-        """The state of one slot, in arrays that keep no other buffer alive."""
-        return [None if a is None else owned(a) for a in self._rows(slice(slot, slot + 1))]
-
-    def restore(self, slot: int, state: States | None) -> None:
-        """Restore a state that ``copy_of`` gave, or that of a sequence without tokens."""
-        self._replace(slice(slot, slot + 1), state or [None] * len(self._held))
-
-    def move(self, source: int, target: int, length: int) -> None:
-        self.restore(target, self._rows(slice(source, source + 1)))
-
-    def keep(self, slots: int) -> None:
-        """Have so many slots: forget those after the first ones, or begin new ones."""
-        self._slots = slots
-        held: States = []
-        for array in self._held:
-            if array is not None and array.shape[0] < slots:
-                rest = [(0, slots - array.shape[0]), *[(0, 0)] * (array.ndim - 1)]
-                array = mx.pad(array, rest)
-            held.append(None if array is None else array[:slots])
-        self._held = self._before = held
-
-    def clear(self) -> None:
-        self._held = self._before = [None] * len(self._held)
-        self._slots = 0
-
-    def _rows(self, slots: slice) -> States:
-        return [None if a is None else a[slots] for a in self._held]
-
-    def _replace(self, slots: slice, rows: States, step: Pass | None = None) -> None:
-        """Have other states in some slots; ``None`` is that of a sequence without tokens. Only of
-        those that run, if they come from a pass."""
-        held: States = []
-        for old, new in zip(self._held, rows, strict=True):
-            if old is None and new is not None:
-                old = mx.zeros((self._slots, *new.shape[1:]), new.dtype)
-            if old is not None:
-                before, old = old[slots], mx.array(old)
-                new = mx.zeros_like(before) if new is None else new
-                old[slots] = new if step is None else step.chosen(new, before)
-            held.append(old)
-        self._held = held

@@ -7,17 +7,22 @@ first ones, without gaps; ``Slot.length`` is the number of tokens that a slot ho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
+from mlx_lm.models.cache import (
+    ArraysCache,
+    CacheList,
+    ConcatenateKVCache,
+    KVCache,
+    RotatingKVCache,
+)
 
-from ...errors import StateError
-from .layers import EVERY, CacheFactory, Checkpoints, LayerCache, Model, Run, leaves
-from .quantised import QuantisedKeys
-from .slot_caches import GROWTH, SLACK, Keys, Pass, SlotStates, States
+from .layers import EVERY, CacheFactory, Checkpoints, LayerCache, Model, Run, arrays_in, leaves
+from .slot_caches import GROWTH, SLACK, Keys, Pass
+from .states import Foreign, SlotStates
 
 FEW = 4  # slots that are added at a time; twice as many once there are 16
 
@@ -25,13 +30,15 @@ FEW = 4  # slots that are added at a time; twice as many once there are 16
 class Slot:
     """The place of one sequence in a group; it is made with ``room`` for so many tokens.
 
-    Going back is exact and free for attention layers. Recurrent layers can undo the last pass;
+    Going back is exact and free for attention layers, and for windows as far as their ring has
+    slack. Recurrent layers can undo the last pass, and caches of mlx-lm's own what they can trim;
     for anything more they restore a checkpoint, and if there is none, nothing is held any more:
     ``length`` is 0 then, and everything is pending again.
     """
 
     __slots__ = (
         "__weakref__",
+        "_eager",
         "_least",
         "_reached",
         "checkpoints",
@@ -43,7 +50,8 @@ class Slot:
 
     def __init__(self, group: Group, index: int, room: int) -> None:
         self.group = group
-        self.checkpoints: Checkpoints[list[States]] = Checkpoints()  # of the recurrent layers
+        self.checkpoints: Checkpoints[list[Any]] = Checkpoints()  # of the layers that need them
+        self._eager = False  # a checkpoint was missed, so they are worth a copy of a window
         self._reached = 0  # its greatest length so far: it tells what a ring has overwritten
         self._least = 0  # what a full window dropped before it was put here is lost
         self.index = index
@@ -53,7 +61,7 @@ class Slot:
     @property
     def needs_snapshots(self) -> bool:
         """Whether there may be places to which only a snapshot leads back."""
-        return bool(self.group.states)
+        return bool(self.group.kept)
 
     @property
     def nbytes(self) -> int:
@@ -66,7 +74,10 @@ class Slot:
 
     def can_undo(self, count: int) -> bool:
         """Whether a pass of ``count`` tokens could be undone exactly."""
-        return count <= 1 or (not self.group.states and count <= SLACK)
+        group = self.group
+        if not all(layer.can_undo(count, count) for layer in group.foreign):
+            return False
+        return count <= (1 if group.states else SLACK)
 
     def forward(self, model: Model, tokens: mx.array) -> mx.array:
         """Run ``tokens`` [1, n] in this slot only: logits [1, n, vocab], lazy."""
@@ -75,11 +86,12 @@ class Slot:
     def checkpoint(self, before: int = 0) -> None:
         """Remember this place if a pass of ``before`` tokens could not be undone; with 0, if one is
         due, and nothing else could lead back to it later."""
-        if not self.group.states or before == 1 or not self.length:
+        group, due = self.group, self.checkpoints.is_due(self.length, 1 if before else EVERY)
+        if not group.kept or not due or not self.length or self.can_undo(before or EVERY):
             return
-        if self.checkpoints.is_due(self.length, 1 if before else EVERY):
-            states = [layer.copy_of(self.index) for layer in self.group.states]
-            mx.async_eval(states)  # else a copy keeps the states of all slots alive
+        if before or self._eager or group.is_cheap:
+            states = [layer.copy_of(self.index) for layer in group.kept]
+            mx.async_eval(list(arrays_in(states)))  # else a copy keeps those of all slots alive
             self.checkpoints.add(self.length, states)
 
     def go_back(self, to: int) -> None:
@@ -88,12 +100,13 @@ class Slot:
         if count <= 0:
             return
         nearest = self.checkpoints.back_to(to)
-        if group.states and to and not group.undo(self.index, count):
+        if to and not group.undo(self.index, count):
+            self._eager = True
             if nearest is None:
                 self.spoil()
                 return
             to, states = nearest
-            for layer, state in zip(group.states, states, strict=True):
+            for layer, state in zip(group.kept, states, strict=True):
                 layer.restore(self.index, state)
         window = group.window
         lost = window is not None and self._reached > max(window, to) + SLACK
@@ -119,15 +132,11 @@ class Slot:
             layer.get(self.index, self.length, leaf)
         return [leaf for _, leaf in found]
 
-    def is_even(self) -> bool:
-        """Whether each layer that can be cut holds all tokens: a pass that fails leaves none."""
-        return True
-
     def spoil(self) -> None:
         """Hold nothing: a pass failed half-way through the layers, or nothing leads back."""
         self.checkpoints.clear()
         self.length = self._reached = self._least = 0
-        for layer in self.group.states:
+        for layer in self.group.kept:
             layer.restore(self.index, None)
 
     def fill(
@@ -141,7 +150,7 @@ class Slot:
                 if not _is_cut(layer):
                     layer.put(self.index, next(caches), group.rooms)
                 elif column := [piece for piece in next(pieces) if piece]:
-                    layer.write(self.index, column, group.rooms)
+                    layer.write(self.index, column, group.rooms, self.room)
             group.changed()
         except BaseException:  # some layers may hold it already
             self.spoil()
@@ -150,36 +159,55 @@ class Slot:
         self._least = length - 1 if group.window is not None and length > group.window else 0
         self.checkpoint()
 
-    def fork(self) -> Slot:
-        """An independent copy, in a slot beside this one."""
-        twin = self.group.add(self.room)
-        self.group.copy(self.index, twin.index, self.length)
-        twin.length, twin._reached, twin._least = self.length, self._reached, self._least
-        twin.checkpoints = self.checkpoints.fork()
-        return twin
+    def copy_from(self, other: Slot) -> None:
+        """Hold what another one does: of the same group, or of one that has no other slot, like
+        this one's."""
+        if self.group is other.group:
+            self.group.copy(other.index, self.index, other.length)
+        else:
+            for layer, theirs in zip(self.group.layers, other.group.layers, strict=True):
+                layer.share(theirs)
+            self.group.changed()
+        self.length, self._reached, self._least = other.length, other._reached, other._least
+        self.checkpoints, self._eager = other.checkpoints.fork(), other._eager
 
 
 class Group:
     """Any number of sequences of similar length in one set of caches; see ``Slots``.
 
-    ``rooms``: the slots that there is room for. Raises ``StateError`` for models with a cache that
-    has no counterpart for several sequences.
+    ``rooms``: the slots that there is room for. ``is_single``: that is one, as some layers are in
+    caches of mlx-lm's ``own``; all are if the model can do with no others. ``kept``: the layers
+    that need checkpoints to go back far.
     """
 
-    def __init__(self, make: CacheFactory, number: int = 0) -> None:
+    def __init__(self, make: CacheFactory, number: int = 0, *, own: bool = False) -> None:
         self.make = make
         self.number = number
-        self.caches = [_slotted(layer) for layer in make()]
-        self.layers: list[Any] = list(leaves(self.caches))
+        self._empty = make()
+        self.layers = [_slotted(leaf, own) for leaf in leaves(self._empty)]
         self._keys = [layer for layer in self.layers if isinstance(layer, Keys)]
         self.states = [layer for layer in self.layers if isinstance(layer, SlotStates)]
+        self.foreign = [layer for layer in self.layers if isinstance(layer, Foreign)]
+        self.kept = [layer for layer in self.layers if not isinstance(layer, Keys)]
+        self.is_single = bool(self.foreign)
+        # Whether keeping an old state is cheap, as it is replaced, not updated in place
+        cheap = ArraysCache, ConcatenateKVCache
+        self.is_cheap = all(isinstance(layer.leaf, cheap) for layer in self.foreign)
         windows = [layer.window for layer in self._keys if layer.window is not None]
         self.window = min(windows, default=None)  # the narrowest one
         self.members: list[Slot] = []
         self.rooms = 0
+        self._face()
         self._reach = 0  # up to which position all layers have places, as far as that is known
         self._nbytes: int | None = 0  # of all buffers, or None once one of them has changed
         self._undoable: frozenset[int] = frozenset()
+
+    def _face(self) -> None:
+        """Have the model get what is right for one slot, or for several."""
+        faces = iter([layer.face(self.rooms < 2) for layer in self.layers])
+        self.caches = [_like(each, faces) for each in self._empty]
+        self._ones = [layer.one for layer in self._keys if layer.one is not None]
+        self._stepped = [layer for layer in self._keys if layer.one is None]
 
     @property
     def nbytes(self) -> int:
@@ -196,11 +224,12 @@ class Group:
 
     def add(self, room: int) -> Slot:
         """An empty slot, for a sequence of so many tokens."""
+        assert not (self.is_single and self.members)
         member = Slot(self, len(self.members), room)
         self.members.append(member)
-        self.rooms = max(self.rooms, rooms_for(len(self.members)))
-        for state in self.states:
-            state.keep(len(self.members))
+        self._have(max(self.rooms, rooms_for(len(self.members))))
+        for layer in self.kept:
+            layer.keep(len(self.members))
         self.changed()
         return member
 
@@ -217,15 +246,15 @@ class Group:
         if not self.members:
             self.clear()
             return
-        for state in self.states:
-            state.keep(len(self.members))
+        for layer in self.kept:
+            layer.keep(len(self.members))
         rooms, longest = rooms_for(len(self.members)), self._longest()
         # Only if it frees half, so that leaving and joining by turns copies nothing.
-        if frees := 2 * rooms <= self.rooms:
-            self.rooms = rooms
+        frees = 2 * rooms <= self.rooms
         if frees or any(layer.places > 2 * (longest + GROWTH) for layer in self._keys):
             for layer in self._keys:
-                layer.resize(self.rooms, longest + 1)
+                layer.resize(rooms if frees else self.rooms, longest + 1)
+        self._have(rooms if frees else self.rooms)
         self.changed()
 
     def clear(self) -> None:
@@ -233,8 +262,15 @@ class Group:
         self.members.clear()
         for layer in self.layers:
             layer.clear()
-        self.rooms = 0
+        self._have(0)
         self.changed()
+
+    def _have(self, rooms: int) -> None:
+        """Have room for so many slots, from the next pass on."""
+        if (rooms < 2) != (self.rooms < 2):
+            self.rooms = rooms
+            self._face()
+        self.rooms = rooms
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy what one slot holds to another."""
@@ -251,15 +287,14 @@ class Group:
         """Note that buffers have another size than before, or other slots are in use."""
         self._reach, self._nbytes, self._undoable = 0, None, frozenset()
 
-    def _reserve(self, end: int) -> int:
+    def _reserve(self, end: int) -> None:
         """Have places for the positions before ``end`` in every layer, as far as it has any, and
-        for the room that was asked for; returns up to where there are."""
+        for the room that was asked for."""
         if end > self._reach:
             self.changed()
             self._reach = -(-max(end, self._longest()) // GROWTH) * GROWTH
             for layer in self._keys:
                 layer.resize(self.rooms, max(self._reach, layer.places))
-        return self._reach
 
     def _longest(self) -> int:
         return max([max(member.length, member.room) for member in self.members])
@@ -281,27 +316,32 @@ class Group:
         runs, positions, undoable = [], [], set()
         for index, length in enumerate(lengths):
             member = members[index]
-            if length and self.states:  # not after it: all of a pass is submitted at once
+            if length and self.kept:  # not after it: all of a pass is submitted at once
                 member.checkpoint()
             if length == most == 1:
                 undoable.add(first + index)
             runs.append(length > 0)
             positions.append(member.length)
-        held = len(self.members)
-        step = Pass(first, positions, runs, held=held, count=most, rooms=self.rooms)
+        start = min(positions)
         try:
-            step.reach = self._reserve(step.end)
-            for layer in self._keys:
-                layer.step, layer.offset = step, step.offset
-            for state in self.states:
-                state.begin(step)
+            if max(positions) + most > self._reach:
+                self._reserve(max(positions) + most)
+            for one in self._ones:
+                one.offset = start
+            if self._stepped or self.states:
+                held, rooms, reach = len(self.members), self.rooms, self._reach
+                step = Pass(first, positions, runs, held=held, count=most, rooms=rooms, reach=reach)
+                for layer in self._stepped:
+                    layer.step, layer.offset = step, step.offset
+                for state in self.states:
+                    state.begin(step)
             logits = model(tokens, cache=self.caches)
-            for layer in self._keys:
+            for layer in self._stepped:
                 layer.step = None
             for state in self.states:
                 state.end()
-            if self.states or not step.start:  # states are replaced, not updated
-                self._nbytes = None
+            if self.kept or not start:  # they are replaced, not updated, or made just now
+                self._nbytes, self._reach = None, 0 if self._ones else self._reach
         except BaseException:
             self._undoable = frozenset()
             for member, runs_too in zip(members, runs, strict=True):
@@ -316,15 +356,17 @@ class Group:
         return logits
 
     def undo(self, index: int, count: int) -> bool:
-        """Undo the last ``count`` tokens of a slot in the recurrent layers; false if impossible.
+        """Undo the last ``count`` tokens of a slot in the layers that need checkpoints otherwise;
+        false if impossible.
 
-        In both cases, nothing of the slot's last pass can be undone afterwards.
+        In both cases, nothing of the slot's last pass can be undone afterwards in the states.
         """
-        possible = count == 1 and index in self._undoable
+        possible = not self.states or (count == 1 and index in self._undoable)
+        possible = possible and all(layer.can_undo(count) for layer in self.foreign)
         self._undoable -= {index}
         if possible:
-            for state in self.states:
-                state.undo(index)
+            for layer in self.kept:
+                layer.undo(index, count)
         return possible
 
     def check_integrity(self) -> None:
@@ -343,20 +385,25 @@ def rooms_for(count: int) -> int:
     return -(-count // step) * step
 
 
-def _slotted(layer: LayerCache) -> Any:
-    """The counterpart for many sequences of a cache for one."""
+def _slotted(layer: LayerCache, own: bool) -> Any:
+    """What holds many sequences, or one in mlx-lm's ``own`` cache, in place of a cache for one."""
     kind = type(layer)
-    if kind is KVCache:
-        return Keys()
-    if kind is QuantisedKeys:
+    if kind is Keys:
         return Keys(how=layer.how)
-    if kind is RotatingKVCache and layer.keep == 0:
+    if kind is KVCache and not own:
+        return Keys()
+    if kind is RotatingKVCache and layer.keep == 0 and not own:
         return Keys(window=layer.max_size)
-    if kind is ArraysCache:
+    if kind is ArraysCache and not own:
         return SlotStates(len(layer.cache))
-    if kind is CacheList:
-        return CacheList(*map(_slotted, layer.caches))
-    raise StateError("this model's caches cannot hold several sequences; run each alone")
+    return Foreign(layer)
+
+
+def _like(layer: LayerCache, faces: Iterator[Any]) -> Any:
+    """The next of some caches, in lists like those of a layer."""
+    if type(layer) is CacheList:
+        return CacheList(*[_like(each, faces) for each in layer.caches])
+    return next(faces)
 
 
 def _is_cut(layer: Any) -> bool:

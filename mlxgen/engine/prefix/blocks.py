@@ -17,15 +17,17 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from ...errors import LoadError
-from ..kv.alone import Alone
 from ..kv.footprint import Footprint
 from ..kv.layers import (
     CacheFactory,
     LayerCache,
     Run,
     can_trim,
+    can_undo,
     copied,
     cut,
+    leaves,
+    sliceable,
 )
 from ..kv.slots import Slot
 from .block import BLOCK, Block, File, TokenIds, begins, in_common, key_of
@@ -48,7 +50,7 @@ class Chain(NamedTuple):
         """Those that have to be read."""
         return [block for block in self.blocks if block.layers is None]
 
-    def fill(self, kv: Alone | Slot) -> None:
+    def fill(self, kv: Slot) -> None:
         """Have a KV that holds nothing hold the sequence."""
         kv.fill(self._columns(), self._others(), self.length)
 
@@ -79,7 +81,7 @@ class Blocks:
         self.nbytes = 0  # that those in memory count
         self.disk_bytes = 0
         self.sizes: list[Footprint] = []  # of the parts of a model that are not equally large
-        self._fresh = Alone(make)
+        self._fresh = list(leaves(make()))
         self._known: dict[str, Block] = {}
         self._below: dict[str, dict[str, Block]] = defaultdict(dict)  # by the key of the parent
         self._held: OrderedDict[str, Block] = OrderedDict()  # in memory, used last at the end
@@ -87,7 +89,7 @@ class Blocks:
     @property
     def any_length(self) -> bool:
         """Whether a sequence can go on from anywhere, as each layer can be cut."""
-        return not self._fresh.needs_snapshots
+        return all(map(sliceable, self._fresh))
 
     def size_of(self, block: Block) -> int:
         """The bytes that a block counts."""
@@ -262,14 +264,14 @@ class Blocks:
     def _beyond(self, roots: Sequence[Block], length: int, disk: bool) -> list[Block]:
         """The way from one of these blocks, itself included, to the nearest one below whose
         snapshot can be trimmed to ``length`` tokens."""
-        ways = deque([each] for each in roots if self._fresh.can_undo(each.stop))
+        ways = deque([each] for each in roots if can_undo(self._fresh, each.stop))
         while ways:
             way = ways.popleft()
             end = way[-1]
             if end.has_state and all(can_trim(leaf, end.stop - length) for leaf in end.snapshot):
                 return way
             after = self.after(end.key, disk)
-            ways += [[*way, each] for each in after if self._fresh.can_undo(each.stop)]
+            ways += [[*way, each] for each in after if can_undo(self._fresh, each.stop)]
         return []
 
 

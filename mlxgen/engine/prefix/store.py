@@ -29,11 +29,10 @@ import numpy as np
 
 from ...errors import LoadError, StateError
 from ...tokens import Token
-from ..kv.alone import Alone
 from ..kv.commands import Changed, Empty, Flush, Limit, Load, Restore, Save, Settle, Shrink
 from ..kv.footprint import Footprint
 from ..kv.layers import CacheFactory, LayerCache, copied, narrowed, owned
-from ..kv.slots import Slot
+from ..kv.slots import Group, Slot
 from . import block_file
 from .block import BLOCK, Block, TokenIds, as_ids, root_of
 from .block_file import Layout, checked_path
@@ -125,36 +124,30 @@ class BlockStore:
 
     # ---- in and out ------------------------------------------------------------------------
 
-    def take(self, tokens: Sequence[Token]) -> Alone | None:
-        """As many leading tokens as possible, in caches of their own with room for all tokens and
-        one more; ``None`` if there are none.
+    def take(self, tokens: Sequence[Token], slot: Slot) -> bool:
+        """Have a slot that holds nothing hold as many leading tokens as possible; whether there are
+        any.
 
         Never all of ``tokens``: the last one has to run for its logits.
         """
-        kv = Alone(self._make, room=len(tokens) + 1)
-        return kv if self.take_into(kv, tokens) else None
-
-    def take_into(self, kv: Alone | Slot, tokens: Sequence[Token]) -> bool:
-        """The same in a KV that holds nothing, where it is copied to at once; whether there are
-        any."""
         with self._lock:
             chain = self._blocks.find(as_ids(tokens)[:-1])
             self._blocks.touch(chain.blocks)
             if chain.length:
-                chain.fill(kv)
+                chain.fill(slot)
             return chain.length > 0
 
-    def keep(self, tokens: Sequence[Token], kv: Alone | Slot, *, room: int | None = None) -> None:
+    def keep(self, tokens: Sequence[Token], kv: Slot, *, room: int | None = None) -> None:
         """Keep a copy of what ``kv`` holds of ``tokens``, its first ones.
 
         Submits a copy of what is not held yet; ``kv`` does not change and is not kept alive. Evicts
         what was used least recently to stay within ``max_bytes``, and within ``room`` if the caller
-        has less memory now. A KV that is larger than that on its own, or whose layers do not all
-        hold every token, is not kept; a part of one is only kept if ``any_length``.
+        has less memory now. A KV that is larger than that on its own is not kept, and a
+        part of one only if ``any_length``.
         """
         ids = as_ids(tokens[: kv.length])
         whole = len(ids) == kv.length or self.any_length
-        if not len(ids) or not whole or not kv.is_even():
+        if not len(ids) or not whole:
             return
         with self._lock:
             last = (len(ids) - 1) // BLOCK * BLOCK
@@ -371,7 +364,7 @@ class BlockStore:
                 raise StateError(
                     f"the prefix cache holds none of these {len(ids)} tokens; run them first"
                 )
-            kv = Alone(self._make)
+            kv = Group(self._make).add(0)
             chain.fill(kv)
         prefix = Block.of("", 0, ids[: kv.length], not self.any_length)
         (prefix.layers,) = kv.parts([0, kv.length])
@@ -411,7 +404,7 @@ class BlockStore:
         assert tokens is not None
         with self._lock:
             with block_file.checked(Path(path)):
-                kv = Alone(self._make)
+                kv = Group(self._make).add(0)
                 Chain(count, (prefix,)).fill(kv)
                 self.keep(tokens.tolist(), kv)
             self.settle()
@@ -423,7 +416,7 @@ class BlockStore:
         return count
 
 
-def snapshot_of(kv: Alone | Slot) -> tuple[LayerCache, ...]:
+def snapshot_of(kv: Slot) -> tuple[LayerCache, ...]:
     """A copy of the layers that cannot be cut, not evaluated yet, without keys that no later token
     can see."""
     return tuple([copied(narrowed(leaf), owned) for leaf in kv.others()])

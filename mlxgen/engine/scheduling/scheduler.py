@@ -27,7 +27,7 @@ from ...errors import CapacityError, OptionError, QueueFullError, StateError
 from ...loading.memory import MemoryPlan
 from ...tokens import Token
 from ..chunk import Chunk, FinishReason
-from ..kv import KV, PREFILL_STEP, Slots
+from ..kv import KV, PREFILL_STEP
 from ..limits import Account, Limits, Stats
 from ..prefix.disk import NO_DISK
 from ..prefix.store import BlockStore
@@ -50,13 +50,10 @@ class Scheduler:
             raise OptionError("limits", f"expected mlxgen.Limits, got {type(limits).__name__}")
         self.limits = limits or Limits()
         self._drafts_for = lm.drafts_for
-        slots = None
-        if lm.batches and self.limits.max_batch > 1:
-            slots = Slots(lm.make_cache, lm.footprint.spare)
         self.cache: BlockStore | None = None
         if self.limits.keep_prefixes:
             self.cache = lm.prefix_cache
-        runner = lm.runner(slots)
+        runner = lm.runner(batches=lm.batches and self.limits.max_batch > 1)
         self._loop = lm.loop(runner, longest_run=BEHIND)
         self._account = Account()
         self._seats = Seats(lm, self.limits, self._loop, self.cache, self._account)
@@ -77,7 +74,7 @@ class Scheduler:
                 f"{len(self._queue)} requests wait already, max_queue={self.limits.max_queue}; "
                 "try again when some are done"
             )
-        kv = KV(self._loop.runner, rewinds=request.may_decline)
+        kv = KV(self._loop.runner)
         handle = Handle(request, kv, self._drafts_for(request.options, owner))
         self._seats.add(handle)
         return handle
@@ -351,10 +348,7 @@ class Scheduler:
             if error is None and reason is None:
                 continue
             if error is None and reason != "cancelled":
-                slot = handle.kv.slot
-                goes = (
-                    slot is None or len(slot.group.members) == 1
-                )  # so that its bytes are free at once
+                goes = len(handle.kv.slot.group.members) == 1  # so that its bytes are free at once
                 lent = goes and self._seats.lends(handle.kv.length)
                 self._prefill.keep(handle, self._seats.for_cache(handle if lent else None))
             self._seats.take_out(handle)

@@ -14,8 +14,9 @@ from weakref import WeakSet
 
 from ...errors import CapacityError
 from ...loading.memory import MemoryPlan
-from ..kv import SMALLEST, Activations
+from ..kv import SMALLEST, Activations, Slot
 from ..kv.commands import Limit
+from ..kv.kv import NOWHERE
 from ..limits import Account, Limits
 from ..prefix.store import BlockStore
 from ..runtime import ModelRuntime
@@ -135,9 +136,8 @@ class Seats:
     @property
     def kv_bytes(self) -> int:
         """Bytes of the KV of all sequences, and of all slots."""
-        slots, held = self._loop.runner.slots, [*self.running, *self.parked]
-        own = slots.nbytes if slots is not None else sum([each.kv.nbytes for each in held])
-        return own + sum([each.drafts.nbytes for each in held])
+        held = [*self.running, *self.parked]
+        return self._loop.runner.slots.nbytes + sum([each.drafts.nbytes for each in held])
 
     def follow(self, plan: MemoryPlan) -> None:
         """Go by another plan from now on."""
@@ -210,18 +210,19 @@ class Seats:
         """Bytes of all KV a few steps from now, with one sequence ``more`` or ``without`` one."""
         resting = [handle for handle in self.parked if handle.kv.length]
         rows = [handle for handle in (*self.running, *resting) if handle is not without]
-        slots, total = self._loop.runner.slots, 0
-        lengths: list[int] = []  # of those without a slot
+        total = 0
+        held: dict[Slot, int] = {}
+        joining: list[int] = []  # those that hold nothing yet
         for handle in rows if more is None else [*rows, more]:
             length = len(handle.history)
             total += handle.drafts.nbytes_at(length + HEADROOM)
-            if handle.kv.slot is None:
-                lengths.append(length)
-        if slots is None:
-            return total + sum([self._footprint.alone(length + HEADROOM) for length in lengths])
-        held = {each.kv.slot: len(each.history) for each in rows if each.kv.slot is not None}
-        twin_of = None if more is None else more.kv.slot
-        return total + slots.nbytes_with(self._footprint, held, lengths, HEADROOM, twin_of)
+            if handle.kv.slot is NOWHERE:
+                joining.append(length)
+            else:
+                held[handle.kv.slot] = length
+        twin_of = None if more is None or more.kv.slot is NOWHERE else more.kv.slot
+        slots = self._loop.runner.slots
+        return total + slots.nbytes_with(self._footprint, held, joining, HEADROOM, twin_of)
 
 
 def fit(caches: Iterable[BlockStore], room: int) -> None:

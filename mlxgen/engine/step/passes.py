@@ -1,4 +1,4 @@
-"""Forward passes for handles, alone and in slots.
+"""Forward passes for handles, one or many.
 
 Owns in which passes pending, drawn and drafted tokens go through the model. Must never sample, nor
 know when a pass is due: the loop does. Invariant: a pass leaves in ``handle.ahead`` the logits
@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import mlx.core as mx
 
 from ..drafts.guess import WIDEST
-from ..kv import PREFILL_STEP, Fed, Slot
+from ..kv import PREFILL_STEP, Fed, Group
 from ..kv.commands import Run
 from ..kv.slot_caches import SLACK
-from ..kv.slots import Group
 from .handle import PIECE, Handle, Logits
 from .pace import Clock
 from .runner import Runner
@@ -47,15 +46,19 @@ class Work(NamedTuple):
 class Passes:
     """See the module. ``runner`` is told what to run, and ``clock`` how much that is."""
 
-    __slots__ = ("clock", "longest_padded", "runner")
+    __slots__ = ("clock", "runner")
 
     def __init__(self, runner: Runner, clock: Clock) -> None:
         self.runner = runner
         self.clock = clock
-        self.longest_padded = 0  # tokens of a prompt that may share a pass with others
-        slots = runner.slots
-        if slots is not None and not slots.recurrent:
-            self.longest_padded = PREFILL_STEP if slots.window is None else SLACK
+
+    @property
+    def longest_padded(self) -> int:
+        """The most tokens of a prompt that may share a pass with others."""
+        slots = self.runner.slots
+        if slots.recurrent or not slots.batches:
+            return 0
+        return PREFILL_STEP if slots.window is None else SLACK
 
     # ---- prompts ---------------------------------------------------------------------------
 
@@ -90,8 +93,8 @@ class Passes:
     # ---- steps -----------------------------------------------------------------------------
 
     def run(self, work: Sequence[Work]) -> list[mx.array]:
-        """Run tokens of many handles, those in slots together, as few passes as it takes; their
-        logits, nothing of it evaluated.
+        """Run tokens of many handles in as few passes as it takes; their logits, nothing of it
+        evaluated.
 
         Long runs are cut, and go on in the next pass. Drafts are run whole.
         """
@@ -102,12 +105,13 @@ class Passes:
             handle, tokens, wanted = each
             if len(tokens) > 1:
                 more = len(tokens) - wanted  # that nobody wants the logits of
-                if handle.kv.slot is None and (more >= WIDEST or (more and handle.is_scored)):
+                alone = len(work) == 1 or not self.runner.slots.batches
+                if alone and (more >= WIDEST or (more and handle.is_scored)):
                     self.prefill_to(handle, len(handle.history) - 1)
                     each = Work(handle, tokens[-wanted:], wanted)
                 if wanted > 1:
                     handle.kv.snapshot(before=len(each.tokens))
-                elif handle.kv.slot is not None and len(tokens) > (width := width_of(len(work))):
+                elif not alone and len(tokens) > (width := width_of(len(work))):
                     each = Work(handle, tokens[:width], 0)
             begun.append(each)
         if len(work) == 1:
@@ -123,16 +127,13 @@ class Passes:
         Recurrent states would take in that padding: there all runs of a pass are equally long. Nor
         do those share a pass between which unused slots would be much padding.
         """
-        slots = self.runner.slots
-        if slots is None:
-            return [[each] for each in work]
         work.sort(key=_PLACE)
         longest = max([len(each.tokens) for each in work])
         parts: list[list[Work]] = []
         latest: dict[tuple[Group, int], tuple[list[Work], int]] = {}  # and their last slots
         for each in work:
-            slot = cast(Slot, each.handle.kv.slot)
-            kind = slot.group, len(each.tokens) if slots.recurrent else 0
+            slot = each.handle.kv.slot
+            kind = slot.group, len(each.tokens) if slot.group.states else 0
             part, last = latest.get(kind, ([], slot.index))
             if part and (slot.index - last - 1) * longest > PADDING:
                 part = []
@@ -153,7 +154,7 @@ class Passes:
             longest, told = max(longest, len(tokens)), told or handle.tells_states
         clock, runner = self.clock, self.runner
         first, last = work[0].handle.kv.slot, work[-1].handle.kv.slot
-        span = 1 if first is None or last is None else last.index - first.index + 1
+        span = last.index - first.index + 1
         passes, prompts = clock.submitted
         clock.submitted = passes + 1, prompts + of_prompt * span * longest
         if runner.feed is not None and longest > 1 and _shows(work):
@@ -170,7 +171,7 @@ class Passes:
             kv.tokens += tokens
             if wanted and not of_prompt:
                 places = range(at, at + wanted)
-                handle.ahead = Logits(logits, places, kv.store.length - wanted + 1)
+                handle.ahead = Logits(logits, places, kv.slot.length - wanted + 1)
             at += wanted
             handle.passes += 1
         if states:
@@ -194,10 +195,9 @@ def _shows(work: Sequence[Work]) -> bool:
 
 def _tell(work: Sequence[Work], states: mx.array) -> None:
     """Tell those who draft from them of the states [slots, longest, width] of a pass."""
-    first = work[0].handle.kv.slot
+    first = work[0].handle.kv.slot.index
     for handle, tokens, _ in work:
         if handle.tells_states:
             slot = handle.kv.slot
-            row = 0 if slot is None or first is None else slot.index - first.index
-            start = handle.kv.store.length - len(tokens)
-            handle.drafts.ran(handle.history, start, tokens, states[row, : len(tokens)])
+            own = states[slot.index - first, : len(tokens)]
+            handle.drafts.ran(handle.history, slot.length - len(tokens), tokens, own)

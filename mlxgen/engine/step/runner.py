@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, cast
+from typing import Any
 from weakref import WeakValueDictionary
 
 import mlx.core as mx
 
 from ...errors import CapacityError, MlxgenError, ModelError
 from ..drafts.predictor import Predictor, Told
-from ..kv.alone import Alone
 from ..kv.commands import (
     Changed,
     Clear,
@@ -28,7 +27,6 @@ from ..kv.commands import (
     Empty,
     Free,
     Keep,
-    Move,
     Open,
     Run,
     Settle,
@@ -50,12 +48,11 @@ _SHOWN = 300  # characters of a foreign message
 class Runner(Device):
     """See the module.
 
-    ``slots`` are the places in which several go together; without, each has caches of its own until
-    it is moved. ``cache`` gives the prefix cache when
-    it is needed. ``piece`` says how many tokens of a prompt it has the memory to run at once, after
-    so many others. ``feed`` is what a pass does with patches of images, if there can be any, and
-    ``predictor`` knows the states that a pass leaves, if anybody drafts from them. A cache lives as
-    long as somebody holds it: ``do`` gives those that it made.
+    ``slots`` are the places of all sequences; without them, each has a group of its own. ``cache``
+    gives the prefix cache when it is needed. ``piece`` says how many tokens of a prompt it has the
+    memory to run at once, after so many others. ``feed`` is what a pass does with patches of
+    images, if there can be any, and ``predictor`` knows the states that a pass leaves, if anybody
+    drafts from them. A cache lives as long as somebody holds it: ``do`` gives those that it made.
     """
 
     def __init__(
@@ -70,14 +67,14 @@ class Runner(Device):
     ) -> None:
         self.model = model
         self.make = make
-        self.slots = slots
+        self.slots = Slots(make) if slots is None else slots
         self.cache = cache
         self.piece = piece
         self.states: list[mx.array] | None = None
         """If there is a list, the states [rows, n, width] of a pass are added."""
         self.feed = feed
         self.predictor = predictor
-        self._stores: WeakValueDictionary[int, Alone | Slot] = WeakValueDictionary()
+        self._stores: WeakValueDictionary[int, Slot] = WeakValueDictionary()
         self._numbers = count()
         self._keeps = False  # something in the prefix cache is of this runner
         self._rests = False  # nothing has run since that was settled
@@ -107,23 +104,17 @@ class Runner(Device):
                 self._stores[kv].checkpoint(before)
             case Wait(kv):
                 mx.eval(self._stores[kv].arrays())
-            case Open(kv, room, rewinds):
-                if self.slots is not None:
-                    return self._put(kv, self.slots.open(room))
-                return self._put(kv, Alone(self.make, room=room, eager=rewinds))
+            case Open(kv, room):
+                slot = self._stores[kv] = self.slots.open(room)
+                return slot
             case Copy(kv, twin):
-                return self._put(twin, self._stores[kv].fork())
-            case Move(kv, spare):
-                if self.slots is None:
-                    self.slots = Slots(self.make, spare)
-                return self._put(kv, self.slots.move(self._alone(kv)))
+                slot = self._stores[twin] = self.slots.fork(self._stores[kv])
+                return slot
             case Free(kv):
-                held = self._stores.pop(kv)
-                if isinstance(held, Slot):
-                    held.group.leave(held)
+                slot = self._stores.pop(kv)
+                slot.group.leave(slot)
             case Clear():
-                if self.slots is not None:
-                    self.slots.clear()
+                self.slots.clear()
                 if self._keeps and self.cache is not None:
                     self.cache().forget()
                 if self.feed is not None:
@@ -141,7 +132,7 @@ class Runner(Device):
         try:
             match command:
                 case Take(kv, tokens):
-                    return cache.take_into(self._stores[kv], tokens)
+                    return cache.take(tokens, self._stores[kv])
                 case Keep(kv, tokens, room):
                     self._keeps, self._rests = True, False
                     cache.keep(tokens, self._stores[kv], room=room)
@@ -154,15 +145,6 @@ class Runner(Device):
             self.do(Empty())  # how far it came is not known, nor how far another runner did
             raise
 
-    def _put(self, kv: int, store: Alone | Slot) -> Alone | Slot:
-        self._stores[kv] = store
-        return store
-
-    def _alone(self, kv: int) -> Alone:
-        store = self._stores[kv]
-        assert isinstance(store, Alone)
-        return store
-
     def _run(self, run: Run) -> mx.array:
         if self._rests and self.cache is not None:
             self._rests = False
@@ -170,32 +152,24 @@ class Runner(Device):
         model = self.model
         if self.states is not None and self.predictor is not None:
             model = Told(model, self.predictor, self.states)
-        if self.feed is not None:
-            rows, model = self.feed.prepared([tokens for _, tokens in run.rows], model)
-            numbered = [(kv, tuple(row)) for (kv, _), row in zip(run.rows, rows, strict=True)]
-            run = run._replace(rows=tuple(numbered))
-        if len(run.rows) > 1:
-            return self._run_several(run, model)
-        ((kv, tokens),), (wanted,) = run
-        logits = self._stores[kv].forward(model, self._inputs([tokens]))
-        return logits[0, -max(1, wanted) :]
-
-    def _run_several(self, run: Run, model: Model) -> mx.array:
-        """Run what is next in slots of one group, and padding in those between them."""
-        rows: list[tuple[Fed, ...]] = []
         slots: list[Slot] = []
+        given: list[Sequence[Fed]] = []
         for kv, tokens in run.rows:
-            slots.append(cast(Slot, self._stores[kv]))
-            rows.append(tokens)
-        counts: Sequence[int] = run.wanted
-        first, last = slots[0].index, slots[-1].index
-        if last - first >= len(slots):
+            slots.append(self._stores[kv])
+            given.append(tokens)
+        rows: Sequence[Sequence[Fed]] = given
+        if self.feed is not None:
+            rows, model = self.feed.prepared(rows, model)
+        first, last, counts = slots[0].index, slots[-1].index, run.wanted
+        if last - first >= len(slots):  # others are between them, which get padding
             places = {slot.index: i for i, slot in enumerate(slots)}
             between = [places.get(index) for index in range(first, last + 1)]
             rows = [() if i is None else rows[i] for i in between]
-            counts = [0 if i is None else counts[i] for i in between]
+            counts = tuple([0 if i is None else counts[i] for i in between])
         lengths = list(map(len, rows))
         logits = slots[0].group.run(model, self._inputs(rows), lengths, first)
+        if len(rows) == 1:
+            return logits[0, -max(1, counts[0]) :]
         return last_rows(logits, lengths, counts)
 
     _inputs = staticmethod(stacked)

@@ -5,8 +5,8 @@ synchronisation, accept. Must never decide what a token means (the request does)
 join (the scheduler does). Invariant: before a pass every KV cache that takes part is aligned to
 its request's history, and a draw is from the logits after it.
 
-Requests go through together in slots, if the model allows it; otherwise one after the other, each
-with caches of its own. Whatever a request has pending beyond one token (a forced run, a rewind that
+Requests go through together in slots, if the model allows it; otherwise one after the other.
+Whatever a request has pending beyond one token (a forced run, a rewind that
 a recurrent layer could not follow) goes through in the common passes, as many tokens at a time as
 make no request wait for another's; it is drawn again when all of it went through.
 """
@@ -146,8 +146,7 @@ class Loop:
         for handle in self.handles:
             if not handle.has_ended:
                 handle.check_integrity()
-        if self.runner.slots is not None:
-            self.runner.slots.check_integrity()
+        self.runner.slots.check_integrity()
 
     # one step
 
@@ -338,19 +337,22 @@ class Loop:
             request, kv = handle.request, handle.kv
             declines = request.may_decline
             # A pass after the next token would be lost, or could not be undone exactly
-            vain = kv.slot is None and (
-                request.position + 1 >= request.budget or (declines and not kv.store.can_undo(1))
-            )
+            ends = request.position + 1 >= request.budget and len(kv.slot.group.members) == 1
+            vain = ends or (declines and not kv.slot.can_undo(1))
             if vain or handle in drafting:
                 alone = False
             else:
                 work.append(Work(handle, [Later(drawn, place)]))
                 alone = alone and not (handle.flat or declines)
-        self._propose(idle)
+        if idle:
+            self._propose(idle)
         arrays = self.passes.run([*work, *map(Work.pending, idle)])
         if alone and len(places) < len(self.handles):
             alone = not any(h.is_ready for h in self.handles if h not in places)
-        draws = [free_draws(handle.request, 1, after=1) for handle in places if alone]
+        draws: list[list[DrawRow]] = []
+        if alone:
+            for handle in places:
+                draws.append(free_draws(handle.request, 1, after=1))
         return self._submit(arrays, list(places), draws)
 
     def _forward(self, handles: list[Handle]) -> None:
@@ -410,10 +412,10 @@ class Loop:
         """Align every cache, all before any pass: a slot can take back its last one only. Then the
         handles are in the order of their slots, as their logits will be."""
         for handle in handles:
-            history, length = handle.history, handle.kv.store.length
+            history, length = handle.history, handle.kv.slot.length
             if handle.stands != (history.moment, length) or len(history) != length:
                 handle.align()
-        if self.runner.slots is not None and len(handles) > 1:
+        if len(handles) > 1:
             handles.sort(key=_PLACE)
 
 

@@ -15,9 +15,8 @@ import pytest
 import mlxgen
 from mlxgen import LanguageModel, LoadError, OptionError, load
 from mlxgen.arguments import OneModel, load_model
-from mlxgen.engine.kv.layers import leaves
-from mlxgen.engine.kv.quantised import QuantisedKeys
-from mlxgen.engine.kv.slot_caches import Quantisation
+from mlxgen.engine.kv import Group
+from mlxgen.engine.kv.slot_caches import Keys, Pass, Quantisation
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, random_model
 
@@ -48,25 +47,30 @@ def through(how: Quantisation, array: mx.array) -> mx.array:
     return mx.concatenate([array[:, :, : how.start], later], axis=2)
 
 
+def one(cache: Keys, given: mx.array, first: int, last: int) -> Any:
+    """Put some tokens' keys, and values that are those the other way round, into the one slot."""
+    cache.step = Pass(0, [first], [True], held=1, count=last - first, rooms=1, reach=306)
+    part = given[:, :, first:last]
+    return cache.update_and_fetch(part, part[..., ::-1])
+
+
 @pytest.mark.parametrize("bits", BITS)
 def test_each_token_is_quantised_by_itself_and_the_first_ones_are_not(bits: int) -> None:
     for width, size, start in ((32, 32, 0), (96, 32, 7), (128, 128, 305), (64, 64, 1)):
         how = Quantisation(bits, size, start)
-        cache, given = QuantisedKeys(how), mx.random.normal((1, 2, 306, width))
+        cache, given = Keys(how=how), mx.random.normal((1, 2, 306, width))
         for first, last in pairwise((0, 5, 305, 306)):
-            part = given[:, :, first:last]
-            cache.update_and_fetch(part, part[..., ::-1])
-        keys, values = cache.keys_and_values()
+            keys, values = one(cache, given, first, last)
         assert mx.array_equal(keys, through(how, given))
         assert mx.array_equal(values, through(how, given[..., ::-1]))
-        held = [array.shape[2] for array in cache.held()]
+        held = [array.shape[2] for array in cache.run(slice(None), 0, 306)]
         assert held == [306] * 6 + [start] * (2 if start else 0)
 
 
 def test_single_tokens_may_look_at_packed_keys_and_longer_runs_get_floats() -> None:
-    cache, given = QuantisedKeys(Quantisation(8, 32, packed=True)), mx.ones((1, 1, 3, 32))
-    for count, packed in ((3, False), (1, True), (2, False)):
-        keys, _ = cache.update_and_fetch(given[:, :, :count], given[:, :, :count])
+    cache, given = Keys(how=Quantisation(8, 32, packed=True)), mx.ones((1, 1, 6, 32))
+    for first, last, packed in ((0, 3, False), (3, 4, True), (4, 6, False)):
+        keys, _ = one(cache, given, first, last)
         assert isinstance(keys, tuple) == hasattr(cache, "bits") == packed
 
 
@@ -81,11 +85,12 @@ def test_any_attention_can_look_at_quantised_keys(name: str) -> None:
     tokens = mx.array([[i % VOCAB for i in range(1, 12)]])
     for start in (0, 3):
         lm = LanguageModel(model, tokenizer, kv_bits=8, kv_group_size=32, kv_quant_start=start)
-        caches, exact = lm.runtime.make_cache(), plain.runtime.make_cache()
-        found = [leaf for leaf in leaves(caches) if isinstance(leaf, QuantisedKeys)]
-        assert found and all(leaf.how.packed == (PACKED[name] and not start) for leaf in found)
+        slots = [Group(each.runtime.make_cache).add(0) for each in (lm, plain)]
+        keys = [layer for layer in slots[0].group.layers if isinstance(layer, Keys)]
+        found = [layer.how for layer in keys if layer.how is not None]
+        assert found and all(how.packed == (PACKED[name] and not start) for how in found)
         for part in (tokens[:, :9], tokens[:, 9:10], tokens[:, 10:]):
-            got, expected = (np.array(model(part, cache=each)) for each in (caches, exact))
+            got, expected = (np.array(each.forward(model, part)) for each in slots)
             assert np.abs(got - expected).max() < 0.1 * np.ptp(expected)
         assert lm.runtime.batches == plain.runtime.batches
 

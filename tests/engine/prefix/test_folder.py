@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from mlx_lm.models.cache import KVCache, QuantizedKVCache
 
 from mlxgen import LanguageModel
-from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.kv.commands import Restore
 from mlxgen.engine.prefix import block_file
 from mlxgen.engine.prefix import disk as disk_file
@@ -32,7 +31,16 @@ from mlxgen.loading.memory import CacheDir
 from tests.effort import tries
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds, random_model
-from tests.fakes.filled_caches import Ids, Make, holding, mixed_layers, plain_layers, state_layers
+from tests.fakes.filled_caches import (
+    Ids,
+    Make,
+    holding,
+    mixed_layers,
+    plain_layers,
+    row,
+    state_layers,
+    taken,
+)
 from tests.fakes.prefix_integrity import check_integrity
 
 from .kit import PLENTY, come, files_in, gives, keep, sequence, size_of, store_in, write
@@ -157,7 +165,7 @@ def test_a_state_at_the_end_of_a_block_is_a_file_beside_it(tmp_path: Path) -> No
 
 def test_a_window_that_is_not_full_is_trimmed_to_where_a_prompt_parts(tmp_path: Path) -> None:
     model, make = cache_kinds()["chunked"]()
-    kv, ids = Alone(make), [i % VOCAB for i in range(12)]
+    kv, ids = row(make), [i % VOCAB for i in range(12)]
     kv.forward(model, mx.array([ids]))
     store, again = (store_in(tmp_path, make, model=model) for _ in range(2))
     store.keep(ids, kv)
@@ -203,7 +211,7 @@ def test_what_is_on_disk_does_not_change_what_memory_evicts(tmp_path: Path) -> N
     for store in (BlockStore(plain_layers, PLENTY), store_in(tmp_path)):
         for ids in (one, two):
             keep(store, plain_layers, ids)
-        assert store.take((*range(20), 9, 9)) is not None
+        assert taken(store, (*range(20), 9, 9)) is not None
         store.shrink(store.nbytes - 1)
         left.append([store.match((*ids, 0)) for ids in (one, two)])
     assert left == [[21, 20]] * 2
@@ -260,7 +268,7 @@ def test_nobody_waits_for_what_is_written(slow: BlockStore) -> None:
     active = mx.get_active_memory()
     for first in range(8):
         keep(slow, plain_layers, sequence(1024, first))
-        assert slow.take((*sequence(1024, first), 0)) is not None
+        assert taken(slow, (*sequence(1024, first), 0)) is not None
     assert Slow.begun.wait(20) and slow.nbytes <= slow.max_bytes
     assert mx.get_active_memory() - active < 2 * slow.max_bytes  # little waits to be written
     assert not slow.flush(0.01)

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from mlx_lm.models.cache import KVCache
 
-from mlxgen.engine.kv.alone import Alone
 from mlxgen.engine.prefix import disk as disk_file
 from mlxgen.engine.prefix.block import BLOCK
 from mlxgen.engine.prefix.store import BlockStore
 from tests.effort import tries
+from tests.fakes.filled_caches import filled, taken
 
 from .kit import PLENTY, files_in, size_of, store_in
 
@@ -50,10 +50,10 @@ def give(store: BlockStore, ids: Sequence[int]) -> int:
     """How many of the tokens a store has that holds nothing in memory, and that they are right."""
     store.clear()
     store.restore([*ids, 0])
-    kv = store.take([*ids, 0])
+    kv = taken(store, [*ids, 0])
     if kv is None:
         return 0
-    for held in kv.caches[0].keys_and_values():
+    for held in kv.parts([0, kv.length])[0][0]:
         assert mx.array_equal(held, numbers_of(ids[: kv.length]))
     return kv.length
 
@@ -61,7 +61,7 @@ def give(store: BlockStore, ids: Sequence[int]) -> int:
 def write(store: BlockStore, ids: Sequence[int]) -> None:
     caches = layers()
     caches[0].update_and_fetch(numbers_of(ids), numbers_of(ids))
-    store.keep(ids, Alone(layers, caches, len(ids)))
+    store.keep(ids, filled(layers, caches, len(ids)))
     assert store.flush(20)
 
 

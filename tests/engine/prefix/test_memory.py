@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, RotatingKVCache
 
-from mlxgen.engine.kv.alone import Alone
-from mlxgen.engine.kv.layers import arrays_in
+from mlxgen.engine.kv import Slot
 from mlxgen.engine.prefix.block import as_ids, in_common
 from mlxgen.engine.prefix.store import BlockStore
 from tests.fakes.architectures import SIDE_BY_SIDE, VOCAB, cache_kinds
@@ -26,10 +25,14 @@ from tests.fakes.filled_caches import (
     Make,
     check,
     fill,
+    filled,
+    go_on,
     holding,
     mixed_layers,
     plain_layers,
+    row,
     state_layers,
+    taken,
 )
 from tests.fakes.prefix_integrity import check_integrity
 from tests.fakes.small_blocks import use_blocks
@@ -54,18 +57,18 @@ def loaded(name: str) -> tuple[Any, Make]:
     return cache_kinds()[name]()
 
 
-def feed(kv: Alone, model: Any, tokens: Sequence[int]) -> np.ndarray:
+def feed(kv: Slot, model: Any, tokens: Sequence[int]) -> np.ndarray:
     """Run tokens and return the logits after the last one."""
     logits = kv.forward(model, mx.array([list(tokens)]))[0, -1]
     mx.eval(logits, kv.arrays())
     return np.array(logits)
 
 
-def as_fresh(name: str, kv: Alone, ids: Sequence[int]) -> None:
+def as_fresh(name: str, kv: Slot, ids: Sequence[int]) -> None:
     """What a KV says after these tokens is what a fresh one says; it holds them then."""
     model, make = loaded(name)
     logits = feed(kv, model, ids[kv.length :])
-    np.testing.assert_allclose(logits, feed(Alone(make), model, ids), rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(logits, feed(row(make), model, ids), rtol=2e-3, atol=2e-3)
 
 
 def tokens(count: int, seed: int = 0) -> list[int]:
@@ -87,7 +90,7 @@ def test_conversations_that_grow_part_and_repeat_say_what_fresh_ones_say(
     evicted = False
     for seed, (back, grow, evict) in enumerate([(0, 1, False), *steps]):
         history = [*history[: max(1, len(history) - back)], *tokens(grow, seed % 2)]
-        usable, kv = cache.match(history), cache.take(history) or Alone(make)
+        usable, kv = cache.match(history), taken(cache, history) or row(make)
         assert kv.length == usable < len(history)
         if name in SIDE_BY_SIDE:
             best = max([0, *(in_common(as_ids(each), as_ids(history[:-1])) for each in known)])
@@ -105,11 +108,11 @@ def test_conversations_that_grow_part_and_repeat_say_what_fresh_ones_say(
 @pytest.mark.parametrize("kind", cache_kinds())
 def test_rows_and_the_store_do_not_disturb_one_another(kind: str) -> None:
     model, make = loaded(kind)
-    cache, history, row = BlockStore(make, PLENTY), tokens(30), Alone(make)
-    as_fresh(kind, row, history)
-    cache.keep(history, row)
-    taken = [cache.take([*history, 1]) for _ in range(2)]
-    rows = [row, *(kv for kv in taken if kv is not None)]
+    cache, history, first = BlockStore(make, PLENTY), tokens(30), row(make)
+    as_fresh(kind, first, history)
+    cache.keep(history, first)
+    others = [taken(cache, [*history, 1]) for _ in range(2)]
+    rows = [first, *(kv for kv in others if kv is not None)]
     assert len(rows) == 3
     for step in range(20):  # enough to turn every window round
         for number, each in enumerate(rows):
@@ -117,7 +120,7 @@ def test_rows_and_the_store_do_not_disturb_one_another(kind: str) -> None:
     for number, each in enumerate(rows):
         said = range(20 * number, 20 * number + 20)
         as_fresh(kind, each, [*history, *said, 3])
-    again = cache.take([*history, 1])
+    again = taken(cache, [*history, 1])
     assert again is not None
     as_fresh(kind, again, [*history, 1])
     check_integrity(cache)
@@ -194,15 +197,15 @@ def test_random_use_of_any_layers_keeps_its_promises(
                 bound = bound if fits and not known else before
                 exact.use(ids if fits or known else ())
         elif verb == "take":
-            usable, kv = cache.match(ids), cache.take(ids)
+            usable, kv = cache.match(ids), taken(cache, ids)
             assert usable == (0 if kv is None else kv.length)
             if exact is not None:
                 assert usable == exact.match(ids)
                 exact.use(ids[:usable])
             if kv is not None:
                 assert usable < len(ids) and any(each[:usable] == ids[:usable] for each in kept)
-                check(kv.caches, ids[:usable])
-                fill(kv.caches, (0, 1, 2))  # a row that goes on
+                check(kv, ids[:usable])
+                go_on(kv, (0, 1, 2))
         elif verb == "match":
             cache.match(ids)
             assert cache.nbytes == before
@@ -216,8 +219,8 @@ def test_random_use_of_any_layers_keeps_its_promises(
             exact.evict(bound // EACH)
             assert cache.nbytes == len(exact.held) * EACH
     for ids in kept:
-        if (kv := cache.take((*ids, 0))) is not None:
-            check(kv.caches, ids[: kv.length])
+        if (kv := taken(cache, (*ids, 0))) is not None:
+            check(kv, ids[: kv.length])
 
 
 # ---- what goes first ---------------------------------------------------------------------------
@@ -237,7 +240,7 @@ def test_an_old_state_in_the_middle_of_a_conversation_goes_before_its_newest_one
     for end in (4, 8, 12):
         keep(cache, state_layers, conversation[:end])
     assert cache.match((*conversation[:10], 90)) == 8
-    cache.take((*conversation[:4], 90))
+    taken(cache, (*conversation[:4], 90))
     keep(cache, state_layers, (70, 71))
     assert [cache.match((*conversation[:end], 90)) for end in (4, 8, 12)] == [4, 4, 12]
 
@@ -250,7 +253,7 @@ def test_the_end_of_a_long_beginning_outlives_the_ends_of_many_short_turns(make:
     keep(cache, make, beginning)
     cache.max_bytes = 4 * cache.nbytes
     for turn in turns:
-        assert cache.take(turn) is not None
+        assert taken(cache, turn) is not None
         keep(cache, make, turn)
         check_integrity(cache)
     assert cache.match((*beginning, 0)) == cache.match((*turns[0], 0)) == len(beginning)
@@ -268,7 +271,7 @@ def test_the_end_of_a_system_prompt_lives_as_long_as_what_goes_on_from_it(make: 
     keep(cache, make, chat)
     cache.max_bytes = 2 * cache.nbytes
     for n in range(1, 30):
-        assert cache.take((*chat, n)) is not None
+        assert taken(cache, (*chat, n)) is not None
         keep(cache, make, tuple(range(1000 * n, 1000 * n + 250)))
     assert cache.match((*system, 999)) == len(system)
 
@@ -308,9 +311,9 @@ def test_a_row_is_neither_kept_alive_nor_changed() -> None:
     row = holding(plain_layers, tuple(range(1 << 16)))
     mx.eval(row.arrays())
     row.go_back(8)
-    arrays = [id(array) for array in arrays_in(row.caches)]
+    arrays = list(map(id, row.arrays()))
     cache.keep(ids, row)
-    assert [id(array) for array in arrays_in(row.caches)] == arrays and row.length == 8
+    assert list(map(id, row.arrays())) == arrays and row.length == 8
     del row
     gc.collect()
     assert mx.get_active_memory() - before < 1 << 16  # a row of 1 MiB, of which 128 bytes are kept
@@ -331,8 +334,8 @@ def test_there_is_room_after_what_was_taken_for_the_rest_and_a_first_step() -> N
     cache, ids = BlockStore(plain_layers, PLENTY), tuple(range(300))
     keep(cache, plain_layers, ids)
     for rest, room in ((1, 512), (211, 512), (212, 768)):
-        kv = cache.take((*ids, *range(rest)))
-        assert kv is not None and kv.caches[0].keys.shape == (1, 1, room, 1)
+        kv = taken(cache, (*ids, *range(rest)))
+        assert kv is not None and kv.group.layers[0].places == room
 
 
 @pytest.mark.parametrize("layer", [RotatingKVCache, ChunkedKVCache])
@@ -344,9 +347,11 @@ def test_a_window_is_kept_without_the_keys_that_no_later_token_sees(
     cache, ids = BlockStore(make, PLENTY), tuple(range(count))
     keep(cache, make, ids)  # one prefill
     assert cache.nbytes == min(count, 16) * 8
-    kv = cache.take((*ids, 5))
-    assert kv is not None and kv.caches[0].offset == count
-    assert kv.caches[0].keys_and_values()[0][0, 0, :, 0].tolist() == list(ids[-16:])
+    kv = taken(cache, (*ids, 5))
+    assert kv is not None
+    (held,) = kv.others()
+    assert held.offset == count
+    assert held.keys_and_values()[0][0, 0, :, 0].tolist() == list(ids[-16:])
 
 
 def test_a_window_that_is_not_full_gives_any_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,9 +360,9 @@ def test_a_window_that_is_not_full_gives_any_beginning(monkeypatch: pytest.Monke
         cache, ids = BlockStore(windows, PLENTY), tuple(range(7))
         keep(cache, windows, ids)
         for shared in range(1, 8):
-            kv = cache.take((*ids[:shared], 99))
+            kv = taken(cache, (*ids[:shared], 99))
             assert kv is not None and kv.length == shared
-            check(kv.caches, ids[:shared])
+            check(kv, ids[:shared])
         keep(cache, windows, (*ids, 7, 8))
         assert cache.match((*ids, 7, 99)) == 7
         check_integrity(cache)
@@ -368,27 +373,22 @@ def test_the_shortest_sequence_that_goes_on_serves_a_shared_beginning(turn: int)
     cache, common = BlockStore(windows, PLENTY), (1, 2, 3)
     for ids in [(*common, *range(20, 30)), (*common, 4)][::turn]:  # the first fills its window
         keep(cache, windows, ids)
-    kv = cache.take((*common, 99))
+    kv = taken(cache, (*common, 99))
     assert kv is not None and kv.length == 3
-    check(kv.caches, common)
+    check(kv, common)
 
 
 def test_only_what_every_layer_holds_of_the_tokens_is_kept() -> None:
     cache = BlockStore(plain_layers, PLENTY)
     cache.keep((1, 2, 3, 4), holding(plain_layers, (1, 2)))
     assert cache.match((1, 2, 3, 4)) == 2
-    caches = plain_layers()
-    fill(caches[:1], (7, 8, 9))
-    fill(caches[1:], (7, 8))
-    cache.keep((7, 8, 9), Alone(plain_layers, caches, 3))
-    assert cache.match((7, 8, 9)) == 0
     never: Make = lambda: [KVCache(), CacheList(KVCache(), KVCache())]  # noqa: E731
     cache, caches = BlockStore(never, PLENTY), never()
     fill([caches[0], caches[1].caches[0]], (1, 2, 3))
-    cache.keep((1, 2, 3), Alone(never, caches, 3))
-    kv = cache.take((1, 2, 3, 4))
-    assert kv is not None and kv.caches[1].caches[1].empty()
-    check([kv.caches[0], kv.caches[1].caches[0]], (1, 2, 3))
+    cache.keep((1, 2, 3), filled(never, caches, 3))
+    kv = taken(cache, (1, 2, 3, 4))
+    assert kv is not None and kv.group.layers[2].empty()
+    check(kv, (1, 2, 3))
 
 
 # ---- a device that fails -----------------------------------------------------------------------

@@ -18,16 +18,14 @@ import pytest
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 from mlx_lm.tuner.lora import LoRALinear
 
-from mlxgen.engine.kv.alone import Alone
-from mlxgen.engine.kv.quantised import QuantisedKeys
-from mlxgen.engine.kv.slot_caches import Quantisation
+from mlxgen.engine.kv.slot_caches import Keys, Quantisation
 from mlxgen.engine.prefix import block_file
 from mlxgen.engine.prefix.block import Block, as_ids
 from mlxgen.engine.prefix.block_file import Layout, digest
 from mlxgen.engine.prefix.store import BlockStore
 from mlxgen.errors import LoadError, OptionError, StateError
 from tests.fakes.architectures import VOCAB, cache_kinds, random_model
-from tests.fakes.filled_caches import Make, check, holding, mixed_layers, plain_layers
+from tests.fakes.filled_caches import Make, check, holding, mixed_layers, plain_layers, row, taken
 from tests.fakes.prefix_integrity import check_integrity
 from tests.fakes.speaking import PROMPT, reciter
 
@@ -79,7 +77,7 @@ def rewritten(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
 def test_a_prefix_of_every_cache_type_comes_back_from_a_file(name: str, tmp_path: Path) -> None:
     model, make = cache_kinds()[name]()
     history = [int(t) for t in np.random.default_rng(3).integers(0, VOCAB, 30)]
-    kv, probe, path = Alone(make), mx.array([[1, 2, 3]]), tmp_path / "prefix.safetensors"
+    kv, probe, path = row(make), mx.array([[1, 2, 3]]), tmp_path / "prefix.safetensors"
     for piece in (history[:20], history[20:]):
         kv.forward(model, mx.array([piece]))
         mx.eval(kv.arrays())
@@ -88,9 +86,9 @@ def test_a_prefix_of_every_cache_type_comes_back_from_a_file(name: str, tmp_path
     assert cache.save(path, history) == other.load(path) == 30
     check_integrity(other)
     assert other.nbytes == cache.nbytes
-    taken = other.take([*history, 1, 2, 3])
-    assert taken is not None and taken.length == 30
-    one, same = (np.array(each.forward(model, probe)) for each in (taken, kv))
+    again = taken(other, [*history, 1, 2, 3])
+    assert again is not None and again.length == 30
+    one, same = (np.array(each.forward(model, probe)) for each in (again, kv))
     np.testing.assert_allclose(one, same, atol=2e-3)
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
@@ -104,9 +102,9 @@ def test_saving_takes_what_is_held_of_the_tokens_and_says_how_much(tmp_path: Pat
     assert cache.save(tmp_path / "part", (*IDS[:7], 90, 91)) == 7
     other.keep(IDS[:3], holding(plain_layers, IDS[:3]))
     assert other.load(str(tmp_path / "part")) == 7
-    kv = other.take((*IDS[:7], 5))
+    kv = taken(other, (*IDS[:7], 5))
     assert kv is not None and other.nbytes == 7 * 16
-    check(kv.caches, IDS[:7])
+    check(kv, IDS[:7])
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.uint32, mx.uint8])
@@ -188,7 +186,7 @@ def test_a_block_is_not_taken_for_a_saved_prefix_nor_a_prefix_for_a_block(
 def test_a_file_of_other_layers_names_the_first_that_differs(tmp_path: Path) -> None:
     path = saved(tmp_path / "plain")
     assert "2 caches, but this model has 4" in refused(path, mixed_layers)
-    quantised = refused(path, lambda: [KVCache(), QuantisedKeys(Quantisation(8, 32, 7))])
+    quantised = refused(path, lambda: [KVCache(), Keys(how=Quantisation(8, 32, 7))])
     assert "cache 1" in quantised and "bits=8, group_size=32, start=7" in quantised
     path = saved(tmp_path / "window", lambda: [RotatingKVCache(max_size=20)])
     assert "max_size=20" in refused(path, lambda: [RotatingKVCache(max_size=24)])
@@ -313,6 +311,6 @@ def test_a_header_that_somebody_made_is_refused_or_changes_nothing(tmp_path: Pat
         before = cache.nbytes
         with contextlib.suppress(LoadError):
             cache.load(path)
-            assert cache.take((*IDS, 5)) is not None
+            assert taken(cache, (*IDS, 5)) is not None
         check_integrity(cache)
         assert cache.nbytes >= before

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mlxgen import LanguageModel, PostSamplingResult, Regex
-from mlxgen import model as model_module
+from mlxgen.engine import runtime
 from mlxgen.engine.kv import Slots
 from mlxgen.engine.kv.commands import (
     Command,
@@ -98,7 +98,7 @@ def crowd(lm: LanguageModel, dice: random.Random, length: int = 20) -> None:
 @pytest.fixture
 def runners(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
     """Those that were made for models."""
-    monkeypatch.setattr(model_module, "Runner", Recorder)
+    monkeypatch.setattr(runtime, "Runner", Recorder)
     monkeypatch.setattr(Recorder, "made", [])
     return Recorder.made
 
@@ -107,7 +107,7 @@ def told_again(
     first: Recorder, cache: BlockStore, lm: LanguageModel, images: dict[str, Any] | None = None
 ) -> None:
     """A runner that is told the same, in JSON, and has this prefix cache, does the same."""
-    slots = Slots(first.make, lm.runtime.footprint.spare) if first.slots is not None else None
+    slots = Slots(first.make, lambda: lm.runtime.batches, lm.runtime.footprint.spare)
     second = Runner(lm.model, first.make, slots, lambda: cache, feed=Shown() if images else None)
     text = json.dumps([written(command) for command, _ in first.heard])
     held = []  # nobody else holds it

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import mlx.core as mx
 import numpy as np
 
-from ..engine.kv.commands import Command, Copy, Free, Load, Place, Run, Save, read
+from ..engine.kv.commands import Command, Load, Run, Save, read
 from ..engine.kv.held import Fed, Later, Unread
 from ..engine.step.runner import Runner
 from ..errors import MachineError, MlxgenError
@@ -37,7 +37,6 @@ class Follower:
         self._load = load
         self._models: dict[int, Any] = {}
         self._runners: dict[int, Runner] = {}
-        self._held: dict[int, dict[int, Any]] = {}  # of each runner, so that it lives
         self._images: dict[str, Image] = {}
         self._passes = 0
 
@@ -68,20 +67,12 @@ class Follower:
             case "run", (runner, held, run):
                 self._run(runner, held, run)
             case "do", (runner, command):
-                done = read(command, self._images)
-                result = self._do(runner, done)
-                if isinstance(done, Place) and result is not None:
-                    self._held[runner][done.twin if isinstance(done, Copy) else done.kv] = result
-                if isinstance(done, Free):
-                    self._held[runner].pop(done.kv, None)
-            case "drop", (runner, caches):
-                for kv in caches:
-                    self._held[runner].pop(kv, None)
+                self._do(runner, read(command, self._images))
             case "open", (runner, model, batches, spare):
                 made = self._models[model].runner(batches=batches, spare=spare)
-                self._runners[runner], self._held[runner] = made, {}
+                self._runners[runner] = made
             case "close", (runner,):
-                del self._runners[runner], self._held[runner]
+                del self._runners[runner]
             case "load", (model, settings):
                 try:
                     with self._machines.channel.at_length():
@@ -99,17 +90,16 @@ class Follower:
             case _:
                 raise MachineError(f"rank 0 said {word!r}, which this version does not know")
 
-    def _do(self, runner: int, command: Command) -> Any:
+    def _do(self, runner: int, command: Command) -> None:
         try:
-            return self._runners[runner].do(command)
+            self._runners[runner].do(command)
         except MlxgenError:
             if not isinstance(command, Save | Load):  # all ranks have it, and rank 0 says so
                 raise
-        return None
 
     def _run(self, number: int, held: Sequence[int], text: Mapping[str, Any]) -> None:
         rows = text["rows"]
-        own = [self._held[number][kv].length for kv, _ in rows]
+        own = self._runners[number].lengths(kv for kv, _ in rows)
         if own != held:
             raise MachineError(
                 f"it holds {own} tokens where rank 0 holds {held}; this is an error in mlxgen, so"

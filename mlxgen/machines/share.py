@@ -30,10 +30,8 @@ from ..engine.kv import Footprint
 from ..engine.kv.commands import (
     Changed,
     Command,
-    Copy,
     Keep,
     Load,
-    Open,
     Restore,
     Run,
     Save,
@@ -127,7 +125,6 @@ class Leading(Part):
         super().__init__(*given, **how)
         self._machines = machines
         self._number = machines.number()
-        self._told: set[int] = set()  # caches that the others hold
         self._held: list[int] = []  # how many tokens the caches of a pass held before it
         self._is_out = False  # the others have been told of the pass
         self._shown: WeakSet[Image] = WeakSet()
@@ -152,9 +149,6 @@ class Leading(Part):
                 return super().do(command)
             result = super().do(command)
             machines.note(told)
-            if isinstance(command, Open | Copy):
-                self._told.add(command.kv if isinstance(command, Open) else command.twin)
-                self._forget()
             if not isinstance(command, _SMALL):
                 machines.flush()
             return result
@@ -164,7 +158,7 @@ class Leading(Part):
             return super().read(array)
 
     def _do_run(self, run: Run) -> Any:
-        self._held = [self._stores[kv].length for kv, _ in run.rows]
+        self._held = self.lengths(kv for kv, _ in run.rows)
         self._is_out = False
         try:
             return super().do(run)
@@ -197,13 +191,6 @@ class Leading(Part):
             self._machines.note(["show", *told])
             self._shown.add(image)
             finalize(image, self._machines.dispose, ["hide", image.digest])
-
-    def _forget(self) -> None:
-        """Tell of the caches that nobody holds any more."""
-        dead = self._told.difference(self._stores.keys())
-        if dead:
-            self._told -= dead
-            self._machines.note(["drop", self._number, sorted(dead)])
 
 
 def _as_far_as_known(run: Run) -> Run:

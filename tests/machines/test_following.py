@@ -86,8 +86,8 @@ class Pair:
     @property
     def held(self) -> list[int]:
         """The tokens of the caches that the follower holds."""
-        caches = [cache for each in self.follower._held.values() for cache in each.values()]
-        return sorted(cache.length for cache in caches)
+        runners = self.follower._runners.values()
+        return sorted(slot.length for runner in runners for slot in runner._stores.values())
 
 
 @pytest.fixture
@@ -175,9 +175,9 @@ def test_a_pass_that_fails_on_rank_0_reaches_nobody(pair: Pair) -> None:
 def test_ranks_that_are_out_of_step_end(pair: Pair) -> None:
     stream = pair.lm.stream("abc", **GREEDY)
     next(stream)
-    for caches in pair.follower._held.values():
-        for cache in caches.values():
-            cache.length += 1
+    for runner in pair.follower._runners.values():
+        for slot in runner._stores.values():
+            slot.length += 1
     with pytest.raises(MachineError, match="error in mlxgen"):
         list(stream)
 

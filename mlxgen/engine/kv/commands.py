@@ -150,11 +150,12 @@ class Clear(NamedTuple):
     last ``Settle``."""
 
 
-Place: TypeAlias = Open | Copy
 Together: TypeAlias = Restore | Save | Load
 """What all machines do at a time, and what fails on all if it fails on one."""
 Changed: TypeAlias = Shrink | Limit | Empty | Flush | Settle | Together
-Command: TypeAlias = Run | Trim | Snapshot | Wait | Place | Free | Take | Keep | Changed | Clear
+Command: TypeAlias = (
+    Run | Trim | Snapshot | Wait | Open | Copy | Free | Take | Keep | Changed | Clear
+)
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
 
 
@@ -167,8 +168,8 @@ class Device(Here, ABC):
 
     @abstractmethod
     def do(self, command: Command) -> Any:
-        """Carry out a command; returns the logits of a ``Run``, the place of a cache for ``Place``,
-        how many tokens for ``Save`` and ``Load``, whether for ``Take`` and ``Restore``, and
+        """Carry out a command; returns the logits of a ``Run``, the slot for ``Open`` and
+        ``Copy``, how many tokens for ``Save`` and ``Load``, whether for ``Take`` and ``Restore``, and
         None for all others."""
 
 

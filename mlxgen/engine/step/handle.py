@@ -221,6 +221,7 @@ class Handle:
         end(self.request, "cancelled")
         if not self.closed:
             self.drafts.learn(self.history)
+            self.drafts.restart()
         self.logits = self.ahead = self.guess = None
         self.kv.close()
         self.closed = True

@@ -9,10 +9,9 @@ Nothing is evaluated unless a command waits; a pass of which no logits are wante
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any
-from weakref import WeakValueDictionary
 
 import mlx.core as mx
 
@@ -52,7 +51,7 @@ class Runner(Device):
     gives the prefix cache when it is needed. ``piece`` says how many tokens of a prompt it has the
     memory to run at once, after so many others. ``feed`` is what a pass does with patches of
     images, if there can be any, and ``predictor`` knows the states that a pass leaves, if anybody
-    drafts from them. A cache lives as long as somebody holds it: ``do`` gives those that it made.
+    drafts from them.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class Runner(Device):
         """If there is a list, the states [rows, n, width] of a pass are added."""
         self.feed = feed
         self.predictor = predictor
-        self._stores: WeakValueDictionary[int, Slot] = WeakValueDictionary()
+        self._stores: dict[int, Slot] = {}
         self._numbers = count()
         self._keeps = False  # something in the prefix cache is of this runner
         self._rests = False  # nothing has run since that was settled
@@ -82,6 +81,10 @@ class Runner(Device):
     def number(self) -> int:
         """A number for a new cache."""
         return next(self._numbers)
+
+    def lengths(self, caches: Iterable[int]) -> list[int]:
+        """How many tokens these hold."""
+        return [self._stores[kv].length for kv in caches]
 
     def settle(self) -> None:
         """Nothing runs: wait until all that was put into the prefix cache is computed, and let it

@@ -110,10 +110,8 @@ def told_again(
     slots = Slots(first.make, lambda: lm.runtime.batches, lm.runtime.footprint.spare)
     second = Runner(lm.model, first.make, slots, lambda: cache, feed=Shown() if images else None)
     text = json.dumps([written(command) for command, _ in first.heard])
-    held = []  # nobody else holds it
     for line, (_, found) in zip(json.loads(text), first.heard, strict=True):
         got = second.do(read(line, images or {}))
-        held.append(got)
         if isinstance(found, mx.array):
             np.testing.assert_allclose(np.array(got), np.array(found), rtol=2e-3, atol=2e-4)
         else:

@@ -168,9 +168,9 @@ class Device(Here, ABC):
 
     @abstractmethod
     def do(self, command: Command) -> Any:
-        """Carry out a command; returns the logits of a ``Run``, the slot for ``Open`` and
-        ``Copy``, how many tokens for ``Save`` and ``Load``, whether for ``Take`` and ``Restore``, and
-        None for all others."""
+        """Carry out a command; returns the logits of a ``Run``, the slot for ``Open`` and ``Copy``,
+        how many tokens for ``Save`` and ``Load``, whether for ``Take`` and ``Restore``, and None
+        for all others."""
 
 
 def written(command: Command) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Protocol
 
 FORKS = sys.platform == "linux"  # elsewhere system libraries may not survive it
 WAIT = 60.0  # seconds after which a test fails instead of hanging
-IMPORTED = ["mlx_lm", "mlxgen.server.process", "mlxgen.server.boot", "mlxgen.terminal"]
+IMPORTED = ["mlx_lm", "mlxgen.server.process", "mlxgen.server.served_model", "mlxgen.terminal"]
 
 
 class Process(Protocol):

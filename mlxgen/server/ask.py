@@ -174,11 +174,8 @@ def ask_of(
         field, spec = form.field, form.spec
     for one in questions:
         _check_context(one, model, own.get("prefix") or ())
-    given = {**model.sampling, **options_of(request)}
-    for name, value in own.items():
-        given[name] = value
-        if value is None:
-            del given[name]
+    given = {**model.sampling, **options_of(request), **own}
+    given = {name: value for name, value in given.items() if value is not None}
     if given.get("close_json") and spec is None:
         raise RequestError.at(
             "close_json", "there is nothing to close; send json_schema or another constraint"

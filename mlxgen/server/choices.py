@@ -57,7 +57,7 @@ class Delta:
 
 
 class Choice(ABC):
-    """A sequence of an answer: chunks in, deltas out, and their events. Each API has its own.
+    """A sequence of an answer: chunks in, events out. Each API says how what is new of it looks.
 
     - ``progress`` is the newest that is known of it, and ``facts`` what its last event says.
     - ``given`` are the characters of the client's prefix, which are not part of the answer.

@@ -23,15 +23,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from ..engine import Event, Handle, Request, Scheduler, Stats, Usage
 from ..errors import MlxgenError, StateError
-from ..language_model import LanguageModel
 from ..workers import Work, workers
 from .errors import RequestError
 from .reply import Delivery
-from .served_model import ServedModel
+from .served_model import Engine
 from .steering import Running
 
 FLUSH = 10.0  # seconds
@@ -41,13 +40,6 @@ LIMIT = 4096  # chunks that wait for a client
 PER_ALTERNATIVE = 4  # this many alternatives take as much memory as a chunk
 
 T = TypeVar("T")
-
-
-class Engine(NamedTuple):
-    """What other threads use of the engine."""
-
-    lm: LanguageModel
-    model: ServedModel
 
 
 EngineBoot: TypeAlias = Callable[[], tuple[Scheduler, Engine]]

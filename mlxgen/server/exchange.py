@@ -93,7 +93,7 @@ class Exchange(Response):
         self.told: Told | None = None
         """What is told of an answer, which can be steered meanwhile."""
         self._aside, self._endpoint, self._work = aside, endpoint, work
-        self._streams = self._answered = False
+        self._streams = self._answered = self._sent = False
         self._status = 200
         self._used: Entry | None = None  # a model
         self._watcher: asyncio.Task[None] | None = None
@@ -118,8 +118,7 @@ class Exchange(Response):
 
     async def arrived(self) -> bytes:
         """The body."""
-        limit = self.service.body_limit
-        data = await body_of(self._receive, self.scope["headers"], limit)
+        data = await body_of(self._receive, self.scope["headers"], self.service.body_limit)
         if not self._aside:
             self.service.admit(self.interrupt)
         self._watcher = asyncio.create_task(self._watch_client())
@@ -149,6 +148,7 @@ class Exchange(Response):
         if data or not more:
             self._answered = not more
             await self._send({"type": "http.response.body", "body": data, "more_body": more})
+            self._sent = not more
 
     # ---- its life ----------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class Exchange(Response):
     async def _watch_client(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        if not self._answered:  # a connection is also over after the last byte
+        if not self._sent:  # a connection is also over after the last byte
             self.interrupt(ClientGone())
 
     def _release(self) -> None:
@@ -233,6 +233,7 @@ class Exchange(Response):
         self._answered = True
         response.raw_headers.extend(self._own_headers())
         await response(self.scope, self._receive, self._send)
+        self._sent = True
 
     def _own_headers(self) -> list[Header]:
         headers = [(b"x-request-id", self.name)]

@@ -36,12 +36,12 @@ from ..errors import MachineError, MemoryLimitError, MlxgenError
 from ..language_model import LanguageModel
 from ..load import join
 from ..loading.memory import held_bytes, in_words, memory_limit, needed_by, reserve_of
-from .boot import size_of
 from .catalogue import Catalogue, Entry
-from .engine import FLUSH, Engine, EngineThread
+from .engine import FLUSH, EngineThread
 from .errors import RequestError
 from .logs import log
 from .metrics import added, finished
+from .served_model import Engine, size_of
 from .serving import Serving, Workers
 from .settings import Settings
 

@@ -7,7 +7,6 @@ registered was imported, is of its kind, and can be called with the arguments th
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import keyword
 import logging
@@ -19,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, update_wrapper
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -137,7 +137,7 @@ class Registered:
             also = " or NAME=command" if kind == "check" else ""
             raise OptionError(kind, f"expected NAME=package.module:attribute{also}, got {given!r}")
         try:
-            target = Checked(command(place), at=None) if runs else _imported(*place.split(":"))
+            target = Checked(command(place), at=None) if runs else _imported(place)
             if kind == "check" and callable(target):
                 target = Checked(target)
             function = target.check if isinstance(target, Checked) else target
@@ -244,22 +244,15 @@ class Registry:
         return {"object": "list", "data": [each.listed() for each in self.everything]}
 
 
-def _imported(module: str, attribute: str) -> Any:
+def _imported(place: str) -> Any:
     here = str(Path.cwd())  # as for python -m; a command that is installed does not have it
     if not {"", here} & set(sys.path):
         sys.path.append(here)
     try:
-        found: Any = importlib.import_module(module)
+        return resolve_name(place)
     except Exception as error:
-        raise OptionError(
-            "", f"{module} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    for step in attribute.split("."):
-        try:
-            found = getattr(found, step)
-        except AttributeError:
-            raise OptionError("", f"there is no {attribute} in {module}") from None
-    return found
+        said = f"{place} cannot be imported: {type(error).__name__}: {error}"
+        raise OptionError("", said) from error
 
 
 def _check_kind(kind: Kind, target: Any) -> None:

@@ -20,7 +20,6 @@ from typing import Literal, TypeAlias
 
 from ..errors import MachineError
 from .answers import Answers, Interrupt
-from .boot import boot
 from .catalogue import Catalogue
 from .engine import EngineBoot
 from .errors import RequestError, as_request_error
@@ -28,7 +27,7 @@ from .fleet import Fleet
 from .logs import log, log_failure
 from .metrics import Metrics
 from .registry import Registry
-from .served_model import ServedModel
+from .served_model import ServedModel, boot
 from .serving import Workers
 from .settings import Settings
 

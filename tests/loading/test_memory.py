@@ -126,7 +126,7 @@ def test_the_command_line_wires_unless_it_is_told_not_to(
 
 
 def test_the_server_wires_unless_it_is_told_not_to(wired: list[int]) -> None:
-    from mlxgen.server.boot import boot
+    from mlxgen.server.served_model import boot
     from mlxgen.server.settings import read_settings
 
     for arguments in (["--cache-bytes", "1GB"], ["--no-wired"]):

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from mlxgen.engine import Limits
-from mlxgen.server import boot as loading
+from mlxgen.server import served_model as loading
 from mlxgen.server.process import serve
 from mlxgen.server.settings import read_settings
 

@@ -6,9 +6,8 @@ import sys
 from typing import Any
 
 from mlxgen.engine import Limits, Scheduler
-from mlxgen.server.engine import Engine
 from mlxgen.server.process import serve
-from mlxgen.server.served_model import ServedModel
+from mlxgen.server.served_model import Engine, ServedModel
 from mlxgen.server.settings import read_settings
 from tests.fakes.seeing import seeing
 

@@ -18,7 +18,7 @@ import pytest
 
 from mlxgen.arguments import load_model
 from mlxgen.loading import hub
-from mlxgen.server import boot, exchange, fleet
+from mlxgen.server import exchange, fleet, served_model
 from tests.effort import tries
 from tests.fakes.checkpoints import write_adapter
 
@@ -67,7 +67,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         assert go.wait(WAIT)
         return load_model(*given, **options)
 
-    monkeypatch.setattr(boot, "load_model", waiting)
+    monkeypatch.setattr(served_model, "load_model", waiting)
     return go
 
 

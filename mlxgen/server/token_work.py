@@ -19,7 +19,7 @@ from .bodies import modelled
 from .chats import ChatRequest, Tool, tokens_of
 from .errors import RequestError
 from .exchange import Exchange, Work
-from .fields import Body, Json, ModelName, named
+from .fields import Body, Json, ModelName, about, named
 from .served_model import ServedModel
 from .wire import to_json
 
@@ -37,27 +37,22 @@ class TokenizeRequest(Body):
     """Exactly one of ``prompt``, ``content`` (the same) and ``messages`` is required."""
 
     model: ModelName | None = named()
-    prompt: str | None = Field(default=None, description="raw text")
-    content: str | None = Field(default=None, description="raw text")
-    messages: list[Json] | None = Field(default=None, description="for the chat template")
-    tools: list[Tool] | None = Field(default=None, description="for the chat template")
-    reasoning_effort: Effort | None = Field(default=None, description="as in a chat")
-    add_generation_prompt: bool | None = Field(
-        default=None, description="begin an answer after the messages (default: true)"
-    )
+    prompt: str | None = about("raw text")
+    content: str | None = about("raw text")
+    messages: list[Json] | None = about("for the chat template")
+    tools: list[Tool] | None = about("for the chat template")
+    reasoning_effort: Effort | None = about("as in a chat")
+    add_generation_prompt: bool | None = about("begin an answer after the messages (default: true)")
     chat_template_kwargs: Json | None = None
     continue_final_message: bool | None = None
-    add_special_tokens: bool | None = Field(
-        default=None, description="add a begin token (default: true)"
+    add_special_tokens: bool | None = about("add a begin token (default: true)")
+    add_special: bool | None = about("the same as add_special_tokens")
+    continues: bool | None = about(
+        "tokens that go on with a text: no begin token and no leading space; the text of one "
+        "control token is that token"
     )
-    add_special: bool | None = Field(default=None, description="the same as add_special_tokens")
-    continues: bool | None = Field(
-        default=None,
-        description="tokens that go on with a text: no begin token and no leading space; the text "
-        "of one control token is that token",
-    )
-    return_token_strs: bool | None = Field(default=None, description="add token_strs")
-    with_pieces: bool | None = Field(default=None, description="tokens as objects with pieces")
+    return_token_strs: bool | None = about("add token_strs")
+    with_pieces: bool | None = about("tokens as objects with pieces")
 
 
 class DetokenizeRequest(Body):
@@ -65,7 +60,7 @@ class DetokenizeRequest(Body):
 
     model: ModelName | None = named()
     tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
-    with_pieces: bool | None = Field(default=None, description="add tokens, with their pieces")
+    with_pieces: bool | None = about("add tokens, with their pieces")
 
 
 OfTokens: TypeAlias = Callable[[Any, ServedModel], dict[str, Any]]

@@ -37,7 +37,8 @@ class Talk(NamedTuple):
     @property
     def said(self) -> list[tuple[str, str]]:
         """Messages with their answers."""
-        texts = [each["content"] for each in self.saved["messages"] if each["role"] != "system"]
+        messages = self.saved.get("messages", ())
+        texts = [each["content"] for each in messages if each["role"] != "system"]
         return list(zip(texts[::2], texts[1::2], strict=True))
 
     @property

@@ -47,21 +47,6 @@ def prompts(talk: Talk) -> list[tuple[int, int]]:
 # ---- messages and answers ----
 
 
-def test_answers_go_out_with_a_line_end_and_nothing_else_does(talk: Talking) -> None:
-    done = talk(Chatter().lm, "one", "", "two\\", "lines", "/undo", argv=["zero"])
-    assert done.shown == "ZERO\nONE\nTWO\nLINES\n"
-    assert done.noted == "took back: two lines\n"
-    assert done.said == [("zero", "ZERO"), ("one", "ONE")]
-    assert done.status == 0
-    ended = talk(Chatter(lambda message: "a\n").lm, "one", "two")
-    assert ended.shown == "a\na\n"
-
-
-def test_what_is_quoted_and_the_first_message_are_no_commands(talk: Talking) -> None:
-    done = talk(Chatter().lm, '"""/undo"""', argv=["/quit"])
-    assert [message for message, _ in done.said] == ["/quit", "/undo"]
-
-
 def test_what_goes_wrong_is_one_line_and_the_chat_goes_on(talk: Talking) -> None:
     done = talk(Chatter().lm, "/nothing", "one", "/set temperature hot", b"\xff\xfe", "two")
     assert done.shown == "ONE\nTWO\n"
@@ -111,19 +96,6 @@ def test_a_saved_conversation_has_its_messages_in_order(talk: Talking, tmp_path:
 
 
 # ---- reasoning and forms ----
-
-
-def test_reasoning_is_dimmed_where_that_can_be_and_kept_apart(talk: Talking) -> None:
-    chatter = Chatter(thinking, thinks=True)
-    plain = talk(chatter.lm, "one", "two")
-    assert plain.shown == "ONE\nTWO\n"
-    assert plain.noted == "| hm\n| hm\n"
-    assert plain.said == [("one", "ONE"), ("two", "TWO")]
-    dimmed = talk(chatter.lm, "one", "two", colours=True)
-    assert dimmed.shown == "\x1b[2mhm\x1b[0m\n\nONE\n\x1b[2mhm\x1b[0m\n\nTWO\n"
-    never_ends = Chatter(lambda message: f"{THINK}\nhm", thinks=True)
-    cut = talk(never_ends.lm, "one", colours=True)
-    assert cut.shown == "\x1b[2mhm\x1b[0m\n" and cut.said == [("one", "")]
 
 
 def test_forms_hold_together_for_what_follows_the_reasoning(
@@ -243,19 +215,6 @@ def test_in_a_pipe_a_full_context_says_what_to_do(talk: Talking) -> None:
     done = talk(chatter.lm, "a", "b" * 100, "/undo", "c")
     assert re.search(r"the context of chatter holds 150.*/drop.*/undo.*/clear", done.errors[0])
     assert done.said == [("c", "c" * 30)]
-
-
-def test_the_oldest_exchanges_can_be_dropped_at_any_time(talk: Talking) -> None:
-    done = talk(Chatter().lm, "one", "two", "three", "/drop 2", "/drop 5")
-    assert done.said == [("three", "THREE")]
-    assert re.search(r"dropped, which frees \d\d tokens: one; two\n", done.noted)
-    assert "expected 1 to 1 exchanges to drop, got 5" in done.noted
-
-
-def test_an_answer_that_is_cut_off_says_what_allows_more(talk: Talking) -> None:
-    done = talk(Chatter().lm, "/set max_tokens 3", "abcdef")
-    assert done.said == [("abcdef", "ABC")]
-    assert "(cut off after 3 tokens; /continue goes on, /set max" in done.noted
 
 
 # ---- interrupts and losses ----

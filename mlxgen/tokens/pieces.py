@@ -1,25 +1,19 @@
 """How the tokens of a tokenizer become bytes.
 
-Reads token strings: byte-level alphabets, SentencePiece's word mark and byte-fallback
-tokens, and the mark that continues a WordPiece word. For any other tokenizer, it asks
-``decode``.
+A token's piece is what it adds to the text when it is decoded after an anchor token. Where that is
+part of a character, the token's string says which bytes it has: it is bytes, or spells them in the
+byte-level alphabet or as SentencePiece's byte-fallback tokens.
 
 A tokenizer that splits text into byte-level strings and has the decoder of another kind
 (Mistral's Tekken, converted) is read as it splits: what its ``decode`` gives is not the text.
-
-Invariant: any other reading is used only if it agrees with the tokenizer's own ``decode`` on a
-sample of its tokens; otherwise every token is decoded after an anchor token, and what it
-adds there is its piece. That last resort loses the bytes of tokens that hold part of a
-character, unless the token's string is bytes or spells them in the byte-level alphabet.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import methodcaller
 from typing import Any
 
 Opening = Callable[[int, bytes], bytes]
@@ -39,40 +33,36 @@ class Pieces:
     byte_tokens: frozenset[int]  # byte-fallback tokens such as <0x41>
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """One way to read a token's string. ``mark`` is dropped from a text's first token."""
-
-    to_bytes: Callable[[str], bytes]
-    strips_space: bool = False
-    mark: str = ""
-    byte_fallback: bool = False
-
-
-def read_pieces(tokenizer: Any, size: int, added: Iterable[int]) -> Pieces:
-    """The pieces of a Hugging Face tokenizer with token ids below ``size``.
-
-    ``added`` are its added tokens: tokenizers differ in them, so the sample has more of them.
-    """
+def read_pieces(tokenizer: Any, size: int, added: frozenset[int]) -> Pieces:
+    """The pieces of a Hugging Face tokenizer with token ids below ``size``; ``added`` are its added
+    tokens."""
     strings = _strings(tokenizer, size)
     if _decoder_is_of_another(tokenizer):
-        plain = frozenset(added)  # written as they are
-        spelled = [
-            each.encode() if token in plain and isinstance(each, str) else each
-            for token, each in enumerate(strings)
-        ]
-        return _apply(_Reading(_from_byte_level), spelled)
-    anchor = _anchor(tokenizer, strings)
-    chosen = {*range(0, size, max(1, size // _SAMPLE)), *sorted(added)[:_SAMPLE]}
-    sample = [token for token in sorted(chosen) if strings[token] is not None]
-    for reading in _readings(tokenizer):
-        pieces = _apply(reading, strings)
-        if _agrees(tokenizer, pieces, sample, anchor):
-            return pieces
-    return _ask(tokenizer, strings, anchor)
+        spelled = (
+            string.encode() if token in added else _from_byte_level(string)
+            for token, string in enumerate([str(each or "") for each in strings])
+        )
+        return Pieces(tuple(spelled), lambda _, piece: piece, False, frozenset())
+    before = _anchor(tokenizer, strings)
+    start = _decode(tokenizer, before) if before else ""
+    middle = [string if isinstance(string, bytes) else b"" for string in strings]
+    told = [token for token, string in enumerate(strings) if isinstance(string, str)]
+    for token, text in zip(told, _decoded(tokenizer, before, told, added), strict=True):
+        own = text[len(start) :] if text.startswith(start) else _decode(tokenizer, [token])
+        middle[token] = _bytes(strings[token]) if "\ufffd" in own else own.encode()
 
+    def opening(token: int, piece: bytes) -> bytes:
+        text = _decode(tokenizer, [token])
+        return piece if "\ufffd" in text else text.encode()
 
-# ---- token strings -------------------------------------------------------------------
+    spaced = [token for token, piece in enumerate(middle) if piece[:1] == b" "][:_SAMPLE]
+    strips = any(opening(token, middle[token])[:1] != b" " for token in spaced)
+    byte_tokens = {
+        token
+        for token, string in enumerate(strings)
+        if isinstance(string, str) and string[:3] == "<0x" and _bytes(string) == middle[token]
+    }
+    return Pieces(tuple(middle), opening, strips, frozenset(byte_tokens))
 
 
 def _strings(tokenizer: Any, size: int) -> list[str | bytes | None]:
@@ -90,18 +80,7 @@ def _string(tokenizer: Any, token: int) -> str | bytes | None:
     return string
 
 
-# ---- readings ------------------------------------------------------------------------
-
-
-def _readings(tokenizer: Any) -> list[_Reading]:
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None or not hasattr(backend, "decoder"):
-        # Written in Python (tiktoken, sentencepiece): the strings show what they are.
-        return [_Reading(_from_byte_level), _SENTENCEPIECE, _SENTENCEPIECE_STRIPPED]
-    if backend.decoder is None:
-        return []
-    reading = _from_decoder(flat(backend.decoder, "decoders"))
-    return [] if reading is None else [reading]
+# ---- strings that are bytes --------------------------------------------------------------------
 
 
 def _decoder_is_of_another(tokenizer: Any) -> bool:
@@ -113,6 +92,14 @@ def _decoder_is_of_another(tokenizer: Any) -> bool:
     splits = {step["type"] for step in flat(before, "pretokenizers")}
     joins = {step["type"] for step in flat(after, "decoders")}
     return "ByteLevel" in splits and "ByteLevel" not in joins
+
+
+def flat(part: Any, parts: str) -> list[dict[str, Any]]:
+    """The steps of a part of a fast tokenizer; those of a sequence are under ``parts``."""
+    steps = [json.loads(part.__getstate__())]
+    while any(step["type"] == "Sequence" for step in steps):
+        steps = [inner for step in steps for inner in step.get(parts, [step])]
+    return steps
 
 
 def _byte_level_table() -> dict[int, int]:
@@ -139,149 +126,48 @@ def _from_byte_level(string: str) -> bytes:
         return string.encode()
 
 
-def _fallback_byte(string: str) -> bytes | None:
-    """The byte of a token such as ``<0x0A>``."""
+def _bytes(string: str | bytes | None) -> bytes:
+    """The bytes that a token's string spells; b"" without a token."""
+    if not isinstance(string, str):
+        return string or b""
     found = _FALLBACK.fullmatch(string)
-    return bytes([int(found[1], 16)]) if found else None
+    return bytes([int(found[1], 16)]) if found else _from_byte_level(string)
 
 
-def _from_sentencepiece(string: str) -> bytes:
-    return _fallback_byte(string) or string.replace("▁", " ").encode()
+# ---- what is decoded ---------------------------------------------------------------------------
 
 
-_SENTENCEPIECE = _Reading(_from_sentencepiece, byte_fallback=True)
-_SENTENCEPIECE_STRIPPED = _Reading(_from_sentencepiece, strips_space=True, byte_fallback=True)
-
-
-def _from_decoder(steps: Iterable[dict[str, Any]]) -> _Reading | None:
-    """The reading that a fast tokenizer's decoder does; None if tokens are not independent."""
-    edits: list[Callable[[str], str]] = []
-    byte_fallback = byte_level = fused = strips_space = False
-    mark = ""
-    for step in steps:
-        kind = step.get("type")
-        if kind == "Fuse":
-            fused = True
-        elif kind == "Strip" and fused and step.get("stop") == 0 and step.get("start") in (0, 1):
-            if step["content"] != " ":
-                return None
-            strips_space = step["start"] == 1
-        elif fused:
-            return None
-        elif kind == "Replace" and "String" in step["pattern"]:
-            edits.append(methodcaller("replace", step["pattern"]["String"], step["content"]))
-        elif kind == "ByteFallback":
-            byte_fallback = True
-        elif kind == "ByteLevel" and not byte_fallback:
-            byte_level = fused = True
-        elif kind == "Metaspace":
-            edits.append(methodcaller("replace", step["replacement"], " "))
-            mark = "" if step.get("prepend_scheme") == "never" else step["replacement"]
-        else:
-            return None
-    if mark and (strips_space or byte_fallback):
-        return None
-
-    def to_bytes(string: str) -> bytes:
-        for edit in edits:
-            string = edit(string)
-        if byte_level:
-            return _from_byte_level(string)
-        return (_fallback_byte(string) if byte_fallback else None) or string.encode()
-
-    return _Reading(to_bytes, strips_space, mark, byte_fallback)
-
-
-def flat(part: Any, parts: str) -> list[dict[str, Any]]:
-    """The steps of a part of a fast tokenizer; those of a sequence are under ``parts``."""
-    steps = [json.loads(part.__getstate__())]
-    while any(step["type"] == "Sequence" for step in steps):
-        steps = [inner for step in steps for inner in step.get(parts, [step])]
-    return steps
-
-
-def _apply(reading: _Reading, strings: Sequence[str | bytes | None]) -> Pieces:
-    to_bytes = reading.to_bytes
-    middle = tuple(
-        b"" if string is None else string if isinstance(string, bytes) else to_bytes(string)
-        for string in strings
-    )
-    byte_tokens = frozenset(
-        token
-        for token, string in enumerate(strings)
-        if reading.byte_fallback and isinstance(string, str) and _fallback_byte(string)
-    )
-    if reading.strips_space:
-        return Pieces(middle, lambda _, piece: piece.removeprefix(b" "), True, byte_tokens)
-    if not reading.mark:
-        return Pieces(middle, lambda _, piece: piece, False, byte_tokens)
-
-    def opening(token: int, piece: bytes) -> bytes:
-        string = strings[token]
-        return to_bytes(string.replace(reading.mark, "")) if isinstance(string, str) else piece
-
-    return Pieces(middle, opening, True, byte_tokens)
-
-
-# ---- agreement with decode, and asking it -----------------------------------------------
-
-
-def _decode(tokenizer: Any, tokens: list[int]) -> str:
+def _decode(tokenizer: Any, tokens: Sequence[int]) -> str:
     text: str = tokenizer.decode(
-        tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
     )
     return text
 
 
-def _anchor(tokenizer: Any, strings: Sequence[str | bytes | None]) -> int | None:
-    """An ordinary token whose text does not depend on what follows it."""
+def _decoded(
+    tokenizer: Any, before: list[int], tokens: list[int], added: frozenset[int]
+) -> list[str]:
+    """The text of each token after others. A fast tokenizer decodes all at once, if a sample
+    (tokenizers differ in their added tokens, so it has more of them) says that it is the same;
+    else it takes about 10 µs for each."""
+    runs = [[*before, token] for token in tokens]
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None and hasattr(backend, "decode_batch"):
+        texts: list[str] = backend.decode_batch(runs, skip_special_tokens=False)
+        apart = max(1, len(runs) // _SAMPLE)
+        more = [i for i, token in enumerate(tokens) if token in added][:_SAMPLE]
+        sample = [*range(0, len(runs), apart), *more]
+        if all(_decode(tokenizer, runs[i]) == texts[i] for i in sample):
+            return texts
+    return [_decode(tokenizer, run) for run in runs]
+
+
+def _anchor(tokenizer: Any, strings: Sequence[str | bytes | None]) -> list[int]:
+    """An ordinary token whose text does not depend on what follows it, if there is one."""
     for token, string in enumerate(strings):
         if not string or not (string[-1:].isascii() and string[-1:].isalpha()):
             continue  # rules out most of them, and <0x41>
         text = _decode(tokenizer, [token])
         if text.isascii() and text.isalpha() and _decode(tokenizer, [token] * 2).startswith(text):
-            return token
-    return None
-
-
-def _agrees(tokenizer: Any, pieces: Pieces, sample: Iterable[int], anchor: int | None) -> bool:
-    """Whether these pieces, alone and after the anchor, are what ``decode`` gives."""
-    for token in sample:
-        piece = pieces.middle[token]
-        if not _decodes_to(tokenizer, [token], pieces.opening(token, piece)):
-            return False
-        if anchor is not None:
-            start = pieces.opening(anchor, pieces.middle[anchor])
-            if not _decodes_to(tokenizer, [anchor, token], start + piece):
-                return False
-    return True
-
-
-def _decodes_to(tokenizer: Any, tokens: list[int], data: bytes) -> bool:
-    return _decode(tokenizer, tokens) == data.decode("utf-8", "replace")
-
-
-def _ask(tokenizer: Any, strings: Sequence[str | bytes | None], anchor: int | None) -> Pieces:
-    """Pieces from the tokenizer's ``decode`` alone: about 10 µs per token."""
-    before = [] if anchor is None else [anchor]
-    start = _decode(tokenizer, before) if before else ""
-
-    def piece(token: int, string: str | bytes | None) -> bytes:
-        if string is None:
-            return b""
-        if isinstance(string, bytes):
-            return string
-        text = _decode(tokenizer, [*before, token])
-        text = text[len(start) :] if text.startswith(start) else _decode(tokenizer, [token])
-        return _from_byte_level(string) if "\ufffd" in text else text.encode()
-
-    def opening(token: int, middle: bytes) -> bytes:
-        text = _decode(tokenizer, [token])
-        return middle if "\ufffd" in text else text.encode()
-
-    middle = tuple(piece(token, string) for token, string in enumerate(strings))
-    strips = any(
-        piece.startswith(b" ") and not _decode(tokenizer, [token]).startswith(" ")
-        for token, piece in enumerate(middle[:_SAMPLE])
-    )
-    return Pieces(middle, opening, strips, frozenset())
+            return [token]
+    return []

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import mlx.core as mx
-import mlx.nn as nn
-import numpy as np
 import pytest
 
 from mlxgen.engine.kv.held import Here
@@ -70,23 +68,6 @@ def fail(
     model.__class__ = FailingModel
     model.how, model.unread, model.failures = how, unread, 0
     model.script = checked
-
-
-class FailingOn(nn.Module):
-    """A real model that fails with every pass that runs the token ``poison``, in any row."""
-
-    def __init__(self, model: nn.Module, poison: int, how: How, unread: Unread) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.inner = model
-        self.layers = model.layers
-        self._poison, self._how, self._unread = poison, how, unread
-
-    def __call__(self, inputs: mx.array, cache: list[Any]) -> mx.array:
-        ill = self._poison in np.array(inputs)
-        if ill and self._how == "submitted":
-            inputs = inputs + _never_given().astype(inputs.dtype)
-        logits: mx.array = self.inner(inputs, cache=cache)
-        return broken(logits, self._how, self._unread) if ill else logits
 
 
 def broken(logits: mx.array, how: How, unread: Unread | None) -> mx.array:

@@ -14,39 +14,23 @@ def tokens_run(speaker: Speaker) -> int:
     return sum(len(row) for rows in speaker.model.rows for row in rows)
 
 
-def test_the_draft_of_a_second_turn_runs_what_is_new_only() -> None:
+@pytest.mark.parametrize("beside_others", [True, False])
+def test_the_draft_of_a_second_turn_runs_what_is_new_only(beside_others: bool) -> None:
     speaker, draft = endless(), endless()
-    hall = Hall(speaker)
-    hall.submit(LONG, max_tokens=24, draft=draft.lm)
-    (said,) = hall.finish()
-    assert said == letters(24, 199) and tokens_run(draft) >= 200
-    draft.model.forget()
-    handle = hall.submit([*LONG, *said.encode()], max_tokens=8, draft=draft.lm)
-    hall.finish()
-    assert hall.texts[handle] == letters(8, 223)
-    assert handle.usage.accepted_draft_tokens
-    assert tokens_run(draft) < 24
-
-
-def test_the_draft_of_a_second_stream_runs_what_is_new_only() -> None:
-    speaker, draft = endless(), endless()
-    with speaker.lm.stream(LONG, max_tokens=24, draft=draft.lm) as stream:
-        for _ in stream:
-            pass
-        stream.keep()
-    prompt = [*LONG, *stream.tokens]
-    draft.model.forget()
-    result = speaker.lm.generate(prompt, max_tokens=8, draft=draft.lm)
-    assert result.text == letters(8, 223) and result.usage.accepted_draft_tokens
-    assert tokens_run(draft) < 24
-
-
-def test_where_nothing_is_kept_the_draft_keeps_nothing() -> None:
-    speaker, draft = endless(), endless()
-    hall = Hall(speaker, keep_prefixes=False)
-    hall.submit(LONG, max_tokens=24, draft=draft.lm)
-    hall.finish()
-    assert draft.lm.prefix_cache.nbytes == 0
+    hall, said = Hall(speaker), letters(24, 199)
+    for prompt, count in ((LONG, 24), ([*LONG, *said.encode()], 8)):
+        draft.model.forget()
+        if beside_others:
+            handle = hall.submit(prompt, max_tokens=count, draft=draft.lm)
+            hall.finish()
+            text, usage = hall.texts[handle], handle.usage
+        else:
+            with speaker.lm.stream(prompt, max_tokens=count, draft=draft.lm) as stream:
+                text = "".join(chunk.text for chunk in stream)
+                stream.keep()
+                usage = stream.usage
+        assert text == letters(count, len(prompt) - 1) and usage.accepted_draft_tokens
+        assert tokens_run(draft) >= 200 if prompt is LONG else tokens_run(draft) < 24
 
 
 @pytest.mark.parametrize("is_narrow", [True, False])

@@ -17,26 +17,9 @@ from mlxgen.engine.request.request import Request
 from mlxgen.errors import FilterError
 from mlxgen.filters import Int32Words
 from mlxgen.tokens import Token
-from tests.fakes import alphabet_tokenizer
-from tests.fakes.checkpoints import tiny_config, tiny_model
 from tests.fakes.speaking import PROMPT, reciter
 
 from ...effort import tries
-
-COLOURS = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "pattern": "^[a-z]{1,9}$"},
-        "colour": {"enum": ["amber", "azure", "beige"]},
-        "size": {"enum": ["big", "small"]},
-    },
-    "required": ["name", "colour", "size"],
-    "additionalProperties": False,
-}
-
-
-def colours() -> mlxgen.JsonSchema:
-    return mlxgen.JsonSchema(COLOURS, whitespace=None, separators=(", ", ": "))
 
 
 class Desk:
@@ -261,32 +244,6 @@ def test_filters_that_are_fed_the_whole_text_to_go_back_are_not_walked(desk: Des
     assert not desk.drafter().expects(request)
     assert desk.drafter().propose(request, 8) is None
     assert filter.resets == 0
-
-
-# ---- the text stays the same -----------------------------------------------------------------
-
-
-GENERATED: dict[str, dict[str, Any]] = {
-    "a schema": {"filters": colours(), "top_logprobs": 2, "repetition_penalty": 1.3},
-    "a way to the end": {"filters": colours(), "close_json": True, "max_tokens": 60},
-    "bans": {"filters": colours(), "banned": ["mb"]},
-    "a filter of one's own": {"filters": Own(Patient)},
-    "one that cannot go back": {"filters": Own(Touchy)},
-}
-
-
-@pytest.mark.parametrize("sampled", [{"temperature": 0}, {"temperature": 1.0, "seed": 5}])
-def test_the_text_is_the_same_again_and_again(sampled: dict[str, Any]) -> None:
-    tokenizer = alphabet_tokenizer()
-    lm = mlxgen.LanguageModel(tiny_model(tiny_config(len(tokenizer))), tokenizer)
-    prompt = list(b"A red fox. A red fox. A red")
-    for name, own in GENERATED.items():
-        options: dict[str, Any] = {"max_tokens": 40, **sampled, **own}
-        plain = lm.generate(prompt, draft="off", **options)
-        for _ in range(3):  # it has seen it the second time
-            drafted = lm.generate(prompt, draft="ngram", **options)
-            assert (drafted.tokens, drafted.text) == (plain.tokens, plain.text), name
-            assert drafted.finish_reason == plain.finish_reason
 
 
 def test_text_that_repeats_takes_few_passes() -> None:

@@ -10,8 +10,6 @@ import pytest
 from mlxgen import DeadEndError, OptionError, Regex, Rejected, RewindError
 from tests.fakes.speaking import PROMPT, Speaker, endless, reciter, talker
 
-from .kit import asks
-
 SO = {"": ["so"], "so": [" so"], "so so": [" sad", " good"], "so good": [], "so so good": []}
 ALSO = {"": ["so"], "so": [" so", " good"], "so so": [" sad"]}
 AB = {"": ["a"], "a": ["b", "x"], "ab": ["c"], "ax": ["d"]}
@@ -128,40 +126,13 @@ def test_a_consumer_may_rewind_between_two_chunks_and_after_the_end() -> None:
     assert "".join(c.text for c in stream) == "aéb"
 
 
-def test_a_consumers_own_rewind_owes_no_retraction() -> None:
-    stream = reciter(list("abcdef")).lm.stream(PROMPT, allow_retract=True)
-    for _ in range(4):
-        next(stream)
-    stream.rewind(tokens=2)
-    assert next(stream).retract == 0 and stream.text == "abc"
-    assert stream.usage.rewound_tokens == 2
-    stream = reciter(list("abcdef")).lm.stream(PROMPT, hold_tokens=2)
-    next(stream)
-    stream.rewind(to=0)  # two more were drawn, which it has not seen
-    assert stream.usage.rewound_tokens == 1
-
-
-def test_what_a_ban_took_back_before_a_consumer_went_back_leaves_no_trace() -> None:
-    speaker = talker({"": ["so"], "so": [" happy", " sad", " dull"]})
-    sad = asks({(1, 1): {"sampled_token": speaker.token(" sad")}})
-    stream = speaker.lm.stream(PROMPT, banned="so sad", hooks=sad)
-    assert [chunk.token for chunk in stream][:2] == speaker.tokens(["so", " happy"])
-    stream.rewind(to=1)
-    rest = list(stream)
-    assert rest[0].index == 1 and not any(chunk.retract for chunk in rest)
-    assert stream.text == "so happy"
-
-
-def test_forks_go_on_by_themselves() -> None:
-    stream = reciter(list("abcdef")).lm.stream(PROMPT, stop="ef")
-    next(stream)
-    left, right = stream.fork(2)
-    next(left)
-    right.rewind(to=0)
-    rests = ["".join(chunk.text for chunk in each) for each in (right, left, stream)]
-    assert rests == ["abcd", "cd", "bcd"]
-    assert {each.text for each in (stream, left, right)} == {"abcd"}
-    assert len({left.seed, right.seed, stream.seed}) == 3
+def test_what_a_consumer_took_back_is_drawn_anew_though_it_has_not_come_so_far_again() -> None:
+    stream = reciter(list("abcdefghij")).lm.stream(PROMPT, hold_tokens=2)
+    for back in ({"to": 2}, {"to": 3}):
+        while len(stream.tokens) < 6 - 2 * (back["to"] == 3):
+            next(stream)
+        stream.rewind(**back)
+    assert [(c.index, c.attempts) for c in stream][:4] == [(3, 2), (4, 1), (5, 1), (6, 0)]
 
 
 def test_a_prefix_is_taken_as_generated_and_its_text_never_delivered_again() -> None:

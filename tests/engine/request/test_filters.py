@@ -90,19 +90,6 @@ def test_what_cannot_be_is_refused_with_the_names_of_the_filters() -> None:
         speaker.lm.generate(PROMPT, filters=[Regex("ab+c"), Regex("ax+c")])
 
 
-def test_bans_and_a_consumers_rewinds_and_forks_work_under_a_filter() -> None:
-    lm = babbler().lm
-    banned = lm.generate(PROMPT, filters=[Regex("[0-9]{4}")], banned="00").text
-    assert "00" not in banned and len(banned) == 4
-    stream = lm.stream(PROMPT, filters=[JsonSchema(SCHEMA)], max_tokens=40)
-    chunks, whole = list(stream), stream.text
-    stream.rewind(to=12)
-    (twin,) = stream.fork()
-    assert [c.token for c in stream] == [c.token for c in chunks[12:]]
-    list(twin)
-    assert stream.text == twin.text == whole
-
-
 def test_a_prefix_is_fed_to_the_filters() -> None:
     lm = babbler().lm
     options: dict[str, Any] = {"filters": [JsonSchema(SCHEMA)], "max_tokens": 30}

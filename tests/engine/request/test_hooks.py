@@ -114,13 +114,6 @@ def test_a_hook_that_is_never_content_gets_its_draws_and_then_the_last_one_stand
     assert (again.text, again.tokens, again.stop) == (plain.text, plain.tokens, plain.stop)
 
 
-def test_excluding_every_token_leaves_the_one_that_was_drawn() -> None:
-    speaker = reciter(["a"])
-    picky = asks({0: {"resample": True, "exclude": range(2 * speaker.lm.vocab_size)}})
-    chunks = list(speaker.lm.stream(PROMPT, hooks=picky, max_tokens=1))
-    assert [(chunk.text, chunk.exhausted) for chunk in chunks] == [("a", True)]
-
-
 @pytest.mark.parametrize("draft", ["off", "ngram"])
 @pytest.mark.parametrize("wish", [{"resample": True}, {"rewind": 1}])
 def test_a_forced_token_that_a_hook_excludes_stands_and_is_exhausted(
@@ -193,17 +186,6 @@ def test_a_hook_holds_back_what_it_may_take_back(options: dict[str, Any]) -> Non
     chunks = list(reciter(list("ab(cd)ef(g")).lm.stream(PROMPT, hooks=[brackets], **options))
     assert "".join(chunk.text for chunk in chunks) == "ab(cd)ef(g" and back == [4]
     assert [chunk.index for chunk in chunks] == [*range(11)]
-
-
-def test_what_a_hook_holds_is_delivered_when_it_lets_go_and_at_the_end() -> None:
-    def until(result: PostSamplingResult) -> None:
-        result.hold = 0 if result.position == 5 else 99
-
-    speaker = reciter(list("abcdefgh"))
-    stream = speaker.lm.stream(PROMPT, hooks=[until])
-    seen = [(chunk.index, speaker.model.passes) for chunk in stream]
-    assert seen[0][1] > 5 and seen[6][1] > 8 and len(seen) == 9
-    assert stream.text == "abcdefgh"
 
 
 def test_a_rewind_that_goes_too_far_names_how_far_is_possible_and_what_to_do() -> None:

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen import Choice, Regex
+from mlxgen import Regex
 from mlxgen.engine.branches import Steering
 from mlxgen.engine.options import Options
-from mlxgen.engine.request.accept import start
 from mlxgen.engine.request.leads import leaves_any, next_mask
 from mlxgen.engine.request.prompt import Prompt
 from mlxgen.engine.request.request import Request
@@ -101,26 +100,3 @@ def test_the_mask_allows_what_everybody_allows(
     plain = plain if steered is None else plain & steered
     check(request, plain)
     assert leaves_any(request, also) == bool(plain - also)
-
-
-@settings(max_examples=tries(160))
-@given(st.sampled_from([["abca", "abcb", "b"], ["cc", "a", "bcb"], ["b", "a"]]), some)
-def test_on_the_forced_way_only_its_next_step_is_allowed(
-    texts: list[str], banned: set[int]
-) -> None:
-    request = request_of({"filters": [Choice(texts)], "close_json": True})
-    closing, constraint = request.closing, request.constraint
-    assert closing is not None and constraint is not None
-    start(request)
-    closing.forcing = True
-    assert closing.way
-    other = closing.fork(constraint.fork()).avoid(banned)
-    for token in banned:
-        request.retries.exclude(0, token)
-    plain = {token for token in LETTERS if may_come(request, token)} - banned
-    assert plain.issuperset(other)
-    if closing.way[0] not in banned:
-        check(request, {closing.way[0]})
-    else:
-        check(request, {*other} or plain)
-        assert closing.forcing == bool(other)

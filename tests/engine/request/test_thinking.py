@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mlxgen
-from mlxgen import OptionError, Regex
+from mlxgen import Regex
 from mlxgen.engine.chunk import Chunk
 from mlxgen.engine.request.ways import SENTENCE
 from mlxgen.tokens import Token
@@ -127,14 +127,6 @@ def test_what_is_banned_never_comes_not_even_here(banned: str) -> None:
     assert banned == MARK or said.endswith(f"{MARK}Yes")
 
 
-def test_each_of_a_batch_has_its_own() -> None:
-    speaker = thinker()
-    budgets: list[Any] = [{"thinking_budget": n} for n in (0, 3, 5, 40)]
-    alone = [[chunk.token for chunk in run(speaker, **each)] for each in budgets]
-    found = speaker.lm.batch([opened(speaker)] * 4, each=budgets).run()
-    assert [list(each.tokens) for each in found] == alone
-
-
 @settings(max_examples=tries(64), deadline=None)
 @given(st.integers(0, 6), st.lists(st.tuples(st.integers(1, 90), st.integers(0, 90)), max_size=3))
 def test_back_and_on_again_gives_the_same(budget: int, moves: list[tuple[int, int]]) -> None:
@@ -149,10 +141,3 @@ def test_back_and_on_again_gives_the_same(budget: int, moves: list[tuple[int, in
         (twin,) = stream.fork()
         list(stream), list(twin)
         assert stream.tokens == twin.tokens == whole
-
-
-@pytest.mark.parametrize("value", [-1, 1.5, True, "9"])
-def test_a_budget_is_a_number_of_tokens(value: Any) -> None:
-    with pytest.raises(OptionError) as caught:
-        thinker().lm.stream(PROMPT, thinking_budget=value)
-    assert caught.value.field == "thinking_budget"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlxgen import LanguageModel, Limits, Regex
+from mlxgen import LanguageModel, Limits
 from mlxgen.engine.prefix.block import Block
 from mlxgen.engine.prefix.block_file import Layout
 from mlxgen.engine.prefix.disk import Disk
@@ -21,7 +21,6 @@ from tests.fakes.prefix_integrity import check_integrity
 from ...effort import tries
 from .company import ORDERS, PROMPTS, REAL, SCRIPTED, Company, alone, model_with, options
 
-SLOTTED = ["plain", "rotating", "recurrent", "hybrid"]  # all of them, in every run
 DEEDS = ["step", "submit", "step", "rewind", "fork", "cancel", "order", "submit"]
 
 
@@ -118,54 +117,6 @@ def test_so_it_does_in_a_crowd_with_a_disk_that_fails_now_and_then(
 # ---- what such runs found, by name
 
 
-def company_of(kind: str, lengths: list[int], *, steps: int = 3, tokens: int = 60) -> Company:
-    """One row alone for a while, then others that join it."""
-    company = Company(model_with(kind), Limits(keep_prefixes=False))
-    for i, length in enumerate(lengths):
-        company.submit([i + 1] * length, max_tokens=tokens, temperature=0, ignore_eos=True)
-        for _ in range(3 if i else steps):
-            company.step()
-    return company
-
-
-@pytest.mark.parametrize("kind", SLOTTED)
-def test_a_row_goes_back_behind_the_place_where_it_joined_the_others(kind: str) -> None:
-    company = company_of(kind, [3, 5, 4, 6], steps=20)
-    for request, share in zip(company.requests, (0.0, 0.3, 0.9, 0.6), strict=True):
-        company.rewind(request, share)
-        company.step()
-    company.finish()
-    company.compare()
-
-
-def test_an_ended_row_that_is_rewound_to_its_end_has_ended() -> None:
-    company = Company(model_with("plain"), Limits(max_batch=1, keep_prefixes=False))
-    first = company.submit([5] * 300, max_tokens=5, temperature=0.0, filters=[Regex("ABCDEFGH")])
-    assert first is not None
-    company.fork(first)  # the copy ends before it begins
-    company.rewind(first, 1.0)
-    company.finish()
-    company.compare()
-    assert first.seen.text == "ABCDE"
-
-
-@pytest.mark.parametrize("kind", SLOTTED)
-def test_forced_runs_may_share_the_pass_of_the_others(kind: str) -> None:
-    company = company_of(kind, [3, 9], tokens=20)
-    for pattern in ("A[0-9]BC[0-9]DEF[0-9]GHIJ", "[0-9]AB[0-9]+XYZ"):
-        company.submit([1, 2], filters=[Regex(pattern)], seed=1, max_tokens=20)
-    company.finish()
-    company.compare()
-
-
-@pytest.mark.parametrize("gone", [0, 1])
-def test_rows_of_very_different_lengths_run_side_by_side(gone: int) -> None:
-    company = company_of("plain", [900, 2, 3, 4, 2, 3])
-    company.cancel(company.requests[gone])
-    company.finish()
-    company.compare()
-
-
 @pytest.mark.parametrize("kind", ["demo", "hybrid"])
 def test_a_fork_draws_with_its_own_seed_even_if_its_parent_leaves_at_once(kind: str) -> None:
     company = Company(model_with(kind))
@@ -181,8 +132,9 @@ def test_a_fork_draws_with_its_own_seed_even_if_its_parent_leaves_at_once(kind: 
 
 
 def test_what_has_ended_takes_no_orders() -> None:
-    company = company_of("plain", [3], tokens=4)
-    (request,) = company.requests
+    company = Company(model_with("plain"))
+    request = company.submit([1, 2, 3], max_tokens=4)
+    assert request is not None
     company.finish()
     company.order(request, lambda row: end(row, "cancelled"))
     assert not request.deeds and request.seen == alone(company.lm, request)

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from mlx_lm.models.cache import ArraysCache
 
 import mlxgen
-from mlxgen import Choice, Limits, Regex
+from mlxgen import Regex
 from mlxgen.errors import CapacityError, ModelError
-from tests.fakes.failing import HOWS, MESSAGE, FailingOn, How, Unread, broken, fail
+from tests.fakes.failing import HOWS, MESSAGE, How, Unread, broken, fail
 from tests.fakes.speaking import PROMPT, Hall, Speaker, endless, letters
 
 from ...effort import tries
-from .company import REAL, SCRIPTED, Company, model_with
+from .company import SCRIPTED, Company, model_with
 from .test_company import happen, limits_of
 
-POISON, OF_SMALL_MODELS = ord("~"), ord("^")
+POISON = ord("~")
 
 each_way = pytest.mark.parametrize("how", HOWS)
 each_cache = pytest.mark.parametrize("recurrent", [False, True])
@@ -251,12 +251,6 @@ def test_what_was_forced_before_a_start_failed_is_delivered(fork: bool, max_batc
     assert {repr(each) for each in hall.errors.values()} == {repr(error.value)}
 
 
-def test_a_choice_of_one_needs_no_model_and_fails_with_none() -> None:
-    speaker = endless()
-    fail(speaker, lambda _: True)
-    assert speaker.lm.generate(PROMPT, filters=Choice(["xyz"])).text == "xyz"
-
-
 # ---- many at once
 
 
@@ -278,23 +272,3 @@ def test_in_a_crowd_that_the_model_fails_with_now_and_then_nobody_loses_or_repea
     company.finish()
     unread.failures = 0
     company.compare()
-
-
-@pytest.mark.parametrize("kind", REAL)
-def test_real_models_go_on_with_the_others(kind: str, unread: Unread) -> None:
-    lm = model_with(kind)
-    prompts = [[(7 * i + j) % 90 for j in range(3 + 9 * i)] for i in range(4)]
-    for how in HOWS:
-        company = Company(lm, Limits(max_batch=2, keep_prefixes=how == "built"))
-        model = FailingOn(lm.model, OF_SMALL_MODELS, how, unread)
-        company.scheduler._loop.runner.model = model
-        prompts.insert(2, [1, 2, OF_SMALL_MODELS, 3])
-        for i, prompt in enumerate(prompts):
-            bias = {OF_SMALL_MODELS: -100.0}
-            company.submit(prompt, logit_bias=bias, max_tokens=12, seed=i, ignore_eos=True)
-        company.finish()
-        ill = company.requests.pop(2)
-        assert isinstance(ill.seen.error, ModelError) and not ill.seen.tokens
-        assert not any(request.seen.error for request in company.requests)
-        company.compare()
-        prompts.pop(2)

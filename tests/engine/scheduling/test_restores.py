@@ -190,16 +190,6 @@ def test_two_that_want_the_same_share_one_reading(
     assert len(disk.reads) == len(set(disk.reads)) == 3
 
 
-def test_a_disk_that_fails_gives_what_came_before(tmp_path: Path) -> None:
-    prompt = [(i * i) % 90 for i in range(3 * BLOCK)]
-    written(tmp_path, prompt)
-    hall, disk = hall_with(tmp_path)
-    disk.fails_after = 1
-    handle = hall.submit([*prompt, 1], max_tokens=2)
-    assert hall.finish() == [letters(2, 3 * BLOCK)]
-    assert handle.usage.cached_tokens == BLOCK
-
-
 def test_what_takes_longer_to_read_than_to_run_is_run(tmp_path: Path) -> None:
     prompt = [65] * 600
     written(tmp_path, prompt)

@@ -9,7 +9,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import ArraysCache
 
-from mlxgen import Choice, Limits, OptionError, Regex, StateError
+from mlxgen import Limits, OptionError, Regex, StateError
 from mlxgen.engine.step.handle import Handle
 from mlxgen.errors import CapacityError, QueueFullError
 from tests.fakes.speaking import Hall, endless, letters
@@ -48,33 +48,6 @@ def test_a_fork_that_finds_no_room_changes_nothing() -> None:
         hall.scheduler.fork(first)
     with pytest.raises(OptionError):
         Limits(prefill_chunk=64, longest_gap=0.5)
-
-
-@pytest.mark.parametrize("max_batch", [1, 2, 4])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_tokens": 1},
-        {"stop": "a"},
-        {"filters": Regex("")},
-        {"filters": Choice(["xyz"])},
-        {"filters": Choice(["xyz"]), "max_tokens": 2},
-        {"filters": Choice(["xyz"]), "stop": "yz"},
-        {"prefix": [97, 98], "max_tokens": 3},
-        {"heal": True, "max_tokens": 3},
-    ],
-)
-def test_rows_that_end_at_once_or_begin_late_are_what_they_are_alone(
-    max_batch: int, options: dict[str, Any]
-) -> None:
-    speaker = endless()
-    prompt = [63, 63, 120]
-    expected = speaker.lm.generate(prompt, **options).text
-    hall = Hall(speaker, max_batch=max_batch)
-    for _ in range(3):
-        hall.submit(prompt, **options)
-    hall.submit(max_tokens=5)
-    assert hall.finish() == [expected] * 3 + [letters(5)]
 
 
 # ---- bytes
@@ -246,18 +219,6 @@ def test_the_buffer_cache_is_cleared_again_and_again_while_a_prompt_is_run(
     assert all(later - before < 2_200 for before, later in itertools.pairwise(cleared))
 
 
-def test_the_caller_may_set_how_much_of_a_prompt_is_run_between_two_steps() -> None:
-    hall = Hall(endless(), keep_prefixes=False, prefill_chunk=48)
-    running = hall.submit(max_tokens=60)
-    hall.steps(3)
-    hall.speaker.model.forget()
-    hall.submit([64] * 480, max_tokens=2)
-    while hall.waiting:
-        assert tokens_by_step(hall, [running]) == [1]
-    pieces = [len(rows[0]) for rows in hall.speaker.model.rows if rows[0][0] == 64]
-    assert pieces[:11] == [48] * 9 + [47]  # the last token goes with the others
-
-
 def test_long_prompts_take_turns() -> None:
     hall = Hall(endless(), keep_prefixes=False, prefill_chunk=16)
     hall.submit(max_tokens=900)
@@ -299,17 +260,6 @@ def test_a_short_prompt_does_not_wait_for_a_long_one_that_begins_like_it(recurre
     assert hall.texts[short] and long.prefilled < 999
     assert short.usage.cached_tokens == (0 if recurrent else 60)
     assert hall.finish() == [letters(3, 999), letters(3, 79)]
-
-
-def test_what_two_long_prompts_begin_with_is_run_once_and_taken_as_soon_as_it_was() -> None:
-    hall = Hall(endless(), prefill_chunk=128)
-    hall.submit([65] * 500 + [66] * 400, max_tokens=3)
-    second = hall.submit([65] * 500 + [67] * 400, max_tokens=3)
-    hall.steps(6)
-    assert hall.stats.prefilling == 2 and second.prefilled >= 500
-    assert hall.finish() == [letters(3, 899)] * 2
-    assert second.usage.cached_tokens == 500
-    assert hall.tokens_run < 500 + 2 * 410
 
 
 def test_tokens_that_a_prefix_gives_or_a_fork_shares_do_not_count_as_generated() -> None:

@@ -254,9 +254,8 @@ def take_back(request: Request, count: int, *, drawn: int = 0) -> None:
 
     ``drawn`` more were drawn after them and never taken in.
     """
-    before, to = request.position, len(request.history) - count
-    go_back(request, max(0, to - request.base), before + drawn)
-    request.rewind(to)
+    before = request.position
+    go_back(request, len(request.history) - count, before + drawn)
     request.tally.rewound_tokens += before - request.position
 
 

@@ -33,14 +33,11 @@ def finish(request: Request, reason: FinishReason) -> None:
     request.finish_reason = reason
 
 
-def go_back(request: Request, target: int, drawn: int) -> None:
-    """Keep the first ``target`` generated tokens; the positions up to ``drawn`` were drawn."""
-    closing = request.closing
+def go_back(request: Request, to: int, drawn: int) -> None:
+    """Keep the first ``to`` tokens of the history; the positions up to ``drawn`` were drawn."""
+    target = max(0, to - request.base)
     request.tally.violates = ""
-    anew = closing is not None and closing.at <= target
-    request.rewind(request.base + target)
-    if closing is not None and anew:  # new exclusions there may change the way to the end
-        closing.restart(target)
+    request.rewind(to)
     request.retries.back(target, drawn)
 
 
@@ -49,7 +46,7 @@ def refuse(request: Request, target: int, why: Rejected, drawn: int) -> None:
     tokens cannot stay."""
     request.tally.redraws += 1
     request.tally.rewound_tokens += drawn - 1 - target
-    go_back(request, target, drawn)
+    go_back(request, request.base + target, drawn)
     request.retries.spend(why.reason, drawn - target)
     request.retries.reject(target, why)
 
@@ -136,11 +133,10 @@ def loop(request: Request, repeat: Repeat) -> Sequence[Token] | None:
     options, retries, drawn = request.options, request.retries, request.position
     start, period = drawn - repeat.run, repeat.period
     turn = request.vocabulary.decode(request.history[-period:])
-    target, floor = start + repeat.kept, max(request.first, request.outbox.settled)
-    if request.constraint is not None:  # what filters force is no choice: this token was one
+    floor, tries = max(request.first, request.outbox.settled), retries.again("loop", start, drawn)
+    target = max(start + repeat.kept - (tries.times - 1) * period, floor)
+    if request.constraint is not None:  # what filters force is no choice: the newest token was one
         target += (drawn - 1 - target) % period
-    tries = retries.again("loop", start, drawn)
-    target = max(target - (tries.times - 1) * period, floor)
     while target > floor and request.transcript.is_open(target):
         target -= 1
     token, text = request.history[request.base + target], _text(request, target)

@@ -128,10 +128,10 @@ def test_a_consumer_may_rewind_between_two_chunks_and_after_the_end() -> None:
 
 def test_what_a_consumer_took_back_is_drawn_anew_though_it_has_not_come_so_far_again() -> None:
     stream = reciter(list("abcdefghij")).lm.stream(PROMPT, hold_tokens=2)
-    for back in ({"to": 2}, {"to": 3}):
-        while len(stream.tokens) < 6 - 2 * (back["to"] == 3):
+    for seen, kept in ((6, 2), (4, 3)):
+        while len(stream.tokens) < seen:
             next(stream)
-        stream.rewind(**back)
+        stream.rewind(to=kept)
     assert [(c.index, c.attempts) for c in stream][:4] == [(3, 2), (4, 1), (5, 1), (6, 0)]
 
 

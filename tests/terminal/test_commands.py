@@ -50,8 +50,9 @@ def test_a_chat_goes_as_it_should(case: dict[str, Any], talk: Talking) -> None:
 
 
 def test_every_option_can_be_set_or_says_what_to_do_instead(talk: Talking) -> None:
+    lm = Chatter().lm
     for name in OPTIONS:
-        done = talk(Chatter().lm, f"/set {name} default")
+        done = talk(lm, f"/set {name} default")
         if done.errors:
             assert re.match(rf"{name}: .*(use|only|leave)", done.errors[0])
         else:
@@ -184,14 +185,15 @@ def test_a_malformed_conversation_is_refused_with_its_file_and_changes_nothing(
 
 
 def test_help_lists_every_command_and_explains_each_and_quit_ends(talk: Talking) -> None:
-    listed = talk(Chatter().lm, "/help").noted
+    lm = Chatter().lm
+    listed = talk(lm, "/help").noted
     lines = [line for line in listed.splitlines() if re.match(r"/(?!help COMMAND)", line)]
     names = [line[1:].split()[0] for line in lines]
     assert len(names) > 15 and {"rewind", "set", "quit"} < set(names)
     assert "Ctrl-C" in listed
     assert max(len(line) for line in listed.splitlines()) < 80
     for name, line in zip(names, lines, strict=True):
-        more = talk(Chatter().lm, f"/help {name}").noted.splitlines()
+        more = talk(lm, f"/help {name}").noted.splitlines()
         assert more[0] == line and len(more) > 1
-    ended = talk(Chatter().lm, "one", "/quit", "two")
+    ended = talk(lm, "one", "/quit", "two")
     assert (ended.status, ended.shown, ended.saved) == (0, "ONE\n", {})

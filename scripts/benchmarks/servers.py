@@ -26,7 +26,8 @@ def free_port() -> int:
 
 
 class Asked(NamedTuple):
-    """The status of an answer, the seconds to its first event, and the events of a stream."""
+    """The status of an answer, the seconds to its first event, and the events of a stream, or the
+    one JSON object."""
 
     status: int
     first: float
@@ -71,12 +72,10 @@ def folded(events: Iterable[Mapping[str, Any]]) -> Folded:
 
 class Server:
     """A server process, of mlxgen or of mlx-lm, on a free port: from ``start`` to ``stop``, or
-    inside a ``with``. ``before``: what a shell does first, in the same process."""
+    inside a ``with``."""
 
-    def __init__(
-        self, name: Literal["mlxgen", "mlx_lm"], arguments: Sequence[str] = (), before: str = ":"
-    ) -> None:
-        self.name, self._arguments, self._before = name, arguments, before
+    def __init__(self, name: Literal["mlxgen", "mlx_lm"], arguments: Sequence[str] = ()) -> None:
+        self.name, self._arguments = name, arguments
 
     def __enter__(self) -> Server:
         self.start()
@@ -91,7 +90,6 @@ class Server:
         level = "warning" if self.name == "mlxgen" else "ERROR"
         command = [sys.executable, "-m", f"{self.name}.server", "--port", str(self.port)]
         command += ["--log-level", level, *self._arguments]
-        command = ["sh", "-c", f'{self._before}; exec "$@"', "sh", *command]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
         end = time.monotonic() + START
@@ -118,18 +116,28 @@ class Server:
             return self.ask({"prompt": "Hello", "max_tokens": 1}).status == 200
         return False
 
-    def ask(self, body: Mapping[str, Any], path: str = "/v1/completions") -> Asked:
-        """Send a request and read its events, or its one answer."""
-        with contextlib.closing(HTTPConnection(HOST, self.port, timeout=ANSWER)) as connection:
+    def ask(
+        self,
+        body: Mapping[str, Any] | str,
+        path: str = "/v1/completions",
+        *,
+        timeout: float = ANSWER,
+        leaves_after: int | None = None,
+    ) -> Asked:
+        """Send a request and read its events, or its one answer; ``leaves_after``: so many."""
+        data = body if isinstance(body, str) else json.dumps(body)
+        with contextlib.closing(HTTPConnection(HOST, self.port, timeout=timeout)) as connection:
             start = time.perf_counter()
-            headers = {"Content-Type": "application/json"}
-            connection.request("POST", path, json.dumps(body), headers)
+            connection.request("POST", path, data, {"Content-Type": "application/json"})
             response = connection.getresponse()
             first, events = 0.0, []
-            while line := response.readline():
-                if line.startswith(b"data: {"):
-                    first = first or time.perf_counter() - start
-                    events.append(json.loads(line[6:]))
+            if response.getheader("content-type", "").startswith("text/event-stream"):
+                while len(events) != leaves_after and (line := response.readline()):
+                    if line.startswith(b"data: {"):
+                        first = first or time.perf_counter() - start
+                        events.append(json.loads(line[6:]))
+            elif (text := response.read())[:1] == b"{":
+                events.append(json.loads(text))
             return Asked(response.status, first or time.perf_counter() - start, events)
 
     def memory(self) -> int:

@@ -1,27 +1,23 @@
-"""A server under mixed requests for a long time, and then under clients that do their worst.
+"""A server under mixed requests for a long time, and beside clients that ask for very much.
 
 Every answer is held against the statuses that are right for its request, and a probe's against what
 it was alone, before anything else ran. What is asked is in ``soak.json``; the same dice make the
-same requests. After every hostile case a good request has to be answered.
+same requests.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import random
-import socket
 import statistics
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
-
-import httpx
+from typing import Any, NamedTuple
 
 from . import kit, servers
 from .servers import Server
@@ -35,7 +31,7 @@ PROBES = 0.3  # of the requests
 
 def figures(requests: int) -> Iterator[kit.Figure]:
     with Server("mlxgen", ("--draft", kit.DRAFT, "--cache-bytes", "32MiB")) as server:
-        found = asyncio.run(soak(server, requests))
+        found = soak(server, requests)
         for sample in found.samples[:: max(1, len(found.samples) // 10)]:
             text = f"{sample.resident / 1e6:.0f} MB, {sample.kv / 1e6:.0f} MB of it KV"
             yield kit.Figure(f"memory after {sample.requests} requests", text)
@@ -54,16 +50,17 @@ def figures(requests: int) -> Iterator[kit.Figure]:
         alive = server.answers()
         text = "answered" if alive else "not"
         yield kit.Figure("a good request afterwards", text, "answered", alive)
-    for name, case in HOSTILE.items():
-        with Server("mlxgen", before=case.before) as server:
-            yield hostile(name, server)
+    for name, (path, body) in LARGE.items():
+        with Server("mlxgen") as server:
+            what = f"{name}: seconds for which a small request waits at the longest"
+            yield kit.at_most(what, held_up(server, path, body), HELD_UP)
 
 
 # ---- what is asked -----------------------------------------------------------------------------
 
 COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
 ASKED = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-LARGE = {"LONG": f'"{"a" * 200_000}"', "DEEP": "[" * 50_000 + "]" * 50_000}  # instead of words
+INSTEAD = {'"LONG"': f'"{"a" * 200_000}"', '"DEEP"': "[" * 50_000 + "]" * 50_000}
 
 
 class Request(NamedTuple):
@@ -74,6 +71,22 @@ class Request(NamedTuple):
     body: dict[str, Any]
     status: int = 200
     leaves_after: int | None = None
+
+    def told(self, server: Server) -> tuple[int, str]:
+        """The status of its answer, and what that says: the choices as JSON, or an error."""
+        data = json.dumps(self.body)
+        for word, large in INSTEAD.items():
+            data = data.replace(word, large)
+        try:
+            asked = server.ask(data, self.path, timeout=ANSWER, leaves_after=self.leaves_after)
+        except (OSError, HTTPException) as error:
+            return 0, repr(error)
+        if any("error" in event for event in asked.events):  # perhaps in the middle of a stream
+            return max(asked.status, 400), json.dumps(asked.events[-1])
+        messages, ends, _ = servers.folded(asked.events)
+        for call in (call for message in messages for call in message["tool_calls"]):
+            del call["id"]
+        return asked.status, json.dumps([messages, ends])
 
 
 def any_request(dice: random.Random) -> Request:
@@ -86,7 +99,7 @@ def any_request(dice: random.Random) -> Request:
         path, body = CHAT, dice.choice(ASKED["steered"])
         ask = [{"role": "user", "content": "JSON, record: Oslo WORD."}]
         template = {"enable_thinking": dice.random() < 0.3}
-        body |= {"messages": ask, "max_tokens": 30, "chat_template_kwargs": template}
+        body = {**body, "messages": ask, "max_tokens": 30, "chat_template_kwargs": template}
         body |= {"temperature": dice.choice([0, 0.8]), "stream": dice.random() < 0.5}
     else:
         path, options = COMPLETION, ASKED["options"]
@@ -146,207 +159,62 @@ class Findings:
         self.samples.append(Sample(self.requests, server.memory(), int(held)))
 
 
-async def soak(server: Server, requests: int, clients: int = CLIENTS) -> Findings:
+def soak(server: Server, requests: int, clients: int = CLIENTS) -> Findings:
     """Send so many requests from so many clients at a time."""
-    found, right = Findings(), []
-    limits = httpx.Limits(max_connections=2 * clients)
-    async with httpx.AsyncClient(base_url=server.url, timeout=ANSWER, limits=limits) as http:
-        for probe in (Request(*each) for each in ASKED["probes"]):
-            status, text = await _ask(http, probe)
-            if status != 200:
-                raise RuntimeError(f"a good request is refused: {status} {text[:300]}")
-            right.append((probe, text))
-        start = time.perf_counter()
-        waiting = iter(range(requests))
+    right = []
+    for probe in (Request(*each) for each in ASKED["probes"]):
+        status, text = probe.told(server)
+        if status != 200:
+            raise RuntimeError(f"a good request is refused: {status} {text[:300]}")
+        right.append((probe, text))
 
-        async def client() -> None:
-            for number in waiting:
-                await _one(http, random.Random(f"0:{number}"), right, found)
-                if found.requests % EVERY == 0:
-                    found.look(server)
+    def one(number: int) -> tuple[Request, str | None, int, str]:
+        dice = random.Random(f"0:{number}")
+        request, expected = any_request(dice), None
+        if dice.random() < PROBES:
+            request, expected = dice.choice(right)
+            request = request._replace(body={**request.body, "stream": dice.random() < 0.5})
+        return request, expected, *request.told(server)
 
-        await asyncio.gather(*(client() for _ in range(clients)))
-        found.seconds = time.perf_counter() - start
+    found, start = Findings(), time.perf_counter()
+    with ThreadPoolExecutor(clients) as pool:
+        for request, expected, status, text in pool.map(one, range(requests)):
+            found.answers[f"{request.kind} {status}"] += 1
+            what = f"{request.kind} {request.path} {str(request.body)[:300]}"
+            if status != request.status:
+                found.unexpected.append(f"{status} {text[:200]} for {what}")
+            elif expected is not None:
+                found.probes += 1
+                if text != expected:
+                    found.differing.append(f"{text[:200]} instead of {expected[:200]} for {what}")
+            if found.requests % EVERY == 0:
+                found.look(server)
+    found.seconds = time.perf_counter() - start
     found.look(server)
     return found
 
 
-async def _one(
-    http: httpx.AsyncClient,
-    dice: random.Random,
-    right: list[tuple[Request, str]],
-    found: Findings,
-) -> None:
-    request, expected = any_request(dice), None
-    if dice.random() < PROBES:
-        request, expected = dice.choice(right)
-        request = request._replace(body={**request.body, "stream": dice.random() < 0.5})
-    try:
-        status, text = await _ask(http, request)
-    except httpx.HTTPError as error:
-        status, text = 0, repr(error)
-    found.answers[f"{request.kind} {status}"] += 1
-    what = f"{request.kind} {request.path} {str(request.body)[:300]}"
-    if status != request.status:
-        found.unexpected.append(f"{status} {text[:200]} for {what}")
-    elif expected is not None:
-        found.probes += 1
-        if text != expected:
-            found.differing.append(f"{text[:200]} instead of {expected[:200]} for {what}")
+# ---- clients that ask for very much --------------------------------------------------------------
 
-
-async def _ask(http: httpx.AsyncClient, request: Request) -> tuple[int, str]:
-    """The status, and what is said: the choices as JSON, or an error's body."""
-    data = json.dumps(request.body)
-    for name, large in LARGE.items():
-        data = data.replace(f'"{name}"', large)
-    headers = {"Content-Type": "application/json"}
-    async with http.stream("POST", request.path, content=data, headers=headers) as response:
-        events: list[Any] = []
-        if not response.headers["content-type"].startswith("text/event-stream"):
-            body = (await response.aread()).decode(errors="replace")
-            if response.status_code != 200 or not request.path.startswith("/v1"):
-                return response.status_code, body
-            events.append(json.loads(body))
-        async for line in response.aiter_lines():
-            if request.leaves_after is not None and len(events) >= request.leaves_after:
-                return response.status_code, ""
-            if line.startswith("data: {"):
-                events.append(json.loads(line[6:]))
-        for event in events:
-            if "error" in event:
-                return event["error"].get("code") or 500, json.dumps(event)
-        said = servers.folded(events)
-        for call in (call for message in said.messages for call in message["tool_calls"]):
-            del call["id"]
-        return response.status_code, json.dumps(said[:2])
-
-
-# ---- hostile clients ---------------------------------------------------------------------------
-
-Run: TypeAlias = Callable[[Server], str]
-PATIENCE = 30.0  # seconds for an answer
-HELD_UP = 1.5  # seconds that a client may hold others up
-CUT = 150.0  # seconds after which a sender that dawdles has to be gone
-TRICKLERS = 1100
-FEW, FLOOD = 256, 600  # descriptors of a server, and connections to it
-LOG = 200_000  # bytes that a flood may write
-_GET = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-_POST = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+HELD_UP = 1.5  # seconds
 _MANY = {"prompt": "a", "n": 128, "max_tokens": 1, "prefix_tokens": [5] * 1900}
 _PIECES = {"content": "word and word. " * 60_000, "with_pieces": True}
+LARGE: dict[str, tuple[str, dict[str, Any]]] = {
+    "128 answers to 1,900 prefix tokens": (COMPLETION, _MANY),
+    "/tokenize with pieces of 900 kB": ("/tokenize", _PIECES),
+}
 
 
-class Hostile(NamedTuple):
-    """A case: the beginning of what may come of it, and what a shell does before the server."""
-
-    wanted: str
-    run: Run
-    before: str = ":"
-
-
-def hostile(name: str, server: Server) -> kit.Figure:
-    """What a case does to a server, and whether that answers afterwards."""
-    wanted, run, _ = HOSTILE[name]
-    try:
-        found = run(server)
-    except (httpx.HTTPError, OSError) as error:
-        found = "hung" if "imeout" in type(error).__name__ else f"mute ({type(error).__name__})"
-    if not server.answers():
-        found = f"no answer to a good request afterwards; {found}"
-    return kit.Figure(name, found, wanted, found.startswith(wanted))
-
-
-def _status(server: Server) -> int:
-    body = {"prompt": "Hello", "max_tokens": 1}
-    return httpx.post(server.url + COMPLETION, json=body, timeout=PATIENCE).status_code
-
-
-def holding_up(path: str, body: Any) -> Run:
+def held_up(server: Server, path: str, body: dict[str, Any]) -> float:
     """How long small requests of others wait while four of these are sent, at the longest."""
-
-    def quietly(server: Server) -> None:
-        with contextlib.suppress(httpx.HTTPError):
-            httpx.post(server.url + path, json=body, timeout=2 * PATIENCE)
-
-    def run(server: Server) -> str:
-        threads = [threading.Thread(target=quietly, args=(server,)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        longest = 0.0
-        while any(thread.is_alive() for thread in threads):
+    small, longest = Request("small", COMPLETION, {"prompt": "Hello", "max_tokens": 1}), 0.0
+    with ThreadPoolExecutor(4) as pool:
+        sent = [pool.submit(Request("large", path, body).told, server) for _ in range(4)]
+        while not all(each.done() for each in sent):
             start = time.perf_counter()
-            _status(server)
+            status, text = small.told(server)
+            if status != 200:
+                raise RuntimeError(f"a good request is refused: {status} {text[:300]}")
             longest = max(longest, time.perf_counter() - start)
             time.sleep(0.02)
-        return f"{'prompt' if longest <= HELD_UP else 'late'}: {longest:.2f} s at the longest"
-
-    return run
-
-
-def dawdling(rest: bytes, begun: bytes = b"") -> Run:
-    """A second request of a connection that comes a byte a second, after what was ``begun`` at
-    once: when the server ends it."""
-
-    def run(server: Server) -> str:
-        with socket.create_connection((servers.HOST, server.port), PATIENCE) as link:
-            link.sendall(_GET)
-            link.recv(65536)
-            link.settimeout(1)
-            start = time.monotonic()
-            with contextlib.suppress(OSError):
-                link.sendall(begun)
-                for byte in rest:
-                    if time.monotonic() - start > CUT:
-                        return f"kept for {CUT:.0f} s"
-                    link.sendall(bytes([byte]))
-                    with contextlib.suppress(TimeoutError):
-                        if not link.recv(4096):
-                            break
-        return f"cut after {time.monotonic() - start:.0f} s"
-
-    return run
-
-
-def tricklers(server: Server) -> str:
-    """Many connections that wait inside their second request, and a good one beside them."""
-    with contextlib.ExitStack() as stack:
-        made = (
-            socket.create_connection((servers.HOST, server.port), PATIENCE)
-            for _ in range(TRICKLERS)
-        )
-        links = [stack.enter_context(link) for link in made]
-        for link in links:
-            link.sendall(_GET)
-        for link in links:
-            link.recv(65536)
-            link.sendall(b"P")
-        return str(_status(server))
-
-
-def flooded(server: Server) -> str:
-    """More connections than there are descriptors; then a good request."""
-    with contextlib.ExitStack() as stack:
-        for _ in range(FLOOD):
-            link = stack.enter_context(socket.socket())
-            link.setblocking(False)
-            link.connect_ex((servers.HOST, server.port))
-        time.sleep(7)
-        written = len(server.logged())
-    time.sleep(2)
-    size = "little" if written < LOG else "much"
-    return f"{_status(server)}, {size} written to the log ({written} bytes)"
-
-
-HOSTILE = {
-    "128 answers to 1,900 prefix tokens": Hostile("prompt", holding_up(COMPLETION, _MANY)),
-    "/tokenize with pieces of 900 kB": Hostile("prompt", holding_up("/tokenize", _PIECES)),
-    "headers of a byte a second": Hostile("cut", dawdling(_POST[:-2] + b"\r\nX: " + b"a" * 4000)),
-    "a body of a byte a second": Hostile(
-        "cut", dawdling(b" " * 4000, _POST + b"Content-Length: 4000\r\n\r\n")
-    ),
-    f"{TRICKLERS:,} connections inside a second request": Hostile("200", tricklers),
-    f"{FEW} descriptors and {FLOOD} connections": Hostile(
-        "200, little", flooded, f"ulimit -n {FEW}"
-    ),
-}
+    return longest

@@ -130,7 +130,7 @@ class Server:
             start = time.perf_counter()
             connection.request("POST", path, data, {"Content-Type": "application/json"})
             response = connection.getresponse()
-            first, events = 0.0, []
+            first, events = 0.0, list[dict[str, Any]]()
             if response.getheader("content-type", "").startswith("text/event-stream"):
                 while len(events) != leaves_after and (line := response.readline()):
                     if line.startswith(b"data: {"):

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 
@@ -66,12 +66,8 @@ class AllOf:
         return Constraint(self.specifications, vocabulary, vocab_size, strips_space=True)
 
 
-class Outlook(NamedTuple):
-    """What may follow a position: the tokens (``mask``, None: all), the end, anything but it."""
-
-    mask: Int32Words | None
-    can_end: bool
-    is_open: bool
+Outlook: TypeAlias = tuple[Int32Words | None, bool]
+"""What may follow a position: the tokens (None: all), and whether anything but the end may."""
 
 
 class Constraint(Running):
@@ -128,7 +124,7 @@ class Constraint(Running):
 
         DeadEndError, naming the filters, if no token is allowed and the text may not end.
         """
-        return (self.outlook or self.look()).mask
+        return (self.outlook or self.look())[0]
 
     @property
     def ordinary(self) -> Int32Words:
@@ -163,7 +159,7 @@ class Constraint(Running):
             mask = None
         else:
             mask = rows.everything if can_end else rows.ordinary
-        self.outlook = Outlook(mask, can_end, is_open)
+        self.outlook = mask, is_open
         return self.outlook
 
     def _dead_end(self) -> str:
@@ -192,7 +188,7 @@ class Constraint(Running):
 
     def ended(self) -> bool:
         """Whether nothing but the end is possible. A mask is computed only where it may end."""
-        return self.can_end() and not (self.outlook or self.look()).is_open
+        return self.can_end() and not (self.outlook or self.look())[1]
 
     def forced(self) -> list[Token]:
         """Tokens that must come next: every filter agrees on them, and the text may not end.

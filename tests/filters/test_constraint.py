@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxgen.errors import DeadEndError, FilterError, OptionError, RewindError, StateError
+from mlxgen.errors import DeadEndError, FilterError, OptionError, RewindError
 from mlxgen.filters import (
     Allow,
     Choice,
@@ -189,15 +189,6 @@ def test_it_is_known_which_filters_are_fed_the_whole_text_to_go_back() -> None:
     for spec in (Regex("ab"), LMFormatEnforcer.regex("ab"), OutlinesCore("ab"), NativeToy()):
         assert constrained(spec, vocabulary=byte_level()).rewinds, spec
     assert constrained().rewinds and not constrained(Regex("ab"), Toy()).rewinds
-
-
-def test_a_filter_that_cannot_be_copied_says_what_to_do() -> None:
-    class Uncopyable(Toy):
-        def __deepcopy__(self, memo: Any) -> Any:
-            raise TypeError("holds a socket")
-
-    with pytest.raises(StateError, match=r"holds a socket.*fork method"):
-        constrained(Regex("a*"), Uncopyable()).fork()
 
 
 def test_what_is_not_a_filter_or_a_list_of_filters_is_refused() -> None:

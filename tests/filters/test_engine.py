@@ -202,20 +202,6 @@ def counted(vocabulary: Vocabulary) -> Iterator[list[Grammar]]:
         yield compiled
 
 
-def test_a_rewind_that_is_a_replay_compiles_nothing_even_if_the_grammar_was_forgotten() -> None:
-    vocabulary = alphabet()
-    constraint = constrained(Lark('start: t "z"\nt[max_tokens=9]: /[a-x]+/'), vocabulary=vocabulary)
-    feed(constraint, "aa")
-    expected = state(constraint)
-    feed(constraint, "bb")
-    for index in range(40):
-        constrained(Regex(f"b{index}"), vocabulary=vocabulary)
-    with counted(vocabulary) as compiled:
-        constraint.rewind(2)
-    assert state(constraint) == expected
-    assert not compiled
-
-
 def costly(count: int) -> tuple[JsonSchema, str]:
     """A schema of which every property makes the automaton grow, and an instance."""
     properties = {

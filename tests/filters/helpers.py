@@ -121,6 +121,7 @@ def state(constraint: Constraint) -> tuple[Any, ...]:
         constraint.can_end(),
         constraint.ended(),
         tuple(constraint.forced()),
+        constraint.unchecked(),
     )
 
 

@@ -16,6 +16,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import methodcaller
 from typing import Any, ClassVar
 
@@ -42,12 +43,8 @@ class Adapter(Openable):
     EXTRA: ClassVar[str]
 
     @abstractmethod
-    def _states(self, vocabulary: Vocabulary, vocab_size: int) -> StatesFilter:
-        """The running filter; any error of the library says why there is none."""
-
-    @abstractmethod
-    def _after_space(self) -> Adapter:
-        """The same after one space."""
+    def _states(self, vocabulary: Vocabulary, vocab_size: int, *, spaced: bool) -> StatesFilter:
+        """As ``_running``; any error of the library says why there is no such filter."""
 
     @classmethod
     def _library(cls) -> Any:
@@ -59,9 +56,8 @@ class Adapter(Openable):
             ) from error
 
     def _running(self, vocabulary: Vocabulary, vocab_size: int, *, spaced: bool) -> StatesFilter:
-        spec = self._after_space() if spaced else self
         try:
-            return spec._states(vocabulary, vocab_size)
+            return self._states(vocabulary, vocab_size, spaced=spaced)
         except MlxgenError:
             raise
         except Exception as error:
@@ -144,19 +140,14 @@ class LMFormatEnforcer(Adapter):
         """Text of which a regular expression matches the whole."""
         return cls(_Make("RegexParser", json.dumps(pattern)))
 
-    def _after_space(self) -> LMFormatEnforcer:
-        def parser() -> Any:
-            library = self._library()
-            return library.SequenceParser([library.StringParser(" "), self.make_parser()])
-
-        return LMFormatEnforcer(parser)
-
-    def _states(self, vocabulary: Vocabulary, vocab_size: int) -> StatesFilter:
+    def _states(self, vocabulary: Vocabulary, vocab_size: int, *, spaced: bool) -> StatesFilter:
         library = self._library()
         data = vocabulary.derived(
             ("lm-format-enforcer", vocab_size), lambda: _lmfe_words(library, vocabulary, vocab_size)
         )
         parser = self.make_parser()
+        if spaced:
+            parser = library.SequenceParser([library.StringParser(" "), parser])
         enforcer = library.TokenEnforcer(data, parser)
 
         def row(parser: Any) -> Int32Words:
@@ -243,45 +234,33 @@ class OutlinesCore(Adapter):
         except Exception as error:
             raise GrammarError(f"OutlinesCore: {error}") from error
 
-    def _after_space(self) -> OutlinesCore:
-        return OutlinesCore(f" (?:{self.pattern})")
-
-    def _states(self, vocabulary: Vocabulary, vocab_size: int) -> StatesFilter:
-        tables: Recent[tuple[str, int], _Table]
+    def _states(self, vocabulary: Vocabulary, vocab_size: int, *, spaced: bool) -> StatesFilter:
+        pattern = f" (?:{self.pattern})" if spaced else self.pattern
+        tables: Recent[tuple[str, int], Callable[[], StatesFilter]]
         tables = vocabulary.derived("outlines-core", lambda: Recent(_INDEXES))
-        table = tables.get((self.pattern, vocab_size), lambda: self._table(vocabulary, vocab_size))
-        start = table.index.get_initial_state()
-        return StatesFilter([start], table.row, table.after, table.index.is_final_state)
-
-    def _table(self, vocabulary: Vocabulary, vocab_size: int) -> _Table:
-        library = self._library()
-        words = vocabulary.derived(
-            ("outlines-core", vocab_size), lambda: _outlines_words(library, vocabulary, vocab_size)
-        )
-        return _Table(library.Index(self.pattern, words), vocabulary.eos, vocab_size)
+        return tables.get((pattern, vocab_size), lambda: _table(pattern, vocabulary, vocab_size))()
 
 
-class _Table:
-    """An index, with the rows of the most recently used states, which are numbers."""
+def _table(pattern: str, vocabulary: Vocabulary, vocab_size: int) -> Callable[[], StatesFilter]:
+    """Makes running filters of one index, whose states are numbers, with the latest rows."""
+    library = OutlinesCore._library()
+    words = vocabulary.derived(
+        ("outlines-core", vocab_size), lambda: _outlines_words(library, vocabulary, vocab_size)
+    )
+    index, eos = library.Index(pattern, words), vocabulary.eos
 
-    def __init__(self, index: Any, eos: frozenset[Token], vocab_size: int) -> None:
-        self.index = index
-        self._eos = eos
-        self._vocab_size = vocab_size
-        self._rows: Recent[int, Int32Words] = Recent(_ROWS)
+    @lru_cache(_ROWS)
+    def row(state: int) -> Int32Words:
+        allowed = np.array(list(index.get_allowed_tokens(state) or ()), dtype=np.int64)
+        return words_of(allowed, vocab_size)
 
-    def row(self, state: int) -> Int32Words:
-        def made() -> Int32Words:
-            allowed = np.array(list(self.index.get_allowed_tokens(state) or ()), dtype=np.int64)
-            return words_of(allowed, self._vocab_size)
-
-        return self._rows.get(state, made)
-
-    def after(self, state: int, token: Token) -> int:
-        following: int | None = self.index.get_next_state(state, token)
-        if following is None or token in self._eos:
+    def after(state: int, token: Token) -> int:
+        following: int | None = index.get_next_state(state, token)
+        if following is None or token in eos:
             raise FilterError(f"outlines-core does not allow token {token} here")
         return following
+
+    return lambda: StatesFilter([index.get_initial_state()], row, after, index.is_final_state)
 
 
 def _outlines_words(library: Any, vocabulary: Vocabulary, vocab_size: int) -> Any:

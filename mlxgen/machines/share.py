@@ -35,7 +35,6 @@ from ..engine.kv.commands import (
     Restore,
     Run,
     Save,
-    Snapshot,
     Take,
     Trim,
     Wait,
@@ -113,9 +112,6 @@ class Part(Runner):
 
 # ---- rank 0 ------------------------------------------------------------------------------------
 
-_SMALL = (Trim, Snapshot)
-"""They go out with what comes next, which mostly is a pass."""
-
 
 class Leading(Part):
     """That of rank 0, which has the others carry out what it does; ``model``: the number of the
@@ -149,7 +145,7 @@ class Leading(Part):
                 return super().do(command)
             result = super().do(command)
             machines.note(told)
-            if not isinstance(command, _SMALL):
+            if not isinstance(command, Trim):  # it goes out with what comes next, mostly a pass
                 machines.flush()
             return result
 

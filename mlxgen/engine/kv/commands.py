@@ -21,9 +21,10 @@ class Run(NamedTuple):
     """One forward pass over the next tokens of each cache, side by side, padded to the longest run.
 
     They are in slots of one group, in the order of these; those between them get padding only,
-    which changes nothing. The result is the logits [all that are
-    wanted, vocab] of the last ``wanted`` tokens of each row, row by row; anything, if none are:
-    then what the caches hold is submitted.
+    which changes nothing. The result is the logits [all that are wanted, vocab] of the last
+    ``wanted`` tokens of each row, row by row; anything, if none are: then what the caches hold is
+    submitted. If several are wanted, as after a draft, this place is remembered if the pass could
+    not be undone. Now and then passes do so by themselves.
     """
 
     rows: tuple[tuple[int, tuple[Fed, ...]], ...]
@@ -35,14 +36,6 @@ class Trim(NamedTuple):
 
     kv: int
     to: int
-
-
-class Snapshot(NamedTuple):
-    """Remember this place, if a pass of ``before`` tokens, which follows, could not be undone. Now
-    and then passes do so by themselves."""
-
-    kv: int
-    before: int
 
 
 class Wait(NamedTuple):
@@ -153,9 +146,7 @@ class Clear(NamedTuple):
 Together: TypeAlias = Restore | Save | Load
 """What all machines do at a time, and what fails on all if it fails on one."""
 Changed: TypeAlias = Shrink | Limit | Empty | Flush | Settle | Together
-Command: TypeAlias = (
-    Run | Trim | Snapshot | Wait | Open | Copy | Free | Take | Keep | Changed | Clear
-)
+Command: TypeAlias = Run | Trim | Wait | Open | Copy | Free | Take | Keep | Changed | Clear
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
 
 

@@ -24,7 +24,6 @@ from .commands import (
     Keep,
     Open,
     Run,
-    Snapshot,
     Take,
     Trim,
     Wait,
@@ -117,13 +116,6 @@ class KV:
     def wait(self) -> None:
         """Wait until what it holds is computed."""
         self.device.do(Wait(self.number))
-
-    # ---- ways back -------------------------------------------------------------------------
-
-    def snapshot(self, before: int) -> None:
-        """Remember this place before a pass of that many tokens, if it could not be undone."""
-        if self.slot.needs_snapshots:
-            self.device.do(Snapshot(self.number, before))
 
     # ---- where it is -----------------------------------------------------------------------
 

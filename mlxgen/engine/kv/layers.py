@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias
 
 import mlx.core as mx
 from mlx_lm.models.cache import (
@@ -157,46 +157,3 @@ def can_trim(leaf: LayerCache, count: int, ahead: int = 0) -> bool:
 def can_undo(caches: Iterable[LayerCache], count: int) -> bool:
     """Whether any of ``count`` tokens could be trimmed from these empty caches again."""
     return all(can_trim(leaf, count, count) for leaf in leaves(caches))
-
-
-# ---- ways back ---------------------------------------------------------------------------------
-
-S = TypeVar("S")
-
-EVERY = 64  # tokens between two checkpoints
-KEPT = 3  # the oldest one and the two newest
-
-
-class Checkpoints(Generic[S]):
-    """States after increasing lengths, to which a cache that cannot be trimmed can be restored.
-
-    They are never written to, so copies share them.
-    """
-
-    __slots__ = ("_kept",)
-
-    def __init__(self) -> None:
-        self._kept: list[tuple[int, S]] = []
-
-    def is_due(self, length: int, every: int = EVERY) -> bool:
-        """Whether the last one is at least ``every`` tokens before ``length``, or there is none."""
-        return not self._kept or length - self._kept[-1][0] >= every
-
-    def add(self, length: int, state: S) -> None:
-        self._kept.append((length, state))
-        if len(self._kept) > KEPT:
-            del self._kept[1]
-
-    def back_to(self, length: int) -> tuple[int, S] | None:
-        """The nearest one at or before ``length``, with its own; those after it are forgotten."""
-        while self._kept and self._kept[-1][0] > length:
-            self._kept.pop()
-        return self._kept[-1] if self._kept else None
-
-    def clear(self) -> None:
-        self._kept.clear()
-
-    def fork(self) -> Checkpoints[S]:
-        twin: Checkpoints[S] = Checkpoints()
-        twin._kept = list(self._kept)
-        return twin

@@ -20,10 +20,11 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from .layers import EVERY, CacheFactory, Checkpoints, LayerCache, Model, Run, arrays_in, leaves
+from .layers import CacheFactory, LayerCache, Model, Run, arrays_in, leaves
 from .slot_caches import GROWTH, SLACK, Keys, Pass
 from .states import Foreign, SlotStates
 
+EVERY, KEPT = 64, 3  # tokens between two checkpoints, and how many are kept, the oldest included
 FEW = 4  # slots that are added at a time; twice as many once there are 16
 
 
@@ -38,10 +39,10 @@ class Slot:
 
     __slots__ = (
         "__weakref__",
+        "_checkpoints",
         "_eager",
         "_least",
         "_reached",
-        "checkpoints",
         "group",
         "index",
         "length",
@@ -50,18 +51,14 @@ class Slot:
 
     def __init__(self, group: Group, index: int, room: int) -> None:
         self.group = group
-        self.checkpoints: Checkpoints[list[Any]] = Checkpoints()  # of the layers that need them
+        # Lengths, and states of the layers that need them; nobody writes to these
+        self._checkpoints: list[tuple[int, list[Any]]] = []
         self._eager = False  # a checkpoint was missed, so they are worth a copy of a window
         self._reached = 0  # its greatest length so far: it tells what a ring has overwritten
         self._least = 0  # what a full window dropped before it was put here is lost
         self.index = index
         self.length = 0
         self.room = room
-
-    @property
-    def needs_snapshots(self) -> bool:
-        """Whether there may be places to which only a snapshot leads back."""
-        return bool(self.group.kept)
 
     @property
     def nbytes(self) -> int:
@@ -86,26 +83,31 @@ class Slot:
     def checkpoint(self, before: int = 0) -> None:
         """Remember this place if a pass of ``before`` tokens could not be undone; with 0, if one is
         due, and nothing else could lead back to it later."""
-        group, due = self.group, self.checkpoints.is_due(self.length, 1 if before else EVERY)
-        if not group.kept or not due or not self.length or self.can_undo(before or EVERY):
+        group, last = self.group, self._checkpoints[-1][0] if self._checkpoints else -EVERY
+        if not group.kept or not self.length or self.length - last < (1 if before else EVERY):
+            return
+        if self.can_undo(before or EVERY):
             return
         if before or self._eager or group.is_cheap:
             states = [layer.copy_of(self.index) for layer in group.kept]
             mx.async_eval(list(arrays_in(states)))  # else a copy keeps those of all slots alive
-            self.checkpoints.add(self.length, states)
+            self._checkpoints.append((self.length, states))
+            if len(self._checkpoints) > KEPT:
+                del self._checkpoints[1]
 
     def go_back(self, to: int) -> None:
         """Hold at most ``to`` tokens: exactly that many if possible, else fewer."""
         group, count = self.group, self.length - to
         if count <= 0:
             return
-        nearest = self.checkpoints.back_to(to)
+        while self._checkpoints and self._checkpoints[-1][0] > to:
+            self._checkpoints.pop()
         if to and not group.undo(self.index, count):
             self._eager = True
-            if nearest is None:
+            if not self._checkpoints:
                 self.spoil()
                 return
-            to, states = nearest
+            to, states = self._checkpoints[-1]
             for layer, state in zip(group.kept, states, strict=True):
                 layer.restore(self.index, state)
         window = group.window
@@ -134,7 +136,7 @@ class Slot:
 
     def spoil(self) -> None:
         """Hold nothing: a pass failed half-way through the layers, or nothing leads back."""
-        self.checkpoints.clear()
+        self._checkpoints.clear()
         self.length = self._reached = self._least = 0
         for layer in self.group.kept:
             layer.restore(self.index, None)
@@ -169,7 +171,7 @@ class Slot:
                 layer.share(theirs)
             self.group.changed()
         self.length, self._reached, self._least = other.length, other._reached, other._least
-        self.checkpoints, self._eager = other.checkpoints.fork(), other._eager
+        self._checkpoints, self._eager = list(other._checkpoints), other._eager
 
 
 class Group:
@@ -340,8 +342,10 @@ class Group:
                 layer.step = None
             for state in self.states:
                 state.end()
-            if self.kept or not start:  # they are replaced, not updated, or made just now
-                self._nbytes, self._reach = None, 0 if self._ones else self._reach
+            if self.kept or not start:  # they are replaced, not updated
+                self._nbytes = None
+            if not start:  # what was made just now may have fewer places
+                self._reach = 0
         except BaseException:
             self._undoable = frozenset()
             for member, runs_too in zip(members, runs, strict=True):

@@ -109,9 +109,7 @@ class Passes:
                 if alone and (more >= WIDEST or (more and handle.is_scored)):
                     self.prefill_to(handle, len(handle.history) - 1)
                     each = Work(handle, tokens[-wanted:], wanted)
-                if wanted > 1:
-                    handle.kv.snapshot(before=len(each.tokens))
-                elif not alone and len(tokens) > (width := width_of(len(work))):
+                elif not alone and wanted == 1 and len(tokens) > (width := width_of(len(work))):
                     each = Work(handle, tokens[:width], 0)
             begun.append(each)
         if len(work) == 1:

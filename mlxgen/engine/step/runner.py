@@ -29,7 +29,6 @@ from ..kv.commands import (
     Open,
     Run,
     Settle,
-    Snapshot,
     Take,
     Trim,
     Wait,
@@ -103,8 +102,6 @@ class Runner(Device):
                 return logits
             case Trim(kv, to):
                 self._stores[kv].go_back(to)
-            case Snapshot(kv, before):
-                self._stores[kv].checkpoint(before)
             case Wait(kv):
                 mx.eval(self._stores[kv].arrays())
             case Open(kv, room):
@@ -157,8 +154,11 @@ class Runner(Device):
             model = Told(model, self.predictor, self.states)
         slots: list[Slot] = []
         given: list[Sequence[Fed]] = []
-        for kv, tokens in run.rows:
-            slots.append(self._stores[kv])
+        for (kv, tokens), wanted in zip(run.rows, run.wanted, strict=True):
+            slot = self._stores[kv]
+            if wanted > 1:
+                slot.checkpoint(before=len(tokens))
+            slots.append(slot)
             given.append(tokens)
         rows: Sequence[Sequence[Fed]] = given
         if self.feed is not None:

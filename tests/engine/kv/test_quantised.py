@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import mlxgen
-from mlxgen import LanguageModel, LoadError, OptionError, load
+from mlxgen import LanguageModel, OptionError, load
 from mlxgen.arguments import OneModel, load_model
 from mlxgen.engine.kv import Group
 from mlxgen.engine.kv.slot_caches import Keys, Pass, Quantisation
@@ -168,47 +168,3 @@ def test_a_model_that_a_command_loads_and_its_draft_are_quantised_alike(
     for each in (lm, lm.draft):
         assert each.runtime.make_cache()[0].how == Quantisation(4, 32, 8)
     assert lm.runtime.footprint.growing < 0.4 * demo.runtime.footprint.growing
-
-
-TEXTS = [
-    "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n",
-    "Once upon a time there was a fox who liked to play in the snow with",
-    "Lily",
-]
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 16, "ignore_eos": True}
-
-
-@pytest.mark.parametrize("bits, start", [(8, 0), (4, 20), (5, 20)])
-def test_every_way_to_generate_gives_what_a_fresh_run_gives(
-    demo: LanguageModel, bits: int, start: int, tmp_path: Path
-) -> None:
-    def quantised(start: int) -> LanguageModel:
-        return LanguageModel(demo.model, demo.tokenizer, kv_bits=bits, kv_quant_start=start)
-
-    lm = quantised(start)
-    fresh = [list(lm.generate(text, **GREEDY).tokens) for text in TEXTS]
-    with lm.batch(TEXTS, **GREEDY) as batch:
-        together = [list(result.tokens) for result in batch.run()]
-    assert together == fresh
-    for text, tokens in zip(TEXTS, fresh, strict=True):
-        assert list(lm.generate(text, draft="ngram", **GREEDY).tokens) == tokens
-        ids = [*lm.tokenizer.encode(text), *tokens]
-        for cut in range(1, len(tokens), 4):  # before and after the place where quantising starts
-            more = {**GREEDY, "max_tokens": len(tokens) - cut}
-            assert list(lm.generate(ids[: cut - len(tokens)], **more).tokens) == tokens[cut:]
-
-    with lm.stream(TEXTS[1], **GREEDY) as stream:
-        for _ in range(10):
-            next(stream)
-        (twin,) = stream.fork(1)
-        stream.rewind(tokens=8)
-        for one in (twin, stream):
-            assert [*one.tokens, *(chunk.token for chunk in one)] == fresh[1]
-
-    path = tmp_path / "prefix"
-    count = lm.save_prefix(TEXTS[1], path)
-    other = quantised(start)
-    assert other.load_prefix(path) == count
-    assert list(other.generate(TEXTS[1], **GREEDY).tokens) == fresh[1]
-    with pytest.raises(LoadError):
-        quantised(start + 1).load_prefix(path)

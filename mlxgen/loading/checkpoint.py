@@ -121,11 +121,19 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def template_beside(folder: Path) -> str | dict[str, str] | None:
-    """The chat template in ``chat_template.json``, or several by their names, if there is one."""
+    """The chat template in ``chat_template.json``, or several by their names, if there is one. A
+    file that says something else is left out, with a warning in the log: mlx-lm does not read it.
+    """
     path = folder / "chat_template.json"
-    found = read_json(path).get("chat_template") if path.is_file() else None
-    if isinstance(found, list):
-        found = {each["name"]: each["template"] for each in found}
+    if not path.is_file():
+        return None
+    try:
+        found = read_json(path).get("chat_template")
+        if isinstance(found, list):
+            found = {str(each["name"]): str(each["template"]) for each in found}
+    except (LoadError, LookupError, TypeError) as error:
+        logger.warning("%s is left out: %s", path, " ".join(str(error).split()))
+        return None
     return found if isinstance(found, str | dict) and found else None
 
 

@@ -118,20 +118,26 @@ def part_of(group: Group, *, adapter: bool) -> Part:
 def _readable(folder: Path, generation: GenerationConfig) -> Iterator[Path]:
     """The folder as mlx-lm can read it: without a faulty generation_config.json, and without the
     marks of their encoding at the beginning of JSON files."""
-    texts = {file.name: file.read_bytes() for file in folder.glob("*.json")}
-    marked = {name: text for name, text in texts.items() if text.startswith(codecs.BOM_UTF8)}
+    marked = {file.name for file in folder.glob("*.json") if _is_marked(file)}
     if generation.is_readable and not marked:
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="mlxgen-") as name:
         for file in folder.resolve().iterdir():
+            copy = Path(name) / file.name
             if file.name == GENERATION_CONFIG and not generation.is_readable:
                 continue
             if file.name in marked:
-                (Path(name) / file.name).write_bytes(marked[file.name][len(codecs.BOM_UTF8) :])
+                copy.write_bytes(file.read_bytes().removeprefix(codecs.BOM_UTF8))
             else:
-                (Path(name) / file.name).symlink_to(file)
+                copy.symlink_to(file)
         yield Path(name)
+
+
+def _is_marked(file: Path) -> bool:
+    with contextlib.suppress(OSError), file.open("rb") as opened:  # mlx-lm may not want it
+        return opened.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+    return False
 
 
 def _load_tokenizer(

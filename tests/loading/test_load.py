@@ -234,6 +234,10 @@ def change(folder: Path, verb: str, what: Any) -> None:
         file.unlink()
     elif verb == "rename":
         file.rename(folder / more[0])
+    elif verb == "folder":
+        file.mkdir()
+    elif verb == "link":
+        file.symlink_to(more[0])
     elif verb == "write":
         file.write_bytes(more[0].encode("latin-1"))
     elif verb == "cut":

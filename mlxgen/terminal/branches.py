@@ -98,7 +98,7 @@ class Branches:
             ending = [node for node in nodes if len(self.all[node]) == end]
             here = "  <- here" if self.here in ending else ""
             numbers = f"{', '.join(f'[{node}]' for node in ending)} " if ending else ""
-            before = f"{mark}{f'{percent(odds)}  ' if start else ''}{numbers}"
+            before = f"{mark}{f'{percent(odds)}  ' if mark else ''}{numbers}"
             room = WIDTH if columns is None else columns - cell_len(before + here)
             text = _short("".join(shown[nodes[0]][start:end]), max(LEAST, min(WIDTH, room)))
             yield f"{before}{text if start or text else '(where it begins)'}{here}".rstrip()

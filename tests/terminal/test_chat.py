@@ -171,7 +171,7 @@ def test_where_the_template_forgets_reasoning_only_the_answer_is_run_again(
 
 def test_what_is_full_is_offered_to_be_freed_where_a_person_is(talk: Talking) -> None:
     chatter = Chatter(lambda message: message[:1] * 30, max_context=200)
-    long = "c" * 90
+    long = "c" * 60  # with one exchange, the context would be nearly full again
     done = talk(chatter.lm, "a", "b", long, "yes", typing=True)
     assert re.search(
         r"the context holds 200, .* Drop the oldest 2 exchanges, which frees (\d+) tokens\? .*\n"

@@ -215,6 +215,9 @@ def test_lines_of_the_tree_and_of_the_odds_fit_the_terminal(letter: str) -> None
     tree = branches.tree(lambda version: [letter for _ in version], columns=60)
     assert len(tree) == 5 and any(line.endswith("<- here") for line in tree)
     assert all(55 < cell_len(line) <= 60 for line in tree)
+    likely = Chunk("", 0, 0, logprob=-0.5, top=(Alternative(0, -0.5), Alternative(1, -1.0)))
+    put = Branches().shows([likely]).leaves([Chunk("", 1, 0)])  # its odds are known beside it
+    assert put.tree(lambda version: [letter])[2] == f"└─  36.79%  [2] {letter}  <- here"
     names = (letter, "ab", "cd", "ef")
     top = tuple(Alternative(token, -1.0 - token / 8) for token in range(4))
     chunk = Chunk("", 0, 0, logprob=-1.0, top=top)

@@ -145,12 +145,26 @@ class Sampler:
         if reach is not Reach.BEST:
             numbers, pairs = [], []
             for each, row in zip(settings, rows, strict=True):
-                bounds |= each.has_floor
+                bounds |= each.top_n_sigma > 0 or each.min_k >= 0
                 excludes |= each.xtc_probability > 0
-                aims |= each.aims
-                drawn = chance(row.seed, row.position, row.attempt)
-                numbers.append(_numbers(each, row, drawn.xtc))
+                aims |= each.adaptive_target >= 0
+                assert row.target is not None or each.adaptive_target < 0
+                drawn, threshold = chance(row.seed, row.position, row.attempt), math.inf
+                if drawn.xtc < each.xtc_probability:
+                    threshold = math.log(each.xtc_threshold) if each.xtc_threshold else -math.inf
                 pairs.append(drawn.key)
+                numbers.append(
+                    Numbers(
+                        inverse_temperature=min(1 / each.temperature, MAX_INVERSE_TEMPERATURE),
+                        top_p=each.top_p,
+                        log_min_p=math.log(each.min_p) if each.min_p else -math.inf,
+                        top_k=each.top_k or math.inf,
+                        sigmas=each.top_n_sigma,
+                        min_k=each.min_k,
+                        log_threshold=threshold,
+                        target=-1.0 if row.target is None else row.target,
+                    )
+                )
             table, keys = mx.array(numbers, mx.float32), mx.array(pairs, mx.uint32)
         reports = want != NOTHING
         variant = Variant(reach, bounds, excludes, aims, reports)
@@ -167,23 +181,6 @@ def _reach(settings: SamplingSettings, vocab_size: int, exact: bool) -> Reach:
         return Reach.PLAIN
     bounded = settings.top_p < 1 or settings.min_p > 0 or settings.has_floor
     return Reach.FEW if (bounded or top_k < CANDIDATES) and not exact else Reach.ALL
-
-
-def _numbers(settings: SamplingSettings, row: DrawRow, xtc: float) -> Numbers:
-    threshold = math.inf
-    if xtc < settings.xtc_probability:
-        threshold = math.log(settings.xtc_threshold) if settings.xtc_threshold else -math.inf
-    assert row.target is not None or not settings.aims
-    return Numbers(
-        inverse_temperature=min(1 / settings.temperature, MAX_INVERSE_TEMPERATURE),
-        top_p=settings.top_p,
-        log_min_p=math.log(settings.min_p) if settings.min_p else -math.inf,
-        top_k=settings.top_k or math.inf,
-        sigmas=settings.top_n_sigma,
-        min_k=settings.min_k,
-        log_threshold=threshold,
-        target=-1.0 if row.target is None else row.target,
-    )
 
 
 def _changed(

@@ -140,16 +140,6 @@ def test_it_is_the_distribution_that_numpy_gives(
     assert np.allclose(probs, expected, rtol=1e-3, atol=1e-7)
 
 
-def test_rows_of_a_batch_are_what_they_are_alone() -> None:
-    rows = [row_of(options) for options in OPTIONS]
-    logits = mx.array(np.stack([spread(VOCAB, seed) for seed in range(len(rows))]))
-    sampler = Sampler(VOCAB)
-    together = sampler.distribution(logits, rows)
-    for i, row in enumerate(rows):
-        alone = sampler.distribution(logits[i : i + 1], [row])[0]
-        assert mx.allclose(alone, together[i], rtol=1e-4, atol=1e-8)
-
-
 def test_a_row_without_a_possible_token_is_nan() -> None:
     for options in ({}, {"top_p": 0.5}, {"temperature": 0}):
         found = Sampler(9).distribution(mx.full((1, 9), -mx.inf), [row_of(options)])

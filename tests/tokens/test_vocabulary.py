@@ -221,13 +221,6 @@ def test_what_no_token_can_spell_is_an_error() -> None:
         VOCABULARIES["metaspace"].continue_with("a中".encode())
 
 
-def test_the_alphabet_tokenizer_has_all_bytes_and_the_given_pieces() -> None:
-    vocabulary = Vocabulary.of(alphabet_tokenizer(["de", " so", "é中", "def"]))
-    assert [vocabulary.piece(token) for token in range(256)] == [bytes([b]) for b in range(256)]
-    assert vocabulary.size == 256 + 4 + 1
-    assert vocabulary.encode("xdefé中 so") == [120, 256, 102, 258, 257]
-
-
 class OnlyBatches:
     """The part of a fast tokenizer that works without holding the GIL."""
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mlxgen.errors import OptionError, PromptError
 from mlxgen.tokens import Vocabulary, in_common
-from tests.fakes import KINDS, alphabet_tokenizer, byte_level_tokenizer
+from tests.fakes import KINDS, byte_level_tokenizer
 
 from ..effort import tries
 

@@ -32,7 +32,6 @@ import numpy.typing as npt
 from ..errors import FilterError, GrammarError, OptionError, PromptError, StateError
 from ..forks import forked
 from ..tokens import Token, Vocabulary, in_common
-from ..tokens.pieces import Pieces
 from .constraint import Constraint
 from .protocol import is_by_bytes, word_count
 
@@ -389,10 +388,12 @@ class ByteVocabulary(Vocabulary):
         self.pieces = tuple([pieces.get(token, b"") for token in range(1 + max(pieces))])
         self.size = len(self.pieces)
         self.eos, self.special, self.added = vocabulary.eos, vocabulary.special, vocabulary.added
-        self.strips_space = strips = vocabulary.strips_space
-        self._pieces = Pieces(self.pieces, lambda _, piece: piece, strips, frozenset())
+        self.strips_space, self._byte_tokens = vocabulary.strips_space, frozenset()
         self._derived = {}
         self._lock = threading.RLock()
+
+    def opening(self, token: Token) -> bytes:
+        return self.piece(token)
 
     @classmethod
     def beside(cls, vocabulary: Vocabulary) -> ByteVocabulary:

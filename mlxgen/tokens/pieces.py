@@ -12,24 +12,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-Opening = Callable[[int, bytes], bytes]
-"""From a token and its piece to the bytes that it gives as the first token of a text."""
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 _SAMPLE = 256
 _FALLBACK = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
+class Pieces(NamedTuple):
     """What each token contributes to a text."""
 
     middle: Sequence[bytes]  # in the middle of a text; b"" for ids without a token
-    opening: Opening  # at the start of a text
-    strips_space: bool  # opening drops a leading space
+    strips_space: bool  # at the start of a text, a leading space is dropped
     byte_tokens: frozenset[int]  # byte-fallback tokens such as <0x41>
 
 
@@ -42,27 +36,23 @@ def read_pieces(tokenizer: Any, size: int, added: frozenset[int]) -> Pieces:
             string.encode() if token in added else _from_byte_level(string)
             for token, string in enumerate([str(each or "") for each in strings])
         )
-        return Pieces(tuple(spelled), lambda _, piece: piece, False, frozenset())
+        return Pieces(tuple(spelled), False, frozenset())
     before = _anchor(tokenizer, strings)
-    start = _decode(tokenizer, before) if before else ""
+    start = decode(tokenizer, before) if before else ""
     middle = [string if isinstance(string, bytes) else b"" for string in strings]
     told = [token for token, string in enumerate(strings) if isinstance(string, str)]
     for token, text in zip(told, _decoded(tokenizer, before, told, added), strict=True):
-        own = text[len(start) :] if text.startswith(start) else _decode(tokenizer, [token])
+        own = text[len(start) :] if text.startswith(start) else decode(tokenizer, [token])
         middle[token] = _bytes(strings[token]) if "\ufffd" in own else own.encode()
 
-    def opening(token: int, piece: bytes) -> bytes:
-        text = _decode(tokenizer, [token])
-        return piece if "\ufffd" in text else text.encode()
-
     spaced = [token for token, piece in enumerate(middle) if piece[:1] == b" "][:_SAMPLE]
-    strips = any(opening(token, middle[token])[:1] != b" " for token in spaced)
+    strips = any(decode(tokenizer, [token])[:1] != " " for token in spaced)
     byte_tokens = {
         token
         for token, string in enumerate(strings)
         if isinstance(string, str) and string[:3] == "<0x" and _bytes(string) == middle[token]
     }
-    return Pieces(tuple(middle), opening, strips, frozenset(byte_tokens))
+    return Pieces(tuple(middle), strips, frozenset(byte_tokens))
 
 
 def _strings(tokenizer: Any, size: int) -> list[str | bytes | None]:
@@ -137,7 +127,8 @@ def _bytes(string: str | bytes | None) -> bytes:
 # ---- what is decoded ---------------------------------------------------------------------------
 
 
-def _decode(tokenizer: Any, tokens: Sequence[int]) -> str:
+def decode(tokenizer: Any, tokens: Sequence[int]) -> str:
+    """The text of tokens, as their tokenizer has it."""
     text: str = tokenizer.decode(
         list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
     )
@@ -157,9 +148,9 @@ def _decoded(
         apart = max(1, len(runs) // _SAMPLE)
         more = [i for i, token in enumerate(tokens) if token in added][:_SAMPLE]
         sample = [*range(0, len(runs), apart), *more]
-        if all(_decode(tokenizer, runs[i]) == texts[i] for i in sample):
+        if all(decode(tokenizer, runs[i]) == texts[i] for i in sample):
             return texts
-    return [_decode(tokenizer, run) for run in runs]
+    return [decode(tokenizer, run) for run in runs]
 
 
 def _anchor(tokenizer: Any, strings: Sequence[str | bytes | None]) -> list[int]:
@@ -167,7 +158,7 @@ def _anchor(tokenizer: Any, strings: Sequence[str | bytes | None]) -> list[int]:
     for token, string in enumerate(strings):
         if not string or not (string[-1:].isascii() and string[-1:].isalpha()):
             continue  # rules out most of them, and <0x41>
-        text = _decode(tokenizer, [token])
-        if text.isascii() and text.isalpha() and _decode(tokenizer, [token] * 2).startswith(text):
+        text = decode(tokenizer, [token])
+        if text.isascii() and text.isalpha() and decode(tokenizer, [token] * 2).startswith(text):
             return [token]
     return []

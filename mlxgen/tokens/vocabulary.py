@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ..errors import OptionError, PromptError
 from ..open_files import limit_kept
-from .pieces import flat, read_pieces
+from .pieces import decode, flat, read_pieces
 
 if TYPE_CHECKING:  # mlx-lm imports MLX, which this room does not need
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -61,9 +61,10 @@ class Vocabulary:
         self.special: frozenset[Token] = self.eos.union(
             token for token, content in added.items() if content.special
         )
-        self._pieces = read_pieces(tokenizer, self.size, self.added)
-        self.pieces: Sequence[bytes] = self._pieces.middle
-        self.strips_space: bool = self._pieces.strips_space
+        read = read_pieces(tokenizer, self.size, self.added)
+        self.pieces: Sequence[bytes] = read.middle
+        self.strips_space: bool = read.strips_space
+        self._byte_tokens = read.byte_tokens
         self._length = len(tokenizer)
         # It would warn of texts beyond its own limit, which is often not the model's.
         getattr(tokenizer, "deprecation_warnings", {})[_TOO_LONG] = True
@@ -121,7 +122,10 @@ class Vocabulary:
     def opening(self, token: Token) -> bytes:
         """The bytes of a token at the start of a text."""
         piece = self.piece(token)
-        return self._pieces.opening(token, piece) if piece else b""
+        if not piece or not self.strips_space:
+            return piece
+        text = decode(self.tokenizer._tokenizer, [token])
+        return piece if "\ufffd" in text else text.encode()
 
     def is_ordinary(self, token: Token) -> bool:
         """Whether a token is plain text: it has bytes, and is neither special nor an end."""
@@ -133,7 +137,7 @@ class Vocabulary:
 
         Of tokens with the same bytes, byte-fallback tokens come last.
         """
-        bytes_last = self._pieces.byte_tokens
+        bytes_last = self._byte_tokens
         tokens = [token for token in range(self.size) if self.is_ordinary(token)]
         if bytes_last:
             tokens.sort(key=bytes_last.__contains__)

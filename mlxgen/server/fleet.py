@@ -23,6 +23,7 @@ for KV is shared out equally whenever one comes or goes.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import enum
 import gc
@@ -36,6 +37,7 @@ from ..errors import MachineError, MemoryLimitError, MlxgenError
 from ..language_model import LanguageModel
 from ..load import join
 from ..loading.memory import held_bytes, in_words, memory_limit, needed_by, reserve_of
+from ..workers import workers
 from .catalogue import Catalogue, Entry
 from .engine import FLUSH, EngineThread
 from .errors import RequestError
@@ -330,7 +332,7 @@ class Fleet:
 
         Raises ``MemoryLimitError`` if there can never be any room.
         """
-        weights, base = await self._workers.run(size_of, member.entry), member.base
+        weights, base = await _size_of(member.entry), member.base
         while True:
             if base is not None:
                 await self.use(base.entry)
@@ -411,6 +413,21 @@ class Fleet:
         await asyncio.gather(*tasks, return_exceptions=True)
         ends = [await asyncio.to_thread(thread.join, patience + flush) for thread in threads]
         return all(ends)
+
+
+async def _size_of(entry: Entry) -> int:
+    """``size_of`` in a thread of its own, as it may take minutes."""
+    size: concurrent.futures.Future[int] = concurrent.futures.Future()
+    size.set_running_or_notify_cancel()  # from now on nobody else ends it
+
+    def find() -> None:
+        try:
+            size.set_result(size_of(entry))
+        except BaseException as error:
+            size.set_exception(error)
+
+    workers().start(find, "size")
+    return await asyncio.wrap_future(size)
 
 
 def why(error: BaseException) -> str:

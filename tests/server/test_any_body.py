@@ -184,6 +184,24 @@ def test_bytes_that_are_no_body_are_refused(some: bytes, at: int, api: str) -> N
         assert error.status == 400
 
 
+PIECES = st.sampled_from(["\0", "\ud83d", "\ude00", "\\", "\\u0000", "u0000", '"', "1e999", "é"])
+
+
+@given(st.lists(PIECES | st.text(max_size=3), max_size=8))
+def test_a_text_arrives_as_it_was_sent_but_for_what_is_no_text(pieces: list[str]) -> None:
+    sent = "".join(pieces)
+    whole = sent.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    body = {"messages": [{"role": "user", "content": sent}], "user": "\\ud800"}
+    [message] = read(json.dumps(body).encode(), ChatRequest).request.messages
+    assert message["content"] == whole.replace("\0", "\ufffd")
+    try:
+        stops = read(json.dumps({**body, "stop": ["x", sent]}).encode(), ChatRequest).request.stop
+    except RequestError as error:
+        assert "stop" in (error.param or "") and (whole != sent or "\0" in sent or not sent)
+    else:
+        assert stops == ["x", whole]
+
+
 # ---- names and sizes -----------------------------------------------------------------------------
 
 

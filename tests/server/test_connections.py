@@ -206,7 +206,7 @@ def test_headers_can_be_reason_enough_to_refuse_a_body(
 NOT_JSON = (
     *(b"", b"   ", b"{", b"[1, 2]", b'"text"', b"null", b'{"a": 1,}', b"{'a': 1}"),
     *(b'{"a": 1} {"b": 2}', b'{"a": NaN}', b'{"a": [-Infinity]}', b'{"a": 1e999}'),
-    *(b'{"a": ' + b"9" * 5000 + b"}", b'{"a": 1, "b": 2, "a": 3}', b'{"a": "\x00"}'),
+    *(b'{"a": ' + b"9" * 5000 + b"}", b'{"a": "\x00"}'),
     *(b'{"a": "\xff"}', b'\xff\xfe{\x00"\x00', b"\xef\xbb\xbf{}"),
     *(
         b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",

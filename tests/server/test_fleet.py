@@ -18,7 +18,7 @@ import pytest
 
 from mlxgen.arguments import load_model
 from mlxgen.loading import hub
-from mlxgen.server import exchange, fleet, served_model
+from mlxgen.server import exchange, fleet, served_model, serving
 from tests.effort import tries
 from tests.fakes.checkpoints import write_adapter
 
@@ -211,6 +211,27 @@ def test_who_leaves_at_the_moment_of_a_loads_end_does_not_hold_the_model(
         assert task.cancelled()
         await inside.unload("one", again=True)
 
+    run(test, **several)
+
+
+def test_a_model_whose_files_are_fetched_keeps_no_request_for_another_waiting(
+    several: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched, size_of = threading.Event(), served_model.size_of
+
+    def slow(entry: Any) -> int:
+        assert entry.name == "one" or fetched.wait(WAIT)
+        return size_of(entry)
+
+    async def test(inside: Inside) -> None:
+        waiting = asyncio.create_task(inside.said("two"))
+        await inside.until("two", "loading")
+        assert await inside.said("one") == "aaa"
+        fetched.set()
+        assert await waiting == "bbb"
+
+    monkeypatch.setattr(serving, "THREADS", 1)
+    monkeypatch.setattr(fleet, "size_of", slow)
     run(test, **several)
 
 

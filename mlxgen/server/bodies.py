@@ -10,7 +10,7 @@ import difflib
 import logging
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -23,7 +23,7 @@ from .fields import Body, Lenient, Path, got, place_of
 from .logs import log
 from .peers import CHATS, effects
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M")
 B = TypeVar("B", bound=Body)
 
 _TALKS = ("messages", "system", "input", "instructions")
@@ -116,7 +116,7 @@ def read(data: bytes, model: type[B], unknown: set[str] | None = None) -> Read[B
                 _put(fields, names, effect.field, effect.value, effect.at)
     if "cache_control" not in idle and _CACHED.search(data):
         idle.append("cache_control")
-    return Read(modelled(fields, model, names), idle, names)
+    return Read(modelled(fields, model.model_validate, names), idle, names)
 
 
 @cache
@@ -204,12 +204,14 @@ def header_of(names: Iterable[str]) -> str:
 
 
 def modelled(
-    body: Mapping[str, Any], model: type[M], names: Mapping[str, str] = MappingProxyType({})
+    body: Mapping[str, Any],
+    validate: Callable[[Mapping[str, Any]], M],
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> M:
-    """The model of a body; of what is wrong with the first field at fault, what its closest
-    alternative says."""
+    """What pydantic makes of a body; of what is wrong with the first field at fault, what its
+    closest alternative says."""
     try:
-        return model.model_validate(body)
+        return validate(body)
     except ValidationError as error:
         placed = [(_path(detail, body), detail) for detail in error.errors(include_url=False)]
     here = [(path, detail) for path, detail in placed if path[:1] == placed[0][0][:1]]
@@ -230,7 +232,7 @@ def _path(detail: Any, body: Mapping[str, Any]) -> Path:
         if step in at if isinstance(at, dict) else isinstance(at, list) and isinstance(step, int):
             at = at[step]
             path.append(step)
-    return (*path, detail["loc"][-1]) if detail["type"] == "missing" else tuple(path)
+    return (*path, detail["loc"][-1]) if _code(detail["type"]) == _MISSING else tuple(path)
 
 
 def _code(kind: str) -> str:
@@ -240,11 +242,10 @@ def _code(kind: str) -> str:
 def _sentence(detail: Any, wrong: Sequence[Any]) -> str:
     """What is wrong with a field, for the complaints of all its alternatives: in pydantic's words,
     apart from those that would say nothing to whoever knows only the API."""
-    kind, given = detail["type"], got(detail.get("input"))
-    if kind == "extra_forbidden":
-        return "there is no such field"
-    if kind == "missing":
-        return "is required"
+    kind = detail["type"]
+    if _CODES.get(kind) in (_MISSING, _UNKNOWN):
+        return "is required" if _CODES[kind] == _MISSING else "there is no such field"
+    given = got(detail.get("input"))
     if kind == "value_error":
         return str(detail["msg"])
     if kind in ("too_short", "too_long"):
@@ -267,9 +268,10 @@ _WANTED = {
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "an object"),
 }
 
+_UNKNOWN, _MISSING = "unknown_parameter", "missing_required_parameter"
 _CODES = {
-    "extra_forbidden": "unknown_parameter",
-    "missing": "missing_required_parameter",
+    **dict.fromkeys(("extra_forbidden", "unexpected_keyword_argument"), _UNKNOWN),
+    **dict.fromkeys(("missing", "missing_keyword_only_argument"), _MISSING),
     "int_from_float": "invalid_type",
 }
 """Of the kinds of what is wrong, apart from those of wrong types and wrong values."""

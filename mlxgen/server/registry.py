@@ -21,8 +21,9 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import ConfigDict, TypeAdapter
 from pydantic.errors import PydanticUserError
+from pydantic_core import ArgsKwargs
 
 from ..chat.calls.use import Form
 from ..errors import HookError, OptionError
@@ -50,7 +51,7 @@ _FIRST: Mapping[Kind, Sequence[str]] = {
 MODEL = "lm"
 """The parameter that gets the language model."""
 
-_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 SLOW = 0.1  # seconds: a pause that a reader notices
 
 
@@ -307,66 +308,48 @@ class Arguments:
             if parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
                 self._taken.add(parameters.pop(0).name)
         self.takes_model = any(each.name == MODEL for each in parameters)
-        fields: dict[str, Any] = {}
-        extra = False
+        kept = list[inspect.Parameter]()
         for each in parameters:
-            if each.kind is inspect.Parameter.VAR_KEYWORD:
-                extra = True
-            elif each.kind is inspect.Parameter.POSITIONAL_ONLY:
+            if each.kind is inspect.Parameter.POSITIONAL_ONLY:
                 raise OptionError(
                     "", f"its parameter {each.name} has no name for requests; remove the / after it"
                 )
-            elif each.kind in _BY_NAME and each.name != MODEL:
-                default = ... if each.default is inspect.Parameter.empty else each.default
-                kind = Any if each.annotation is inspect.Parameter.empty else each.annotation
-                fields[f"field_{len(fields)}"] = kind, Field(default, alias=each.name)
-        self._model = _model_of(fields, extra=extra)
-        self.schema = self._described()
+            if each.kind is inspect.Parameter.VAR_KEYWORD:
+                kept.append(each)
+            elif each.kind is not inspect.Parameter.VAR_POSITIONAL and each.name != MODEL:
+                kept.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+        def given(**arguments: Any) -> dict[str, Any]:
+            return arguments
+
+        like: Any = given
+        like.__signature__ = inspect.Signature(kept)
+        like.__annotations__ = {
+            each.name: each.annotation for each in kept if each.annotation is not each.empty
+        }
+        try:
+            adapter: TypeAdapter[Any] = TypeAdapter(like, config=_STRICT)
+            self.schema = adapter.json_schema()
+        except PydanticUserError as error:
+            raise OptionError(
+                "",
+                f"one of its types cannot come from JSON ({str(error).splitlines()[0]}); annotate "
+                "its parameters with str, int, float, bool, list, dict or Literal",
+            ) from None
+        self._read = adapter.validate_python
+        for about in self.schema["properties"].values():
+            about.pop("title", None)
 
     def of(self, given: Mapping[str, Any], at: str) -> dict[str, Any]:
         """The keyword arguments of a request's field ``at``; raises ``RequestError``."""
+        for name in given:
+            if not name.isidentifier() or keyword.iskeyword(name) or name in self._taken:
+                raise RequestError.at(f"{at}.{name[:64]}", "is not the name of an argument")
         try:
-            checked = modelled(given, self._model)
+            found: Any = modelled(given, lambda given: self._read(ArgsKwargs((), dict(given))))
+            return dict(found)
         except RequestError as error:
             assert error.param is not None
             reason = error.message.removeprefix(f"{error.param}: ")
             code = error.code or "invalid_value"
             raise RequestError.at(f"{at}.{error.param}", reason, code) from None
-        found = dict(checked.model_extra or {})
-        for name in checked.model_fields_set:
-            if name in self._model.model_fields:
-                alias = self._model.model_fields[name].alias
-                assert alias is not None
-                found[alias] = getattr(checked, name)
-        for name in found:
-            if not name.isidentifier() or keyword.iskeyword(name) or name in self._taken:
-                raise RequestError.at(f"{at}.{name[:64]}", "is not the name of an argument")
-        return found
-
-    def _described(self) -> dict[str, Any]:
-        try:
-            schema = self._model.model_json_schema()
-        except PydanticUserError as error:
-            raise _not_json(error) from None
-        schema.pop("title", None)
-        for each in schema.get("properties", {}).values():
-            each.pop("title", None)
-        return schema
-
-
-def _model_of(fields: Mapping[str, Any], *, extra: bool) -> type[BaseModel]:
-    config = ConfigDict(
-        extra="allow" if extra else "forbid", strict=True, allow_inf_nan=False, frozen=True
-    )
-    try:
-        return create_model("Arguments", __config__=config, **fields)
-    except PydanticUserError as error:
-        raise _not_json(error) from None
-
-
-def _not_json(error: PydanticUserError) -> OptionError:
-    return OptionError(
-        "",
-        f"one of its types cannot come from JSON ({str(error).splitlines()[0]}); annotate its "
-        "parameters with str, int, float, bool, list, dict or Literal",
-    )

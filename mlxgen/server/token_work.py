@@ -92,7 +92,7 @@ def tokenize(request: TokenizeRequest, model: ServedModel) -> dict[str, Any]:
         )
     if given == ["messages"]:
         chat = request.model_dump(exclude_unset=True, exclude=_OF_TOKENS)
-        tokens = tokens_of(modelled(chat, ChatRequest), model)
+        tokens = tokens_of(modelled(chat, ChatRequest.model_validate), model)
     else:
         tokens = _text(request, given[0], model)
     vocabulary = model.vocabulary

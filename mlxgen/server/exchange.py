@@ -6,8 +6,7 @@ Must never know how events look. It belongs to the event loop.
 
 Work may be interrupted at any await: by the client hanging up, a limit of its time, the server
 stopping or the engine failing. Then it is cancelled, and the client gets the error, as an answer
-or, if a stream has begun, as its last event. A client that does not read even that within
-``LAST_WORDS`` seconds is disconnected.
+or as the last event of a stream, for which it has ``LAST_WORDS`` seconds.
 
 Invariants: when an exchange is over, the sequences of the request have ended or rest until its
 client comes back, its place is free, and the answer is complete or its connection is closed. The
@@ -285,10 +284,10 @@ async def generate(exchange: Exchange, api: Api) -> bytes | None:
         return None
     try:
         if answer.ask.stream:  # a task of its own is woken up without all who wait for it
-            await asyncio.create_task(_stream(exchange, told, answer))
-            whole = None
-        else:
-            whole = await _whole(exchange, answer)
+            task = asyncio.create_task(_stream(exchange, told, answer))
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is seen
+            await task
+        whole = None if answer.ask.stream else await _whole(exchange, answer)
     except MlxgenError as error:  # name the fields of the request
         known = as_request_error(error, answer.ask.names)
         if known is error or known.status >= 500:

@@ -71,6 +71,8 @@ class Pass:
         self._places: dict[tuple[int | None, int | None, int], Index] = {}
         self.found: dict[tuple[int | None, int], tuple[Index, Index]] = {}
         """For a ring's size and a number of heads, what ``find`` gave."""
+        self.seen: dict[Any, Pair] = {}
+        """What layers gave that cannot be found again."""
         self._masks: dict[tuple[int | None, int | None], mx.array] = {}
 
     def chosen(self, new: mx.array, old: mx.array) -> mx.array:
@@ -267,10 +269,24 @@ class Keys:
         see; returns that, and the run, in order."""
         assert self.ring is not None
         before = self.run(step.slots, step.before(self.ring), step.start)
-        seen = [mx.concatenate(list(pair), axis=2) for pair in zip(before, run, strict=True)]
+        keys, values = (
+            mx.concatenate(list(pair), axis=2) for pair in zip(before, run, strict=True)
+        )
+        step.seen[self] = keys, values
         kept = min(step.count, self.ring)
         self._write(step.slots, step.end - kept, cut(run, step.count - kept, step.count))
-        return seen[0], seen[1]
+        return keys, values
+
+    def keys_and_values(self) -> Pair:
+        """What ``update_and_fetch`` gave, for the layers that share it."""
+        step, arrays = self.step, self._arrays
+        assert step is not None
+        if self in step.seen:
+            return step.seen[self]
+        if self.how is not None:
+            return self.how.seen(self, self.run(step.slots, 0, step.end), step.count)
+        _, sees = step.found[self.ring, arrays[0].shape[1]]
+        return arrays[0][sees], arrays[1][sees]
 
     def make_mask(
         self, n: int, return_array: bool = False, window_size: int | None = None

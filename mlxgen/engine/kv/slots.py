@@ -191,7 +191,7 @@ class Group:
         self.states = [layer for layer in self.layers if isinstance(layer, SlotStates)]
         self.foreign = [layer for layer in self.layers if isinstance(layer, Foreign)]
         self.kept = [layer for layer in self.layers if not isinstance(layer, Keys)]
-        self.is_single = bool(self.foreign)
+        self.is_single = own or bool(self.foreign)
         # Whether keeping an old state is cheap, as it is replaced, not updated in place
         cheap = ArraysCache, ConcatenateKVCache
         self.is_cheap = all(isinstance(layer.leaf, cheap) for layer in self.foreign)
@@ -394,7 +394,7 @@ def _slotted(layer: LayerCache, own: bool) -> Any:
     kind = type(layer)
     if kind is Keys:
         return Keys(how=layer.how)
-    if kind is KVCache and not own:
+    if kind is KVCache:
         return Keys()
     if kind is RotatingKVCache and layer.keep == 0 and not own:
         return Keys(window=layer.max_size)

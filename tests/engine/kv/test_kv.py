@@ -16,15 +16,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlx_lm.models.cache import KVCache, RotatingKVCache
 
+from mlxgen import LanguageModel
 from mlxgen.engine.history import History
 from mlxgen.engine.kv import KV, Group, Later, Slots, Unread
 from mlxgen.engine.kv.commands import Run
 from mlxgen.engine.kv.held import stacked
 from mlxgen.engine.kv.layers import arrays_in
-from mlxgen.engine.kv.slot_caches import SLACK
+from mlxgen.engine.kv.slot_caches import SLACK, Keys, Quantisation
 from mlxgen.engine.step.runner import Runner
-from tests.fakes.architectures import VOCAB, cache_kinds
+from tests.fakes import alphabet_tokenizer
+from tests.fakes.architectures import VOCAB, cache_kinds, random_model
 
 from ...effort import tries
 
@@ -344,6 +347,55 @@ def test_sequences_of_another_length_get_a_group_of_their_own() -> None:
     rows.leave(3)
     rows.open(90_000)
     assert rows.rows[-1][1].slot.group.number == 1
+
+
+LAYERS: list[Callable[[], Any]] = [
+    KVCache,
+    lambda: RotatingKVCache(max_size=16),
+    lambda: Keys(how=Quantisation(8, 32, 3)),
+    lambda: Keys(how=Quantisation(8, 32, packed=True)),
+]
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_what_a_pass_sees_can_be_asked_for_again(layer: Callable[[], Any]) -> None:
+    def model(inputs: mx.array, cache: list[Any]) -> mx.array:
+        keys = mx.random.normal((inputs.shape[0], 2, inputs.shape[1], 32))
+        first, again = cache[0].update_and_fetch(keys, keys), cache[0].keys_and_values()
+        for one, same in zip(arrays_in(first), arrays_in(again), strict=True):
+            assert mx.array_equal(one, same)
+        return inputs
+
+    group = Group(lambda: [layer()])
+    group.add(9)
+    for count in (5, 2 * SLACK, 1):
+        group.run(model, mx.zeros((1, count)), [count])
+    group.add(9)
+    group.run(model, mx.zeros((2, 3)), [1, 3])
+
+
+def test_a_model_that_asks_its_caches_for_more_runs_with_mlx_lms_own() -> None:
+    plain = random_model("gemma3_text")
+
+    class Asking(type(plain)):  # type: ignore[misc]
+        def __call__(self, inputs: mx.array, cache: Any) -> mx.array:
+            assert all(each.max_size for each in cache if isinstance(each, RotatingKVCache))
+            assert any(isinstance(each, RotatingKVCache) for each in cache)
+            logits: mx.array = super().__call__(inputs, cache=cache)
+            return logits
+
+    given: dict[str, Any] = {"max_tokens": 20, "temperature": 0, "ignore_eos": True}
+    prompt = [i % VOCAB for i in range(1, 40)]
+    expected = LanguageModel(plain, alphabet_tokenizer()).generate(prompt, **given).tokens
+    asking = random_model("gemma3_text")
+    asking.__class__ = Asking
+    lm = LanguageModel(asking, alphabet_tokenizer())
+    assert not lm.runtime.batches
+    for _ in range(2):  # the second time from what is kept
+        with lm.stream(prompt, **given) as stream:
+            assert tuple(chunk.token for chunk in stream) == expected
+            stream.keep()
+    assert stream.usage.cached_tokens and len(lm.batch([prompt] * 2, **given).run()) == 2
 
 
 @pytest.mark.parametrize("kind", ["concatenating", "chunked"])

@@ -390,7 +390,7 @@ def test_a_model_that_asks_its_caches_for_more_runs_with_mlx_lms_own() -> None:
     asking = random_model("gemma3_text")
     asking.__class__ = Asking
     lm = LanguageModel(asking, alphabet_tokenizer())
-    assert not lm.runtime.batches
+    assert not lm.runtime.batches and not lm.prefix_cache.nbytes
     for _ in range(2):  # the second time from what is kept
         with lm.stream(prompt, **given) as stream:
             assert tuple(chunk.token for chunk in stream) == expected

@@ -78,23 +78,18 @@ class _Peer:
         self.connection = Connection(os.dup(link.fileno()))
         self._socket = link
         self._sending = threading.Lock()
-        self.stuck = False  # it has read nothing for so long that something was cut off
         self.heard = time.monotonic()  # when anything came last
         self.at_length = True  # until it says otherwise
 
     def send(self, kind: _Kind, body: bytes = b"", *, wait: float = -1) -> None:
         """Send something, after what was sent before, unless that takes ``wait`` seconds. If it
         fails, whoever reads learns why."""
-        if self.stuck or not self._sending.acquire(timeout=wait):
-            return
-        try:
-            self.connection.send_bytes(bytes([kind]) + body)
-        except BlockingIOError:
-            self.stuck = True
-        except OSError:
-            pass
-        finally:
-            self._sending.release()
+        if self._sending.acquire(timeout=wait):
+            try:
+                with suppress(OSError):
+                    self.connection.send_bytes(bytes([kind]) + body)
+            finally:
+                self._sending.release()
 
     def finish(self) -> None:
         """Say that nothing more will be sent."""
@@ -332,7 +327,7 @@ class Channel:
         if self._over:
             if not self._left and now - peer.heard > self._patience:
                 self._lose(f"{peer.name} has ended while another rank was still at work")
-        elif peer.stuck or now - peer.heard > patience:
+        elif now - peer.heard > patience:
             self._lose(
                 f"{peer.name} has not answered for {patience:g} s; check its cable and whether it "
                 "sleeps"

@@ -6,6 +6,7 @@ to import all that again takes each of them two seconds of the processor.
 
 from __future__ import annotations
 
+import atexit
 import os
 import runpy
 import signal
@@ -111,7 +112,8 @@ class _Forked:
 
 
 def _run(command: list[str], pipes: list[Connection], environment: dict[str, str]) -> None:
-    """Become what ``python`` would have started."""
+    """Become what ``python`` would have started, up to what it does as it ends."""
+    atexit._clear()
     for number, pipe in enumerate(pipes):
         os.dup2(pipe.fileno(), number)
         pipe.close()
@@ -121,7 +123,10 @@ def _run(command: list[str], pipes: list[Connection], environment: dict[str, str
     sys.path[:0] = ["", *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     kind, what, *arguments = command
     sys.argv = [kind, *arguments]
-    if kind == "-m":
-        runpy.run_module(what, run_name="__main__", alter_sys=True)
-    else:
-        exec(what, {"__name__": "__main__"})
+    try:
+        if kind == "-m":
+            runpy.run_module(what, run_name="__main__", alter_sys=True)
+        else:
+            exec(what, {"__name__": "__main__"})
+    finally:
+        atexit._run_exitfuncs()

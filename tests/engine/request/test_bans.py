@@ -74,6 +74,12 @@ def test_bans_that_every_text_runs_into_end_in_an_error_that_says_so() -> None:
         stream.rewind(to=0)  # the account begins anew, and the stream can be used
 
 
+def test_a_ban_that_begins_in_the_prefix_says_so() -> None:
+    speaker = talker(SO)
+    with pytest.raises(DeadEndError, match=r"'o so sad' begins inside the prefix, at token 0"):
+        speaker.lm.generate(PROMPT, banned="o so sad", prefix=speaker.tokens(["so", " so"]))
+
+
 def test_an_expression_whose_search_has_no_end_fails_its_row_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -114,6 +114,14 @@ def test_a_hook_that_is_never_content_gets_its_draws_and_then_the_last_one_stand
     assert (again.text, again.tokens, again.stop) == (plain.text, plain.tokens, plain.stop)
 
 
+def test_a_hook_says_how_warm_the_next_draw_is_and_no_other() -> None:
+    lm = Speaker([], lambda self, generated: {A: 0.5, B: 0.0}).lm
+    cold = asks({(0, 0): {"resample": True, "temperature": 0.0}})
+    options: dict[str, Any] = {"temperature": 1.0, "max_tokens": 2}
+    texts = [lm.generate(PROMPT, hooks=cold, seed=seed, **options).text for seed in range(20)]
+    assert len({text[0] for text in texts}) == 1 < len({text[1] for text in texts})
+
+
 @pytest.mark.parametrize("draft", ["off", "ngram"])
 @pytest.mark.parametrize("wish", [{"resample": True}, {"rewind": 1}])
 def test_a_forced_token_that_a_hook_excludes_stands_and_is_exhausted(

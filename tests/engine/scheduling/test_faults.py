@@ -209,27 +209,6 @@ def test_a_batch_raises_for_the_prompt_at_fault_and_goes_on(how: How, unread: Un
     assert isinstance(errors[0].__cause__, RuntimeError)
 
 
-@each_way
-@pytest.mark.parametrize("forced", ["", "ab"])
-def test_a_stream_gives_what_came_before_the_failure_and_goes_on_after_a_rewind(
-    how: How, unread: Unread, forced: str
-) -> None:
-    speaker = endless()
-    ill = [True]
-    fail(speaker, lambda history: ill[0] and len(history) == 6, how, unread)
-    stream = speaker.lm.stream(PROMPT, max_tokens=12, filters=Regex(f"{forced}[a-z]+"))
-    text = ""
-    with pytest.raises(ModelError):
-        for chunk in stream:
-            text += chunk.text
-    assert text and letters(12).startswith(text) and stream.text == text
-    with pytest.raises(mlxgen.StateError):
-        next(stream)
-    ill[0] = False
-    stream.rewind(tokens=0)
-    assert text + "".join(chunk.text for chunk in stream) == letters(12) == stream.text
-
-
 # ---- what was accepted before an error
 
 

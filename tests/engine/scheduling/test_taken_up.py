@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlx_lm.models.cache import ArraysCache, KVCache
 
 from mlxgen import LanguageModel, Limits
 from mlxgen.chat import Chat
@@ -18,7 +17,6 @@ from mlxgen.engine.step.handle import Handle
 from mlxgen.tokens import in_common
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import SIDE_BY_SIDE, cache_kinds
-from tests.fakes.chatting import Chatter
 from tests.fakes.paces import Still
 from tests.fakes.prefix_integrity import check_integrity
 
@@ -218,22 +216,3 @@ def test_chats_that_grow_part_and_come_again_are_answered_as_without_what_is_kep
     else:
         said = [kept.ask(prompt)[1] for prompt in prompts]
     assert said == [fresh.ask(prompt)[1] for prompt in prompts]
-
-
-@pytest.mark.parametrize("caches", [[ArraysCache], [KVCache, ArraysCache], [KVCache]])
-def test_what_is_said_to_come_from_the_cache_is_not_run(caches: list[type]) -> None:
-    chatter = Chatter(
-        make_cache=lambda: [each(1) if each is ArraysCache else each() for each in caches]
-    )
-    scheduler = Scheduler(chatter.lm.runtime, Limits(prefill_chunk=64))
-    chatter.ran()  # to see if it runs several together
-    chat = [{"role": "system", "content": SYSTEM}]
-    for message in (LONG, "why blue?", LONG):
-        chat.append({"role": "user", "content": message})
-        handle = scheduler.submit(chatter.lm.runtime.prepare(chat, Options.of({"draft": "off"})))
-        while not handle.closed:
-            scheduler.step()
-        usage = handle.usage
-        assert chatter.ran() == usage.prompt_tokens - usage.cached_tokens + usage.completion_tokens
-        chat.append({"role": "assistant", "content": f"no. {message}"})
-    assert usage.cached_tokens > len(SYSTEM)

@@ -172,7 +172,7 @@ def next_draw(request: Request) -> DrawRow:
     warmth = None
     if steering is not None:
         warmth = steering.temperature
-    elif retries.decided or retries.tries:
+    elif retries.tries:
         warmth = retries.warmth(position, request.options.sampling.temperature)
     lookback = request.lookback
     return DrawRow(

@@ -82,11 +82,14 @@ def test_nobody_goes_before_one_that_finds_no_bytes() -> None:
 
 @pytest.mark.parametrize("draft", ["off", "ngram"])
 def test_what_gives_way_starts_again_and_says_the_same(draft: str) -> None:
-    hall = Hall(endless(), max_bytes=int(10.5 * STEP), keep_prefixes=False)
+    hall = Hall(endless(), max_bytes=int(10.5 * STEP), keep_prefixes=False, max_batch=3)
     for i in range(3):
-        hall.submit([63 + i] * 5, max_tokens=560, seed=i, draft=draft)
-    assert hall.finish() == [letters(560, 4)] * 3
-    assert hall.stats.preempted > 0
+        last = hall.submit([63 + i] * 5, max_tokens=560, seed=i, draft=draft)
+    other = hall.submit(max_tokens=5)
+    while not hall.stats.preempted:
+        hall.step()
+    assert [*hall.scheduler.waiting] == [last, other]
+    assert hall.finish() == [*[letters(560, 4)] * 3, letters(5)]
 
 
 def test_prefixes_go_before_any_row_has_to() -> None:

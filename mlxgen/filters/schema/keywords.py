@@ -21,13 +21,15 @@ CHOICES = ("anyOf", "oneOf")
 CONDITIONAL = ("if", "then", "else")
 _KEYED = ("properties", "patternProperties")
 UNHELD = ("dependentRequired", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef")
-_SHAPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
-    **dict.fromkeys((*_KEYED, "$defs", "definitions"), (Mapping, "an object")),
-    **dict.fromkeys(("allOf", *CHOICES), (list, "a list of schemas")),
-    **dict.fromkeys(("enum", "prefixItems"), (list, "a list")),
-    **dict.fromkeys(("pattern", "format", "$ref"), (str, "a string")),
-    **dict.fromkeys(("minimum", "maximum", "multipleOf"), ((int, float, Decimal), "a number")),
-    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), ((int, float, Decimal), "a number")),
+_NUMBERS = (int, float, Decimal)
+_SHAPES: Mapping[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys((*_KEYED, "$defs", "definitions"), ((Mapping,), "an object")),
+    **dict.fromkeys(("allOf", *CHOICES), ((list,), "a list of schemas")),
+    **dict.fromkeys(("enum", "prefixItems"), ((list,), "a list")),
+    **dict.fromkeys(("pattern", "format", "$ref"), ((str,), "a string")),
+    **dict.fromkeys(("minimum", "maximum", "multipleOf"), (_NUMBERS, "a number")),
+    # which are true or false in draft 4
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), ((*_NUMBERS, bool), "a number")),
     **dict.fromkeys(
         ("not", "additionalProperties", "unevaluatedProperties", "propertyNames"),
         ((Mapping, bool), "a schema"),
@@ -60,28 +62,19 @@ def check(schema: Any) -> None:
     if not isinstance(schema, Mapping):
         raise GrammarError(f"a schema must be an object or a boolean, got {schema!r}"[:200])
     for keyword, value in schema.items():
-        shape, name = _SHAPES.get(keyword, (object, ""))
-        if keyword in ("exclusiveMinimum", "exclusiveMaximum") and isinstance(value, bool):
-            continue  # as in draft 4
-        if not isinstance(value, shape) or (isinstance(value, bool) and shape is not object
-                                            and bool not in _kinds(shape)):  # fmt: skip
+        shapes, name = _SHAPES.get(keyword, ((object, bool), ""))
+        if not isinstance(value, shapes) or (isinstance(value, bool) and bool not in shapes):
             raise GrammarError(f"{keyword} must be {name}, got {json.dumps(value, default=str)}")
-        if keyword in _LENGTHS and (
-            isinstance(value, bool) or not isinstance(value, int | float | Decimal) or value < 0
-            or value != int(value)
-        ):  # fmt: skip
+        is_number = isinstance(value, _NUMBERS) and not isinstance(value, bool)
+        if keyword in _LENGTHS and not (is_number and value >= 0 and value == int(value)):
             raise GrammarError(f"{keyword} must be an integer from 0, got {value!r}")
     for kind in _kind_names(schema):
         if kind not in (*TYPES, "integer"):
             raise GrammarError(f"Invalid type: {kind}")
-    for pattern in [*(schema[word] for word in ["pattern"] if word in schema),
-                    *map_of(schema, "patternProperties")]:  # fmt: skip
+    patterns = [schema["pattern"]] if "pattern" in schema else []
+    for pattern in (*patterns, *map_of(schema, "patternProperties")):
         with suppress(UnsupportedError):
             searched(pattern)
-
-
-def _kinds(shape: Any) -> tuple[type, ...]:
-    return shape if isinstance(shape, tuple) else (shape,)
 
 
 def map_of(schema: Schema, keyword: str) -> Schema:

@@ -131,8 +131,8 @@ def _beyond(value: Fraction, *, up: bool, whole: bool) -> str:
         digits, point = _digits(value)
     size = max(point, 1)
     fraction = "" if whole else _FRACTION
-    parts = list(_compared(digits if point > 0 else digits.rjust(len(digits) - point + 1, "0"),
-                           size, up=up, fraction=fraction))  # fmt: skip
+    written = digits if point > 0 else digits.rjust(len(digits) - point + 1, "0")
+    parts = list(_compared(written, size, up=up, fraction=fraction))
     if up:
         parts.append(f"[1-9][0-9]{{{size},}}{fraction}")
     elif size > 1:

@@ -403,8 +403,8 @@ class Places:
             node = string(said.plain, self.checked)
             if isinstance(node, Either):
                 return [], False
-            if any(s.keys() & SAYING - {"pattern", "minLength", "maxLength", "type", "format"}
-                   for s in said.plain):  # fmt: skip
+            known = {"pattern", "minLength", "maxLength", "type", "format"}
+            if any(s.keys() & SAYING - known for s in said.plain):
                 self.checked["propertyNames"] = None
             texts.append(node.text)
         return texts, True

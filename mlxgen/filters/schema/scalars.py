@@ -65,23 +65,15 @@ def string(plain: Sequence[Schema], checked: dict[str, None]) -> Term | Either:
     texts = list(dict.fromkeys(texts))
     if not texts or least or most is not None:
         char = ANY_CHAR if texts else FREE_CHAR
-        count = (
-            "*"
-            if not least and most is None
-            else f"{{{least},{most or ('' if most is None else 0)}}}"
-        )
+        count = f"{{{least},{'' if most is None else most}}}" if least or most is not None else "*"
         texts.append(f"/\\x{{22}}(?:{char}){count}\\x{{22}}/")
     return Term(" & ".join(texts))
 
 
 def _shown(span: Span) -> str:
-    low = "" if span.low is None else f"{'above' if span.above else 'from'} {_number(span.low)}"
-    high = "" if span.high is None else f"{'below' if span.below else 'to'} {_number(span.high)}"
+    low = "" if span.low is None else f"{'above' if span.above else 'from'} {_plain(span.low)}"
+    high = "" if span.high is None else f"{'below' if span.below else 'to'} {_plain(span.high)}"
     return f"{low} {high}".strip()
-
-
-def _number(value: Fraction) -> str:
-    return str(value.numerator if value.denominator == 1 else float(value))
 
 
 def _bounded(span: Span, step: Fraction, *, whole: bool) -> Schema:

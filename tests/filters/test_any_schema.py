@@ -23,7 +23,7 @@ from .helpers import accepts, constrained, ordinary, stands
 from .test_tables import is_valid
 
 TYPES = ["null", "boolean", "object", "array", "number", "integer", "string"]
-PATTERNS = ["a", "^a", "b$", "^[ab]*$", '^[^"]*$', "^$", "x|a", "^(?!a)", "^.{2}$", r"^(a|b)\1"]
+PATTERNS = ["a", "^a", "b$", "^[ab]*$", '^[^"]*$', "^$", "x^a|b", "^(?!a)", "^.{2}$", r"^(a|b)\1"]
 STRINGS = ["", "a", "b", "ab", "ba", '"', "\\", "xx", "1"]
 NUMBERS = [0, 1, 2, 3, 5, -1, -3, 0.5, 2.5, -0.25, 10, 2**60 + 1]
 ENDING = (b'"', b"}", b"]", b",", b"0", b"1", b"a", b"b", b":", b"{", b"[", b"null", b"true")

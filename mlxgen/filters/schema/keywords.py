@@ -65,8 +65,7 @@ def check(schema: Any) -> None:
         shapes, name = _SHAPES.get(keyword, ((object, bool), ""))
         if not isinstance(value, shapes) or (isinstance(value, bool) and bool not in shapes):
             raise GrammarError(f"{keyword} must be {name}, got {json.dumps(value, default=str)}")
-        is_number = isinstance(value, _NUMBERS) and not isinstance(value, bool)
-        if keyword in _LENGTHS and not (is_number and value >= 0 and value == int(value)):
+        if keyword in _LENGTHS and not _is_size(value):
             raise GrammarError(f"{keyword} must be an integer from 0, got {value!r}")
     for kind in _kind_names(schema):
         if kind not in (*TYPES, "integer"):
@@ -75,6 +74,11 @@ def check(schema: Any) -> None:
     for pattern in (*patterns, *map_of(schema, "patternProperties")):
         with suppress(UnsupportedError):
             searched(pattern)
+
+
+def _is_size(value: Any) -> bool:
+    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    return is_number and value >= 0 and bool(value == int(value))
 
 
 def map_of(schema: Schema, keyword: str) -> Schema:

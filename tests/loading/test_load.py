@@ -79,12 +79,19 @@ def test_a_model_that_mlx_lm_cannot_run_on_this_device_says_so(
 
 TEXT_OF = {"kimi_vl": "deepseek_v3", "kimi_k25": "deepseek_v3"}
 """Models around a text model of another name."""
+ALIKE = json.loads((DATA / "architectures.json").read_text(encoding="utf-8"))
+"""Small sizes by all names that mlx-lm's architectures have for them, and those that they fit."""
 
 
-@pytest.mark.parametrize("name", [*ARCHITECTURES, *TEXT_OF])
+@pytest.mark.parametrize(
+    "name",
+    [*ARCHITECTURES, *TEXT_OF, *(pytest.param(n, marks=pytest.mark.slow) for n in ALIKE["names"])],
+)
 def test_a_folder_of_each_architecture_is_loaded_as_by_mlx_lm(name: str, tmp_path: Path) -> None:
     tokenizer = byte_level_tokenizer()
-    config = configuration(TEXT_OF.get(name, name), vocab_size=len(tokenizer))
+    config = {**ALIKE["sizes"], "model_type": name, "vocab_size": len(tokenizer)}
+    if name not in ALIKE["names"]:
+        config = configuration(TEXT_OF.get(name, name), vocab_size=len(tokenizer))
     if name in TEXT_OF:
         config = {"model_type": name, "text_config": config}
     module = importlib.import_module(f"mlx_lm.models.{name}")

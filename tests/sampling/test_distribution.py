@@ -140,6 +140,13 @@ def test_it_is_the_distribution_that_numpy_gives(
     assert np.allclose(probs, expected, rtol=1e-3, atol=1e-7)
 
 
+@pytest.mark.parametrize(("top_p", "kept"), [(0.4999, 1), (0.5001, 2), (0.7499, 2), (0.7501, 3)])
+def test_the_nucleus_ends_with_the_token_that_reaches_its_mass(top_p: float, kept: int) -> None:
+    odds = mx.array([[0.125, 0.5, 0.25, 0.0625, 0.0625]])
+    (found,) = Sampler(5).distribution(mx.log(odds), [row_of({"top_p": top_p})])
+    assert set(np.flatnonzero(np.array(found)).tolist()) == set([1, 2, 0, 3, 4][:kept])
+
+
 def test_a_row_without_a_possible_token_is_nan() -> None:
     for options in ({}, {"top_p": 0.5}, {"temperature": 0}):
         found = Sampler(9).distribution(mx.full((1, 9), -mx.inf), [row_of(options)])

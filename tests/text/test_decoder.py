@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen.text import TextDecoder
+from mlxgen.text import TextDecoder, Transcript
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import KINDS, alphabet_tokenizer
 
@@ -114,6 +114,7 @@ NEXT = ["<0xC3>", "<0xA9>", "<0xE4>", "<0xB8>"]
             {},
             ["", "中A", "", "😀"],
         ),
+        ("byte-level", [b"\xf0\x9f", b"\x98", b"\x80"], {}, ["", "", "😀"]),
         ("byte-level", [b"a", b"\xf0\x9f"], {}, ["a", "", "\ufffd"]),
         ("byte-level", ["<|im_start|>", b"a", "<|im_end|>"], {}, ["<|im_start|>", "a", ""]),
         ("byte-level", [b"ht", b"tp", b"://"], {"skip": 3}, ["", "p", "://"]),
@@ -140,3 +141,10 @@ def test_each_token_gives_the_characters_that_it_completes(
     assert len(texts) > len(tokens) or not decoder.flush()
     decoder.rewind(1)
     assert [decoder.advance(token) for token in tokens[1:]] == found[1:]
+
+
+def test_a_character_belongs_to_the_token_that_holds_its_first_byte() -> None:
+    transcript = Transcript(TextDecoder(BYTE_LEVEL))
+    for token in spell(BYTE_LEVEL, b"a", b"\xf0\x9f", b"\x98", b"\x80", b"b"):
+        transcript.advance(token)
+    assert [transcript.token_at(offset) for offset in range(3)] == [0, 1, 4]

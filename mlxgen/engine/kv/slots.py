@@ -108,8 +108,7 @@ class Slot:
                 self.spoil()
                 return
             to, states = self._checkpoints[-1]
-            for layer, state in zip(group.kept, states, strict=True):
-                layer.restore(self.index, state)
+            group.restore(self.index, states)
         window = group.window
         lost = window is not None and self._reached > max(window, to) + SLACK
         if lost or to < max(1, self._least):
@@ -138,8 +137,7 @@ class Slot:
         """Hold nothing: a pass failed half-way through the layers, or nothing leads back."""
         self._checkpoints.clear()
         self.length = self._reached = self._least = 0
-        for layer in self.group.kept:
-            layer.restore(self.index, None)
+        self.group.restore(self.index, [None] * len(self.group.kept))
 
     def fill(
         self, columns: Sequence[Sequence[Run]], others: Sequence[LayerCache], length: int
@@ -371,7 +369,14 @@ class Group:
         if possible:
             for layer in self.kept:
                 layer.undo(index, count)
+            self._nbytes = None if self.kept else self._nbytes
         return possible
+
+    def restore(self, index: int, states: Sequence[Any]) -> None:
+        """Put back what the ``kept`` layers had of a slot at a checkpoint; None for nothing."""
+        for layer, state in zip(self.kept, states, strict=True):
+            layer.restore(index, state)
+        self._nbytes = None
 
     def check_integrity(self) -> None:
         """Assert the invariant; for tests."""

@@ -342,6 +342,8 @@ class Company:
 
     def order(self, request: Asked, act: Callable[[Request], object]) -> None:
         row = request.handle.request
+        if row.position and not request.seen.chunks:  # a fork began it; alone, this would be out
+            return
         deed, before = Deed(mark(row), "order", act), list(row.history)
         try:
             events = self.scheduler.order(request.handle, act)

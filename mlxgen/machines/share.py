@@ -157,7 +157,8 @@ class Leading(Part):
         self._held = self.lengths(kv for kv, _ in run.rows)
         self._is_out = False
         try:
-            return super().do(run)
+            with self._machines.channel.step():  # it waits if much is submitted already
+                return super().do(run)
         except Exception as error:
             if self._is_out:
                 raise self._machines.blamed(error) from error

@@ -120,6 +120,29 @@ def test_a_program_of_ones_own_is_told_which_machine_is_lost() -> None:
 
 
 @pytest.mark.slow
+def test_a_rank_that_answers_but_finishes_no_pass_ends_all() -> None:
+    program = """if True:
+        import mlxgen, os, time
+        from mlxgen.machines import channel, share
+        channel.STEP = 2.0
+        run, calls = share.Part._run, []
+
+        def hang(self, given):
+            calls.append(given)
+            if len(calls) > 8 and os.environ["MLX_RANK"] == "1":
+                time.sleep(60)
+            return run(self, given)
+
+        share.Part._run = hang
+        lm = mlxgen.load()
+        lm.generate("Once upon a time", max_tokens=50, temperature=0)
+    """
+    for ended in run(["-c", program], timeout=40):
+        assert ended.code == 1, ended
+        assert ended.err.count("mlxgen: a pass has not ended for 2 s, though all") == 1, ended.err
+
+
+@pytest.mark.slow
 def test_programs_that_differ_in_what_they_load_are_told_in_what() -> None:
     program = """if True:
         import mlxgen, os

@@ -18,9 +18,8 @@ from benchmarks.simulate import (
     Workload,
 )
 
-from mlxgen import LanguageModel
+from mlxgen import LanguageModel, Limits
 from mlxgen.engine.kv import KV
-from mlxgen.engine.limits import Limits
 
 
 def test_the_text_is_that_of_the_model_itself() -> None:

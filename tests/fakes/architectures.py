@@ -23,9 +23,9 @@ SIDE_BY_SIDE = ("plain", "quantised", "quantised later")
 def cache_kinds() -> dict[str, Callable[[], tuple[nn.Module, Callable[[], list[Any]]]]]:
     """Every kind of cache: how to get a model and a maker of its empty caches."""
 
-    def own(name: str) -> Callable[[], tuple[nn.Module, Callable[[], list[Any]]]]:
+    def own(name: str, **shape: Any) -> Callable[[], tuple[nn.Module, Callable[[], list[Any]]]]:
         def make() -> tuple[nn.Module, Callable[[], list[Any]]]:
-            model = random_model(name)
+            model = random_model(name, **shape)
             if hasattr(model, "make_cache"):
                 return model, model.make_cache
             from mlx_lm.models.cache import make_prompt_cache
@@ -48,9 +48,9 @@ def cache_kinds() -> dict[str, Callable[[], tuple[nn.Module, Callable[[], list[A
         "quantised by mlx-lm": llama_with(lambda: QuantizedKVCache(group_size=32, bits=8)),
         "rotating": llama_with(lambda: RotatingKVCache(max_size=16)),
         "concatenating": llama_with(ConcatenateKVCache),
-        "sliding window": own("gemma3_text"),
+        "sliding window": own("gemma3_text", num_hidden_layers=2),
         "recurrent": own("mamba"),
-        "hybrid": own("qwen3_next"),
+        "hybrid": own("qwen3_next", num_hidden_layers=2),
         "chunked": own("llama4"),
         "list of caches": own("baichuan_m1"),
     }

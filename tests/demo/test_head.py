@@ -53,7 +53,7 @@ def test_a_head_that_is_saved_is_the_one_that_is_read(both: tuple[Any, Any], dem
     with TemporaryDirectory() as folder:
         package.save_head(both[1].parameters(), Path(folder))
         saved: Any = mx.load(f"{folder}/{package.HEAD}")
-        assert set(saved) == set(mx.load(str(shipped)))  # type: ignore[arg-type]
+        assert set(saved) == set(mx.load(str(shipped)))
 
 
 def test_training_sees_what_a_draft_sees(

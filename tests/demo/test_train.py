@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from demo_model import network, train
+from demo_model.batches import Batches
 from rich.console import Console
 from tokenizers import Tokenizer
 
@@ -43,7 +44,7 @@ def test_a_training_that_was_interrupted_gives_what_it_gives_at_once(
     for name, weight in trained("parts.safetensors").items():
         assert mx.allclose(weight, whole[name], 1e-4, 1e-5), name
 
-    batch = train.Batches(words, 5, tokens=256, copy_steps=2).part(0, 0)
+    batch = Batches(words, 5, tokens=256, copy_steps=2).part(0, 0)
     for model in (network.new_model("draft", 5), network.new_model("draft", 5)):
         if losses:
             model.load_weights(list(whole.items()))

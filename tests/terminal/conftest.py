@@ -116,8 +116,11 @@ class Terminal:
             import fcntl, os, runpy, sys, termios
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-            sys.argv[:] = sys.argv[2:]
-            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+            kind, what, *sys.argv[1:] = sys.argv[1:]
+            if kind == "-m":
+                runpy.run_module(what, run_name="__main__", alter_sys=True)
+            else:
+                exec(what)
         """
         plain = dict.fromkeys(("NO_COLOR", "FORCE_COLOR"))
         own = {**plain, "TERM": "xterm-256color"}

@@ -183,7 +183,7 @@ def test_pasted_lines_are_one_message(
     how: dict[str, Any] = {}
     if not readline:
         code = "import sys; sys.modules['readline'] = None; from mlxgen import generate"
-        how = {"command": (sys.executable, "-c", f"{code}; sys.exit(generate.main())", "--chat")}
+        how = {"command": ("-c", f"{code}; sys.exit(generate.main())", "--chat")}
     elif not importlib.util.find_spec("readline"):
         pytest.skip("needs readline")
     chat = terminal(*QUIET, "--max-tokens", "8", **how)

@@ -11,6 +11,7 @@ from mlx_lm.models.cache import KVCache
 from mlxgen import LanguageModel
 from mlxgen.engine.drafts.drafts import Drafts
 from mlxgen.engine.drafts.head import HeadDrafter
+from mlxgen.engine.kv.slots import Group
 from mlxgen.engine.options import Options
 from mlxgen.loading.predictor import inner_of
 
@@ -67,7 +68,10 @@ def check_entries(lm: LanguageModel, drafts: Drafts, history: list[int]) -> int:
     slot = drafter._kv.slot
     keys, values = slot.group.layers[0].arrays
     assert lm.runtime.predictor is not None
-    states, _ = lm.runtime.predictor.trunk(mx.array([history]), lm.runtime.make_cache())
+    fresh = Group(lm.runtime.make_cache)
+    fresh.add(len(history))
+    trunk: Any = lm.runtime.predictor.trunk
+    states, _ = fresh.run(trunk, mx.array([history]), [len(history)])
     before = np.concatenate([np.zeros((1, states.shape[-1])), np.array(states[0])])
     got = np.array(keys[slot.index, 0, :common])
     np.testing.assert_allclose(got, before[first : first + common], atol=0.05)

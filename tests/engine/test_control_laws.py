@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mlxgen import Branch, LanguageModel, Splice
 from mlxgen.engine.control import Control
+from mlxgen.engine.kv.slots import Group
 from mlxgen.tokens import Token
 from tests.engine.control_reference import Reference, Wild
 from tests.fakes.architectures import KINDS, VOCAB, of_kind
@@ -129,7 +130,9 @@ def test_every_kind_of_cache_follows_backtracks_forks_and_runs(lm: LanguageModel
     for result in run.results.values():
         history = [*prompt[: result.usage.prompt_tokens], *result.tokens]
         count = 8  # those behind the last backtrack were all drawn freely
-        logits = lm.model(mx.array([history[:-1]]), cache=lm.runtime.make_cache())[0]
+        fresh = Group(lm.runtime.make_cache)
+        fresh.add(len(history))
+        logits = fresh.run(lm.model, mx.array([history[:-1]]), [len(history) - 1])[0]
         for place in range(len(history) - count, len(history)):
             row = logits[place - 1]
             best, own = mx.max(row).item(), row[history[place]].item()

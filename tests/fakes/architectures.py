@@ -16,7 +16,7 @@ from .tokenizers import alphabet_tokenizer
 
 __all__ = ["KINDS", "SIDE_BY_SIDE", "VOCAB", "cache_kinds", "of_kind", "random_model"]
 
-SIDE_BY_SIDE = ("plain", "quantised", "quantised later")
+SIDE_BY_SIDE = ("plain", "quantised", "quantised later", "quantised by mlx-lm")
 """The kinds that can be cut anywhere."""
 
 

@@ -1,4 +1,4 @@
-"""Nothing keeps a model that nobody holds: neither its weights nor its vocabulary."""
+"""Nothing keeps what nobody holds: neither a model and its vocabulary nor the KV of a stream."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 from typing import Any
 from weakref import ref
 
+import mlx.core as mx
 import pytest
 
 import mlxgen
@@ -34,3 +35,23 @@ def test_a_model_goes_with_its_vocabulary(use: str) -> None:
     del lm, tokenizer
     gc.collect()
     assert [each() for each in held] == [None] * 4
+
+
+@pytest.mark.parametrize("rest", [0, 30])
+def test_the_cache_of_a_stream_that_is_dropped_goes_at_once(rest: int) -> None:
+    tokenizer = byte_level_tokenizer()
+    lm = LanguageModel(tiny_model(tiny_config(len(tokenizer))), tokenizer)
+    lm.prefix_cache.clear()
+    gc.collect()
+    gc.disable()
+    try:
+        before = mx.get_active_memory()
+        stream = lm.stream([5, 6, 7] * 200, max_tokens=40, ignore_eos=True)
+        for _ in range(10 + rest):
+            next(stream)
+        held = mx.get_active_memory() - before
+        del stream
+        lm.prefix_cache.clear()
+        assert mx.get_active_memory() - before < held / 4
+    finally:
+        gc.enable()

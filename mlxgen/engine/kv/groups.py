@@ -44,10 +44,14 @@ class Slots:
         *,
         own: bool = False,
     ) -> None:
+        self.groups: list[Group] = []
         self._make, self.spare, self._own = make, spare, own
         self._ask = batches
-        self.groups = [Group(make, own=own)]
+        self.groups.append(Group(make, own=own))
         self.recurrent, self.window = bool(self.groups[0].states), self.groups[0].window
+
+    def __del__(self) -> None:
+        self.clear()  # groups and slots know one another, and large arrays do not wait for that
 
     def __len__(self) -> int:
         return sum(len(group.members) for group in self.groups)

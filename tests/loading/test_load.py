@@ -83,6 +83,7 @@ ALIKE = json.loads((DATA / "architectures.json").read_text(encoding="utf-8"))
 """Small sizes by all names that mlx-lm's architectures have for them, and those that they fit."""
 
 
+@pytest.mark.filterwarnings("ignore")  # of transformers, about what configurations are to say
 @pytest.mark.parametrize(
     "name",
     [*ARCHITECTURES, *TEXT_OF, *(pytest.param(n, marks=pytest.mark.slow) for n in ALIKE["names"])],

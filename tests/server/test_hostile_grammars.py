@@ -102,8 +102,9 @@ def test_each_is_answered_and_others_are_served(server: Running, name: str) -> N
     assert answer.status_code in (200, 400)
     if answer.status_code == 400:
         error = answer.json()["error"]
-        assert error["code"] in ("invalid_grammar", "invalid_value")
-        assert error["param"].partition(".")[0] in TABLE[name]
+        if error["code"] != "invalid_json":  # more deeply nested than any body may be
+            assert error["code"] in ("invalid_grammar", "invalid_value")
+            assert error["param"].partition(".")[0] in TABLE[name]
 
 
 @pytest.mark.slow

@@ -318,7 +318,7 @@ class Hunt:
                 continue
             finished.update(ended)
             inner = outline.string is not None and outline.in_value
-            shown: set[bytes] = set()
+            shown: dict[bytes, int] = {}  # by the fewest symbols that lead there
             steps = self._steps_after(path, is_first=path == start)
             for step in steps:
                 run = step.run
@@ -328,7 +328,7 @@ class Hunt:
                     least = len(path + run)
                     yield path + run
                     continue
-                if step.shown in shown and len(run) == 1:
+                if len(run) == 1 and shown.get(step.shown) == 1:
                     continue
                 ends: list[Place] = []
                 then = outline.then(b"".join(pieces[token] for token in run), ends)
@@ -338,7 +338,7 @@ class Hunt:
                 seen.add(state)
                 beyond = far + 1 - (len(steps) == 1) / 2 + (len(run) - 1) / 4
                 beyond += (1 + inner) * log2(1 + len(shown)) + _SAME * (step.shown == before)
-                shown.add(step.shown)
+                shown[step.shown] = min(len(run), shown.get(step.shown, len(run)))
                 order -= 1
                 bound = beyond + _OPEN * (len(then.place) + (then.string is not None) / 2)
                 heappush(heap, (bound, order, beyond, path + run, then, step.shown, ends))

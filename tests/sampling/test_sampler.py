@@ -174,8 +174,11 @@ def test_a_draw_that_calls_itself_exact_is_the_one_from_the_whole_vocabulary(
     exact = np.ones(8, bool) if fast.exact is None else np.array(fast.exact)
     assert full.exact is None or all(listed(full.exact))
     for name, array in fields_of(fast).items():
+        few, whole = (np.array(each)[exact] for each in (array, fields_of(full)[name]))
+        if name == "candidates":  # those of nearly equal probability may change places
+            few, whole = np.sort(few), np.sort(whole)
         if name != "exact":
-            assert np.array_equal(np.array(array)[exact], np.array(fields_of(full)[name])[exact])
+            np.testing.assert_allclose(few, whole, rtol=1e-5, atol=1e-7)
     assert full.prob is not None
     for i, row in enumerate(rows):
         expected, sure = reference_and_whether_sure(

@@ -103,7 +103,7 @@ class Activations:
     - ``per_score``: for each of its tokens and each token that it may look at; 0 if the scores
       never leave a kernel.
     - ``per_held``: for each token held before: a layer's KV is copied where it grows, and made
-      floats of where it is quantised.
+      floats of where it is quantised, while those of the layer before may not be freed yet.
     """
 
     per_token: int
@@ -142,7 +142,7 @@ class Activations:
             # Each number is held with what is made of it, and in float32 while that is made.
             per_token=(2 * dtype.size + 4) * width + states,
             per_score=0 if fused else _SCORES * dtype.size * heads,
-            per_held=kept + made,
+            per_held=kept + 2 * made,
         )
 
     def nbytes(self, tokens: int, held: int) -> int:

@@ -28,6 +28,7 @@ from .layers import LayerCache, Run, cut, keys_and_values, narrowed, owned
 
 GROWTH = 256  # places that are added at a time
 SLACK = 256  # places of a ring beyond its window: how far a row can go back, or ahead in one run
+MASKED_HERE = 1 << 16  # places of a mask that the host makes in some ten microseconds
 PACKED = 6  # arrays of packed keys and values: words, scales and biases of each
 
 Index: TypeAlias = tuple[Any, ...]
@@ -116,14 +117,17 @@ class Pass:
         """
         key = window, ring
         if key not in self._masks:
-            own = mx.array(self.own[:, None, :, None])
+            own: Any = self.own[:, None, :, None]
+            small = own.size * self.end <= MASKED_HERE  # then no primitive is launched for it
+            lib: Any = np if small else mx
             if ring is not None and self.count > SLACK:  # what ``Keys`` gives of a long run
-                places, ring = mx.arange(self.before(ring), self.end), None
+                places, ring = lib.arange(self.before(ring), self.end), None
             else:
-                places = mx.arange(self.end if ring is None else min(self.end, ring))
+                places = lib.arange(self.end if ring is None else min(self.end, ring))
+            own = own if small else mx.array(own)
             ago = own - places if ring is None else (own - places) % ring
             seen = places <= own if ring is None else ago <= own
-            self._masks[key] = seen if window is None else seen & (ago < window)
+            self._masks[key] = mx.array(seen if window is None else seen & (ago < window))
         return self._masks[key]
 
     def before(self, ring: int) -> int:

@@ -6,17 +6,12 @@ Each loaded model has a thread of its own, which loads it, runs it and frees it:
 and streams belong to the thread that made them, and a load of half a minute in the thread of
 another model would stop everything that this one generates.
 
-    request ---- use ---->  member: loaded?  --yes-->  used at once
-                              | no: waits
-                              v
-    how large?  ---->  room?  ---->  engine's thread: reads the weights  --ready-->  used
-
-Loads get room one at a time, in the order in which they asked for it. What was idle longest has to
-go first, and then what is in use: that takes no new requests, ends those that it has, and goes;
+One model is loaded at a time, in the order in which they were asked for. What was idle longest has
+to go first, and then what is in use: that takes no new requests, ends those that it has, and goes;
 whoever asks for it meanwhile waits until it is loaded again. So a model never goes while it
 generates, and no load waits for ever.
 
-Invariant: the models that have room fit into the device together, each with a little KV; the limit
+Invariant: the models that are loaded fit into the device together, each with a little KV; the limit
 for KV is shared out equally whenever one comes or goes.
 """
 
@@ -28,7 +23,7 @@ import contextlib
 import enum
 import gc
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -64,26 +59,28 @@ class Status(enum.Enum):
 
 
 class Member:
-    """A model of the fleet; ``base`` is the one whose weights it needs, if there is one."""
+    """A model of the fleet; ``base`` is the one whose weights it shares, if there is one."""
 
     def __init__(self, entry: Entry, base: Member | None) -> None:
         self.entry = entry
         self.base = base
-        self.sharers: set[Member] = set()
-        """Those that use it because they share its weights."""
+        self.sharers: list[Member] = []
+        """Those that share its weights; while one is loaded, it uses it."""
+        if base is not None:
+            base.sharers.append(self)
         self.status = Status.UNLOADED
         self.reason: str | None = None
         """Why it could not be loaded the last time."""
         self.failed_at = 0.0  # by the loop's clock
         self.serving: Serving | None = None
         self.weights = 0
-        """The bytes of memory that are for its weights; 0 unless it has been given room."""
+        """The bytes of memory that are for its weights; 0 unless these are there, or are read."""
         self.held_before = 0
-        """The bytes that MLX held when it was given room."""
+        """The bytes that MLX held before they were."""
         self.max_context = entry.max_context
         self.users = 0
-        """How many requests it is used by."""
-        self.used_at = 0.0  # by the loop's clock, the last time that it was
+        """How many requests and sharers it is used by."""
+        self.used_at = 0.0  # by the loop's clock, the last time that a request used it or a sharer
         self.waiting = 0
         """How many wait until it is loaded."""
         self.turn: asyncio.Future[Serving] | None = None
@@ -92,12 +89,8 @@ class Member:
     @property
     def generates(self) -> bool:
         """Whether requests use it, or one that shares its weights."""
-        return self.users > len(self.sharers) or any(each.users for each in self.sharers)
-
-    @property
-    def last_used(self) -> float:
-        """When requests used it, or one that shares its weights, by the loop's clock."""
-        return max(each.used_at for each in (self, *self.sharers))
+        loaded = [each for each in self.sharers if each.weights]
+        return self.users > len(loaded) or any(each.users for each in loaded)
 
     @property
     def failure(self) -> RequestError:
@@ -128,10 +121,6 @@ class Member:
         return told
 
 
-class _UnwantedError(MlxgenError):
-    """Nobody waits for a load any more."""
-
-
 class Fleet:
     """All models. ``boot`` loads one in its engine's thread, ``failed`` is called with the error of
     an engine that fails while it serves. ``device``: the bytes of the device, if not what MLX
@@ -156,8 +145,8 @@ class Fleet:
         self._boot = boot
         self._failed = failed
         self._device = device
-        self._room = asyncio.Lock()  # one load at a time gets some; its order is that of asking
-        self._news = asyncio.Event()
+        self._loads = asyncio.Lock()  # its order is that of asking
+        self._gone = asyncio.Event()  # set when a model was unloaded
         self._tasks: set[asyncio.Task[Any]] = set()
         self._threads: set[EngineThread] = set()
         self._past: Stats | None = None  # of models that are no longer loaded
@@ -185,16 +174,17 @@ class Fleet:
             return member.serving
         if member.reason is not None and loop.time() - member.failed_at < PAUSE:
             raise member.failure
-        turn = member.turn = member.turn or loop.create_future()
+        turn = member.turn
+        if turn is None:
+            turn = member.turn = loop.create_future()
+            if not self._closing:
+                self._start(self._load(member))
         member.waiting += 1
-        if member.status is Status.UNLOADED:
-            self._begin(member)
         try:
             return await asyncio.shield(turn)
         except asyncio.CancelledError:
             if not turn.done():
                 member.waiting -= 1
-                self._news.set()
             elif turn.exception() is None:
                 self.release(entry)
             raise
@@ -202,14 +192,21 @@ class Fleet:
     def release(self, entry: Entry) -> None:
         """Use it no longer."""
         member, loop = self.members[entry.name], asyncio.get_running_loop()
-        member.users -= 1
         member.used_at = loop.time()
+        if member.base is not None:
+            member.base.used_at = member.used_at
+        self._leave(member)
+
+    def _leave(self, member: Member) -> None:
+        """Let a model have one user fewer."""
+        member.users -= 1
         if member.users:
             return
         if member.status is Status.UNLOADING:
             self._start(self._unload(member))
         elif self._settings.idle_unload and not self._closing:
-            loop.call_later(self._settings.idle_unload, self._look, member)
+            later = asyncio.get_running_loop().call_later
+            later(self._settings.idle_unload, self._look, member)
 
     def _look(self, member: Member) -> None:
         """Unload a model that has been idle for long enough."""
@@ -241,54 +238,74 @@ class Fleet:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _begin(self, member: Member) -> None:
-        if self._closing:
-            return
+    async def _load(self, member: Member) -> None:
+        """Load a model in its turn, after the one whose weights it shares, for those who wait."""
         if self._is_told:
             log(logging.INFO, f"loading {member.entry.name} ...")
         self._is_told = True
-        member.status, member.reason = Status.LOADING, None
-        self._start(self._load(member))
-
-    async def _load(self, member: Member) -> None:
-        """Load a model, and let those use it who wait for it."""
-        loop, name, several = asyncio.get_running_loop(), member.entry.name, len(self.members) > 1
-        settings, began, thread = self._settings, loop.time(), None
+        if member.status is Status.UNLOADED:
+            member.status = Status.LOADING
+        chain = [each for each in (member.base, member) if each is not None]
+        several = len(self.members) > 1
         try:
-            base = await self._room_for(member) if several else None
-            boot = partial(self._boot, member.entry, base)
-            thread = EngineThread(boot, partial(self._fail, name), loop=loop)
-            thread.gone.add_done_callback(partial(self._over, thread))
-            self._threads.add(thread)
-            thread.start()
+            sizes = [await _size_of(each.entry) if several else 0 for each in chain]
+            async with self._loads:
+                if several:
+                    await self._make_room(chain, sizes)
+                while any(each.status is Status.UNLOADING for each in chain):
+                    self._gone.clear()
+                    await self._gone.wait()
+                for each, size in zip(chain, sizes, strict=True):
+                    if each.serving is None:
+                        await self._read(each, size)
+                member.answer()  # who asked after somebody else had it loaded
+        except Exception as error:
+            member.reason, member.failed_at = why(error), asyncio.get_running_loop().time()
+            if several:
+                told = {"model": member.entry.name, "reason": member.reason}
+                log(logging.ERROR, "a model cannot be loaded", **told)
+            member.status = Status.UNLOADED
+            member.answer()
+            return
+        if member.base is not None and member.base.status is Status.UNLOADING:  # since its turn
+            self.dismiss(member)
+
+    async def _read(self, member: Member, weights: int) -> None:
+        """Load a model in a thread of its own, and let those use it who wait for it."""
+        loop, settings, base = asyncio.get_running_loop(), self._settings, member.base
+        several, began, shared = len(self.members) > 1, loop.time(), None
+        member.reason = None
+        member.status, member.weights, member.held_before = Status.LOADING, weights, held_bytes()
+        if base is not None and base.serving is not None:
+            base.users += 1
+            shared = base.serving.lm
+        await self._divide()
+        boot = partial(self._boot, member.entry, shared)
+        thread = EngineThread(boot, partial(self._fail, member.entry.name), loop=loop)
+        thread.gone.add_done_callback(partial(self._over, thread))
+        self._threads.add(thread)
+        thread.start()
+        try:
             lm, model = await asyncio.shield(thread.ready)  # the thread settles it, whoever waits
         except Exception as error:
-            if not isinstance(error, _UnwantedError):
-                member.reason, member.failed_at = why(error), loop.time()
-                if several:
-                    told = {"model": name, "reason": member.reason}
-                    log(logging.ERROR, "a model cannot be loaded", **told)
-            error.__traceback__ = error.__cause__ = error.__context__ = (
-                None  # they hold the weights
-            )
+            # they hold the weights
+            error.__traceback__ = error.__cause__ = error.__context__ = None
             await self._bury(member, thread)
-            return
+            raise
         fetches = settings.allow_remote_images and model.dialect.images is not None
         member.serving = Serving(thread, lm, model, self._workers, settings.max_queue, fetches)
-        if member.base is None:
+        if base is None:
             member.weights = lm.runtime.weight_bytes
         if several:
             await self._divide()
-            log(logging.INFO, "a model was loaded", model=name, seconds=loop.time() - began)
+            told = {"model": member.entry.name, "seconds": loop.time() - began}
+            log(logging.INFO, "a model was loaded", **told)
         log(logging.DEBUG, f"memory: {lm.memory}")
         member.max_context = model.max_context
         member.status = Status.LOADED
         member.answer()
-        self._news.set()
         member.users += 1  # and is idle from now on, if nobody wants it
         self.release(member.entry)
-        if member.base is not None and member.base.status is Status.UNLOADING:  # since its turn
-            self.dismiss(member)
 
     def _fail(self, name: str, error: BaseException) -> None:
         if len(self.members) > 1:
@@ -307,82 +324,39 @@ class Fleet:
         await self._bury(member, thread)
         log(logging.INFO, "a model was unloaded", model=member.entry.name)
 
-    async def _bury(self, member: Member, thread: EngineThread | None) -> None:
+    async def _bury(self, member: Member, thread: EngineThread) -> None:
         """Keep nothing of a model whose thread ends; it may be loaded again."""
-        if thread is not None:
-            await thread.gone
-            await asyncio.to_thread(_free_memory_after, thread)
-        member.weights, member.status = 0, Status.UNLOADED
-        base = member.base
-        if base is not None and member in base.sharers:
-            base.sharers.remove(member)
-            self.release(base.entry)
-        if member.reason is not None:
-            member.answer()
-        elif member.waiting:
-            self._begin(member)
-        self._news.set()
+        await thread.gone
+        await asyncio.to_thread(_free_memory_after, thread)
+        member.weights = 0
+        member.status = Status.UNLOADED if member.turn is None else Status.LOADING
+        if member.base is not None:
+            self._leave(member.base)
+        self._gone.set()
         await self._divide()
 
     # ---- room --------------------------------------------------------------------------------
 
-    async def _room_for(self, member: Member) -> LanguageModel | None:
-        """Give a model room, which others may have to leave first; returns the one whose weights it
-        shares. That one is in use from then on, but before its turn it keeps no others waiting.
-
-        Raises ``MemoryLimitError`` if there can never be any room.
-        """
-        weights, base = await _size_of(member.entry), member.base
-        while True:
-            if base is not None:
-                await self.use(base.entry)
-                self.release(base.entry)
-            async with self._room:
-                if base is None or base.status is Status.LOADED:
-                    if base is not None:
-                        base.sharers.add(member)
-                        base.users += 1
-                    await self._make_room(member, weights)
-                    return None if base is None or base.serving is None else base.serving.lm
-
-    async def _make_room(self, member: Member, weights: int) -> None:
+    async def _make_room(self, chain: Sequence[Member], sizes: Sequence[int]) -> None:
+        """Make room for models of these sizes, some of which may be loaded already; raises
+        ``MemoryLimitError`` if there can never be any."""
         device = memory_limit()[0] if self._device is None else self._device
-        room, needed, base = device - reserve_of(device), needed_by(weights), member.base
-        if base is not None:
-            needed += needed_by(base.weights)
+        room = device - reserve_of(device)
+        needed = sum(needed_by(each.weights or n) for each, n in zip(chain, sizes, strict=True))
         if needed > room and not self._settings.ignore_memory_limit:
             raise MemoryLimitError(
                 f"it needs {in_words(needed)} with a little KV, but of the {in_words(device)} of "
                 f"this device {in_words(room)} are for models; use a smaller or more quantised one"
             )
-        others = [each for each in self.members.values() if each is not base]
-        leaving: list[Member] = []
-        while True:
-            held = sum(needed_by(each.weights) for each in others if each.weights)
-            if not held or held + needed <= room:
+        while held := [
+            each for each in self.members.values() if each.weights and each not in chain
+        ]:
+            if sum(needed_by(each.weights) for each in held) + needed <= room:
                 break
-            if not member.waiting:
-                for each in leaving:
-                    self._keep(each)
-                raise _UnwantedError("nobody waits for it any more")
-            if not any(each.status is Status.UNLOADING for each in self.members.values()):
-                staying = [each for each in others if each.status is Status.LOADED]
-                order = sorted(staying, key=lambda one: (one.generates, one.last_used))
-                leaving += order[:1]
-                for goes in order[:1]:
-                    self.dismiss(goes)
-            self._news.clear()
-            await self._news.wait()
-        member.weights, member.held_before = weights, held_bytes()
-        await self._divide()
-
-    def _keep(self, member: Member) -> None:
-        """Let a model stay after all, if it has not begun to go."""
-        if member.status is Status.UNLOADING and member.users:
-            member.status = Status.LOADED
-            for each in member.sharers:
-                self._keep(each)
-            member.answer()
+            if not any(each.status is Status.UNLOADING for each in held):
+                self.dismiss(min(held, key=lambda one: (one.generates, one.used_at)))
+            self._gone.clear()
+            await self._gone.wait()
 
     async def _divide(self) -> None:
         """Share out the memory among those that have room."""

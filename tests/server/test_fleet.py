@@ -135,21 +135,6 @@ def test_a_model_that_answers_is_waited_for_and_comes_back_for_who_asks_late(
     run(test, fits=2, **several)
 
 
-def test_a_load_that_nobody_waits_for_any_more_is_given_up(several: dict[str, Any]) -> None:
-    async def test(inside: Inside) -> None:
-        async with answering(inside, "one"):
-            waiting = asyncio.create_task(inside.said("two"))
-            await inside.until("one", "unloading")
-            late = asyncio.create_task(inside.said("one"))
-            await asyncio.sleep(0)
-            waiting.cancel()
-            assert await late == "aaa", "it stays after all"
-            await inside.until("two", "unloaded")
-            assert await inside.loaded() == {"one"}
-
-    run(test, fits=1, **several)
-
-
 def test_a_server_that_ends_while_a_model_waits_for_room_has_not_failed(
     several: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -21,7 +21,7 @@ from pydantic_core import from_json
 from .errors import RequestError
 from .fields import Body, Lenient, Path, got, place_of
 from .logs import log
-from .peers import CHATS, effects
+from .peers import CHATS, TAKEN, Rule, Same
 
 M = TypeVar("M")
 B = TypeVar("B", bound=Body)
@@ -84,36 +84,58 @@ def read(data: bytes, model: type[B], unknown: set[str] | None = None) -> Read[B
         wrong = "invalid JSON body: expected an object, such as {...}"
         raise RequestError(wrong, code="invalid_json")
     known, rules = names_of(model), model.rules
-    fields, names, idle = dict[str, Any](), dict[str, str](), list[str]()
-    ruled = list[tuple[str, Any]]()
+    fields = {name: value for name, value in body.items() if name in known}
+    names, idle = dict[str, str](), list[str]()
+
+    def apply(rule: Rule, value: Any, at: str) -> None:
+        """Do what a rule says of what a client sends under another name."""
+        if value is None:
+            return
+        if isinstance(rule, str):
+            raise RequestError.at(at, rule, "unsupported_parameter")
+        if rule is TAKEN:
+            idle.append(at)
+        elif isinstance(rule, Same):
+            try:
+                value = rule.convert(value)
+            except ValueError as error:
+                raise RequestError.at(at, str(error), "unsupported_parameter") from None
+            if rule.field and rule.field.partition(".")[0] not in known:
+                raise RequestError.at(at, CHATS, "unsupported_parameter")
+            if rule.field and value is not None:
+                _put(fields, names, rule.field, value, at)
+            elif value is not None:
+                idle.append(at)
+        elif not isinstance(value, dict):
+            apply(rule.otherwise, value, at)
+        else:
+            for key, inner in value.items():
+                place = f"{at}.{key[:64]}"
+                if key not in rule.rules:
+                    reason = f"there is no such field; known are {', '.join(rule.rules)}"
+                    raise RequestError.at(place, reason, "unknown_parameter")
+                apply(rule.rules[key], inner, place)
+
     for name, value in body.items():
         if odd:
             _check({name: value}, mended=mends and name not in _TALKS)
         if name in known:
-            fields[name] = value
-            if isinstance(value, dict):
-                fields[name] = dict(value)
-                for key in value:
-                    if f"{name}.{key}" in rules:
-                        ruled.append((f"{name}.{key}", fields[name].pop(key)))
+            for key in [*value] if isinstance(value, dict) else ():
+                if f"{name}.{key}" in rules:
+                    fields[name] = {**fields[name]}
+                    apply(rules[f"{name}.{key}"], fields[name].pop(key), f"{name}.{key}")
         elif name in rules:
-            ruled.append((name, value))
+            apply(rules[name], value, name)
         elif unknown is None or not issubclass(model, Lenient):
-            meant = _meant(name, known)
-            hint = "" if meant is None else f"; did you mean {meant}?"
+            meant = difflib.get_close_matches(name[:64], list(known), 1, _CLOSE)
+            hint = f"; did you mean {meant[0]}?" if meant else ""
             reason = f"there is no such field{hint}"
             raise RequestError.at(place_of((name,)), reason, "unknown_parameter")
         else:
             idle.append(name)
-            _tell(name, [*known, *rules], unknown)
-    for at, value in ruled:
-        for effect in effects(rules[at], value, at) if value is not None else ():
-            if effect.field is None:
-                idle.append(effect.at)
-            elif effect.field.partition(".")[0] not in known:
-                raise RequestError.at(effect.at, CHATS, "unsupported_parameter")
-            elif effect.value is not None:
-                _put(fields, names, effect.field, effect.value, effect.at)
+            if name not in unknown and len(unknown) < _MOST_NAMES:
+                unknown.add(name)
+                log(logging.WARNING, "ignored an unknown field", field=name[:64])
     if "cache_control" not in idle and _CACHED.search(data):
         idle.append("cache_control")
     return Read(modelled(fields, model.model_validate, names), idle, names)
@@ -172,22 +194,7 @@ def _given(ours: str, names: Mapping[str, str]) -> str:
     return ours
 
 
-# ---- fields that nobody knows, and those that have no effect ---------------------------------
-
-
-def _meant(name: str, known: Iterable[str]) -> str | None:
-    """The name that this one is a slip of, if it is that close to one."""
-    return next(iter(difflib.get_close_matches(name[:64], list(known), 1, _CLOSE)), None)
-
-
-def _tell(name: str, known: Iterable[str], told: set[str]) -> None:
-    """Say in the log, once for each name, that a field is not known, and which may be meant."""
-    if name in told or len(told) >= _MOST_NAMES:
-        return
-    told.add(name)
-    meant = _meant(name, known)
-    hint = {} if meant is None else {"did_you_mean": meant}
-    log(logging.WARNING, "ignored an unknown field", field=name[:64], **hint)
+# ---- what had no effect ----------------------------------------------------------------------
 
 
 def header_of(names: Iterable[str]) -> str:
@@ -240,33 +247,16 @@ def _code(kind: str) -> str:
 
 
 def _sentence(detail: Any, wrong: Sequence[Any]) -> str:
-    """What is wrong with a field, for the complaints of all its alternatives: in pydantic's words,
-    apart from those that would say nothing to whoever knows only the API."""
-    kind = detail["type"]
-    if _CODES.get(kind) in (_MISSING, _UNKNOWN):
-        return "is required" if _CODES[kind] == _MISSING else "there is no such field"
-    given = got(detail.get("input"))
-    if kind == "value_error":
+    """What is wrong with a field, in pydantic's words; ``wrong`` are the complaints of all its
+    alternatives."""
+    if _CODES.get(detail["type"]) in (_MISSING, _UNKNOWN):
+        return "is required" if _CODES[detail["type"]] == _MISSING else "there is no such field"
+    if detail["type"] == "value_error":
         return str(detail["msg"])
-    if kind in ("too_short", "too_long"):
-        about, least = detail["ctx"], kind == "too_short"
-        bound = f"least {about['min_length']}" if least else f"most {about['max_length']}"
-        return f"expected at {bound} of them, got {about['actual_length']}"
-    if kind in _WANTED:
-        wanted = dict.fromkeys(_WANTED[d["type"]] for d in wrong if d["type"] in _WANTED)
-        return f"expected {' or '.join(wanted)}, got {given}"
-    said = detail["msg"].removeprefix("Input ")
-    return f"{said[0].lower()}{said[1:]}, got {given}"
+    said = [each["msg"] for each in wrong] if detail["type"].endswith("_type") else [detail["msg"]]
+    words = " or ".join(dict.fromkeys(text.removeprefix("Input ") for text in said))
+    return f"{words[0].lower()}{words[1:]}, got {got(detail.get('input'))}"
 
-
-_WANTED = {
-    "string_type": "a string",
-    **dict.fromkeys(("int_type", "int_from_float"), "an integer"),
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "an object"),
-}
 
 _UNKNOWN, _MISSING = "unknown_parameter", "missing_required_parameter"
 _CODES = {

@@ -8,7 +8,7 @@ ignored if it would have changed the answer.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from .errors import RequestError
@@ -17,73 +17,38 @@ from .fields import got
 # ---- rules ---------------------------------------------------------------------------------------
 
 
-class Effect(NamedTuple):
-    """What the value at a place comes to: the ``value`` of another ``field``, or without one
-    nothing at all."""
+class Same(NamedTuple):
+    """Another name of a field, or with a dot in it, of a key in one. With no name, what the value
+    is converted to has no effect, unless that is nothing. ``convert`` raises ``ValueError`` with a
+    sentence that says what to send for a value that is not supported."""
 
-    at: str
-    field: str | None = None
-    value: Any = None
+    field: str
+    convert: Callable[[Any], Any] = lambda value: value
 
 
-Rule: TypeAlias = "str | Callable[[Any, str], Iterable[Effect]]"
-"""A sentence refuses a field. Anything else takes its value and place, and raises ``ValueError``
-with such a sentence for a value that is not supported."""
-Rules: TypeAlias = Mapping[str, Rule]
+class Inside(NamedTuple):
+    """An object, each key of which has a rule; ``otherwise`` is that of any other value."""
+
+    rules: Rules
+    otherwise: Rule = "expected an object"
+
+
+TAKEN = None
+"""Has no effect on the answer, whatever it is."""
+Rule: TypeAlias = Same | Inside | str | None
+"""A sentence refuses a field."""
+Rules: TypeAlias = "Mapping[str, Rule]"
 """By the name of a field, or as ``text.verbosity`` for a key in one that is known."""
-
-
-def effects(rule: Rule, value: Any, at: str) -> list[Effect]:
-    """What a rule makes of a value; raises ``RequestError``."""
-    if isinstance(rule, str):
-        raise RequestError.at(at, rule, "unsupported_parameter")
-    try:
-        return list(rule(value, at))
-    except ValueError as error:
-        raise RequestError.at(at, str(error), "unsupported_parameter") from None
-
-
-def taken(value: Any, at: str) -> list[Effect]:
-    """Has no effect on the answer, whatever it is."""
-    return [Effect(at)]
-
-
-def same(field: str, convert: Callable[[Any], Any] = lambda value: value) -> Rule:
-    """Another name of a field, or with a dot in it, of a key in one."""
-    return lambda value, at: [Effect(at, field, convert(value))]
 
 
 def only(otherwise: str, *values: Any) -> Rule:
     """One of these values asks for what is done anyway; ``otherwise`` says what to send."""
 
-    def rule(value: Any, at: str) -> list[Effect]:
-        if not any(
-            value == one and isinstance(value, bool) is isinstance(one, bool) for one in values
-        ):
+    def look(value: Any) -> None:
+        if not any(v == value and isinstance(v, bool) is isinstance(value, bool) for v in values):
             raise ValueError(f"{got(value)} is not supported here; {otherwise}")
-        return []
 
-    return rule
-
-
-def inside(rules: Rules, otherwise: Rule | None = None) -> Rule:
-    """An object, each key of which has a rule; ``otherwise`` is that of any other value."""
-
-    def rule(value: Any, at: str) -> Iterable[Effect]:
-        if not isinstance(value, dict):
-            if otherwise is None:
-                raise ValueError(f"expected an object, got {got(value)}")
-            yield from effects(otherwise, value, at)
-            return
-        for key, inner in value.items():
-            place = f"{at}.{key[:64]}"
-            if key not in rules:
-                reason = f"there is no such field; known are {', '.join(rules)}"
-                raise RequestError.at(place, reason, "unknown_parameter")
-            if inner is not None:
-                yield from effects(rules[key], inner, place)
-
-    return rule
+    return Same("", look)
 
 
 def _all(names: str, rule: Rule) -> Rules:
@@ -146,17 +111,17 @@ def _newest(value: Any) -> Any:
     return 0 if value == -1 else value
 
 
-def _included(value: Any, at: str) -> list[Effect]:
+def _included(value: Any) -> Any:
     """What a response is to have in addition."""
     if isinstance(value, list) and "message.output_text.logprobs" in value:
         raise ValueError(_LOGPROBS)
-    return taken(value, at)
+    return value
 
 
-def _thread(value: Any, at: str) -> Iterable[Effect]:
+def _thread(value: Any) -> None:
     """Messages that the service keeps; Anthropic's client looks for the code."""
     reason = "this server is stateless and keeps no messages; send the whole conversation"
-    raise RequestError.at(at, reason, "thread_unsupported_request")
+    raise RequestError.at("thread", reason, "thread_unsupported_request")
 
 
 # ---- the tables ----------------------------------------------------------------------------------
@@ -167,37 +132,37 @@ _LOGPROBS = "log-probabilities are reported by POST /v1/chat/completions; leave 
 _SAMPLER = "this sampler is not available; leave it out, or use top_p, top_k, min_p or top_n_sigma"
 _NO_BEAMS = "there is no beam search here; leave it out"
 _NO_MODERATION = "there is no moderation here; leave it out"
-_THINK = same("chat_template_kwargs.enable_thinking", _switch)
-_BUDGET = same("thinking_budget", _limit)
+_THINK = Same("chat_template_kwargs.enable_thinking", _switch)
+_BUDGET = Same("thinking_budget", _limit)
 _CONSTRAINTS: Rules = {
-    "json": same("json_schema", _schema),
-    "regex": same("regex"),
-    "choice": same("choice"),
-    "grammar": same("grammar"),
+    "json": Same("json_schema", _schema),
+    "regex": Same("regex"),
+    "choice": Same("choice"),
+    "grammar": Same("grammar"),
     "whitespace_pattern": "white space is fixed here; leave it out",
 }
 
 COMMON: Rules = {
     # whether to think
-    "enable_thinking": same("chat_template_kwargs.enable_thinking"),
+    "enable_thinking": Same("chat_template_kwargs.enable_thinking"),
     "think": _THINK,
-    "thinking": inside({"type": _THINK, "budget_tokens": _BUDGET}, _THINK),
+    "thinking": Inside({"type": _THINK, "budget_tokens": _BUDGET}, _THINK),
     # prefixes are always cached, and nothing is kept
-    **_all("cache_control cache_salt context_management store prompt_cache_key", taken),
-    **_all("prompt_cache_options prompt_cache_retention", taken),
+    **_all("cache_control cache_salt context_management store prompt_cache_key", TAKEN),
+    **_all("prompt_cache_options prompt_cache_retention", TAKEN),
     # who asks and pays, how fast it is, and how many words it likes
-    **_all("user metadata safety_identifier service_tier verbosity", taken),
+    **_all("user metadata safety_identifier service_tier verbosity", TAKEN),
 }
 """What means the same in every API that has no field of this name."""
 
 OPENAI: Rules = {
     **COMMON,
     # llama.cpp's server
-    "n_predict": same("max_tokens"),
-    "repeat_penalty": same("repetition_penalty"),
-    "repeat_last_n": same("repetition_context_size", _newest),
+    "n_predict": Same("max_tokens"),
+    "repeat_penalty": Same("repetition_penalty"),
+    "repeat_last_n": Same("repetition_context_size", _newest),
     "n_probs": "send logprobs: true and top_logprobs",
-    "return_tokens": same("return_token_ids"),
+    "return_tokens": Same("return_token_ids"),
     "t_max_predict_ms": "there is no time limit for an answer; leave it out",
     **_all("typical_p tfs_z", only(_SAMPLER, 1)),
     "mirostat": only(_SAMPLER, 0),
@@ -207,18 +172,18 @@ OPENAI: Rules = {
     **_all("thinking_budget_tokens reasoning_budget thinking_token_budget", _BUDGET),
     "parse_tool_calls": only("send tool_choice: none", True),
     **_all("lora adapters", "name the adapter in model, as BASE:NAME; leave it out"),
-    "speculative.n_max": same("num_draft_tokens"),
+    "speculative.n_max": Same("num_draft_tokens"),
     # of samplers that are off or in a fixed order, of prompts, which are never truncated, of
     # answers, which can all be steered, and of speed
-    **_all("mirostat_tau mirostat_eta dynatemp_exponent samplers n_keep reasoning_control", taken),
-    **_all("speculative.n_min speculative.p_min cache_prompt id_slot slot_id n_cache_reuse", taken),
+    **_all("mirostat_tau mirostat_eta dynatemp_exponent samplers n_keep reasoning_control", TAKEN),
+    **_all("speculative.n_min speculative.p_min cache_prompt id_slot slot_id n_cache_reuse", TAKEN),
     # vLLM and SGLang
     **{f"guided_{name}": rule for name, rule in _CONSTRAINTS.items()},
-    "structured_outputs": inside(
+    "structured_outputs": Inside(
         {
             **_CONSTRAINTS,
-            "json_object": same("json_schema", _any_object),
-            "disable_fallback": taken,  # there is one engine
+            "json_object": Same("json_schema", _any_object),
+            "disable_fallback": TAKEN,  # there is one engine
             "disable_any_whitespace": only("leave it out", False),
             "disable_additional_properties": only(
                 'send "additionalProperties": false in the schema', False
@@ -226,8 +191,8 @@ OPENAI: Rules = {
             "structural_tag": "send a grammar",
         }
     ),
-    "ebnf": same("grammar"),
-    **_all("bad_words banned_strings", same("banned")),
+    "ebnf": Same("grammar"),
+    **_all("bad_words banned_strings", Same("banned")),
     "separate_reasoning": only("thoughts are always separate; leave it out", True),
     **_all(
         "no_stop_trim include_stop_str_in_output",
@@ -246,35 +211,35 @@ OPENAI: Rules = {
     "add_special_tokens": only("leave it out", False),
     # there is one engine, special tokens are never text, a completion is one text, and the id is
     # in the header X-Request-Id
-    **_all("guided_decoding_backend skip_special_tokens spaces_between_special_tokens", taken),
-    **_all("include_reasoning request_id", taken),
+    **_all("guided_decoding_backend skip_special_tokens spaces_between_special_tokens", TAKEN),
+    **_all("include_reasoning request_id", TAKEN),
     # mlx-lm's server, LM Studio, Ollama and others
-    **_all("presence_context_size frequency_context_size", same("repetition_context_size")),
+    **_all("presence_context_size frequency_context_size", Same("repetition_context_size")),
     "draft_model": "the draft model is chosen with --draft; leave it out",
     "role_mapping": "the chat template writes the roles; leave it out",
-    "reasoning": inside(
+    "reasoning": Inside(
         {
-            "effort": same("reasoning_effort"),
+            "effort": Same("reasoning_effort"),
             "enabled": _THINK,
-            "exclude": same("include_reasoning", _opposite),
-            "summary": taken,  # thoughts are returned as they are
+            "exclude": Same("include_reasoning", _opposite),
+            "summary": TAKEN,  # thoughts are returned as they are
             "max_tokens": _BUDGET,
         }
     ),
     "options": "send its fields next to messages, as in OpenAI's API",
     "extra_body": "is for the Python client; send its fields next to messages",
-    "format": same("response_format", _format),
-    "response_schema": same("json_schema", _schema),
-    **_all("num_predict max_new_tokens max_completion_tokens", same("max_tokens")),
+    "format": Same("response_format", _format),
+    "response_schema": Same("json_schema", _schema),
+    **_all("num_predict max_new_tokens max_completion_tokens", Same("max_tokens")),
     **_all("max_length max_output_tokens", "send max_tokens"),
     "num_ctx": "the context is chosen with --max-context; leave it out",
-    "stop_sequences": same("stop"),
+    "stop_sequences": Same("stop"),
     **_all("system instructions", 'send a message {"role": "system", "content": ...}'),
     **_all("input previous_response_id text", "belongs to POST /v1/responses; send messages"),
     # nothing here depends on them
-    **_all("ttl keep_alive chat_id session_id conversation_id provider transforms route", taken),
+    **_all("ttl keep_alive chat_id session_id conversation_id provider transforms route", TAKEN),
     # OpenAI's own; a stream has the usage with stream_options: {include_usage: true}, at its end
-    **_all("usage stream_options.continuous_usage_stats", taken),
+    **_all("usage stream_options.continuous_usage_stats", TAKEN),
     "stream_options.include_obfuscation": only("leave it out", False),
     "audio": "this server returns text only; leave it out",
     "functions": (
@@ -296,24 +261,24 @@ OPENAI: Rules = {
 
 LLAMA: Rules = {
     **OPENAI,
-    "n_probs": same("logprobs", lambda value: None if value == 0 else value),
+    "n_probs": Same("logprobs", lambda value: None if value == 0 else value),
 }
 """The same for llama.cpp's completions."""
 
 INFILL: Rules = {
     **LLAMA,  # what editors send to cut a suggestion short has no effect
-    **_all("t_max_prompt_ms t_max_predict_ms n_indent", taken),
+    **_all("t_max_prompt_ms t_max_predict_ms n_indent", TAKEN),
 }
 
 MESSAGES: Rules = {
     **COMMON,
     "compaction": "this server makes no summaries of its own; leave it out",
-    "thread": _thread,
+    "thread": Same("", _thread),
     # who asks and pays, tools that are left out, and the service
     **_all(
-        "billing_policy fallback_credit_token fallbacks inference_geo speed workspace_id", taken
+        "billing_policy fallback_credit_token fallbacks inference_geo speed workspace_id", TAKEN
     ),
-    **_all("user_profile_id container mcp_servers betas diagnostics", taken),
+    **_all("user_profile_id container mcp_servers betas diagnostics", TAKEN),
 }
 
 _STATELESS = "this server is stateless and keeps no responses; send the whole conversation in input"
@@ -325,19 +290,19 @@ RESPONSES: Rules = {
     "prompt": "there are no stored prompts here; send instructions and input",
     "moderation": _NO_MODERATION,
     "top_logprobs": only(_LOGPROBS, 0),
-    "include": _included,
-    "stream_options": inside(
+    "include": Same("", _included),
+    "stream_options": Inside(
         {
-            **_all("include_usage continuous_usage_stats", taken),  # its end has the usage
+            **_all("include_usage continuous_usage_stats", TAKEN),  # its end has the usage
             "include_obfuscation": only("leave it out", False),
         }
     ),
     # a conversation that is too long is refused, nothing is kept, and some tools are left out
-    **_all("truncation client_metadata text.verbosity access_programs background_options", taken),
-    **_all("max_tool_calls image", taken),
+    **_all("truncation client_metadata text.verbosity access_programs background_options", TAKEN),
+    **_all("max_tool_calls image", TAKEN),
     # the names of chat completions
-    **_all("max_tokens max_completion_tokens", same("max_output_tokens")),
-    "reasoning_effort": same("reasoning.effort"),
+    **_all("max_tokens max_completion_tokens", Same("max_output_tokens")),
+    "reasoning_effort": Same("reasoning.effort"),
     "messages": "belongs to POST /v1/chat/completions; send input",
     "response_format": "belongs to POST /v1/chat/completions; send text: {format: ...}",
 }

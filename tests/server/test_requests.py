@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -147,7 +147,7 @@ def test_every_request_means_what_its_line_says() -> None:
 
 
 def test_every_field_of_other_servers_has_a_line() -> None:
-    tables = {
+    tables: dict[tuple[str, ...], Collection[str]] = {
         ("chat", "completions"): OPENAI,
         ("infill",): INFILL.keys() - OPENAI.keys(),
         ("messages",): MESSAGES,

@@ -105,8 +105,9 @@ class GrammarEngine:
         tokens = _Tokens(vocabulary, size, eos[0])
         self.tokenizer = LLTokenizer(tokens, n_vocab=size, eos_token=eos)  # type: ignore[arg-type]
         assert self.tokenizer.vocab_size == size
-        # Or why one cannot be met, as finding that out takes as long as compiling
-        self._kept: Recent[str, Compiled | GrammarError] = Recent(_KEPT)
+        # Or why one cannot be met, as finding that out takes as long as compiling. Only its text:
+        # an error's traceback holds the matcher that failed, and that can have 100 MB.
+        self._kept: Recent[str, Compiled | str] = Recent(_KEPT)
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarEngine:
@@ -121,19 +122,19 @@ class GrammarEngine:
         if isinstance(kept, Compiled) and kept.spent:
             self._kept.forget(grammar.text)
             kept = self._kept.get(grammar.text, lambda: self._compile(grammar))
-        if isinstance(kept, GrammarError):
-            raise GrammarError(str(kept))
+        if isinstance(kept, str):
+            raise GrammarError(kept)
         return kept
 
-    def _compile(self, grammar: Grammar) -> Compiled | GrammarError:
+    def _compile(self, grammar: Grammar) -> Compiled | str:
         try:
             return self._tried(grammar)
         except GrammarError as error:
-            return error
+            return str(error)
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # which is no Exception
                 raise
-            return GrammarError(f"{grammar.name}: {_BROKEN}")
+            return f"{grammar.name}: {_BROKEN}"
 
     def _tried(self, grammar: Grammar) -> Compiled:
         matcher = LLMatcher(self.tokenizer, grammar.text, log_level=0, limits=_LIMITS)

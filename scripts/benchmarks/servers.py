@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -74,8 +75,14 @@ class Server:
     """A server process, of mlxgen or of mlx-lm, on a free port: from ``start`` to ``stop``, or
     inside a ``with``."""
 
-    def __init__(self, name: Literal["mlxgen", "mlx_lm"], arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        name: Literal["mlxgen", "mlx_lm"],
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name, self._arguments = name, arguments
+        self._environment = {**os.environ, **(environment or {})}
 
     def __enter__(self) -> Server:
         self.start()
@@ -91,7 +98,9 @@ class Server:
         command = [sys.executable, "-m", f"{self.name}.server", "--port", str(self.port)]
         command += ["--log-level", level, *self._arguments]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
-        self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
+        self.process = subprocess.Popen(
+            command, stdout=self._log, stderr=self._log, env=self._environment
+        )
         end = time.monotonic() + START
         while not self.answers():
             if self.process.poll() is not None or time.monotonic() > end:

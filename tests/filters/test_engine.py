@@ -5,16 +5,20 @@ If a test fails with a newer llguidance, read the docstrings of ``mlxgen/filters
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
 
 import llguidance
 import pytest
 
 from mlxgen.errors import DeadEndError, FilterError, GrammarError
-from mlxgen.filters import Constraint, JsonSchema, Lark, Regex, fill_masks
+from mlxgen.filters import Constraint, JsonSchema, Lark, Regex, engine, fill_masks
 from mlxgen.filters.engine import Compiled, Grammar, GrammarEngine
 from mlxgen.filters.matcher import GrammarFilter
 from mlxgen.tokens import Vocabulary
@@ -53,6 +57,15 @@ def test_a_filter_that_is_used_by_itself_refuses_what_no_text_may_hold() -> None
             running.advance(token)
     running.advance(*a)
     assert running.can_end() and running.validate(a) == 1
+
+
+def test_a_refused_grammar_keeps_nothing_of_what_was_tried() -> None:
+    with contextlib.suppress(GrammarError):
+        constrained(Regex("(b{1000}){1000}"))
+    gc.collect()
+    held = [each for each in gc.get_objects() if isinstance(each, TracebackType)]
+    files = {each.tb_frame.f_code.co_filename for each in held}
+    assert not [file for file in files if Path(file).parent == Path(engine.__file__).parent]
 
 
 def fail(constraint: Constraint) -> None:
@@ -193,7 +206,7 @@ def counted(vocabulary: Vocabulary) -> Iterator[list[Grammar]]:
     compile_it = engine._compile
     compiled: list[Grammar] = []
 
-    def counting(grammar: Grammar) -> Compiled | GrammarError:
+    def counting(grammar: Grammar) -> Compiled | str:
         compiled.append(grammar)
         return compile_it(grammar)
 

@@ -31,7 +31,6 @@ WAITS = 60.0  # seconds that a stream waits for its client, or can be read again
 KEPT = 1 << 20  # bytes of its newest events
 MOST = 64  # streams without a client
 MOST_BYTES = 8 << 20  # of the events of all these
-KNOWN = 1024  # names of answers that have ended, which are told from those that never were
 
 Interrupt: TypeAlias = Callable[[BaseException], None]
 
@@ -63,12 +62,19 @@ class Answer:
             events += new
         return events
 
+    def fold(self, events: Sequence[Sent]) -> None:
+        """Add events to the whole answer."""
+        for event in events:
+            if isinstance(event, dict):
+                self.reply.fold(event)
+
 
 class Told:
     """What was told of an answer, the newest of it as bytes.
 
-    - ``owner`` is as in ``owner_of``; ``id`` is that of the reply, and ``end`` follows its last
-      event. ``numbered``: its events have numbers, so that it can be gone on with.
+    - ``owner`` is whose it is, as the gate says; ``id`` is that of the reply, and ``end`` follows
+      its last event. ``numbered``: its events have numbers, so that it can be gone on with.
+    - ``names`` are those under which it can be steered: its id, and those of its requests.
     - ``answer`` is what is left to tell; ``holder`` interrupts the request that it is told to, and
       is ``None`` while there is none.
     - ``count`` are its events so far, and ``over`` says that the last one was told.
@@ -78,6 +84,7 @@ class Told:
     def __init__(self, answer: Answer, owner: str, end: bytes) -> None:
         self.answer: Answer | None = answer
         self.owner, self.id, self.end = owner, answer.id, end
+        self.names = {answer.id}
         self.numbered = answer.ask.stream and answer.ask.steered is None
         self.holder: Interrupt | None = None
         self.free = asyncio.Event()
@@ -119,10 +126,7 @@ class Answers:
     """All that are told to somebody, and the streams that wait for their clients."""
 
     def __init__(self) -> None:
-        self._named: OrderedDict[tuple[str, str], Told | None] = OrderedDict()
-        """Those that can be steered, by their names; ``None``: not any more."""
-        self._told: OrderedDict[tuple[str, str], Told] = OrderedDict()
-        """All, by their ids."""
+        self._told: OrderedDict[tuple[str, str], Told] = OrderedDict()  # by owner and id
 
     def hold(self, told: Told, holder: Interrupt, name: str) -> None:
         """Let a request tell an answer that has no holder, which can be steered meanwhile under its
@@ -131,18 +135,12 @@ class Answers:
             told.timer.cancel()
         told.holder = holder
         told.free.clear()
+        told.names.add(name)
         self._told[told.owner, told.id] = told
-        for each in (told.id, name) if told.answer is not None else ():
-            self._named[told.owner, each] = told
 
     def leave(self, told: Told, *, waits: bool) -> None:
         """Take an answer from its holder. A stream that ``waits`` rests until its client comes
         back; any other is given up, but what was told of it can be read again for a while."""
-        for key in [key for key, known in self._named.items() if known is told]:
-            self._named[key] = None
-            self._named.move_to_end(key)
-        while len(self._named) > KNOWN and self._named[next(iter(self._named))] is None:
-            self._named.popitem(last=False)
         told.holder = None
         told.free.set()
         answer = told.answer
@@ -154,8 +152,6 @@ class Answers:
             answer.serving.engine.rest(answer.box)
         self._told.move_to_end((told.owner, told.id))
         told.timer = asyncio.get_running_loop().call_later(WAITS, self._drop, told)
-        if not told.count:
-            self._drop(told)
         left = [each for each in self._told.values() if each.holder is None]
         size = sum(each.size for each in left)
         for oldest in left:
@@ -173,10 +169,11 @@ class Answers:
 
     def find(self, owner: str, name: str) -> Answer:
         """The answer of this name; raises ``RequestError``: 409 if it has ended, or else 404."""
-        told = self._named.get((owner, name))
-        if told is not None and told.answer is not None:
-            return told.answer
-        if (owner, name) in self._named:
+        known = [each for each in self._told.values() if each.owner == owner and name in each.names]
+        for told in reversed(known):
+            if told.answer is not None and told.holder is not None:
+                return told.answer
+        if known:
             raise ended()
         raise RequestError(
             "there is no such answer; send the id that it has in its events, or its X-Request-Id",
@@ -190,7 +187,7 @@ class Answers:
         until now is interrupted, as its client has another connection. Raises ``RequestError``."""
         id, _, number = last.rpartition("-")
         told = self._told.get((owner, id))
-        if told is None or not (number.isdecimal() and number.isascii()):
+        if told is None or not (told.numbered and number.isdecimal() and number.isascii()):
             raise gone("there is none, or it was left for more than a minute")
         told.after(int(number))
         while told.holder is not None:

@@ -22,7 +22,6 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 from fastapi import Request, Response
@@ -35,10 +34,9 @@ from .bodies import B, Read, header_of, read
 from .catalogue import Entry
 from .engine import Mailbox
 from .errors import RequestError, as_request_error, error_body
-from .fields import TextRequest
-from .gate import owner_of
+from .gate import OWNER
 from .logs import log, log_failure
-from .reply import Aside, Delivery, Sent
+from .reply import Aside, Delivery
 from .service import Service
 from .serving import Prepared, Serving
 from .steering import Running
@@ -55,8 +53,8 @@ from .wire import (
 
 LAST_WORDS = 1.0
 SILENCE = 5.0  # seconds after which a stream gives a sign of life; clients give up on silent ones
-MOST = 1 << 20  # tokens and alternatives in a whole answer
-SMALL = 4096  # the same, in an answer that is written in one go
+SMALL = 4096  # tokens of an answer that is written in one go
+_RETRY = b"1"  # seconds after which to try again, as clients are told
 _LOADING = encoded(Aside(": the model is being loaded"))
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -81,8 +79,8 @@ class Exchange(Response):
         """The id that the client has given it, or its own."""
         self.last_event = request.headers.get("last-event-id", "")
         """The id of the last event that the client has of a stream which it goes on with."""
-        self.owner = owner_of(self.scope)
-        """Whose request it is."""
+        self.owner: str = self.scope.get(OWNER, "")
+        """Whose request it is: a digest of its key; empty if the server needs none."""
         self.fields: dict[str, Any] = {}
         """Further fields for the log; never anything that a person wrote."""
         self.last_words: Callable[[BaseException], bytes] = lambda error: b""
@@ -100,13 +98,8 @@ class Exchange(Response):
         self._interruption: BaseException | None = None
         self.stage = 0
         """0 until a prompt is run, 1 while one is, 2 from then on."""
-        self._timer: asyncio.TimerHandle | None = None  # of this stage
-        self._began = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the request's headers."""
-        return time.perf_counter() - self._began
+        self._limit = asyncio.timeout(None)  # of this stage
+        self.began = time.perf_counter()
 
     # ---- for the work ------------------------------------------------------------------------
 
@@ -136,7 +129,8 @@ class Exchange(Response):
         stage, seconds = 2 if all_run else 1, self.service.settings.request_timeout
         if stage > self.stage:
             self.stage = stage
-            self._limit(seconds if all_run else 0.0, partial(_timeout, seconds))
+            now = asyncio.get_running_loop().time()
+            self._limit.reschedule(now + seconds if all_run and seconds else None)
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
         """Send a piece of a stream, or the last one; waits while the client does not read."""
@@ -157,14 +151,6 @@ class Exchange(Response):
             self._interruption = error
             self._task.cancel()
 
-    def _limit(self, seconds: float, error: Callable[[], RequestError]) -> None:
-        """Interrupt the work with an error after so many seconds from now, and no longer after
-        those that were said before; 0 is never."""
-        if self._timer is not None:
-            self._timer.cancel()
-        later = asyncio.get_running_loop().call_later
-        self._timer = later(seconds, lambda: self.interrupt(error())) if seconds else None
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Do the work and answer, with an error if necessary."""
         service, outcome = self.service, "completed"
@@ -172,10 +158,11 @@ class Exchange(Response):
         self._task = asyncio.current_task()
         try:
             service.enter(self.interrupt, aside=self._aside)
-            self._limit(service.settings.queue_timeout, service.queue_timeout)
-            answer = await self._work(self)
-            if answer is not None:
-                await self._respond(JsonResponse(answer))
+            self._limit = asyncio.timeout(service.settings.queue_timeout or None)
+            async with self._limit:
+                answer = await self._work(self)
+                if answer is not None:
+                    await self._respond(JsonResponse(answer))
         except asyncio.CancelledError:
             if self._interruption is None:
                 raise
@@ -183,11 +170,20 @@ class Exchange(Response):
             self._task.uncancel()
             outcome = await self._fail(self._interruption)
         except Exception as error:
-            outcome = await self._fail(error)
+            outcome = await self._fail(self._late() if self._limit.expired() else error)
         finally:
             self._release()
             service.leave(self.interrupt)
         self._account(outcome)
+
+    def _late(self) -> RequestError:
+        """The error of a request whose time is over."""
+        settings = self.service.settings
+        if self.stage == 2:
+            reason = f"the answer took more than {settings.request_timeout:g} seconds; ask for"
+            return RequestError(f"{reason} fewer tokens", status=504, code="timeout")
+        reason = f"the request has waited for more than {settings.queue_timeout:g} seconds"
+        return RequestError(f"{reason}; try again later", status=503, code="queue_timeout")
 
     async def _watch_client(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -198,8 +194,6 @@ class Exchange(Response):
     def _release(self) -> None:
         if self._watcher is not None:
             self._watcher.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
         told, self.told = self.told, None
         if told is not None:
             waits = isinstance(self._interruption, ClientGone)
@@ -239,29 +233,20 @@ class Exchange(Response):
         if self.ignored:
             headers.append((b"x-mlxgen-ignored", header_of(self.ignored).encode()))
         if self._status in (429, 503):
-            headers.append((b"retry-after", str(self.service.retry_after()).encode()))
+            headers.append((b"retry-after", _RETRY))
         if self.service.is_stopping:
             headers.append((b"connection", b"close"))
         return headers
 
     def _account(self, outcome: str) -> None:
-        seconds, metrics = self.seconds, self.service.metrics
+        seconds, metrics = time.perf_counter() - self.began, self.service.metrics
         metrics.requests.labels(self._endpoint, outcome).inc()
         if "model" in self.fields:
             metrics.model_requests.labels(self.fields["model"]).inc()
         if outcome == "completed":
             metrics.request_seconds.labels(self._endpoint).observe(seconds)
-            self.service.took(seconds)
         said = f"{self.scope['method']} {self._endpoint} {self._status}"
         log(logging.INFO, said, outcome=outcome, seconds=seconds, id=self.id, **self.fields)
-
-
-def _timeout(seconds: float) -> RequestError:
-    return RequestError(
-        f"the answer took more than {seconds:g} seconds; ask for fewer tokens",
-        status=504,
-        code="timeout",
-    )
 
 
 # ---- the work of the endpoints whose text is generated -------------------------------------------
@@ -269,46 +254,54 @@ def _timeout(seconds: float) -> RequestError:
 
 async def generate(exchange: Exchange, api: Api) -> bytes | None:
     """From a body to the last word of its answer."""
-    id = api.prefix + exchange.id
+    id, service = api.prefix + exchange.id, exchange.service
     exchange.last_words = lambda error: encoded(api.fail(error, id)) + api.end
+    data = await exchange.arrived()
     if exchange.last_event:
-        await exchange.arrived()
         told = await _gone_on(exchange)
     else:
-        given = await exchange.read(api.body)
-        serving = await _loaded(exchange, given.request)
+        given = await service.workers.run(read, data, api.body, service.unknown_fields)
+        loading = asyncio.ensure_future(exchange.use(given.request.model))
+        try:  # while it is loaded, a stream begins, and gives signs of life
+            while given.request.stream and not loading.done():
+                if not (await asyncio.wait({loading}, timeout=SILENCE))[0]:
+                    await exchange.write(_LOADING)
+            serving = await loading
+        finally:
+            loading.cancel()
         prepared = await serving.sequences(given, api.asks)
         told = _begun(exchange, prepared, serving, id, api)
     answer = told.answer
     if answer is None:
         return None
+    whole = None
     try:
         if answer.ask.stream:  # a task of its own is woken up without all who wait for it
             task = asyncio.create_task(_stream(exchange, told, answer))
             task.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is seen
             await task
-        whole = None if answer.ask.stream else await _whole(exchange, answer)
+        else:
+            whole = await _whole(exchange, answer)
     except MlxgenError as error:  # name the fields of the request
         known = as_request_error(error, answer.ask.names)
         if known is error or known.status >= 500:
             raise
         raise known from error
-    _account(exchange, answer)
+    usages = answer.box.usages
+    exchange.fields |= {
+        "prompt": sum(usage.prompt_tokens for usage in usages),
+        "cached": sum(usage.cached_tokens for usage in usages),
+        "completion": sum(usage.completion_tokens for usage in usages),
+        "sequences": len(usages),
+        "stream": answer.ask.stream,
+    }
+    if violated := [usage.violates for usage in usages if usage.violates]:
+        exchange.fields["violates"] = violated[0]
+    longest = max(usage.completion_tokens for usage in usages)
+    if longest > 1 and "resumed" not in exchange.fields:
+        seconds = time.perf_counter() - exchange.began - exchange.fields["first"]
+        service.metrics.token_seconds.observe(seconds / (longest - 1))
     return whole
-
-
-async def _loaded(exchange: Exchange, request: TextRequest) -> Serving:
-    """The model of a request. While it is loaded, a stream begins, and gives signs of life."""
-    waiting = asyncio.ensure_future(exchange.use(request.model))
-    try:
-        while request.stream:
-            done, _ = await asyncio.wait({waiting}, timeout=SILENCE)
-            if done:
-                break
-            await exchange.write(_LOADING)
-        return await waiting
-    finally:
-        waiting.cancel()
 
 
 def _begun(exchange: Exchange, prepared: Prepared, serving: Serving, id: str, api: Api) -> Told:
@@ -364,7 +357,7 @@ def _hear(exchange: Exchange, news: Sequence[Delivery]) -> bool:
         if each.chunks and "first" not in exchange.fields:
             if each.progress is None:
                 exchange.heard(all_run=True)
-            exchange.fields["first"] = seconds = exchange.seconds
+            exchange.fields["first"] = seconds = time.perf_counter() - exchange.began
             if "resumed" not in exchange.fields:
                 exchange.service.metrics.first_token_seconds.observe(seconds)
     return exchange.stage == 2 and "first" in exchange.fields
@@ -407,43 +400,11 @@ async def _stream(exchange: Exchange, told: Told, answer: Answer) -> None:
 
 async def _whole(exchange: Exchange, answer: Answer) -> bytes:
     """What the events of a stream come to."""
-    reply, box, size, heard = answer.reply, answer.box, 0, False
-
-    def fold(events: Sequence[Sent]) -> None:
-        for event in events:
-            if isinstance(event, dict):
-                reply.fold(event)
-
+    reply, box, heard = answer.reply, answer.box, False
     while news := await box.take():
         heard = heard or _hear(exchange, news)
-        fold(answer.events_of(news))
-        for chunk in [chunk for each in news for chunk in each.chunks]:
-            size += 1 + len(chunk.top) + sum(1 + len(score.top) for score in chunk.prompt)
-        if size > MOST:
-            raise RequestError(
-                f"the answer has more than {MOST} tokens and alternatives; stream it, or ask for "
-                "fewer",
-                status=413,
-                code="answer_too_large",
-            )
-    fold(reply.finish(box.usages))
-    if size <= SMALL:
+        answer.fold(answer.events_of(news))
+    answer.fold(reply.finish(box.usages))
+    if sum(usage.completion_tokens for usage in box.usages) <= SMALL:
         return to_json(reply.whole())
     return await asyncio.to_thread(lambda: to_json(reply.whole()))
-
-
-def _account(exchange: Exchange, answer: Answer) -> None:
-    usages = answer.box.usages
-    exchange.fields |= {
-        "prompt": sum(usage.prompt_tokens for usage in usages),
-        "cached": sum(usage.cached_tokens for usage in usages),
-        "completion": sum(usage.completion_tokens for usage in usages),
-        "sequences": len(usages),
-        "stream": answer.ask.stream,
-    }
-    if violated := [usage.violates for usage in usages if usage.violates]:
-        exchange.fields["violates"] = violated[0]
-    longest = max(usage.completion_tokens for usage in usages)
-    if longest > 1 and "resumed" not in exchange.fields:
-        seconds = exchange.seconds - exchange.fields["first"]
-        exchange.service.metrics.token_seconds.observe(seconds / (longest - 1))

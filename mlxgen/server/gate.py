@@ -7,7 +7,7 @@ the gate, with or without a key.
 - A body with two lengths is refused, because a proxy could disagree on where the next request
   begins. h11 refuses two values of ``Content-Length``, but not one beside ``Transfer-Encoding``.
 - With keys, everything but the ``OPEN`` paths needs one of them. The comparison takes constant
-  time. Which one it was goes on in the scope, as ``owner_of`` reads it.
+  time. Which one it was goes on in the scope, under ``OWNER``.
 - ``Origin`` must be the server's own or an allowed one. Requests without it that a browser marks
   as cross-site are refused too, unless a person followed a link.
 - Without a key, ``Host`` must be an IP address, a name of the loopback, the one that the server
@@ -43,7 +43,8 @@ _HOST = re.compile(r"(?:\[(?P<inner>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]:@/?#\\]*?)\
 """A name or an address, with or without a port. Nothing may follow: readers of addresses would take
 what comes after an @ for the host."""
 _SHORT = frozenset({"/chat/completions", "/completions", "/models"})  # without /v1
-_OWNER = "mlxgen.owner"
+OWNER = "mlxgen.owner"
+"""Where the scope of a request says whose it is: a digest of its key; empty if it needs none."""
 
 
 class Gate:
@@ -95,8 +96,10 @@ class Gate:
                 path = f"/v1{path}"
             method = "GET" if scope["method"] == "HEAD" else scope["method"]
             raw = quote(path).encode("ascii")
-            owner = self._owner(path, headers)
-            scope = {**scope, "method": method, "path": path, "raw_path": raw, _OWNER: owner}
+            owner = ""
+            if self._owners and path not in OPEN and not path.startswith(PAGE):
+                owner = self._owner(headers)
+            scope = {**scope, "method": method, "path": path, "raw_path": raw, OWNER: owner}
         except RequestError as error:
             if error.status == 401:
                 more.append((b"www-authenticate", b"Bearer"))
@@ -145,13 +148,8 @@ class Gate:
                 code="origin_not_allowed",
             )
 
-    def _is_allowed(self, origin: bytes) -> bool:
-        return self._any_origin or origin.lower() in self._origins
-
-    def _owner(self, path: str, headers: Headers) -> str:
-        """The digest of the request's key; empty if it needs none."""
-        if not self._owners or path in OPEN or path.startswith(PAGE):
-            return ""
+    def _owner(self, headers: Headers) -> str:
+        """The digest of the request's key; raises ``RequestError`` (401) without one."""
         scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
         given = [headers.get(b"x-api-key", b"")]
         given += [token] if scheme.lower() == b"bearer" else []
@@ -170,11 +168,8 @@ class Gate:
             )
         return found[0]
 
-
-def owner_of(scope: Scope) -> str:
-    """Whose request it is: a digest of its key; empty if the server needs none."""
-    owner: str = scope.get(_OWNER, "")
-    return owner
+    def _is_allowed(self, origin: bytes) -> bool:
+        return self._any_origin or origin.lower() in self._origins
 
 
 def is_loopback(host: str) -> bool:

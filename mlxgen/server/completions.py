@@ -20,7 +20,7 @@ from .ask import Api, Ask, MakeReply, Question
 from .bodies import Read
 from .choices import Choice, ChoicesReply, Delta, Finish
 from .errors import RequestError
-from .fields import Json, Limit, about, got, limit_of, option
+from .fields import Json, Limit, about, got, option
 from .generation import GenerationRequest, ask_of_generation, form_of, keep_of
 from .peers import OPENAI
 from .reply import Event
@@ -101,7 +101,9 @@ def understood(
     steered = request.steered_by
     if steered is not None and prompts[0][0] != "prompt":
         raise RequestError.at("prompt", f"expected one prompt with {steered}, got a list")
-    usual = DEFAULT_TOKENS if steered is None else None  # a program ends by itself
+    most = request.max_tokens
+    if most is None and steered is None:  # a program ends by itself
+        most = DEFAULT_TOKENS
     silent = request.max_tokens == 0
     if silent and not request.echo and not is_infill:
         raise RequestError.at("max_tokens", "expected 1 or more, got 0; 0 needs echo: true")
@@ -133,7 +135,7 @@ def understood(
         known,
         model,
         {
-            "max_tokens": 1 if silent else limit_of(request.max_tokens, usual),
+            "max_tokens": 1 if silent else most,
             "top_logprobs": request.logprobs,
             "prompt_logprobs": max(scores, default=None),
         },

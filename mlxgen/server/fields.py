@@ -171,11 +171,11 @@ def of_type(value: Any, kind: type, place: str) -> Any:
 def one_of(piece: Mapping[str, Any], name: str, known: Iterable[str], at: str) -> str:
     """A field of a piece, likewise, which is one of the ``known`` words."""
     value = piece.get(name)
-    if name in piece and value not in (names := list(known)):
-        wanted = ", ".join(names)
-        place = f"{at}.{name}" if at else name
-        raise RequestError.at(place, f"expected one of {wanted}, got {shown(value)}")
-    return str(need(piece, name, str, at))
+    if isinstance(value, str) and value in known:
+        return value
+    need(piece, name, object, at)
+    wanted, place = ", ".join(known), f"{at}.{name}" if at else name
+    raise RequestError.at(place, f"expected one of {wanted}, got {shown(value)}")
 
 
 # ---- what every request for text may say ------------------------------------------------------
@@ -273,13 +273,6 @@ def options_of(request: SamplingFields) -> dict[str, Any]:
         if name in sent and (value := getattr(request, name)) is not None:
             given[name] = understood(name, value)
     return given
-
-
-def limit_of(max_tokens: int | None, default: int | None = None) -> int | None:
-    """The most tokens to generate; ``None`` is as many as the context holds."""
-    if max_tokens is None:
-        return default
-    return None if max_tokens < 0 else max_tokens
 
 
 # ---- the form of the text ------------------------------------------------------------------------

@@ -170,7 +170,9 @@ FORMS = ("response_format", *_MAKERS, "check")
 def form_of(request: FormFields, registry: Registry) -> Form | None:
     """What the text must match; raises ``RequestError`` if it is invalid or more than one, besides
     a check."""
-    form = format_of("response_format", request.response_format)
+    form = None
+    if request.response_format is not None:
+        form = format_of("response_format", request.response_format)
     for name, make in _MAKERS.items():
         if (given := getattr(request, name)) is None:
             continue
@@ -180,13 +182,17 @@ def form_of(request: FormFields, registry: Registry) -> Form | None:
             form = make(given)
         except MlxgenError as error:
             raise as_request_error(error, {"filters": name}) from error
-    return registry.checked(form, request.check)
+    return form if request.check is None else registry.checked(form, request.check)
 
 
 # ---- the operator's own code ---------------------------------------------------------------------
 
 _EXCLUDED = ("n", "echo", "tools", "prompt_logprobs", "timings_per_token", "return_progress")
 """What a program's answer has not: it is one text, with branches that come up as it is written."""
+_OWN_CODE = frozenset(
+    ("program", "controller", "hooks", "arguments", "allow_retract", "hold_tokens")
+)
+"""The fields of what may write the text, or take it back."""
 _NOT_TAKEN_BACK = ("logprobs", "return_token_ids", "tools")
 
 
@@ -211,7 +217,7 @@ def steered_of(request: GenerationRequest, registry: Registry) -> Steered | None
     return registry.steered(what, getattr(request, what), what, request.arguments, "arguments")
 
 
-def hooks_of(request: GenerationRequest, registry: Registry) -> Sequence[Hook]:
+def hooks_of(request: GenerationRequest, registry: Registry) -> list[Hook]:
     """The hooks of a request; raises ``RequestError``."""
     named, given = request.hooks or [], request.arguments
     if request.steered_by is None and given is not None:
@@ -220,7 +226,7 @@ def hooks_of(request: GenerationRequest, registry: Registry) -> Sequence[Hook]:
                 "arguments", "are for a program, a controller or one hook; name one of these"
             )
         return [registry.hook(named[0], "hooks[0]", given, "arguments")]
-    hooks = []
+    hooks = list[Hook]()
     for place, each in enumerate(named):
         at = f"hooks[{place}]"
         if isinstance(each, Named):
@@ -264,7 +270,10 @@ def ask_of_generation(
             "prompt_logprobs",
             "is not for streams; leave out stream, or for a completion send echo and logprobs",
         )
-    steered = steered_of(request, model.registry)
+    fields, steered, hooks = request.model_fields_set, None, list[Hook]()
+    if not fields.isdisjoint(_OWN_CODE):
+        steered = steered_of(request, model.registry)
+        hooks = hooks_of(request, model.registry)
     given = {
         **own,
         "stop": [request.stop] if isinstance(request.stop, str) else request.stop or (),
@@ -272,7 +281,7 @@ def ask_of_generation(
         "banned": request.banned,
         "prefix": request.prefix_tokens,
         "prediction": request.prediction and request.prediction.text,
-        "hooks": hooks_of(request, model.registry),
+        "hooks": hooks,
     }
     if steered is not None:  # whose option it is; the reply holds what the client must not see
         given["allow_retract"] = None

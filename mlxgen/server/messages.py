@@ -17,13 +17,15 @@ from pydantic import Field, Tag
 from ..chat import Chat
 from ..chat.answer import AnswerReader
 from ..chat.events import CallArguments, CallEnded, CallStarted, ChatEvent, Ended, Reasoning, Text
-from ..chat.turn import Effort, Turn
+from ..chat.template.sandbox import RenderLimits
+from ..chat.turn import Effort, Turn, plan_turn
 from ..engine import Usage
+from ..errors import MlxgenError
 from . import peers
-from .ask import Api, Ask, ask_of, planned
+from .ask import Api, Ask, ask_of
 from .bodies import Read
 from .conversation import Message, of_messages
-from .errors import RequestError, as_messages_error, error_body
+from .errors import RequestError, as_messages_error, as_request_error, error_body
 from .fields import (
     MAX_NAME,
     MAX_STOPS,
@@ -303,7 +305,10 @@ def ask_messages(known: Read[MessagesRequest], model: ServedModel) -> Ask:
 def count_tokens(request: CountRequest, model: ServedModel) -> dict[str, Any]:
     """The tokens of a conversation, as in Anthropic's Messages API."""
     turn, names, _ = _turn(request, model)
-    return {"input_tokens": len(planned(turn, model, names).ids)}
+    try:
+        return {"input_tokens": len(plan_turn(turn, model.dialect, RenderLimits()).ids)}
+    except MlxgenError as error:
+        raise as_request_error(error, names) from error
 
 
 def _turn(
@@ -322,7 +327,7 @@ def _turn(
     silent = thinking is not None and thinking.type == "disabled"
     effort: Effort | None = "none" if silent else None if config is None else config.effort
     form = format_of("output_config.format", None if config is None else config.format)
-    if isinstance(request, MessagesRequest):
+    if isinstance(request, MessagesRequest) and request.check is not None:
         form = model.registry.checked(form, request.check)
     budget, names = getattr(request, "thinking_budget", None), dict(_NAMES)
     if silent:

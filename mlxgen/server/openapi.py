@@ -33,28 +33,10 @@ _ERROR = {
         }
     },
 }
-REASONS = {
-    400: "The body is invalid; the error names the field",
-    401: "The API key is missing or wrong",
-    403: "The page's origin, or the name used for this host, is not allowed",
-    404: "The model, or the answer that is named, does not exist",
-    408: "The body did not arrive in time",
-    409: "The model is being loaded, or the answer cannot be steered like this now",
-    413: "The body, or the memory that it needs, is too large",
-    415: "The body is not JSON",
-    429: "Too many requests; try again after as many seconds as Retry-After says",
-    500: "The server failed on this request",
-    503: "The server is loading or stopping",
-    504: "The request took too long",
+_FAILURE = {
+    "description": "An error: its code says what is wrong, and its param the field at fault",
+    "content": {"application/json": {"schema": {"$ref": _REF.format(model="Error")}}},
 }
-
-
-def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The errors that an endpoint may return."""
-    error = {"application/json": {"schema": {"$ref": _REF.format(model="Error")}}}
-    return {
-        status: {"description": REASONS[status], "content": error} for status in sorted(statuses)
-    }
 
 
 def body_of(model: type[BaseModel]) -> dict[str, Any]:
@@ -92,6 +74,7 @@ def describe(
     for operations in whole["paths"].values():
         for operation in operations.values():
             operation["responses"].pop("422", None)  # FastAPI adds it, and nothing here gives it
+            operation["responses"]["default"] = _FAILURE
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     schemas["Error"] = _ERROR

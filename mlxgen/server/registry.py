@@ -21,9 +21,8 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, Field, create_model
 from pydantic.errors import PydanticUserError
-from pydantic_core import ArgsKwargs
 
 from ..chat.calls.use import Form
 from ..errors import HookError, OptionError
@@ -51,7 +50,7 @@ _FIRST: Mapping[Kind, Sequence[str]] = {
 MODEL = "lm"
 """The parameter that gets the language model."""
 
-_STRICT = ConfigDict(strict=True, allow_inf_nan=False)
+_STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
 SLOW = 0.1  # seconds: a pause that a reader notices
 
 
@@ -226,10 +225,8 @@ class Registry:
         """A hook likewise."""
         return NamedHook(*self.steered("hook", name, at, given, place), self.slow)
 
-    def checked(self, form: Form | None, asked: str | Named | None) -> Form | None:
+    def checked(self, form: Form | None, asked: str | Named) -> Form:
         """A form whose text the check of a request looks at as well; raises ``RequestError``."""
-        if asked is None:
-            return form
         if isinstance(asked, str):
             steered = self.steered("check", asked, "check", None, "check.arguments")
         else:
@@ -307,37 +304,30 @@ class Arguments:
                 raise OptionError("", f"its {nth} parameter has to be for the {what}")
             if parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
                 self._taken.add(parameters.pop(0).name)
-        self.takes_model = any(each.name == MODEL for each in parameters)
-        kept = list[inspect.Parameter]()
+        fields, config = dict[str, Any](), _STRICT
         for each in parameters:
             if each.kind is inspect.Parameter.POSITIONAL_ONLY:
                 raise OptionError(
                     "", f"its parameter {each.name} has no name for requests; remove the / after it"
                 )
             if each.kind is inspect.Parameter.VAR_KEYWORD:
-                kept.append(each)
+                config = ConfigDict(**{**_STRICT, "extra": "allow"})
             elif each.kind is not inspect.Parameter.VAR_POSITIONAL and each.name != MODEL:
-                kept.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-
-        def given(**arguments: Any) -> dict[str, Any]:
-            return arguments
-
-        like: Any = given
-        like.__signature__ = inspect.Signature(kept)
-        like.__annotations__ = {
-            each.name: each.annotation for each in kept if each.annotation is not each.empty
-        }
+                kind = Any if each.annotation is each.empty else each.annotation
+                default = ... if each.default is each.empty else each.default
+                # pydantic keeps some names for itself
+                fields[f"given_{each.name}"] = (kind, Field(default, alias=each.name))
+        self.takes_model = any(each.name == MODEL for each in parameters)
         try:
-            adapter: TypeAdapter[Any] = TypeAdapter(like, config=_STRICT)
-            self.schema = adapter.json_schema()
+            self._model = create_model("Arguments", __config__=config, **fields)
+            self.schema = self._model.model_json_schema()
         except PydanticUserError as error:
             raise OptionError(
                 "",
                 f"one of its types cannot come from JSON ({str(error).splitlines()[0]}); annotate "
                 "its parameters with str, int, float, bool, list, dict or Literal",
             ) from None
-        self._read = adapter.validate_python
-        for about in self.schema["properties"].values():
+        for about in self.schema.setdefault("properties", {}).values():
             about.pop("title", None)
 
     def of(self, given: Mapping[str, Any], at: str) -> dict[str, Any]:
@@ -346,10 +336,12 @@ class Arguments:
             if not name.isidentifier() or keyword.iskeyword(name) or name in self._taken:
                 raise RequestError.at(f"{at}.{name[:64]}", "is not the name of an argument")
         try:
-            found: Any = modelled(given, lambda given: self._read(ArgsKwargs((), dict(given))))
-            return dict(found)
+            found = modelled(given, self._model.model_validate)
         except RequestError as error:
             assert error.param is not None
             reason = error.message.removeprefix(f"{error.param}: ")
             code = error.code or "invalid_value"
             raise RequestError.at(f"{at}.{error.param}", reason, code) from None
+        return {
+            name.removeprefix("given_"): getattr(found, name) for name in found.model_fields_set
+        }

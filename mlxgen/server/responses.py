@@ -23,7 +23,7 @@ from .ask import Api, Ask, ask_of
 from .bodies import Read
 from .conversation import Item, goes_on, of_responses
 from .errors import error_body
-from .fields import Body, Budget, Format, Json, Piece, TextRequest, about, format_of, limit_of
+from .fields import Body, Budget, Format, Json, Piece, TextRequest, about, format_of
 from .reply import Delivery, Event, name_of, prompt_progress, timings
 from .served_model import ServedModel
 from .tools import MAX_TOOLS, Function, OtherTool, ToolChoice, functions_are, tools_of
@@ -342,7 +342,7 @@ def ask_responses(known: Read[ResponsesRequest], model: ServedModel) -> Ask:
             continue_final_message=goes_on(request.input),
         ),
         tools=tools.used,
-        form=model.registry.checked(form, request.check),
+        form=form if request.check is None else model.registry.checked(form, request.check),
         effort=None if thinking is None else thinking.effort,
         thinking_budget=request.thinking_budget,
         usual_budget=model.thinking_budget,
@@ -352,7 +352,7 @@ def ask_responses(known: Read[ResponsesRequest], model: ServedModel) -> Ask:
     return ask_of(
         known,
         model,
-        {"max_tokens": limit_of(request.max_output_tokens)},
+        {"max_tokens": request.max_output_tokens},
         partial(ResponsesReply, about=_about(request), thoughts=thoughts),
         names={**_NAMES, **tools.names},
         turn=turn,

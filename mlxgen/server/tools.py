@@ -75,12 +75,11 @@ class Choice:
     alone: bool = False
 
 
-def choice_of(given: str | Json | None) -> Choice:
+def choice_of(given: str | Json) -> Choice:
     """What a ``ToolChoice`` means; raises ``RequestError``."""
     at = "tool_choice"
-    if given is None or isinstance(given, str):
-        word = one_of({at: "auto" if given is None else given}, at, _WORDS, "")
-        return Choice(_WORDS[word])
+    if isinstance(given, str):
+        return Choice(_WORDS[one_of({at: given}, at, _WORDS, "")])
     for key in given.keys() - {"type", *_FIELDS}:
         raise RequestError.at(f"{at}.{key[:64]}", "there is no such field", "unknown_parameter")
     kind = one_of(given, "type", _TYPES, at)
@@ -130,7 +129,7 @@ def tools_of(
 ) -> Tools:
     """The tools of a request; raises ``RequestError``. ``at`` is where each is, such as
     ``tools[{}]``, and ``schema`` the field of it that its schema is in."""
-    choice = choice_of(tool_choice)
+    choice = Choice() if tool_choice is None else choice_of(tool_choice)
     shown, strict, known = list[Json](), set[str](), list[str]()
     places, left_out, kinds = dict[str, str](), list[str](), set[str]()
     for i, tool in enumerate(given or ()):

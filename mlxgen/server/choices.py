@@ -24,7 +24,7 @@ from ..tokens import Token
 from .ask import Ask
 from .errors import RequestError, error_body
 from .generation import GenerationRequest
-from .reply import Aside, Delivery, Event, Sent, name_of, progress_of, timings
+from .reply import Aside, Delivery, Event, Sent, name_of, progress_of, timings, used_of
 from .told_tokens import Reported, TokenReport, TokenWriter
 
 FINGERPRINT = f"mlxgen-{__version__}"
@@ -234,16 +234,9 @@ class ChoicesReply:
             "model": ask.name,
             "system_fingerprint": FINGERPRINT,
         }
-        self._choices: list[Choice] = []
-        for _ in range(ask.count if ask.steered is None else 0):
-            self._add()
+        count = ask.count if ask.steered is None else 0
+        self._choices = [self.choice(request, ask, index, id) for index in range(count)]
         self._whole: Event = {}
-
-    def _add(self) -> Choice:
-        """Begin one more choice."""
-        choice = self.choice(self._request, self._ask, len(self._choices), self._id)
-        self._choices.append(choice)
-        return choice
 
     def start(self) -> list[Event]:
         """As ``Reply.start``: the choices, unless they come up one by one."""
@@ -254,7 +247,8 @@ class ChoicesReply:
         """As ``Reply.take``; of a branch, a stream says its facts when the choice ends."""
         sent = list[Sent]()
         if news.branch is not None:
-            choice = self._add()
+            choice = self.choice(self._request, self._ask, len(self._choices), self._id)
+            self._choices.append(choice)
             choice.facts = {"branch": list(news.branch)}
             sent.append(self._event({**(choice.opening() or choice.nothing()), **choice.facts}))
         choice = self._choices[news.place]
@@ -285,13 +279,25 @@ class ChoicesReply:
         ask, given = self._ask, len(self._ask.options.prefix)
         if self._request.max_tokens == 0:  # what was generated is not returned
             usages = [replace(usage, completion_tokens=given) for usage in usages]
-        used = usage_json(
+        used = used_of(
             usages,
             choices=ask.answers if ask.steered is None else len(usages),
             given=given,
             reasoning=sum(choice.reasoning_tokens for choice in self._choices),
         )
-        last = {**self._head, "choices": [], "usage": used}
+        told = {
+            "prompt_tokens": used.prompt,
+            "completion_tokens": used.completion,
+            "total_tokens": used.prompt + used.completion,
+            "prompt_tokens_details": {"cached_tokens": used.cached},
+            "completion_tokens_details": {
+                "reasoning_tokens": used.reasoning,
+                "accepted_prediction_tokens": used.accepted,
+                "rejected_prediction_tokens": used.drafted - used.accepted,
+            },
+            "timings": timings(usages, given=given),
+        }
+        last = {**self._head, "choices": [], "usage": told}
         if self._times:
             last = self._timed(last, [choice.progress for choice in self._choices])
         return [last]
@@ -323,32 +329,6 @@ class ChoicesReply:
             told = timings(known, given=len(self._ask.options.prefix))
             event["timings"] = told | {"queued_ms": round(1e3 * queued, 3)}
         return event
-
-
-def usage_json(
-    usages: Sequence[Usage], *, choices: int, given: int, reasoning: int
-) -> dict[str, Any]:
-    """The tokens of an answer: a prompt that several choices share is counted once, and tokens that
-    the client sent as generated, ``given`` to each choice, belong to it."""
-    firsts = usages[::choices]
-    prompt = sum(usage.prompt_tokens + given for usage in firsts)
-    completion = sum(usage.completion_tokens - given for usage in usages)
-    drafted = sum(usage.drafted_tokens for usage in usages)
-    accepted = sum(usage.accepted_draft_tokens for usage in usages)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {
-            "cached_tokens": sum(usage.cached_tokens for usage in firsts),
-        },
-        "completion_tokens_details": {
-            "reasoning_tokens": reasoning,
-            "accepted_prediction_tokens": accepted,
-            "rejected_prediction_tokens": drafted - accepted,
-        },
-        "timings": timings(usages, given=given),
-    }
 
 
 # ---- the fold of events --------------------------------------------------------------------------

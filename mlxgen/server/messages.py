@@ -43,7 +43,7 @@ from .fields import (
     named,
     option,
 )
-from .reply import Aside, Delivery, Event, Sent, name_of, prompt_progress, timings
+from .reply import Aside, Delivery, Event, Sent, name_of, prompt_progress, timings, used_of
 from .served_model import ServedModel
 from .tools import MAX_TOOLS, Function, OtherTool, ToolChoice, functions_are, tools_of
 from .wire import to_text
@@ -199,12 +199,12 @@ def _ping(**more: Any) -> Aside:
 
 
 def _usage(usage: Usage) -> dict[str, int]:
-    cached = min(usage.cached_tokens, usage.prompt_tokens)
+    used = used_of([usage])
     return {
-        "input_tokens": usage.prompt_tokens - cached,
+        "input_tokens": used.prompt - used.cached,
         "cache_creation_input_tokens": 0,  # it costs nothing
-        "cache_read_input_tokens": cached,
-        "output_tokens": usage.completion_tokens,
+        "cache_read_input_tokens": used.cached,
+        "output_tokens": used.completion,
     }
 
 

@@ -77,6 +77,37 @@ def name_of(kind: str, *where: object) -> str:
     return f"{kind}_{hashlib.blake2b(seed, digest_size=12).hexdigest()}"
 
 
+# ---- the tokens of an answer ---------------------------------------------------------------------
+
+
+class Used(NamedTuple):
+    """The tokens of an answer, of which each API tells some; ``cached`` are among those of the
+    prompt, and ``reasoning`` among those of the completion."""
+
+    prompt: int
+    cached: int
+    completion: int
+    reasoning: int
+    drafted: int
+    accepted: int
+
+
+def used_of(
+    usages: Sequence[Usage], *, choices: int = 1, given: int = 0, reasoning: int = 0
+) -> Used:
+    """Those of sequences: a prompt that several ``choices`` share is counted once, and tokens that
+    the client sent as generated, ``given`` to each choice, belong to it."""
+    firsts = usages[::choices]
+    return Used(
+        prompt=sum(usage.prompt_tokens + given for usage in firsts),
+        cached=sum(min(usage.cached_tokens, usage.prompt_tokens + given) for usage in firsts),
+        completion=sum(usage.completion_tokens - given for usage in usages),
+        reasoning=reasoning,
+        drafted=sum(usage.drafted_tokens for usage in usages),
+        accepted=sum(usage.accepted_draft_tokens for usage in usages),
+    )
+
+
 # ---- how fast answers came, and how far prompts are, by llama.cpp's names ----------------------
 
 

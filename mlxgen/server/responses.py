@@ -24,7 +24,7 @@ from .bodies import Read
 from .conversation import Item, goes_on, of_responses
 from .errors import error_body
 from .fields import Body, Budget, Format, Json, Piece, TextRequest, about, format_of
-from .reply import Delivery, Event, name_of, prompt_progress, timings
+from .reply import Delivery, Event, name_of, prompt_progress, timings, used_of
 from .served_model import ServedModel
 from .tools import MAX_TOOLS, Function, OtherTool, ToolChoice, functions_are, tools_of
 
@@ -132,12 +132,19 @@ class ResponsesReply:
 
     def finish(self, usages: Sequence[Usage]) -> list[Event]:
         assert self._ended is not None
-        cut = self._ended.reason == "length"
+        cut, used = self._ended.reason == "length", used_of(usages)
         status = "incomplete" if cut else "completed"
         response = self._response(
             status,
             incomplete_details={"reason": "max_output_tokens"} if cut else None,
-            usage=_usage(usages[0], self._ended.reasoning_tokens),
+            usage={
+                "input_tokens": used.prompt,
+                "input_tokens_details": {"cached_tokens": used.cached, "cache_write_tokens": 0},
+                "output_tokens": used.completion,
+                "output_tokens_details": {"reasoning_tokens": self._ended.reasoning_tokens},
+                "total_tokens": used.prompt + used.completion,
+                "timings": timings(usages),
+            },
         )
         return self._numbers([_told(status, response)])
 
@@ -237,18 +244,6 @@ def _of_item(what: str, index: int, item: Event) -> Event:
 
 def _told(status: str, response: Event) -> Event:
     return {"type": f"response.{status}", "response": response}
-
-
-def _usage(usage: Usage, reasoning: int) -> dict[str, Any]:
-    cached = min(usage.cached_tokens, usage.prompt_tokens)
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": reasoning},
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "timings": timings([usage]),
-    }
 
 
 # ---- tools -------------------------------------------------------------------------------------

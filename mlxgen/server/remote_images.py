@@ -21,9 +21,9 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from .errors import RequestError
@@ -39,23 +39,6 @@ _EMBEDDED = ipaddress.IPv6Network("64:ff9b::/96")  # of IPv4 addresses, as trans
 _GLOBAL = ipaddress.IPv6Network("2000::/3")  # all that was ever given out
 _EXAMPLES = ipaddress.IPv6Network("3fff::/20")  # for documentation, which Python 3.11 does not know
 _HEADERS = {"User-Agent": "mlxgen", "Accept": "image/*", "Accept-Encoding": "identity"}
-
-
-class Named(NamedTuple):
-    """The address of an image: ``holder[key]``, at ``path`` in the body."""
-
-    holder: dict[str, Any]
-    key: str
-    path: Path
-
-    @property
-    def url(self) -> str:
-        return str(self.holder[self.key])
-
-    def put(self, data: bytes) -> None:
-        """Replace the address by one that has the image in it."""
-        text = base64.b64encode(data).decode()
-        self.holder[self.key] = f"data:application/octet-stream;base64,{text}"
 
 
 class FetchError(Exception):
@@ -75,15 +58,15 @@ async def put_into(body: dict[str, Any], get: Callable[[str], bytes] | None = No
 
     Each request has threads of its own, so that its slow addresses delay no other one.
     """
-    named = list(addresses_in(body))
+    named = [each for name in ("messages", "input") for each in _named(body.get(name), (name,))]
     if len(named) > MOST_IMAGES:
         raise RequestError.at(
-            place_of(named[MOST_IMAGES].path),
+            place_of(named[MOST_IMAGES][2]),
             f"expected at most {MOST_IMAGES} images to fetch, got {len(named)}",
         )
     if not named:
         return
-    urls = list(dict.fromkeys(each.url for each in named))
+    urls = list(dict.fromkeys(holder[key] for holder, key, _ in named))
     threads = ThreadPoolExecutor(len(urls), "fetch")
     try:
         run, own = asyncio.get_running_loop().run_in_executor, get or fetch
@@ -92,15 +75,11 @@ async def put_into(body: dict[str, Any], get: Callable[[str], bytes] | None = No
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
     found, total = dict(zip(urls, fetched, strict=True)), 0
-    for each in named:
-        data, at = found[each.url], place_of(each.path)
+    for holder, key, path in named:
+        data, at = found[holder[key]], place_of(path)
         if isinstance(data, FetchError):
-            raise RequestError(
-                f"{at}: the image cannot be fetched: {data}",
-                status=data.status,
-                param=at,
-                code="fetch_failed",
-            )
+            reason = f"{at}: the image cannot be fetched: {data}"
+            raise RequestError(reason, status=data.status, param=at, code="fetch_failed")
         if isinstance(data, BaseException):
             raise data
         total += len(data)
@@ -108,42 +87,29 @@ async def put_into(body: dict[str, Any], get: Callable[[str], bytes] | None = No
             raise RequestError.at(
                 at, f"with this one, the images have more than {MOST_BYTES} bytes; send fewer"
             )
-        each.put(data)
+        text = base64.b64encode(data).decode()
+        holder[key] = f"data:application/octet-stream;base64,{text}"
 
 
-def addresses_in(body: Mapping[str, Any]) -> Iterator[Named]:
-    """The http addresses of images in the messages or input items of a body, in order."""
-    for name in ("messages", "input"):
-        for path, message in _items(body.get(name), (name,)):
-            for key in ("content", "output"):  # of messages, and of what a function returned
-                for at, part in _items(message.get(key), (*path, key)):
-                    yield from _named(part, at)
-                    if part.get("type") == "tool_result":
-                        for inner, shown in _items(part.get("content"), (*at, "content")):
-                            yield from _named(shown, inner)
-
-
-def _items(value: Any, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The objects in a list, with their paths."""
+def _named(value: Any, path: Path) -> Iterator[tuple[dict[str, Any], str, Path]]:
+    """The http addresses of images in messages or input items, their contents and what a function
+    returned, in order: what each is in, under which key, and its path in the body."""
     if isinstance(value, list):
-        yield from (((*path, i), item) for i, item in enumerate(value) if isinstance(item, dict))
-
-
-def _named(part: dict[str, Any], path: Path) -> Iterator[Named]:
-    """The address in a part of a message, if it has one to fetch."""
-    kind = part.get("type")
-    if kind == "image_url":
-        holder, key, at = part.get("image_url"), "url", (*path, "image_url", "url")
-    elif kind == "input_image":
-        holder, key, at = part, "image_url", (*path, "image_url")
-    elif kind == "image":
-        holder, key, at = part.get("source"), "url", (*path, "source", "url")
-    else:
+        for i, each in enumerate(value):
+            yield from _named(each, (*path, i))
+    if not isinstance(value, dict):
         return
-    if isinstance(holder, dict):
-        url = holder.get(key)
+    place = {
+        "image_url": (value.get("image_url"), "url", (*path, "image_url")),
+        "input_image": (value, "image_url", path),
+        "image": (value.get("source"), "url", (*path, "source")),
+    }.get(str(value.get("type")))
+    if place is not None and isinstance(holder := place[0], dict):
+        url = holder.get(place[1])
         if isinstance(url, str) and url[:8].lower().startswith(("http://", "https://")):
-            yield Named(holder, key, at)
+            yield holder, place[1], (*place[2], place[1])
+    for key in ("content", "output"):
+        yield from _named(value.get(key), (*path, key))
 
 
 # ---- fetching ---------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from mlxgen.server.errors import RequestError
 from mlxgen.server.served_model import ServedModel
 from mlxgen.text import TextDecoder
 from mlxgen.tokens import Token, Vocabulary
-from tests.fakes import byte_level_tokenizer
+from tests.fakes import byte_level_tokenizer, sentencepiece_tokenizer
 from tests.fakes.tokenizers import CHAT_TEMPLATE
 
 from ..chat.makers import vocabulary_of
@@ -97,6 +97,7 @@ MODELS: Mapping[str, Callable[[], ServedModel]] = {
         tools=FORMATS["json_tools"],
     ),
     "coder": coder,
+    "pieces": lambda: served(sentencepiece_tokenizer()),
     "channels": lambda: served(vocabulary_of("gpt-oss").tokenizer),
     "headed": lambda: with_dialect(plain(), marks=replace(plain().dialect.marks, initial="header")),
     "loose": loose,

@@ -171,6 +171,18 @@ def refused_bytes(data: bytes) -> bool:
     return False
 
 
+NOT_JSON = (
+    *(b"", b"   ", b"{", b"[1, 2]", b'"text"', b"null", b'{"a": 1,}', b"{'a': 1}"),
+    *(b'{"a": 1} {"b": 2}', b'{"a": NaN}', b'{"a": [-Infinity]}', b'{"a": "\x00"}'),
+    *(b'{"a": "\xff"}', b'\xff\xfe{\x00"\x00', b"\xef\xbb\xbf{}", b"[" * 100_000),
+    b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+)
+
+
+def test_what_is_no_strict_json_is_refused() -> None:
+    assert all(map(refused_bytes, NOT_JSON))
+
+
 @settings(max_examples=tries(400))
 @given(st.binary(max_size=40), st.integers(0, 200), st.sampled_from(sorted(ENDPOINTS)))
 def test_bytes_that_are_no_body_are_refused(some: bytes, at: int, api: str) -> None:

@@ -55,9 +55,19 @@ def test_what_nobody_expected_is_an_error_of_the_protocol_and_keeps_its_words(
 
 
 def test_the_figures_have_names_that_prometheus_takes(server: Running) -> None:
-    story = {"prompt": "so it goes, " * 20, "max_tokens": 60, "temperature": 0}
+    outcome = 'mlxgen_requests_total{endpoint="/v1/completions",outcome="completed"}'
+    counts = (outcome, "mlxgen_time_to_first_token_seconds_count", "mlxgen_completion_tokens_total")
+    before = [server.figure(name) for name in counts]
+    story = {"prompt": "so it goes, " * 20, "max_tokens": 60, "temperature": 0, "ignore_eos": True}
     assert server.post("/v1/completions", story).status_code == 200
-    server.wait_until(lambda: server.figure("mlxgen_completion_tokens_total") >= 60, "no figure")
+    server.wait_idle()
+    assert [server.figure(name) - old for name, old in zip(counts, before, strict=True)] == [
+        1,
+        1,
+        60,
+    ]
+    hits = server.figure("mlxgen_prefix_cache_hits_total")
+    assert hits + server.figure("mlxgen_prefix_cache_misses_total") > 0
     shares = ("weights_bytes", "cache_limit_bytes", "activations_limit_bytes", "reserve_bytes")
     assert all(server.figure(f"mlxgen_{name}") > 0 for name in shares)
     used = sum(server.figure(f"mlxgen_{name}") for name in shares)
@@ -70,6 +80,18 @@ def test_the_figures_have_names_that_prometheus_takes(server: Running) -> None:
     assert drafted and drafted.keys() == accepted.keys()
     assert all(float(accepted[name]) <= float(drafted[name]) for name in drafted)
     assert server.figure("mlxgen_ready") == 1 and server.figure("mlxgen_queue_size") == 0
+
+
+def test_the_description_lists_what_is_there(server: Running) -> None:
+    schemas = server.get("/openapi.json").json()["components"]["schemas"]
+    for name, field, part in (
+        ("ChatRequest", "messages", "image_url"),
+        ("MessagesRequest", "messages", "tool_result"),
+        ("ResponsesRequest", "input", "input_image"),
+    ):
+        assert f'"const": "{part}"' in json.dumps(schemas[name]["properties"][field])
+    assert error(server.get("/nothing"), 404)["code"] == "not_found"
+    assert server.get("/v1/completions").status_code == 405
 
 
 def test_the_page_runs_its_own_files_and_nothing_inline(server: Running) -> None:

@@ -41,11 +41,8 @@ FORM = "response_format"
 BODIES: list[tuple[str, str, Any, str | None]] = [
     ("no body", CHAT, b"", None),
     ("half a body", CHAT, b'{"messages": [', None),
-    ("a list", CHAT, b"[]", None),
     ("nesting in vain", CHAT, b"[" * 500_000, None),
     ("deep messages", CHAT, b'{"messages":' * 60_000 + b"1" + b"}" * 60_000, None),
-    ("no JSON number", CHAT, b'{"messages": [], "temperature": NaN}', None),
-    ("not UTF-8", CHAT, b'{"messages": "\xff"}', None),
     ("ten megabytes", CHAT, b'{"messages": "' + b"x" * 10_000_000 + b'"}', None),
     ("a lone surrogate", TEXT, b'{"prompt": "\\ud800"}', "prompt"),
     ("a NUL", TEXT, b'{"prompt": "a\\u0000b"}', "prompt"),

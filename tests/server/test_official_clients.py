@@ -88,12 +88,6 @@ def test_a_text_is_parsed_by_the_client(client: OpenAI) -> None:
     assert answer.output_parsed == Person(name="Maria", age=34)
 
 
-def test_a_budget_that_is_spent_leaves_the_response_incomplete(client: OpenAI) -> None:
-    answer = client.responses.create(model="demo", input=ASK, max_output_tokens=2)
-    assert answer.status == "incomplete" and answer.incomplete_details is not None
-    assert answer.incomplete_details.reason == "max_output_tokens"
-
-
 def test_errors_before_a_stream_have_their_status(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as info:
         client.responses.create(model="demo", input=ASK, previous_response_id="resp_1", stream=True)
@@ -101,13 +95,6 @@ def test_errors_before_a_stream_have_their_status(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as info:
         client.responses.create(model="demo", input="word " * 3000, stream=True)
     assert info.value.code == "context_length_exceeded"
-
-
-def test_a_schema_that_cannot_be_compiled_is_named_by_its_field(client: OpenAI) -> None:
-    wrong: Any = {"format": {"type": "json_schema", "name": "n", "schema": {"type": "nothing"}}}
-    with pytest.raises(openai.BadRequestError) as info:
-        client.responses.create(model="demo", input=ASK, text=wrong, tools=[WEATHER])
-    assert info.value.param == "text.format"
 
 
 def test_events_are_named_and_nothing_follows_the_last(server: Running) -> None:

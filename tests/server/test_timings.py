@@ -1,19 +1,14 @@
-"""How fast an answer came is in the usage of every API."""
+"""How fast an answer came: the rates that the usage of every API has, and the log."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
-
-import pytest
 
 from mlxgen.engine import DraftCount, Usage
 from mlxgen.server.reply import timings
 
-from .apis import APIS, Api
 from .running import Running
-from .test_answers import answers
 
 USED = Usage(
     prompt_tokens=110,
@@ -65,30 +60,6 @@ def test_tokens_before_a_fork_are_counted_once() -> None:
     assert both["prompt_n"] == NAMES["prompt_n"] + 1 + 1
     assert both["predicted_n"] == 20 + 11
     assert both["predicted_per_second"] == (20 + 11 - 2) / 4.0
-
-
-def found(value: Any) -> list[Any]:
-    """The timings of every usage in an answer."""
-    if isinstance(value, dict):
-        inside = [each for inner in value.values() for each in found(inner)]
-        usage = value.get("usage")
-        return [usage["timings"], *inside] if usage and "timings" in usage else inside
-    return [each for inner in value for each in found(inner)] if isinstance(value, list) else []
-
-
-@pytest.mark.parametrize("api", APIS, ids=str)
-def test_every_api_has_them_in_its_usage_whole_and_at_the_end_of_a_stream(api: Api) -> None:
-    line = {"api": str(api), "more": dict(api.usage), "says": ["Hello!"]}
-    events, whole = answers(line, used=USED)
-    assert found(whole) == found(events) == [NAMES]
-    assert found(events[-2:]) == [NAMES]
-
-
-def test_completions_have_them_too(server: Running) -> None:
-    body = {"prompt": "Once upon a time", "max_tokens": 4, "ignore_eos": True}
-    whole = server.post("/v1/completions", body).json()
-    assert whole["usage"]["timings"]["predicted_n"] == 4 and "timings" not in whole
-    assert server.post("/completion", body).json()["timings"]["predicted_n"] == 4
 
 
 def test_the_log_says_how_much_came_from_the_prefix_cache(server: Running) -> None:

@@ -56,23 +56,6 @@ def test_an_echo_has_the_log_probabilities_of_the_prompt(
         assert choice["finish_reason"] == "length"
 
 
-def test_an_evaluator_reads_the_likelihood_of_an_answer_behind_a_question(
-    server: Running, lm: LanguageModel
-) -> None:
-    # as lm-evaluation-harness does: sums behind the context, and whether greedy says the same
-    context = lm.vocabulary.encode("The capital of France is")
-    rows = [context + lm.vocabulary.encode(word) for word in (" Paris.", " Xylophone.")]
-    answer = complete(server, prompt=rows, max_tokens=1, logprobs=1, seed=1234, echo=True)
-    sums = []
-    for choice in sorted(answer["choices"], key=lambda choice: choice["index"]):
-        lists = choice["logprobs"]
-        tokens = lists["token_logprobs"][len(context) : -1]
-        sums.append(sum(tokens))
-        for logprob, top in zip(tokens, lists["top_logprobs"][len(context) : -1], strict=True):
-            assert logprob <= max(top.values()) + 1e-6
-    assert sums[0] > sums[1]
-
-
 def test_an_end_token_is_counted_where_evaluators_leave_out_what_was_generated(
     server: Running, lm: LanguageModel
 ) -> None:

@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mlxgen.sampling import derive_seed
-from mlxgen.server.bodies import read
-from mlxgen.server.chats import ChatRequest
-from mlxgen.server.chats import apply_template as apply_request
-from mlxgen.server.errors import RequestError
-from mlxgen.server.messages import CountRequest
-from mlxgen.server.messages import count_tokens as count_request
-from mlxgen.server.served_model import ServedModel
-from mlxgen.server.token_work import TokenizeRequest
-from mlxgen.server.token_work import tokenize as tokenize_request
 
 from .apis import APIS, CHAT, ENDPOINTS, MESSAGES, SCHEMA, Api
 from .kit import HELLO, demo, refused, templated
-from .running import ASK, Running, events
+from .running import ASK, Running, error, events, good
 
-
-def of_bodies(work: Any, kind: type[Any]) -> Any:
-    """Work on requests as work on bodies."""
-
-    def on_body(body: dict[str, Any], model: ServedModel) -> Any:
-        return work(read(json.dumps(body).encode(), kind, set()).request, model)
-
-    return on_body
-
-
-count_tokens = of_bodies(count_request, CountRequest)
-apply_template = of_bodies(apply_request, ChatRequest)
-tokenize = of_bodies(tokenize_request, TokenizeRequest)
 EACH = pytest.mark.parametrize("api", APIS, ids=str)
 
 
@@ -64,10 +41,10 @@ def test_choices_share_the_prompt_and_draw_from_seeds_of_their_own() -> None:
 # ---- the prompt of a chat ------------------------------------------------------------------------
 
 
-def test_the_tokens_of_a_prompt_are_counted_as_they_would_be_run() -> None:
+def test_the_tokens_of_a_prompt_are_counted_as_they_would_be_run(server: Running) -> None:
     body = {"messages": HELLO, "tools": [MESSAGES.tool(cache_control={})], "system": "Be kind"}
     run = ENDPOINTS["messages"].parse(body, demo()).questions[0].prompt.tokens
-    assert count_tokens(body, demo()) == {"input_tokens": len(run)}
+    assert good(server.post("/v1/messages/count_tokens", body)) == {"input_tokens": len(run)}
 
 
 BEGUN = [*HELLO, {"role": "assistant", "content": "It is"}]
@@ -84,31 +61,38 @@ BEGUN = [*HELLO, {"role": "assistant", "content": "It is"}]
         {"messages": BEGUN, "continue_final_message": True},
     ],
 )
-def test_tokens_and_text_of_a_prompt_are_those_of_the_chat(more: dict[str, Any]) -> None:
-    body = {"messages": HELLO, **more}
-    prompt = ENDPOINTS["chat"].parse(body, demo()).questions[0].prompt.tokens
-    whole, shorter = demo().vocabulary.decode(prompt), {**body, "add_generation_prompt": False}
-    assert apply_template(body, demo()) == {"prompt": whole}
+def test_tokens_and_text_of_a_prompt_are_those_of_the_chat(
+    more: dict[str, Any], server: Running
+) -> None:
+    def text_of(**fields: Any) -> str:
+        return str(good(server.post("/apply-template", {**body, **fields}))["prompt"])
+
+    def tokens_of(**fields: Any) -> list[int]:
+        tokens: list[int] = good(server.post("/tokenize", {**body, **fields}))["tokens"]
+        return tokens
+
+    body, shorter = {"messages": HELLO, **more}, {"add_generation_prompt": False}
+    prompt = [*ENDPOINTS["chat"].parse(body, demo()).questions[0].prompt.tokens]
+    whole = demo().vocabulary.decode(prompt)
+    assert text_of() == whole
     if "foo" not in more:
-        assert tuple(tokenize(body, demo())["tokens"]) == prompt
+        assert tokens_of() == prompt
         if body["messages"] is not BEGUN:
-            tokens = tuple(tokenize(shorter, demo())["tokens"])
+            tokens = tokens_of(**shorter)
             assert tokens == prompt[: len(tokens)] and len(tokens) < len(prompt)
     if body["messages"] is not BEGUN:
-        text = apply_template(shorter, demo())["prompt"]
+        text = text_of(**shorter)
         assert whole.startswith(text) and text != whole
-    with pytest.raises(RequestError) as caught:
-        apply_template({**body, "add_generation_prompt": "no"}, demo())
-    assert caught.value.param == "add_generation_prompt"
+    refusal = server.post("/apply-template", {**body, "add_generation_prompt": "no"})
+    assert error(refusal)["param"] == "add_generation_prompt"
 
 
 @pytest.mark.slow
 def test_a_template_that_does_not_end_is_stopped() -> None:
     loop = "{% for a in messages %}"
     model = templated(f"x{loop * 4}{'{% endfor %}' * 4}")
-    for work in (ENDPOINTS["chat"].parse, tokenize):
-        error = refused(work, {"messages": HELLO * 1000}, model)
-        assert (error.status, error.param) == (400, "messages")
+    found = refused(ENDPOINTS["chat"].parse, {"messages": HELLO * 1000}, model)
+    assert (found.status, found.param) == (400, "messages")
 
 
 # ---- from a server -------------------------------------------------------------------------------
@@ -163,9 +147,9 @@ def test_an_error_has_the_shape_of_the_api_also_for_a_stream(api: Api, server: R
         assert answer.headers["content-type"] == "application/json"
         body = answer.json()
         assert body.pop("type", None) == ("error" if api is MESSAGES else None)
-        error = body.pop("error")
-        assert not body and error["type"] == "invalid_request_error"
-        assert error["param"] == "temperature" and error["message"].startswith("temperature: ")
+        said = body.pop("error")
+        assert not body and said["type"] == "invalid_request_error"
+        assert said["param"] == "temperature" and said["message"].startswith("temperature: ")
     if api is MESSAGES:  # whose official client looks for a code of its own
-        error = server.post(api.path, api.body(thread={"id": "t"})).json()["error"]
-        assert error["details"]["error_code"] == "thread_unsupported_request"
+        said = error(server.post(api.path, api.body(thread={"id": "t"})))
+        assert said["details"]["error_code"] == "thread_unsupported_request"

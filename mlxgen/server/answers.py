@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from .ask import Ask
@@ -35,14 +36,18 @@ MOST_BYTES = 8 << 20  # of the events of all these
 Interrupt: TypeAlias = Callable[[BaseException], None]
 
 
+@dataclass(slots=True, eq=False)
 class Answer:
     """What is generated for a request; ``id`` is that of the reply, and ``accepted`` is done once
     the engine has said whether it will."""
 
-    def __init__(self, id: str, ask: Ask, reply: Reply, serving: Serving, box: Mailbox) -> None:
-        self.id, self.ask, self.reply, self.serving, self.box = id, ask, reply, serving, box
-        self.accepted: asyncio.Future[None] | None = None
-        self._begun = False
+    id: str
+    ask: Ask
+    reply: Reply
+    serving: Serving
+    box: Mailbox
+    accepted: asyncio.Future[None] | None = None
+    _begun: bool = False
 
     def opening(self) -> Sequence[Sent]:
         """Its first events, once."""

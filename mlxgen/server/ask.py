@@ -98,11 +98,6 @@ class Ask:
         return jobs
 
     @property
-    def count(self) -> int:
-        """How many sequences that are."""
-        return len(self.questions) * self.answers
-
-    @property
     def shows_images(self) -> bool:
         """Whether there are images in a prompt."""
         return any(token < 0 for one in self.questions for token in one.prompt.tokens)
@@ -215,7 +210,7 @@ def ask_of(
         own_stops=stops,
         own_stop_tokens=ends,
         names=names,
-        ignored=[*known.ignored(() if plan is None else plan.ignored, names), *left_out],
+        ignored=[*(known.ignored(plan.ignored, names) if plan else known.idle), *left_out],
     )
 
 

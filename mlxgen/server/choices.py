@@ -234,7 +234,7 @@ class ChoicesReply:
             "model": ask.name,
             "system_fingerprint": FINGERPRINT,
         }
-        count = ask.count if ask.steered is None else 0
+        count = len(ask.questions) * ask.answers if ask.steered is None else 0
         self._choices = [self.choice(request, ask, index, id) for index in range(count)]
         self._whole: Event = {}
 

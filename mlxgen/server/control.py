@@ -139,7 +139,7 @@ def _place(ask: Ask, index: int | None) -> int:
     if ask.steered is not None:
         reason = "is steered by a program of the server's operator, not by clients"
         raise RequestError(f"the answer {reason}", status=409, param="id", code="has_program")
-    count = ask.count
+    count = len(ask.questions) * ask.answers
     if index is None and count > 1:
         raise RequestError.at("index", f"is required, as the answer has {count} choices")
     if index is not None and index >= count:

@@ -116,11 +116,12 @@ class Serving:
 
     def _prepared(self, known: Read[Any], asks: Asks) -> Prepared:
         ask = asks(known, self.model)
-        if ask.count > self.max_sequences:
+        count = len(ask.questions) * ask.answers
+        if count > self.max_sequences:
             raise RequestError.at(
                 "n",
                 f"expected at most {self.max_sequences} answers, as no more may wait here, got "
-                f"{ask.count}; ask for fewer at a time",
+                f"{count}; ask for fewer at a time",
             )
         images = self.model.dialect.images
         if images is not None and images.nbytes > IMAGES and ask.shows_images:

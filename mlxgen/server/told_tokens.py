@@ -107,12 +107,12 @@ class TokenReport:
         return data
 
 
+@dataclass(frozen=True, slots=True)
 class TokenWriter:
     """Writes tokens as JSON. ``opens_text``: the first one loses its leading space."""
 
-    def __init__(self, vocabulary: Vocabulary, *, opens_text: bool) -> None:
-        self._vocabulary = vocabulary
-        self._opens = opens_text
+    vocabulary: Vocabulary
+    opens_text: bool
 
     def chat_entry(self, token: Reported, kind: Kind) -> dict[str, Any]:
         """An entry of a chat's log-probabilities, for the bytes that the token has there."""
@@ -182,7 +182,7 @@ class TokenWriter:
     def echoed(self, scores: Sequence[PromptScore], echo: str) -> dict[str, Any]:
         """The four lists for the tokens of a prompt that is returned as ``echo``."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        texts = [decoder.decode(self._vocabulary.piece(score.token)) for score in scores]
+        texts = [decoder.decode(self.vocabulary.piece(score.token)) for score in scores]
         # The tokenizer may have put a begin token, or a space, before the text.
         before = max(0, sum(map(len, texts)) - len(echo))
         ends = itertools.accumulate(map(len, texts), initial=0)
@@ -228,9 +228,9 @@ class TokenWriter:
 
     def _piece(self, token: Token, at: Chunk | PromptScore) -> bytes:
         """The bytes of a token in this place."""
-        if self._opens and isinstance(at, Chunk) and at.index == 0:
-            return self._vocabulary.opening(token)
-        return self._vocabulary.piece(token)
+        if self.opens_text and isinstance(at, Chunk) and at.index == 0:
+            return self.vocabulary.opening(token)
+        return self.vocabulary.piece(token)
 
 
 def _text(data: bytes) -> str:

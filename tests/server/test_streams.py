@@ -200,7 +200,7 @@ def test_of_the_streams_that_are_left_the_newest_are_kept_and_of_each_the_newest
 
 
 def test_a_stream_that_nobody_comes_back_to_is_dropped_in_time(server: Slow) -> None:
-    with slowly(server.slow, SET="answers.WAITS=0.5") as hasty:
+    with slowly(server.slow, SET="answers.WAITS=4.0") as hasty:
         server.slow.touch()
         link = Link(hasty, TEXT, BODIES[TEXT])
         told = link.read(3)

@@ -22,6 +22,7 @@ from . import mlx_lm_first  # noqa: F401
 import mlx.core as mx
 import mlx_lm.utils
 from mlx.utils import tree_flatten
+from transformers import PreTrainedConfig
 
 from ..errors import LoadError, UnsupportedModelError, WeightsError, failing
 from ..images import ImageProcessor
@@ -143,12 +144,17 @@ def _is_marked(file: Path) -> bool:
 def _load_tokenizer(
     folder: Path, source: Checkpoint, generation: GenerationConfig, trust_remote_code: bool
 ) -> Any:
+    ends = list(generation.end_tokens) if generation.end_tokens else None
+
     def loaded(**more: Any) -> Any:
-        return mlx_lm.utils.load_tokenizer(
-            folder,
-            {"trust_remote_code": trust_remote_code, **more},
-            eos_token_ids=list(generation.end_tokens) if generation.end_tokens else None,
-        )
+        how = {"trust_remote_code": trust_remote_code, **more}
+        try:
+            return mlx_lm.utils.load_tokenizer(folder, how, eos_token_ids=ends)
+        except Exception:  # perhaps transformers refuses a config.json that mlx-lm takes
+            with contextlib.suppress(Exception):
+                how["config"] = PreTrainedConfig()
+                return mlx_lm.utils.load_tokenizer(folder, how, eos_token_ids=ends)
+            raise
 
     try:
         with failing(UnsupportedModelError, f"the tokenizer in {source.folder} cannot be loaded"):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import copy
 import importlib
+import inspect
 import json
 import logging
+import re
 import shutil
 import struct
 from pathlib import Path
@@ -16,10 +19,12 @@ import huggingface_hub
 import huggingface_hub.constants
 import mlx.core as mx
 import mlx.nn as nn
+import mlx_lm.models
 import mlx_lm.utils
 import pytest
 from benchmarks.architectures import ARCHITECTURES, configuration
 from huggingface_hub import errors
+from mlx_lm.utils import MODEL_REMAPPING
 
 import mlxgen
 from mlxgen.load import folder_of, weights_of
@@ -33,6 +38,7 @@ from ..fakes.checkpoints import (
     write_adapter,
     write_checkpoint,
 )
+from ..fakes.muse_kernels import use_plain_kernels
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -77,32 +83,66 @@ def test_a_model_that_mlx_lm_cannot_run_on_this_device_says_so(
         lm.generate("so", max_tokens=1)
 
 
-TEXT_OF = {"kimi_vl": "deepseek_v3", "kimi_k25": "deepseek_v3"}
-"""Models around a text model of another name."""
-ALIKE = json.loads((DATA / "architectures.json").read_text(encoding="utf-8"))
-"""Small sizes by all names that mlx-lm's architectures have for them, and those that they fit."""
+SIZES: dict[str, Any] = json.loads((DATA / "architectures.json").read_text(encoding="utf-8"))
+"""Small sizes by all names that mlx-lm's architectures have for them, the architectures that these
+fit, and what others need besides; a text model may be that of another architecture."""
+COMMON, FIT = SIZES.pop("sizes"), SIZES.pop("fit")
+VOCABULARIES = ("vocab_size", "num_vocab", "embedding_size", "vocab_size_per_layer_input")
+NEEDS_METAL, NEEDS_A_PACKAGE = "bitnet", "olmo"
+TRIED = {*FIT, *SIZES, *ARCHITECTURES}
+QUICK = (*ARCHITECTURES, "kimi_vl", "gear")  # the last has a config.json that transformers refuses
+
+
+def small(name: str, size: int) -> dict[str, Any]:
+    """A small ``config.json`` of an architecture, with a vocabulary of this size."""
+    kind = MODEL_REMAPPING.get(name, name)
+    if kind in ARCHITECTURES:
+        return {**configuration(kind, vocab_size=size), "model_type": name}
+    sizes = {**COMMON, **dict.fromkeys(VOCABULARIES, size)}
+    own = dict(SIZES.get(kind, {}))
+    if "text_config" in own:
+        text = own["text_config"]
+        own["text_config"] = small(text, size) if isinstance(text, str) else sizes | text
+    taken = inspect.signature(importlib.import_module(f"mlx_lm.models.{kind}").ModelArgs).parameters
+    fitting = {each: value for each, value in sizes.items() if each in taken}
+    return {"model_type": name, "vocab_size": size, **fitting, **own}
+
+
+def test_every_architecture_of_mlx_lm_is_tried() -> None:
+    files = Path(mlx_lm.models.__path__[0]).glob("*.py")
+    known = {
+        file.stem
+        for file in files
+        if re.search(r"^class Model\b|import Model$", file.read_text(), re.M)
+    }
+    assert known - TRIED == {NEEDS_A_PACKAGE}
 
 
 @pytest.mark.filterwarnings("ignore")  # of transformers, about what configurations are to say
 @pytest.mark.parametrize(
     "name",
-    [*ARCHITECTURES, *TEXT_OF, *(pytest.param(n, marks=pytest.mark.slow) for n in ALIKE["names"])],
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in sorted({*TRIED, *MODEL_REMAPPING})
+    ],
 )
 def test_a_folder_of_each_architecture_is_loaded_as_by_mlx_lm(name: str, tmp_path: Path) -> None:
     tokenizer = byte_level_tokenizer()
-    config = {**ALIKE["sizes"], "model_type": name, "vocab_size": len(tokenizer)}
-    if name not in ALIKE["names"]:
-        config = configuration(TEXT_OF.get(name, name), vocab_size=len(tokenizer))
-    if name in TEXT_OF:
-        config = {"model_type": name, "text_config": config}
-    module = importlib.import_module(f"mlx_lm.models.{name}")
+    config = small(name, len(tokenizer))
+    module = importlib.import_module(f"mlx_lm.models.{MODEL_REMAPPING.get(name, name)}")
+    if name == "muse_spark":
+        use_plain_kernels()
     mx.random.seed(1)
-    model = module.Model(module.ModelArgs.from_dict(config))
+    model = module.Model(module.ModelArgs.from_dict(copy.deepcopy(config)))
     mx.save_safetensors(str(tmp_path / "model.safetensors"), arrays(model))
     (tmp_path / "config.json").write_text(json.dumps(config))
     tokenizer.save_pretrained(tmp_path)
     theirs, _ = mlx_lm.utils.load_model(tmp_path)
     lm = mlxgen.load(tmp_path)
+    if name == NEEDS_METAL and not mx.metal.is_available():
+        with pytest.raises(mlxgen.ModelError, match="fails on this device"):
+            lm.generate([1, 2, 3], max_tokens=3)
+        return
     ours, expected = next_logits(lm), theirs(mx.array([[1, 2, 3]]))
     assert mx.allclose(ours, expected, rtol=1e-3, atol=1e-4).item()
     assert len(lm.generate([1, 2, 3], max_tokens=3, ignore_eos=True).tokens) == 3

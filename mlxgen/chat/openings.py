@@ -15,7 +15,6 @@ import numpy as np
 from ..errors import MlxgenError
 from ..tokens import Token, Vocabulary, in_common
 from .template.format import Chat
-from .template.sandbox import RenderLimits
 
 Openings: TypeAlias = tuple[tuple[Token, ...], ...]
 """Runs of tokens: a control token, or the header of a template that writes plain text."""
@@ -61,8 +60,7 @@ def _headers(vocabulary: Vocabulary) -> list[Sequence[Token]]:
 
     def rendered(messages: Sequence[Any], *, answer: bool = False) -> list[Token]:
         try:
-            chat = Chat(messages, add_generation_prompt=answer)
-            return chat.tokens(vocabulary, RenderLimits())
+            return Chat(messages, add_generation_prompt=answer).tokens(vocabulary)
         except MlxgenError:  # it does not take these messages
             return []
 

@@ -18,7 +18,6 @@ from .dialect import EFFORTS, Dialect, UnsupportedError
 from .splitter import Marks, Reading
 from .template.format import SWITCHES, Chat, ChatFormat, Told
 from .template.pictures import is_image
-from .template.sandbox import RenderLimits
 from .thinking import beginning_of, in_answer
 
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -71,7 +70,7 @@ class Plan:
     ignored: tuple[str, ...] = ()
 
 
-def prompt_of(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) -> Told:
+def prompt_of(turn: Turn, dialect: Dialect) -> Told:
     """The tokens of a turn's prompt, and what of the chat is not in it.
 
     Images that the model does not take are told as a note. In the newest message of the user they
@@ -87,18 +86,18 @@ def prompt_of(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) 
         template=_variables(turn, dialect),
     )
     write = None if dialect.tools is None else dialect.tools.write
-    told = chat.told(dialect.vocabulary, limits, dialect.images, write)
+    told = chat.told(dialect.vocabulary, dialect.images, write)
     ids = told.tokens[-turn.keep if turn.keep else 0 :]
     return Told(ids, (*noted, *told.left_out))
 
 
-def plan_turn(turn: Turn, dialect: Dialect, limits: RenderLimits | None = None) -> Plan:
+def plan_turn(turn: Turn, dialect: Dialect) -> Plan:
     """Plans; ``OptionError``, ``PromptError`` or ``GrammarError`` if that is impossible."""
     form, chat, use = turn.form, turn.chat, turn.tools
     if form is not None and not chat.continue_final_message:
         form = replace(form, spec=in_answer(form.spec, dialect))
     tools = plan_tools(use, form, dialect)
-    ids, ignored = prompt_of(turn, dialect, limits)
+    ids, ignored = prompt_of(turn, dialect)
     calls = None if tools.reader is None else tools.reader.format.starts
     if tools.spec is not None:
         calls = None if tools.required else calls  # only the mark leads on then

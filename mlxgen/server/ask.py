@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ..chat.calls.use import Form, HeldCalls
 from ..chat.splitter import Reading
-from ..chat.template.sandbox import RenderLimits
 from ..chat.turn import Turn, plan_turn
 from ..engine import Options, Prompt, control_options
 from ..errors import MlxgenError
@@ -152,7 +151,7 @@ def ask_of(
     field, spec, stops, plan = "prompt", None, list[str](), None
     if turn is not None:
         try:
-            plan = plan_turn(turn, model.dialect, RenderLimits())
+            plan = plan_turn(turn, model.dialect)
         except MlxgenError as error:
             raise as_request_error(error, names) from error
         prompt = Prompt(plan.ids, plan.opens_text, plan.thinking)

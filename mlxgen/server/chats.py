@@ -16,7 +16,6 @@ from pydantic import Field
 
 from ..chat import Chat
 from ..chat.events import CallArguments, CallStarted, Reasoning, Text
-from ..chat.template.sandbox import RenderLimits
 from ..chat.turn import Effort, Turn, prompt_of
 from ..errors import MlxgenError
 from ..images import plain
@@ -156,7 +155,7 @@ def tokens_of(request: ChatRequest, model: ServedModel) -> list[Token]:
     turn = turn_of(request, of_chat(request.messages).messages, model)
     turn = replace(turn, chat=replace(turn.chat, add_generation_prompt=begins))
     try:
-        return plain(prompt_of(turn, model.dialect, RenderLimits()).tokens)
+        return plain(prompt_of(turn, model.dialect).tokens)
     except MlxgenError as error:
         raise as_request_error(error, NAMES) from error
 

@@ -17,7 +17,6 @@ from pydantic import Field, Tag
 from ..chat import Chat
 from ..chat.answer import AnswerReader
 from ..chat.events import CallArguments, CallEnded, CallStarted, ChatEvent, Ended, Reasoning, Text
-from ..chat.template.sandbox import RenderLimits
 from ..chat.turn import Effort, Turn, plan_turn
 from ..engine import Usage
 from ..errors import MlxgenError
@@ -306,7 +305,7 @@ def count_tokens(request: CountRequest, model: ServedModel) -> dict[str, Any]:
     """The tokens of a conversation, as in Anthropic's Messages API."""
     turn, names, _ = _turn(request, model)
     try:
-        return {"input_tokens": len(plan_turn(turn, model.dialect, RenderLimits()).ids)}
+        return {"input_tokens": len(plan_turn(turn, model.dialect).ids)}
     except MlxgenError as error:
         raise as_request_error(error, names) from error
 

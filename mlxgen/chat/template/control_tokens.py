@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from ...errors import PromptError
@@ -44,12 +44,19 @@ class ControlTokens:
             if str(content.content)
             and (token in vocabulary.special or _steers(str(content.content), written))
         }
+        self.tokens = frozenset(self._contents)
         self._unknown = getattr(self._tokenizer, "unk_token_id", None)
-
-    @property
-    def tokens(self) -> frozenset[Token]:
-        """The control tokens."""
-        return frozenset(self._contents)
+        longest = sorted({*self._contents.values()}, key=len, reverse=True)
+        self._any = "|".join(map(re.escape, longest)) or "(?!)"
+        self._places = re.compile(f"(?={self._any})")  # where one begins, even inside another
+        self._longest = len(longest[0]) if longest else 0
+        # What they begin with, backwards, what they have inside, and what they end with
+        self._begins, self._inside, self._ends = set[str](), set[str](), set[str]()
+        for content in map(str.strip, longest):
+            size = len(content)
+            self._begins |= {content[:at][::-1] for at in range(1, size)}
+            self._ends |= {content[at:] for at in range(1, size)}
+            self._inside |= {content[a:b] for a in range(1, size) for b in range(a + 1, size)}
 
     def seams(self, text: str) -> list[int]:
         """The characters of a text of which a control token would be made, with what is before and
@@ -60,40 +67,13 @@ class ControlTokens:
         if not bare:
             return []
         start = text.index(bare)
-        begins, inside, ends = self._pieces
-        places = {match.start() for match in self.pattern.finditer(text)}
-        sizes = range(1, min(len(bare), self._longest) + 1)
-        if bare in inside or any(bare[:size] in ends for size in sizes):
+        places = set(map(re.Match.start, self._places.finditer(text)))
+        heads, tails = bare[: self._longest], bare[: -self._longest - 1 : -1]
+        if bare in self._inside or not self._ends.isdisjoint(accumulate(heads)):
             places.add(start)
-        if any(bare[-size:] in begins for size in sizes):
+        if not self._begins.isdisjoint(accumulate(tails)):
             places.add(start + len(bare) - 1)
         return sorted(places)
-
-    @cached_property
-    def _longest(self) -> int:
-        return max(map(len, self._contents.values()), default=0)
-
-    @cached_property
-    def _pieces(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-        """What control tokens begin with, have inside, and end with."""
-        begins, inside, ends = set(), set(), set()
-        for content in map(str.strip, self._contents.values()):
-            size = len(content)
-            begins |= {content[:at] for at in range(1, size)}
-            ends |= {content[at:] for at in range(1, size)}
-            inside |= {content[a:b] for a in range(1, size) for b in range(a + 1, size)}
-        return frozenset(begins), frozenset(inside), frozenset(ends)
-
-    @cached_property
-    def _any(self) -> str:
-        """A pattern of all of them, the longest first."""
-        longest = sorted(set(self._contents.values()), key=len, reverse=True)
-        return "|".join(map(re.escape, longest)) or "(?!)"
-
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        """Finds every place where one begins, even inside another."""
-        return re.compile(f"(?={self._any})")
 
     def encode(self, text: str, marks: str) -> list[Token]:
         """The tokens of a rendered chat, in whose texts the two ``marks`` stand around each seam.
@@ -101,7 +81,7 @@ class ControlTokens:
 
         PromptError if the tokenizer cannot spell the other text without control tokens.
         """
-        if not any(mark in text for mark in marks):
+        if set(marks).isdisjoint(text):
             return self._ids(text)
         seam = re.compile(f"{marks[0]}(.?){marks[1]}?|{marks[1]}", re.DOTALL)
         tokens: list[Token] = []
@@ -111,39 +91,36 @@ class ControlTokens:
                 continue
             part = text[between : match.start()]
             bare = seam.sub(r"\1", part)
-            if self.pattern.search(bare) or any(map(self._is_control, self._ids(bare))):
-                tokens += self._ids(run) + self._spelled(seam.split(part))
+            if self._places.search(bare) or self._controls(self._ids(bare)):
+                tokens += self._ids(run)
+                spelled = []
+                for piece in filter(None, seam.split(part)):
+                    try:
+                        spelled += self._vocabulary.continue_with(piece.encode())
+                    except PromptError:  # a character without a token
+                        inner = self._vocabulary.inner
+                        spelled += self._ids(piece) if inner is None else inner.encode(piece).ids
+                if self._controls(spelled):
+                    raise PromptError(
+                        "the messages contain the text of a control token that the tokenizer "
+                        "cannot spell; leave it out, or set allow_control_tokens"
+                    )
+                tokens += spelled
                 run = ""
             else:
                 run += bare
             run, between = run + match[0], match.end()
         return tokens + self._ids(run)
 
-    def _is_control(self, token: Token) -> bool:
-        return token in self._contents and token != self._unknown
+    def _controls(self, tokens: Sequence[Token]) -> bool:
+        """Whether there are control tokens among these."""
+        return not self.tokens.isdisjoint({*tokens} - {self._unknown})
 
     def _ids(self, text: str) -> list[Token]:
         """The tokenizer's own tokens of a text."""
         if not text:
             return []
-        return [int(t) for t in self._tokenizer(text, add_special_tokens=False)["input_ids"]]
-
-    def _spelled(self, pieces: Sequence[str | None]) -> list[Token]:
-        """The tokens of a text between control tokens, in which none is made: it comes in pieces,
-        because the tokenizer's model may have one as a word."""
-        tokens: list[Token] = []
-        for piece in filter(None, pieces):
-            try:
-                tokens += self._vocabulary.continue_with(piece.encode())
-            except PromptError:  # a character without a token
-                inner = self._vocabulary.inner
-                tokens += self._ids(piece) if inner is None else inner.encode(piece).ids
-        if any(map(self._is_control, tokens)):
-            raise PromptError(
-                "the messages contain the text of a control token that the tokenizer cannot spell; "
-                "leave it out, or set allow_control_tokens"
-            )
-        return tokens
+        return [*map(int, self._tokenizer(text, add_special_tokens=False)["input_ids"])]
 
 
 def _steers(content: str, written: str | None) -> bool:

@@ -11,9 +11,9 @@ a mark in every text, and what it leaves out or refuses is told in another way.
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -24,8 +24,8 @@ from ...images import ImageProcessor
 from ...tokens import Token, Vocabulary
 from .control_tokens import ControlTokens
 from .pictures import Pictures
-from .sandbox import Meter, RenderLimits, SandboxedTemplate
-from .telling import LETTERS, Marked, Verdict, Way, WriteCalls, in_order, ways
+from .sandbox import SECONDS, SandboxedTemplate
+from .telling import LETTERS, Marked, Step, Verdict, WriteCalls, in_order, told_in, ways
 from .values import (
     REASONING,
     Values,
@@ -43,16 +43,6 @@ Messages: TypeAlias = Sequence[Mapping[str, Any]]
 SWITCHES = ("enable_thinking", "thinking")  # the two names of one variable
 _TOOLS = re.compile(r".*(?:tools|functions|tool_list|tool_[a-z]+s)")
 """Names under which templates take tools, besides ``tools``."""
-
-
-class RefusedError(PromptError):
-    """The chat template says no to messages, for a reason of its own: it is a program, and may
-    raise anything."""
-
-    @classmethod
-    def of(cls, error: Exception) -> RefusedError:
-        reason = f"{error}" or type(error).__name__
-        return cls(f"the chat template refuses these messages: {reason}")
 
 
 class Told(NamedTuple):
@@ -86,39 +76,25 @@ class Chat:
     allow_control_tokens: bool = False
     add_generation_prompt: bool = True
 
-    def tokens(
-        self,
-        vocabulary: Vocabulary,
-        limits: RenderLimits | None = None,
-        images: ImageProcessor | None = None,
-    ) -> list[Token]:
+    def tokens(self, vocabulary: Vocabulary, images: ImageProcessor | None = None) -> list[Token]:
         """The tokens of the rendered chat, at least one; ``images`` reads those in the messages.
 
         What the template refuses or leaves out is told in the nearest way that it takes.
         PromptError, with the template's reason, if there is none, if it renders nothing, or if it
-        exceeds the ``limits``; OptionError if something is wrong with ``template`` or an image, or
-        if the model takes none.
+        takes too long; OptionError if something is wrong with ``template`` or an image, or if the
+        model takes none.
         """
-        return self.told(vocabulary, limits, images).tokens
+        return self.told(vocabulary, images).tokens
 
     def told(
         self,
         vocabulary: Vocabulary,
-        limits: RenderLimits | None = None,
         images: ImageProcessor | None = None,
         write: WriteCalls | None = None,
     ) -> Told:
         """The same with what is left out; ``write`` writes calls as the model does, for a template
         that shows none."""
-        if not self.messages or not all(isinstance(each, Mapping) for each in self.messages):
-            raise PromptError(
-                "expected a list of chat messages such as {'role': 'user', 'content': 'Hello'}"
-            )
-        pictures = Pictures.of(in_order(self.messages))
-        pictures.check(images)
-        chat = replace(self, messages=pictures.messages)
-        format = ChatFormat.of(vocabulary, tools=bool(self.tools))
-        return format.told(chat, pictures, limits=limits, images=images, write=write)
+        return ChatFormat.of(vocabulary, tools=bool(self.tools)).told(self, images, write)
 
 
 class ChatFormat:
@@ -150,25 +126,11 @@ class ChatFormat:
     # ---- variables ----
 
     @cached_property
-    def _taken(self) -> frozenset[str]:
-        """Names that callers may not set."""
-        from transformers import PreTrainedTokenizerBase
-
-        names = {"self", "messages", "kwargs", *self._tokenizer.special_tokens_map}
-        names |= {"allow_control_tokens"}  # mlxgen's own
-        for method in (
-            PreTrainedTokenizerBase.apply_chat_template,
-            type(self._tokenizer).apply_chat_template,
-        ):
-            names |= set(inspect.signature(method).parameters) - set(SWITCHES)
-        return frozenset(names if self._template is None else names | self._template.taken)
-
-    @cached_property
     def variables(self) -> frozenset[str]:
         """The variables that may be set."""
-        if self._template is not None:
-            return self._template.variables - self._taken
-        return frozenset({"enable_thinking"})  # what mlx-lm passes to programs
+        if self._template is None:
+            return frozenset({"enable_thinking"})  # what mlx-lm passes to programs
+        return self._template.variables - {*_OWN, *self._tokenizer.special_tokens_map}
 
     @property
     def shows_tools(self) -> bool:
@@ -199,49 +161,36 @@ class ChatFormat:
         switches = self.variables.intersection(SWITCHES)
         checked: dict[str, Any] = {}
         for name, value in given.items():
-            if not isinstance(name, str) or not name.isidentifier() or name in self._taken:
-                raise OptionError(
-                    "template", f"{str(name)[:40]!r} is not a variable to set; {self._known}"
-                )
             known = name
             if name in SWITCHES and name not in switches and isinstance(value, bool):
                 if not switches and value == self._wrapper.has_thinking:
                     continue
                 known = next((other for other in switches if other not in given), name)
             if known not in self.variables:
+                names = ", ".join(sorted(self.variables)) or "there are none"
                 raise OptionError(
-                    "template", f"the model's chat template does not use {name[:40]}; {self._known}"
+                    "template",
+                    f"the model's chat template does not use {str(name)[:40]}, or it may not be "
+                    f"set; leave it out, or set one of these: {names}",
                 )
             checked[known] = plain_variable(value, name)
         return checked
 
-    @property
-    def _known(self) -> str:
-        names = self.variables
-        if self._template is not None:  # some look like variables but are set before they are used
-            names = names - self._template.makeshift
-        if not names:
-            return "there are none for this model, so leave it out"
-        return f"those of this model are {', '.join(sorted(names))}"
-
     # ---- tokens ----
 
-    def told(
-        self,
-        chat: Chat,
-        pictures: Pictures,
-        *,
-        limits: RenderLimits | None,
-        images: ImageProcessor | None,
-        write: WriteCalls | None,
-    ) -> Told:
+    def told(self, chat: Chat, images: ImageProcessor | None, write: WriteCalls | None) -> Told:
         """The tokens of a chat, told in the closest of the ways that leave nothing out, or else as
         little as possible. PromptError, with the template's reason, if it refuses all of them."""
-        chat = replace(chat, template=self.check(chat.template))
+        if not chat.messages or not all(isinstance(each, Mapping) for each in chat.messages):
+            raise PromptError(
+                "expected a list of chat messages such as {'role': 'user', 'content': 'Hello'}"
+            )
+        pictures = Pictures.of(in_order(chat.messages), images)
         chat = replace(
             chat,
-            messages=self._without_thoughts(plain_messages(chat.messages), chat),
+            messages=self._without_thoughts(plain_messages(pictures.messages), chat),
             tools=plain_tools(chat.tools),
+            template=self.check(chat.template),
         )
         if self._template is None and _tells_text_apart(self._tokenizer):
             chat = replace(chat, messages=for_templates(chat.messages))
@@ -250,63 +199,60 @@ class ChatFormat:
         free = (letter for letter in map(chr, LETTERS) if letter not in used)
         seams = "" if chat.allow_control_tokens else next(free) + next(free)
         end = next(free) if chat.continue_final_message else ""
-        place = ""
-        if images is not None and pictures.sources:
+        wanted, place = len(pictures.sources), ""
+        if images is not None and wanted:
             place = self._vocabulary.piece(images.token).decode()
         marked = Marked.of(chat.messages, chat.tools, free)
-        deadline = None if limits is None else Meter(limits)
-        refused: RefusedError | None = None
-        best: tuple[tuple[int, int], Way, Verdict] | None = None
+        until = time.thread_time() + SECONDS
+        refused: PromptError | None = None
+        best: tuple[tuple[int, int], Sequence[Step], Verdict] | None = None
         seen: list[Messages] = []
         for way in ways(chat.messages, write):
-            messages = way(marked.messages)
+            messages = told_in(way, marked.messages)
             if messages in seen:
                 continue
             seen.append(messages)
             try:
-                text = self._text(replace(chat, messages=messages, tools=marked.tools), end, limits)
-            except RefusedError as error:
+                text = self._text(replace(chat, messages=messages, tools=marked.tools), end)
+            except PromptError as error:
                 refused = refused or error
-                continue
-            verdict = marked.judge(text, messages)
-            images_lost = abs(text.count(place) - len(pictures.sources)) if place else 0
-            faults = (len(verdict.lost) + images_lost, verdict.misplaced)
-            if best is None or faults < best[0]:
-                best = faults, way, verdict
-            if not any(faults) or (deadline is not None and deadline.is_over):
+            else:
+                verdict = marked.judge(text, messages)
+                images_lost = abs(text.count(place) - wanted) if place else 0
+                faults = len({*verdict.lost} - {"tools"}) + images_lost, verdict.misplaced
+                if best is None or faults < best[0]:
+                    best = faults, way, verdict
+                if not any(faults):
+                    break
+            if time.thread_time() > until:
                 break
         if best is None:
             assert refused is not None
             raise refused
         _, way, verdict = best
-        broken = self._broken(chat, seams) if seams else chat
-        text = self._text(replace(broken, messages=way(broken.messages)), end, limits)
+        if seams:  # two marks around each character of which a control token could be made
+
+            def broken(text: str) -> str:
+                for at in reversed(self._control.seams(text)):
+                    text = f"{text[:at]}{seams[0]}{text[at]}{seams[1]}{text[at + 1 :]}"
+                return text
+
+            given = mapped((chat.messages, chat.tools, chat.template), broken)
+            chat = replace(chat, messages=given[0], tools=given[1], template=given[2])
+        text = self._text(replace(chat, messages=told_in(way, chat.messages)), end)
         tokens = self._control.encode(text, seams)
         if not tokens:
             raise PromptError(
                 "the chat template renders nothing for these messages; pass others, or raw text"
             )
         if images is not None and place:
-            wanted = len(pictures.sources)
             if tokens.count(images.token) != wanted:
                 raise PromptError(
                     f"the chat template has places for {tokens.count(images.token)} of {wanted} "
                     "images; put them into messages of the user"
                 )
             tokens = pictures.put_into(tokens, images, lambda text: self._control.encode(text, ""))
-        return Told(tokens, (*verdict.lost, *(() if verdict.tools else ("tools",))))
-
-    def _broken(self, chat: Chat, marks: str) -> Chat:
-        """The chat with two marks around each character of which a control token could be made."""
-
-        def broken(text: str) -> str:
-            for at in reversed(self._control.seams(text)):
-                text = f"{text[:at]}{marks[0]}{text[at]}{marks[1]}{text[at + 1 :]}"
-            return text
-
-        given = (chat.messages, chat.tools, chat.template)
-        messages, tools, template = (mapped(each, broken) for each in given)
-        return replace(chat, messages=messages, tools=tools, template=template)
+        return Told(tokens, verdict.lost)
 
     def _without_thoughts(self, messages: list[Values], chat: Chat) -> list[Values]:
         """Messages in which the thoughts of an answer that is sent back as it came are parted from
@@ -339,9 +285,9 @@ class ChatFormat:
 
     # ---- rendering ----
 
-    def _text(self, chat: Chat, end: str, limits: RenderLimits | None) -> str:
+    def _text(self, chat: Chat, end: str) -> str:
         """What the template or the program makes of plain messages; ``end`` is a letter that marks
-        the end of a message that is left open. RefusedError if they raise anything."""
+        the end of a message that is left open. PromptError if they raise anything."""
         chat = replace(chat, messages=for_templates(chat.messages))
         if self._template is None:
             text: str = self._run(chat, tokenize=False)
@@ -362,11 +308,9 @@ class ChatFormat:
             "add_generation_prompt": chat.add_generation_prompt and not end,
         }
         try:
-            text = self._template.render(values, limits)
-        except MlxgenError:
-            raise
+            text = self._template.render(values)
         except Exception as error:
-            raise RefusedError.of(error) from error
+            raise _refused(error) from error
         if not end:
             return text
         kept, found, rest = text.rpartition(end)
@@ -391,13 +335,24 @@ class ChatFormat:
                 return render(chat.messages)
             except TypeError:
                 return render(with_spelled_arguments(chat.messages))
-        except MlxgenError:
-            raise
         except Exception as error:
-            raise RefusedError.of(error) from error
+            raise _refused(error) from error
 
 
 _THINK = ("<think>", "</think>")
+_OWN = (
+    *("self", "messages", "tools", "documents"),
+    *("add_generation_prompt", "continue_final_message", "allow_control_tokens"),
+)
+"""Names that callers may not set."""
+
+
+def _refused(error: Exception) -> MlxgenError:
+    """The error of a chat template, which is a program, and may raise anything."""
+    if isinstance(error, MlxgenError):
+        return error
+    reason = str(error) or type(error).__name__
+    return PromptError(f"the chat template refuses these messages: {reason}")
 
 
 def _left_open(messages: Messages, tag: str) -> Messages:

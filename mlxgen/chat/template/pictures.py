@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from ...errors import OptionError, PromptError
-from ...images import Address, Image, ImageProcessor, Source
+from ...images import Address, ImageProcessor, Source
 from ...tokens import Token
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 
 MOST_BYTES = 1 << 29  # of the pixels of all images of a prompt
-KINDS = ("image", "image_url", "input_image")
+_SCHEMES = ("data:", "http://", "https://")
+_KINDS = ("image", "image_url", "input_image")
 """The parts of a message that are images, in this library's words and in OpenAI's."""
 
 
@@ -26,32 +27,28 @@ class Pictures(NamedTuple):
     sources: Sequence[Address | Source]
 
     @classmethod
-    def of(cls, messages: Messages) -> Pictures:
-        """Take the images out; the messages themselves if they have none."""
+    def of(cls, messages: Messages, images: ImageProcessor | None) -> Pictures:
+        """Take the images out; ``OptionError`` if there are some and nothing reads them."""
         sources: list[Address | Source] = []
         marked = []
         for i, message in enumerate(messages):
             parts = message.get("content")
-            if not isinstance(parts, (list, tuple)) or not any(map(is_image, parts)):
-                marked.append(message)
-                continue
-            content = []
-            for j, part in enumerate(parts):
-                if is_image(part):
-                    sources.append(_source(part, f"messages[{i}].content[{j}]"))
-                    part = {"type": "image"}
-                content.append(part)
-            marked.append({**message, "content": content})
-        return cls(marked, sources) if sources else cls(messages, ())
-
-    def check(self, images: ImageProcessor | None) -> None:
-        """Raise ``OptionError`` if there are images and nothing reads them."""
-        if self.sources and images is None:
+            if isinstance(parts, (list, tuple)):
+                content = []
+                for j, part in enumerate(parts):
+                    if is_image(part):
+                        sources.append(_source(part, f"messages[{i}].content[{j}]"))
+                        part = {"type": "image"}
+                    content.append(part)
+                message = {**message, "content": content}
+            marked.append(message)
+        if sources and images is None:
             raise OptionError(
-                self.sources[0].at,
+                sources[0].at,
                 "this model takes no images; leave them out, or use a model for which mlx-lm has "
                 "an image processor",
             )
+        return cls(marked, sources)
 
     def put_into(
         self,
@@ -79,13 +76,15 @@ class Pictures(NamedTuple):
                     f"with this one, the images have more than {MOST_BYTES} bytes of pixels; send "
                     "fewer, or smaller ones",
                 )
-            filled += _expanded(encode(text), image)
+            patches = iter(image.patches)
+            for each in encode(text):
+                filled.append(next(patches) if each == image.token else each)
         return filled
 
 
 def is_image(part: Any) -> bool:
     """Whether a part of a message is an image."""
-    return isinstance(part, Mapping) and part.get("type") in KINDS
+    return isinstance(part, Mapping) and part.get("type") in _KINDS
 
 
 def _source(part: Mapping[str, Any], at: str) -> Address | Source:
@@ -99,15 +98,7 @@ def _source(part: Mapping[str, Any], at: str) -> Address | Source:
     at = f"{at}.{name}"
     if given is None:
         raise PromptError(f"{at}: expected an image, got none")
-    if isinstance(given, str) and (name != "image" or _is_address(given)):
+    is_address = isinstance(given, str) and given[:8].lower().startswith(_SCHEMES)
+    if isinstance(given, str) and (name != "image" or is_address):
         return Address(given, at)
     return Source(given, at)
-
-
-def _is_address(text: str) -> bool:
-    return text[:8].lower().startswith(("data:", "http://", "https://"))
-
-
-def _expanded(tokens: Sequence[Token], image: Image) -> list[Token]:
-    patches = iter(image.patches)
-    return [next(patches) if token == image.token else token for token in tokens]

@@ -21,7 +21,7 @@ from .values import REASONING, calls_of
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Content: TypeAlias = str | Sequence[Any]
-Way: TypeAlias = Callable[[Messages], Messages]
+Step: TypeAlias = Callable[[Messages], Messages]
 WriteCalls: TypeAlias = Callable[[Sequence[tuple[str, Mapping[str, Any]]]], str]
 """The text that a model itself writes for calls: of the name and the arguments of each."""
 
@@ -35,12 +35,10 @@ _RESULTS = ("tool", "function")
 
 
 class Verdict(NamedTuple):
-    """What a rendering lacks: the places ``lost``, how many texts are ``misplaced``, and whether
-    the ``tools`` are shown."""
+    """What a rendering lacks: the places ``lost``, and how many texts are ``misplaced``."""
 
     lost: tuple[str, ...]
     misplaced: int
-    tools: bool = True
 
 
 @dataclass(slots=True)
@@ -58,12 +56,13 @@ class Marked:
         places: dict[str, str] = {}
 
         def put(text: Any, place: str) -> Any:
-            if not isinstance(text, str) or not text.strip():
+            """The text with a mark inside its first word, where no template looks at it."""
+            if not isinstance(text, str) or not text.strip() or (char := next(free, "")) == "":
                 return text
-            for char in free:
-                places[char] = place
-                return _with_mark(text, char)
-            return text
+            places[char] = place
+            word = _WORD.search(text)
+            at = word.start() + 1 if word else len(text) - len(text.lstrip()) + 1
+            return text[:at] + char + text[at:]
 
         told = []
         for i, message in enumerate(messages):
@@ -83,8 +82,9 @@ class Marked:
                     for j, call in enumerate(calls)
                 ]
             told.append(copy)
-        described = [_with_marks(tool, partial(put, place="tools")) for tool in tools or ()]
-        return cls(told, None if tools is None else described, places)
+        if tools is not None:
+            tools = [_with_marks(tool, partial(put, place="tools")) for tool in tools]
+        return cls(told, tools, places)
 
     def judge(self, text: str, told: Messages) -> Verdict:
         """What a rendering of these messages lacks, told in some way."""
@@ -93,8 +93,7 @@ class Marked:
         found: dict[str, list[int]] = {}
         for letter in _LETTER.finditer(text):
             found.setdefault(letter[0], []).append(letter.start())
-        lost = dict.fromkeys(at for char, at in self.places.items() if char not in found)
-        tools = lost.pop("tools", 0) is not None
+        lost = [at for char, at in self.places.items() if char not in found]
         misplaced, last = 0, -1
         names: dict[Any, str] = {}  # the mark of the name that belongs to the id of a call
         results: list[tuple[int, str]] = []  # where one is, and the mark of the name of its call
@@ -102,15 +101,14 @@ class Marked:
         waiting: list[Any] = []  # the ids of calls without a result
         ahead: list[Any] = []  # those of calls whose result comes before that of an earlier one
         for message in told:
-            calls = calls_of(message)
-            waiting = [call.get("id") for call in calls] or waiting
-            called = [_marks(call.get("function", call).get("name")) for call in calls]
-            names |= {call.get("id"): name for call, name in zip(calls, called, strict=True)}
-            said = _marks(message.get("content"))
-            parts = [
-                [found[char][0] for char in chars if char in found]
-                for chars in (said, "".join(called))
-            ]
+            called = ""
+            for i, call in enumerate(calls_of(message)):
+                waiting = [*(waiting if i else ()), call.get("id")]
+                name = "".join(_LETTER.findall(str(call.get("function", call).get("name"))))
+                called, names[call.get("id")] = called + name, name
+            parts = []
+            for chars in ("".join(_LETTER.findall(str(message.get("content")))), called):
+                parts.append([found[char][0] for char in chars if char in found])
             if not any(parts) or message.get("role") in _INSTRUCTIONS:
                 continue
             starts += parts[0] + parts[1]
@@ -130,16 +128,9 @@ class Marked:
             before = max((start for start in starts if start < place), default=-1)
             nearest = [other for at, other in again if before < at < place]
             misplaced += bool(nearest and name) and name not in nearest
-        if not again:  # without names, only the order or the ids tell which is which
-            misplaced += sum(str(id) not in text for id in ahead)
-        return Verdict(tuple(lost), misplaced, tools)
-
-
-def _marks(content: Any) -> str:
-    """The marks in a text or in the texts of parts."""
-    parts = content if isinstance(content, list) else [{"text": content}]
-    texts = (part.get("text") for part in parts if isinstance(part, Mapping))
-    return "".join(c for each in texts if isinstance(each, str) for c in _LETTER.findall(each))
+        for id in () if again else ahead:  # without names, only the order or the ids tell
+            misplaced += str(id) not in text
+        return Verdict(tuple(dict.fromkeys(lost)), misplaced)
 
 
 _WORD = re.compile(r"(?<![<|\[/\w])[^\W\d_]{2}")
@@ -147,35 +138,25 @@ _LETTER = re.compile(f"[{chr(LETTERS.start)}-{chr(LETTERS.stop - 1)}]")
 _ESCAPED = re.compile(r"\\u(d8[46][0-9a-f])\\u(d[c-f][0-9a-f]{2})|\\U(000[2-3][0-9a-f]{4})", re.I)
 
 
-def _with_mark(text: str, char: str) -> str:
-    """The text with a mark inside its first word, where no template looks at it."""
-    word = _WORD.search(text)
-    at = word.start() + 1 if word else len(text) - len(text.lstrip()) + 1
-    return text[:at] + char + text[at:]
-
-
 def _with_marks(call: Any, put: Callable[[Any], Any]) -> Any:
-    """A call or a tool with marks in its name and its arguments."""
+    """A call or a tool with marks in its name, and in the first text in its arguments or else in
+    the first name there."""
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
         return call
     marked = {**function, "name": put(function.get("name"))}
-    if "arguments" in function:
-        marked["arguments"] = _first_marked(function["arguments"], put)
+    given = function.get("arguments")
+    if isinstance(given, str):
+        marked["arguments"] = put(given)
+    elif isinstance(given, Mapping) and given:
+        texts = [key for key, inner in given.items() if isinstance(inner, str) and inner.strip()]
+        first = (texts or [*given])[0]
+        marked["arguments"] = (
+            {**given, first: put(given[first])}
+            if texts
+            else {put(key) if key == first else key: inner for key, inner in given.items()}
+        )
     return {**call, "function": marked} if "function" in call else marked
-
-
-def _first_marked(value: Any, put: Callable[[str], str]) -> Any:
-    """Arguments with a mark in the first text in them, or else in the first name."""
-    if isinstance(value, str):
-        return put(value)
-    if not isinstance(value, Mapping) or not value:
-        return value
-    for key, inner in value.items():
-        if isinstance(inner, str) and inner.strip():
-            return {**value, key: put(inner)}
-    first = next(iter(value))
-    return {put(key) if key == first else key: inner for key, inner in value.items()}
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -233,8 +214,8 @@ def in_order(messages: Messages) -> Messages:
     return told
 
 
-def ways(messages: Messages, write: WriteCalls | None) -> Iterator[Way]:
-    """Ways to tell a conversation, the closest first.
+def ways(messages: Messages, write: WriteCalls | None) -> Iterator[Sequence[Step]]:
+    """Ways to tell a conversation, each in some steps, the closest first.
 
     One call a message, with what was said before it as a thought if there are others, or as a
     message of its own; calls as text, as the model itself writes them, with results in their role,
@@ -242,23 +223,25 @@ def ways(messages: Messages, write: WriteCalls | None) -> Iterator[Way]:
     the user's; with instructions as one message, after the first message as the user's, or all of
     them so; and then with user and assistant in turn.
     """
-    shown: list[tuple[Way, ...]] = [()]
+    calls: list[Sequence[Step]] = [()]
+    shown: list[Sequence[Step]] = [()]
+    instructions: list[Sequence[Step]] = [()]
+    roles = {message.get("role") for message in messages}
     if any(isinstance(message.get("content"), list) for message in messages):
         shown += [(_in_one_piece,), (_handed_on,)]
-    calls: list[tuple[Way, ...]] = [()]
-    if any(message.get("role") in _RESULTS or calls_of(message) for message in messages):
+    if not roles.isdisjoint(_RESULTS) or any(map(calls_of, messages)):
         spelled = partial(_spelled, write=write)
         calls += [(_as_tools,), (_singly,), (_apart,), (_apart, _singly)]
         calls += [(spelled,), (spelled, partial(_by_user, roles=_RESULTS))]
-    instructions: list[tuple[Way, ...]] = [()]
-    if any(message.get("role") in _INSTRUCTIONS for message in messages):
+    if not roles.isdisjoint(_INSTRUCTIONS):
         instructions += [(_gathered,)]
         instructions += [(partial(_by_user, roles=_INSTRUCTIONS, keep=keep),) for keep in (1, 0)]
     for steps in product(calls, shown, instructions, [(), (_in_turn,)]):
-        yield partial(_taken, [*chain.from_iterable(steps)])
+        yield [*chain.from_iterable(steps)]
 
 
-def _taken(steps: Sequence[Way], messages: Messages) -> Messages:
+def told_in(steps: Sequence[Step], messages: Messages) -> Messages:
+    """A conversation in these steps."""
     for step in steps:
         messages = step(messages)
     return messages
@@ -286,20 +269,19 @@ def _spelled(messages: Messages, write: WriteCalls | None) -> Messages:
     """Calls as the text of their message."""
     told: list[Mapping[str, Any]] = []
     for message in messages:
-        calls = calls_of(message)
-        if calls:
-            said = message.get("content") or ""
-            text = _written([call.get("function", call) for call in calls], write)
+        functions = [call.get("function", call) for call in calls_of(message)]
+        if functions:
+            if write is not None and all(
+                isinstance(f.get("arguments"), Mapping) for f in functions
+            ):
+                text = write([(str(f.get("name")), f["arguments"]) for f in functions])
+            else:
+                text = "\n".join(json.dumps(each, ensure_ascii=False) for each in functions)
             rest = {name: value for name, value in message.items() if name != "tool_calls"}
+            said = message.get("content")
             message = {**rest, "content": joined(said, text) if said else text}
         told.append(message)
     return told
-
-
-def _written(functions: Sequence[Mapping[str, Any]], write: WriteCalls | None) -> str:
-    if write is not None and all(isinstance(f.get("arguments"), Mapping) for f in functions):
-        return write([(str(f.get("name")), f["arguments"]) for f in functions])
-    return "\n".join(json.dumps(function, ensure_ascii=False) for function in functions)
 
 
 def _by_user(messages: Messages, roles: Sequence[str], keep: int = 0) -> Messages:
@@ -358,24 +340,20 @@ def _apart(messages: Messages) -> Messages:
 
 
 def _singly(messages: Messages) -> Messages:
-    """Each call in a message of its own, and its results after it."""
+    """Each call in a message of its own, and its results after it; what was said before them is
+    the last of the thoughts, if there are some."""
     told: list[Mapping[str, Any]] = []
     for message, results, others in _grouped(messages):
-        said = _as_thoughts(message) if results else message
+        thoughts = next((message[name] for name in REASONING if message.get(name)), None)
+        said = message
+        if results and thoughts and message.get("content"):
+            said = {key: value for key, value in message.items() if key not in REASONING}
+            said |= {"content": "", REASONING[0]: f"{thoughts}\n\n{message['content']}"}
         for call, returned in zip(calls_of(message), results, strict=False):
             told += [{**said, "tool_calls": [call]}, *returned]
             said = {"role": message.get("role"), "content": ""}
         told += others if results else [message, *others]
     return told
-
-
-def _as_thoughts(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A message with calls; if it has thoughts and text, the text is the last of the thoughts."""
-    thoughts = next((message[name] for name in REASONING if message.get(name)), None)
-    if not thoughts or not message.get("content"):
-        return message
-    rest = {key: value for key, value in message.items() if key not in REASONING}
-    return {**rest, "content": "", REASONING[0]: f"{thoughts}\n\n{message['content']}"}
 
 
 def joined(one: Content, other: Content, between: str = "\n") -> Content:

@@ -51,17 +51,24 @@ class Unsaid(str):
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Values]:
-    """Copies of plain values, without nulls as transformers makes them."""
+    """Copies of plain values, without nulls as transformers makes them. PromptError for what no
+    template takes, as their own reasons are those of a program."""
+    copies: list[Values] = []
     for i, message in enumerate(messages):
-        _check_message(message, f"messages[{i}]")
-    return [
-        {
-            key: _plain(value, f"messages[{i}].{key}")
-            for key, value in message.items()
-            if value is not None
-        }
-        for i, message in enumerate(messages)
-    ]
+        at, role, content = f"messages[{i}]", message.get("role"), message.get("content")
+        if not isinstance(role, str):
+            got = "none" if role is None else type(role).__name__
+            raise PromptError(f"{at}.role: expected a role such as 'user', got {got}")
+        if content is None and role in ("user", "system"):
+            raise PromptError(f"{at}.content: expected text, got none; add a 'content'")
+        if isinstance(content, (bool, int, float)):
+            raise PromptError(f"{at}.content: expected text, got {type(content).__name__}")
+        copy: Values = {}
+        for key, value in message.items():
+            if value is not None:
+                copy[str(key)] = _plain(value, f"{at}.{key}")
+        copies.append(copy)
+    return copies
 
 
 def for_templates(messages: Sequence[Mapping[str, Any]]) -> list[Values]:
@@ -70,22 +77,22 @@ def for_templates(messages: Sequence[Mapping[str, Any]]) -> list[Values]:
     told, called = [], {}
     for message in messages:
         copy = dict(message)
-        reasoning = next((copy[name] for name in REASONING if copy.get(name) is not None), None)
-        if reasoning is not None:
-            copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}
-        calls = []
-        for call in calls_of(copy):
-            function = call.get("function", call)
-            if isinstance(function, dict):
-                called[call.get("id")] = function.get("name")
-                if isinstance(function.get("arguments"), dict):
-                    function = {**function, "arguments": Arguments(function["arguments"])}
-                call = {**call, "function": function} if "function" in call else function
-            calls.append(call)
-        if calls:
-            copy["tool_calls"] = calls
-        if "tool_calls" in copy and not copy.get("content"):
-            copy["content"] = Unsaid()
+        for name in REASONING:
+            if (reasoning := message.get(name)) is not None:
+                copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}
+                break
+        if "tool_calls" in copy:
+            calls = []
+            for call in calls_of(copy):
+                function = call.get("function", call)
+                if isinstance(function, dict):
+                    called[call.get("id")] = function.get("name")
+                    if isinstance(function.get("arguments"), dict):
+                        function = {**function, "arguments": Arguments(function["arguments"])}
+                    call = {**call, "function": function} if "function" in call else function
+                calls.append(call)
+            copy["tool_calls"] = calls or copy["tool_calls"]
+            copy["content"] = copy.get("content") or Unsaid()
         if copy.get("role") == "tool" and called.get(copy.get("tool_call_id")):
             copy.setdefault("name", called[copy["tool_call_id"]])
         told.append(copy)
@@ -95,18 +102,6 @@ def for_templates(messages: Sequence[Mapping[str, Any]]) -> list[Values]:
 def calls_of(message: Mapping[str, Any]) -> list[Values]:
     calls = message.get("tool_calls")
     return [c for c in calls if isinstance(c, dict)] if isinstance(calls, list) else []
-
-
-def _check_message(message: Mapping[str, Any], at: str) -> None:
-    """Refuse what no template takes, as their own reasons are those of a program."""
-    role, content = message.get("role"), message.get("content")
-    if not isinstance(role, str):
-        got = "none" if role is None else type(role).__name__
-        raise PromptError(f"{at}.role: expected a role such as 'user', got {got}")
-    if content is None and role in ("user", "system"):
-        raise PromptError(f"{at}.content: expected text, got none; add a 'content'")
-    if isinstance(content, (bool, int, float)):
-        raise PromptError(f"{at}.content: expected text, got {type(content).__name__}")
 
 
 def plain_tools(tools: Sequence[Any] | None) -> list[Any] | None:
@@ -175,20 +170,16 @@ def mapped(value: Any, change: Callable[[str], str]) -> Any:
     them: as keys, roles and kinds."""
     if isinstance(value, str):
         return change(value)
-    if isinstance(value, Mapping):
-        return {
-            key if _is_word(key) else mapped(key, change): inner
-            if _is_word(inner) and (key == "type" or (key == "role" and inner in ROLES))
-            else mapped(inner, change)
-            for key, inner in value.items()
-        }
     if isinstance(value, (list, tuple)):
         return [mapped(inner, change) for inner in value]
-    return value
-
-
-def _is_word(value: Any) -> bool:
-    return isinstance(value, str) and value.isidentifier()
+    if not isinstance(value, Mapping):
+        return value
+    copy = {}
+    for key, inner in value.items():
+        is_word = isinstance(inner, str) and inner.isidentifier()
+        stays = is_word and (key == "type" or (key == "role" and inner in ROLES))
+        copy[key if key.isidentifier() else change(key)] = inner if stays else mapped(inner, change)
+    return copy
 
 
 def with_tools(

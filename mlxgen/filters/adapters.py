@@ -13,16 +13,15 @@ recently used ones are kept.
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import methodcaller
-from typing import Any, ClassVar
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 
-from ..errors import FilterError, GrammarError, MlxgenError, OptionError
+from ..errors import FilterError, GrammarError, OptionError
 from ..forks import forked
 from ..recent import Recent
 from ..tokens import Token, Vocabulary
@@ -34,44 +33,28 @@ _INDEXES = 8  # indexes kept for one vocabulary
 _ROWS = 256  # rows kept for one index
 
 
-class Adapter(Openable):
-    """A specification in the words of another library; ``PACKAGE`` and ``EXTRA`` tell which."""
+def _library(package: str, extra: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise OptionError(
+            "filters", f"this filter needs {package}: pip install 'mlxgen[{extra}]'"
+        ) from error
 
-    __slots__ = ()
 
-    PACKAGE: ClassVar[str]
-    EXTRA: ClassVar[str]
-
-    @abstractmethod
-    def _states(self, vocabulary: Vocabulary, vocab_size: int, *, spaced: bool) -> StatesFilter:
-        """As ``_running``; any error of the library says why there is no such filter."""
-
-    @classmethod
-    def _library(cls) -> Any:
-        try:
-            return __import__(cls.PACKAGE)
-        except ImportError as error:
-            raise OptionError(
-                "filters", f"{cls.__name__} needs {cls.PACKAGE}: pip install 'mlxgen[{cls.EXTRA}]'"
-            ) from error
-
-    def _running(self, vocabulary: Vocabulary, vocab_size: int, *, spaced: bool) -> StatesFilter:
-        try:
-            return self._states(vocabulary, vocab_size, spaced=spaced)
-        except MlxgenError:
-            raise
-        except Exception as error:
-            raise GrammarError(f"{shortened(repr(self))}: {error}") from error
+def _ordinary(vocabulary: Vocabulary, vocab_size: int) -> Sequence[Token]:
+    return list(filter(vocabulary.is_ordinary, range(min(vocab_size, vocabulary.size))))
 
 
 @dataclass(slots=True, eq=False)
 class StatesFilter(Running):
     """``states`` are the first one and that after each token fed; nothing changes a state.
 
-    ``row`` gives the tokens that may follow a state, and ``after`` the next state, or a FilterError
-    for a token that is not allowed.
+    ``row`` gives the tokens that may follow a state, and ``after`` the next state, or None for a
+    token that is not allowed.
     """
 
+    name: str
     states: list[Any]
     row: Callable[[Any], Int32Words]
     after: Callable[[Any, Token], Any]
@@ -82,7 +65,10 @@ class StatesFilter(Running):
         return True
 
     def advance(self, token: Token, /) -> None:
-        self.states.append(self.after(self.states[-1], token))
+        state = self.after(self.states[-1], token)
+        if state is None:
+            raise FilterError(f"{self.name} does not allow token {token} here")
+        self.states.append(state)
 
     def can_end(self) -> bool:
         return bool(self.ends(self.states[-1]))
@@ -96,9 +82,7 @@ class StatesFilter(Running):
     def validate(self, tokens: Sequence[Token]) -> int:
         state = self.states[-1]
         for count, token in enumerate(tokens):
-            try:
-                state = self.after(state, token)
-            except FilterError:
+            if (state := self.after(state, token)) is None:
                 return count
         return len(tokens)
 
@@ -107,7 +91,7 @@ class StatesFilter(Running):
 
 
 @dataclass(frozen=True, slots=True)
-class LMFormatEnforcer(Adapter):
+class LMFormatEnforcer(Openable):
     """What a character-level parser of lm-format-enforcer accepts.
 
     ``make_parser`` returns a new parser, once for each binding, as in
@@ -116,9 +100,6 @@ class LMFormatEnforcer(Adapter):
     """
 
     make_parser: Callable[[], Any]
-
-    PACKAGE = "lmformatenforcer"
-    EXTRA = "lmfe"
 
     def __post_init__(self) -> None:
         if not callable(self.make_parser):
@@ -131,24 +112,39 @@ class LMFormatEnforcer(Adapter):
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any] | str | None = None) -> LMFormatEnforcer:
         """JSON that is valid against a schema; None: any JSON."""
-        return cls(
-            _Make("JsonSchemaParser", schema if isinstance(schema, str) else json.dumps(schema))
-        )
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        return cls(_Make("JsonSchemaParser", text))
 
     @classmethod
     def regex(cls, pattern: str) -> LMFormatEnforcer:
         """Text of which a regular expression matches the whole."""
         return cls(_Make("RegexParser", json.dumps(pattern)))
 
-    def _states(self, vocabulary: Vocabulary, vocab_size: int, *, spaced: bool) -> StatesFilter:
-        library = self._library()
-        data = vocabulary.derived(
-            ("lm-format-enforcer", vocab_size), lambda: _lmfe_words(library, vocabulary, vocab_size)
-        )
-        parser = self.make_parser()
-        if spaced:
-            parser = library.SequenceParser([library.StringParser(" "), parser])
-        enforcer = library.TokenEnforcer(data, parser)
+    def _running(self, vocabulary: Vocabulary, vocab_size: int, *, spaced: bool) -> StatesFilter:
+        library = _library("lmformatenforcer", "lmfe")
+
+        def words() -> tuple[dict[Token, str], Any]:
+            pieces = {t: vocabulary.piece(t) for t in _ordinary(vocabulary, vocab_size)}
+            decoded = ((token, piece.decode(errors="replace")) for token, piece in pieces.items())
+            texts = {token: text for token, text in decoded if text and "\ufffd" not in text}
+            # Every piece is the token's own text whatever precedes it, so nothing needs decoding.
+            data = library.TokenEnforcerTokenizerData(
+                [(*item, True) for item in texts.items()],
+                vocabulary.decode,
+                sorted(vocabulary.eos),
+                False,
+                vocab_size,
+            )
+            return texts, data
+
+        texts, data = vocabulary.derived(("lm-format-enforcer", vocab_size), words)
+        try:
+            parser = self.make_parser()
+            if spaced:
+                parser = library.SequenceParser([library.StringParser(" "), parser])
+            enforcer = library.TokenEnforcer(data, parser)
+        except Exception as error:
+            raise GrammarError(f"{shortened(repr(self))}: {error}") from error
 
         def row(parser: Any) -> Int32Words:
             enforcer.prefix_states.clear()
@@ -156,20 +152,15 @@ class LMFormatEnforcer(Adapter):
             return words_of(enforcer.get_allowed_tokens([]).allowed_tokens, vocab_size)
 
         def after(parser: Any, token: Token) -> Any:
-            text = _text(vocabulary, token)
-            if not text or token in vocabulary.special:
-                raise FilterError(
-                    f"lm-format-enforcer reads whole characters; token {token} has none"
-                )
-            for character in text:
+            for character in texts.get(token, "\ufffd"):
                 if character not in parser.get_allowed_characters():
-                    raise FilterError(
-                        f"lm-format-enforcer does not allow token {token} ({text!r}) here"
-                    )
+                    return None
                 parser = parser.add_character(character)
             return parser
 
-        return StatesFilter([parser], row, after, methodcaller("can_end"))
+        return StatesFilter(
+            "lm-format-enforcer", [parser], row, after, lambda parser: bool(parser.can_end())
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,37 +171,17 @@ class _Make:
     argument: str  # as JSON
 
     def __call__(self) -> Any:
-        return getattr(LMFormatEnforcer._library(), self.parser)(json.loads(self.argument))
-
-
-def _text(vocabulary: Vocabulary, token: Token) -> str:
-    """The text of a token; empty if it is not whole characters."""
-    try:
-        return vocabulary.piece(token).decode()
-    except UnicodeDecodeError:
-        return ""
-
-
-def _lmfe_words(library: Any, vocabulary: Vocabulary, vocab_size: int) -> Any:
-    ordinary = filter(vocabulary.is_ordinary, range(min(vocab_size, vocabulary.size)))
-    tokens = [(token, text, True) for token in ordinary if (text := _text(vocabulary, token))]
-    # Every piece is the token's own text whatever precedes it, so nothing needs decoding.
-    return library.TokenEnforcerTokenizerData(
-        tokens, vocabulary.decode, sorted(vocabulary.eos), False, vocab_size
-    )
+        return getattr(_library("lmformatenforcer", "lmfe"), self.parser)(json.loads(self.argument))
 
 
 # ---- outlines-core -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class OutlinesCore(Adapter):
+class OutlinesCore(Openable):
     """Text of which a regular expression matches the whole; ``.json_schema(schema)`` for JSON."""
 
     pattern: str
-
-    PACKAGE = "outlines_core"
-    EXTRA = "outlines"
 
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str):
@@ -225,48 +196,45 @@ class OutlinesCore(Adapter):
         ``whitespace`` is a pattern for what may stand between the parts; by default that is at
         most one space.
         """
-        cls._library()
-        from outlines_core.json_schema import build_regex_from_schema
-
+        library = _library("outlines_core.json_schema", "outlines")
         text = schema if isinstance(schema, str) else json.dumps(schema)
         try:
-            return cls(build_regex_from_schema(text, whitespace))
+            return cls(library.build_regex_from_schema(text, whitespace))
         except Exception as error:
             raise GrammarError(f"OutlinesCore: {error}") from error
 
-    def _states(self, vocabulary: Vocabulary, vocab_size: int, *, spaced: bool) -> StatesFilter:
+    def _running(self, vocabulary: Vocabulary, vocab_size: int, *, spaced: bool) -> StatesFilter:
+        library = _library("outlines_core", "outlines")
+
+        def words() -> Any:
+            pieces: dict[bytes, list[Token]] = {}
+            for token in _ordinary(vocabulary, vocab_size):
+                pieces.setdefault(vocabulary.piece(token), []).append(token)
+            # It wants one end token, although it is never asked where the text may end.
+            end = min(vocabulary.eos, default=max(vocab_size, vocabulary.size))
+            return library.Vocabulary(end, pieces)
+
+        def table() -> tuple[Any, Callable[[int], Int32Words]]:
+            known = vocabulary.derived(("outlines-core", vocab_size), words)
+            index = library.Index(pattern, known)
+
+            @lru_cache(_ROWS)
+            def row(state: int) -> Int32Words:
+                allowed = np.array(list(index.get_allowed_tokens(state) or ()), dtype=np.int64)
+                return words_of(allowed, vocab_size)
+
+            return index, row
+
+        def after(state: int, token: Token) -> int | None:
+            following: int | None = index.get_next_state(state, token)
+            return None if token in vocabulary.eos else following
+
         pattern = f" (?:{self.pattern})" if spaced else self.pattern
-        tables: Recent[tuple[str, int], Callable[[], StatesFilter]]
-        tables = vocabulary.derived("outlines-core", lambda: Recent(_INDEXES))
-        return tables.get((pattern, vocab_size), lambda: _table(pattern, vocabulary, vocab_size))()
-
-
-def _table(pattern: str, vocabulary: Vocabulary, vocab_size: int) -> Callable[[], StatesFilter]:
-    """Makes running filters of one index, whose states are numbers, with the latest rows."""
-    library = OutlinesCore._library()
-    words = vocabulary.derived(
-        ("outlines-core", vocab_size), lambda: _outlines_words(library, vocabulary, vocab_size)
-    )
-    index, eos = library.Index(pattern, words), vocabulary.eos
-
-    @lru_cache(_ROWS)
-    def row(state: int) -> Int32Words:
-        allowed = np.array(list(index.get_allowed_tokens(state) or ()), dtype=np.int64)
-        return words_of(allowed, vocab_size)
-
-    def after(state: int, token: Token) -> int:
-        following: int | None = index.get_next_state(state, token)
-        if following is None or token in eos:
-            raise FilterError(f"outlines-core does not allow token {token} here")
-        return following
-
-    return lambda: StatesFilter([index.get_initial_state()], row, after, index.is_final_state)
-
-
-def _outlines_words(library: Any, vocabulary: Vocabulary, vocab_size: int) -> Any:
-    pieces: dict[bytes, list[Token]] = {}
-    for token in filter(vocabulary.is_ordinary, range(min(vocab_size, vocabulary.size))):
-        pieces.setdefault(vocabulary.piece(token), []).append(token)
-    # It wants one end token, although it is never asked where the text may end.
-    end = min(vocabulary.eos, default=max(vocab_size, vocabulary.size))
-    return library.Vocabulary(end, pieces)
+        kept: Recent[tuple[str, int], Any]
+        kept = vocabulary.derived("outlines-core", lambda: Recent(_INDEXES))
+        try:
+            index, row = kept.get((pattern, vocab_size), table)
+        except Exception as error:
+            raise GrammarError(f"{shortened(repr(self))}: {error}") from error
+        first = index.get_initial_state()
+        return StatesFilter("outlines-core", [first], row, after, index.is_final_state)

@@ -42,9 +42,7 @@ Path: TypeAlias = tuple[Token, ...]
 Place: TypeAlias = tuple[bytes | int, ...]
 """For each open bracket: the latest key of an object, or the number of commas of a list."""
 
-# What a path is charged, in symbols:
-_OPEN = 2.0  # for an open bracket
-_SAME = 2.0  # for a step that seems to lead nowhere
+_OPEN = 2.0  # symbols that a path is charged for an open bracket
 
 _LONGEST = 16  # bytes of a first token that the tokenizer would not have chosen
 _KEY = 64  # bytes of a key that count
@@ -246,11 +244,6 @@ def _symbols(vocabulary: Vocabulary) -> tuple[list[Token], npt.NDArray[np.int64]
     return symbols, np.array([*symbols, *probes], dtype=np.int64)
 
 
-class _Step(NamedTuple):
-    run: Path  # a symbol, and what it forces
-    shown: bytes  # what may follow; b"" if the text may end
-
-
 class Hunt:
     """One search from where a constraint stands; no way begins with a token of ``without``. Back at
     the beginning of the path, the constraint is as it was."""
@@ -276,6 +269,71 @@ class Hunt:
             self._path += (token,)
         self._steps += 1 + (len(path) - common) // 8
 
+    def ways(self, start: Path, outline: Outline, work: int) -> Iterator[Path]:
+        """Ever shorter ways that begin with ``start``, as long as no more than ``work`` steps were
+        taken, or a few more. ``outline`` is that of the text so far."""
+        self.to(start)
+        if start and self._at.can_end():
+            yield start
+        outline = outline.then(b"".join(self._pieces[token] for token in start), [])
+        heap: list[tuple[float, int, float, Path, Outline, list[Place]]] = []
+        heappush(heap, (0, 0, 0, start, outline, []))
+        seen: set[tuple[object, ...]] = set()
+        finished: set[Place] = set()
+        order, least = 0, inf
+        while heap and self._steps <= work:
+            _, _, far, path, outline, ended = heappop(heap)
+            if len(path) >= least or outline.is_within(finished):
+                continue
+            finished.update(ended)
+            inner = outline.string is not None and outline.in_value
+            steps = self._steps_after(path, is_first=path == start)
+            for rank, (run, shown) in enumerate(steps, 1):
+                if len(path + run) >= least:
+                    continue
+                if not shown:
+                    least = len(path + run)
+                    yield path + run
+                    continue
+                ends: list[Place] = []
+                then = outline.then(b"".join(self._pieces[token] for token in run), ends)
+                state = (then._replace(string=None), then.string is None, shown)
+                if state in seen:
+                    continue
+                seen.add(state)
+                beyond = far + 1 - (len(steps) == 1) / 2 + (len(run) - 1) / 4
+                beyond += (1 + inner) * log2(rank)
+                order -= 1
+                bound = beyond + _OPEN * (len(then.place) + (then.string is not None) / 2)
+                heappush(heap, (bound, order, beyond, path + run, then, ends))
+
+    def _steps_after(self, path: Path, *, is_first: bool) -> list[tuple[Path, bytes]]:
+        """Each symbol that leads on from a path, with what it forces, and what may follow; b"" if
+        the text may end. Of those that are alike, only the first; at a place that shows the same as
+        an earlier one, those that differed there."""
+        found: dict[tuple[Path, bytes], Token] = {}
+        try:
+            self.to(path)
+            at = self._look()
+        except FilterError:
+            return []
+        in_word = is_first or self._pieces[path[-1]][-1:].isalnum()
+        for symbol in self._choices.get((at, in_word)) or self._choice(at, in_word=in_word):
+            if is_first and symbol in self._without:
+                continue
+            try:
+                run: Path = (symbol,)
+                self.to(path + run)
+                if not self._at.can_end() and (forced := tuple(self._at.agreed())):
+                    run += forced
+                    self.to(path + run)
+                shown = b"" if self._at.can_end() else self._look()
+            except FilterError:
+                continue
+            found.setdefault((run[1:], shown), symbol)
+        self._choices[at, in_word] = list(found.values())
+        return [((symbol, *forced), shown) for (forced, shown), symbol in found.items()]
+
     def _look(self) -> bytes:
         """What is allowed: one byte for each symbol and each probe. FilterError if nothing is."""
         if not self._at.fill(self._row):
@@ -298,79 +356,6 @@ class Hunt:
             rest = [s for s in inked if pieces[s].isascii() and pieces[s] != b"\\"]
             return [*quotes, blank[-1], *rest]
         return [*inked, *blank[: in_word or not inked]]
-
-    def ways(self, start: Path, outline: Outline, work: int) -> Iterator[Path]:
-        """Ever shorter ways that begin with ``start``, as long as no more than ``work`` steps were
-        taken, or a few more. ``outline`` is that of the text so far."""
-        pieces, at = self._pieces, self._at
-        self.to(start)
-        if start and at.can_end():
-            yield start
-        outline = outline.then(b"".join(pieces[token] for token in start), [])
-        heap: list[tuple[float, int, float, Path, Outline, bytes, list[Place]]] = []
-        heappush(heap, (0, 0, 0, start, outline, b"", []))
-        seen: set[tuple[object, ...]] = set()
-        finished: set[Place] = set()
-        order, least = 0, inf
-        while heap and self._steps <= work:
-            _, _, far, path, outline, before, ended = heappop(heap)
-            if len(path) >= least or outline.is_within(finished):
-                continue
-            finished.update(ended)
-            inner = outline.string is not None and outline.in_value
-            shown: dict[bytes, int] = {}  # by the fewest symbols that lead there
-            steps = self._steps_after(path, is_first=path == start)
-            for step in steps:
-                run = step.run
-                if len(path + run) >= least:
-                    continue
-                if not step.shown:
-                    least = len(path + run)
-                    yield path + run
-                    continue
-                if len(run) == 1 and shown.get(step.shown) == 1:
-                    continue
-                ends: list[Place] = []
-                then = outline.then(b"".join(pieces[token] for token in run), ends)
-                state = (then._replace(string=None), then.string is None, step.shown)
-                if state in seen:
-                    continue
-                seen.add(state)
-                beyond = far + 1 - (len(steps) == 1) / 2 + (len(run) - 1) / 4
-                beyond += (1 + inner) * log2(1 + len(shown)) + _SAME * (step.shown == before)
-                shown[step.shown] = min(len(run), shown.get(step.shown, len(run)))
-                order -= 1
-                bound = beyond + _OPEN * (len(then.place) + (then.string is not None) / 2)
-                heappush(heap, (bound, order, beyond, path + run, then, step.shown, ends))
-
-    def _steps_after(self, path: Path, *, is_first: bool) -> list[_Step]:
-        """Where the symbols after a path lead; of those that were alike at a place that showed the
-        same, only the first."""
-        different: dict[_Step, Token] = {}
-        try:
-            self.to(path)
-            at = self._look()
-        except FilterError:
-            return []
-        found: list[_Step] = []
-        in_word = is_first or self._pieces[path[-1]][-1:].isalnum()
-        known = self._choices.get((at, in_word))
-        for symbol in known or self._choice(at, in_word=in_word):
-            if is_first and symbol in self._without:
-                continue
-            try:
-                run: Path = (symbol,)
-                self.to(path + run)
-                if not self._at.can_end() and (forced := tuple(self._at.agreed())):
-                    run += forced
-                    self.to(path + run)
-                shown = b"" if self._at.can_end() else self._look()
-            except FilterError:
-                continue
-            if different.setdefault(_Step(run[1:], shown), symbol) == symbol:
-                found.append(_Step(run, shown))
-        self._choices[at, in_word] = list(different.values())
-        return found
 
 
 class ByteVocabulary(Vocabulary):

@@ -5,22 +5,15 @@ or more. Copies share the automaton that grows as masks are computed, so a secon
 same schema starts warm. Masks are computed one after the other: one takes 5 to 30 µs, and handing
 it to a thread about as much.
 
-A shared automaton only grows, and has a limit. If the mask of one copy meets the limit, that
-copy has an error, and the others refuse valid tokens without an error; if a look ahead meets
-it, there is no error at all. So refusals are checked: ``proves_spent`` asks a new copy for a
-token that is certainly allowed. An automaton that is spent is so for all copies, and the
-grammar is compiled anew. The limits of the parser are different: a copy that meets one has its own
-error, and would meet it again.
-
-Invariant: what ``GrammarEngine.compiled`` returns is at its start, without error and not spent.
+A shared automaton only grows, and has a limit, after which the mask of each copy has an error: then
+the grammar is compiled anew. The limits of the parser are different: a copy that meets one has its
+own error, and would meet it again.
 """
 
 from __future__ import annotations
 
 import json
-import random
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from weakref import ref
@@ -31,16 +24,13 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from ..errors import GrammarError, PromptError
 from ..recent import Recent
 from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
-from .protocol import Int32Words, tokens_of, word_count
+from .protocol import Int32Words, word_count
 from .schema.fitting import Check
 
 _KEPT = 32  # compiled grammars for one vocabulary
 _TEXTS = 4096  # short forced texts whose tokens are remembered
 _SHORT = 256  # characters of a short text, at most
 _LONG_TEXTS = 16  # longer texts whose tokens are remembered; they may be as long as a request
-_WALK = 8  # tokens of a trial text
-_STEADY = 300  # tokens of one that says the same again and again, where repetitions are counted
-_COUNTED = re.compile(r"\{\d*,\d*\}")
 _RUN = 1024  # forced tokens to look at; a grammar may force text without end
 _ITEMS = 10_000  # the parser's items in a row; an object takes four for each optional property
 _LIMITS = LLParserLimits(verbose_errors=False, max_items_in_row=_ITEMS)
@@ -69,26 +59,6 @@ class Grammar:
         return replace(self, text=text, skips_space=skips_space)
 
 
-@dataclass(slots=True)
-class Compiled:
-    """A compiled grammar, of which every use gets a copy."""
-
-    grammar: Grammar
-    pristine: LLMatcher
-    first: Sequence[Token]  # a token that may come first, if there is one
-    spent: bool = False  # the automaton that its copies share has met its limit
-
-    def matcher(self) -> LLMatcher:
-        """A matcher at the start of the grammar."""
-        return self.pristine.deep_copy()
-
-    def proves_spent(self) -> bool:
-        """Whether the shared automaton has met its limit; takes some 10 µs."""
-        if self.first and not self.spent:
-            self.spent = not self.matcher().try_consume_tokens(list(self.first))
-        return self.spent
-
-
 class GrammarEngine:
     """llguidance for one vocabulary, and the grammars compiled for it."""
 
@@ -99,7 +69,6 @@ class GrammarEngine:
         if not eos:  # llguidance wants one: an id that no token has
             eos = [size]
             size += 1
-        self._ends = frozenset(eos)
         self.words = word_count(size)
         # llguidance ignores this size for tokenizers of this kind, so the pieces are padded.
         tokens = _Tokens(vocabulary, size, eos[0])
@@ -107,7 +76,7 @@ class GrammarEngine:
         assert self.tokenizer.vocab_size == size
         # Or why one cannot be met, as finding that out takes as long as compiling. Only its text:
         # an error's traceback holds the matcher that failed, and that can have 100 MB.
-        self._kept: Recent[str, Compiled | str] = Recent(_KEPT)
+        self._kept: Recent[str, LLMatcher | str] = Recent(_KEPT)
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarEngine:
@@ -116,17 +85,18 @@ class GrammarEngine:
         size = max(vocab_size, vocabulary.size)
         return vocabulary.derived(("llguidance", size), lambda: cls(vocabulary, size))
 
-    def compiled(self, grammar: Grammar) -> Compiled:
-        """The grammar, ready for use. GrammarError if it cannot be met."""
+    def compiled(self, grammar: Grammar, spent: LLMatcher | None = None) -> LLMatcher:
+        """A matcher at the start of the grammar, to be copied; not the ``spent`` one, of which the
+        automaton has met its limit. GrammarError if the grammar cannot be met."""
         kept = self._kept.get(grammar.text, lambda: self._compile(grammar))
-        if isinstance(kept, Compiled) and kept.spent:
+        if spent is not None and kept is spent:
             self._kept.forget(grammar.text)
             kept = self._kept.get(grammar.text, lambda: self._compile(grammar))
         if isinstance(kept, str):
             raise GrammarError(kept)
         return kept
 
-    def _compile(self, grammar: Grammar) -> Compiled | str:
+    def _compile(self, grammar: Grammar) -> LLMatcher | str:
         try:
             return self._tried(grammar)
         except GrammarError as error:
@@ -136,47 +106,23 @@ class GrammarEngine:
                 raise
             return f"{grammar.name}: {_BROKEN}"
 
-    def _tried(self, grammar: Grammar) -> Compiled:
+    def _tried(self, grammar: Grammar) -> LLMatcher:
         matcher = LLMatcher(self.tokenizer, grammar.text, log_level=0, limits=_LIMITS)
-        first = self._check(matcher, grammar)
+        self._check(matcher, grammar)
         trial = matcher.deep_copy()
         run = trial.compute_ff_tokens()
         if run:  # a grammar may begin with text that leads to a dead end
             trial.try_consume_tokens(run[:_RUN])
             self._check(trial, grammar)
-        self._follow(trial, grammar, _WALK, None)
-        letter = self.vocabulary.token_of(b"a")
-        if letter is not None and _COUNTED.search(grammar.text):  # counts within counts grow by it
-            self._follow(matcher.deep_copy(), grammar, _STEADY, letter)
-        return Compiled(grammar, matcher, first[:1])
+        return matcher
 
-    def _follow(
-        self, matcher: LLMatcher, grammar: Grammar, count: int, token: Token | None
-    ) -> None:
-        """Tries a text of ``count`` tokens, all of them this one or any. GrammarError if the engine
-        cannot follow it."""
-        draw = random.Random(0)
-        for _ in range(count):
-            some = self._allowed(matcher)
-            if matcher.is_error():
-                break
-            some = [token] if token is not None else some
-            if not some or not matcher.try_consume_tokens([draw.choice(some)]):
-                break
-        if matcher.is_error() and not is_dead_end(matcher):
-            raise GrammarError(f"{grammar.name}: {reason_of(matcher)}")
-
-    def _check(self, matcher: LLMatcher, grammar: Grammar) -> list[Token]:
-        """The allowed tokens. GrammarError if no text is possible."""
-        some = [] if matcher.is_error() else self._allowed(matcher)
+    def _check(self, matcher: LLMatcher, grammar: Grammar) -> None:
+        """GrammarError if no text is possible."""
+        if not matcher.is_error():
+            mask_of(matcher, self.words)
         if matcher.is_error():
             reason = "no text satisfies it" if is_dead_end(matcher) else reason_of(matcher)
             raise GrammarError(f"{grammar.name}: {reason}")
-        return some
-
-    def _allowed(self, matcher: LLMatcher) -> list[Token]:
-        tokens = tokens_of(mask_of(matcher, self.words)).tolist()
-        return [token for token in tokens if token not in self._ends]
 
 
 def mask_of(matcher: LLMatcher, words: int) -> Int32Words:

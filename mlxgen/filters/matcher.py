@@ -1,12 +1,11 @@
 """GrammarFilter: a running grammar, with everything that llguidance does natively.
 
-Invariant: a matcher with an error, or one whose shared automaton is spent, is replaced before
-it is asked anything. Errors of llguidance are permanent, and the mask is then end-of-sequence
-only, which looks like a finished text. So ``is_error`` is checked after every call that may
-fail, the range of ids is checked before llguidance sees them, end tokens are never fed, and
-tokens go in by ``try_consume_tokens``, which refuses without harm. How much the automaton may
-grow between two masks has a limit too, so while a long text goes in without masks, masks are
-computed that nobody asked for.
+Invariant: a matcher with an error is replaced before it is asked anything. Errors of llguidance are
+permanent, and the mask is then end-of-sequence only, which looks like a finished text. So
+``is_error`` is checked after every call that may fail, the range of ids is checked before
+llguidance sees them, end tokens are never fed, and tokens go in by ``try_consume_tokens``, which
+refuses without harm. How much the automaton may grow between two masks has a limit too, so while a
+long text goes in without masks, masks are computed that nobody asked for.
 """
 
 from __future__ import annotations
@@ -48,15 +47,14 @@ class GrammarFilter(Running):
         self._fed: list[Token] = []
         self._unmasked = 0  # tokens fed or tried since the last mask
         self._is_stale = False  # whether the matcher may still keep a mask of what was taken back
+        self._grammar = grammar
         self._compiled = engine.compiled(grammar)
-        self._matcher = self._compiled.matcher()
+        self._matcher = self._compiled.deep_copy()
 
     # ---- what may come next ------------------------------------------------------------------
 
     def fill(self, row: Int32Words) -> bool:
         """As ``Filter.fill``. FilterError if the engine gives up."""
-        if self._compiled.spent:
-            self._rebuild(self._fed)
         mask = self._mask()
         if self._matcher.is_error():
             mask = self._again(self._mask, mask)
@@ -74,14 +72,10 @@ class GrammarFilter(Running):
         return mask
 
     def can_end(self) -> bool:
-        if self._compiled.spent:
-            self._rebuild(self._fed)
         return self._matcher.is_accepting()
 
     def forced(self) -> list[Token]:
         """Tokens that must come next, as the tokenizer would spell them."""
-        if self._compiled.spent:
-            self._rebuild(self._fed)
         run = self._matcher.compute_ff_tokens()
         if self._matcher.is_error():
             with suppress(FilterError):
@@ -111,7 +105,7 @@ class GrammarFilter(Running):
     def advance(self, token: Token, /) -> None:
         if not 0 <= token < self._limit or token in self._eos:
             raise self._error(f"expected an ordinary token, got {token}")
-        if self._is_stale or self._unmasked >= _UNMASKED or self._compiled.spent:
+        if self._is_stale or self._unmasked >= _UNMASKED:
             self._prepare(1)
         else:
             self._unmasked += 1
@@ -128,22 +122,20 @@ class GrammarFilter(Running):
         if count <= 0:
             return
         # max_tokens= in a caller's grammar prevents a rollback, and so does an error.
-        if self._compiled.spent or not self._matcher.rollback(count):
+        if not self._matcher.rollback(count):
             self._rebuild(self._fed[:to])
         else:
             self._is_stale = True
         del self._fed[to:]
 
     def fork(self) -> GrammarFilter:
-        shared = ("engine", "_check", "_compiled")
+        shared = ("engine", "_check", "_grammar", "_compiled")
         return forked(self, shared=shared, _matcher=self._matcher.deep_copy())
 
     # ---- limits ------------------------------------------------------------------------------
 
     def _prepare(self, count: int) -> None:
         """What has to be done before ``count`` tokens are fed or tried."""
-        if self._compiled.spent:
-            self._rebuild(self._fed)
         if self._is_stale or self._unmasked + count > _UNMASKED:
             self._mask()
         self._unmasked += count
@@ -151,26 +143,22 @@ class GrammarFilter(Running):
     def _again(self, ask: Callable[[], T], answer: T) -> T:
         """Asks another matcher, if a limit kept this one from the right answer. FilterError if it
         meets the limit again by itself."""
-        failed = self._matcher.is_error() and not is_dead_end(self._matcher)
-        if failed and has_met_shared_limit(self._matcher):
-            self._compiled.spent = True
-        elif not failed and not self._compiled.proves_spent():
+        if not self._matcher.is_error() or is_dead_end(self._matcher):
             return answer
         self._rebuild(self._fed)
         answer = ask()
         if self._matcher.is_error() and not is_dead_end(self._matcher):
             error = self._error(reason_of(self._matcher))
-            self._compiled.spent |= has_met_shared_limit(self._matcher)
             self._rebuild(self._fed)
             raise error
         return answer
 
     def _rebuild(self, tokens: Sequence[Token]) -> None:
         """Takes another matcher, which is fed these tokens."""
-        for _ in range(2):
-            if self._compiled.spent:
-                self._compiled = self.engine.compiled(self._compiled.grammar)
-            matcher, fed = self._compiled.matcher(), 0
+        for is_spent in (has_met_shared_limit(self._matcher), True):
+            spent = self._compiled if is_spent else None
+            self._compiled = self.engine.compiled(self._grammar, spent)
+            matcher, fed = self._compiled.deep_copy(), 0
             while fed < len(tokens) and not matcher.is_error():
                 if fed:
                     mask_of(matcher, self.engine.words)
@@ -182,12 +170,10 @@ class GrammarFilter(Running):
                 self._matcher, self._is_stale = matcher, False
                 self._unmasked = min(fed, _UNMASKED)
                 return
-            if not self._compiled.proves_spent():
-                break
         raise self._error(reason_of(matcher) or "the text so far cannot be replayed")
 
     def _error(self, what: str) -> FilterError:
-        return FilterError(f"{self._compiled.grammar.name}: {what}")
+        return FilterError(f"{self._grammar.name}: {what}")
 
     # ---- the finished text -------------------------------------------------------------------
 

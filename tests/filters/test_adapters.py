@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen.errors import OptionError
-from mlxgen.filters import LMFormatEnforcer, OutlinesCore, Regex
+from mlxgen.filters import LMFormatEnforcer, OutlinesCore, Regex, Specification
 
 from ..effort import tries
 from .helpers import (
@@ -102,30 +102,17 @@ def test_parsers_of_the_callers_are_taken() -> None:
         OutlinesCore(5)  # type: ignore[arg-type]
 
 
-def test_an_index_is_built_once_for_a_pattern() -> None:
-    first = constrained(OutlinesCore("[ab]+"), vocabulary=byte_level()).parts[0]
-    second = constrained(OutlinesCore("[ab]+"), vocabulary=byte_level()).parts[0]
-    assert first.row == second.row  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize(
-    ("package", "extra", "use"),
+    ("package", "extra", "spec"),
     [
-        ("lmformatenforcer", "lmfe", lambda: constrained(LMFormatEnforcer.regex("a"))),
-        ("outlines_core", "outlines", lambda: OutlinesCore.json_schema(SCHEMA)),
+        ("lmformatenforcer", "lmfe", LMFormatEnforcer.regex("a")),
+        ("outlines_core", "outlines", OutlinesCore("a")),
     ],
 )
 def test_a_missing_package_says_what_to_install(
-    package: str, extra: str, use: Any, monkeypatch: pytest.MonkeyPatch
+    package: str, extra: str, spec: Specification, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any) -> Any:
-        if name.split(".")[0] == package:
-            raise ImportError(f"No module named {name!r}")
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(OptionError, match=rf"pip install 'mlxgen\[{extra}\]'") as missing:
-        use()
+        constrained(spec)
     assert missing.value.field == "filters"

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice, permutations, product
 from typing import Any
 
-import jsonschema
 import pytest
 
 from mlxgen.errors import GrammarError
@@ -148,115 +147,6 @@ def test_what_is_taken_is_valid_and_what_is_valid_is_taken(seed: int) -> None:
             texts = (text.replace(" ", "") for text in islice(orders(value), 24))
             if is_valid(schema, value):
                 assert any(accepts(spec, text) for text in texts), (schema, value)
-
-
-# ---- closed objects ------------------------------------------------------------------------------
-
-
-class Closed(Maker):
-    """Makes schemas of objects, and objects that may have one key too many."""
-
-    bools = 0.0
-
-    def value(self, depth: int = 2) -> Any:
-        if not depth or (depth < 2 and self.draw.random() < 0.4):
-            return 1
-        keys = self.draw.sample("abcz", self.draw.randint(depth == 2, 3 if depth == 2 else 2))
-        return {key: self.value(depth - 1) for key in keys}
-
-    def flat(self) -> Mapping[str, Callable[[], Any]]:
-        return {
-            "type": lambda: self.draw.choice(["object", "object", "object", "integer"]),
-            "required": lambda: [self.draw.choice("abc")],
-        }
-
-    def nested(self, depth: int) -> Mapping[str, Callable[[], Any]]:
-        def schemas() -> list[Any]:
-            return [self.schema(depth) for _ in range(self.draw.randint(1, 2))]
-
-        return {
-            "properties": lambda: {key: self.schema(depth) for key in self.draw.sample("abc", 2)},
-            "additionalProperties": lambda: self.draw.choice([True, False]),
-            "unevaluatedProperties": lambda: False,
-            "$ref": lambda: f"#/$defs/{self.draw.choice('xy')}",
-            "allOf": schemas,
-            "anyOf": schemas,
-        }
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_exactly_what_jsonschema_takes_of_the_closed_reading_is_allowed(seed: int) -> None:
-    make = Closed(seed)
-    for _ in range(tries(320)):
-        schema = make.schema()
-        whole = {**schema, "$defs": {name: without_references(make.schema(2)) for name in "xy"}}
-        validator = jsonschema.Draft202012Validator(reading(whole, whole))
-        spec = JsonSchema(whole, closed=True)
-        is_object = "properties" in schema and "type" not in schema and "$ref" not in schema
-        for value in [*(make.value() for _ in range(4)), {}, *([] if is_object else [1])]:
-            try:
-                allowed = any(stands(spec, text) for text in orders(value))
-            except GrammarError as error:
-                assert "no text satisfies it" in str(error)
-                allowed = False
-            # The reading puts the parts that speak of one value together, so that one knows the
-            # keys of another; those of the schema itself may not.
-            expected = validator.is_valid(value) and is_valid(whole, value)
-            assert allowed == expected, (whole, value)
-
-
-def reading(schema: Any, root: Any) -> Any:
-    """The closed reading, said by ``unevaluatedProperties``: one of all the ways to choose."""
-    return reading_of_all([schema], root)
-
-
-def reading_of_all(schemas: list[Any], root: Any) -> Any:
-    ways = product(*(ways_of(schema, root) for schema in schemas))
-    return {"anyOf": [reading_of_way([s for part in way for s in part], root) for way in ways]}
-
-
-def ways_of(schema: dict[str, Any], root: Any, *, top: bool = True) -> Iterator[list[Any]]:
-    """For each way to choose branches: the schemas that hold, composed of nothing."""
-    if not top and "unevaluatedProperties" in schema and "additionalProperties" not in schema:
-        yield [{"whole": reading(schema, root), "additionalProperties": True}]
-        return
-    parts = list(schema.get("allOf", ()))
-    if "$ref" in schema:
-        parts.append(root["$defs"][schema["$ref"].rpartition("/")[2]])
-    plain = {k: v for k, v in schema.items() if k not in ("allOf", "anyOf", "$ref", "$defs")}
-    for branch in schema.get("anyOf", [None]):
-        more = [*parts, *([] if branch is None else [branch])]
-        for way in product(*(ways_of(part, root, top=False) for part in more)):
-            yield [plain, *(s for part in way for s in part)]
-
-
-def reading_of_way(way: list[dict[str, Any]], root: Any) -> Any:
-    said: dict[str, list[Any]] = {}
-    for schema in way:
-        for key, value in schema.get("properties", {}).items():
-            said.setdefault(key, []).append(value)
-    needed = [key for schema in way for key in schema.get("required", ())]
-    closed = any("properties" in s for s in way) and not any(
-        "additionalProperties" in s for s in way
-    )
-    unevaluated = any("unevaluatedProperties" in schema for schema in way)
-    plain = [
-        {
-            **{
-                k: v for k, v in schema.items() if k in ("type", "required", "additionalProperties")
-            },
-            "properties": dict.fromkeys(schema.get("properties", {}), True),
-        }
-        for schema in way
-    ]
-    return {
-        "allOf": [*plain, *(schema["whole"] for schema in way if "whole" in schema)],
-        "properties": {
-            **dict.fromkeys(needed if closed and not unevaluated else (), True),
-            **{key: reading_of_all(values, root) for key, values in said.items()},
-        },
-        **({"unevaluatedProperties": False} if closed or unevaluated else {}),
-    }
 
 
 def orders(value: Any) -> Iterator[str]:

@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import llguidance
 import pytest
 
 from mlxgen.errors import DeadEndError, FilterError, GrammarError
 from mlxgen.filters import Constraint, JsonSchema, Lark, Regex, engine, fill_masks
-from mlxgen.filters.engine import Compiled, Grammar, GrammarEngine
+from mlxgen.filters.engine import Grammar, GrammarEngine
 from mlxgen.filters.matcher import GrammarFilter
 from mlxgen.tokens import Vocabulary
 
@@ -106,12 +107,10 @@ def test_rows_that_share_an_automaton_do_not_suffer_when_one_of_them_spends_it()
     for text in itertools.islice(ways(6), 0, None, 7):  # a few states each, together too many
         constraint = constrained(spec)
         for letter in text:
-            assert takes(constraint, "abcabc")
             assert constraint.mask() is not None
             feed(constraint, letter)
     fill_masks(waiting)
     assert [state(constraint) for constraint in waiting] == expected
-    assert takes(waiting[0], "abc") and not waiting[1].can_end()
     twin = waiting[2].fork()
     waiting[3].rewind(1)
     feed(waiting[3], "b")
@@ -206,7 +205,7 @@ def counted(vocabulary: Vocabulary) -> Iterator[list[Grammar]]:
     compile_it = engine._compile
     compiled: list[Grammar] = []
 
-    def counting(grammar: Grammar) -> Compiled | str:
+    def counting(grammar: Grammar) -> Any:
         compiled.append(grammar)
         return compile_it(grammar)
 
@@ -236,13 +235,9 @@ def test_long_texts_need_no_masks_on_the_way(monkeypatch: pytest.MonkeyPatch) ->
         for token in tokens[:-1]:
             constraint.advance(token)
         assert not constraint.can_end()
-        running = constraint.parts[0]
-        assert isinstance(running, GrammarFilter)
-        assert len(compiled) == 1
-        running._compiled.spent = True  # a replay from the start, by another automaton
+        fail(constraint)  # a replay from the start
         assert constraint.validate(tokens[-1:]) == 1
-        assert len(compiled) == 2
-        assert not running._compiled.spent
+        assert len(compiled) == 1
     constraint.advance(tokens[-1])
     assert constraint.can_end()
     constraint.rewind(3)

@@ -18,9 +18,10 @@ Schema: TypeAlias = Mapping[str, Any]
 
 TYPES = ("null", "boolean", "object", "array", "number", "string")
 CHOICES = ("anyOf", "oneOf")
-CONDITIONAL = ("if", "then", "else")
+_DEPENDENT = ("dependentRequired", "dependentSchemas", "dependencies")
+CONDITIONAL = ("if", "then", "else", "dependentSchemas", "dependencies")
 _KEYED = ("properties", "patternProperties")
-UNHELD = ("dependentRequired", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef")
+UNHELD = ("not", *_DEPENDENT, "$dynamicRef", "$recursiveRef")
 _NUMBERS = (int, float, Decimal)
 _SHAPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys((*_KEYED, "$defs", "definitions"), ((Mapping,), "an object")),

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil, floor, gcd
+from math import ceil, floor
 
 _FRACTION = r"(?:\.[0-9]+)?"
 ANY_INTEGER = r"-?(?:0|[1-9][0-9]*)"
@@ -27,7 +27,6 @@ _COMPARED = rf"{ANY_INTEGER}{_FRACTION}|-?(?:{_ZERO}|{_MANTISSA}{_EXPONENT})"
 _LONGEST = 400  # digits of a bound
 _DEEPEST = 100  # digits that are compared
 _MOST = 500  # multiples that are listed
-_TAILS = 1000  # ends of multiples that are listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +95,23 @@ def numbers(span: Span, *, whole: bool = False) -> Texts | None:
 
 
 def multiples(step: Fraction, span: Span, *, whole: bool) -> Texts | None:
-    """The multiples of a step in a span; without expressions if there are none; None if no short
-    expression is known."""
-    if whole:
-        step, span = Fraction(step.numerator), span.whole()
+    """The multiples of a step in a span; without expressions if there are none; None if there are
+    too many to list them and their digits do not tell. Those of an integer are integers."""
+    span = span.whole() if whole else span
     if span.low is not None and span.high is not None and (span.high - span.low) / step <= _MOST:
         first = ceil(span.low / step)
         found = [step * n for n in range(first, floor(span.high / step) + 1)]
         kept = [v for v in found if not span.both(Span(v, v)).is_empty]
         texts = [_sign(v) + _plain(abs(v), whole=whole) for v in kept]
         return Texts(("|".join(texts),) if texts else ())
-    plain, tails = numbers(span, whole=whole), _multiple_of(step)
-    if tails is None or plain is None:
-        return None if tails is None else Texts(())
-    return replace(plain, every=(*plain.every, tails))
+    plain = numbers(span, whole=whole)
+    if plain is None:
+        return Texts(())
+    places = len(str(step.denominator)) - 1
+    if step != Fraction(1, 10**places):
+        return None
+    tail = rf"(?:\.(?:0+|[0-9]{{1,{places}}}0*))?" if places else r"(?:\.0+)?"
+    return replace(plain, every=(*plain.every, f"{ANY_INTEGER}{tail}"))
 
 
 # ---- one bound -----------------------------------------------------------------------------------
@@ -231,44 +233,6 @@ def _range(first: int, last: int) -> str:
 
 def _count(digits: int) -> str:
     return f"[0-9]{{{digits}}}" if digits else ""
-
-
-# ---- multiples -----------------------------------------------------------------------------------
-
-
-def _multiple_of(step: Fraction) -> str | None:
-    """The multiples of a step whose last digits tell; None if they do not, or are too many."""
-    places = 0
-    while (step * 10**places).denominator > 1:
-        places += 1
-        if places > _LONGEST:
-            return None
-    count = int(step * 10**places)
-    tail = 0  # so many last digits tell
-    while 10**tail % count:
-        tail += 1
-        if tail > 9 or 10**tail // max(1, gcd(count, 10**tail)) > _TAILS:
-            return None
-    if 10**tail // count > _TAILS:
-        return None
-    ends = [f"{n:0{tail}d}" if tail else "" for n in range(0, 10**tail, count)]
-    if tail <= places:
-        free = places - tail
-        given = [end.rstrip("0") for end in ends if end.strip("0")]
-        after = ["0+"] + ([f"[0-9]{{1,{free}}}0*"] if free else [])
-        after += [f"{_count(free)}(?:{'|'.join(given)})0*"] if given else []
-        return rf"{ANY_INTEGER}(?:\.(?:{'|'.join(after)}))?"
-    parts = []
-    groups: dict[str, list[str]] = {}
-    for end in ends:
-        cut = tail - places
-        groups.setdefault(end[cut:].rstrip("0"), []).append(end[:cut])
-    for rest, heads in groups.items():
-        alone = sorted({head.lstrip("0") or "0" for head in heads}, key=len)
-        longer = f"[1-9][0-9]*(?:{'|'.join(heads)})"
-        fraction = rf"\.{rest}0*" if rest else r"(?:\.0+)?"
-        parts.append(f"(?:{'|'.join([*alone, longer])}){fraction}")
-    return f"-?(?:{'|'.join(parts)})"
 
 
 def bounded(value: Fraction) -> bool:

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from itertools import product
 from typing import Any, NoReturn, TypeAlias
 
 from ...errors import GrammarError
@@ -59,11 +57,15 @@ _PART = re.compile(
     r"(?P<edge>[\^$]|\\[AZz])|(?P<word>\\[bB])|\\(?P<back>[1-9]\d*)|\\k<(?P<again>[^>]+)>"
     rf"|(?P<escape>{_ESCAPE})|\[(?P<class>\^?)"
     r"|(?P<look>\(\?(?:[:=!]|<[=!]))|\(\?P?<(?P<name>[A-Za-z_$][\w$]*)>|(?P<odd>\(\?)"
-    r"|(?P<repeat>[*+?]|\{(?P<least>\d+)(?P<comma>,?)(?P<most>\d*)\})|(?P<plain>[()|])"
+    r"|(?P<plain>[()|]|(?:[*+?]|\{\d+,?\d*\})\??)"
     r"|(?P<dot>\.)|(?P<char>.)",
     re.DOTALL,
 )
+_REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT)  # what is lazy matches the same texts
 _LOOKS = (op.ASSERT, op.ASSERT_NOT)
+_START: Part = (op.AT, op.AT_BEGINNING_STRING)
+_END: Part = (op.AT, op.AT_END_STRING)
+_MOST_OPTIONS = 64
 _SAID = {  # by Python, and by us
     "missing ), unterminated subpattern": "unclosed group",
     "unbalanced parenthesis": "a ) without its (",
@@ -108,7 +110,6 @@ class _Translation:
         self._at = flags.end() if flags else 0
         self._any_case = bool(flags and "i" in flags[1])
         self._dot = ((0, LAST),) if flags and "s" in flags[1] else others(NEWLINES)
-        self._groups: list[str | None] = []  # their names
 
     def text(self) -> str:
         text = ""
@@ -126,37 +127,19 @@ class _Translation:
         if kind == "back":
             return f"(?:{text})"
         if kind == "again":
-            if part["again"] not in self._groups:
-                self._fail(f"there is no group {part['again']!r}")
-            return rf"(?:\{self._groups.index(part['again']) + 1})"
+            return f"(?P={part['again']})"
         if kind == "odd":
             self._fail("a group of an unknown kind: (?")
-        if kind == "name" or text == "(":
-            self._groups.append(part["name"])
-            return "("
+        if kind == "name":
+            return f"(?P<{part['name']}>"
         if kind in ("look", "plain"):
             return text
-        if kind == "repeat":
-            return self._repeat(part)
         if kind == "class":
             return class_of(self._class(negated=bool(part["class"])))
         if kind == "dot":
             return class_of(self._dot)
         self._at = part.start()
         return class_of(self._cased(self._chars("a backslash at its end")))
-
-    def _repeat(self, part: re.Match[str]) -> str:
-        least, most = int(part["least"] or 0), int(part["most"] or 0)
-        if max(least, most) > _MAX_REPEAT:
-            self._fail(f"repetitions go up to {_MAX_REPEAT}")
-        if part["most"] and most < least:
-            self._fail(f"{part[0]} allows nothing")
-        if self._pattern.startswith("?", self._at):  # what is lazy matches the same texts
-            self._at += 1
-        after = self._pattern[self._at : self._at + 1]
-        if after and after in "*+?":
-            self._fail(f"nothing to repeat before {after!r}")
-        return part[0]
 
     def _chars(self, missing: str) -> Ranges:
         """The next character, or what the next escape means."""
@@ -220,52 +203,39 @@ class _Translation:
 # ---- as an expression of JSON text -------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """An expression, whether it may match nothing, and whether it has to begin or end the text."""
-
-    text: str
-    empty: bool
-    starts: bool = False
-    ends: bool = False
-
-
 def spelled(pattern: str, *, loose: bool = False) -> str:
     """The JSON strings in which a pattern is found, as a terminal of Lark.
 
     GrammarError if it is not valid, UnsupportedError if no automaton matches it. ``loose``: then
     some others as well, as if it did not look around.
     """
-    parts = _read(pattern)[1]
-    while len(parts) == 1 and parts[0][0] is op.SUBPATTERN:
-        parts = parts[0][1][-1]
-    one = len(parts) == 1 and parts[0][0] is op.BRANCH
-    options = parts[0][1][1] if one else [parts]
-    if not any(map(_looks, options)):
-        return _quoted(_ways(parts, loose))
-    return " | ".join(_with_looks(list(option), loose) for option in options)
+    return _found(_read(pattern)[1], loose)
 
 
-def _with_looks(parts: list[Part], loose: bool) -> str:
-    """An option that may begin with what must follow the beginning of the text."""
-    looks: list[Part] = []
-    start = (op.AT, op.AT_BEGINNING_STRING)
-    if parts and parts[0] == start:
-        while len(parts) > 1 and parts[1][0] in _LOOKS and parts[1][1][0] > 0:
-            looks.append(parts.pop(1))
-    texts = [_quoted(_ways(parts, loose))]
-    for kind, (_, inner) in looks:
-        sign = "~" if kind is op.ASSERT_NOT else ""
-        try:
-            texts.append(f"{sign}{_quoted(_ways([start, *inner]))}")
-        except UnsupportedError:
-            if not loose:
-                raise
-    return " & ".join(texts)
+def _found(parts: Sequence[Part], loose: bool) -> str:
+    return " | ".join(_spelled(option, loose) for option in _options(parts))
 
 
-def _looks(parts: Iterable[Part]) -> bool:
-    return any(kind in _LOOKS or any(map(_looks, _inner(kind, of))) for kind, of in parts)
+def _options(parts: Sequence[Part]) -> list[Sequence[Part]]:
+    """What a pattern is one of, with no anchor in a group."""
+    whole, waiting = [], [parts]
+    while waiting:
+        some = waiting.pop(0)
+        at = next((i for i, (kind, of) in enumerate(some) if _is_anchored(kind, of)), None)
+        if at is None:
+            whole.append(some)
+        else:
+            waiting += [[*some[:at], *inner, *some[at + 1 :]] for inner in _inner(*some[at])]
+        if len(waiting) > _MOST_OPTIONS:
+            raise UnsupportedError("too many anchors in groups")
+    return whole
+
+
+def _is_anchored(kind: Any, of: Any) -> bool:
+    """Whether a part is a group or a choice with an anchor in it."""
+    within = [part for inner in _inner(kind, of) for part in inner]
+    found = any(part in (_START, _END) or _is_anchored(*part) for part in within)
+    return found and kind in (op.BRANCH, op.SUBPATTERN)
 
 
 def _inner(kind: Any, of: Any) -> Sequence[Sequence[Part]]:
@@ -273,72 +243,71 @@ def _inner(kind: Any, of: Any) -> Sequence[Sequence[Part]]:
     if kind is op.BRANCH:
         options: Sequence[Sequence[Part]] = of[1]
         return options
-    return [of[-1]] if kind in (op.SUBPATTERN, op.MAX_REPEAT) else []
+    return [of[-1]] if kind is op.SUBPATTERN or kind in _REPEATS else []
 
 
-def _quoted(ways: Sequence[_Way]) -> str:
-    """The JSON strings in which one of these ways is found."""
+def _spelled(given: Sequence[Part], loose: bool) -> str:
+    """An option that may begin with what must follow the beginning of the text."""
+    parts = list(given)
+    looks: list[Part] = []
+    starts = ends = False
+    while parts and (parts[0] == _START or (starts and parts[0][0] in _LOOKS)):
+        if parts[0] == _START:
+            starts = True
+        elif parts[0][1][0] > 0:
+            looks.append(parts[0])
+        else:
+            break
+        del parts[0]
+    while parts and parts[-1] == _END:
+        ends = True
+        del parts[-1]
     around = f"{ANY_CHAR}*"
-    texts = [f"{'' if w.starts else around}{w.text}{'' if w.ends else around}" for w in ways]
-    return f"/\\x{{22}}{_one_of(texts)}\\x{{22}}/"
+    text = f"{'' if starts else around}{_text(parts, loose)}{'' if ends else around}"
+    texts = [f"/\\x{{22}}{text}\\x{{22}}/"]
+    for kind, (_, inner) in looks:
+        sign = "~" if kind is op.ASSERT_NOT else ""
+        try:
+            texts.append(f"{sign}({_found([_START, *inner], loose=False)})")
+        except UnsupportedError:
+            if not loose:
+                raise
+    return " & ".join(texts)
 
 
-def _one_of(texts: Sequence[str]) -> str:
-    return texts[0] if len(texts) == 1 else f"(?:{'|'.join(texts)})" if texts else NOTHING
-
-
-def _ways(parts: Iterable[Part], loose: bool = False) -> list[_Way]:
-    """The ways to match one part after the other."""
-    ways = [_Way("", empty=True)]
+def _text(parts: Iterable[Part], loose: bool) -> str:
+    """One part after the other, as an expression of JSON text."""
+    text = ""
     for kind, of in parts:
-        each = _ways_of(kind, of, loose)
-        ways = _joined([w for a, b in product(ways, each) if (w := _then(a, b)) is not None])
-    return ways
+        if kind is op.LITERAL:
+            text += char_text(((of, of),))
+        elif kind is op.IN:
+            text += char_text(union((each, each) if k is op.LITERAL else each for k, each in of))
+        elif kind is op.SUBPATTERN:
+            text += _text(of[-1], loose)
+        elif kind is op.BRANCH:
+            text += f"(?:{'|'.join(_text(option, loose) for option in of[1])})"
+        elif kind in _REPEATS:
+            text += _repeated(of[0], of[1], of[2], loose)
+        elif kind is op.FAILURE:
+            text += NOTHING
+        elif not loose:
+            raise UnsupportedError("an anchor in its middle, a look around or a back reference")
+        elif kind is op.GROUPREF:
+            text += f"{ANY_CHAR}*"
+    return text
 
 
-def _ways_of(kind: Any, of: Any, loose: bool) -> list[_Way]:
-    if kind is op.LITERAL:
-        return [_Way(char_text(((of, of),)), empty=False)]
-    if kind is op.IN:
-        ranges = union((each, each) if k is op.LITERAL else each for k, each in of)
-        return [_Way(char_text(ranges), empty=False)]
-    if kind is op.AT and of in (op.AT_BEGINNING_STRING, op.AT_END_STRING):
-        is_end = of is op.AT_END_STRING
-        return [_Way("", empty=True, starts=not is_end, ends=is_end)]
-    if kind is op.SUBPATTERN:
-        return _ways(of[-1], loose)
-    if kind is op.BRANCH:
-        return _joined([way for part in of[1] for way in _ways(part, loose)])
-    if kind is op.MAX_REPEAT:
-        return _repeated(of[0], of[1], of[2], loose)
-    if kind is op.FAILURE or (kind is op.ASSERT_NOT and not of[1]):
-        return []
-    if not loose:
-        raise UnsupportedError("a look around, a word boundary or a back reference")
-    return [_Way(f"{ANY_CHAR}*" if kind is op.GROUPREF else "", empty=True)]
-
-
-def _then(first: _Way, second: _Way) -> _Way | None:
-    """One after the other; None if their anchors do not allow it."""
-    if (second.starts and not first.empty) or (first.ends and not second.empty):
-        return None
-    one = "" if second.starts else first.text
-    two = "" if first.ends else second.text
-    empty = first.empty and second.empty
-    return _Way(one + two, empty, first.starts or second.starts, first.ends or second.ends)
-
-
-def _joined(ways: Sequence[_Way]) -> list[_Way]:
-    """The same ways, one for each use of the anchors."""
-    kinds: dict[tuple[bool, bool], list[_Way]] = {}
-    for way in ways:
-        kinds.setdefault((way.starts, way.ends), []).append(way)
-    return [
-        _Way(
-            _one_of(list(dict.fromkeys(w.text for w in alike))), any(w.empty for w in alike), *ends
-        )
-        for ends, alike in kinds.items()
-    ]
+def _repeated(least: int, given: int, parts: Sequence[Part], loose: bool) -> str:
+    most = None if given is op.MAXREPEAT else given
+    longest = (most or least) * _counted(parts) if most != least else 0
+    if max(least, most or 0) > _MAX_REPEAT or (most is not None and longest > _COSTLY):
+        if not loose:
+            raise UnsupportedError("long repetitions, or some within a repetition")
+        least, most = min(least, _MAX_REPEAT), None
+    counts = f"{{{least},{'' if most is None else most}}}"
+    counts = {"{0,}": "*", "{1,}": "+", "{0,1}": "?"}.get(counts, counts)
+    return f"(?:{_text(parts, loose)}){counts}"
 
 
 def _counted(parts: Iterable[Part]) -> int:
@@ -346,28 +315,6 @@ def _counted(parts: Iterable[Part]) -> int:
     found = 1
     for kind, of in parts:
         inner = max(map(_counted, _inner(kind, of)), default=1)
-        varies = kind is op.MAX_REPEAT and of[1] is not op.MAXREPEAT and of[0] != of[1]
+        varies = kind in _REPEATS and of[1] is not op.MAXREPEAT and of[0] != of[1]
         found = max(found, inner * (of[1] or 1) if varies else inner)
     return found
-
-
-def _repeated(least: int, most: int | None, parts: Sequence[Part], loose: bool) -> list[_Way]:
-    most = None if most is op.MAXREPEAT else most
-    ways = _ways(parts, loose)
-    nothing = [_Way("", empty=True)] if least == 0 else []
-    if any(way.starts or way.ends for way in ways):
-        if any(not (way.starts or way.ends) for way in ways) and most != 1:
-            if loose:
-                return [_Way(f"{ANY_CHAR}*", empty=True)]
-            raise UnsupportedError("an anchor in a repetition")
-        some = ways if most != 0 else []  # more than one of them would have to be empty
-        return _joined([*some, *nothing])
-    if not ways:
-        return nothing
-    if most is not None and most != least and most * _counted(parts) > _COSTLY:
-        if not loose:
-            raise UnsupportedError("long repetitions within a repetition")
-        most = None
-    counts = f"{{{least},{'' if most is None else most}}}"
-    counts = {"{0,}": "*", "{1,}": "+", "{0,1}": "?"}.get(counts, counts)
-    return [_Way(f"(?:{ways[0].text}){counts}", ways[0].empty or least == 0)]

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from itertools import combinations
 from typing import Any
 
@@ -28,7 +27,6 @@ from ...errors import GrammarError
 from .fitting import Fitting, UncheckedError, matches
 from .formats import FORMATS
 from .keywords import (
-    CHOICES,
     CONDITIONAL,
     SAYING,
     UNHELD,
@@ -45,12 +43,12 @@ from .keywords import (
     types_of,
 )
 from .patterns import UnsupportedError, spelled
-from .scalars import either, number, scalar, string, without_values
+from .references import Said
+from .scalars import either, number, scalar, string
 from .written import ANY_KEY, Either, Expression, Grammar, Term
 
 MAX_PLACES = 20_000
 _OVERLAPS = 3  # patterns of keys whose overlaps are written out
-_OPENING = frozenset({"additionalProperties", "unevaluatedProperties", "patternProperties"})
 _PAIRS = 5000  # branches of a oneOf that are compared
 
 
@@ -95,14 +93,14 @@ class Places:
             root = {"type": "object", **root}
         self._fitting = Fitting(root)
         self._references = self._fitting.references
-        self._numbers: dict[tuple[int, ...], int] = {}
+        self._numbers: dict[tuple[int, ...] | str, int] = {}
         self._given: dict[str, int] = {}  # values that are given whole
-        self._waiting: list[tuple[int, Sequence[Any]]] = []
+        self._waiting: list[tuple[int, Said]] = []
         try:
             self._place([root])
             while self._waiting:
-                number, schemas = self._waiting.pop()
-                self.grammar.places[number] = self._made(schemas)
+                number, said = self._waiting.pop()
+                self.grammar.places[number] = self._made(said)
         except RecursionError:
             raise GrammarError("the schema is nested too deeply") from None
         except UncheckedError as error:
@@ -112,26 +110,19 @@ class Places:
 
     def _place(self, schemas: Sequence[Any]) -> int:
         """The place about which these schemas hold."""
-        some = []
-        for schema in schemas:
-            schema = self._references.meant(schema)
-            if schema is False or says(schema):
-                some.append(schema)
-        some = list({id(schema): schema for schema in some}.values())
-        key = tuple(map(id, some))
+        said = self._references.said(schemas)
+        key = said.never or tuple(map(id, said.plain))
         if key not in self._numbers:
             if len(self._numbers) >= MAX_PLACES:
                 raise GrammarError(
                     "its allOf, anyOf and oneOf combine in too many ways; use fewer, or fewer keys"
                 )
-            self._numbers[key] = self.grammar.added(Either())
-            self._waiting.append((self._numbers[key], some))
+            self._numbers[key] = self.grammar.added(Either(why=said.never))
+            if not said.never:
+                self._waiting.append((self._numbers[key], said))
         return self._numbers[key]
 
-    def _made(self, schemas: Sequence[Any]) -> Expression:
-        said = self._references.said(schemas)
-        if said.never:
-            return Either(why=said.never)
+    def _made(self, said: Said) -> Expression:
         if said.choice is not None:
             return self._chosen(said.plain, *said.choice)
         given = next((s for s in said.plain if "const" in s or "enum" in s), None)
@@ -219,21 +210,18 @@ class Places:
         types = types_of(plain)
         for schema in plain:
             self._note_unheld(schema)
-        nots = [schema["not"] for schema in plain if "not" in schema]
-        for negated in nots:
+            negated = schema.get("not", False)
             if negated is True or (isinstance(negated, Mapping) and not says(negated)):
                 return Either(why="not excludes every value")
-            types = self._without(types, negated)
         made: list[Expression] = []
         if "null" in types:
             made.append(Term('"null"'))
         if "boolean" in types:
             made.append(Term('"true" | "false"'))
         if not types.isdisjoint({"number", "integer"}):
-            found = number(plain, self.checked, whole="integer" in types)
-            made.append(without_values(found, nots, (int, float, Decimal)))
+            made.append(number(plain, self.checked, whole="integer" in types))
         if "string" in types:
-            made.append(without_values(string(plain, self.checked), nots, (str,)))
+            made.append(string(plain, self.checked))
         if "array" in types:
             made.append(self._array(plain))
         if "object" in types:
@@ -245,30 +233,11 @@ class Places:
         if "if" in schema and ("then" in schema or "else" in schema):
             self.checked["if"] = None
         for keyword in UNHELD:
-            if keyword in schema:
+            if keyword in schema and schema[keyword] is not False:
                 self.checked[keyword] = None
         name = schema.get("format")
         if isinstance(name, str) and name not in FORMATS:
             self.notes[f"format={name}"] = None
-
-    def _without(self, types: set[str], negated: Any) -> set[str]:
-        """The types that ``not`` leaves, as far as that is simple; else it is to be checked."""
-        if negated is False:
-            return types
-        said = self._references.said([negated])
-        if len(said.plain) == 1 and said.choice is None:
-            (only,) = said.plain
-            saying = only.keys() & SAYING
-            if saying == {"type"} and (out := types_of([only])) and "integer" not in out:
-                return types - out - ({"integer"} if "number" in out else set())
-            options = options_of(only)
-            if options is not None and len(saying) == 1:
-                held = all(option is None or isinstance(option, str) for option in options)
-                if not held:
-                    self.checked["not"] = None
-                return types - {"null"} if None in options else types
-        self.checked["not"] = None
-        return types
 
     # ---- arrays ------------------------------------------------------------------------------
 
@@ -301,7 +270,6 @@ class Places:
             return Either(why=f"minProperties {least} is above maxProperties {most}")
         needed = dict.fromkeys(name for s in plain for name in list_of(s, "required"))
         names = {name: None for s in plain for name in s.get("properties", {})}
-        more = {name: None for s in plain for name in self._conditional(s)[0]}
         limits = [s["propertyNames"] for s in plain if s.get("propertyNames", True) is not True]
         finite = self._finite(limits)
         keys, only = ([], True) if finite is not None else self._key_limits(limits)
@@ -309,8 +277,10 @@ class Places:
             names = {**names, **dict.fromkeys(finite)}
         named = []
         shuts = self._closed and is_shut(plain)
-        knows = shuts or any("unevaluatedProperties" in schema for schema in plain)
-        for name in {**names, **(more if knows else {}), **needed}:
+        if shuts:
+            parts = [schema[word] for schema in plain for word in CONDITIONAL if word in schema]
+            names |= dict.fromkeys(self._references.named_within(parts, set()))
+        for name in {**names, **needed}:
             if all(self._fits(name, limit) for limit in limits if limit is not False) and only:
                 named.append((name, self._place(self._values(plain, name)), name in needed))
             elif name in needed:
@@ -326,59 +296,31 @@ class Places:
             return Either(why=f"it has fewer keys than minProperties wants, which is {least}")
         return self.grammar.object(named, others, least, most)
 
-    def _conditional(self, schema: Schema) -> tuple[dict[str, None], bool]:
-        """The keys that are named in the parts of a schema that hold only on some condition, and
-        whether these parts say something about others."""
-        waiting = [schema[keyword] for keyword in CONDITIONAL if keyword in schema]
-        for keyword in ("dependentSchemas", "dependencies"):
-            waiting += list(map_of(schema, keyword).values())
-        names: dict[str, None] = {}
-        opens, seen = False, set[int]()
-        while waiting:
-            part = waiting.pop(0)
-            if not isinstance(part, Mapping) or id(part) in seen:
-                continue
-            seen.add(id(part))
-            names |= dict.fromkeys(map_of(part, "properties"))
-            names |= dict.fromkeys(n for n in list_of(part, "required") if isinstance(n, str))
-            opens = opens or not _OPENING.isdisjoint(part)
-            waiting += [each for word in ("allOf", *CHOICES) for each in list_of(part, word)]
-            waiting += [part[keyword] for keyword in CONDITIONAL if keyword in part]
-            if isinstance(part.get("$ref"), str):
-                waiting.append(self._references.target(part))
-        return names, opens
-
     def _values(self, plain: Sequence[Schema], name: str) -> list[Any]:
         """The schemas of the value of a key."""
         values: list[Any] = []
+        is_named = False
         for schema in plain:
             own = [inner for key, inner in map_of(schema, "properties").items() if key == name]
             for pattern, inner in map_of(schema, "patternProperties").items():
                 if matches(pattern, name):
                     own.append(inner)
+            is_named = is_named or bool(own)
             values += own or [schema.get("additionalProperties", True)]
-        wanted = self._unevaluated(plain, name)
-        if wanted and any(
-            name in map_of(s, "properties")
-            or name in self._conditional(s)[0]
-            or any(matches(p, name) for p in map_of(s, "patternProperties"))
-            for s in plain
-        ):
-            return values
-        return [*values, *wanted]
+        return values if is_named else [*values, *self._unevaluated(plain)]
 
-    def _unevaluated(self, plain: Sequence[Schema], name: str | None) -> list[Any]:
+    def _unevaluated(self, plain: Sequence[Schema]) -> list[Any]:
         """What ``unevaluatedProperties`` says of keys that nothing said about the object names.
 
         What stands outside of its schema may name a key, and it does not know that: this is to be
-        checked then, and so is what it says if others say it too.
+        checked then, and so is what it says if others say it too, or what holds on a condition may
+        name keys.
         """
         found = [s["unevaluatedProperties"] for s in plain if "unevaluatedProperties" in s]
-        if not found:
-            return []
-        if len(plain) > 1 or any(self._conditional(s)[1] for s in plain):
+        depends = any(word in schema for schema in plain for word in CONDITIONAL)
+        if found and (len(plain) > 1 or depends):
             self.checked["unevaluatedProperties"] = None
-        opens = any("additionalProperties" in s or self._conditional(s)[1] for s in plain)
+        opens = depends or any("additionalProperties" in schema for schema in plain)
         return [] if len(found) > 1 or opens else found
 
     def _finite(self, limits: Sequence[Any]) -> list[str] | None:
@@ -434,7 +376,7 @@ class Places:
                     rest = schema.get("additionalProperties", True)
                     values += own or [rest if all_known else True]
                 if not some:
-                    values += [] if unknown else self._unevaluated(plain, None)
+                    values += [] if unknown else self._unevaluated(plain)
                     if shuts and not unknown:
                         values.append(False)
                 if any(value is False for value in values):

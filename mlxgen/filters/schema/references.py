@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from ...errors import GrammarError
-from .keywords import CHOICES, SAYING, Schema, check, says
+from .keywords import CHOICES, Schema, check, list_of, map_of, says
 
 
 @dataclass(slots=True)
@@ -60,16 +60,6 @@ class References:
                 return _at_pointer(self._resources[resource], pointer)
         raise LookupError(reference)
 
-    def meant(self, schema: Any) -> Any:
-        """A schema, or what it refers to if it says nothing else."""
-        for _ in range(32):
-            if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
-                return schema
-            if schema.keys() & SAYING != {"$ref"}:
-                return schema
-            schema = self.target(schema)
-        return schema
-
     def target(self, schema: Schema) -> Any:
         name = schema["$ref"]
         try:
@@ -89,6 +79,18 @@ class References:
             self._bases[id(rest)] = self._bases.get(id(schema), "")
         less: Schema = self._made_of[key][0]
         return less
+
+    def named_within(self, part: Any, seen: set[int]) -> Iterator[str]:
+        """The keys that are named or required anywhere in a part of the schema."""
+        if isinstance(part, Mapping) and id(part) not in seen:
+            seen.add(id(part))
+            yield from map_of(part, "properties")
+            yield from (name for name in list_of(part, "required") if isinstance(name, str))
+            meant = [self.target(part)] if isinstance(part.get("$ref"), str) else []
+            yield from self.named_within([*part.values(), *meant], seen)
+        elif isinstance(part, list):
+            for inner in part:
+                yield from self.named_within(inner, seen)
 
     def said(self, schemas: Sequence[Any]) -> Said:
         said, seen = Said(), set[int]()

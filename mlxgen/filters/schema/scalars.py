@@ -6,7 +6,7 @@ What the terminals do not hold is added to ``checked``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
@@ -17,12 +17,12 @@ from ...errors import GrammarError
 from . import numbers
 from .characters import ANY_CHAR, FREE_CHAR
 from .formats import FORMATS
-from .keywords import SAYING, Schema, fraction, lengths_of, literal, options_of, span_of
+from .keywords import Schema, fraction, lengths_of, literal, span_of
 from .numbers import Span
 from .patterns import UnsupportedError, spelled
 from .written import Either, Expression, Term
 
-_MODULUS = 10_000  # the engine counts multiples in as many states; of more decimals it misses some
+_MODULUS = 10_000  # the engine counts multiples in as many states
 _FAR = 2**53  # it rounds bounds beyond
 
 
@@ -35,13 +35,15 @@ def number(plain: Sequence[Schema], checked: dict[str, None], *, whole: bool) ->
     found = numbers.numbers(span, whole=whole)
     if steps:
         step = Fraction(lcm(*(s.numerator for s in steps)), gcd(*(s.denominator for s in steps)))
-        multiples = numbers.multiples(step, span, whole=whole)
+        if whole:
+            step = Fraction(step.numerator)
+        multiples = numbers.multiples(step, span, whole=step.denominator == 1)
         if multiples is not None:
             kind, found = "such multiples", multiples if multiples.every else None
         else:
             near = all(-_FAR <= bound <= _FAR for bound in (span.low or 0, span.high or 0))
-            if near and step.numerator <= _MODULUS and (10 * step).denominator == 1:
-                return f"%json {json.dumps(_bounded(span, step, whole=whole))}"
+            if near and step.denominator == 1 and step <= _MODULUS:
+                return f"%json {json.dumps(_bounded(span.whole(), step))}"
             checked["multipleOf"] = None
     return Either(why=f"there are no {kind} {_shown(span)}") if found is None else Term(found.lark)
 
@@ -76,13 +78,10 @@ def _shown(span: Span) -> str:
     return f"{low} {high}".strip()
 
 
-def _bounded(span: Span, step: Fraction, *, whole: bool) -> Schema:
-    bounds: dict[str, Any] = {"type": "integer" if whole else "number"}
-    if span.low is not None:
-        bounds["exclusiveMinimum" if span.above else "minimum"] = _plain(span.low)
-    if span.high is not None:
-        bounds["exclusiveMaximum" if span.below else "maximum"] = _plain(span.high)
-    return {**bounds, "multipleOf": _plain(step)}
+def _bounded(span: Span, step: Fraction) -> Schema:
+    bounds = {"minimum": span.low, "maximum": span.high, "multipleOf": step}
+    known = {name: int(bound) for name, bound in bounds.items() if bound is not None}
+    return {"type": "integer", **known}
 
 
 def _plain(value: Fraction) -> int | float:
@@ -110,17 +109,3 @@ def either(parts: Sequence[Expression], why: str) -> Expression:
     rest = [part for part in rest if not isinstance(part, Either) or part.options]
     terms = [Term(" | ".join(texts))] if texts else []
     return terms[0] if terms and not rest else Either((*terms, *rest), why)
-
-
-def without_values(part: Expression, nots: Sequence[Any], kinds: tuple[type, ...]) -> Expression:
-    """A terminal without the values that ``not`` lists."""
-    out = [
-        scalar(option)
-        for negated in nots
-        if isinstance(negated, Mapping) and len(negated.keys() & SAYING) == 1
-        for option in options_of(negated) or ()
-        if isinstance(option, kinds) and not isinstance(option, bool)
-    ]
-    if not isinstance(part, Term):
-        return part
-    return Term(f"(({part.text}) & ~({' | '.join(out)}))" if out else f"({part.text})")

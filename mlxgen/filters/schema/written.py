@@ -75,36 +75,23 @@ class Grammar:
         self, first: Sequence[Expression], rest: Expression | None, least: int, most: int | None
     ) -> Row:
         """A list of the ``first`` items, then others like ``rest``."""
-        count = len(first)
-        inner: list[Expression] = []
-        if count:
-            items = [Row((self._comma, place)) if i else place for i, place in enumerate(first)]
-            tail: Expression = ""
-            if rest is not None and most != count:
-                more = None if most is None else most - count
-                tail = Times(Row((self._comma, rest)), max(least - count, 0), more)
-            if least < count:
-                start, whole = self._beginnings(items[least:])
-                tail = Either((start, Row((whole, tail))))
-            inner = [*items[:least], tail]
-        elif rest is not None:
-            inner = [self._several(rest, least, most)]
-        return Row(('"["', *inner, '"]"'))
+        if not first:
+            inner = "" if rest is None else self._several(rest, least, most)
+            return Row(('"["', inner, '"]"'))
+        tail: Expression = ""
+        if rest is not None and most != len(first):
+            more = None if most is None else most - len(first)
+            tail = Times(Row((self._comma, rest)), max(least - len(first), 0), more)
+        for i in reversed(range(len(first))):
+            item = Row((self._comma, first[i]) if i else (first[i],))
+            tail = self.added(Times(Row((item, tail)), int(i < least)))
+        return Row(('"["', tail, '"]"'))
 
     def _several(self, item: Expression, least: int, most: int | None) -> Expression:
         """So many items, with commas between them."""
         more = Times(Row((self._comma, item)), max(least - 1, 0), most and most - 1)
         some = Row((item, more))
         return some if least else Times(some, 0, 0 if most == 0 else 1)
-
-    def _beginnings(self, items: Sequence[Expression]) -> tuple[Expression, Expression]:
-        """Any number of the first items, and all of them; in halves, as ``_some``."""
-        if len(items) == 1:
-            return Times(items[0]), items[0]
-        half = len(items) // 2
-        start, whole = self._beginnings(items[:half])
-        more, rest = self._beginnings(items[half:])
-        return self.added(Either((start, Row((whole, more))))), self.added(Row((whole, rest)))
 
     def object(
         self,

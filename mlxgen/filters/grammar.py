@@ -53,8 +53,8 @@ class Regex(OfGrammar):
     """Text of which a regular expression matches the whole.
 
     The syntax is that of Rust's ``regex`` crate (no look-around, no back references). The flags I
-    and S of a compiled expression are kept. A, M and X, also as ``(?x)``, are an OptionError: the
-    engine reads them otherwise than Python does.
+    and S of a compiled expression are kept. A, M and X are an OptionError: the engine reads them
+    otherwise than Python does.
     """
 
     pattern: str
@@ -147,13 +147,6 @@ class Substring(OfGrammar):
         return Grammar.of_lark(lark, shortened(f"Substring({self.text!r})"))
 
 
-_VERBOSE = re.compile(
-    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?#[^)]*\)|(?P<flags>\(\?[a-zA-Z]*x[a-zA-Z-]*[:)])",
-    re.DOTALL,
-)
-"""Escapes, classes and remarks, to skip them, and groups that turn the verbose mode on."""
-
-
 def _pattern(pattern: str | re.Pattern[str]) -> str:
     text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
     if not isinstance(text, str):
@@ -161,18 +154,10 @@ def _pattern(pattern: str | re.Pattern[str]) -> str:
             "filters", f"Regex: expected a string or a compiled expression, got {pattern!r}"
         )
     flags = re.RegexFlag(pattern.flags if isinstance(pattern, re.Pattern) else 0) & ~_IGNORED
-    if flags & re.VERBOSE or any(found["flags"] for found in _VERBOSE.finditer(text)):
-        raise OptionError(
-            "filters",
-            f"Regex: expected an expression without the verbose mode (X), got {pattern!r}; write "
-            "it without the blanks and comments that this mode ignores",
-        )
     letters = "".join(letter for flag, letter in _FLAGS.items() if flags & flag)
-    for known in _FLAGS:
-        flags &= ~known
-    if flags:
+    if others := flags & ~re.IGNORECASE & ~re.DOTALL:
         raise OptionError(
-            "filters", f"Regex: expected the flags I and S, got {flags!r} in {pattern!r}"
+            "filters", f"Regex: expected the flags I and S, got {others!r} in {pattern!r}"
         )
     return f"(?{letters}:{text})" if letters else text
 

@@ -13,7 +13,6 @@ from mlxgen.filters import (
     Allow,
     Choice,
     Constraint,
-    Int32Words,
     JsonSchema,
     Lark,
     LMFormatEnforcer,
@@ -28,7 +27,6 @@ from mlxgen.filters import (
     word_count,
     words_of,
 )
-from mlxgen.filters.matcher import GrammarFilter
 from mlxgen.tokens import Vocabulary
 
 from .helpers import (
@@ -101,24 +99,6 @@ def test_end_tokens_are_the_constraints_own_business() -> None:
     with pytest.raises(FilterError, match="never fed"):
         constraint.advance(ends[0])
     assert constraint.validate([1, ends[0], 1]) == 1
-
-
-def test_no_mask_is_computed_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    filled: list[int] = []
-    fill = GrammarFilter.fill
-
-    def counted(self: GrammarFilter, row: Int32Words) -> bool:
-        filled.append(1)
-        return fill(self, row)
-
-    monkeypatch.setattr(GrammarFilter, "fill", counted)
-    constraint = constrained(Regex("[ab]{3}"))
-    for length in range(3):
-        assert not constraint.ended() and not constraint.can_end()
-        assert constraint.forced() == [] and len(filled) == length
-        constraint.mask()
-        feed(constraint, "a")
-    assert constraint.ended() and constraint.can_end() and len(filled) == 4
 
 
 def test_a_mask_is_kept_until_the_next_step() -> None:

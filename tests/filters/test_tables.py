@@ -26,6 +26,7 @@ from mlxgen.errors import GrammarError, OptionError
 from mlxgen.filters import Constraint, JsonSchema, Lark, Regex
 from mlxgen.filters.any_of import AnyOf, FirstToken
 from mlxgen.filters.gbnf import lark_of
+from mlxgen.filters.schema.fitting import Fitting
 from mlxgen.filters.schema.formats import FORMATS
 from mlxgen.filters.schema.patterns import searched
 from mlxgen.tokens import Vocabulary
@@ -162,4 +163,7 @@ def test_a_text_stands_if_and_only_if_its_value_is_valid(part: int) -> None:
         for value in case["values"]:
             verdicts.append(is_valid(case["schema"], value))
             assert stands(spec, spelled(value)) == verdicts[-1], (case, value)
+            if "format" not in json.dumps(case["schema"]):
+                objection = Fitting(case["schema"]).objection(json.dumps(value))
+                assert (objection is None) == verdicts[-1], (case, value)
     assert min(verdicts.count(True), verdicts.count(False)) > 25

@@ -48,7 +48,6 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--work", type=Path, default=Path("runs"), help="folder for checkpoints")
     parser.add_argument("--output", type=Path, help="where the models go (default: mlxgen/demo)")
-    parser.add_argument("--export", action="store_true", help="export the checkpoints as they are")
     parser.add_argument("--evaluate", action="store_true", help="measure instead of training")
     parser.add_argument("--model", type=Path, help="the folder to measure, with model/ and draft/")
     parser.add_argument("--prompts", type=int, default=100, help="prompts for each task")
@@ -73,19 +72,15 @@ def _train(options: argparse.Namespace) -> None:
     }
     for name, plan in plans.items():
         checkpoint = work / f"{plan.name}.safetensors"
-        if options.only not in (None, name) or (options.export and not checkpoint.exists()):
+        if options.only not in (None, name):
             continue
-        if options.export:
-            weights = train.averaged_weights(checkpoint)
-        elif name == "head":
+        if name == "head":
             loss = partial(head.loss, package.model(output / "model"))
             weights = train.train(plan, head.new_head(plan.seed), loss, words, checkpoint, console)
+            package.save_head(weights, output / "model")
         else:
             fresh = network.new_model(plan.name, plan.seed)
             weights = train.train(plan, fresh, network.loss, words, checkpoint, console)
-        if name == "head":
-            package.save_head(weights, output / "model")
-        else:
             package.save(plan.name, weights, trained, output / name)
     package.save_schemas(output / "schemas.json")
 

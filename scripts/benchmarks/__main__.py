@@ -37,7 +37,7 @@ MEASUREMENTS: dict[str, Callable[[argparse.Namespace], Iterator[kit.Figure]]] = 
     "drafts": lambda given: drafts.figures(given.turns, given.model),
     "simulate": lambda given: simulate.figures(),
     "serving": lambda given: serving.figures(given.turns),
-    "agents": lambda given: agents.figures(given.scale),
+    "agents": lambda given: agents.figures(),
     "disk": lambda given: prefix.disk_figures(given.turns),
     "machines": lambda given: machines.figures(given.turns),
     "soak": lambda given: soak.figures(given.requests),
@@ -73,9 +73,6 @@ def _arguments() -> argparse.Namespace:
         "--requests", type=int, default=20_000, help="of the soak (20000, some 15 minutes)"
     )
     parser.add_argument(
-        "--scale", type=float, default=10, help="divides the lengths of the agents' sessions (10)"
-    )
-    parser.add_argument(
         "--model", type=Path, metavar="FOLDER", help="a real model, on which drafts are tried, too"
     )
     parser.add_argument("--strict", action="store_true", help="exit status 1 for a missed target")
@@ -88,8 +85,6 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {listed}")
     if arguments.turns < 2 or arguments.requests < 2:
         parser.error("--turns, --requests: give 2 or more")
-    if not 1 <= arguments.scale <= 100:
-        parser.error("--scale: give 1 to 100")
     return arguments
 
 

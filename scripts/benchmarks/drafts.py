@@ -37,7 +37,6 @@ from . import kit
 from .simulate import DEVICES, SHAPES, SimulatedModel
 
 VOCAB = 4_096
-PEAK = 50.0  # added to the logit of the token that is recited
 DEVICE, SHAPE = DEVICES[1], SHAPES[1]  # an M4 Max with a model of 8B in 4 bits
 OVER = "tokens per second over mlx-lm's plain decode"
 
@@ -46,16 +45,16 @@ def figures(turns: int, real: Path | None) -> Iterator[kit.Figure]:
     few, lm = max(3, turns // 3), mlxgen.load()
     for load in real_workloads(real) if real is not None else ():
         ratio = against_plain(load, few)
-        yield kit.at_least(f"{load.name}: {OVER}", ratio, load.target or 1.0)
-    records = demo_records(lm)
-    for load in (stories(lm), records):
+        yield kit.at_least(f"{load.name}: {OVER}", ratio, load.target)
+    stories, records = demo_workloads(lm)
+    for load in (stories, records):
         found = drafted(load)
         yield kit.plain(f"{load.name}: passes, and what stood", found.passes_a_token, found)
         yield kit.plain(f"{load.name}: {OVER}", against_plain(load, few))
     for load in recitals():
         times, found = simulated(load)
         what = f"{load.name}, {DEVICE.name}, {SHAPE.name}: tokens per second over those undrafted"
-        yield kit.at_least(what, times, load.target or 1.0, f"{times:.2f}: {found}")
+        yield kit.at_least(what, times, load.target, f"{times:.2f}: {found}")
     draft = mlxgen.load(kit.DRAFT)
     found = drafted(records, draft=draft)
     what = "demo's JSON records, schema, fast-forward and draft model: passes a token"
@@ -67,7 +66,7 @@ def figures(turns: int, real: Path | None) -> Iterator[kit.Figure]:
     yield kit.at_least(what, case.timed(turns, after=1).ratio, 1.05)
 
 
-# ---- texts -------------------------------------------------------------------------------------
+# ---- workloads ---------------------------------------------------------------------------------
 
 
 class Job(NamedTuple):
@@ -78,14 +77,69 @@ class Job(NamedTuple):
     text: list[int] = []  # noqa: RUF012
 
 
-def reciting(prompt: str, text: str) -> Job:
-    """Have a text said after a prompt."""
-    return recited(
-        *(list(tokenizer().encode(each, add_special_tokens=False)) for each in (prompt, text))
+class Workload(NamedTuple):
+    """What one person asks for, one after the other. ``target``: how many times as fast as without
+    drafts it should be: what is recited on the simulated device."""
+
+    name: str
+    lm: mlxgen.LanguageModel
+    jobs: Sequence[Job]
+    target: float = 1.0
+
+
+def asking(lm: mlxgen.LanguageModel, text: str) -> list[int]:
+    messages = [{"role": "user", "content": text}]
+    chat = mlxgen.Chat(messages, template={"enable_thinking": False})
+    return list(chat.tokens(lm.vocabulary))
+
+
+def demo_workloads(lm: mlxgen.LanguageModel) -> tuple[Workload, Workload]:
+    """Stories, and the records that the demo model knows, under their schemas."""
+    asked = [f"Tell me a story about a {hero}." for hero in ("fox", "cat", "bear")]
+    options = {"max_tokens": 100, "ignore_eos": True}
+    stories = [Job(asking(lm, text), options) for text in asked]
+    text = (resources.files("mlxgen") / "demo" / "schemas.json").read_text(encoding="utf-8")
+    records = []
+    for each in json.loads(text).values():
+        spec = mlxgen.JsonSchema(each["schema"], whitespace=None, separators=(", ", ": "))
+        records.append(Job(asking(lm, each["prompt"]), {"max_tokens": 160, "filters": [spec]}))
+    named = "JSON records (mlx-lm without their schemas)"
+    return Workload("stories", lm, stories), Workload(named, lm, records)
+
+
+def real_workloads(folder: Path) -> list[Workload]:
+    """Copies, and text that is new, for a model of the reader's."""
+    lm = mlxgen.load(folder)
+    text = " ".join(said())[:1500]
+    asked = (
+        ("copying", f"Repeat this text word for word:\n{text}", 2.3),
+        ("correcting", f"Fix the typos in this text and print it whole:\n{text}", 1.5),
+        ("new text", "Describe a market in the morning.", 1.0),
     )
+    return [
+        Workload(f"{folder.name}, {name}", lm, [Job(asking(lm, ask), {"max_tokens": 200})], aim)
+        for name, ask, aim in asked
+    ]
 
 
-def recited(prompt: list[int], text: list[int]) -> Job:
+# ---- texts that are recited ----------------------------------------------------------------------
+
+
+def recitals() -> list[Workload]:
+    lm = mlxgen.LanguageModel(Reciting(), tokenizer(), name="reciting")
+    return [
+        Workload("copying with edits", lm, copying(), 2.5),
+        Workload("an agent's turns that rewrite a file", lm, rewriting(), 5.0),
+        Workload("arithmetic", lm, arithmetic(), 0.99),
+    ]
+
+
+def reciting(prompt: str | list[int], text: str | list[int]) -> Job:
+    """Have a text said after a prompt."""
+    prompt, text = (
+        list(tokenizer().encode(each, add_special_tokens=False)) if isinstance(each, str) else each
+        for each in (prompt, text)
+    )
     return Job(prompt, {"max_tokens": len(text), "ignore_eos": True}, text)
 
 
@@ -111,45 +165,44 @@ def said() -> list[str]:
     return list(itertools.chain.from_iterable(each.doc.split() for each in pickletools.opcodes))
 
 
-def copying(words: int = 320) -> list[Job]:
+def copying() -> list[Job]:
     """A passage of prose that is repeated with one word in 20 changed."""
-    passage = said()[:words]
+    passage = said()[:320]
     chance, others = random.Random(1), re.findall(r"[a-z]{4,}", inspect.getsource(shlex))
     edited = [chance.choice(others) if chance.random() < 0.05 else word for word in passage]
     prompt = f"Copy this and correct the words:\n{' '.join(passage)}\n\nCorrected:\n"
     return [reciting(prompt, " ".join(edited))]
 
 
-def rewriting(turns: int = 2, lines: int = 45) -> list[Job]:
+def rewriting() -> list[Job]:
     """The turns of an agent that rewrites a file, a line in 12 of which changes each time.
 
     The file as it was is in the prompt, as are the turns before."""
-    source = inspect.getsource(statistics.NormalDist).splitlines()[:lines]
+    source = inspect.getsource(statistics.NormalDist).splitlines()[:45]
     new = inspect.getsource(textwrap).splitlines()[40:]
     chance = random.Random(2)
-
-    def changed(line: str) -> list[str]:
-        if chance.random() > 1 / 12:
-            return [line]
-        words = line.split(" ")
-        words[chance.randrange(len(words))] = chance.choice(new).strip().split(" ")[0]
-        return chance.choice(([], [line, chance.choice(new)], [" ".join(words)]))
-
     told = "Rewrite the file as you are asked to, whole.\n"
     found = []
-    for turn in range(turns):
+    for turn in range(2):
         told += f"\nuser, {turn}: the file is now\n" + "\n".join(source) + "\nassistant:\n"
-        source = list(itertools.chain.from_iterable(map(changed, source)))
-        answer = "\n".join(source)
-        found.append(reciting(told, answer))
-        told += answer
+        changed: list[str] = []
+        for line in source:
+            if chance.random() > 1 / 12:
+                changed.append(line)
+                continue
+            words = line.split(" ")
+            words[chance.randrange(len(words))] = chance.choice(new).strip().split(" ")[0]
+            changed += chance.choice(([], [line, chance.choice(new)], [" ".join(words)]))
+        source = changed
+        found.append(reciting(told, "\n".join(source)))
+        told += "\n".join(source)
     return found
 
 
-def arithmetic(sums: int = 40) -> list[Job]:
+def arithmetic() -> list[Job]:
     """Numbers that are added, of which nothing is known before."""
     chance = random.Random(3)
-    pairs = [(chance.randrange(10**9), chance.randrange(10**9)) for _ in range(sums)]
+    pairs = [(chance.randrange(10**9), chance.randrange(10**9)) for _ in range(40)]
     asked = "\n".join(f"{a} + {b}" for a, b in pairs)
     return [reciting(f"Add:\n{asked}\n", "\n".join(str(a + b) for a, b in pairs))]
 
@@ -175,67 +228,7 @@ class Reciting(nn.Module):
         keys = inputs.astype(mx.float32)[:, None, :, None]
         cache[0].update_and_fetch(keys, keys)
         following = self._following[start : start + count]
-        return mx.where(mx.arange(VOCAB) == following[None, :, None], PEAK, 0.0)
-
-
-# ---- workloads ---------------------------------------------------------------------------------
-
-
-class Workload(NamedTuple):
-    """What one person asks for, one after the other. ``target``: how many times as fast as without
-    drafts it should be: what is recited on the simulated device."""
-
-    name: str
-    lm: mlxgen.LanguageModel
-    jobs: Sequence[Job]
-    target: float | None = None
-
-
-def asking(lm: mlxgen.LanguageModel, text: str) -> list[int]:
-    messages = [{"role": "user", "content": text}]
-    chat = mlxgen.Chat(messages, template={"enable_thinking": False})
-    return list(chat.tokens(lm.vocabulary))
-
-
-def stories(lm: mlxgen.LanguageModel) -> Workload:
-    asked = [f"Tell me a story about a {hero}." for hero in ("fox", "cat", "bear")]
-    options = {"max_tokens": 100, "ignore_eos": True}
-    return Workload("stories", lm, [Job(asking(lm, text), options) for text in asked])
-
-
-def demo_records(lm: mlxgen.LanguageModel) -> Workload:
-    """The records that the demo model knows, under their schemas."""
-    text = (resources.files("mlxgen") / "demo" / "schemas.json").read_text(encoding="utf-8")
-    jobs = []
-    for each in json.loads(text).values():
-        spec = mlxgen.JsonSchema(each["schema"], whitespace=None, separators=(", ", ": "))
-        jobs.append(Job(asking(lm, each["prompt"]), {"max_tokens": 160, "filters": [spec]}))
-    return Workload("JSON records (mlx-lm without their schemas)", lm, jobs)
-
-
-def recitals() -> list[Workload]:
-    """Texts that are recited."""
-    lm = mlxgen.LanguageModel(Reciting(), tokenizer(), name="reciting")
-    return [
-        Workload("copying with edits", lm, copying(), 2.5),
-        Workload("an agent's turns that rewrite a file", lm, rewriting(), 5.0),
-        Workload("arithmetic", lm, arithmetic(), 0.99),
-    ]
-
-
-def real_workloads(folder: Path) -> list[Workload]:
-    """Copies, and text that is new, for a model of the reader's."""
-    lm = mlxgen.load(folder)
-    text = " ".join(said())[:1500]
-    asked = (
-        ("copying", f"Repeat this text word for word:\n{text}", 2.3),
-        ("correcting", f"Fix the typos in this text and print it whole:\n{text}", 1.5),
-        ("new text", "Describe a market in the morning.", 1.0),
-    )
-    return [
-        Workload(f"{folder.name}, {name}", lm, [Job(asking(lm, ask), {"max_tokens": 200})], aim)
-        for name, ask, aim in asked
-    ]
+        return mx.where(mx.arange(VOCAB) == following[None, :, None], 50.0, 0.0)
 
 
 # ---- measuring ---------------------------------------------------------------------------------
@@ -266,6 +259,10 @@ def drafted(load: Workload, lm: mlxgen.LanguageModel | None = None, draft: Any =
     """What comes of it, each job for somebody whom the model has never seen; ``lm``: the model, if
     it is simulated."""
     lm = lm or load.lm
+
+    def now() -> float:
+        return lm.timeline.now if isinstance(lm, SimulatedModel) else time.perf_counter()
+
     tokens, seconds, usages = [], 0.0, []
     for job in load.jobs:
         runtime, owner = lm.runtime, f"bench-{next(_owners)}"
@@ -274,16 +271,12 @@ def drafted(load: Workload, lm: mlxgen.LanguageModel | None = None, draft: Any =
             lm.model.recite(job)
         stream, began = lm.stream(job.prompt, temperature=0, draft=draft, **job.options), 0.0
         for chunk in stream:
-            began = began or (0.0 if chunk.forced else _now(lm))
-        seconds += _now(lm) - began
+            began = began or (0.0 if chunk.forced else now())
+        seconds += now() - began
         tokens.append(len(stream.tokens))
         usages.append(stream.usage)
     drafts = all_drafts(usage.drafts for usage in usages)
     return Drafted(tokens, seconds, sum(usage.forward_passes for usage in usages), drafts)
-
-
-def _now(lm: mlxgen.LanguageModel) -> float:
-    return lm.timeline.now if isinstance(lm, SimulatedModel) else time.perf_counter()
 
 
 def against_plain(load: Workload, turns: int) -> kit.Spread:
@@ -291,10 +284,10 @@ def against_plain(load: Workload, turns: int) -> kit.Spread:
     lengths = drafted(load).tokens
 
     def plain() -> float:
-        seconds = 0.0
-        for job, tokens in zip(load.jobs, lengths, strict=True):
-            seconds += kit.timed(kit.Case(load.lm, job.prompt, tokens).theirs(), tokens, after=1)
-        return seconds
+        return sum(
+            kit.timed(kit.Case(load.lm, job.prompt, tokens).theirs(), tokens, after=1)
+            for job, tokens in zip(load.jobs, lengths, strict=True)
+        )
 
     return kit.compare(lambda: drafted(load).seconds, plain, turns).ratio
 

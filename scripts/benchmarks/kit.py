@@ -58,25 +58,22 @@ class Spread(NamedTuple):
 
 
 def at_least(what: str, found: float | Spread, target: float, text: object = None) -> Figure:
-    value, shown = _told(found, text)
-    return Figure(what, shown, f"at least {target:g}", value >= target, value)
+    figure = plain(what, found, text)
+    assert figure.value is not None
+    return figure._replace(wanted=f"at least {target:g}", met=figure.value >= target)
 
 
 def at_most(what: str, found: float | Spread, target: float, text: object = None) -> Figure:
-    value, shown = _told(found, text)
-    return Figure(what, shown, f"at most {target:g}", value <= target, value)
+    figure = plain(what, found, text)
+    assert figure.value is not None
+    return figure._replace(wanted=f"at most {target:g}", met=figure.value <= target)
 
 
 def plain(what: str, found: float | Spread, text: object = None) -> Figure:
     """A figure of which nothing is wanted."""
-    value, shown = _told(found, text)
-    return Figure(what, shown, value=value)
-
-
-def _told(found: float | Spread, text: object) -> tuple[float, str]:
-    value = found.median if isinstance(found, Spread) else found
-    shown = f"{found:.3g}" if text is None and not isinstance(found, Spread) else text or found
-    return value, str(shown)
+    if isinstance(found, Spread):
+        return Figure(what, str(text or found), value=found.median)
+    return Figure(what, f"{found:.3g}" if text is None else str(text), value=found)
 
 
 def guarded(name: str, figures: Iterable[Figure]) -> Iterator[Figure]:
@@ -133,28 +130,26 @@ def compare(ours: Work, theirs: Work, turns: int) -> Comparison:
     """Run both in turn, each first half of the time, after one warm-up each, in this process: what
     disturbs one disturbs the other, and a ratio is taken within a turn."""
 
-    def turn(number: int) -> tuple[float, float]:
+    def seconds_of(work: Work) -> float:
+        gc.collect()
+        gc.disable()
+        try:
+            start = time.perf_counter()
+            own = work()
+            return own if own is not None else time.perf_counter() - start
+        finally:
+            gc.enable()
+
+    seconds_of(ours), seconds_of(theirs)
+    turns_of: list[tuple[float, float]] = []
+    for number in range(turns):
         if number % 2:
-            last = measure(theirs)
-            return measure(ours), last
-        return measure(ours), measure(theirs)
-
-    turn(0)
-    seconds = [turn(number) for number in range(turns)]
-    ratio = Spread.of([theirs / ours for ours, theirs in seconds])
-    return Comparison(ratio, *(Spread.of(each) for each in zip(*seconds, strict=True)))
-
-
-def measure(work: Work) -> float:
-    """Seconds of one run, by its own account or by the clock."""
-    gc.collect()
-    gc.disable()
-    try:
-        start = time.perf_counter()
-        own = work()
-        return own if own is not None else time.perf_counter() - start
-    finally:
-        gc.enable()
+            last = seconds_of(theirs)
+            turns_of.append((seconds_of(ours), last))
+        else:
+            turns_of.append((seconds_of(ours), seconds_of(theirs)))
+    ratio = Spread.of([theirs / ours for ours, theirs in turns_of])
+    return Comparison(ratio, *(Spread.of(each) for each in zip(*turns_of, strict=True)))
 
 
 def timed(stream: Iterator[object], tokens: int, after: int = 0) -> float:
@@ -186,42 +181,48 @@ class Case:
     peers: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def rows(self) -> int:
-        return 1 if self._is_stream else len(self.prompt)
-
-    @property
-    def _is_stream(self) -> bool:
+    def is_stream(self) -> bool:
         return isinstance(self.prompt, str) or not isinstance(self.prompt[0], list)
 
     @property
-    def _options(self) -> list[Mapping[str, Any]]:
-        return [self.each[row % len(self.each)] for row in range(self.rows)]
+    def options(self) -> list[Mapping[str, Any]]:
+        """Those of each row."""
+        rows = 1 if self.is_stream else len(self.prompt)
+        return [self.each[row % len(self.each)] for row in range(rows)]
+
+    @property
+    def rows(self) -> int:
+        return len(self.options)
 
     def ours(self) -> Made:
         """Our stream or batch."""
-        lm, prompt = self.lm, self.prompt
-        common: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "draft": "off"}
+        lm, prompt, options = self.lm, self.prompt, self.options
+        common: Any = {"temperature": 0, "ignore_eos": True, "draft": "off"}
         common |= {"max_tokens": self.tokens}
-        if self._is_stream:
-            with lm.stream(prompt, **{**common, **self.each[0]}) as chunks:  # type: ignore[arg-type]
+        if self.is_stream:
+            with lm.stream(prompt, **{**common, **options[0]}) as chunks:  # type: ignore[arg-type]
                 yield from chunks
         else:
-            limits = mlxgen.Limits(max_batch=self.rows, keep_prefixes=False)
-            each: Any = self._options
-            with lm.batch(prompt, each=each, limits=limits, **common) as batch:  # type: ignore[arg-type]
+            limits = mlxgen.Limits(max_batch=len(options), keep_prefixes=False)
+            with lm.batch(prompt, each=options, limits=limits, **common) as batch:  # type: ignore[arg-type]
                 yield from batch
 
     def theirs(self) -> Made:
         """mlx-lm's, with the same model."""
-        tokens = self.tokens or ENDLESS
-        samplers = [_sampler(options) for options in self._options]
-        if self._is_stream:
+        known, tokens = ("min_p", "top_k", "top_p"), self.tokens or ENDLESS
+        samplers = [
+            make_sampler(
+                temp=each.get("temperature", 0.0), **{k: each[k] for k in known if k in each}
+            )
+            for each in self.options
+        ]
+        model, prompt = self.lm.model, self.prompt
+        if self.is_stream:
             given = {"max_tokens": tokens, "sampler": samplers[0], **self.peers}
             with mock.patch.object(self.lm.tokenizer, "_eos_token_ids", set()):
-                yield from stream_generate(self.lm.model, self.lm.tokenizer, self.prompt, **given)
+                yield from stream_generate(model, self.lm.tokenizer, prompt, **given)
         else:
-            prompts: Any = self.prompt
-            yield from their_batch(self.lm.model, prompts, tokens, samplers=samplers, **self.peers)
+            yield from their_batch(model, prompt, tokens, samplers=samplers, **self.peers)  # type: ignore[arg-type]
 
     def timed(self, turns: int, after: int = 0) -> Comparison:
         """Seconds of both for all tokens, or for those after the first."""
@@ -247,12 +248,6 @@ def their_batch(model: Any, prompts: Sequence[list[int]], tokens: int, **options
         generator.close()
 
 
-def _sampler(options: Mapping[str, Any]) -> Any:
-    """mlx-lm's sampler for options of ours."""
-    given = {name: options[name] for name in ("min_p", "top_k", "top_p") if name in options}
-    return make_sampler(temp=options.get("temperature", 0.0), **given)
-
-
 SAMPLERS = [
     {"temperature": 0.5 + 0.05 * i, "top_p": 0.8 + 0.01 * i, "top_k": 20 + 5 * i} for i in range(16)
 ]
@@ -269,9 +264,6 @@ TINY: dict[str, dict[str, Any]] = {
     "qwen3_next": {},
 }
 """Architectures: plain attention, sliding windows, and a recurrent state in every other layer."""
-
-_SYLLABLES = [a + b for a in "bcdfghklmnprstvwz" for b in ("a", "e", "i", "o", "u", "an", "er")]
-_SIGNS = ['{"', '":', '": "', '", "', '"}', "},", "},{", "[", '["', '"]', "]", '""', ", ", ": "]
 
 
 def prompt_of(length: int, seed: int) -> list[int]:
@@ -304,17 +296,17 @@ def tiny(name: str, layers: int = 4, **shape: Any) -> mlxgen.LanguageModel:
 
 
 def fake_tokenizer(size: int) -> TokenizerWrapper:
-    """A byte-level tokenizer of made-up words, numbers and JSON signs, with one end token."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(256, 512))
-    names = [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
-    tokens = {names[byte]: byte for byte in range(256)}
-    made = (parts for n in itertools.count(1) for parts in itertools.product(_SYLLABLES, repeat=n))
+    """A byte-level tokenizer of JSON signs, numbers and made-up words, with one end token."""
+    spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokens = {name: k for k, name in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    signs = ['{"', '":', '": "', '", "', '"}', "},", "},{", "[", '["', '"]', "]", '""', ", ", ": "]
+    syllables = [a + b for a in "bcdfghklmnprstvwz" for b in ("a", "e", "i", "o", "u", "an", "er")]
+    made = (parts for n in itertools.count(1) for parts in itertools.product(syllables, repeat=n))
     words = (form for word in map("".join, made) for form in (word, " " + word, word.capitalize()))
-    for text in itertools.chain(_SIGNS, map(str, range(1000)), words):
+    for text in itertools.chain(signs, map(str, range(1000)), words):
         if len(tokens) == size - 1:
             break
-        tokens.setdefault("".join(names[byte] for byte in text.encode()), len(tokens))
+        tokens.setdefault(spell.pre_tokenize_str(text)[0][0], len(tokens))
     tokenizer = Tokenizer(models.BPE(vocab=tokens, merges=[], ignore_merges=True))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()

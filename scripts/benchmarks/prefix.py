@@ -7,7 +7,6 @@ was told to forget what it has read (Linux).
 from __future__ import annotations
 
 import os
-import random
 import tempfile
 import threading
 import time
@@ -120,8 +119,7 @@ def on_disk(shape: dict[str, Any], folder: Path, turns: int, tokens: int = TOKEN
     """The figures of a model, in an empty folder."""
     model = random_model("llama", vocab_size=VOCABULARY, max_position_embeddings=1 << 17, **shape)
     tokenizer = kit.fake_tokenizer(VOCABULARY)
-    chance = random.Random(0)
-    prompt = [chance.randrange(VOCABULARY - 1) for _ in range(tokens + REST)]
+    prompt = kit.prompt_of(tokens + REST, 0)
 
     def fresh(place: str | None) -> mlxgen.LanguageModel:
         where = None if place is None else folder / place
@@ -146,27 +144,25 @@ def on_disk(shape: dict[str, Any], folder: Path, turns: int, tokens: int = TOKEN
 
     def beside(place: str) -> float:
         lm = keeping(place)
-        row = iter(lm.stream(prompt[:REST], max_tokens=None, ignore_eos=True, temperature=0))
-        alone = _rate(row, lambda: time.sleep(1))
-        return _rate(row, lm.prefix_cache.flush) / alone
+        row = lm.stream(prompt[:REST], max_tokens=None, ignore_eos=True, temperature=0)
+
+        def rate(work: Callable[[], object]) -> float:
+            """Tokens a second of a row while a thread works."""
+            worker, start, count = threading.Thread(target=work), time.perf_counter(), 0
+            worker.start()
+            while not count or worker.is_alive():
+                next(row)
+                count += 1
+            return count / (time.perf_counter() - start)
+
+        alone = rate(lambda: time.sleep(1))
+        return rate(lm.prefix_cache.flush) / alone
 
     holder = keeping("kept")
     holder.prefix_cache.flush()
     compared = kit.compare(lambda: first("kept", tokens - 1), lambda: first(None, 0), turns)
     rates = kit.Spread.of([beside(f"turn {turn}") for turn in range(turns)])
     return Found(holder.prefix_cache.nbytes, compared, rates)
-
-
-def _rate(row: Iterator[object], work: Callable[[], object]) -> float:
-    """Tokens a second of a row while a thread works."""
-    worker, start, count = threading.Thread(target=work), time.perf_counter(), 0
-    worker.start()
-    while not count or worker.is_alive():
-        next(row)
-        count += 1
-    seconds = time.perf_counter() - start
-    worker.join()
-    return count / seconds
 
 
 def forget(folder: Path) -> None:

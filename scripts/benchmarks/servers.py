@@ -14,8 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from http.client import HTTPConnection, HTTPException
 from typing import Any, Literal, NamedTuple
 
-import httpx
-
 START, ANSWER = 90.0, 20.0  # seconds that a server may take to be ready, and to answer
 HOST = "127.0.0.1"
 
@@ -45,30 +43,31 @@ class Folded(NamedTuple):
 
 def folded(events: Iterable[Mapping[str, Any]]) -> Folded:
     """What the events of a stream say, or a whole answer, in any of OpenAI's APIs."""
-    messages: dict[int, dict[str, Any]] = {}
-    ends: dict[int, str | None] = {}
+    found: dict[int, tuple[dict[str, Any], list[str | None]]] = {}
     usage: dict[str, Any] = {}
     for event in events:
         usage = event.get("usage") or usage
         for choice in event.get("choices", ()):
-            number, part = choice["index"], choice.get("message") or choice.get("delta") or {}
             empty = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
-            message = messages.setdefault(number, empty)
-            ends[number] = choice.get("finish_reason") or ends.get(number)
+            message, ends = found.setdefault(choice["index"], (empty, []))
+            ends.append(choice.get("finish_reason"))
+            part = choice.get("message") or choice.get("delta") or {}
             message["content"] += choice.get("text") or part.get("content") or ""
             thought = part.get("reasoning_content") or part.get("reasoning") or ""
             message["reasoning_content"] += thought
+            calls = message["tool_calls"]
             for i, call in enumerate(part.get("tool_calls") or ()):
-                calls = message["tool_calls"]
                 if call.get("index", i) == len(calls):
-                    function = {"name": "", "arguments": ""}
-                    calls.append({"id": "", "type": "function", "function": function})
-                known, function = calls[call.get("index", i)], call.get("function") or {}
+                    calls.append(
+                        {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+                    )
+                known = calls[call.get("index", i)]
                 known["id"] += call.get("id") or ""
-                for name in ("name", "arguments"):
-                    known["function"][name] += function.get(name) or ""
-    order = sorted(messages)
-    return Folded([messages[number] for number in order], [ends[number] for number in order], usage)
+                for name, text in (call.get("function") or {}).items():
+                    known["function"][name] += text or ""
+    order = [found[number] for number in sorted(found)]
+    last = [next(filter(None, reversed(ends)), None) for _, ends in order]
+    return Folded([message for message, _ in order], last, usage)
 
 
 class Server:
@@ -153,12 +152,6 @@ class Server:
         """Resident bytes."""
         command = ["ps", "-o", "rss=", "-p", str(self.process.pid)]
         return int(subprocess.run(command, capture_output=True, check=True).stdout) << 10
-
-    def figures(self) -> dict[str, float]:
-        """The figures of ``/metrics`` that have no labels."""
-        text = httpx.get(f"{self.url}/metrics", timeout=ANSWER).text
-        rows = (line.split(" ") for line in text.splitlines() if line[:1] not in ("#", ""))
-        return {name: float(value) for name, *_, value in rows if "{" not in name}
 
     def logged(self) -> str:
         """What it has written since its start."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
@@ -19,7 +18,7 @@ from . import kit
 from .servers import Server
 
 TOKENS = 32
-RESETS = 1000
+PATIENCE = 60.0  # seconds in which a request is made again
 ALIKE = [{"temperature": 0.7}]
 LOADS = (
     (1, "the same sampler", 1.0, ALIKE),
@@ -33,66 +32,56 @@ LOADS = (
 def figures(turns: int) -> Iterator[kit.Figure]:
     theirs = ("--model", str(kit.DEMO), "--max-tokens", str(TOKENS))
     with Server("mlxgen") as ours, Server("mlx_lm", theirs) as other:
-        both = Both(ours, other)
         for clients, kind, target, samplers in LOADS:
             what = f"{clients} clients, {kind}: requests per second over mlx_lm.server's"
-            found = both.figures(what, clients, samplers, target, max(2, turns // 2))
+            found = compared(what, (ours, other), clients, samplers, target, max(2, turns // 2))
             yield from kit.guarded(what, found)
-        what = "connections of good requests that were reset"
-        yield kit.Figure(what, f"{both.resets[ours]}; mlx_lm's: {both.resets[other]}")
 
 
-class Both:
-    """Two servers, and how many connections of good requests each did not take."""
+def compared(
+    what: str, both: tuple[Server, Server], clients: int, samplers: Any, target: float, turns: int
+) -> Iterator[kit.Figure]:
+    """Requests a second over theirs, and how many times sooner our first events come."""
+    firsts: tuple[list[float], list[float]] = [], []
+    bodies = [
+        {
+            "prompt": f"Once upon a time, number {number},",
+            "max_tokens": TOKENS,
+            "stream": True,
+            "seed": number,
+            **samplers[number % len(samplers)],
+        }
+        for number in range(4 * clients if clients > 1 else 6)
+    ]
 
-    def __init__(self, ours: Server, theirs: Server) -> None:
-        self.servers = ours, theirs
-        self.resets: Counter[Server] = Counter()
+    def run(side: int) -> None:
+        with ThreadPoolExecutor(clients) as pool:
+            seen = list(pool.map(lambda body: first_event(both[side], body), bodies))
+        firsts[side].append(statistics.median(seen))
 
-    def figures(
-        self, what: str, clients: int, samplers: Any, target: float, turns: int
-    ) -> Iterator[kit.Figure]:
-        """Requests a second over theirs, and how many times sooner our first events come."""
-        requests = 4 * clients if clients > 1 else 6
-        firsts: tuple[list[float], list[float]] = [], []
+    found = kit.compare(lambda: run(0), lambda: run(1), turns)
+    yield kit.at_least(what, found.ratio, target)
+    ratios = [their / our for our, their in zip(*firsts, strict=True)]
+    yield kit.plain(f"{what}: their time to first token over ours", kit.Spread.of(ratios[1:]))
 
-        def run(side: int) -> None:
-            bodies = [
-                {
-                    "prompt": f"Once upon a time, number {number},",
-                    "max_tokens": TOKENS,
-                    "stream": True,
-                    "seed": number,
-                    **samplers[number % len(samplers)],
-                }
-                for number in range(requests)
-            ]
-            with ThreadPoolExecutor(clients) as pool:
-                seen = list(pool.map(lambda body: self.first(self.servers[side], body), bodies))
-            firsts[side].append(statistics.median(seen))
 
-        found = kit.compare(lambda: run(0), lambda: run(1), turns)
-        yield kit.at_least(what, found.ratio, target)
-        ratios = [their / our for our, their in zip(*firsts, strict=True)]
-        yield kit.plain(f"{what}: their time to first token over ours", kit.Spread.of(ratios[1:]))
-
-    def first(self, server: Server, body: dict[str, Any]) -> float:
-        """Seconds to the first event of a good request, which is made again if it is reset."""
-        try:
-            while True:
-                try:
-                    answer = server.ask(body)
-                    break
-                except ConnectionError:  # more come at once than its backlog holds
-                    self.resets[server] += 1
-                    if self.resets[server] > RESETS:
-                        raise
-                    time.sleep(0.01)
-            assert answer.status == 200 and answer.events, answer
-            return answer.first
-        except (OSError, HTTPException, AssertionError) as error:
-            with contextlib.suppress(RuntimeError):
-                if not server.answers():
-                    server.stop()
-                    server.start()
-            raise RuntimeError(f"{server.name} failed a good request: {error!r}") from error
+def first_event(server: Server, body: dict[str, Any]) -> float:
+    """Seconds to the first event of a good request."""
+    end = time.monotonic() + PATIENCE
+    try:
+        while True:
+            try:
+                answer = server.ask(body)
+                break
+            except ConnectionError:  # more come at once than its backlog holds
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.01)
+        assert answer.status == 200 and answer.events, answer
+        return answer.first
+    except (OSError, HTTPException, AssertionError) as error:
+        with contextlib.suppress(RuntimeError):
+            if not server.answers():
+                server.stop()
+                server.start()
+        raise RuntimeError(f"{server.name} failed a good request: {error!r}") from error

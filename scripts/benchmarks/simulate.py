@@ -8,9 +8,8 @@ is reckoned: a pass takes ``max(bytes / bandwidth, flops / throughput) + launche
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -19,7 +18,7 @@ from mlx_lm.models.cache import KVCache
 
 import mlxgen
 from mlxgen.engine.kv import Footprint, Slots
-from mlxgen.engine.kv.commands import Command, Copy, Keep, Run, Take, Wait
+from mlxgen.engine.kv.commands import Command, Run, Wait
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
@@ -36,7 +35,7 @@ class Asked(NamedTuple):
 
     prompt: int
     tokens: int | None = None
-    options: dict[str, Any] | None = None
+    options: dict[str, Any] = {}  # noqa: RUF012
 
 
 class Workload(NamedTuple):
@@ -67,29 +66,23 @@ def figures() -> Iterator[kit.Figure]:
         yield kit.at_most(f"{where}: {ONE.name}: time over that alone", beside, 1.5)
         what = f"{where}: {FORCED.name}: tokens/s over unconstrained"
         yield kit.at_least(what, found[FORCED.name].rate / found[FREE.name].rate, 1.0)
-        for load in WORKLOADS:
-            came = found[load.name]
-            yield kit.plain(f"{where}: {load.name}", came.rate, came)
+        for name, came in found.items():
+            yield kit.plain(f"{where}: {name}", came.rate, came)
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """``first``: seconds to the first token of each that arrived. ``gaps``: seconds between two
     tokens of those that go on as long as others. ``rate``: tokens a second of all, while any that
     ends was left."""
 
-    first: list[float] = field(default_factory=list)
-    gaps: list[float] = field(default_factory=list)
-    rate: float = 0.0
+    first: list[float]
+    gaps: list[float]
+    rate: float
 
     def __str__(self) -> str:
-        parts = []
-        if self.first:
-            last = f" ({max(self.first):.2f} the last)" if len(self.first) > 1 else ""
-            parts.append(f"first token {statistics.median(self.first):.2f} s{last}")
-        if self.gaps:
-            parts.append(f"longest gap {max(self.gaps) * 1e3:.0f} ms")
-        return ", ".join([*parts, f"{self.rate:.0f} tokens/s"])
+        first = f"last first token {max(self.first):.2f} s, " if self.first else ""
+        gaps = f"longest gap {max(self.gaps) * 1e3:.0f} ms, " if self.gaps else ""
+        return f"{first}{gaps}{self.rate:.0f} tokens/s"
 
 
 def ours(device: Device, shape: Shape, load: Workload, limits: Limits | None = None) -> Outcome:
@@ -101,16 +94,16 @@ def ours(device: Device, shape: Shape, load: Workload, limits: Limits | None = N
 
     def submit(asked: Asked, seed: int) -> Any:
         given = {"max_tokens": asked.tokens, "ignore_eos": True, "draft": "off", "seed": seed}
-        options = Options.of({**given, **(asked.options or {})})
+        options = Options.of({**given, **asked.options})
         return scheduler.submit(lm.runtime.prepare(kit.prompt_of(asked.prompt, seed), options))
 
     running = [submit(asked, i) for i, asked in enumerate(load.running)]
     endless = [
-        handle for handle, asked in zip(running, load.running, strict=True) if asked.tokens is None
+        handle for handle, asked in zip(running, load.running, strict=True) if not asked.tokens
     ]
     while any(handle.request.position < WARM for handle in endless):
         scheduler.step()
-    start, tokens, found = line.now, 0, Outcome()
+    start, tokens, first, gaps = line.now, 0, list[float](), list[float]()
     last = dict.fromkeys(endless, start)
     waiting = {submit(asked, 100 + i) for i, asked in enumerate(load.arriving)}
     count = len(running) + len(waiting) - len(endless)
@@ -120,15 +113,14 @@ def ours(device: Device, shape: Shape, load: Workload, limits: Limits | None = N
             handle = event.handle
             tokens += len(event.chunks)
             if handle in last:
-                found.gaps.append(line.now - last[handle])
+                gaps.append(line.now - last[handle])
                 last[handle] = line.now
             elif handle in waiting:
                 waiting.discard(handle)
-                found.first.append(line.now - start)
+                first.append(line.now - start)
             count -= handle.has_ended
-    found.rate = tokens / (line.now - start)
     scheduler.close()
-    return found
+    return Outcome(first, gaps, tokens / (line.now - start))
 
 
 def alone(device: Device, shape: Shape, prompt: int) -> float:
@@ -196,10 +188,6 @@ class Shape:
         busy = max(nbytes / device.bandwidth, flops / device.throughput)
         return busy + (LAUNCHES * self.layers + 10) * device.overhead
 
-    def copying(self, device: Device, tokens: int) -> float:
-        """A copy of so many tokens' KV."""
-        return 2 * tokens * self.kv_bytes / device.bandwidth + 2 * self.layers * device.overhead
-
 
 # From the configurations of Qwen3-4B and Llama-3.1-8B. Four bits in groups of 64 with a scale and
 # a bias are 4.5. The embedding is not read, unless it is the head as well.
@@ -236,18 +224,13 @@ class Simulated(Runner):
     def do(self, command: Command) -> Any:
         line, shape = self.timeline, self.shape
         result = super().do(command)
-        match command:
-            case Run(rows):
-                tokens = max(len(tokens) for _, tokens in rows)
-                places = max(self._stores[kv].length for kv, _ in rows)
-                line.now += shape.layers * HOST_LAYER
-                line.work(shape.seconds(line.device, len(rows), tokens, places))
-            case Wait():
-                line.wait(line.busy)
-            case Keep(kv):
-                line.work(shape.copying(line.device, self._stores[kv].length))
-            case Copy(_, kv) | Take(kv) if result:
-                line.work(shape.copying(line.device, self._stores[kv].length))
+        if isinstance(command, Run):
+            tokens = max(len(tokens) for _, tokens in command.rows)
+            places = max(self._stores[kv].length for kv, _ in command.rows)
+            line.now += shape.layers * HOST_LAYER
+            line.work(shape.seconds(line.device, len(command.rows), tokens, places))
+        elif isinstance(command, Wait):
+            line.wait(line.busy)
         return result
 
     def submit(self, arrays: Iterable[mx.array | None]) -> None:

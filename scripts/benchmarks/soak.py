@@ -33,24 +33,19 @@ FEW_HEAPS = {"MALLOC_ARENA_MAX": "2"}  # else glibc keeps free memory for each t
 def figures(requests: int) -> Iterator[kit.Figure]:
     with Server("mlxgen", ("--draft", kit.DRAFT, "--cache-bytes", "32MiB"), FEW_HEAPS) as server:
         found = soak(server, requests)
-        for sample in found.samples[:: max(1, len(found.samples) // 10)]:
-            text = f"{sample.resident / 1e6:.0f} MB, {sample.kv / 1e6:.0f} MB of it KV"
-            yield kit.Figure(f"memory after {sample.requests} requests", text)
         what = (
             f"percent of growth after the first {min(WARM, requests // 2)} of {requests} requests"
         )
-        growth, rate = (found.growth - 1) * 100, requests / found.seconds
-        yield kit.at_most(what, growth, 5, f"{growth:+.1f}, {rate:.0f} requests a second")
+        text = f"{found.growth:+.1f}, from {found.told}; {requests / found.seconds:.0f} requests/s"
+        yield kit.at_most(what, found.growth, 5, text)
         answers = ", ".join(f"{count} {kind}" for kind, count in sorted(found.answers.items()))
         for what, texts in (
             (f"answers with another status than theirs ({answers})", found.unexpected),
             (f"of {found.probes} probes: other answers than alone", found.differing),
+            ("a good request afterwards", [] if server.answers() else ["not answered"]),
         ):
-            text = "none" if not texts else f"{len(texts)}, the first: {texts[0]}"
-            yield kit.Figure(what, text, "none", not texts)
-        alive = server.answers()
-        text = "answered" if alive else "not"
-        yield kit.Figure("a good request afterwards", text, "answered", alive)
+            text = "none wrong" if not texts else f"{len(texts)}, the first: {texts[0]}"
+            yield kit.Figure(what, text, "none wrong", not texts)
     for name, (path, body) in LARGE.items():
         with Server("mlxgen") as server:
             what = f"{name}: seconds for which a small request waits at the longest"
@@ -120,14 +115,6 @@ def any_request(dice: random.Random) -> Request:
 # ---- the soak ----------------------------------------------------------------------------------
 
 
-class Sample(NamedTuple):
-    """The server's memory after so many requests, in bytes."""
-
-    requests: int
-    resident: int
-    kv: int
-
-
 @dataclass(slots=True)
 class Findings:
     """What a soak has found."""
@@ -136,28 +123,27 @@ class Findings:
     probes: int = 0
     differing: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)  # resident bytes, after each ``EVERY`` requests
     seconds: float = 0.0
 
     @property
     def requests(self) -> int:
         return self.answers.total()
 
+    def median_at(self, requests: int) -> float:
+        """The memory after so many requests: the median of the five looks that are nearest."""
+        middle = max(2, requests // EVERY)
+        return statistics.median(self.memory[: middle + 2][-5:])
+
     @property
     def growth(self) -> float:
-        """Memory at the end over that after the first ``WARM`` requests, or after half of them: the
-        median of the five looks that are nearest."""
+        """Percent by which memory has grown since the first ``WARM`` requests, or half of them."""
+        before = self.median_at(min(WARM, self.requests // 2))
+        return 100 * (self.median_at(self.requests) / before - 1)
 
-        def memory(after: int) -> float:
-            near = sorted(self.samples, key=lambda sample: abs(sample.requests - after))[:5]
-            return statistics.median(sample.resident for sample in near)
-
-        return memory(self.requests) / memory(min(WARM, self.requests // 2))
-
-    def look(self, server: Server) -> None:
-        kv = server.figures()
-        held = kv.get("mlxgen_kv_bytes", 0) + kv.get("mlxgen_prefix_cache_bytes", 0)
-        self.samples.append(Sample(self.requests, server.memory(), int(held)))
+    @property
+    def told(self) -> str:
+        return ", ".join(f"{each / 1e6:.0f}" for each in self.memory[:: len(self.memory) // 8 + 1])
 
 
 def soak(server: Server, requests: int, clients: int = CLIENTS) -> Findings:
@@ -189,9 +175,9 @@ def soak(server: Server, requests: int, clients: int = CLIENTS) -> Findings:
                 if text != expected:
                     found.differing.append(f"{text[:200]} instead of {expected[:200]} for {what}")
             if found.requests % EVERY == 0:
-                found.look(server)
+                found.memory.append(server.memory())
     found.seconds = time.perf_counter() - start
-    found.look(server)
+    found.memory.append(server.memory())
     return found
 
 

@@ -59,9 +59,13 @@ def _exact(dialogue: Dialogue, max_tokens: int) -> Question:
     return Question(dialogue.prompt(), max_tokens, lambda text: text.strip() == expected)
 
 
-def _facts(*names: str) -> Callable[[Random], Question]:
+def _facts(name: str, *names: str) -> Task:
     kinds = [kind for kind in knowledge.KINDS if kind.name in names]
-    return lambda rng: _exact(knowledge.fact_exam(rng, rng.choice(kinds)), 48)
+
+    def ask(rng: Random) -> Question:
+        return _exact(knowledge.fact_exam(rng, rng.choice(kinds)), 48)
+
+    return Task(f"facts: {name}", ask, 0.9)
 
 
 def _thought_facts(rng: Random) -> Question:
@@ -117,16 +121,14 @@ def parsed(text: str) -> Any:
         return None
 
 
-_ELEMENTS = ("element symbols", "element numbers", "elements by symbol")
-_MONTHS = ("months after", "months before", "days of a month")
 TASKS: Final = (
-    Task("facts: capitals, both ways", _facts("capitals", "countries"), 0.9),
-    Task("facts: elements, three ways", _facts(*_ELEMENTS), 0.9),
-    Task("facts: months and days", _facts(*_MONTHS), 0.9),
-    Task("facts: opposites", _facts("opposites"), 0.9),
-    Task("facts: small sums", _facts("sums", "differences"), 0.9),
-    Task("facts: emoji", _facts("emoji"), 0.9),
-    Task("facts: foreign words", _facts("foreign words"), 0.9),
+    _facts("capitals, both ways", "capitals", "countries"),
+    _facts("elements, three ways", "element symbols", "element numbers", "elements by symbol"),
+    _facts("months and days", "months after", "months before", "days of a month"),
+    _facts("opposites", "opposites"),
+    _facts("small sums", "sums", "differences"),
+    _facts("emoji", "emoji"),
+    _facts("foreign words", "foreign words"),
     Task(
         "facts, in one word by system prompt",
         lambda rng: _exact(knowledge.short_fact_exam(rng), 24),

@@ -3,8 +3,7 @@ tokens.
 
 Digits stand alone. A space belongs to the lower-case word after it, but never to a capital: a name
 then has the same tokens in a sentence and in JSON, which is what lets a small model copy names it
-has never met. BPE sees ASCII only, so é, 你 and emoji take several tokens. A folder is written
-beside its place and then moved there, so that nobody ever sees half a model.
+has never met. BPE sees ASCII only, so é, 你 and emoji take several tokens.
 """
 
 import json
@@ -87,22 +86,15 @@ def _ascii(text: str, marks: Iterable[str]) -> str:
 
 def save(size: str, weights: dict[str, Any], words: Tokenizer, folder: Path) -> None:
     """Write the main or the draft model to `folder`, replacing what was there."""
-    fresh = folder.with_name(f".{folder.name}-new")
-    old = folder.with_name(f".{folder.name}-old")
-    for path in (fresh, old):
-        shutil.rmtree(path, ignore_errors=True)
-    save_tokenizer(words, fresh)
+    shutil.rmtree(folder, ignore_errors=True)
+    save_tokenizer(words, folder)
     ends = [token_id(words, END), token_id(words, END_OF_TEXT)]
     pad = token_id(words, END_OF_TEXT)
     config = network.config(size) | {"eos_token_id": ends, "pad_token_id": pad}
-    _write(fresh / "config.json", config)
+    _write(folder / "config.json", config)
     generation = {"do_sample": False, "eos_token_id": ends, "pad_token_id": pad}
-    _write(fresh / "generation_config.json", generation)
-    mx.save_safetensors(str(fresh / "model.safetensors"), flatten(weights), {"format": "mlx"})
-    if folder.exists():
-        folder.rename(old)
-    fresh.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    _write(folder / "generation_config.json", generation)
+    mx.save_safetensors(str(folder / "model.safetensors"), flatten(weights), {"format": "mlx"})
 
 
 def model(folder: Path) -> Any:
@@ -115,9 +107,7 @@ def save_head(weights: dict[str, Any], folder: Path) -> None:
     arrays = {
         name.replace(".0.", f".{_LAST}.", 1): array for name, array in flatten(weights).items()
     }
-    partial = folder / f"partial-{HEAD}"
-    mx.save_safetensors(str(partial), arrays, {"format": "mlx"})
-    partial.replace(folder / HEAD)
+    mx.save_safetensors(str(folder / HEAD), arrays, {"format": "mlx"})
 
 
 def head(folder: Path) -> Head:

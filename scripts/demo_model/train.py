@@ -115,11 +115,6 @@ def _gradients(network: Any, loss: Loss, batches: Batches, step: int) -> tuple[m
     return total / count, result
 
 
-def averaged_weights(checkpoint: Path) -> Weights:
-    """The averaged weights of a checkpoint."""
-    return _load(checkpoint)[1]
-
-
 def _save(path: Path, weights: Weights, averaged: Weights, state: Weights, step: int) -> None:
     arrays = flatten({"weights": weights, "averaged": averaged, "state": state})
     path.parent.mkdir(parents=True, exist_ok=True)

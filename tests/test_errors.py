@@ -5,14 +5,11 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import itertools
 import pickle
 import pkgutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any
-
-import pytest
 
 import mlxgen
 from mlxgen.errors import MlxgenError, OptionError, RewindError
@@ -55,28 +52,13 @@ def made(kind: type[MlxgenError]) -> MlxgenError:
     return error
 
 
-@pytest.mark.parametrize("duplicate", COPIES)
-def test_every_error_is_pickled_and_copied_with_its_fields(
-    duplicate: Callable[[Any], Any],
-) -> None:
+def test_every_error_is_pickled_and_copied_with_its_fields() -> None:
     kinds = every_error()
     assert {OptionError, RewindError} < set(kinds) and len(kinds) > 15
-    for kind in kinds:
+    for kind, duplicate in itertools.product(kinds, COPIES):
         error = made(kind)
         again = duplicate(error)
         assert type(again) is kind
         assert str(again) == str(error) and again.args == error.args
         assert vars(again) == vars(error) and again.status == error.status
         assert again.__notes__ == ["in prompts[2]"]
-
-
-def refuse(value: int) -> int:
-    raise RewindError("too far", value)
-
-
-def test_an_error_comes_back_from_a_process_pool_which_goes_on() -> None:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        with pytest.raises(RewindError, match="too far") as caught:
-            pool.submit(refuse, 3).result(timeout=60)
-        assert caught.value.possible == 3
-        assert pool.submit(abs, -1).result(timeout=60) == 1

@@ -39,31 +39,25 @@ NONE = resource.RLIM_INFINITY
         (256, NONE, 3000, 2048),  # macOS with a lower limit than it says
         (256, NONE, 256, 256),
         (9000, NONE, 10_240, 9000),
+        (NONE, NONE, 0, NONE),
     ],
 )
 def test_the_limit_rises_as_far_as_the_system_really_allows(
     monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, real: int, allowed: int
 ) -> None:
     system = System(monkeypatch, soft, hard, real)
-    assert raise_limit(FILES) == allowed
+    found = raise_limit(FILES)
+    assert found == allowed or (allowed == NONE and found >= FILES)
     assert system.limits == (allowed, hard)
-
-
-def test_no_limit_stays_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    system = System(monkeypatch, NONE, NONE, 0)
-    assert raise_limit(FILES) >= FILES
-    assert system.limits == (NONE, NONE)
 
 
 def test_a_library_cannot_lower_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     system = System(monkeypatch, 9000, NONE, 10_240)
-    with limit_kept():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (2048, 4096))
-    assert system.limits == (9000, NONE)
-    system.limits = 256, NONE
-    with limit_kept():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (2048, 4096))
-    assert system.limits == (2048, NONE)
+    for before, after in ((9000, 9000), (256, 2048)):
+        system.limits = before, NONE
+        with limit_kept():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (2048, 4096))
+        assert system.limits == (after, NONE)
 
 
 def _seen(script: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import mlx.core as mx
+import numpy as np
 import pytest
 
 import mlxgen
@@ -47,14 +50,15 @@ def test_all_names_what_is_exported_and_each_name_is_there() -> None:
     with pytest.raises(AttributeError, match="nothing_like_this"):
         _ = mlxgen.nothing_like_this
 
-
-def test_load_stays_the_function_after_its_module_was_imported() -> None:
+    assert mlxgen.__version__ == PROJECT["project"]["version"]
     code = "import mlxgen.load; from mlxgen.load import load; assert mlxgen.load is load"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_version_is_the_projects() -> None:
-    assert mlxgen.__version__ == PROJECT["project"]["version"]
+def test_tests_that_compare_numbers_run_with_the_arithmetic_that_they_were_written_for() -> None:
+    assert os.environ["MLX_ENABLE_TF32"] == "0"
+    one = mx.full((64, 64), 1 + 2**-12, mx.float32)  # TF32 would round it to 1
+    assert np.array_equal(np.array(one @ mx.eye(64)), np.array(one))
 
 
 def test_commands_of_the_readme_exist_and_ci_runs_two_of_them() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
 
 from mlxgen.recent import Recent
 
@@ -11,30 +10,13 @@ class Value:
     """Something that can be referred to weakly."""
 
 
-def test_the_value_that_was_used_longest_ago_is_freed() -> None:
-    made: dict[str, weakref.ref[Value]] = {}
-
-    def maker(key: str) -> Callable[[], Value]:
-        def make() -> Value:
-            value = Value()
-            made[key] = weakref.ref(value)
-            return value
-
-        return make
-
+def test_a_value_is_made_once_until_it_is_forgotten_or_was_used_longest_ago() -> None:
     recent: Recent[str, Value] = Recent(2)
-    for key in ("a", "b", "a", "c"):
-        recent.get(key, maker(key))
+    first = {key: weakref.ref(recent.get(key, Value)) for key in ("a", "b")}
+    assert recent.get("a", Value) is first["a"]()
+    recent.get("c", Value)
     gc.collect()
-    assert len(recent) == 2
-    assert made["b"]() is None
-    assert made["a"]() is not None and made["c"]() is not None
-
-
-def test_a_value_is_made_once_and_again_after_it_was_forgotten() -> None:
-    recent: Recent[str, int] = Recent(2)
-    assert recent.get("a", lambda: 1) == 1
-    assert recent.get("a", lambda: 2) == 1
+    assert len(recent) == 2 and first["b"]() is None and first["a"]() is not None
     recent.forget("a")
     recent.forget("b")
-    assert recent.get("a", lambda: 2) == 2
+    assert first["a"]() is None

@@ -1,4 +1,5 @@
-"""The structure: imports point one way, there are no circles, and nothing is too large to read.
+"""The structure: imports point one way, there are no circles, nothing is too large to read, and
+tests go through few doors.
 
 Every import counts: those inside of functions, and those for type checkers only.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -55,7 +56,10 @@ def modules() -> Mapping[str, Path]:
 
 def imported(name: str) -> Iterator[str]:
     """What a module imports, by absolute names; of a ``from`` each name that it may be."""
-    path = modules()[name]
+    yield from imports_of(modules()[name], name)
+
+
+def imports_of(path: Path, name: str) -> Iterator[str]:
     inside = ["mlxgen", *filter(None, name.split("."))]
     package = inside if path.stem == "__init__" else inside[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -71,15 +75,17 @@ def imported(name: str) -> Iterator[str]:
 def arrows() -> Mapping[str, frozenset[str]]:
     """For each module those of the package that it imports."""
     known = modules()
-    found = {}
-    for name in known:
-        targets = set()
-        for target in imported(name):
-            if target == "mlxgen" or target.startswith("mlxgen."):
-                inner = target.removeprefix("mlxgen").removeprefix(".")
-                targets.add(inner if inner in known else inner.rpartition(".")[0])
-        found[name] = frozenset(targets - {name}) & known.keys()
-    return found
+    return {name: frozenset(own(imported(name)) - {name}) & known.keys() for name in known}
+
+
+def own(targets: Iterable[str]) -> set[str]:
+    """Those of imported names that are of the package, as modules."""
+    inner = {
+        target.removeprefix("mlxgen").removeprefix(".")
+        for target in targets
+        if target == "mlxgen" or target.startswith("mlxgen.")
+    }
+    return {name if name in modules() else name.rpartition(".")[0] for name in inner}
 
 
 def circles() -> list[set[str]]:
@@ -174,3 +180,29 @@ SIZES: dict[str, tuple[int, Callable[[], int]]] = {
 def test_nothing_is_too_large(what: str) -> None:
     most, measure = SIZES[what]
     assert 0 < measure() <= most
+
+
+SEAMS = {
+    "engine.kv",
+    "engine.kv.commands",
+    "engine.prefix",
+    "engine.prefix.store",
+    "engine.request",
+    "engine.request.request",
+    "engine.step.runner",
+    "chat.events",
+}
+"""What tests go through, beside each room's own face (``mlxgen.engine``, ``mlxgen.filters``): what
+is behind it may be written anew without them."""
+INSIDE = 94
+"""Files of tests that import something else, at most. Lower it with what it counts."""
+
+
+def test_no_more_tests_import_what_is_behind_the_seams() -> None:
+    inside = {}
+    for path in sorted(Path(__file__).parent.rglob("test_*.py")):
+        behind = {name for name in own(imports_of(path, "")) if "." in name} - SEAMS
+        if behind:
+            inside[path.relative_to(TOP).as_posix()] = sorted(behind)
+    told = "\n".join(f"{path}: {', '.join(names)}" for path, names in inside.items())
+    assert len(inside) <= INSIDE, f"{len(inside)} files, not {INSIDE}:\n{told}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,12 +13,8 @@ WAIT = 30.0
 
 
 @pytest.fixture
-def pool() -> Iterator[Workers]:
-    yield Workers()
-
-
-def idle(pool: Workers) -> int:
-    return len(pool._idle)
+def pool() -> Workers:
+    return Workers()
 
 
 def ended(pool: Workers, *works: Work) -> None:
@@ -28,24 +23,21 @@ def ended(pool: Workers, *works: Work) -> None:
         assert work.wait(WAIT) and work.is_over
     until = threading.Event()
     for _ in range(3000):
-        if idle(pool):
+        if pool._idle:
             return
         until.wait(0.01)
 
 
-def test_one_thread_does_one_thing_after_the_other(pool: Workers) -> None:
-    seen: list[tuple[int, str]] = []
-
-    def note() -> None:
-        seen.append((threading.get_ident(), threading.current_thread().name))
-
-    for name in ("first", "second", "third"):
-        ended(pool, pool.start(note, name))
-    assert [name for _, name in seen] == ["first", "second", "third"]
-    assert len({ident for ident, _ in seen}) == 1
-
-
-def test_what_runs_at_a_time_has_threads_of_its_own(pool: Workers) -> None:
+def test_one_thread_does_one_thing_after_the_other_and_several_what_runs_at_a_time(
+    pool: Workers,
+) -> None:
+    names: list[str] = []
+    alone = [pool.start(lambda: None, "before")]
+    for name in ("first", "second"):
+        ended(pool, alone[-1])
+        alone.append(pool.start(lambda: names.append(threading.current_thread().name), name))
+    ended(pool, *alone)
+    assert names == ["first", "second"] and len({work.ident for work in alone}) == 1
     gate = threading.Barrier(5)
     works = [pool.start(lambda: gate.wait(WAIT), f"{i}") for i in range(4)]
     gate.wait(WAIT)

@@ -188,32 +188,24 @@ def test_conversations_go_as_their_pages_show(own: Page, block: Block) -> None:
         assert re.fullmatch(pattern, re.sub(r"\d+(\.\d+)?%", "0%", line)), (wanted, line)
 
 
-def bodies(name: str) -> list[dict[str, Any]]:
-    """What the requests of a page send."""
-    found = [command for _, command in all_commands(page(name)) if command.program == "curl"]
-    return [json.loads(request_of(command.words)[3] or "null") for command in found]
+def test_the_first_requests_extract_what_was_asked_for_and_call_a_tool(server: Running) -> None:
+    own = page("docs/server.md")
+    asked = [command for _, command in all_commands(own) if command.program == "curl"]
+    record, tool = (json.loads(request_of(command.words)[3] or "null") for command in asked[:2])
 
+    def answer(body: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        whole = server.post("/v1/chat/completions", body | fields)
+        assert whole.status_code == 200, whole.text
+        message: dict[str, Any] = whole.json()["choices"][0]["message"]
+        return message
 
-def answer(server: Running, body: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    whole = server.post("/v1/chat/completions", body | fields)
-    assert whole.status_code == 200, whole.text
-    message: dict[str, Any] = whole.json()["choices"][0]["message"]
-    return message
-
-
-def test_the_first_request_extracts_what_was_asked_for(server: Running) -> None:
-    body = bodies("docs/server.md")[0]
-    message = answer(server, body)
+    message = answer(record)
     assert json.loads(message["content"]) == {"name": "Maria", "age": 34, "city": "Lisbon"}
-    assert f"`{message['content'].strip()}`" in page("docs/server.md").text
-    assert message["reasoning_content"]
+    assert f"`{message['content'].strip()}`" in own.text and message["reasoning_content"]
     for seed in range(4):
-        again = answer(server, body, temperature=0.7, seed=seed)
+        again = answer(record, temperature=0.7, seed=seed)
         assert json.loads(again["content"]) == json.loads(message["content"])
-
-
-def test_the_tool_of_the_servers_page_is_called(server: Running) -> None:
-    (call,) = answer(server, bodies("docs/server.md")[1])["tool_calls"]
+    (call,) = answer(tool)["tool_calls"]
     assert call["function"]["name"] == "get_weather"
     assert json.loads(call["function"]["arguments"]) == {"city": "Oslo"}
 

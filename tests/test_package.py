@@ -68,6 +68,9 @@ def test_commands_of_the_readme_exist_and_ci_runs_two_of_them() -> None:
         assert (ROOT / name).stat().st_mode & 0o111, f"{name} cannot be executed"
     ci = (ROOT / ".ci" / "run").read_text().splitlines()
     assert ci[-2:] == ["scripts/check", "scripts/test --all"]
+    mutants = (ROOT / "scripts" / "mutants.py").read_text(encoding="utf-8")
+    for place in re.findall(r'"((?:mlxgen|tests)/[\w./]+)"', mutants):
+        assert (ROOT / place).exists(), f"scripts/mutants.py names {place}"
 
 
 def test_what_the_readme_and_the_pages_link_to_is_in_the_source_distribution(

@@ -6,7 +6,6 @@ that died is started again, and the row says so.
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import time
 from collections.abc import Iterator
@@ -36,6 +35,10 @@ def figures(turns: int) -> Iterator[kit.Figure]:
             what = f"{clients} clients, {kind}: requests per second over mlx_lm.server's"
             found = compared(what, (ours, other), clients, samplers, target, max(2, turns // 2))
             yield from kit.guarded(what, found)
+            for server in (ours, other):
+                if not server.answers():
+                    server.stop()
+                    server.start()
 
 
 def compared(
@@ -68,20 +71,15 @@ def compared(
 def first_event(server: Server, body: dict[str, Any]) -> float:
     """Seconds to the first event of a good request."""
     end = time.monotonic() + PATIENCE
-    try:
-        while True:
-            try:
-                answer = server.ask(body)
-                break
-            except ConnectionError:  # more come at once than its backlog holds
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.01)
-        assert answer.status == 200 and answer.events, answer
-        return answer.first
-    except (OSError, HTTPException, AssertionError) as error:
-        with contextlib.suppress(RuntimeError):
-            if not server.answers():
-                server.stop()
-                server.start()
-        raise RuntimeError(f"{server.name} failed a good request: {error!r}") from error
+    while True:
+        try:
+            answer = server.ask(body)
+        except ConnectionError:  # more come at once than its backlog holds
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+        except (OSError, HTTPException) as error:
+            raise RuntimeError(f"{server.name} failed a good request: {error!r}") from error
+        else:
+            assert answer.status == 200 and answer.events, (server.name, answer)
+            return answer.first

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields
-from typing import Any
 
 import pytest
 
-from mlxgen import Chunk, Guide, PostSamplingResult, Result, filters, generate
-from mlxgen.server import settings
-from mlxgen.terminal.commands import COMMANDS
+from mlxgen import Chunk, Guide, PostSamplingResult, Result, filters
 
+from .. import processes
 from ..server.running import Running
 from ..test_rooms import ROOT as ROOF
 from ..test_rooms import floor
@@ -25,20 +23,23 @@ def named(cells: Iterable[str], pattern: str) -> list[str]:
     return [found for span in spans for found in re.findall(pattern, span)]
 
 
-@pytest.mark.parametrize("make", [generate.make_parser, settings.make_parser])
-def test_the_help_fits_on_a_screen_and_all_options_are_in_the_long_one(
-    make: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("program", ["mlxgen.generate", "mlxgen.server"])
+def test_the_help_fits_on_a_screen_and_the_long_one_has_more(
+    program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    shown = {}
-    for option in ("--help", "--help-all"):
-        with pytest.raises(SystemExit):
-            make().parse_args([option])
-        shown[option] = capsys.readouterr().out
-    assert len(shown["--help"].splitlines()) <= 60
-    known = {flag for flag in make()._option_string_actions if flag.startswith("--")}
-    listed = {option: set(re.findall(r"--[a-z][a-z-]+", text)) for option, text in shown.items()}
-    assert listed["--help-all"] >= known > listed["--help"]
+    short, long = (
+        processes.run(["-m", program, option]).stdout for option in ("--help", "--help-all")
+    )
+    assert 0 < len(short.splitlines()) <= 60
+    listed, known = (set(re.findall(r"--[a-z][a-z-]+", text)) for text in (short, long))
+    assert known > listed > {"--help", "--help-all", "--model"}
+
+
+def commands() -> set[str]:
+    """Those of a conversation, by its own help."""
+    shown = processes.run(["-m", "mlxgen.generate", "--chat"], "/help\n").stdout
+    return set(re.findall(r"^\W*/(\w+)", shown, re.MULTILINE))
 
 
 def specifications() -> set[str]:
@@ -55,7 +56,7 @@ def settable() -> set[str]:
 @pytest.mark.parametrize(
     ("name", "heading", "pattern", "there"),
     [
-        ("chat", "Commands", r"^/(\w+)", lambda: set(COMMANDS)),
+        ("chat", "Commands", r"^/(\w+)", commands),
         ("taking-back", "Filters", r"^\w+$", specifications),
         ("taking-back", "Hooks", r"^\w+", settable),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,16 +18,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
-_MISSING = "browser tests: no Chromium (Debian: apt-get install chromium)"
-_UNDRIVEN = "browser tests: playwright is not installed"
-
-
-def _why_not() -> str | None:
-    try:
-        import playwright.sync_api  # noqa: F401
-    except ImportError:
-        return _UNDRIVEN
-    return None if any(map(shutil.which, _NAMES)) else _MISSING
+_MISSING = "browser tests: no playwright, or no Chromium (Debian: apt-get install chromium)"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -34,19 +26,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = terminalreporter.stats.get("skipped", ())
     count = sum("tests/browser/" in report.nodeid for report in skipped)
     if count:
-        terminalreporter.write_line(f"{count} skipped: {_why_not()}", yellow=True)
+        terminalreporter.write_line(f"{count} skipped: {_MISSING}", yellow=True)
 
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """One browser for these tests, and gone before the others: as long as Playwright runs, there is
     an event loop in this thread, which no test that calls `asyncio.run` can do with."""
-    reason = _why_not()
-    if reason is not None:
-        pytest.skip(reason)
+    path = next(filter(None, map(shutil.which, _NAMES)), None)
+    if path is None or find_spec("playwright") is None:
+        pytest.skip(_MISSING)
     from playwright.sync_api import sync_playwright
 
-    path = next(filter(None, map(shutil.which, _NAMES)))
     # Chromium's sandbox refuses to run as root, which containers mostly do.
     options = ["--no-sandbox"] if os.geteuid() == 0 else []
     with pytest.MonkeyPatch.context() as environment:

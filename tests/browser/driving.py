@@ -141,6 +141,11 @@ class Chat:
     def press(self, name: str) -> None:
         self.page.get_by_role("button", name=name, exact=True).last.click()
 
+    def choose(self, title: str, item: str) -> None:
+        """Something from the menu of a conversation."""
+        self.page.get_by_label(f"More for “{title}”").click()
+        self.page.get_by_role("menuitem", name=item).click()
+
     def say(self, text: str) -> None:
         self.page.get_by_label("Message", exact=True).fill(text)
         self.page.keyboard.press("Enter")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,9 @@ from ..server.running import Running
 from .driving import ENDLESS, FACT, GREEDY, Chat, event
 
 
-def test_an_answer_streams_in_and_says_how_fast_it_was(chat: Chat) -> None:
+def test_an_answer_streams_in_and_one_that_is_stopped_frees_the_row_and_can_be_gone_on_from(
+    chat: Chat, server: Running
+) -> None:
     chat.set(ENDLESS)
     with chat.slow_line():
         chat.say("Go on.")
@@ -18,26 +21,15 @@ def test_an_answer_streams_in_and_says_how_fast_it_was(chat: Chat) -> None:
         early = chat.answer
         chat.wait_text(len(early) + 20)
         assert chat.answer.startswith(early)
-        chat.press("Stop")
-        chat.wait_done()
-    figures = chat.answers.last.locator(".stats").inner_text()
-    speed = r"\d+ tokens · \d+(\.\d)? tokens/s · first token after \d+(\.\d)? m?s"
-    assert re.search(speed, figures)
-
-
-def test_stopping_keeps_what_arrived_frees_the_row_and_can_be_gone_on_from(
-    chat: Chat, server: Running
-) -> None:
-    chat.set(ENDLESS)
-    with chat.slow_line():
-        chat.say("Go on.")
-        chat.wait_text(20)
         chat.page.keyboard.press("Escape")
         chat.wait_done()
         server.wait_idle()
         kept = chat.answer
         assert len(kept) < 1800
         assert "stopped" in chat.answers.last.inner_text()
+        figures = chat.answers.last.locator(".stats").inner_text()
+        speed = r"\d+ tokens · \d+(\.\d)? tokens/s · first token after \d+(\.\d)? m?s"
+        assert re.search(speed, figures)
         chat.press("Continue")
         chat.wait_text(len(kept) + 20)
         chat.press("Stop")
@@ -61,22 +53,45 @@ def test_thoughts_are_folded_away(chat: Chat) -> None:
     chat.until(lambda: "carry 1" in folded.inner_text())
 
 
-def test_a_call_of_a_tool_is_shown_and_its_result_goes_back(chat: Chat) -> None:
-    chat.press("Let it call a tool What is the weather in Oslo?")
+def test_a_call_of_a_tool_is_shown_its_result_goes_back_and_the_transcript_has_both(
+    chat: Chat, tmp_path: Path
+) -> None:
+    question = "What is the weather in Oslo?"
+    chat.press(f"Let it call a tool {question}")
     chat.page.get_by_label("Result of get_weather").fill("12 degrees, rain")
     assert '{"city": "Oslo"}' in chat.answers.last.inner_text()
+    assert "waiting for the tool" in chat.answers.last.inner_text()
     chat.press("Send the result")
     chat.answers.nth(1).wait_for()
     chat.wait_done()
+    assert "waiting for the tool" not in chat.answers.first.inner_text()
     assert "12 degrees, rain" in chat.page.get_by_role("article", name="Results").inner_text()
     assert "Oslo" in chat.answer
+    answer = chat.answer.strip()
+    with chat.page.expect_download() as download:
+        chat.choose(question, "Download as Markdown")
+    assert download.value.suggested_filename == "What-is-the-weather-in-Oslo.md"
+    download.value.save_as(tmp_path / "it.md")
+    call = '```json\n{"city": "Oslo"}\n```'
+    assert (tmp_path / "it.md").read_text() == (
+        f"# {question}\n\n## User\n\n{question}\n\n"
+        f"## Assistant\n\nCalls get_weather:\n\n{call}\n\n"
+        "## Tool\n\nResult of get_weather:\n\n```\n12 degrees, rain\n```\n\n"
+        f"## Assistant\n\n{answer}\n"
+    )
 
 
 def test_an_edited_message_is_another_version_with_what_followed_it(chat: Chat) -> None:
     chat.ask(FACT, GREEDY)
     chat.ask("What is 3 + 4?")
+    chat.set({"Temperature": "-3"})
     chat.page.get_by_role("button", name="Edit").first.click()
-    chat.page.get_by_label("Edited message").fill("What is the capital of Italy?")
+    box = chat.page.get_by_label("Edited message")
+    box.fill("What is the capital of Italy?")
+    chat.press("Ask this instead")
+    chat.page.get_by_text("Temperature: enter 0 or more, not -3.").wait_for()
+    assert box.input_value() == "What is the capital of Italy?"  # nothing that was typed is lost
+    chat.page.get_by_label("Temperature", exact=True).fill("0")
     chat.press("Ask this instead")
     chat.until(lambda: chat.answers.count() == 1)
     chat.wait_done()
@@ -101,7 +116,7 @@ def test_an_answer_grows_on_while_another_conversation_is_open(chat: Chat) -> No
     chat.until(lambda: told.search(chat.answers.last.inner_text()))
 
 
-def test_code_is_set_apart_and_can_be_copied(chat: Chat) -> None:
+def test_code_is_set_apart_and_can_be_copied_by_a_button_that_stays_in_view(chat: Chat) -> None:
     chat.context.grant_permissions(["clipboard-read", "clipboard-write"])
     text = "Look:\n```py\nprint('<b>')\n```\nDone."
     chat.answered(event(text[:12]), event(text[12:]))
@@ -111,9 +126,6 @@ def test_code_is_set_apart_and_can_be_copied(chat: Chat) -> None:
     assert chat.page.evaluate("navigator.clipboard.readText()") == "print('<b>')"
     chat.press("Copy the answer")
     chat.until(lambda: chat.page.evaluate("navigator.clipboard.readText()") == text)
-
-
-def test_the_button_that_copies_long_code_stays_in_view(chat: Chat) -> None:
     lines = "\n".join(f"line_{k}" for k in range(200))
     chat.answered(event(f"Look:\n```\n{lines}\n```\nDone."))
     scroll = chat.page.locator("#scroll")

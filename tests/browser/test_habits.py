@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .driving import FACT, GREEDY, Chat, event, told
+from .driving import FACT, GREEDY, Chat, event
 
 if TYPE_CHECKING:
     from playwright.sync_api import Route
@@ -53,17 +53,15 @@ def test_what_is_in_force_is_what_the_server_really_did(chat: Chat) -> None:
     chat.until(lambda: in_force(chat) == "In force: thinking off. The server ignored: thinking.")
 
 
-def test_an_answer_that_comes_out_the_same_is_not_another_version(chat: Chat) -> None:
+def test_try_again_is_wholly_new_if_it_differs_and_from_here_keeps_what_was_chosen(
+    chat: Chat,
+) -> None:
     chat.ask(FACT, GREEDY)
     chat.press("Try again")
     chat.page.get_by_text("It came out the same, so there is no other version.").wait_for()
     assert chat.answers.count() == 1 and chat.answer == PARIS
     assert chat.page.get_by_text("2 of 2").count() == 0
     chat.until(lambda: len(chat.stored[0]["nodes"]) == 2)
-
-
-def test_try_again_is_wholly_new_and_from_here_keeps_what_was_chosen(chat: Chat) -> None:
-    chat.ask(FACT, GREEDY)
     assert chat.page.get_by_role("button", name="From here").count() == 0
     chat.show_tokens()
     chat.token(3).click()
@@ -118,12 +116,10 @@ def test_keys_do_what_they_do_elsewhere_and_are_listed(chat: Chat) -> None:
     keys.press("/")
     assert chat.page.evaluate("document.activeElement.id") == "message"
     keys.type("?/")
-    assert chat.page.get_by_label("Message", exact=True).input_value() == "?/"
-
-
-def test_enter_sends_in_both_boxes(chat: Chat) -> None:
+    message = chat.page.get_by_label("Message", exact=True)
+    assert message.input_value() == "?/"
     chat.ask("What is the capital of Spain?", GREEDY)
-    chat.page.get_by_label("Message", exact=True).press("ArrowUp")
+    message.press("ArrowUp")
     box = chat.page.get_by_label("Edited message")
     box.press("Shift+Enter")
     assert box.input_value().count("\n") == 1
@@ -150,20 +146,3 @@ def test_a_full_context_goes_on_without_the_oldest_exchanges(chat: Chat) -> None
     body = chat.asking(lambda: chat.ask("What is 3 + 4?"))
     messages = body["messages"]
     assert messages[0] == {"role": "user", "content": HOT}
-
-
-@pytest.mark.slow
-def test_the_context_is_counted_where_no_answer_has_said_it(chat: Chat) -> None:
-    chat.answer_with([told("Hello"), event(finish="stop")])
-    chat.ask("Hi.")
-    meter = chat.page.locator("#meter")
-    chat.until(lambda: re.match(r"[1-9]\d* / 2,048 tokens", meter.inner_text()))
-    chat.reload()
-    chat.until(lambda: re.match(r"[1-9]\d* / 2,048 tokens", meter.inner_text()))
-
-
-def test_a_pdf_is_refused_with_what_to_do_instead(chat: Chat) -> None:
-    chat.page.locator("#composer input[type=file]").set_input_files(
-        {"name": "a.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.7"}
-    )
-    chat.page.get_by_text("“a.pdf” is a PDF. Copy its text into the message").wait_for()

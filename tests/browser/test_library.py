@@ -14,12 +14,6 @@ pytestmark = pytest.mark.slow
 HOT = "What is the opposite of hot?"
 
 
-def choose(chat: Chat, title: str, item: str) -> None:
-    """Something from the menu of a conversation."""
-    chat.page.get_by_label(f"More for “{title}”").click()
-    chat.page.get_by_role("menuitem", name=item).click()
-
-
 def titles(chat: Chat) -> list[str]:
     return chat.page.locator("#conversations .title").all_inner_texts()
 
@@ -32,7 +26,7 @@ def two_conversations(chat: Chat) -> None:
 
 def test_a_conversation_is_renamed_in_place_by_enter_and_not_by_escape(chat: Chat) -> None:
     two_conversations(chat)
-    choose(chat, FACT, "Rename")
+    chat.choose(FACT, "Rename")
     chat.page.keyboard.type("Not this")
     chat.page.keyboard.press("Escape")
     assert titles(chat) == [HOT, FACT]
@@ -49,7 +43,7 @@ def test_a_conversation_is_renamed_in_place_by_enter_and_not_by_escape(chat: Cha
 def test_a_deleted_conversation_comes_back_by_undo_and_else_is_gone(chat: Chat) -> None:
     two_conversations(chat)
     before = chat.stored
-    choose(chat, HOT, "Delete")
+    chat.choose(HOT, "Delete")
     chat.page.get_by_text(f"Deleted “{HOT}”.").wait_for()
     assert titles(chat) == [FACT]
     assert len(chat.stored) == 1
@@ -58,7 +52,7 @@ def test_a_deleted_conversation_comes_back_by_undo_and_else_is_gone(chat: Chat) 
     chat.until(lambda: titles(chat) == [HOT, FACT])
     chat.until(lambda: chat.answer == "The opposite of hot is cold.")
     assert chat.stored == before
-    choose(chat, FACT, "Delete")
+    chat.choose(FACT, "Delete")
     chat.reload()
     assert titles(chat) == [HOT]
 
@@ -109,37 +103,6 @@ def test_what_is_downloaded_can_be_imported_and_is_the_same(chat: Chat, tmp_path
     assert len({one["id"] for one in stored}) == 4
     plain = [json.dumps({**one, "id": ""}, sort_keys=True) for one in stored]
     assert len(set(plain)) == 2
-
-
-def test_a_transcript_is_markdown_of_what_is_shown(chat: Chat, tmp_path: Path) -> None:
-    chat.press("Let it call a tool What is the weather in Oslo?")
-    chat.page.get_by_label("Result of get_weather").fill("12 degrees")
-    assert "waiting for the tool" in chat.answers.last.inner_text()
-    chat.press("Send the result")
-    chat.answers.nth(1).wait_for()
-    chat.wait_done()
-    assert "waiting for the tool" not in chat.answers.first.inner_text()
-    answer = chat.answer.strip()
-    with chat.page.expect_download() as download:
-        choose(chat, "What is the weather in Oslo?", "Download as Markdown")
-    assert download.value.suggested_filename == "What-is-the-weather-in-Oslo.md"
-    file = tmp_path / "it.md"
-    download.value.save_as(file)
-    assert file.read_text() == "\n\n".join(
-        [
-            "# What is the weather in Oslo?",
-            "## User",
-            "What is the weather in Oslo?",
-            "## Assistant",
-            "Calls get_weather:",
-            '```json\n{"city": "Oslo"}\n```',
-            "## Tool",
-            "Result of get_weather:",
-            "```\n12 degrees\n```",
-            "## Assistant",
-            f"{answer}\n",
-        ]
-    )
 
 
 def test_an_answer_that_failed_before_it_began_is_not_sent_again(chat: Chat) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -23,15 +22,11 @@ def edges(part: Locator) -> tuple[float, float]:
     return box["x"], box["x"] + box["width"]
 
 
-def size(part: Locator) -> tuple[float, float]:
-    box = box_of(part)
-    return box["width"], box["height"]
-
-
 def test_messages_and_composer_share_a_column_and_bubbles_are_as_wide_as_their_text(
     chat: Chat,
 ) -> None:
     column = edges(chat.page.locator("#composer .box"))
+    width = column[1] - column[0]
     assert edges(chat.page.locator("#welcome")) == column
     chat.ask(FACT, GREEDY | {"Maximum tokens": "5"})
     chat.ask(LONG)
@@ -40,14 +35,22 @@ def test_messages_and_composer_share_a_column_and_bubbles_are_as_wide_as_their_t
     assert edges(chat.page.locator("#legend > div")) == column
     chat.press("Tokens")
     bubbles = chat.page.locator(".user .text")
-    (_, short_end), (long_start, long_end) = edges(bubbles.first), edges(bubbles.last)
-    assert short_end == long_end == column[1]
-    assert size(bubbles.first)[0] < (column[1] - column[0]) / 2
-    assert (column[1] - column[0]) * 0.8 < long_end - long_start <= (column[1] - column[0]) * 0.85
+    (short_start, short_end), (start, end) = edges(bubbles.first), edges(bubbles.last)
+    assert short_end == end == column[1] and short_end - short_start < width / 2
+    assert width * 0.8 < end - start <= width * 0.85
     chat.page.locator(".user").last.get_by_role("button", name="Edit").click()
     editor = chat.page.get_by_label("Edited message")
-    assert size(editor)[0] >= long_end - long_start
+    assert box_of(editor)["width"] >= end - start
     assert editor.evaluate("box => box.scrollHeight <= box.clientHeight")  # all of it is seen
+    # A button leads back to the newest message
+    chat.page.keyboard.press("Escape")
+    chat.page.set_viewport_size({"width": 700, "height": 300})
+    newest = chat.page.get_by_role("button", name="Scroll to the newest")
+    chat.page.locator("#scroll").evaluate("box => { box.scrollTop = 0 }")
+    newest.click()
+    newest.wait_for(state="hidden")
+    away = "box => box.scrollHeight - box.scrollTop - box.clientHeight"
+    assert chat.page.locator("#scroll").evaluate(away) < 2
 
 
 def test_a_first_start_has_one_conversation_and_keeps_nothing_before_something_is_said(
@@ -65,27 +68,11 @@ def test_a_first_start_has_one_conversation_and_keeps_nothing_before_something_i
     assert chat.page.locator("#conversations .when").inner_text() == "now"
 
 
-def test_a_button_leads_back_to_the_newest_message(chat: Chat) -> None:
-    chat.page.set_viewport_size({"width": 700, "height": 420})
-    chat.set(GREEDY | {"Maximum tokens": "5"})
-    for _ in range(3):
-        chat.ask(LONG)
-    newest = chat.page.get_by_role("button", name="Scroll to the newest")
-    newest.wait_for(state="hidden")
-    chat.page.locator("#scroll").evaluate("box => { box.scrollTop = 0 }")
-    newest.click()
-    newest.wait_for(state="hidden")
-    away = "box => box.scrollHeight - box.scrollTop - box.clientHeight"
-    assert chat.page.locator("#scroll").evaluate(away) < 2
-
-
 @pytest.mark.slow
 def test_the_header_of_a_phone_fits_with_a_long_model_name(chat: Chat) -> None:
     model = {"id": NAME, "object": "model", "status": {"value": "loaded"}}
-    body = json.dumps({"object": "list", "data": [model]})
-    chat.page.route(
-        "**/v1/models", lambda route: route.fulfill(body=body, content_type="application/json")
-    )
+    models = {"object": "list", "data": [model]}
+    chat.page.route("**/v1/models", lambda route: route.fulfill(json=models))
     chat.reload()
     name = chat.page.locator("#model", has_text="Qwen3-Next")
     name.wait_for()
@@ -95,9 +82,10 @@ def test_the_header_of_a_phone_fits_with_a_long_model_name(chat: Chat) -> None:
         spans = sorted(map(edges, chat.page.locator(".bar button:visible, .bar h1").all()))
         assert spans[0][0] >= 0 and spans[-1][1] <= width
         assert all(end <= start for (_, end), (start, _) in pairwise(spans))
-        assert size(chat.page.locator(".bar h1"))[0] >= 80
+        assert box_of(chat.page.locator(".bar h1"))["width"] >= 80
         for button in chat.page.locator(".bar button:visible").all():
-            assert min(size(button)) >= 40
+            box = box_of(button)
+            assert min(box["width"], box["height"]) >= 40
             assert button.evaluate("b => b.textContent.trim() || b.ariaLabel")
 
 

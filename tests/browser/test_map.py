@@ -50,6 +50,16 @@ def test_ways_from_a_node_are_one_request_and_grow_as_branches(chat: Chat) -> No
     assert last.count() == 0
     shown = chat.page.locator(".map-node.end.shown").text_content()
     assert shown is not None and chat.answer.split()[-1] in shown
+    # What is said beside the map is selected and in sight; a new conversation has no map.
+    chat.ask("What is the capital of France?")
+    said = chat.page.get_by_role("treeitem", selected=True)
+    way = chat.page.locator(".map-node.shown")
+    assert said.get_attribute("data-id") == way.last.get_attribute("data-id")
+    picture, drawn = box_of(chat.page.locator(".map-picture")), box_of(said.locator(".box"))
+    assert drawn["x"] + drawn["width"] <= picture["x"] + picture["width"]
+    chat.press("New conversation")
+    chat.page.locator("#welcome").wait_for()
+    assert chat.page.locator("#map").count() == 0
 
 
 def test_branches_are_pruned_put_back_found_and_compared(chat: Chat) -> None:
@@ -78,82 +88,26 @@ def test_branches_are_pruned_put_back_found_and_compared(chat: Chat) -> None:
     dialog.get_by_role("button", name="Close").click()
 
 
-def test_a_message_that_is_sent_beside_the_map_is_selected_and_in_sight(chat: Chat) -> None:
-    sampled(chat)
-    chat.ask("What is the capital of France?")
-    said = chat.page.get_by_role("treeitem", selected=True)
-    shown = chat.page.locator(".map-node.shown")
-    assert said.get_attribute("data-id") == shown.last.get_attribute("data-id")
-    picture, drawn = box_of(chat.page.locator(".map-picture")), box_of(said.locator(".box"))
-    assert drawn["x"] + drawn["width"] <= picture["x"] + picture["width"]
-
-
-@pytest.mark.parametrize("size", [(1280, 800), (1100, 720)])
-def test_beside_the_map_the_answer_is_in_sight(chat: Chat, size: tuple[int, int]) -> None:
-    chat.page.set_viewport_size({"width": size[0], "height": size[1]})
-    sampled(chat)
-    answer, panel = box_of(chat.answers.last), box_of(chat.page.locator("#map"))
-    assert answer["width"] >= 300 and answer["x"] + answer["width"] <= panel["x"]
-    assert 0 <= answer["y"] < size[1] - 200
-
-
-@pytest.mark.parametrize("size", [(1000, 700), (844, 390), (390, 780)])
-def test_where_there_is_no_room_beside_it_the_map_lies_over_the_conversation(
+@pytest.mark.parametrize("size", [(1280, 800), (1100, 720), (1000, 700), (844, 390), (390, 780)])
+def test_the_map_is_beside_the_answer_or_where_there_is_no_room_over_it(
     chat: Chat, size: tuple[int, int]
 ) -> None:
-    chat.page.set_viewport_size({"width": size[0], "height": size[1]})
+    width, height = size
+    chat.page.set_viewport_size({"width": width, "height": height})
     sampled(chat)
-    picture = box_of(chat.page.locator(".map-picture"))
-    assert picture["height"] >= size[1] * 0.4
+    if width > 1000:
+        answer, panel = box_of(chat.answers.last), box_of(chat.page.locator("#map"))
+        assert answer["width"] >= 300 and answer["x"] + answer["width"] <= panel["x"]
+        assert 0 <= answer["y"] < height - 200
+        return
+    assert box_of(chat.page.locator(".map-picture"))["height"] >= height * 0.4
     for button in chat.page.locator("#map button:visible").all():
         box = box_of(button)
-        assert box["x"] >= 0 and box["x"] + box["width"] <= size[0]
-        assert box["y"] >= 0 and box["y"] + box["height"] <= size[1]
+        assert box["x"] >= 0 and box["x"] + box["width"] <= width
+        assert box["y"] >= 0 and box["y"] + box["height"] <= height
     chat.press("Read it")
     chat.until(lambda: chat.page.locator("#map").count() == 0)
     assert chat.answers.last.is_visible()
-
-
-def test_the_map_is_closed_for_a_new_conversation(chat: Chat) -> None:
-    sampled(chat)
-    chat.press("New conversation")
-    chat.page.locator("#welcome").wait_for()
-    assert chat.page.locator("#map").count() == 0
-
-
-def test_the_text_of_the_map_can_be_read_and_what_a_search_found_is_beside_it(chat: Chat) -> None:
-    sampled(chat)
-    chat.press("Search …")
-    chat.page.get_by_label("Most tokens to generate").fill("40")
-    chat.press("Search")
-    chat.page.locator(".map-ranks button.map-chip").first.wait_for()
-    chat.wait_done()
-    chat.press("Fit")
-    drawn = chat.page.locator(".map-node[aria-selected=true] .box").bounding_box()
-    assert drawn is not None and drawn["height"] >= 0.84 * 44
-    picture, ranks = (
-        box_of(chat.page.locator(".map-picture")),
-        box_of(chat.page.locator(".map-result")),
-    )
-    assert picture["x"] + picture["width"] <= ranks["x"] + 1
-    chat.press("Close the list")
-    assert not chat.page.locator(".map-result").is_visible()
-
-
-def test_what_a_search_found_leaves_the_list_when_it_is_pruned(chat: Chat) -> None:
-    sampled(chat)
-    chat.press("Search …")
-    chat.page.get_by_label("Most tokens to generate").fill("40")
-    chat.press("Search")
-    chat.page.get_by_text("is shown.").wait_for()
-    ranks = chat.page.locator(".map-ranks button.map-chip:visible")
-    found = ranks.count()
-    ranks.first.click()
-    chat.page.locator(".map-node[aria-selected=true]").focus()
-    chat.page.keyboard.press("Delete")
-    chat.until(lambda: ranks.count() == found - 1)
-    chat.press("Undo")
-    chat.until(lambda: ranks.count() == found)
 
 
 def test_ways_are_sampled_from_a_token_of_the_token_view(chat: Chat) -> None:
@@ -189,9 +143,29 @@ def test_a_search_keeps_the_most_likely_under_the_constraint(chat: Chat) -> None
         chat.until(lambda: chat.answer and chat.answer not in found)
         found.append(chat.answer)
     assert all(re.match(form, text) for text in found)
-    # The dropped ones fade, and can be removed.
+    # The dropped ones fade, and can be removed; what is pruned leaves the list.
     dropped = chat.page.locator(".map-node.end.dropped").count()
     assert dropped > 0
     before = ends(chat)
     chat.page.get_by_role("button", name=re.compile("^Remove the")).click()
     chat.until(lambda: ends(chat) == before - dropped)
+    chat.page.locator(".map-node[aria-selected=true]").focus()
+    chat.page.keyboard.press("Delete")
+    chat.until(lambda: ranks.count() == 2)
+    chat.press("Undo")
+    chat.until(lambda: ranks.count() == 3)
+
+
+def test_the_text_of_the_map_can_be_read_and_what_a_search_found_is_beside_it(chat: Chat) -> None:
+    sampled(chat)
+    chat.press("Search …")
+    chat.page.get_by_label("Most tokens to generate").fill("40")
+    chat.press("Search")
+    chat.page.locator(".map-ranks button.map-chip").first.wait_for()
+    chat.wait_done()
+    chat.press("Fit")
+    assert box_of(chat.page.locator(".map-node[aria-selected=true] .box"))["height"] >= 0.84 * 44
+    picture, ranks = (box_of(chat.page.locator(name)) for name in (".map-picture", ".map-result"))
+    assert picture["x"] + picture["width"] <= ranks["x"] + 1
+    chat.press("Close the list")
+    assert not chat.page.locator(".map-result").is_visible()

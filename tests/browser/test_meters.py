@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .driving import FACT, GREEDY, Chat, event
+from .driving import FACT, GREEDY, Chat, event, told
 
 if TYPE_CHECKING:
     from playwright.sync_api import Route
@@ -40,15 +40,21 @@ def test_the_figures_under_an_answer_agree_with_the_servers(chat: Chat) -> None:
     assert chat.page.locator("#meter").inner_text().startswith(f"{used} / 2,048 tokens")
 
 
-def test_what_is_typed_is_counted_before_it_is_sent(chat: Chat) -> None:
-    meter = chat.page.locator("#meter")
-    chat.page.get_by_label("Message", exact=True).fill(FACT)
+def test_the_context_is_counted_before_anything_is_sent_and_where_no_answer_has_said_it(
+    chat: Chat,
+) -> None:
+    meter, message = chat.page.locator("#meter"), chat.page.get_by_label("Message", exact=True)
+    message.fill(FACT)
     chat.until(lambda: re.match(r"0 / [\d,]+ tokens · about \d+ more", meter.inner_text()))
     assert chat.page.get_by_role("meter", name="Context").get_attribute("aria-valuenow") != "0"
-    chat.page.get_by_label("Message", exact=True).fill("word " * 2000)
+    message.fill("word " * 2000)
     chat.until(lambda: "are left" in meter.inner_text())
-    chat.page.get_by_label("Message", exact=True).fill("")
+    message.fill("")
     chat.until(meter.is_hidden)
+    chat.answered(told("Hello"))
+    for _ in range(2):
+        chat.until(lambda: re.match(r"[1-9]\d* / 2,048 tokens", meter.inner_text()))
+        chat.reload()
 
 
 def test_the_engine_panel_asks_only_while_it_is_open(chat: Chat) -> None:

@@ -36,9 +36,8 @@ def in_tables(chat: Chat, script: str, given: Any = None) -> Any:
     return chat.page.evaluate(WITH_TABLES % script, given)
 
 
-def spoil(chat: Chat, good: dict[str, Any]) -> None:
-    """Put others beside a good conversation that cannot be read, two of them not even listed."""
-    script = """
+# Others beside a good conversation that cannot be read, two of them not even listed.
+SPOIL = """
       const put = (id, body) => {
         heads.put({ id, title: id, changed: 1 }, id);
         bodies.put(body, id);
@@ -49,17 +48,22 @@ def spoil(chat: Chat, good: dict[str, Any]) -> None:
       put("broken", "{");
       put("foreign", given);
       put("looped", { ...given, id: "looped", chosen: { "": "nobody" } });
-    """
-    in_tables(chat, script, good)
+"""
 
 
 def test_what_is_malformed_is_set_aside_said_and_can_be_deleted(chat: Chat) -> None:
     chat.ask(FACT, GREEDY)
     (good,) = chat.stored
-    spoil(chat, good)
+    in_tables(chat, SPOIL, good)
     chat.reload()
     told = chat.page.locator("#problem")
     told.get_by_text("2 stored conversations cannot be read").wait_for()
+    file: Any = {"name": "some.json", "mimeType": "application/json", "buffer": b"{"}
+    chat.page.locator("#files").set_input_files(file)
+    told.get_by_text("“some.json” is not JSON.").wait_for()
+    chat.ask(FACT)  # which dismisses what the file was refused for, and nothing else
+    chat.until(lambda: told.locator("p").count() == 1)
+    assert told.inner_text().startswith("2 stored conversations cannot be read")
     for count, title in enumerate(("empty", "broken", "foreign", "looped"), 3):
         chat.press(title)
         chat.page.get_by_title(title).first.wait_for(state="detached")
@@ -72,21 +76,6 @@ def test_what_is_malformed_is_set_aside_said_and_can_be_deleted(chat: Chat) -> N
     chat.until(lambda: in_tables(chat, count_aside) == 0)
     assert told.inner_text() == ""
     assert [one["id"] for one in chat.stored] == [good["id"]]
-
-
-def test_a_later_message_does_not_take_away_one_that_nobody_has_read(chat: Chat) -> None:
-    chat.ask(FACT, GREEDY)
-    spoil(chat, chat.stored[0])
-    chat.reload()
-    told = chat.page.locator("#problem")
-    told.get_by_text("2 stored conversations cannot be read").wait_for()
-    chat.page.locator("#files").set_input_files(
-        {"name": "some.json", "mimeType": "application/json", "buffer": b"{"}
-    )
-    told.get_by_text("“some.json” is not JSON.").wait_for()
-    chat.ask(FACT)  # which dismisses what the file was refused for, and nothing else
-    chat.until(lambda: told.locator("p").count() == 1)
-    assert told.inner_text().startswith("2 stored conversations cannot be read")
 
 
 def test_a_full_store_is_said_and_the_answer_is_still_there(chat: Chat) -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 
 import jsonschema
 import pytest
 
-from .driving import FACT, GREEDY, PERSON, Chat, told
+from .driving import FACT, GREEDY, PERSON, RECORD, Chat, told
 
 
 @pytest.mark.slow
 def test_tokens_are_tinted_by_their_probability_and_say_it(chat: Chat) -> None:
     odds = [0.95, 0.8, 0.5, 0.2, 0.05, 0.001]
-    logs = [-0.0513, -0.2231, -0.6931, -1.6094, -2.9957, -6.9078]
-    events = [told(f" w{k}", index=k, logprob=logprob) for k, logprob in enumerate(logs)]
+    events = [told(f" w{k}", index=k, logprob=math.log(share)) for k, share in enumerate(odds)]
     chat.answered(*events, tokens=True)
     tints = set()
     for k, share in enumerate(odds):
@@ -49,8 +49,17 @@ def test_how_a_token_came_about_is_marked_and_said(chat: Chat) -> None:
         chat.page.keyboard.press("Escape")
 
 
-def test_an_alternative_under_a_schema_still_gives_valid_json(chat: Chat) -> None:
-    first = json.loads(chat.extract(tokens=True))
+def test_an_alternative_under_a_schema_still_gives_valid_json_and_others_are_crossed_out(
+    chat: Chat,
+) -> None:
+    before = chat.extract(tokens=True)
+    first = json.loads(before)
+    chat.token(1).click()
+    item = chat.alternative("item")
+    assert item.is_disabled() and "not allowed here" in (item.get_attribute("aria-label") or "")
+    item.evaluate("button => button.click()")
+    assert chat.answer == before
+    chat.page.keyboard.press("Escape")
     chat.take(4, "E")
     chat.until(lambda: chat.answer != json.dumps(first))
     chat.wait_done()
@@ -61,20 +70,13 @@ def test_an_alternative_under_a_schema_still_gives_valid_json(chat: Chat) -> Non
     assert chat.token(4).get_attribute("aria-label") == chat.focused
     assert "chosen by hand" in chat.focused
     assert "from the cache" in chat.answers.last.inner_text()
-
-
-def test_alternatives_that_the_schema_forbids_are_crossed_out_before_they_are_chosen(
-    chat: Chat,
-) -> None:
-    before = chat.extract(tokens=True)
-    chat.token(1).click()
-    item = chat.alternative("item")
-    assert item.is_disabled() and "not allowed here" in (item.get_attribute("aria-label") or "")
-    item.evaluate("button => button.click()")
-    assert chat.answer == before
-    chat.page.keyboard.press("Escape")
-    chat.token(4).click()
-    assert not chat.alternative("E").is_disabled()
+    branch = chat.answer
+    body = chat.asking(lambda: chat.say(f"{RECORD} Again."))  # the branch goes on
+    assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
+    assert body["messages"][1]["content"] == branch
+    chat.answers.nth(1).wait_for()
+    chat.wait_done()
+    jsonschema.validate(json.loads(chat.answer), PERSON)
 
 
 def test_the_end_can_be_chosen_where_the_form_lets_the_text_end(chat: Chat) -> None:
@@ -84,19 +86,10 @@ def test_the_end_can_be_chosen_where_the_form_lets_the_text_end(chat: Chat) -> N
     chat.until(lambda: chat.answer.startswith("The capital of France is Paris<|im_end|>"))
     chat.press("Tokens")
     assert chat.answer == "The capital of France is Paris"
-
-
-@pytest.mark.slow
-def test_the_end_is_refused_where_the_form_wants_more(chat: Chat) -> None:
-    chat.set(
-        GREEDY
-        | {
-            "The answer must be": "regex",
-            "Regular expression": r"The capital of France is [A-Z][a-z]+\.",
-            "Alternatives to request": "20",
-        }
-    )
-    before = chat.ask(FACT)
+    chat.press("New conversation")
+    form = r"The capital of France is [A-Z][a-z]+\."
+    more = {"Regular expression": form, "Alternatives to request": "20"}
+    before = chat.ask(FACT, GREEDY | {"The answer must be": "regex"} | more)
     chat.show_tokens()
     chat.token(12).click()
     assert chat.alternative("<|im_end|>").is_disabled()
@@ -187,20 +180,3 @@ def test_characters_of_several_tokens_appear_once_and_whole(chat: Chat) -> None:
     assert chat.focused == parts.nth(1).get_attribute("aria-label")
     chat.page.keyboard.press("Enter")
     assert chat.panel.is_visible()
-
-
-@pytest.mark.slow
-def test_a_branch_goes_on_in_the_conversation(chat: Chat) -> None:
-    chat.extract(tokens=True)
-    chat.take(4, "E")
-    chat.other_version()
-    branch = chat.answer
-    body = chat.asking(
-        lambda: chat.say("JSON, person record: Liam is 89 years old and lives in Canberra.")
-    )
-    messages = body["messages"]
-    assert [message["role"] for message in messages] == ["user", "assistant", "user"]
-    assert messages[1]["content"] == branch
-    chat.answers.nth(1).wait_for()
-    chat.wait_done()
-    jsonschema.validate(json.loads(chat.answer), PERSON)

@@ -347,7 +347,7 @@ class ModelRuntime:
     def _make_runner(self) -> Callable[..., Runner]:
         return Runner
 
-    def loop(self, runner: Runner, *, longest_run: int | None = None) -> Loop:
+    def loop(self, runner: Runner, *, longest_run: int = 1 << 40) -> Loop:
         """A step loop for this model, which tells ``watch`` what it does, if that is set."""
         return Loop(runner, self.sampler, self.pace, longest_run=longest_run, watch=self.watch)
 

@@ -18,14 +18,14 @@ from ..tokens import Token
 from ..words import counted, shortened
 from .branches import token_ids
 from .chunk import Chunk, FinishReason, Usage
-from .drafts.guess import WIDEST
+from .drafts.drafts import WIDEST
 from .kv import KV
 from .pulled import Pulled
 from .request.accept import put, rewind
 from .request.request import Request
 from .runtime import ModelRuntime
+from .scheduling.memory import check_pieces, fit
 from .scheduling.prefill import places_ahead, take_prefix
-from .scheduling.seats import check_pieces, fit
 from .step.drawn import Event
 from .step.handle import Handle
 from .step.runner import Fault

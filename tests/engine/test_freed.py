@@ -11,6 +11,8 @@ import pytest
 
 import mlxgen
 from mlxgen import LanguageModel
+from mlxgen.engine.options import Options
+from mlxgen.engine.scheduling.scheduler import Scheduler
 from tests.fakes import byte_level_tokenizer
 from tests.fakes.checkpoints import tiny_config, tiny_model
 
@@ -53,5 +55,31 @@ def test_the_cache_of_a_stream_that_is_dropped_goes_at_once(rest: int) -> None:
         del stream
         lm.prefix_cache.clear()
         assert mx.get_active_memory() - before < held / 4
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("draft", ["off", "auto", "model"])
+@pytest.mark.parametrize("use", USES)
+def test_a_request_that_has_ended_is_freed_without_a_collection(use: str, draft: str) -> None:
+    lm = mlxgen.load()
+    options = {**USES[use], "draft": lm if draft == "model" else draft, "max_tokens": 6}
+    scheduler = Scheduler(lm.runtime)
+    gc.collect()
+    gc.disable()
+    try:
+        held: list[ref[Any]] = []
+        for _ in range(2):
+            handle = scheduler.submit(lm.runtime.prepare("so sad", Options.of(options)))
+            devices = [vars(each).get("_device") for each in handle.drafts.drafters]
+            parts: list[Any] = [handle, handle.request, *handle.drafts.drafters, *devices]
+            held += [ref(part) for part in parts if part is not None]
+            del handle, devices, parts
+        while scheduler.busy:
+            scheduler.step()
+        assert [each() for each in held] == [None] * len(held)
+        held = [ref(each) for each in (scheduler, scheduler._loop, scheduler._loop.runner)]
+        del scheduler
+        assert [each() for each in held] == [None] * len(held)
     finally:
         gc.enable()

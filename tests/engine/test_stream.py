@@ -357,7 +357,7 @@ def test_a_stream_that_is_interrupted_as_it_begins_can_go_on_from_there(where: s
     given: dict[str, Any] = {"hooks": interrupted} if where != "its first pass" else {}
     stream = speaker.lm.stream(PROMPT, filters=Regex("xyz[a-c]{3}"), max_tokens=20, **given)
     with pytest.raises(KeyboardInterrupt):
-        next(stream)
+        list(stream)
     stream.rewind(len(stream.tokens))
     assert "".join(chunk.text for chunk in stream) == "xyzabc"
     assert stream.finish_reason == "filter" and stream.tokens == speaker.tokens("xyzabc")

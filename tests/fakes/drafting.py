@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mlxgen.engine.drafts.drafts import Drafter, Policy
-from mlxgen.engine.drafts.guess import Guess
+from mlxgen.engine.drafts.drafts import Drafter, Guess, Policy
 from mlxgen.engine.request.leads import free_draws
 from mlxgen.engine.request.request import Request
 from mlxgen.tokens import Token

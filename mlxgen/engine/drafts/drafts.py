@@ -1,8 +1,8 @@
-"""Who drafts for one request, and what came of it.
+"""Who drafts for one request, how many tokens, and how they are verified.
 
-Owns who is asked next, how many tokens of whom were proposed and stood, and whose the time of a
-step is. Invariant: a drafter that raises is dropped, and nothing else is lost. Whatever is drafted,
-the text stays the same.
+A drafted token is accepted if it is what the request draws at its position. So a draft never
+changes the text, sampled or not, whatever was drafted and when. A drafter that raises is dropped,
+and nothing else is lost.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import mlx.core as mx
 
 from ...errors import MlxgenError
-from ...forks import forked
+from ...sampling import DrawRow
+from ...tokens import Token
 from ..chunk import DraftCount, all_drafts
 from ..history import History
 from ..kv import Fed
+from ..kv.held import known
 from ..prefix.store import BlockStore
-from ..request.leads import is_foreseeable
+from ..request.leads import is_foreseeable, next_draw
 from ..request.request import Request
-from .guess import WIDEST, Guess
+
+WIDEST = 32
+"""Tokens of a pass, drafted ones included, that takes hardly longer than one of a single token."""
 
 MOST_ROWS = 8  # that run together, if anything is to be drafted: a pass of more is bound by tokens
 HOPE = 1.0  # plain steps that a draft is thought to save before one was seen
@@ -31,9 +35,76 @@ LENGTH_WEIGHT, GAIN_WEIGHT = 1 / 2, 1 / 4  # of the newest in the means
 REST, LONGEST_REST = 16, 256  # steps without a draft, after drafts did not pay
 OFTEN, PAUSE = 128, 3  # drafts, after which a few steps without show what plain ones take by now
 
-NONE = DraftCount(0, 0)
+Next: TypeAlias = Callable[[DrawRow], Token | None]
+"""Gives the token to continue with, from the draw of its position; ``None`` to end the walk."""
 
 logger = logging.getLogger(__name__)
+
+
+class Guess:
+    """Drafted tokens on their way through the model, and the draws that verify them.
+
+    - ``fed``: the tokens, possibly not known yet. ``drafter``: the name of who proposed them.
+    - ``draws``: those of their positions and of the next one, as far as they are known; if none
+      depends on what comes before it, the guess is ``free``.
+    - ``start``: the length of the history before the first of them.
+    - ``steps``: how many steps it takes to verify them.
+    """
+
+    __slots__ = ("_tokens", "drafter", "draws", "fed", "free", "start", "steps")
+
+    def __init__(self, fed: Sequence[Fed], draws: Sequence[DrawRow] = ()) -> None:
+        self.fed = fed
+        self._tokens: list[Token] | None = None
+        self.draws = list(draws)
+        self.free = bool(draws)
+        self.drafter, self.start, self.steps = "", 0, 1
+
+    @property
+    def tokens(self) -> list[Token]:
+        """The drafted tokens; this waits for the draft, once."""
+        if self._tokens is None:
+            self._tokens = known(self.fed)
+        return self._tokens
+
+    def look(self, request: Request) -> None:
+        """Find the draws of all positions, while the model runs."""
+        if not self.draws:
+            following = iter(self.tokens)
+            self.draws = walk(request, lambda draw: next(following, None))
+
+
+def walk(request: Request, choose: Next) -> list[DrawRow]:
+    """The draws at the end of the history and after each token that ``choose`` gives.
+
+    All parts of the request are advanced along them, and rewound together. The walk ends if
+    ``choose`` gives None, at the budget, and at a token that would end the text or is not allowed.
+    Raises what ``next_draw`` raises for the first position.
+    """
+    draw = next_draw(request)
+    draws, start, constraint = [draw], len(request.history), request.constraint
+    outlook = constraint.outlook if constraint is not None else None
+    try:
+        while request.position + 1 < request.budget:
+            token = choose(draw)
+            if token is None:
+                break
+            try:
+                if request.advance(token) is not None or request.ends(token):
+                    break
+                draw = next_draw(request)
+            except Exception:  # it may never come to this; if it does, the draw raises it again
+                break
+            draws.append(draw)
+    finally:
+        try:
+            request.rewind(start)
+        except BaseException:
+            request.drop(start)
+            raise
+        if constraint is not None:
+            constraint.outlook = outlook  # what is known of its next token stays known
+    return draws
 
 
 class Policy:
@@ -41,7 +112,7 @@ class Policy:
 
     ``length``: how many tokens of a draft stood; one that stood whole counts
     twice, as more could have. ``gain``: how many plain steps a drafted one saved. ``rests``: for
-    how many steps nothing is to be drafted.
+    how many steps nothing is to be drafted. Forks share the policy of the first.
     """
 
     __slots__ = ("_drafts", "_rest", "gain", "length", "rests")
@@ -78,10 +149,6 @@ class Policy:
             self.rests, self._drafts = PAUSE, 0
         elif gained > 0.0:
             self._rest = REST
-
-    def fork(self) -> Policy:
-        """An independent copy."""
-        return forked(self)
 
 
 class Drafter(ABC):
@@ -144,12 +211,16 @@ class Drafter(ABC):
 
 
 class Drafts:
-    """See the module. ``drafters``: in the order in which they are asked. ``most``: tokens at a
-    time, if the request says how many. ``wanted``: drafts were asked for, whatever they take.
-    ``turn``: who the time of the next step counts for. ``counts``: how many tokens each proposed
-    that were verified, and how many of these stood."""
+    """What drafts for one request, and what came of it.
 
-    __slots__ = ("_expected", "_saw", "_spent", "counts", "drafters", "most", "turn", "wanted")
+    - ``drafters``: in the order in which they are asked.
+    - ``most``: tokens at a time, if the request says how many. ``wanted``: drafts were asked for,
+      whatever they take.
+    - ``turn``: whose tokens the next step verifies, or waits for in vain.
+    - ``counts``: how many tokens each proposed that were verified, and how many of these stood.
+    """
+
+    __slots__ = ("_expected", "counts", "drafters", "most", "turn", "wanted")
 
     def __init__(
         self, drafters: Iterable[Drafter] = (), most: int | None = None, *, wanted: bool = False
@@ -159,26 +230,6 @@ class Drafts:
         self.most, self.wanted = most, wanted
         self.turn: Drafter | None = None
         self._expected: Drafter | None = None  # the next step waits for its tokens to be known
-        self._saw = NONE  # of the draft whose turn it is
-        self._spent: list[float] = []  # seconds of its steps so far, if its draft takes several
-
-    def _tell(self, tell: Callable[[Drafter], object]) -> None:
-        """Tell all of them something, and go on without those that fail."""
-        for drafter in self.drafters:
-            try:
-                tell(drafter)
-            except Exception as error:
-                self._failed(drafter, error)
-
-    def _failed(self, drafter: Drafter, error: Exception) -> None:
-        """Go on without a drafter that has failed; but not for what the request's filters raise,
-        which its draw raises again."""
-        if not isinstance(error, MlxgenError):
-            name = drafter.name
-            logger.warning("the drafter %r failed and is not asked again", name, exc_info=error)
-            self.drafters = tuple([each for each in self.drafters if each is not drafter])
-
-    # ---- proposals -------------------------------------------------------------------------
 
     def expects(self, request: Request, rows: int, step: float) -> bool:
         """Whether something is probably drafted after the next token, which is not known yet, if so
@@ -199,7 +250,7 @@ class Drafts:
 
     def propose(self, request: Request, rows: int, step: float) -> Guess | None:
         """What is drafted after the history; ``None``: nothing."""
-        self.turn, self._expected, self._spent = self._expected, None, []
+        self.turn, self._expected = self._expected, None
         most = request.budget - request.position - 1
         if not self.wanted:  # not before it is known what it has to be worth, and only a few
             most = min(most, WIDEST // rows - 1) if step > 0.0 and rows <= MOST_ROWS else 0
@@ -213,7 +264,7 @@ class Drafts:
                 count = self.most
             try:
                 if rows > 1 and drafter.catches_up(request.history):
-                    self.turn, self._spent = drafter, [0.0]  # what this step takes tells nothing
+                    self.turn = None  # what this step takes tells nothing
                     return None
                 guess = drafter.propose(request, min(count, most))
             except Exception as error:
@@ -224,57 +275,33 @@ class Drafts:
                 return guess
         return None
 
-    def saw(self, proposed: int, accepted: int) -> None:
-        """Note how many tokens of the proposal stood, which was verified."""
+    def _failed(self, drafter: Drafter, error: Exception) -> None:
+        """Go on without a drafter that has failed; but not for what the request's filters raise,
+        which its draw raises again."""
+        if not isinstance(error, MlxgenError):
+            name = drafter.name
+            logger.warning("the drafter %r failed and is not asked again", name, exc_info=error)
+            self.drafters = tuple([each for each in self.drafters if each is not drafter])
+
+    def count(self, proposed: int, accepted: int) -> None:
+        """Count tokens of the proposal that were verified, and those of them that stood."""
+        if self.turn is not None:  # what was told before does not change
+            self.counts = all_drafts(
+                [self.counts, {self.turn.name: DraftCount(proposed, accepted)}]
+            )
+
+    def saw(self, proposed: int, accepted: int, steps: float) -> None:
+        """Note what became of a proposal, and how many plain ``steps`` it took; 0: nobody knows."""
         if self.turn is not None:
-            name, new = self.turn.name, DraftCount(proposed, accepted)
-            # What was told before does not change
-            self.counts = all_drafts([self.counts, {name: new}])
-            self._saw = _sum(self._saw, new)
-
-    def took(self, seconds: float, step: float, *, goes_on: bool = False) -> None:
-        """Note the seconds of a step, and of a plain ``step`` of as many rows; 0: nobody knows.
-
-        ``goes_on``: the next step counts for the same draft.
-        """
-        self._spent.append(seconds)
-        if goes_on:
-            return
-        drafter, self.turn = self.turn, None
-        (proposed, accepted), self._saw = self._saw, NONE
-        spent, self._spent = self._spent, []
-        if drafter is not None:
-            known = step and all(spent)
-            drafter.policy.saw(proposed, accepted, sum(spent) / step if known else 0.0)
+            self.turn.policy.saw(proposed, accepted, steps)
+            self.turn = None
 
     # ---- all of them -----------------------------------------------------------------------
-
-    def learn(self, history: History) -> None:
-        """Have them remember what is worth it of a history that has ended."""
-        self._tell(lambda drafter: drafter.learn(history))
-
-    def ran(self, history: History, start: int, tokens: Sequence[Fed], states: mx.array) -> None:
-        """Note that these tokens have run, from this place on, and gave these states."""
-        for drafter in self.drafters:
-            if drafter.wants_states:
-                try:
-                    drafter.ran(history, start, tokens, states)
-                except Exception as error:
-                    self._failed(drafter, error)
-
-    @property
-    def wants_states(self) -> bool:
-        """Whether one of them wants to be told the states of what runs."""
-        return any(drafter.wants_states for drafter in self.drafters)
 
     @property
     def caches(self) -> list[BlockStore]:
         """The prefix caches of the models among them."""
         return [drafter.cache for drafter in self.drafters if drafter.cache is not None]
-
-    def keep(self, history: History, room: int) -> None:
-        """Have them put what they hold into their prefix caches, which may use ``room`` bytes."""
-        self._tell(lambda drafter: drafter.keep(history, room))
 
     @property
     def nbytes(self) -> int:
@@ -283,7 +310,12 @@ class Drafts:
 
     def nbytes_at(self, length: int) -> int:
         """The most bytes that they need for a history of ``length`` tokens."""
-        return sum([each.nbytes_at(length) for each in self.drafters]) if self.drafters else 0
+        return sum([each.nbytes_at(length) for each in self.drafters])
+
+    def keep(self, history: History, room: int) -> None:
+        """Have them put what they hold into their prefix caches, which may use ``room`` bytes."""
+        for drafter in self.drafters:
+            drafter.keep(history, room)
 
     def fork(self) -> Drafts:
         """An independent copy, which has proposed nothing yet."""
@@ -291,13 +323,10 @@ class Drafts:
 
     def restart(self) -> None:
         """Have them hold nothing on the device."""
-        self._tell(lambda drafter: drafter.restart())
+        for drafter in self.drafters:
+            drafter.restart()
 
     def distrust(self) -> None:
         """Go on without those that have anything on the device: a pass failed, maybe one of
         theirs."""
         self.drafters = tuple([each for each in self.drafters if not each.nbytes])
-
-
-def _sum(one: DraftCount, other: DraftCount) -> DraftCount:
-    return DraftCount(one.proposed + other.proposed, one.accepted + other.accepted)

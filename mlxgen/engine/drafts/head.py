@@ -19,8 +19,7 @@ from ...sampling import Sampler
 from ..history import History
 from ..kv import KV, Device, Fed, Footprint, Group, Later, LayerCache
 from ..request.request import Request
-from .drafts import Policy
-from .guess import Guess
+from .drafts import Guess, Policy
 from .model import SHARED, ModelledDrafter
 from .predictor import Predictor
 

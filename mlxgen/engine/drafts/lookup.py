@@ -15,8 +15,7 @@ from ...tokens import Token
 from ..history import History
 from ..request.leads import free_draws
 from ..request.request import Request
-from .drafts import Drafter, Policy
-from .guess import Guess
+from .drafts import Drafter, Guess, Policy
 
 RUN = 3  # tokens that have to be the same
 MOST = 1 << 16  # tokens of an owner's texts that are remembered: some 9 MB at most
@@ -79,23 +78,25 @@ def _packed(run: Sequence[Token]) -> int:
 
 
 class Texts:
-    """What one owner's requests had. When the younger half is full it becomes the older one, which
-    is dropped. Several threads may use it."""
+    """What one owner's requests had; of more than there is room for, the latest half stays. Several
+    threads may use it: ``places`` are never cut."""
 
-    __slots__ = ("_half", "_lock", "generations")
+    __slots__ = ("_lock", "_most", "places")
 
     def __init__(self, most: int = MOST) -> None:
-        self._half = most // 2
+        self._most = most
         self._lock = threading.Lock()
-        self.generations = Places(), Places()  # the younger, and the older, which nobody changes
+        self.places = Places()
 
     def add(self, tokens: Sequence[Token]) -> None:
         """Remember a text, or its last tokens if it is longer than there is room for."""
-        text = [*tokens[-self._half + 1 :], NOTHING]  # no run goes on into the next text
+        half = self._most // 2
+        text = [*tokens[-half + 1 :], NOTHING]  # no run goes on into the next text
         with self._lock:
-            if len(self.generations[0].tokens) + len(text) > self._half:
-                self.generations = Places(), self.generations[0]
-            self.generations[0].extend(text)
+            if len(self.places.tokens) + len(text) > self._most:
+                latest, self.places = self.places.tokens[-half:], Places()
+                self.places.extend(latest)
+            self.places.extend(text)
 
 
 class Earlier:
@@ -144,7 +145,7 @@ class Lookup(Drafter):
         self._texts.add(history)
 
     def fork(self) -> Lookup:
-        return forked(self, shared=("_texts",), _copied=None)
+        return forked(self, shared=("_texts", "policy"), _copied=None)
 
     def _run(self, request: Request) -> Sequence[Token]:
         """The tokens that may come next, as far as a grammar allows them; what other filters do not
@@ -169,7 +170,7 @@ class Lookup(Drafter):
                 self._stood += len(new)
         if self._copied is None:
             self._stood = 0
-            for places in (own, *self._texts.generations):
+            for places in (own, self._texts.places):
                 at = places.latest.get(own.last, NOTHING)
                 if at >= 0 and places.is_after(own.last, at):
                     self._copied = places, at

@@ -22,8 +22,7 @@ from ..prefix.ends import LEAST
 from ..prefix.store import BlockStore
 from ..request.leads import free_draws
 from ..request.request import Request
-from .drafts import Drafter, Policy
-from .guess import WIDEST, Guess, walk
+from .drafts import WIDEST, Drafter, Guess, Policy, walk
 
 SHARED = ("_device", "_sampler", "policy")  # with forks
 LENGTH = 2.0  # tokens that are thought to stand at first

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 import mlx.core as mx
@@ -28,11 +28,11 @@ from ..prefix.store import BlockStore
 from ..step.handle import PIECE, Handle
 from ..step.passes import width_of
 from ..step.step import Loop
+from .memory import fit
 
 COPIED_PER_RUN = 128  # tokens taken from the prefix cache that count as one that is run
 PADDING = 1.25  # times their tokens that prompts in a common pass may take with their padding
 WORTH_WAITING = 32  # tokens that another one runs from which on it is worth waiting for them
-
 READING = 0.02  # seconds between two steps, in which blocks are read from disk
 
 T = TypeVar("T")
@@ -41,22 +41,19 @@ T = TypeVar("T")
 class Prefill:
     """Sequences whose prompts go through ``loop``.
 
-    ``cache`` may be ``None``; ``room`` says how many bytes it may have now, with those of models
-    that draft, ``fit`` sees to it that they have no more, and ``places`` says where in a prompt
-    a snapshot is worth keeping.
+    ``cache`` may be ``None``; ``caches`` are those that share its room, and ``places`` says where
+    in a prompt a snapshot is worth keeping.
     """
 
     def __init__(
         self,
         loop: Loop,
         cache: BlockStore | None,
-        room: Callable[[], int],
-        fit: Callable[[int], None],
+        caches: Collection[BlockStore],
         places: Callable[[Sequence[Token]], list[int]],
     ) -> None:
         self._loop = loop
-        self._cache = cache
-        self._room, self._fit = room, fit
+        self._cache, self._caches = cache, caches
         self._places = places
         self.turns: deque[Handle] = deque()
         """They, the next one first."""
@@ -70,12 +67,13 @@ class Prefill:
     def add(self, handle: Handle, *, begun: bool = False) -> None:
         """Run what a handle has pending; ``begun``: from the KV that it has."""
         self.turns.append(handle)
-        if begun:
+        if begun or handle.is_scored:  # a prompt that is scored is run whole
             self._begun[handle] = []
 
-    def begin(self, handle: Handle) -> None:
+    def begin(self, handle: Handle, room: int) -> None:
         """Let a handle take now what memory has of it, unless it waits for more."""
-        if handle not in self._begun and not self._waits(handle, []) and self._look_up(handle):
+        begins = handle not in self._begun and not self._waits(handle, [], room)
+        if begins and self._look_up(handle):
             handle.kv.wait()  # both copies are held until then
 
     def remove(self, handle: Handle) -> None:
@@ -83,8 +81,9 @@ class Prefill:
         self.turns.remove(handle)
         self._begun.pop(handle, None)
 
-    def step(self, tokens: int) -> list[Handle]:
-        """Run so many tokens of prompts; returns the handles that are done.
+    def step(self, tokens: int, room: int) -> list[Handle]:
+        """Run so many tokens of prompts; returns the handles that are done. What they have run goes
+        to the prefix cache, which may have ``room`` bytes.
 
         Those have little left to run, mostly one token, and are taken out. Beside others, a prompt
         of several pieces is done in the step after its last one, so that no gap holds both that and
@@ -96,22 +95,21 @@ class Prefill:
         together: list[Handle] = []  # new ones that share a pass
         last: Handle | None = None  # that ran
         self._reads = False
-        self._line_up()
+        self.turns = deque(sorted(self.turns, key=self._rank))
         for _ in range(len(self.turns)):
-            if tokens <= 0:
-                break
             handle = self.turns[0]
-            if done and handle.missing > tokens:
+            if tokens <= 0 or (done and handle.missing > tokens):
                 break
             self.turns.rotate(-1)
             begins = handle not in self._begun
             if begins:
-                if self._waits(handle, done) or self._is_read(handle):
+                if self._waits(handle, done, room) or self._is_read(handle, room):
                     continue
                 tokens -= self._look_up(handle) // COPIED_PER_RUN
-            missing = len(handle.align()) - 1
-            if missing < 1 or (begins and self._goes_with_others(handle)):
-                done.append(handle)
+            missing, places = len(handle.align()) - 1, self._begun[handle]
+            rows = len(self._loop.handles) + len(self.turns)
+            if missing < 1 or (begins and not places and missing < width_of(rows)):
+                done.append(handle)  # what is left goes in one pass with those that generate
                 continue
             last = handle
             if self._shares(handle, missing, together, tokens):
@@ -119,7 +117,12 @@ class Prefill:
                 count = missing
             else:
                 count = min(missing, max(0, tokens), PIECE if handle.is_scored else PREFILL_STEP)
-                self._run(handle, count)
+                end = handle.kv.length + count
+                for stop in [*[place for place in places if place < end], end]:
+                    if stop > (held := handle.kv.length):
+                        self._loop.passes.prefill([handle], stop - held)
+                        if stop in places:  # what it holds there is kept
+                            self.keep(handle, room)
             if count == missing and (begins or not self._loop.handles):
                 done.append(handle)
             tokens -= count
@@ -156,7 +159,7 @@ class Prefill:
             if new >= (1 if cache.any_length else LEAST):
                 kv.keep(history, room, count)
             handle.drafts.keep(history, room)
-            self._fit(room)
+            fit(self._caches, room)
 
         self._ask(keep, None)
 
@@ -164,23 +167,19 @@ class Prefill:
         """Assert the invariant; for tests."""
         assert self._begun.keys() <= set(self.turns)
 
-    def _line_up(self) -> None:
-        """Put those first that have been run, then new ones, the shortest first."""
+    def _rank(self, handle: Handle) -> float:
+        """Those first that have been run, then new ones, the shortest first, then the others."""
+        if handle in self._begun:
+            return math.inf if handle.missing > 1 else 0
+        return len(handle.history)
 
-        def length(handle: Handle) -> float:
-            if handle in self._begun:
-                return math.inf if handle.missing > 1 else 0
-            return len(handle.history)
-
-        self.turns = deque(sorted(self.turns, key=length))
-
-    def _waits(self, handle: Handle, done: list[Handle]) -> bool:
+    def _waits(self, handle: Handle, done: list[Handle], room: int) -> bool:
         """Whether another one is running the beginning of this prompt, or has just run it.
 
         What both begin with is kept as soon as the other has run it: if not any number of tokens
         can be kept, up to one of its places, which is made if there is none.
         """
-        if self._cache is None or handle.is_scored:
+        if self._cache is None:
             return False
         tokens = handle.history
         shared, run, other = 0, 0, handle
@@ -192,29 +191,25 @@ class Prefill:
             return False
         known = self._ask(lambda cache: cache.match(tokens), 0)
         if not self._cache.any_length:
-            shared = self._last_place(other, shared)
+            places = self._begun.get(other, [])
+            last = max([place for place in places if place <= shared], default=0)
+            if shared - last > WORTH_WAITING and run <= shared - LEAST:
+                places.append(shared)
+                places.sort()
+            else:
+                shared = last
         if shared - known <= WORTH_WAITING:
             return False
         if run < shared:
             return True
         if self._cache.any_length:
-            self.keep(other, self._room(), shared)
+            self.keep(other, room, shared)
         return False
 
-    def _last_place(self, other: Handle, shared: int) -> int:
-        """The last place in so many tokens of another one."""
-        places = self._begun.get(other, [])
-        last = max((place for place in places if place <= shared), default=0)
-        if shared - last <= WORTH_WAITING or other.kv.length > shared - LEAST:
-            return last
-        places.append(shared)
-        places.sort()
-        return shared
-
-    def _is_read(self, handle: Handle) -> bool:
+    def _is_read(self, handle: Handle, room: int) -> bool:
         """Read some of what is on disk of this prompt; whether there is more of it."""
         loop = self._loop
-        if self._cache is None or handle.kv.length or handle.is_scored or handle.faults:
+        if handle.faults:
             return False
 
         def read(command: Changed) -> None:
@@ -223,9 +218,14 @@ class Prefill:
             loop.runner.do(command)
 
         def restore(cache: BlockStore) -> bool:
-            room, token = max(0, self._room()), loop.clock.pace.token
             seconds = -1.0 if self._reads else READING  # one prompt at a time
-            return cache.restore(handle.history, room=room, seconds=seconds, do=read, token=token)
+            return cache.restore(
+                handle.history,
+                room=max(0, room),
+                seconds=seconds,
+                do=read,
+                token=loop.clock.pace.token,
+            )
 
         return not self._ask(restore, True)
 
@@ -239,17 +239,10 @@ class Prefill:
         lengths = [missing, *[len(other.pending) - 1 for other in others]]
         return len(lengths) * max(lengths) <= PADDING * sum(lengths)
 
-    def _goes_with_others(self, handle: Handle) -> bool:
-        """Whether what is left of a prompt goes in one pass with those that generate, also when all
-        that are here do so, and nothing of it is to be kept on the way."""
-        if handle.is_scored or self._begun[handle]:
-            return False
-        return len(handle.pending) <= width_of(len(self._loop.handles) + len(self.turns))
-
     def _look_up(self, handle: Handle) -> int:
         """Take what the prefix cache has of a sequence; returns how many tokens."""
         self._begun[handle] = []
-        if self._cache is None or handle.kv.length or handle.is_scored:
+        if self._cache is None or handle.kv.length:
             return 0
         if self._ask(lambda cache: take_prefix(handle, cache), False):
             self.hits += 1
@@ -257,15 +250,6 @@ class Prefill:
             self.misses += 1
         self._begun[handle] = self._ask(lambda cache: places_ahead(handle, cache, self._places), [])
         return handle.kv.length
-
-    def _run(self, handle: Handle, count: int) -> None:
-        """Run so many tokens of a prompt; what it holds at a place is kept."""
-        places, end = self._begun[handle], handle.kv.length + count
-        while (held := handle.kv.length) < end:
-            stop = min([place for place in places if held < place < end], default=end)
-            self._loop.passes.prefill([handle], stop - held)
-            if stop in places:
-                self.keep(handle, self._room())
 
     def _ask(self, ask: Callable[[BlockStore], T], instead: T) -> T:
         """What the prefix cache says; ``instead`` if there is none, or if it fails."""

@@ -1,9 +1,10 @@
 """Many sequences on one model: who runs, who waits, and with whose KV.
 
-Owns what callers do to sequences, and what came of them; where each of them is, and whether it has
-room, is in ``seats``. Must never know what a token means or how a pass is made. Invariant: requests
-and prefix cache together hold no more than ``Memory.limit``; a sequence that was accepted runs to
-its end, is cancelled, or fails alone with a reason.
+Owns what callers do to sequences, what came of them, and where each of them is: in the queue, among
+the prompts that run, in the loop, or parked. Must never know what a token means or how a pass is
+made. Invariant: requests and prefix cache together hold no more than their limit, a few steps from
+now as well; a sequence that was accepted runs to its end, is cancelled, or fails alone with a
+reason.
 
 It belongs to the one thread that runs the model. A prompt is run in pieces between the steps
 of the others, each piece about as long as one of their steps, in turn if several wait.
@@ -18,6 +19,7 @@ Nobody looks for a culprit.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Tokens
 
@@ -28,6 +30,7 @@ from ...loading.memory import MemoryPlan
 from ...tokens import Token
 from ..chunk import Chunk, FinishReason
 from ..kv import KV, PREFILL_STEP
+from ..kv.commands import Limit
 from ..limits import Account, Limits, Stats
 from ..prefix.disk import NO_DISK
 from ..prefix.store import BlockStore
@@ -37,8 +40,10 @@ from ..runtime import ModelRuntime
 from ..step.drawn import Event
 from ..step.handle import Handle
 from ..step.runner import Fault
-from .seats import Seats
+from .memory import Memory
+from .prefill import Prefill
 
+GROWTH = 32  # tokens by which a request grows until its bytes are counted again
 BEHIND = 64  # pending tokens from which on a request is prefilled again instead of stepped
 
 
@@ -56,9 +61,11 @@ class Scheduler:
         runner = lm.runner(batches=lm.batches and self.limits.max_batch > 1)
         self._loop = lm.loop(runner, longest_run=BEHIND)
         self._account = Account()
-        self._seats = Seats(lm, self.limits, self._loop, self.cache, self._account)
-        self._queue, self._parked = self._seats.queue, self._seats.parked
-        self._prefill = self._seats.prefill
+        self._memory = Memory(lm, self.limits, runner.slots, self.cache)
+        self._prefill = Prefill(self._loop, self.cache, self._memory.caches, lm.places)
+        self._queue: deque[Handle] = deque()
+        self._parked: list[Handle] = []
+        self._counted: list[tuple[int, int]] = []  # those whose bytes were, and their lengths
         self._events: list[Event] = []  # of this step, and of one that was interrupted
 
     # ---- what callers do -------------------------------------------------------------------
@@ -76,7 +83,8 @@ class Scheduler:
             )
         kv = KV(self._loop.runner)
         handle = Handle(request, kv, self._drafts_for(request.options, owner))
-        self._seats.add(handle)
+        self._memory.admit(handle, alone=not self._everywhere)
+        self._queue.append(handle)
         return handle
 
     def cancel(self, handle: Handle) -> None:
@@ -88,46 +96,32 @@ class Scheduler:
             return
         if handle in self._prefill.turns:  # whoever asks again goes on from there
             self._keep_part(handle)
-        self._seats.take_out(handle)
-        self._close(handle)
+        self._drop(handle)
 
     def _keep_part(self, handle: Handle) -> None:
         """Have the prefix cache keep what a sequence holds, as far as there is room."""
-        kv = handle.kv
-        if kv.length:
-            room = max(0, self._seats.for_cache())
-            self._prefill.keep(handle, room, kv.length * room // kv.nbytes)
+        if held := handle.kv.length:
+            room = max(0, self._room_for_cache())
+            self._prefill.keep(handle, room, held * room // handle.kv.nbytes)
 
     def fork(self, handle: Handle, n: int = 1) -> list[Handle]:
-        """``n`` copies that go on from where a sequence is, each with a seed of its own."""
-        begins = handle in self._queue and self._seats.free and self._seats.fits(handle)
-        if begins and not handle.faults:
-            handle.start()
-            if not handle.has_ended:
-                self._queue.remove(handle)
-                self._prefill.add(handle)
-                self._seats.leave_for_cache(self._seats.for_cache())
+        """``n`` copies that go on from where a sequence is, each with a seed of its own; those of
+        one that has not run yet run by themselves."""
         if handle.closed or handle.has_ended:
             raise StateError("a sequence that has ended cannot be forked")
         if n > self.room:
             raise QueueFullError(f"there is no room for {n} forks; try again when some are done")
-        while handle in self._prefill.turns:  # once for all of them
-            try:
-                self._run_prompts()
-            except Exception as error:
-                self._recover(Fault.of(error), self._events)
-        if handle.closed:
-            raise StateError("the sequence has failed; its last event says why")
         twins = []
+        begun = handle not in self._queue and handle not in self._prefill.turns
         for seed in handle.request.fork_seeds(n):
-            runs = handle not in self._queue and self._seats.free and self._seats.fits(handle)
+            runs = begun and self._free and self._fits(handle)
             twins.append(twin := handle.fork(seed, bare=not runs))
             if runs:
                 self._loop.join(twin)
-            else:
+            else:  # it takes the beginning from the prefix cache
                 self._queue.append(twin)
-                self._account.preempted += 1
-        self._seats.leave_for_cache(self._seats.for_cache())
+                self._account.preempted += begun
+        self._memory.fit(self._room_for_cache())
         return twins
 
     def change(self, handle: Handle, back: int, tokens: Tokens[Token]) -> list[Event]:
@@ -163,7 +157,7 @@ class Scheduler:
             handle.forget()
         except Exception as error:
             return self._became(handle, [], error)
-        if handle in self._loop.handles:
+        if handle in self._loop.handles and handle.missing > BEHIND:
             self._send_back([handle])
         return self._became(handle, handle.take())
 
@@ -174,7 +168,7 @@ class Scheduler:
 
     def park(self, handle: Handle) -> None:
         """Let a sequence rest until ``resume``: it keeps its KV while there is room for it."""
-        self._seats.take_out(handle)
+        self._take_out(handle)
         self._parked.append(handle)
 
     def set_aside(self, handle: Handle) -> None:
@@ -219,7 +213,10 @@ class Scheduler:
             self._loop.step(ran)
         finally:
             self._deliver(ran, events)
-        if self._loop.behind and self._send_back(self._loop.behind):
+        # Rows that have much to run again, say after a long rewind, do so between the steps
+        behind = [each for each in self._loop.handles if len(each.pending) > BEHIND]
+        if behind:
+            self._send_back(behind)
             self._make_room(events)
         if self._prefill.turns:
             self._run_prompts()
@@ -229,7 +226,10 @@ class Scheduler:
     def follow(self, plan: MemoryPlan) -> None:
         """Go by another plan from now on: the prefix cache shrinks at once, and the next step sends
         back to the queue what no longer fits. A sequence that was accepted gets to its end."""
-        self._seats.follow(plan)
+        self._memory.follow(plan)
+        self._counted = []
+        if self.cache is not None:
+            self._loop.runner.do(Limit(plan.caches))
 
     def close(self, flush: float | None = None) -> None:
         """Drop every sequence; the prefix cache stays with the model.
@@ -237,9 +237,8 @@ class Scheduler:
         ``flush``: for so many seconds what is only in memory is written to disk, and nothing more
         after that.
         """
-        for handle in self._seats.everywhere:
-            self._seats.take_out(handle)
-            self._close(handle)
+        for handle in self._everywhere:
+            self._drop(handle)
         self.rest()
         if flush is not None and self.cache is not None:
             self.cache.close(flush)
@@ -252,7 +251,7 @@ class Scheduler:
     @property
     def room(self) -> int:
         """How many sequences ``submit`` would take now."""
-        return self._seats.room
+        return self.limits.max_queue + self._free - len(self._queue)
 
     @property
     def waiting(self) -> Iterable[Handle]:
@@ -267,14 +266,14 @@ class Scheduler:
 
     def stats(self) -> Stats:
         """Numbers for metrics and tests."""
-        plan = self._seats.plan
-        live = [(handle.usage, handle.request.first) for handle in self._seats.everywhere]
+        plan = self._memory.plan
+        live = [(handle.usage, handle.request.first) for handle in self._everywhere]
         return Stats(
             running=len(self._loop.handles),
             prefilling=len(self._prefill.turns),
             queued=len(self._queue) + sum([each.kv.length > 0 for each in self._parked]),
-            kv_bytes=self._seats.kv_bytes,
-            cache_bytes=self._seats.cached,
+            kv_bytes=self._memory.held([*self._running, *self._parked]),
+            cache_bytes=self._memory.cached,
             byte_limit=plan.caches,
             device_bytes=plan.device,
             weight_bytes=plan.weights,
@@ -290,18 +289,59 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Assert the invariants; for tests."""
         self._loop.check_integrity()
-        everywhere = self._seats.everywhere
+        everywhere = self._everywhere
         assert len(set(everywhere)) == len(everywhere)
         assert not any(handle.closed for handle in everywhere)
         self._prefill.check_integrity()
-        held = self._seats.kv_bytes + self._seats.cached
-        assert held <= self._seats.promised, (held, self._seats.promised)
+        held = self._memory.held([*self._running, *self._parked]) + self._memory.cached
+        assert held <= self._memory.promised, (held, self._memory.promised)
 
     # ---- one step --------------------------------------------------------------------------
 
+    @property
+    def _running(self) -> list[Handle]:
+        """Those that generate, and those whose prompts run."""
+        return [*self._loop.handles, *self._prefill.turns]
+
+    @property
+    def _holding(self) -> list[Handle]:
+        """Those that hold KV, or are about to."""
+        return [*self._running, *[handle for handle in self._parked if handle.kv.length]]
+
+    @property
+    def _everywhere(self) -> list[Handle]:
+        return [*self._running, *self._queue, *self._parked]
+
+    @property
+    def _free(self) -> int:
+        """How many more may run now."""
+        return max(0, self.limits.max_batch - len(self._running))
+
+    def _fits(self, handle: Handle) -> bool:
+        """Whether a sequence could be prefilled and run now, if the prefix cache makes room."""
+        needed = self._memory.needed_soon(self._holding, handle)
+        return needed <= self._memory.plan.caches or not self._running
+
+    def _room_for_cache(self, leaving: Handle | None = None) -> int:
+        """Bytes that the prefix cache may hold; those of who is ``leaving`` are free."""
+        rows = [handle for handle in self._holding if handle is not leaving]
+        return self._memory.plan.caches - self._memory.needed_soon(rows)
+
+    def _take_out(self, handle: Handle) -> None:
+        """From wherever it is; a place in the slots is free then."""
+        if handle in self._prefill.turns:
+            self._prefill.remove(handle)
+        for place in (self._loop.handles, self._queue, self._parked):
+            if handle in place:
+                place.remove(handle)
+
     def _admit(self, events: list[Event]) -> None:
-        """Let those in front of the queue begin, as far as there are places and bytes."""
-        while (handle := self._seats.next()) is not None:
+        """Let those in front of the queue begin, as far as there are places and bytes; not beside
+        one that begins again after a fault, as they would fail with it."""
+        while self._queue and self._free and not any(each.faults for each in self._running):
+            handle = self._queue[0]
+            if not self._fits(handle):
+                return
             try:
                 begins = handle.start()
             except Exception as error:
@@ -311,19 +351,51 @@ class Scheduler:
             if (begins or handle.has_ended) and (chunks := handle.take()):
                 events.append(Event(handle, chunks))
             if handle.has_ended:
-                self._close(handle)
+                self._drop(handle)
                 continue
-            self._seats.begin(handle)
+            self._prefill.add(handle)
+            room = self._room_for_cache()
+            if self.cache is not None and self._memory.cached > room:
+                # It takes what it begins with before that is evicted to make room for it
+                count = self.cache.match(handle.history)
+                if 2 * count >= len(handle.history) and self._memory.lends(count):
+                    self._prefill.begin(handle, room)
 
     def _make_room(self, events: list[Event]) -> None:
-        """See to it that every request can grow, or fails if it has no room though it is alone."""
-        if (handle := self._seats.make_room()) is None:
+        """See to it that every request can grow: the prefix cache gives way, then those that rest,
+        then the last one to come, which goes back to the queue. One that has no room though it is
+        alone fails."""
+        memory = self._memory
+        counted = [(each.kv.number, len(each.history) // GROWTH) for each in self._running]
+        if counted == self._counted:  # nobody has come, gone or grown by much
             return
-        error = CapacityError(
-            f"the KV cache of {len(handle.request.history)} tokens does not fit "
-            f"max_bytes={self._seats.promised:,}; give a smaller max_tokens or raise the limit"
-        )
-        events += self._became(handle, [], error)
+        self._counted = counted
+        while (needed := memory.needed_soon(self._holding)) > memory.plan.caches:
+            memory.fit(0)
+            running, resting = self._running, [each for each in self._parked if each.kv.length]
+            if resting:
+                self._preempt(resting[-1])
+            elif len(running) > 1:
+                last = running[-1]
+                self._take_out(last)
+                self._preempt(last)
+                self._queue.appendleft(last)
+            elif running and memory.needed(running[0]) > memory.promised:
+                error = CapacityError(
+                    f"the KV cache of {len(running[0].history)} tokens does not fit "
+                    f"max_bytes={memory.promised:,}; give a smaller max_tokens or raise the limit"
+                )
+                events += self._became(running[0], [], error)
+                return
+            else:
+                return
+        memory.fit(memory.plan.caches - needed)
+
+    def _preempt(self, handle: Handle) -> None:
+        """Free a sequence's KV: all of it is run again when it takes part again."""
+        handle.forget()
+        handle.restart()
+        self._account.preempted += 1
 
     def _became(
         self, handle: Handle, chunks: list[Chunk], error: Exception | None = None
@@ -349,35 +421,34 @@ class Scheduler:
                 continue
             if error is None and reason != "cancelled":
                 goes = len(handle.kv.slot.group.members) == 1  # so that its bytes are free at once
-                lent = goes and self._seats.lends(handle.kv.length)
-                self._prefill.keep(handle, self._seats.for_cache(handle if lent else None))
-            self._seats.take_out(handle)
-            self._close(handle)
+                lent = goes and self._memory.lends(handle.kv.length)
+                self._prefill.keep(handle, self._room_for_cache(handle if lent else None))
+            self._drop(handle)
 
-    def _close(self, handle: Handle) -> None:
+    def _drop(self, handle: Handle) -> None:
+        """Take a sequence out for good; it gives back what it holds."""
+        self._take_out(handle)
         self._account.add(handle.usage, handle.request.first)
         handle.close()
 
     def _run_prompts(self) -> None:
         """Run some of those that are prefilled; who is done joins the loop."""
-        for handle in self._prefill.step(min(self._chunk(), self._seats.piece())):
-            self._loop.join(handle)
-            self._prefill.keep(handle, self._seats.for_cache())
-
-    def _chunk(self) -> int:
-        """How many tokens of prompts to run before the next step."""
         rows, limits = len(self._loop.handles), self.limits
-        if limits.prefill_chunk is not None or not rows:
-            return limits.prefill_chunk or PREFILL_STEP
-        return self._loop.clock.pace.chunk(rows, limits.longest_gap)
+        chunk = PREFILL_STEP  # tokens before the next step
+        if limits.prefill_chunk is not None:
+            chunk = limits.prefill_chunk
+        elif rows:
+            chunk = self._loop.clock.pace.chunk(rows, limits.longest_gap)
+        chunk = min(chunk, self._memory.piece(self._prefill.turns))
+        for handle in self._prefill.step(chunk, self._room_for_cache()):
+            self._loop.join(handle)
+            self._prefill.keep(handle, self._room_for_cache())
 
-    def _send_back(self, handles: Iterable[Handle]) -> bool:
-        """Rows that have much to run again, say after a long rewind, do so between the steps."""
-        behind = [t for t in handles if not t.closed and t.missing > BEHIND]
-        for handle in behind:
-            self._loop.leave(handle)
+    def _send_back(self, handles: Iterable[Handle]) -> None:
+        """Have rows run what they lack like prompts, between the steps of the others."""
+        for handle in handles:
+            self._loop.handles.remove(handle)
             self._prefill.add(handle, begun=handle.kv.length > 0)
-        return bool(behind)
 
     # ---- when the model fails --------------------------------------------------------------
 
@@ -390,17 +461,17 @@ class Scheduler:
             handle.distrust()
         ended = [handle for handle in self._loop.handles if handle.has_ended]
         self._deliver([Event(handle, [], fault.error()) for handle in ended], events)
-        ran = self._seats.running
+        ran = self._running
         if not ran and not ended:
             raise fault.error_of_all()
         if fault.short_of_memory or any(handle.cached for handle in ran):
-            self._seats.leave_for_cache(0)  # the fault may be in what they began with
+            self._memory.fit(0)  # the fault may be in what they began with
             mx.clear_cache()
-        failed = [handle for handle in ran if handle.faults]
-        self._deliver([Event(handle, [], fault.error()) for handle in failed], events)
+        failed = [Event(handle, [], fault.error()) for handle in ran if handle.faults]
+        self._deliver(failed, events)
         for handle in reversed(ran):
             if not handle.closed:
-                self._seats.take_out(handle)
+                self._take_out(handle)
                 handle.distrust()
                 handle.faults = 1
                 self._queue.appendleft(handle)

@@ -9,7 +9,7 @@ looked at, so that the next draw reports it at once: what nobody looks at is nev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from ...errors import ModelError
 from ...sampling import CANDIDATES, DrawRow, Sampler, Want
 from ...tokens import Token
 from ..chunk import Chunk, Rejected
-from ..drafts.guess import Guess
+from ..drafts.drafts import Guess
 from ..kv import Unread
 from ..kv.held import HERE, Here
 from ..request.accept import accept
@@ -87,27 +87,6 @@ class Drawn(Unread):
         again = Drawn(self._sampler, logits, requests, self.want, exact=True, here=self._here)
         self.redrawn[row] = again
         return again.tokens()[0]
-
-    def due(self, ready: Iterable[Handle]) -> dict[Handle, int]:
-        """Whose draws these are, of the handles that are drawn now, and where they are, if all of
-        them are due; what came later is drawn with the next ones, so that nobody waits for it."""
-        due: dict[Handle, int] = {}
-        place = 0
-        for handle in ready:
-            logits, request = handle.logits, handle.request
-            draws = 1 if handle.guess is None else handle.draws
-            if logits is None or logits.array is not self.logits:
-                continue
-            if logits.places[0] != place or place >= len(self.requests) or not draws:
-                return {}
-            draw = self.requests[place]
-            if (draw.seed, draw.position) != (request.seed, request.position):
-                return {}  # a fork has the logits as well
-            if draw.attempt != request.retries.attempts.get(draw.position, 0):
-                return {}
-            due[handle] = place
-            place += draws
-        return due if place == len(self.requests) else {}
 
     def reported(self, name: str, row: int) -> Any:
         """What the draw reports that gave a row's token, of this row; None if it does not."""
@@ -239,16 +218,21 @@ class Event(NamedTuple):
     error: Exception | None = None
 
 
-def accept_draws(handle: Handle, tokens: list[Token], drawn: Drawn, place: int) -> Event:
-    """Decide on one draw, and on those after it that were drafted."""
+def accept_draws(
+    handle: Handle, tokens: list[Token], drawn: Drawn, place: int, steps: float
+) -> Event:
+    """Decide on one draw, and on those after it that were drafted; the step took as long as so many
+    plain ``steps``, or 0 if nobody knows."""
     handle.flat = SORTED_DRAWS if place in drawn.redrawn else max(0, handle.flat - 1)
     chunks: list[Chunk] = []
     try:
         if handle.guess is not None:
-            _accept_guess(handle, handle.guess, tokens, drawn, place, chunks)
+            _accept_guess(handle, handle.guess, tokens, drawn, place, steps, chunks)
         else:
             view, token = DrawnView(drawn, place), tokens[place]
             accept(handle.request, view.token if token < 0 else token, view)
+            if handle.drafts.turn is not None:  # it was waited for in vain
+                handle.drafts.saw(0, 0, steps)
         chunks += handle.take()
     except Exception as error:
         handle.forget()
@@ -262,6 +246,7 @@ def _accept_guess(
     tokens: list[Token],
     drawn: Drawn,
     place: int,
+    steps: float,
     chunks: list[Chunk],
 ) -> None:
     """Accept position after position, as long as what is drawn is what was drafted; one position
@@ -293,11 +278,16 @@ def _accept_guess(
         if not goes_on or history[start:] != drafted[:at]:
             break
         chunks += handle.take()
-    if handle.asks_each:
-        proposed = int(drafted[0] >= 0)
-        if accepted and not handle.has_ended:
-            handle.guess = guess
-    else:
+    drafts = handle.drafts
+    if not handle.asks_each:
         skipped = max(0, at - draws)  # tokens that filters forced: they were appended without one
         proposed = max(accepted, len(guess.tokens) - skipped)
-    handle.drafts.saw(proposed, accepted)
+        drafts.count(proposed, accepted)
+        drafts.saw(proposed, accepted, guess.steps * steps)
+        return
+    drafts.count(int(drafted[0] >= 0), accepted)
+    if accepted and not handle.has_ended:
+        handle.guess = guess
+    else:  # the time of its steps went for the controller's decisions as well
+        stood = start - guess.start + accepted
+        drafts.saw(stood + int(drafted[0] >= 0) - accepted, stood, 0.0)

@@ -16,8 +16,7 @@ import mlx.core as mx
 from ...images import plain
 from ...tokens import Token
 from ..chunk import Alternative, Chunk, Progress, PromptScore, Usage
-from ..drafts.drafts import Drafts
-from ..drafts.guess import Guess
+from ..drafts.drafts import Drafts, Guess
 from ..kv import KV
 from ..request.accept import end, start, take
 from ..request.request import Request
@@ -41,7 +40,6 @@ class Handle:
     - ``asks_each``: a controller decides on each of its draws, so they are drawn one by one.
     - ``ahead``: the same after tokens that are not known yet.
     - ``pending``: what the model has to run before the next draw, since ``align``.
-    - ``stands``: moment and length of the history that the logits are known to be of.
     - ``flat``: draws left that sort the vocabulary at once, after one whose candidates fell
       short: a flat distribution rarely stands alone.
     - ``cached``: prompt tokens that were taken from the prefix cache.
@@ -71,8 +69,7 @@ class Handle:
         if wanted is not None:
             self.scores = PromptScores(plain(self.history[: request.base]), wanted)
         self.started: float | None = None
-        self.stands: tuple[int, int] | None = None
-        self.tells_states = self.drafts.wants_states
+        self.tells_states = any(each.wants_states for each in self.drafts.drafters)
         self._began = self.kv.device.now()
         self._first_token: float | None = None
 
@@ -163,10 +160,10 @@ class Handle:
         if not self.is_ready:
             if self.guess is not None and self.asks_each:  # the controller went another way
                 self.drafts.turn = None
-            self.logits = self.guess = self.stands = None
+            self.logits = self.guess = None
             most = self.scores.done - 1 if self.scores is not None and self.is_scored else None
             self.pending = self.kv.align(history, most)  # less, if scores were cut off
-        elif self.guess is None and self.kv.length > len(history):
+        elif self.guess is None and self.kv.slot.length > len(history):
             self.kv.align(history, len(history))
         return self.pending
 
@@ -177,7 +174,6 @@ class Handle:
             self.logits = before
             return False
         self.pending = []
-        self.stands = self.history.moment, len(self.history)
         if self.guess is not None:
             self.guess.start = len(self.history)
         return True
@@ -185,7 +181,7 @@ class Handle:
     def forget(self) -> None:
         """Back to where the history ends, whatever was submitted."""
         self.request.rewind(len(self.history))
-        self.logits = self.ahead = self.guess = self.stands = None
+        self.logits = self.ahead = self.guess = None
 
     def restart(self) -> None:
         """Hold nothing on the device any more: the whole history is to be run again."""
@@ -194,7 +190,7 @@ class Handle:
         if self.scores is not None:
             self.scores.restart()
         self.cached = 0
-        self.logits = self.ahead = self.guess = self.stands = None
+        self.logits = self.ahead = self.guess = None
 
     def distrust(self) -> None:
         """Restart after a pass failed, without the drafters that may be why."""
@@ -220,7 +216,8 @@ class Handle:
         """End the generation and free its cache."""
         end(self.request, "cancelled")
         if not self.closed:
-            self.drafts.learn(self.history)
+            for drafter in self.drafts.drafters:
+                drafter.learn(self.history)
             self.drafts.restart()
         self.logits = self.ahead = self.guess = None
         self.kv.close()

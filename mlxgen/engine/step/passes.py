@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from ..drafts.guess import WIDEST
+from ..drafts.drafts import WIDEST
 from ..kv import PREFILL_STEP, Fed, Group
 from ..kv.commands import Run
 from ..kv.slot_caches import SLACK
@@ -198,4 +198,6 @@ def _tell(work: Sequence[Work], states: mx.array) -> None:
         if handle.tells_states:
             slot = handle.kv.slot
             own = states[slot.index - first, : len(tokens)]
-            handle.drafts.ran(handle.history, slot.length - len(tokens), tokens, own)
+            for drafter in handle.drafts.drafters:
+                if drafter.wants_states:
+                    drafter.ran(handle.history, slot.length - len(tokens), tokens, own)

@@ -5,10 +5,9 @@ synchronisation, accept. Must never decide what a token means (the request does)
 join (the scheduler does). Invariant: before a pass every KV cache that takes part is aligned to
 its request's history, and a draw is from the logits after it.
 
-Requests go through together in slots, if the model allows it; otherwise one after the other.
-Whatever a request has pending beyond one token (a forced run, a rewind that
-a recurrent layer could not follow) goes through in the common passes, as many tokens at a time as
-make no request wait for another's; it is drawn again when all of it went through.
+Whatever a request has pending beyond one token (a forced run, a rewind that a recurrent layer could
+not follow) goes through in the common passes, as many tokens at a time as make no request wait for
+another's; it is drawn again when all of it went through.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Sequence
 from operator import attrgetter
+from typing import Any
 
 import mlx.core as mx
 
 from ...filters import fill_masks
 from ...sampling import DrawRow, Sampler, Want
-from ...workers import Work as Check
 from ..kv import Later
 from ..kv.commands import Clear
 from ..request.leads import free_draws, next_draw
@@ -37,7 +36,8 @@ CLEAR_EVERY = 256  # steps between two releases of MLX's buffer cache
 
 
 class Loop:
-    """The requests of one model that generate: see the module."""
+    """The requests of one model that generate: see the module. Those with more than ``longest_run``
+    tokens to run are left out of its steps, for a scheduler to prefill them."""
 
     def __init__(
         self,
@@ -45,23 +45,20 @@ class Loop:
         sampler: Sampler,
         pace: Pace | None = None,
         *,
-        longest_run: int | None = None,
+        longest_run: int = 1 << 40,
         watch: Watch | None = None,
     ) -> None:
         self.handles: list[Handle] = []
-        self.behind: list[Handle] = []  # they have more to run than goes between two steps
         self.runner = runner
         self.clock = Clock(pace or Pace(), runner, watch)
         self.passes = Passes(runner, self.clock)
         self._sampler = sampler
-        self._blind: Drawn | None = None  # submitted already
-        # Pending tokens up to which a request is run here, and not left for a scheduler to prefill
-        self.longest_run = longest_run
+        self._longest_run = longest_run
+        # The next draw, if it is already, with where it has each handle's
+        self._submitted: tuple[Drawn, dict[Handle, int]] | None = None
         self._steps = 0
         self._plain_step = 0.0  # seconds of one without drafts, of as many rows as now
         self._looked = False  # whether the last step did
-        self._drafted = False  # whether the time of the next one counts for a drafter
-        self._beside: set[Handle] = set()  # those that ran beside the look-ahead of the last step
 
     def join(self, handle: Handle) -> None:
         """Let a handle take part from the next step on."""
@@ -75,9 +72,20 @@ class Loop:
                 self.join(handle)
         self.handles = handles
 
-    def leave(self, handle: Handle) -> None:
-        """Take a handle out; it keeps what it holds."""
-        self.handles.remove(handle)
+    def draw_anew(self) -> None:
+        """Forget a draw that was submitted, because it is to be made otherwise."""
+        self._submitted = None
+
+    def restart(self) -> None:
+        """Drop all that is on the device after a fault: what every handle has run is to be run
+        again."""
+        self.runner.do(Clear())
+        for handle in self.handles:
+            handle.distrust()
+        self._submitted = None
+        self.clock.skip()
+        if self.clock.timeline is not None:
+            self.clock.timeline.lost()
 
     def step(self, events: list[Event]) -> None:
         """Draw once for every handle that has logits; what comes of each is added to ``events``.
@@ -87,29 +95,24 @@ class Loop:
         stands where its history ends.
         """
         handles: list[Handle] = []
-        new: list[Handle] = []
-        waits: Check | None = None
+        check = None
         for handle in self.handles:
             request = handle.request
-            if request.finish_reason is not None:
-                continue
             if request.checking is not None and not request.checking.is_over:
-                waits = request.checking
-                continue
-            handles.append(handle)
-            if handle.started is None:
-                new.append(handle)
-        self.behind = []
-        if waits is not None and not handles:
-            waits.wait(PATIENCE)
+                check = request.checking
+            elif request.finish_reason is None:
+                handles.append(handle)
+        if check is not None and not handles:
+            check.wait(PATIENCE)
             return
         timeline = self.clock.timeline
         if timeline is not None:
             timeline.begin(self.handles)
         try:
-            if new:
-                self._start(new, events)
-            if not events:
+            for handle in handles:
+                if handle.started is None:
+                    _begin(handle, events)
+            if not events:  # what filters force is out before the model has run
                 self._step(handles, events)
         except Exception as error:
             fault = Fault.of(error)
@@ -126,30 +129,6 @@ class Loop:
         if self._steps % CLEAR_EVERY == 0:
             mx.clear_cache()
 
-    def draw_anew(self) -> None:
-        """Forget a draw that was submitted, because it is to be made otherwise."""
-        self._blind = None
-
-    def restart(self) -> None:
-        """Drop all that is on the device after a fault: what every handle has run is to be run
-        again."""
-        self.runner.do(Clear())
-        for handle in self.handles:
-            handle.distrust()
-        self._blind = None
-        self.clock.skip()
-        if self.clock.timeline is not None:
-            self.clock.timeline.lost()
-
-    def check_integrity(self) -> None:
-        """Assert the invariant; for tests."""
-        for handle in self.handles:
-            if not handle.has_ended:
-                handle.check_integrity()
-        self.runner.slots.check_integrity()
-
-    # one step
-
     def _halt(self, events: list[Event]) -> None:
         """Have every handle stand where its history ends, in the middle of a step."""
         for handle in self.handles:
@@ -158,43 +137,30 @@ class Loop:
             except Exception as error:
                 events.append(Event(handle, [], error))
 
-    def _start(self, handles: list[Handle], events: list[Event]) -> None:
-        """Begin new requests: with what filters force, or with an end before anything is drawn."""
-        new = []
-        for handle in handles:
-            try:
-                handle.start()
-                new.append(handle)
-            except Exception as error:
-                events.append(Event(handle, handle.take(), error))  # what it forced before
-        for handle in new:
-            if chunks := handle.take():
-                events.append(Event(handle, chunks))
-        if new and events:  # these are out before the model has run
-            self._forward([handle for handle in new if not handle.has_ended])
+    def _did(self, name: str, **facts: Any) -> None:
+        if self.clock.timeline is not None:
+            self.clock.timeline.did(name, **facts)
 
     def _step(self, handles: list[Handle], events: list[Event]) -> None:
         """Plan, submit, read, accept, and have masks and the next pass begin."""
-        timeline, rows = self.clock.timeline, len(self.handles)
+        rows = len(self.handles)
         plain_step = self._plain_step = self.clock.pace.step(rows)
         self._align(handles)
-        if timeline is not None:
-            timeline.did("align")
         ready: list[Handle] = []
-        idle: list[Handle] = []
+        idle: list[Handle] = []  # they have tokens to run
         drafting: set[Handle] = set()  # those that have or get a draft after the next token
         # First tokens are out before anything else is submitted: MLX lets few tasks wait, so a pass
         # is submitted only when most of it has been run
-        opens = True
+        opens, drafted = True, False
         for handle in handles:
             request, drafts = handle.request, handle.drafts
             if not handle.pending:
                 ready.append(handle)
-            elif self._runs_here(handle):
+            elif len(handle.pending) <= self._longest_run:
                 idle.append(handle)
             else:
                 continue
-            # If drafts are on their way, it is not known where these end
+            drafted = drafted or drafts.turn is not None
             if handle.guess is not None or (
                 drafts.drafters and drafts.expects(request, rows, plain_step)
             ):
@@ -202,69 +168,66 @@ class Loop:
             opens = opens and request.position <= request.first
         if idle and (opens or not ready):
             self._forward(idle)
-            ready, idle = [each for each in (*ready, *idle) if not each.pending], []
-            self._align(ready)
+            going = {*ready, *idle}
+            ready, idle = [each for each in handles if each in going and not each.pending], []
         looks = not opens and _looks_ahead(ready, drafting)
-        if timeline is not None:
-            timeline.did("plan")
+        self._did("plan")
+
         drawn, places = self._draw(ready, events)
-        if timeline is not None:
-            timeline.did("draw")
         if drawn is None:
             self._forward(idle)
             return
-        # After a step of the other kind, a pass was submitted earlier or later than it is here
-        plain = looks == self._looked and not self._drafted
-        beside, self._beside, self._drafted = self._beside, set(idle) if looks else set(), False
-        blind = self._look_ahead(places, drawn, idle, drafting) if looks else None
-        if timeline is not None:
-            timeline.did("look ahead")
+        ahead = self._look_ahead(places, drawn, idle, drafting) if looks else None
+        self._did("draw")
         tokens = drawn.tokens()  # the one time that the host waits
-        if timeline is not None:
-            timeline.did("wait")
+        self._did("wait")
+
+        # After a step of the other kind, a pass was submitted earlier or later than it is here
+        plain = looks == self._looked and not drafted
         self._looked = looks
         seconds = self.clock.read(rows, drawn.after, plain=plain)
+        steps = seconds / plain_step if plain_step else 0.0
         for handle, place in places.items():
-            events.append(accept_draws(handle, tokens, drawn, place))
-            if handle.drafts.turn is not None:
-                steps, goes_on = 2 if handle in beside else 1, handle.guess is not None
-                handle.drafts.took(steps * seconds, plain_step, goes_on=goes_on)
-                self._drafted |= goes_on
-        if timeline is not None:
-            timeline.did("accept")
+            events.append(accept_draws(handle, tokens, drawn, place, steps))
+        self._did("accept")
+
         arrived: set[Handle] = set()
         for handle in (*places, *idle):
             if handle.arrive():
                 arrived.add(handle)
         if looks and len(arrived) == len(places) + len(idle):
-            self._blind = blind
+            self._submitted = ahead
         elif not opens:
             # Those without logits run, unless they can do so beside the next look-ahead
             failed = {event.handle for event in events if event.error is not None}
-            waiting, going = [], 0
-            for handle in handles:
-                if handle.request.finish_reason is None and handle not in failed:
-                    going += 1
-                    if handle not in arrived and not handle.is_ready:
-                        waiting.append(handle)
-            if not looks or len(waiting) == going:
+            going = {h for h in handles if h.request.finish_reason is None} - failed
+            rest = going - arrived
+            waiting = [handle for handle in handles if handle in rest and not handle.is_ready]
+            if not looks or len(waiting) == len(going):
                 self._forward(waiting)
-        self._warm(handles)
-        if timeline is not None:
-            timeline.did("masks")
+        self._fill_masks(handles)
+        self._did("masks")
 
-    # drawing
+    def _align(self, handles: list[Handle]) -> None:
+        """Align every cache, all before any pass: a slot can take back its last one only. Then the
+        handles are in the order of their slots, as their logits will be."""
+        for handle in handles:
+            handle.align()
+        if len(handles) > 1:
+            handles.sort(key=_PLACE)
 
     def _draw(
         self, ready: list[Handle], events: list[Event]
     ) -> tuple[Drawn | None, dict[Handle, int]]:
         """Submit a draw for every handle that has one left; the others are events.
 
-        With the draw comes where each handle's is in it: the first one, if it has several.
+        With the draw comes where each handle's is in it: the first one, if it has several. If it
+        was submitted before, those that have come since are drawn with the next one, so that nobody
+        waits for it.
         """
-        submitted, self._blind = self._blind, None
-        if submitted is not None and (due := submitted.due(ready)):
-            return submitted, due
+        submitted, self._submitted = self._submitted, None
+        if submitted is not None and _is_due(*submitted, ready):
+            return submitted
         requests: list[DrawRow] = []
         places: dict[Handle, int] = {}
         for handle in ready:
@@ -303,7 +266,7 @@ class Loop:
             after=self.clock.submitted,
         )
 
-    def _warm(self, handles: Sequence[Handle]) -> None:
+    def _fill_masks(self, handles: Sequence[Handle]) -> None:
         """Compute the masks of the next position while the model runs."""
         constraints = []
         for handle in handles:
@@ -317,7 +280,7 @@ class Loop:
         if constraints:
             fill_masks(constraints)
 
-    # running the model
+    # ---- passes ----------------------------------------------------------------------------
 
     def _look_ahead(
         self,
@@ -325,7 +288,7 @@ class Loop:
         drawn: Drawn,
         idle: list[Handle],
         drafting: Collection[Handle],
-    ) -> Drawn | None:
+    ) -> tuple[Drawn, dict[Handle, int]] | None:
         """Submit the pass after tokens that are not known yet, with what others have pending.
 
         Those that something is drafted for wait until it is known, and run beside the next one.
@@ -338,14 +301,13 @@ class Loop:
             declines = request.may_decline
             # A pass after the next token would be lost, or could not be undone exactly
             ends = request.position + 1 >= request.budget and len(kv.slot.group.members) == 1
-            vain = ends or (declines and not kv.slot.can_undo(1))
-            if vain or handle in drafting:
+            if ends or handle in drafting or (declines and not kv.slot.can_undo(1)):
                 alone = False
             else:
                 work.append(Work(handle, [Later(drawn, place)]))
                 alone = alone and not (handle.flat or declines)
         if idle:
-            self._propose(idle)
+            self._propose(idle, 2)
         arrays = self.passes.run([*work, *map(Work.pending, idle)])
         if alone and len(places) < len(self.handles):
             alone = not any(h.is_ready for h in self.handles if h not in places)
@@ -359,67 +321,78 @@ class Loop:
         """Run what is pending, and drafts after it; the logits are submitted, with the draws from
         them if these depend on nothing else."""
         self._align(handles)
-        handles = [handle for handle in handles if self._runs_here(handle)]
+        handles = [handle for handle in handles if len(handle.pending) <= self._longest_run]
         if not handles:
             return
-        self._propose(handles)
+        self._propose(handles, 1)
         arrays = self.passes.run([Work.pending(handle) for handle in handles])
-        if self.clock.timeline is not None:
-            self.clock.timeline.did("run", requests=len(handles))
-        arrived = [handle.arrive() for handle in handles]
+        self._did("run", requests=len(handles))
         draws: list[list[DrawRow]] = []
-        if all(arrived):
-            for handle in handles:
-                guess = handle.guess
-                free = guess is not None and guess.free and not handle.asks_each
-                draws.append(guess.draws if guess is not None and free else [])
-        self._blind = self._submit(arrays, handles, draws) or self._blind
+        for handle in handles:
+            guess, arrived = handle.guess, handle.arrive()
+            free = arrived and guess is not None and guess.free and not handle.asks_each
+            draws.append(guess.draws if guess is not None and free else [])
+        self._submitted = self._submit(arrays, handles, draws) or self._submitted
+
+    def _propose(self, handles: list[Handle], steps: int) -> None:
+        """Have tokens drafted after what these have pending, to be verified in so many steps."""
+        for handle in handles:
+            drafts, rows = handle.drafts, len(self.handles)
+            if drafts.drafters:
+                guess = handle.guess = drafts.propose(handle.request, rows, self._plain_step)
+                if guess is not None:
+                    guess.steps = steps
+                    self._did("draft", drafter=guess.drafter, tokens=len(guess.fed))
 
     def _submit(
         self, arrays: list[mx.array], handles: Sequence[Handle], draws: Sequence[list[DrawRow]]
-    ) -> Drawn | None:
+    ) -> tuple[Drawn, dict[Handle, int]] | None:
         """Submit the logits of a pass, or the draws from them if all are known."""
-        if all(draws) and len(arrays) == 1:
+        if draws and all(draws) and len(arrays) == 1:
             requests: list[DrawRow] = []
-            for own in draws:
+            places: dict[Handle, int] = {}
+            for handle, own in zip(handles, draws, strict=True):
+                places[handle] = len(requests)
                 requests += own
-            if requests and arrays[0].shape[0] == len(requests):
-                return self._drawn(arrays[0], handles, requests)
+            if arrays[0].shape[0] == len(requests):
+                return self._drawn(arrays[0], handles, requests), places
         mx.async_eval(arrays)
         return None
 
-    # drafting
-
-    def _propose(self, handles: list[Handle]) -> None:
-        """Have tokens drafted after what these have pending."""
-        rows = len(self.handles)
-        for handle in handles:
-            if not handle.drafts.drafters:
-                continue
-            guess = handle.guess = handle.drafts.propose(handle.request, rows, self._plain_step)
-            if guess is not None and self.clock.timeline is not None:
-                self.clock.timeline.did("draft", drafter=guess.drafter, tokens=len(guess.fed))
-            self._drafted |= handle.drafts.turn is not None
-
-    def _runs_here(self, handle: Handle) -> bool:
-        """Whether what a handle has pending goes between two steps; else it is ``behind``."""
-        if self.longest_run is not None and len(handle.pending) > self.longest_run:
-            self.behind.append(handle)
-            return False
-        return True
-
-    def _align(self, handles: list[Handle]) -> None:
-        """Align every cache, all before any pass: a slot can take back its last one only. Then the
-        handles are in the order of their slots, as their logits will be."""
-        for handle in handles:
-            history, length = handle.history, handle.kv.slot.length
-            if handle.stands != (history.moment, length) or len(history) != length:
-                handle.align()
-        if len(handles) > 1:
-            handles.sort(key=_PLACE)
+    def check_integrity(self) -> None:
+        """Assert the invariant; for tests."""
+        for handle in self.handles:
+            if not handle.has_ended:
+                handle.check_integrity()
+        self.runner.slots.check_integrity()
 
 
 _PLACE = attrgetter("kv.slot.group.number", "kv.slot.index")  # of a handle
+
+
+def _is_due(drawn: Drawn, places: dict[Handle, int], ready: Collection[Handle]) -> bool:
+    """Whether a draw that was submitted is the one that all of these are to have now."""
+    draws = 0
+    for handle, place in places.items():
+        logits = handle.logits
+        if handle not in ready or logits is None or logits.array is not drawn.logits:
+            return False
+        if drawn.requests[place].position != handle.request.position:
+            return False
+        draws += 1 if handle.guess is None else handle.draws
+    return draws == len(drawn.requests)
+
+
+def _begin(handle: Handle, events: list[Event]) -> None:
+    """Begin a request: with what filters force, or with an end before anything is drawn."""
+    error = None
+    try:
+        handle.start()
+    except Exception as reason:
+        error = reason
+    chunks = handle.take()  # what it forced before an error as well
+    if chunks or error is not None:
+        events.append(Event(handle, chunks, error))
 
 
 def _looks_ahead(drawn: Sequence[Handle], drafting: Collection[Handle]) -> bool:

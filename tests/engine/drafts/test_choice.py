@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlxgen.engine.drafts.drafts import LONGEST_REST, MOST_ROWS, REST, Drafts, Policy
-from mlxgen.engine.drafts.guess import WIDEST, Guess
+from mlxgen.engine.drafts.drafts import LONGEST_REST, MOST_ROWS, REST, WIDEST, Drafts, Guess, Policy
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.request import Request
 from mlxgen.tokens import Token
@@ -62,7 +61,7 @@ def test_the_time_of_a_step_that_waited_in_vain_for_a_draft_counts_as_well() -> 
         assert drafts.expects(request, 1, SECOND)
         drafter._has = lambda length: False
         assert drafts.propose(request, 1, SECOND) is None
-        drafts.took(1.5, SECOND)
+        drafts.saw(0, 0, 1.5)
         drafter._has = lambda length: True
     for _ in range(REST - 1):
         assert not drafts.expects(request, 1, SECOND)

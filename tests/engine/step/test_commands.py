@@ -10,7 +10,7 @@ from mlx_lm.models.cache import ArraysCache
 
 import mlxgen
 from mlxgen import JsonSchema, Regex
-from mlxgen.engine.drafts.guess import WIDEST
+from mlxgen.engine.drafts.drafts import WIDEST
 from mlxgen.engine.kv import Later
 from mlxgen.engine.kv.commands import Command, Run
 from mlxgen.engine.step.handle import Handle

@@ -138,11 +138,12 @@ def test_a_stream_reads_only_what_was_submitted_with_the_draw(
 def test_a_batch_reads_only_what_was_submitted_with_the_draw(watch: Watch) -> None:
     lm = mlxgen.load()
     scheduler = Scheduler(lm.runtime, Limits(keep_prefixes=False))
+    handles = []
     for seed, options in enumerate(OPTIONS):
         given = {"max_tokens": None, "seed": seed, "ignore_eos": True, "draft": "off"}
         made = Options.of(given | options)
-        scheduler.submit(lm.runtime.prepare(PROMPT, made))
-    while any(handle.request.position < 2 for handle in scheduler._seats.everywhere):
+        handles.append(scheduler.submit(lm.runtime.prepare(PROMPT, made)))
+    while any(handle.request.position < 2 for handle in handles):
         scheduler.step()
     watch.on = True
     for _ in range(12):

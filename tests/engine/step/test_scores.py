@@ -101,7 +101,8 @@ def test_a_scored_prompt_beside_others_is_never_waited_for_and_run_again_if_it_i
     )
     while scored.kv.length < 300:
         scheduler.step()
-    scheduler._seats.preempt(scored)
+    scheduler.set_aside(scored)
+    scheduler.resume(scored)
     prompt: tuple[PromptScore, ...] = ()
     while not prompt:
         for event in scheduler.step():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from typing import Any
 from weakref import ref
 
@@ -54,7 +55,12 @@ def test_the_cache_of_a_stream_that_is_dropped_goes_at_once(rest: int) -> None:
         held = mx.get_active_memory() - before
         del stream
         lm.prefix_cache.clear()
-        assert mx.get_active_memory() - before < held / 4
+        for _ in range(100):  # a busy machine frees late what a pass under way holds
+            mx.synchronize()
+            if mx.get_active_memory() - before < held / 4:
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"{mx.get_active_memory() - before} bytes, of {held}")
     finally:
         gc.enable()
 

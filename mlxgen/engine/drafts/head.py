@@ -10,39 +10,21 @@ with kept KV), the predictor begins after them: its drafts are worse then, never
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 
 from ...forks import forked
 from ...sampling import Sampler
 from ..history import History
-from ..kv import KV, Device, Fed, Footprint, Group, Later, LayerCache
+from ..kv import KV, Device, Fed, Footprint, Group, LayerCache
+from ..kv.held import known
 from ..request.request import Request
 from .drafts import Guess, Policy
 from .model import SHARED, ModelledDrafter
 from .predictor import Predictor
 
 BEHIND = 64  # tokens that ran without a draft, after which the predictor reads their states
-
-
-class States(NamedTuple):
-    """The trunk's states [n, width] after the tokens from ``start`` to ``end``."""
-
-    start: int
-    end: int
-    tokens: Sequence[Fed]
-    array: mx.array
-
-    def part(self, first: int, end: int) -> mx.array:
-        """Those from one place of the history to another, as far as they are here."""
-        low, high = max(first, self.start) - self.start, min(self.end, end) - self.start
-        return self.array if high - low == len(self.tokens) else self.array[low:high]
-
-    def cut(self, to: int) -> States:
-        """Those before a place of the history."""
-        end = min(to, self.end)
-        return States(self.start, end, self.tokens[: end - self.start], self.part(0, end))
 
 
 class Bound:
@@ -87,23 +69,26 @@ class HeadDrafter(ModelledDrafter):
         self._base = 0  # the first token that has an entry
         self._own = History()  # the history's tokens from there on
         self._exact = 0  # entries that were made of the trunk's states
-        self._states: list[States] = []  # without gaps
+        # The trunk's states [n, width] after these tokens, from this place of the history on
+        self._start, self._ran = 0, list[Fed]()
+        self._states: mx.array | None = None
         self._moment = 0
         self._unread = 0  # tokens that ran since states were read
 
     def propose(self, request: Request, count: int) -> Guess | None:
         self._follow(request.history)
-        known = self._states[-1].end if self._states else 0
+        known = self._start + len(self._ran)
         return super().propose(request, count) if known >= len(request.history) - 1 else None
 
     def ran(self, history: History, start: int, tokens: Sequence[Fed], states: mx.array) -> None:
         if self._moment != history.moment:
             self._follow(history)
-        if self._states and self._states[-1].end > start:
-            self._cut(start)
-        if self._states and self._states[-1].end < start:
-            self._states.clear()
-        self._states.append(States(start, start + len(tokens), tokens, states))
+        self._cut(start)
+        if self._states is None or self._start + len(self._ran) < start:  # others are not known
+            self._start, self._ran, self._states = start, list(tokens), states
+        else:
+            self._states = mx.concatenate([self._states, states])
+            self._ran += tokens
         self._unread += len(tokens)
         if self._unread >= BEHIND:
             logits = self._read(history)
@@ -111,17 +96,17 @@ class HeadDrafter(ModelledDrafter):
 
     def restart(self) -> None:
         self._begin(History(), 0)
-        self._states.clear()
+        self._cut(0)
 
     @property
     def nbytes(self) -> int:
-        return self._kv.nbytes + sum([each.array.nbytes for each in self._states])
+        return self._kv.nbytes + (0 if self._states is None else self._states.nbytes)
 
     def nbytes_at(self, length: int) -> int:
         return self._footprint.alone(length)
 
     def fork(self) -> HeadDrafter:
-        return forked(self, shared=(*SHARED, "_bound"))
+        return forked(self, shared=(*SHARED, "_bound", "_states"))
 
     def _catch_up(self, request: Request) -> mx.array | None:
         logits = self._read(request.history)
@@ -136,10 +121,13 @@ class HeadDrafter(ModelledDrafter):
         """Read the states that are known; the logits [1, vocab] after the last of them."""
         self._follow(history)
         self._unread = 0
-        self._drop_other(history)
-        if not self._states:
+        for place, token in enumerate(self._ran, self._start):  # some did not come to stand
+            if place < len(history) and known([token])[0] != history[place]:
+                self._cut(place)
+                break
+        if self._states is None:
             return None
-        first, end = self._states[0].start, min(self._states[-1].end, len(history) - 1) + 1
+        first, end = self._start, min(self._start + len(self._ran) + 1, len(history))
         again = first < len(history) - 1  # the last entry can be made again, for its logits
         self._kv.align(self._own, min(self._exact, len(self._own) - again))
         held = self._base + self._kv.length
@@ -149,22 +137,23 @@ class HeadDrafter(ModelledDrafter):
         if gap:
             self._begin(history, first + 1)
             held = first + 1
-        own = [each for each in self._states if each.end >= held and each.start < end - 1]
-        parts = [each.part(held - 1, end - 1) for each in own]
+        states = self._states[max(0, held - 1 - first) : end - 1 - first]
         if not held:
-            parts.insert(0, mx.zeros_like(self._states[0].array[:1]))
-        self._bound.states = (parts[0] if len(parts) == 1 else mx.concatenate(parts))[None]
+            states = mx.concatenate([mx.zeros_like(self._states[:1]), states])
+        self._bound.states = states[None]
         logits = self._kv.run(self._own[held - self._base : end - self._base])
         self._exact = self._kv.length
-        self._states = [each for each in self._states if each.end >= end - 1]
+        if (read := end - 2 - first) > 0:  # but for the last of them
+            self._start, self._ran = first + read, self._ran[read:]
+            self._states = self._states[read:]
         return logits
 
     def _follow(self, history: History) -> None:
         """Forget what was taken back since the last time, and note what has come."""
         if self._moment != history.moment:
             low, self._moment = history.low_since(self._moment), history.moment
-            if self._states and low < self._states[0].start:
-                self._states.clear()  # other tokens came before theirs; theirs are compared
+            if low < self._start:
+                self._cut(0)  # other tokens came before theirs; theirs are compared
             if low <= self._base:
                 self._begin(history, 0)
             self._own.cut(low - self._base)
@@ -177,16 +166,6 @@ class HeadDrafter(ModelledDrafter):
 
     def _cut(self, to: int) -> None:
         """Forget the states from a place on."""
-        self._states = [each.cut(to) for each in self._states if each.start < to]
-
-    def _drop_other(self, history: History) -> None:
-        """Forget the states of tokens that did not come to stand, and those after them."""
-        for states in self._states:
-            for place, token in enumerate(states.tokens, states.start):
-                if place >= len(history):
-                    return
-                if isinstance(token, Later):
-                    token = (token.of.known or token.of.read())[token.at]
-                if token != history[place]:
-                    self._cut(place)
-                    return
+        if self._states is not None and to < self._start + len(self._ran):
+            del self._ran[max(0, to - self._start) :]
+            self._states = self._states[: len(self._ran)] if self._ran else None

@@ -21,8 +21,6 @@ RUN = 3  # tokens that have to be the same
 MOST = 1 << 16  # tokens of an owner's texts that are remembered: some 9 MB at most
 OWNERS = 16  # whose texts are remembered, the latest ones
 LENGTH = 6.0  # tokens that are thought to stand at first
-_BITS = 24  # of a token
-_MASK = (1 << RUN * _BITS) - 1
 NOTHING = -1  # in the place of a token that is never found
 SURE = 8  # tokens that have to come so before it is asked, if there is another drafter
 
@@ -31,50 +29,36 @@ class Places:
     """Tokens, and the latest place after each three of them.
 
     Only one thread may change it. Others may read it at the same time, if it is not cut.
-    ``last``: the newest three as a number, ``NOTHING`` if there are fewer. ``latest``: the places,
-    by the three before; some may be of tokens that were cut off (``is_after``).
     """
 
-    __slots__ = ("last", "latest", "tokens")
+    __slots__ = ("_latest", "tokens")
 
     def __init__(self) -> None:
         self.tokens: list[Token] = []
-        self.last = NOTHING
-        self.latest: dict[int, int] = {}
+        # By the three before; some may be of tokens that were cut off
+        self._latest: dict[tuple[Token, ...], int] = {}
 
     def extend(self, tokens: Iterable[Token]) -> None:
         """Add tokens; those below 0, which are of images, are never found."""
-        known, latest, last = self.tokens, self.latest, self.last
+        known, latest = self.tokens, self._latest
         for token in tokens:
-            if last >= 0 and token >= 0:
-                latest[last] = len(known)
-                known.append(token)
-                last = (last << _BITS | token) & _MASK
-            else:
-                known.append(max(token, NOTHING))
-                last = _packed(known[-RUN:])
-        self.last = last
+            latest[tuple(known[-RUN:])] = len(known)
+            known.append(max(token, NOTHING))
 
     def cut(self, to: int) -> None:
         """Keep the first ``to`` tokens. What came last in the others is not looked for again."""
         del self.tokens[to:]
-        self.last = _packed(self.tokens[-RUN:])
 
-    def is_after(self, run: int, place: int) -> bool:
-        """Whether a place comes after these three."""
-        return place < len(self.tokens) and _packed(self.tokens[place - RUN : place]) == run
+    def after(self, run: tuple[Token, ...]) -> int | None:
+        """The latest place after these three."""
+        place = self._latest.get(run) if len(run) == RUN and NOTHING not in run else None
+        if place is None or place >= len(self.tokens):
+            return None
+        return place if tuple(self.tokens[place - RUN : place]) == run else None
 
     def fork(self) -> Places:
         """An independent copy."""
         return forked(self)
-
-
-def _packed(run: Sequence[Token]) -> int:
-    """Three tokens as a number; -1 if there are fewer, or one that is never found."""
-    if len(run) < RUN or min(run) < 0:
-        return NOTHING
-    a, b, c = run
-    return (a << _BITS | b) << _BITS | c
 
 
 class Texts:
@@ -170,10 +154,10 @@ class Lookup(Drafter):
                 self._stood += len(new)
         if self._copied is None:
             self._stood = 0
+            last = tuple(own.tokens[-RUN:])
             for places in (own, self._texts.places):
-                at = places.latest.get(own.last, NOTHING)
-                if at >= 0 and places.is_after(own.last, at):
-                    self._copied = places, at
+                if (place := places.after(last)) is not None:
+                    self._copied = places, place
                     break
         if self._copied is None or self._stood < self._patience:
             return run

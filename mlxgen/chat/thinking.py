@@ -77,7 +77,7 @@ def after_thinking(
     first = dialect.think_start_tokens[0]
     if first not in dialect.vocabulary.added:  # it may as well begin the answer
         return spec
-    return FirstToken(spec, ((first, after),))
+    return FirstToken(spec, first, after)
 
 
 def in_answer(spec: Specification, dialect: Dialect) -> Specification:

@@ -24,8 +24,7 @@ import numpy as np
 from ..errors import FilterError, GrammarError, OptionError
 from ..forks import forked
 from ..recent import Recent
-from ..tokens import Token, Vocabulary
-from .any_of import Openable
+from ..tokens import AnyTokenizer, Token, Vocabulary
 from .engine import shortened
 from .protocol import Int32Words, Running, words_of
 
@@ -91,7 +90,7 @@ class StatesFilter(Running):
 
 
 @dataclass(frozen=True, slots=True)
-class LMFormatEnforcer(Openable):
+class LMFormatEnforcer:
     """What a character-level parser of lm-format-enforcer accepts.
 
     ``make_parser`` returns a new parser, once for each binding, as in
@@ -120,8 +119,11 @@ class LMFormatEnforcer(Openable):
         """Text of which a regular expression matches the whole."""
         return cls(_Make("RegexParser", json.dumps(pattern)))
 
-    def _running(self, vocabulary: Vocabulary, vocab_size: int, *, spaced: bool) -> StatesFilter:
-        library = _library("lmformatenforcer", "lmfe")
+    def bind(
+        self, tokenizer: AnyTokenizer, vocab_size: int, *, opens: bool = False
+    ) -> StatesFilter:
+        """As ``Specification.bind``; ``opens``: for a text that loses its leading space."""
+        library, vocabulary = _library("lmformatenforcer", "lmfe"), Vocabulary.of(tokenizer)
 
         def words() -> tuple[dict[Token, str], Any]:
             pieces = {t: vocabulary.piece(t) for t in _ordinary(vocabulary, vocab_size)}
@@ -140,8 +142,9 @@ class LMFormatEnforcer(Openable):
         texts, data = vocabulary.derived(("lm-format-enforcer", vocab_size), words)
         try:
             parser = self.make_parser()
-            if spaced:
-                parser = library.SequenceParser([library.StringParser(" "), parser])
+            if opens:
+                spaced = library.SequenceParser([library.StringParser(" "), parser])
+                parser = library.UnionParser([parser, spaced])
             enforcer = library.TokenEnforcer(data, parser)
         except Exception as error:
             raise GrammarError(f"{shortened(repr(self))}: {error}") from error
@@ -162,6 +165,10 @@ class LMFormatEnforcer(Openable):
             "lm-format-enforcer", [parser], row, after, lambda parser: bool(parser.can_end())
         )
 
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> StatesFilter:
+        """As ``bind``, for the start of a text that loses its leading space."""
+        return self.bind(tokenizer, vocab_size, opens=True)
+
 
 @dataclass(frozen=True, slots=True)
 class _Make:
@@ -178,7 +185,7 @@ class _Make:
 
 
 @dataclass(frozen=True, slots=True)
-class OutlinesCore(Openable):
+class OutlinesCore:
     """Text of which a regular expression matches the whole; ``.json_schema(schema)`` for JSON."""
 
     pattern: str
@@ -203,8 +210,11 @@ class OutlinesCore(Openable):
         except Exception as error:
             raise GrammarError(f"OutlinesCore: {error}") from error
 
-    def _running(self, vocabulary: Vocabulary, vocab_size: int, *, spaced: bool) -> StatesFilter:
-        library = _library("outlines_core", "outlines")
+    def bind(
+        self, tokenizer: AnyTokenizer, vocab_size: int, *, opens: bool = False
+    ) -> StatesFilter:
+        """As ``Specification.bind``; ``opens``: for a text that loses its leading space."""
+        library, vocabulary = _library("outlines_core", "outlines"), Vocabulary.of(tokenizer)
 
         def words() -> Any:
             pieces: dict[bytes, list[Token]] = {}
@@ -229,7 +239,7 @@ class OutlinesCore(Openable):
             following: int | None = index.get_next_state(state, token)
             return None if token in vocabulary.eos else following
 
-        pattern = f" (?:{self.pattern})" if spaced else self.pattern
+        pattern = f" ?(?:{self.pattern})" if opens else self.pattern
         kept: Recent[tuple[str, int], Any]
         kept = vocabulary.derived("outlines-core", lambda: Recent(_INDEXES))
         try:
@@ -238,3 +248,7 @@ class OutlinesCore(Openable):
             raise GrammarError(f"{shortened(repr(self))}: {error}") from error
         first = index.get_initial_state()
         return StatesFilter("outlines-core", [first], row, after, index.is_final_state)
+
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> StatesFilter:
+        """As ``bind``, for the start of a text that loses its leading space."""
+        return self.bind(tokenizer, vocab_size, opens=True)

@@ -1,12 +1,7 @@
 """One of several specifications: the one that the text turns out to follow.
 
 Of an ``AnyOf`` several may fit for a while. Of a ``FirstToken`` the first token chooses: it is for
-a model that may begin to think or to call a tool and otherwise follows a schema. So does
-``Openable``, for the start of a text whose first space the decoder drops.
-
-SentencePiece-style models begin their answer with a token such as ``▁{``: bytes `` {``, text
-``{``. A filter constrains the text. So a first token that starts with a space goes to a filter
-that wants one space and then what is specified, and every other first token to the plain one.
+a model that may begin to think or to call a tool and otherwise follows a schema.
 
 Invariant: a filter that is out was fed all tokens before the one that it did not take, so
 taking that one back brings the filter in again.
@@ -14,15 +9,14 @@ taking that one back brings the filter in again.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import FilterError, GrammarError
+from ..errors import FilterError
 from ..forks import forked
-from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
+from ..tokens.vocabulary import AnyTokenizer, Token
 from ..workers import Work
 from .protocol import (
     Filter,
@@ -52,17 +46,15 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
-    """``otherwise``, unless the text begins with a token that leads to another specification.
-
-    The other specifications see the whole text, its first token included.
-    """
+    """``otherwise``, unless the text begins with a token: then ``spec``, of the whole text."""
 
     otherwise: Specification
-    leads: tuple[tuple[Token, Specification], ...]
+    token: Token
+    spec: Specification
 
     @property
     def specifications(self) -> Sequence[Specification]:
-        return (self.otherwise, *(spec for _, spec in self.leads))
+        return (self.otherwise, self.spec)
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
         return self._bound(self.otherwise.bind(tokenizer, vocab_size), tokenizer, vocab_size)
@@ -72,10 +64,8 @@ class FirstToken:
         return self._bound(otherwise, tokenizer, vocab_size)
 
     def _bound(self, otherwise: Filter, tokenizer: AnyTokenizer, vocab_size: int) -> AnyOfFilter:
-        leads = [spec.bind(tokenizer, vocab_size) for _, spec in self.leads]
-        lanes = [words_of([token], vocab_size) for token, _ in self.leads]
-        others = ~words_of([token for token, _ in self.leads], vocab_size)
-        return AnyOfFilter([otherwise, *leads], [others, *lanes])
+        lane = words_of([self.token], vocab_size)
+        return AnyOfFilter([otherwise, self.spec.bind(tokenizer, vocab_size)], [~lane, lane])
 
 
 class AnyOfFilter(Running):
@@ -163,40 +153,3 @@ class AnyOfFilter(Running):
         is_due = self.unchecked()[1]
         found = [part.objection() for part in self._alive() if is_due or part.can_end()]
         return found[0] if found and all(found) else None
-
-
-class Openable(ABC):
-    """A specification that opens a text in one of two ways: as it is, or after one space."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def _running(self, vocabulary: Vocabulary, vocab_size: int, *, spaced: bool) -> Running | None:
-        """The running filter; ``spaced``: after one space, or None if that makes no difference."""
-
-    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> Running:
-        """As ``Specification.bind``."""
-        running = self._running(Vocabulary.of(tokenizer), vocab_size, spaced=False)
-        assert running is not None
-        return running
-
-    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> Running:
-        """As ``bind``, for the start of a text that loses its leading space."""
-        vocabulary = Vocabulary.of(tokenizer)
-        ways, errors = list[Running](), list[GrammarError]()
-        for spaced in (False, True):
-            try:
-                running = self._running(vocabulary, vocab_size, spaced=spaced)
-                ways += [] if running is None else [running]
-            except GrammarError as error:  # a vocabulary may have words only with the space
-                errors.append(error)
-        if not ways:
-            raise errors[0]
-        if len(ways) == 1:
-            return ways[0]
-
-        def lanes() -> Sequence[Int32Words]:
-            space = words_of(vocabulary.starting_with(b" "), vocab_size)
-            return ~space, space
-
-        return AnyOfFilter(ways, vocabulary.derived(("spaced", vocab_size), lanes))

@@ -9,7 +9,7 @@ tokenizer would spell it.
 The search goes best first, over paths of symbols (Hart, Nilsson and Raphael, 1968): by their
 length, of which forced symbols count a quarter, and by how many brackets are open, as each will
 take a symbol at least. The states of a grammar are hidden, so paths count as the same if they have
-the same ``Outline`` and show the same; and as soon as a value is finished, no other way to finish
+the same ``Outline`` and the same mask; and as soon as a value is finished, no other way to finish
 it is followed. Both are guesses that make an exponential search linear, and may be wrong for a
 grammar that is not like JSON.
 
@@ -27,13 +27,12 @@ from math import inf, log2
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import FilterError, GrammarError, OptionError, PromptError, StateError
 from ..forks import forked
 from ..tokens import Token, Vocabulary, in_common
 from .constraint import Constraint
-from .protocol import is_by_bytes, word_count
+from .protocol import allows, is_by_bytes, word_count
 
 WORK = 2500
 """Steps of one search. A step takes some 4 µs, and its share of Python as much again."""
@@ -231,17 +230,14 @@ class Outline(NamedTuple):
         return any(self.place[:length] in finished for length in range(1, depth + 1))
 
 
-def _symbols(vocabulary: Vocabulary) -> tuple[list[Token], npt.NDArray[np.int64]]:
-    """The symbols of a vocabulary in the order in which to try them: added tokens, then bytes. And
-    what a mask shows of a place: these, and in a vocabulary of bytes the probes."""
+def _symbols(vocabulary: Vocabulary) -> list[Token]:
+    """The symbols of a vocabulary in the order in which to try them: added tokens, then bytes."""
     late = _LATE + bytes([*range(128, 256), *range(32), 127, 32])
     rest = bytes(byte for byte in range(256) if byte not in _ORDER + late)
     ordered = [vocabulary.token_of(bytes([byte])) for byte in _ORDER + rest + late]
     special = (vocabulary.added | vocabulary.special) - vocabulary.eos
     symbols = sorted(token for token in special if vocabulary.piece(token))
-    symbols += [token for token in ordered if token is not None]
-    probes = vocabulary.probes if isinstance(vocabulary, ByteVocabulary) else []
-    return symbols, np.array([*symbols, *probes], dtype=np.int64)
+    return [*symbols, *(token for token in ordered if token is not None)]
 
 
 class Hunt:
@@ -251,12 +247,12 @@ class Hunt:
     def __init__(self, at: Constraint, without: Set[Token | None]) -> None:
         vocabulary = at.vocabulary
         self._pieces = vocabulary.pieces
-        self._symbols, self._shown = vocabulary.derived("symbols", lambda: _symbols(vocabulary))
+        self._symbols = vocabulary.derived("symbols", lambda: _symbols(vocabulary))
         self._at, self._from, self._without = at, len(at), without
         self._steps = 0  # the work so far
         self._path: Path = ()
         self._row = np.empty(word_count(at.vocab_size), dtype=np.int32)
-        self._choices: dict[tuple[bytes, bool], list[Token]] = {}  # by what is shown
+        self._choices: dict[tuple[int, bool], list[Token]] = {}  # by the mask
 
     def to(self, path: Path) -> None:
         """Goes to the end of a path. FilterError if it is not allowed."""
@@ -291,7 +287,7 @@ class Hunt:
             for rank, (run, shown) in enumerate(steps, 1):
                 if len(path + run) >= least:
                     continue
-                if not shown:
+                if shown is None:
                     least = len(path + run)
                     yield path + run
                     continue
@@ -307,18 +303,18 @@ class Hunt:
                 bound = beyond + _OPEN * (len(then.place) + (then.string is not None) / 2)
                 heappush(heap, (bound, order, beyond, path + run, then, ends))
 
-    def _steps_after(self, path: Path, *, is_first: bool) -> list[tuple[Path, bytes]]:
-        """Each symbol that leads on from a path, with what it forces, and what may follow; b"" if
-        the text may end. Of those that are alike, only the first; at a place that shows the same as
+    def _steps_after(self, path: Path, *, is_first: bool) -> list[tuple[Path, int | None]]:
+        """Each symbol that leads on from a path, with what it forces, and its mask; None if the
+        text may end. Of those that are alike, only the first; at a place with the mask of
         an earlier one, those that differed there."""
-        found: dict[tuple[Path, bytes], Token] = {}
+        found: dict[tuple[Path, int | None], Token] = {}
         try:
             self.to(path)
             at = self._look()
         except FilterError:
             return []
         in_word = is_first or self._pieces[path[-1]][-1:].isalnum()
-        for symbol in self._choices.get((at, in_word)) or self._choice(at, in_word=in_word):
+        for symbol in self._choices.get((at, in_word)) or self._choice(in_word=in_word):
             if is_first and symbol in self._without:
                 continue
             try:
@@ -327,28 +323,26 @@ class Hunt:
                 if not self._at.can_end() and (forced := tuple(self._at.agreed())):
                     run += forced
                     self.to(path + run)
-                shown = b"" if self._at.can_end() else self._look()
+                shown = None if self._at.can_end() else self._look()
             except FilterError:
                 continue
             found.setdefault((run[1:], shown), symbol)
         self._choices[at, in_word] = list(found.values())
         return [((symbol, *forced), shown) for (forced, shown), symbol in found.items()]
 
-    def _look(self) -> bytes:
-        """What is allowed: one byte for each symbol and each probe. FilterError if nothing is."""
+    def _look(self) -> int:
+        """Writes what is allowed to the row, and tells it from others. FilterError: nothing is."""
         if not self._at.fill(self._row):
-            return bytes([1]) * len(self._shown)
-        if not self._row.any():
+            self._row[:] = -1
+        elif not self._row.any():
             raise FilterError("nothing may follow")
-        bits = self._row[self._shown >> 5] >> (self._shown & 31) & 1
-        flags: npt.NDArray[np.uint8] = bits.astype(np.uint8)
-        return flags.tobytes()
+        return hash(self._row.tobytes())
 
-    def _choice(self, shown: bytes, *, in_word: bool) -> list[Token]:
+    def _choice(self, *, in_word: bool) -> list[Token]:
         """The symbols to try at a place; a blank beside others only if it may end a word. In free
         text a quote may end it, spaces are long tokens, and a backslash needs another symbol."""
         pieces = self._pieces
-        allowed = [symbol for symbol, yes in zip(self._symbols, shown, strict=False) if yes]
+        allowed = [symbol for symbol in self._symbols if allows(self._row, symbol)]
         blank = [symbol for symbol in allowed if pieces[symbol].isspace()]
         inked = [symbol for symbol in allowed if not pieces[symbol].isspace()]
         if {pieces[symbol] for symbol in allowed}.issuperset(_TEXT):

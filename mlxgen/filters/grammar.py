@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -17,8 +17,7 @@ from typing import ClassVar, Literal
 from llguidance import LLMatcher
 
 from ..errors import GrammarError, OptionError
-from ..tokens.vocabulary import Vocabulary
-from .any_of import Openable
+from ..tokens.vocabulary import AnyTokenizer, Vocabulary
 from .engine import Grammar, GrammarEngine, shortened
 from .matcher import GrammarFilter
 
@@ -28,7 +27,7 @@ _FLAGS = {re.IGNORECASE: "i", re.DOTALL: "s"}
 _IGNORED = re.UNICODE | re.DEBUG
 
 
-class OfGrammar(Openable):
+class OfGrammar(ABC):
     """A specification that is a grammar."""
 
     __slots__ = ()
@@ -38,14 +37,30 @@ class OfGrammar(Openable):
     @abstractmethod
     def _grammar(self, vocabulary: Vocabulary) -> Grammar: ...
 
-    def _running(
-        self, vocabulary: Vocabulary, vocab_size: int, *, spaced: bool
-    ) -> GrammarFilter | None:
-        grammar = self._grammar(vocabulary)
-        if spaced and grammar.skips_space:
-            return None
-        grammar = grammar.after('" "') if spaced else grammar
-        return GrammarFilter(grammar, GrammarEngine.of(vocabulary, vocab_size), vocab_size)
+    def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
+        """As ``Specification.bind``."""
+        vocabulary = Vocabulary.of(tokenizer)
+        return _running(self._grammar(vocabulary), vocabulary, vocab_size)
+
+    def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> GrammarFilter:
+        """As ``bind``, for the start of a text that loses its leading space.
+
+        SentencePiece-style models begin their answer with a token such as ``▁{``: bytes `` {``,
+        text ``{``. So there may be a space before what is specified; and there has to be one if
+        that may begin with a space itself, which would be lost.
+        """
+        vocabulary = Vocabulary.of(tokenizer)
+        grammar, space = self._grammar(vocabulary), vocabulary.token_of(b" ")
+        if grammar.skips_space:
+            return _running(grammar, vocabulary, vocab_size)
+        running = _running(grammar.after("/ ?/"), vocabulary, vocab_size)
+        if space is not None and running.validate([space, space]) == 2:
+            running = _running(grammar.after('" "'), vocabulary, vocab_size)
+        return running
+
+
+def _running(grammar: Grammar, vocabulary: Vocabulary, vocab_size: int) -> GrammarFilter:
+    return GrammarFilter(grammar, GrammarEngine.of(vocabulary, vocab_size), vocab_size)
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -78,7 +78,7 @@ FILTERS: dict[str, Callable[[], Any]] = {
     "replayed copies": lambda: Replay(CopyableToy(), every=2),
     "any of": lambda: AnyOf((Regex("a*b"), Regex("(ab)*c"), Choice(["aab", "x"]))),
     "first token": lambda: FirstToken(
-        Regex("[ab]*"), ((260, After("so", Choice(["ab", "b"]), required=True)),)
+        Regex("[ab]*"), 260, After("so", Choice(["ab", "b"]), required=True)
     ),
 }
 

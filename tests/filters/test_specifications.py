@@ -58,7 +58,7 @@ SPECS: list[Any] = [
     AllOf(Regex("a"), Choice(["a"])),
     After("x", Regex("a")),
     AnyOf((Regex("a"), Choice(["b"]))),
-    FirstToken(Regex("a"), ((98, Regex("b")),)),
+    FirstToken(Regex("a"), 98, Regex("b")),
     JsonSchema(RECORD, closed=True),
     JsonSchema(True),
     JsonObject(),

@@ -65,8 +65,6 @@ def shape(spec: Any) -> str:
         if each.name.startswith("_"):
             continue
         value = getattr(spec, each.name)
-        if each.name == "leads":
-            value = [then for _, then in value]
         parts = value if isinstance(value, list | tuple) else [value]
         inside += [shape(part) for part in parts if hasattr(part, "bind")]
     return type(spec).__name__ + (f"({', '.join(inside)})" if inside else "")

@@ -35,11 +35,7 @@ _BYTE = re.compile(r"\\x([0-9a-f]{2})")
 
 
 class ContextError(PromptError):
-    """The conversation has ``tokens`` tokens, and no answer fits after them."""
-
-    def __init__(self, message: str, tokens: int) -> None:
-        super().__init__(message)
-        self.tokens = tokens
+    """No answer fits after the conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +43,13 @@ class Answer:
     """The last answer: its versions, and which of them is shown. A place in it is a number of
     tokens, after which it is.
 
-    ``budget``: how many tokens it may have. ``rewound``: some of it was taken back, and nothing was
-    put there since. ``exchange``: what the conversation has of it.
+    ``exchange``: what the conversation has of it.
     """
 
     reading: Reading
     vocabulary: Vocabulary
     branches: Branches = field(default_factory=Branches)
     usage: Usage = field(default_factory=Usage)
-    budget: int | None = None
-    rewound: bool = False
     exchange: tuple[Message, ...] = ()
 
     @property
@@ -82,16 +75,8 @@ class Answer:
         """How many tokens of the context it takes, with its prompt."""
         return self.usage.prompt_tokens + len(tokens_of(self.chunks))
 
-    @property
-    def text(self) -> str:
-        """The text without the reasoning."""
-        return self._said(Text)
-
-    @property
-    def reasoning(self) -> str:
-        return self._said(Reasoning)
-
-    def _said(self, kind: type[Text | Reasoning]) -> str:
+    def said(self, kind: type[Text | Reasoning] = Text) -> str:
+        """The text without the reasoning, or the reasoning."""
         events = (event for _, events in self.readings(self.chunks) for event in events)
         return "".join(event.text for event in events if isinstance(event, kind))
 
@@ -162,7 +147,7 @@ class Answer:
 
     def back(self, place: int) -> Answer:
         """What is before a place."""
-        return replace(self, branches=self.branches.leaves(self.chunks[:place]), rewound=True)
+        return replace(self, branches=self.branches.leaves(self.chunks[:place]))
 
     def there(self, place: int) -> Chunk | None:
         """The token at a place, or the one that was there in a version that has the same before."""
@@ -221,9 +206,9 @@ class Answerer:
 
     def begin(
         self, asked: Conversation, last: Answer | None = None, then: Sequence[Token] = ()
-    ) -> Answering:
-        """The answer to the waiting message; ``last``: with the tokens that this one has, and
-        ``then`` others that somebody put there.
+    ) -> tuple[Stream, Answer, list[Chunk]]:
+        """A stream of the answer to the waiting message, and the chunks before it; ``last``: with
+        the tokens that this one has, and ``then`` others that somebody put there.
 
         Raises ``OptionError``, ``PromptError`` or ``GrammarError`` before anything runs.
         """
@@ -237,14 +222,12 @@ class Answerer:
         given = self._given(answer, then, plan.opens_text)
         self._check_room(len(plan.ids) + len(given))
         options = {"top_logprobs": ALTERNATIVES, **asked.options}
-        budget = options["max_tokens"]
-        if budget is not None and last is not None:
-            has_room = last.budget is not None and len(given) < last.budget
-            goes_on = has_room and last.finish_reason is None
-            budget = last.budget if goes_on else budget + len(given)
+        most, cut = options["max_tokens"], last is not None and last.finish_reason == "length"
+        if most is not None and (cut or len(given) >= most):
+            options["max_tokens"] = most + len(given)
         if plan.spec is not None:
             options["filters"] = [plan.spec]
-        options |= {"max_tokens": budget, "prefix": tokens_of(given)}
+        options["prefix"] = tokens_of(given)
         prompt = Prompt(plan.ids, plan.opens_text, plan.thinking)
         try:
             stream = self.lm.stream(prompt, **options)
@@ -257,8 +240,7 @@ class Answerer:
             piece = answer.piece(options["prefix"][error.index])
             problem = f"{piece!r} is not allowed at token {error.index + 1}: {why}"
             raise OptionError(name, problem) from error
-        answer = replace(answer, reading=plan.reading, budget=budget, rewound=False)
-        return Answering(stream, answer, given)
+        return stream, replace(answer, reading=plan.reading), given
 
     def _plan(self, conversation: Conversation) -> Plan:
         spec = conversation.form
@@ -297,39 +279,5 @@ class Answerer:
                 f"with this message the conversation has {tokens} tokens, but the context of "
                 f"{self.lm.name} holds {self.lm.max_context}, including the answer; drop the "
                 "oldest exchanges with /drop, take back the last ones with /undo, start over with "
-                "/clear, or write less",
-                tokens,
+                "/clear, or write less"
             )
-
-
-class Answering:
-    """An answer under way: an iterator over its chunks so far and then the next ones, with their
-    events. ``finish`` it once."""
-
-    def __init__(self, stream: Stream, answer: Answer, given: Sequence[Chunk]) -> None:
-        self._stream, self._answer = stream, answer
-        self._chunks = list(given)
-        self._reader = AnswerReader(answer.reading)
-
-    def __iter__(self) -> Iterator[tuple[Chunk, Sequence[ChatEvent]]]:
-        for chunk in list(self._chunks):
-            yield chunk, self._reader.push(chunk)[0]
-        for chunk in self._stream:
-            self._chunks.append(chunk)
-            yield chunk, self._reader.push(chunk, self._stream.usage)[0]
-
-    @property
-    def answer(self) -> Answer:
-        """The answer as far as it has come."""
-        branches = self._answer.branches.shows(self._chunks)
-        return replace(self._answer, branches=branches, usage=self._stream.usage)
-
-    def finish(self) -> Sequence[ChatEvent]:
-        """End the answer here, with what it has run in the prefix cache; returns the last events,
-        if there are any."""
-        usage, ended = self._stream.usage, self._stream.finish_reason is not None
-        try:
-            self._stream.keep()
-        finally:
-            self._stream.close()
-        return [] if ended else self._reader.cancel(usage)

@@ -18,11 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..chat.answer import AnswerReader
+from ..chat.events import Reasoning
 from ..errors import MachineError, MlxgenError, StateError
 from ..language_model import LanguageModel
 from ..tokens import Token
 from ..words import broken, counted, shortened
-from .answer import Answer, Answerer, Answering, ContextError
+from .answer import Answer, Answerer, ContextError
 from .asked import check_chats, forms_of, template_variables
 from .conversation import SETTABLE, Conversation, keep, resumed
 from .interrupt import Brake
@@ -128,14 +130,14 @@ class TerminalChat:
         """Take an answer into the conversation that was ``asked``, by default in the place of the
         last one."""
         asked = asked or self.conversation.again()
-        self.conversation = asked.answered(answer.text, answer.reasoning)
+        self.conversation = asked.answered(answer.said(), answer.said(Reasoning))
         self._last = replace(answer, exchange=self.conversation.said[-2:])
 
     def retry(self) -> None:
         """Answer the last message again; the answer that it has stays as a branch."""
         last = self._last
         if last is not None and last.exchange == self.conversation.said[-2:]:
-            last = replace(last, branches=last.branches.leaves(), budget=None)
+            last = replace(last, branches=last.branches.leaves())
         else:
             last = None
         self.answer(self.conversation.again(), last)
@@ -174,13 +176,9 @@ class TerminalChat:
             self.status = 0 if self.is_typed else 2
             self.note(f"error: {' '.join(str(error).split())}")
         finally:
-            self._keep_file()
+            if self.is_typed and self.conversation.said:
+                keep(self.conversation)
         return True
-
-    def _keep_file(self) -> None:
-        """Keep the conversation for ``--resume``, if a person holds it."""
-        if self.is_typed and self.conversation.said:
-            keep(self.conversation)
 
     # ---- one answer ----
 
@@ -189,49 +187,46 @@ class TerminalChat:
     ) -> None:
         """Stream the answer to the message that waits, and take it into the conversation; as
         ``Answerer.begin``."""
-        brake, said = Brake(), False
-        under_way: Answering | None = None
+        brake, stream, said = Brake(), None, False
         try:
             with brake.ready():
-                asked, under_way = self._begun(asked, last, then)
-                screen = self._screen(exact=bool(asked.forms))
                 try:
-                    for chunk, events in under_way:
+                    stream, answer, chunks = self.answerer.begin(asked, last, then)
+                except ContextError as error:
+                    asked = self._dropping(asked, error)
+                    stream, answer, chunks = self.answerer.begin(asked, last, then)
+                screen, reader = self._screen(exact=bool(asked.forms)), AnswerReader(answer.reading)
+                try:
+                    for chunk in chunks:
+                        screen.show(chunk, reader.push(chunk)[0])
+                    for chunk in stream:
                         brake.runs = True
-                        screen.show(chunk, events)
+                        chunks.append(chunk)
+                        screen.show(chunk, reader.push(chunk, stream.usage)[0])
                         if brake.pressed:
                             break
                 finally:
-                    screen.show(None, under_way.finish())
+                    ended = stream.finish_reason is not None
+                    with stream:
+                        stream.keep()
+                    if not ended:
+                        screen.show(None, reader.cancel(stream.usage))
                     screen.end()
         except KeyboardInterrupt:
             brake.pressed = True
         finally:
-            if under_way is not None:
-                answer = under_way.answer
-                said = bool(answer.text or answer.reasoning or answer.finish_reason)
+            if stream is not None:
+                branches = answer.branches.shows(chunks)
+                answer = replace(answer, branches=branches, usage=stream.usage)
+                said = bool(answer.said() or answer.said(Reasoning) or answer.finish_reason)
                 if said:
                     self.take(answer, asked)
-        self._keep_file()
         if not said:
             self.note("(stopped before the answer began; the conversation is unchanged)")
         else:
             self._conclude(self.last, stopped=brake.pressed)
         if brake.pressed and self._arguments.launched:
             raise KeyboardInterrupt
-
-    def _begun(
-        self, asked: Conversation, last: Answer | None, then: Sequence[Token]
-    ) -> tuple[Conversation, Answering]:
-        """An answer, perhaps to a conversation without the oldest exchanges, if the person agrees
-        to drop these."""
-        try:
-            return asked, self.answerer.begin(asked, last, then)
-        except ContextError as error:
-            fewer = self._dropping(asked, error.tokens) if self.is_typed else None
-            if fewer is None:
-                raise
-            return fewer, self.answerer.begin(fewer, last, then)
 
     def _screen(self, *, exact: bool) -> Screen:
         """What shows an answer; of an ``exact`` one every space counts, as in JSON."""
@@ -276,18 +271,20 @@ class TerminalChat:
 
     # ---- the context ----
 
-    def _dropping(self, asked: Conversation, tokens: int) -> Conversation | None:
-        """Offer to drop the oldest exchanges, so that an answer fits; what is left then."""
+    def _dropping(self, asked: Conversation, error: ContextError) -> Conversation:
+        """What is left without the oldest exchanges, so that an answer fits, if a person agrees to
+        drop them; else it raises the error."""
         most, before = self.answerer.lm.max_context or 0, asked.asked[:-1]
-        if not before:
-            return None
+        if not self.is_typed or not before:
+            raise error
+        tokens = self.answerer.count(asked)
         for count in range(1, len(before) + 1):
             fewer = asked.without(count)
             left = self.answerer.count(fewer)
             if left <= FULL * most:
                 break
         if left >= most:
-            return None
+            raise error
         named = "".join(f"\n  {shortened(message)}" for message in before[:count])
         what = "exchange" if count == 1 else f"{count} exchanges"
         freed = counted(tokens - left, "token")
@@ -298,7 +295,7 @@ class TerminalChat:
         )
         while (reply := self.reader.read().text.strip().lower()) not in ("y", "yes"):
             if reply in ("n", "no"):
-                return None
+                raise error
             self.note("yes or no?")
         return fewer
 

@@ -149,7 +149,7 @@ def _continue(chat: TerminalChat, _: str) -> None:
     have changed since hold for what follows.
     """
     last = chat.last
-    if last.rewound:
+    if last.there(len(last.chunks)) is not None:
         _note_repeating(chat, "the same comes again", "/instead TEXT")
     chat.answer(chat.conversation.again(), last)
 
@@ -190,7 +190,7 @@ def _branches(chat: TerminalChat, argument: str) -> None:
     last = chat.last
     if argument:
         branches = last.branches.goes_to(_number("/branches", argument))
-        chat.take(last := replace(last, branches=branches, rewound=False))
+        chat.take(last := replace(last, branches=branches))
     for line in last.branches.tree(last.texts, columns=chat.columns):
         chat.note(line)
     if argument:

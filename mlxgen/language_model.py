@@ -259,8 +259,14 @@ class LanguageModel:
         with self._stream(prompt, given) as stream:
             chunks = tuple(stream)
             result = fold(chunks, stream.usage, given.prefix)
-        if isinstance(prompt, str) and not result.text.strip():
-            self._hint_at_chat()
+        unsaid = isinstance(prompt, str) and not result.text.strip() and not self._has_hinted
+        if unsaid and self.tokenizer.has_chat_template:
+            self._has_hinted = True
+            logger.warning(
+                "the answer is empty: %s continues a string as it is; to have it answered, use "
+                "lm.chat(...), or pass messages",
+                self.name,
+            )
         return result
 
     @overload
@@ -342,16 +348,6 @@ class LanguageModel:
         reader = AnswerReader(plan.reading)
         events = [event for chunk in result.chunks for event in reader.push(chunk, result.usage)[0]]
         return "".join(event.text for event in events if isinstance(event, Text)).strip()
-
-    def _hint_at_chat(self) -> None:
-        """Say once that raw text is continued and not answered, where somebody may not know."""
-        if self.tokenizer.has_chat_template and not self._has_hinted:
-            self._has_hinted = True
-            logger.warning(
-                "the answer is empty: %s continues a string as it is; to have it answered, use "
-                "lm.chat(...), or pass messages",
-                self.name,
-            )
 
     @takes_options
     def batch(

@@ -13,10 +13,12 @@ import os
 import select
 import stat
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError, PromptError
+from ..loading.checkpoint import path_of as expanded
 from ..options.table import OPTIONS
 from .report import say
 
@@ -46,9 +48,7 @@ def path_of(name: str, given: str) -> Path:
     if not given or "\0" in given:
         got = "one with a null character" if given else "nothing"
         raise OptionError(name, f"expected a file name, got {got}")
-    with contextlib.suppress(RuntimeError):  # ~ of a user who does not exist
-        return Path(given).expanduser()
-    return Path(given)
+    return expanded(given)
 
 
 def read_text(name: str, given: str) -> str:
@@ -64,13 +64,10 @@ def read_text(name: str, given: str) -> str:
 def replaced(path: Path, text: str) -> None:
     """Write a file for its owner alone; the old one stays if that fails. Raises ``OSError``."""
     beside = path.with_name(path.name + ".part")
-    with open(beside, "w", encoding="utf-8", opener=_private) as file:
+    private = partial(os.open, mode=0o600)
+    with open(beside, "w", encoding="utf-8", opener=private) as file:
         file.write(text)
     beside.replace(path)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def read_json(name: str, given: str) -> Any:

@@ -177,23 +177,18 @@ class Conversation:
             raise OptionError(
                 "messages", "expected a file that /save has written, got one without messages"
             )
-        parts = {name: data.get(name, {}) for name in _PARTS}
-        for key in data.keys() - {"messages", *_PARTS}:
-            known = ", ".join(("messages", *_PARTS))
-            raise OptionError(key, f"a conversation has no such part; known are {known}")
-        for key, value in parts.items():
-            if not isinstance(value, Mapping):
-                raise OptionError(key, f"expected a JSON object, got {type(value).__name__}")
-        for kind in parts["forms"].keys() - {*FORMS}:
+        for key, value in data.items():
+            if key not in ("messages", *_PARTS):
+                known = ", ".join(("messages", *_PARTS))
+                raise OptionError(key, f"a conversation has no such part; known are {known}")
+            kind, named = (list, "list") if key == "messages" else (Mapping, "JSON object")
+            if not isinstance(value, kind):
+                raise OptionError(key, f"expected a {named}, got {type(value).__name__}")
+        settings, forms, template = (data.get(name, {}) for name in _PARTS)
+        for kind in forms.keys() - {*FORMS}:
             raise OptionError(f"forms.{kind}", f"expected one of {', '.join(FORMS)}")
-        found = cls(template=parts["template"])._read(data["messages"])
-        return found.configured(parts["settings"], parts["forms"])
-
-    def _read(self, messages: Any) -> Conversation:
-        if not isinstance(messages, list):
-            raise OptionError("messages", f"expected a list, got {type(messages).__name__}")
-        found = self
-        for i, message in enumerate(messages):
+        found = cls(template=template)
+        for i, message in enumerate(data["messages"]):
             message = message if isinstance(message, Mapping) else {}
             role, content = message.get("role"), message.get("content")
             roles = ["assistant" if len(found.said) % 2 else "user", *["system"] * (i == 0)]
@@ -210,7 +205,7 @@ class Conversation:
                 found = found.ask(content) if role == "user" else found.with_system(content)
         if len(found.said) % 2:
             raise OptionError("messages", "the last message has no answer; leave it out")
-        return found
+        return found.configured(settings, forms)
 
 
 def _checked(text: str, what: str) -> str:

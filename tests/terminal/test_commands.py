@@ -147,7 +147,6 @@ MALFORMED: list[tuple[object, str]] = [
     ([], "messages: expected a file that /save has written"),
     ({"settings": {}}, "messages: expected a file that /save has written"),
     ({"messages": 5}, "messages: expected a list, got int"),
-    ({"messages": {}, "hooks": []}, "hooks: "),
     ({"messages": [5]}, "messages[0].role: expected user or system, got None"),
     ({"messages": [{"role": "tool"}]}, "messages[0].role: expected user or system, got 'tool'"),
     ({"messages": [{"role": "user"}]}, "messages[0].content: expected text, got NoneType"),

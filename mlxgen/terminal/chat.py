@@ -176,9 +176,13 @@ class TerminalChat:
             self.status = 0 if self.is_typed else 2
             self.note(f"error: {' '.join(str(error).split())}")
         finally:
-            if self.is_typed and self.conversation.said:
-                keep(self.conversation)
+            self._keep_file()
         return True
+
+    def _keep_file(self) -> None:
+        """Keep the conversation for ``--resume``, if a person holds it."""
+        if self.is_typed and self.conversation.said:
+            keep(self.conversation)
 
     # ---- one answer ----
 
@@ -221,6 +225,7 @@ class TerminalChat:
                 said = bool(answer.said() or answer.said(Reasoning) or answer.finish_reason)
                 if said:
                     self.take(answer, asked)
+        self._keep_file()
         if not said:
             self.note("(stopped before the answer began; the conversation is unchanged)")
         else:

@@ -1,30 +1,12 @@
-"""A server with drafts answers the same, says who drafted, and keeps what it knows by key."""
+"""Drafts of several answers, and what is known with one key only."""
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import Any
 
 import pytest
 
 from .running import Running, question, running
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "draft", ["off", "ngram", str(resources.files("mlxgen") / "demo" / "draft")]
-)
-def test_drafts_change_no_greedy_answer(server: Running, draft: str) -> None:
-    with running("--draft", draft) as drafting:
-        asked = question("Tell me a story about a fox.", max_tokens=60)
-        plain = server.chat({**asked, "num_draft_tokens": 0}).json()
-        assert "draft_n" not in plain["usage"]["timings"]
-        drafted = drafting.chat(asked).json()
-        assert plain["choices"][0]["message"] == drafted["choices"][0]["message"]
-        timings = drafted["usage"]["timings"]
-        assert timings.get("draft_n", 0) >= timings.get("draft_n_accepted", 0)
-        known = {"off": set(), "ngram": {"text"}}.get(draft, {"text", "head", "model"})
-        assert set(timings.get("drafts", {})) <= known
 
 
 @pytest.mark.parametrize(

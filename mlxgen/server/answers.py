@@ -157,6 +157,8 @@ class Answers:
             answer.serving.engine.rest(answer.box)
         self._told.move_to_end((told.owner, told.id))
         told.timer = asyncio.get_running_loop().call_later(WAITS, self._drop, told)
+        if not told.count:
+            self._drop(told)
         left = [each for each in self._told.values() if each.holder is None]
         size = sum(each.size for each in left)
         for oldest in left:

@@ -353,30 +353,42 @@ def of_responses(instructions: str | None, given: str | Sequence[Json]) -> Conve
         talk.say("system", instructions)
     said: dict[str, list[Any]] = {}  # by the model, in a message that is not over
 
+    def more(kind: str, value: Any) -> None:
+        said.setdefault(kind, []).append(value)
+
     def tell() -> None:
         if said:
             content, thoughts = (
-                "\n".join(filter(None, said[name])) for name in ("text", "thought")
+                "\n".join(filter(None, said.get(name, ()))) for name in ("text", "thought")
             )
-            talk.answer(content, thoughts or None, said["call"])
+            talk.answer(content, thoughts or None, said.get("call", ()))
             said.clear()
 
     for i, item in enumerate(items):
         at = f"input[{i}]"
         for known in _known(item, at, talk):
-            kind, part = known["type"], _of_answer(known, at, talk)
-            if part is not None:
-                if not said:
-                    said |= {"text": [], "thought": [], "call": []}
-                said[part[0]].append(part[1])
-            elif kind == "message":
+            kind = known["type"]
+            if kind == "function_call":
+                some = {} if known.get("arguments") is None else known["arguments"]
+                some = some if isinstance(some, str) else json.dumps(some, ensure_ascii=False)
+                id = str(known.get("call_id") or known.get("id") or at)
+                more("call", _called(id, need(known, "name", str, at), some))
+            elif kind == "reasoning":  # nothing of encrypted thoughts of other services
+                name = "content" if known.get("content") else "summary"
+                pieces = talk.pieces(known.get(name), f"{at}.{name}", images=False)
+                if thought := "\n".join(map(str, pieces)):
+                    more("thought", thought)
+            elif kind == "message" and one_of(known, "role", _ITEM_ROLES, at) == "assistant":
+                pieces = talk.pieces(known.get("content"), f"{at}.content", images=False)
+                more("text", "".join(map(str, pieces)))
+            else:
                 tell()
-                talk.say(known["role"], talk.content(known.get("content"), f"{at}.content"))
-            elif kind == "function_call_output":
-                tell()
-                output = known.get("output")
-                output = [output] if isinstance(output, dict) else output
-                talk.result(known.get("call_id") or "", talk.content(output, f"{at}.output"))
+                if kind == "message":
+                    talk.say(known["role"], talk.content(known.get("content"), f"{at}.content"))
+                else:
+                    output = known.get("output")
+                    output = [output] if isinstance(output, dict) else output
+                    talk.result(known.get("call_id") or "", talk.content(output, f"{at}.output"))
     tell()
     if not talk.messages:
         talk.say("user", "")
@@ -388,25 +400,6 @@ def goes_on(given: str | Sequence[Json]) -> bool:
     last = given[-1] if given and not isinstance(given, str) else {}
     is_message = last.get("type", "message") == "message" and last.get("role") == "assistant"
     return is_message and last.get("status") == "in_progress" and bool(last.get("content"))
-
-
-def _of_answer(item: Json, at: str, talk: Conversation) -> tuple[str, Any] | None:
-    """What an item of the model's adds to its message."""
-    kind = item["type"]
-    if kind == "function_call":
-        given = {} if item.get("arguments") is None else item["arguments"]
-        given = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-        id = str(item.get("call_id") or item.get("id") or at)
-        return "call", _called(id, need(item, "name", str, at), given)
-    if kind == "reasoning":  # nothing of encrypted thoughts of other services
-        name = "content" if item.get("content") else "summary"
-        pieces = talk.pieces(item.get(name), f"{at}.{name}", images=False)
-        thought = "\n".join(map(str, pieces))
-        return ("thought", thought) if thought else None
-    if kind == "message" and one_of(item, "role", _ITEM_ROLES, at) == "assistant":
-        pieces = talk.pieces(item.get("content"), f"{at}.content", images=False)
-        return "text", "".join(map(str, pieces))
-    return None
 
 
 def _known(item: Json, at: str, talk: Conversation) -> Iterator[Json]:

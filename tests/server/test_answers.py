@@ -353,14 +353,15 @@ def test_log_probabilities_say_what_was_impossible_not_allowed_and_rejected() ->
 
 
 def test_the_leading_space_that_a_decoder_drops_is_no_part_of_a_token() -> None:
-    asked = {"logprobs": True, "model": "pieces"}
+    asked = {"logprobs": True, "top_logprobs": 1}
     known = model_of("pieces").vocabulary
     token = known.token_of(b" the")
     assert token is not None
     rows = [chunks_of([token, *sorted(known.eos)[:1]], known, logprob=True)]
     (choice,) = both("chat", asked, rows, model="pieces")[1]["choices"]
     assert choice["message"]["content"] == "the"
-    assert bytes(choice["logprobs"]["content"][0]["bytes"]) == b"the"
+    (entry,) = choice["logprobs"]["content"]
+    assert [bytes(each["bytes"]) for each in (entry, entry["top_logprobs"][0])] == [b"the"] * 2
 
 
 def test_the_token_itself_is_always_among_its_alternatives() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import openai
@@ -144,3 +145,24 @@ def test_the_clients_own_request_id_comes_back(server: Running) -> None:
         assert answer.headers["cache-control"] == "no-cache"
     refused = server.chat({"n": 0}, headers={"X-Request-Id": "mine-2"})
     assert (refused.status_code, refused.headers["x-request-id"]) == (400, "mine-2")
+
+
+def test_llama_cpps_completions_have_probabilities_timings_and_progress_when_asked_for(
+    server: Running,
+) -> None:
+    body: dict[str, Any] = {"prompt": STORY, "n_predict": 12, "temperature": 0}
+    whole = server.post("/completion", {**body, "n_probs": 3}).json()
+    first = whole["completion_probabilities"][0]
+    assert len(first["top_logprobs"]) == 3 and first["id"] == first["top_logprobs"][0]["id"]
+    assert (whole["tokens_predicted"], whole["timings"]["predicted_n"]) == (12, 12)
+    told = {"n_probs": 1, "timings_per_token": True, "return_progress": True}
+    with server.stream("/completion", {**body, **told}) as lines:
+        found = [line for line in lines if line]
+    assert all(line.startswith("data: {") for line in found)  # and nothing says [DONE]
+    parts = [json.loads(line.removeprefix("data: ")) for line in found]
+    progress = [event for event in parts if "prompt_progress" in event]
+    assert parts[: len(progress)] == progress != []
+    for event in parts[len(progress) : -1]:
+        assert event["timings"] and len(event["completion_probabilities"]) == len(event["tokens"])
+    assert "".join(event["content"] for event in parts) == whole["content"]
+    assert "completion_probabilities" not in server.post("/completion", body).json()

@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import httpx
 import pytest
 
@@ -118,39 +116,6 @@ def test_how_far_the_prompt_is_is_told_to_those_who_ask(path: str, server: Runni
     assert len(run) > 3 and run == sorted(set(run)) and run[-1] == told[-1]["total"]
     numbers = [event["sequence_number"] for event in events if "sequence_number" in event]
     assert numbers == list(range(len(numbers)))
-
-
-def test_official_clients_take_signs_of_life(server: Running, gate: Gate) -> None:
-    said: Any = [{"role": "user", "content": f"official {WORDS}"}]
-
-    def chats() -> object:
-        with server.client() as client:
-            chunks = client.chat.completions.create(
-                model="demo", messages=said, max_tokens=9, stream=True
-            )
-            return [each.choices[0].finish_reason for each in chunks if each.choices][-1]
-
-    def responses() -> object:
-        with (
-            server.client() as client,
-            client.responses.stream(model="demo", input=WORDS, max_output_tokens=16) as stream,
-        ):
-            return stream.get_final_response().status
-
-    def messages() -> object:
-        with (
-            anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client,
-            client.messages.stream(model="any", max_tokens=9, messages=said) as stream,
-        ):
-            return stream.get_final_message().stop_reason
-
-    ends = {"length", "stop", "incomplete", "completed", "max_tokens", "end_turn"}
-    gate.shut(server)
-    with ThreadPoolExecutor(3) as pool:
-        found = [pool.submit(each) for each in (chats, responses, messages)]
-        server.wait_until(lambda: server.figure("mlxgen_requests_in_progress") == 3, "they wait")
-        signs_of(server, RESPONSES, asked(RESPONSES, "watching "), gate.open)
-        assert {each.result() for each in found} <= ends
 
 
 @pytest.mark.parametrize("path", SIGNS)

@@ -25,7 +25,8 @@ from .events import (
     Usage,
     joined,
 )
-from .splitter import Reading, Span, Splitter
+from .marks import Reading
+from .splitter import Span, Splitter
 
 FinishReason: TypeAlias = Literal["stop", "length", "filter", "cancelled"]
 

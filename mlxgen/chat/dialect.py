@@ -11,8 +11,7 @@ from ..errors import MlxgenError, OptionError, PromptError
 from ..images import ImageProcessor
 from ..tokens import Token, Vocabulary
 from .calls.formats import CallFormat
-from .families import marks_of
-from .splitter import Marks
+from .marks import Marks, marks_of
 from .template.format import SWITCHES, Chat, ChatFormat
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")

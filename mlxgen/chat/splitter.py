@@ -20,31 +20,25 @@ The rules, for the whole text:
 - If the text is cut off, a call whose name can be read is a call with what there is of it. What
   comes before the name of a call is a mark, not text.
 - White space around marks belongs to the marks, up to a bound before them; so does the rest of it
-  after a call. Around thoughts inside an answer it is the answer's. In an answer without tools only
-  lines are held, so that no space waits for what follows.
+  after a call. Around thoughts inside an answer it is the answer's.
 - In the place of a header, what is no header is said.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
 import regex
 
 from .calls.formats import CallFormat
-from .calls.reader import Call, ToolReader
-from .calls.styles import FENCES, Style, any_of
+from .calls.reader import Call
+from .calls.styles import FENCES, Style
 from .calls.values import LONGEST, BrokenError, Source, Waiting
 from .events import CallArguments, CallEnded, CallStarted
+from .marks import KINDS, Finder, Kind, Reading, first_part
 
-Kind: TypeAlias = Literal["content", "reasoning", "call", "mark"]
-Thinking: TypeAlias = Literal["open", "possible", "closed"]
-
-_KINDS: Mapping[str, Kind] = {"reasoning": "reasoning", "content": "content"}
-_NAMES = {"normal": "content", "reasoning": "reasoning", "tool": "call"}
 Section: TypeAlias = Literal["none", "mark", "calls"]
 """Whether calls may come without their mark: after a mark that was read as text, or after calls."""
 _QUOTES = "`\"'"  # before a mark that is only named
@@ -64,62 +58,6 @@ class Span(NamedTuple):
     text: str
     start: int
     events: tuple[CallStarted | CallArguments | CallEnded, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
-    """What a model puts between the parts of its text.
-
-    ``markers`` are dropped from content. ``transitions`` and ``initial`` are those of mlx-lm's
-    ``TokenizerWrapper`` for models that write a header before each part; ``header`` is the pattern
-    of its words, if they are known. The last part of an answer comes after all of ``answer``, one
-    after the other, if that is known.
-    """
-
-    think_start: str | None = None
-    think_end: str | None = None
-    markers: tuple[str, ...] = ()
-    transitions: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
-    initial: str | None = None
-    header: str = ""
-    answer: tuple[str, ...] = ()
-
-    def edges(self, tool_starts: Sequence[str] | None) -> dict[str, dict[str, str]]:
-        """The marks that end each state, and the states to which they lead; None: to no call."""
-        edges: dict[str, dict[str, str]] = {"content": {}, "reasoning": {}}
-        if self.think_end:
-            edges["reasoning"][self.think_end] = "content"
-        for start in tool_starts or ():
-            for known in edges.values():
-                known.setdefault(start, "call")
-        for marker in self.markers:
-            edges["content"].setdefault(marker, "content")
-        for state, leads in self.transitions.items():
-            known = edges.setdefault(_NAMES.get(state, state), {})
-            for mark, to in leads:
-                to = _NAMES.get(to, to)
-                if to != "call" or tool_starts is not None:
-                    known.setdefault(mark, to)
-        return edges
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """How to read the text of an answer.
-
-    - ``thinking``: whether the text begins inside the reasoning.
-    - ``tools``: reads calls; None: calls stay text.
-    - ``trim``: white space after the thinking is part of its end mark.
-    - ``exact``: the answer has a form, in which nothing is a slip.
-    - ``given``: the beginning of the text, which the client gave and does not get back.
-    """
-
-    marks: Marks = field(default_factory=Marks)
-    thinking: Thinking = "closed"
-    tools: ToolReader | None = None
-    trim: bool = True
-    exact: bool = False
-    given: str = ""
 
 
 class Splitter:
@@ -145,13 +83,13 @@ class Splitter:
         self._at = 0  # where the text of the source starts
         self._far = 0  # attempts to read a call that failed after a long text
         self._spans: list[Span] = []
-        self._finders: dict[tuple[str, bool], _Finder] = {}
+        self._finders: dict[tuple[str, bool], Finder] = {}
         self._call: Call | None = None  # that is being read
-        self._tries = False  # whether something is read that may be a call
         self._reads: Literal["", "calls", "alone"] = ""  # alone: if nothing follows but the end
         self._shows = True  # whether the client gets the call
         self._ids: set[str | None] = set()
         self._parts = self._read()
+        self.is_in_call = False  # or in what may be one, before the end of its arguments
         self.is_unfinished = False
         self.calls = 0
 
@@ -161,12 +99,6 @@ class Splitter:
         return self._part == "reasoning"
 
     @property
-    def is_in_call(self) -> bool:
-        """Whether the text so far ends inside what may be a call, before the end of its
-        arguments."""
-        return self._tries
-
-    @property
     def calling(self) -> str | None:
         """The tool of the call in which the text so far ends, if its name is known."""
         return None if self._call is None else self._call.name
@@ -174,10 +106,10 @@ class Splitter:
     def push(self, text: str) -> list[Span]:
         """Takes more text; returns what is certain."""
         source = self._source
-        if text and not (source.text or self._skips or self._reads) and self._part in _KINDS:
+        if text and not (source.text or self._skips or self._reads) and self._part in KINDS:
             firsts = self._finder.firsts
             if not firsts or (not text[-1].isspace() and firsts.isdisjoint(text)):
-                return [self._span(_KINDS[self._part], text)]
+                return [self._span(KINDS[self._part], text)]
         self._feed(text, final=False)
         return self._taken()
 
@@ -190,7 +122,7 @@ class Splitter:
         if call is not None and call.name is not None and self._reads != "alone":
             self.is_unfinished = True
             self._tell(call, held, ended=False)
-        elif held and self._marks.header and self._part not in _KINDS and not self._reads:
+        elif held and self._marks.header and self._part not in KINDS and not self._reads:
             self._release_header(self._finder.find(self._source.text, final=False)[0])
             if self._source.text:  # half a mark
                 self._release("mark", len(self._source.text))
@@ -250,11 +182,13 @@ class Splitter:
         """Everything up to a mark or its possible start; white space before it belongs to it."""
         source, finder = self._source, self._finder
         start, mark = finder.find(source.text, final=source.final)
-        is_no_part = start > _HEADER or finder.edges.get(mark) not in (*_KINDS, "call")
-        if self._marks.header and self._part not in _KINDS and is_no_part:
+        is_no_part = start > _HEADER or finder.edges.get(mark) not in (*KINDS, "call")
+        if self._marks.header and self._part not in KINDS and is_no_part:
             yield from self._pass_header(start, mark)
             return
-        text = self._text_before(start) if finder.edges else start
+        text = start
+        if finder.edges:
+            text = max(len(source.text[:start].rstrip()), start - _BLANKS)
         if not mark:
             if source.final:
                 blank = self.calls and not source.text.strip()
@@ -276,9 +210,9 @@ class Splitter:
                 self._named_only += 1
             self._release(self._kind, start + len(mark))
             return
-        if self._part == "content" and to in _KINDS and not is_first:
+        if self._part == "content" and to in KINDS and not is_first:
             text = start  # the white space is the answer's
-        if text and self._marks.header and self._part not in _KINDS and to == "call":
+        if text and self._marks.header and self._part not in KINDS and to == "call":
             self._release_header(text)
         elif text:
             self._release(self._kind, text)
@@ -298,7 +232,7 @@ class Splitter:
                     return
                 self._release(self._kind, end if to != "line" else start + 1)
                 is_list = mark == "[" and not format.alone  # of which the first is no call
-                if (to == "call" or is_list) and self._section == "none" and self._part in _KINDS:
+                if (to == "call" or is_list) and self._section == "none" and self._part in KINDS:
                     self._section = "mark"
             return
         self._release("mark", end)
@@ -335,16 +269,6 @@ class Splitter:
             self._release("mark", end)
         return end
 
-    def _text_before(self, start: int) -> int:
-        """Where the white space begins that belongs to a mark, or to what may become one."""
-        text = self._source.text
-        space = max(len(text[:start].rstrip()), start - _BLANKS)
-        is_start = self._is_new and not text[:start].strip()
-        if self._tools is None and self._part == "content" and not is_start:
-            line = text.find("\n", space, start)  # no mark of thinking counts inside a line
-            return line if line >= 0 else start
-        return space
-
     def _counts(self, mark: str, to: str, before: str, is_first: bool, on_line: bool) -> bool:
         """Whether a mark is one here, or only text that names it."""
         is_quoted = before in _QUOTES and before != ""
@@ -380,7 +304,7 @@ class Splitter:
         source, ends, alone = self._source, self._format.all_ends, self._reads == "alone"
         calls: list[Call] = []
         style, fenced = self._format.body, False
-        self._tries = True
+        self.is_in_call = True
         while True:
             read = yield from self._read_call(place, again=bool(calls), holds=holds or alone)
             if read is None:
@@ -388,11 +312,11 @@ class Splitter:
             call, style, begin = read
             fenced = fenced or "```" in source.text[place:begin]
             calls.append(call)
-            self._tries, place = alone, call.place
+            self.is_in_call, place = alone, call.place
             if not alone:
                 self._tell(call, place)
                 place = 0
-        self._tries = alone and bool(calls)
+        self.is_in_call = alone and bool(calls)
         if not calls:
             return False
         tail = yield from source.passed(place, style.tail)
@@ -402,14 +326,14 @@ class Splitter:
         rest = source.text[tail:].strip()
         if source.final and rest and any(mark.startswith(rest) for mark in ends):
             end = len(source.text)  # half a mark
-        self._tries = False
+        self.is_in_call = False
         is_open, whole = end == tail, len(source.text)
         if alone and is_open and not (source.final and not source.text[end:].strip()):
             return False
         for call in calls if alone else ():
             self._tell(call, call.place - (whole - len(source.text)))
         end -= whole - len(source.text)
-        if self._part not in _KINDS:
+        if self._part not in KINDS:
             self._part = "content"
         if end:
             self._release("call", end)
@@ -426,7 +350,7 @@ class Splitter:
             pieces = style.again if again else (*style.first, *FENCES, *tools.format.starts)
             begin = yield from source.passed(place, pieces, often=True)
             begin = yield from source.space(begin)
-            self._tries, self._call = True, (call := Call(source, tools))
+            self.is_in_call, self._call = True, (call := Call(source, tools))
             source.kept, source.reached = 0, begin
             source.limit = begin + _NEAR if self._far >= _PATIENCE else math.inf
             try:
@@ -478,84 +402,24 @@ class Splitter:
         return self._tools.format
 
     @property
-    def _finder(self) -> _Finder:
-        key = self._part, self._section != "none"
+    def _finder(self) -> Finder:
+        part, section = key = self._part, self._section != "none"
         if key not in self._finders:
-            self._finders[key] = _Finder(_edges(self._reading, *key))
+            self._finders[key] = Finder(self._reading, part, section=section)
         return self._finders[key]
 
     @property
     def _kind(self) -> Kind:
-        return _KINDS.get(self._part, "mark" if self._part != "opening" else "content")
+        return KINDS.get(self._part, "mark" if self._part != "opening" else "content")
 
     def _release(self, kind: Kind, length: int) -> None:
         text, self._source.text = self._source.text[:length], self._source.text[length:]
         self._spans.append(self._span(kind, text))
 
     def _span(self, kind: Kind, text: str) -> Span:
-        self._is_new = kind not in _KINDS or (self._is_new and text.isspace())
+        self._is_new = kind not in KINDS or (self._is_new and text.isspace())
         self._said = self._said or (kind == "content" and bool(text.strip()))
         self._last = text[-1:] or self._last
         start = self._at
         self._at += len(text)
         return Span(kind, text, start)
-
-
-class _Finder:
-    """Finds the first mark in a text; ``edges`` says to what each mark leads."""
-
-    def __init__(self, edges: Mapping[str, str]) -> None:
-        self.edges = edges
-        self.firsts = frozenset(mark[:1] for mark in edges)
-        self._longest = max(map(len, edges), default=0)
-        self._pattern = regex.compile(any_of(edges))
-
-    def find(self, text: str, *, final: bool) -> tuple[int, str]:
-        """Where it is, and the mark; or where one may begin, and ""."""
-        match = self._pattern.search(text, partial=not final)
-        if match is None:
-            return len(text), ""
-        start, mark = match.start(), "" if match.partial else match[0]
-        if mark and not final:  # the text may end inside one that is longer, or begins before it
-            for place in range(max(0, len(text) - self._longest), start + 1):
-                rest = text[place:]
-                if any(mark != each and each.startswith(rest) for each in self.edges):
-                    return place, ""
-        return start, mark
-
-
-def _edges(reading: Reading, part: str, section: bool) -> dict[str, str]:
-    """The marks that end a part, or begin a call in it, and to what they lead: another part, a
-    call, one that has lost its mark, one at the beginning of a line, or the end of several.
-
-    ``section``: calls have begun there, so that the next may come without a mark.
-    """
-    marks, tools = reading.marks, reading.tools
-    edges = dict(marks.edges(None if tools is None else tools.format.starts).get(part, {}))
-    if part not in _KINDS or (reading.exact and part == "content"):
-        return edges
-    if marks.think_start and marks.think_end and marks.initial is None:
-        edges.setdefault(marks.think_start, "reasoning")
-        edges.setdefault(marks.think_end, "content")
-    if tools is None:
-        return edges
-    format = tools.format
-    only = "" if format.starts else "<"  # such a tag is all that marks a call
-    bare = [
-        text
-        for text in tools.named(format.bare)
-        if part == "content" or "|" in text or not text.isascii() or text[0] == only
-    ]
-    bare += tools.named(format.begins) if section else []
-    lines = tools.named(format.lines) if part == "content" else []
-    of_calls = dict.fromkeys(lines, "line") | dict.fromkeys(bare, "bare")
-    return of_calls | edges | dict.fromkeys(format.all_ends if section else (), "end")
-
-
-def first_part(marks: Marks, thinking: Thinking) -> str:
-    """The part with which a text begins."""
-    if marks.initial is not None:
-        return _NAMES.get(marks.initial, marks.initial)
-    if marks.think_start is None or thinking == "closed":
-        return "content"
-    return "reasoning" if thinking == "open" else "opening"

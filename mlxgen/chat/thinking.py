@@ -15,7 +15,7 @@ from ..images import plain
 from ..text import ThinkingMarks
 from ..tokens import Token
 from .dialect import Dialect
-from .splitter import Marks, Thinking, first_part
+from .marks import Marks, Thinking, first_part
 
 _TAIL = 64  # tokens at the end of a prompt in which its last mark is looked for
 

@@ -6,7 +6,7 @@ Invariant: what a plan demands of the text is exactly what its reading expects t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -15,7 +15,7 @@ from ..text import ThinkingMarks
 from ..tokens import Token
 from .calls.use import Form, HeldCalls, ToolUse, plan_tools
 from .dialect import EFFORTS, Dialect, UnsupportedError
-from .splitter import Marks, Reading
+from .marks import Marks, Reading
 from .template.format import SWITCHES, Chat, ChatFormat, Told
 from .template.pictures import is_image
 from .thinking import beginning_of, in_answer
@@ -76,19 +76,23 @@ def prompt_of(turn: Turn, dialect: Dialect) -> Told:
     Images that the model does not take are told as a note. In the newest message of the user they
     are asked for, and an ``OptionError``.
     """
-    chat = turn.chat
-    noted: tuple[str, ...] = ()
-    if dialect.images is None:
-        chat, noted = _without_images(chat)
-    chat = replace(
-        chat,
-        tools=None if turn.tools is None else turn.tools.tools,
-        template=_variables(turn, dialect),
-    )
+    messages, noted = list(turn.chat.messages), list[str]()
+    for i, message in enumerate(messages if dialect.images is None else ()):
+        content = message.get("content")
+        is_newest = message.get("role") == "user" and i == len(messages) - 1
+        if is_newest or not isinstance(content, (list, tuple)):
+            continue
+        if images := [j for j, part in enumerate(content) if is_image(part)]:
+            noted += [f"messages[{i}].content[{j}]" for j in images]
+            texts = ["[image]" if is_image(part) else part.get("text", "") for part in content]
+            messages[i] = {**message, "content": "\n".join(map(str, texts))}
+    tools = None if turn.tools is None else turn.tools.tools
+    format = ChatFormat.of(dialect.vocabulary, tools=bool(tools))
+    template = _variables(turn, dialect, format.variables)
+    chat = replace(turn.chat, messages=messages, tools=tools, template=template)
     write = None if dialect.tools is None else dialect.tools.write
-    told = chat.told(dialect.vocabulary, dialect.images, write)
-    ids = told.tokens[-turn.keep if turn.keep else 0 :]
-    return Told(ids, (*noted, *told.left_out))
+    told = format.told(chat, dialect.images, write)
+    return Told(told.tokens[-turn.keep if turn.keep else 0 :], (*noted, *told.left_out))
 
 
 def plan_turn(turn: Turn, dialect: Dialect) -> Plan:
@@ -150,15 +154,14 @@ _BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24_5
 def _effort(turn: Turn) -> Effort | None:
     """The effort of a turn. Not to think means the same under every name, whether the template has
     a switch or not."""
-    wishes = [turn.chat.template.get(name) for name in SWITCHES]
-    return "none" if turn.effort is None and False in wishes else turn.effort
+    says_no = False in map(turn.chat.template.get, SWITCHES)
+    return "none" if turn.effort is None and says_no else turn.effort
 
 
-def _variables(turn: Turn, dialect: Dialect) -> Mapping[str, Any]:
-    """The template's variables, with those among them that come closest to the effort: its nearest
-    grade, the higher of two, and whether to think, unless they already say that. A switch that the
-    template does not have is a matter of the budget."""
-    known = ChatFormat.of(dialect.vocabulary, tools=turn.tools is not None).variables
+def _variables(turn: Turn, dialect: Dialect, known: Set[str]) -> Mapping[str, Any]:
+    """The template's variables, with those of its ``known`` ones that come closest to the effort:
+    its nearest grade, the higher of two, and whether to think, unless they already say that. A
+    switch that the template does not have is a matter of the budget."""
     given, effort = dict(turn.chat.template), _effort(turn)
     nearest: dict[str, Any] = {}
     if effort is not None:
@@ -168,12 +171,15 @@ def _variables(turn: Turn, dialect: Dialect) -> Mapping[str, Any]:
             grades = sorted(dialect.grades, key=EFFORTS.index, reverse=True)
             grade = min(grades, key=lambda grade: abs(EFFORTS.index(grade) - wanted))
             nearest["reasoning_effort"] = grade
-    said = {name for name in SWITCHES if isinstance(given.get(name), bool)}
-    if said and known.isdisjoint(SWITCHES):
-        given = {name: value for name, value in given.items() if name not in said}
-    elif said:
-        nearest = {name: value for name, value in nearest.items() if name not in SWITCHES}
-    return {**{name: value for name, value in nearest.items() if name in known}, **given}
+    for name in SWITCHES:
+        if isinstance(given.get(name), bool):
+            for other in SWITCHES:
+                nearest.pop(other, None)
+            if known.isdisjoint(SWITCHES):
+                del given[name]
+    for name in nearest.keys() & known:
+        given.setdefault(name, nearest[name])
+    return given
 
 
 def _budget(turn: Turn, dialect: Dialect) -> int | None:
@@ -184,22 +190,3 @@ def _budget(turn: Turn, dialect: Dialect) -> int | None:
     if turn.thinking_budget is not None or meant is None:
         return turn.usual_budget if turn.thinking_budget is None else turn.thinking_budget
     return meant if turn.usual_budget is None else min(meant, turn.usual_budget)
-
-
-def _without_images(chat: Chat) -> tuple[Chat, tuple[str, ...]]:
-    """The chat with notes in the places of earlier images, and of those that tools returned; and
-    where these are."""
-    messages = list(chat.messages)
-    last = messages[-1] if messages and messages[-1].get("role") == "user" else None
-    noted = []
-    for i, message in enumerate(messages):
-        content = message.get("content")
-        if message is last or not isinstance(content, (list, tuple)):
-            continue
-        images = [j for j, part in enumerate(content) if is_image(part)]
-        if not images:
-            continue
-        texts = ["[image]" if is_image(part) else str(part.get("text", "")) for part in content]
-        noted += [f"messages[{i}].content[{j}]" for j in images]
-        messages[i] = {**message, "content": "\n".join(texts)}
-    return replace(chat, messages=messages), tuple(noted)

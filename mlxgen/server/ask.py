@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ..chat.calls.use import Form, HeldCalls
-from ..chat.splitter import Reading
+from ..chat.marks import Reading
 from ..chat.turn import Turn, plan_turn
 from ..engine import Options, Prompt, control_options
 from ..errors import MlxgenError

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..chat.splitter import Kind, Span
+from ..chat.marks import Kind
+from ..chat.splitter import Span
 from ..engine import Chunk, PromptScore
 from ..text import TextDecoder
 from ..tokens import Token, Vocabulary

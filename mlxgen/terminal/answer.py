@@ -18,7 +18,7 @@ from ..chat.answer import AnswerReader
 from ..chat.calls.use import Form
 from ..chat.dialect import Dialect
 from ..chat.events import ChatEvent, Reasoning, Text
-from ..chat.splitter import Reading
+from ..chat.marks import Reading
 from ..chat.template.format import Chat
 from ..chat.turn import Plan, Turn, plan_turn
 from ..engine import Chunk, FinishReason, Options, Prompt, Stream, Usage

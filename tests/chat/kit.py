@@ -26,8 +26,7 @@ from mlxgen.chat.events import (
     Text,
     joined,
 )
-from mlxgen.chat.families import HARMONY
-from mlxgen.chat.splitter import Marks, Reading
+from mlxgen.chat.marks import HARMONY, Marks, Reading
 from mlxgen.engine import Chunk, FinishReason, Usage
 from mlxgen.filters import Constraint, EndSearch
 from mlxgen.filters import tokens_of as allowed_by

@@ -20,7 +20,7 @@ from mlxgen.chat.events import (
     Retracted,
     Text,
 )
-from mlxgen.chat.splitter import Marks, Reading
+from mlxgen.chat.marks import Marks, Reading
 from mlxgen.engine import Chunk, FinishReason, Usage
 
 from ..effort import tries

@@ -12,7 +12,7 @@ from mlxgen import DeadEndError
 from mlxgen.chat.calls.checked import CheckedCalls
 from mlxgen.chat.calls.formats import FORMATS
 from mlxgen.chat.calls.reader import ToolReader
-from mlxgen.chat.splitter import Reading
+from mlxgen.chat.marks import Reading
 from mlxgen.engine.chunk import Chunk
 from mlxgen.engine.request.accept import LONGEST_CHECKED
 from mlxgen.engine.request.objections import CHECKS

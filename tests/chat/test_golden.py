@@ -21,8 +21,8 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlxgen.chat.calls.formats import FORMATS
 from mlxgen.chat.calls.reader import HELD, ToolReader
 from mlxgen.chat.events import CallArguments, CallStarted
-from mlxgen.chat.families import HARMONY, marks_of
-from mlxgen.chat.splitter import Marks, Reading, Splitter
+from mlxgen.chat.marks import HARMONY, Marks, Reading, marks_of
+from mlxgen.chat.splitter import Splitter
 
 from ..effort import ALL, tries
 from ..fakes import byte_level_tokenizer
@@ -279,10 +279,7 @@ def test_of_endless_white_space_only_the_end_waits_for_a_mark(style: str) -> Non
                 assert read(reading_of(case), list(whole)) == read(reading_of(case), [whole])
 
 
-def test_without_tools_no_space_waits_for_what_follows() -> None:
-    splitter = Splitter(Reading(marks=THINKS, thinking="possible"))
-    for piece in ("It ", "is ", " 3 "):
-        assert "".join(span.text for span in splitter.push(piece)) == piece
+def test_white_space_around_thoughts_inside_an_answer_is_its_own() -> None:
     found = read(Reading(marks=THINKS, thinking="possible"), list("It is \n<think>Hm.</think> so."))
     assert (found["content"], found["reasoning"]) == ("It is \n so.", "Hm.")
 

@@ -17,7 +17,7 @@ from tests.effort import ALL
 from .kit import STYLES
 from .test_golden import reading_of
 
-MAKE = values._compiled.__wrapped__
+MAKE = values.compiled.__wrapped__
 TWO = ["json_tools", "qwen3_coder"]  # by default, each with half of the texts
 SIZE = 6000  # characters; below, the windows in which marks are looked for count
 
@@ -48,7 +48,8 @@ def work(style: str, text: str, step: int, patch: pytest.MonkeyPatch) -> int:
         nonlocal total
         total += more
 
-    patch.setattr(values, "_compiled", lru_cache(512)(lambda *a: Counted(MAKE(*a), count)))
+    made = lru_cache(512)(lambda *a, **end: Counted(MAKE(*a, **end), count))
+    patch.setattr(values, "compiled", made)
     splitter = Splitter(reading_of({"style": style, "channels": style == "harmony"}))
     before = sys.getprofile()
     sys.setprofile(lambda frame, event, argument: count(event in ("call", "c_call")))

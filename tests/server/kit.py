@@ -15,7 +15,7 @@ from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 import mlxgen
 from mlxgen.chat.calls.formats import FORMATS
-from mlxgen.chat.splitter import Marks
+from mlxgen.chat.marks import Marks
 from mlxgen.engine.chunk import Alternative, Chunk, FinishReason
 from mlxgen.loading.generation_config import SamplingChoice, sampling_defaults
 from mlxgen.server.ask import Ask

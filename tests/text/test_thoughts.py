@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen.chat.splitter import Marks, Reading, Splitter, Thinking, first_part
+from mlxgen.chat.marks import Marks, Reading, Thinking, first_part
+from mlxgen.chat.splitter import Splitter
 from mlxgen.text import StopMatch, StopMatcher, TextDecoder, ThinkingMarks, Thoughts, Transcript
 from mlxgen.tokens import Vocabulary
 from tests.fakes import alphabet_tokenizer

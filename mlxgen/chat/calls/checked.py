@@ -18,7 +18,8 @@ from ...filters import Int32Words, Objection, Replay
 from ...filters.schema.fitting import Check
 from ...tokens import AnyTokenizer, Token, Vocabulary
 from ..events import CallArguments, CallStarted
-from ..splitter import Reading, Splitter
+from ..marks import Reading
+from ..splitter import Splitter
 
 
 @dataclass(frozen=True, slots=True, eq=False)

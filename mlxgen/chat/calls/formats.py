@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from .styles import (
@@ -22,6 +23,7 @@ from .styles import (
     TEXT,
     Pieces,
     Style,
+    any_of,
     deepseek,
     function,
     gemma,
@@ -34,7 +36,7 @@ from .styles import (
 _LINES = ("{", "[", "```")  # how JSON begins, perhaps in a fence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CallFormat:
     """How a model writes calls, and how that is told from its template and its added tokens.
 
@@ -72,30 +74,36 @@ class CallFormat:
     template: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
 
-    @property
-    def starts(self) -> tuple[str, ...]:
+    @cached_property
+    def starts(self) -> Pieces:
         """All marks with which calls begin."""
         return tuple(dict.fromkeys(filter(None, (self.start, *self.also))))
 
-    @property
-    def all_ends(self) -> tuple[str, ...]:
+    @cached_property
+    def all_ends(self) -> Pieces:
         """All marks with which they end."""
         return tuple(dict.fromkeys(filter(None, (self.end, *self.ends))))
 
-    @property
-    def begins(self) -> tuple[str, ...]:
+    @cached_property
+    def styles(self) -> tuple[Style, ...]:
+        """All that may stand between the marks, the published one first."""
+        return (self.body, *self.others, *(() if self.body.spaced else (OBJECTS,)))
+
+    @cached_property
+    def begins(self) -> Pieces:
         """The beginnings of calls between the marks."""
         return tuple(text for style in self.styles for text in style.begins)
+
+    @cached_property
+    def patterns(self) -> tuple[str, str, str]:
+        """Those of the ``starts``, of all that ends calls, and of what begins one between marks."""
+        begins = (text for text in self.begins if len(text) > 1 and "{name}" not in text)
+        return any_of(self.starts), any_of((*self.all_ends, *self.borders)), any_of(begins)
 
     @property
     def announced(self) -> bool:
         """Whether calls can be enforced as soon as a mark has begun them."""
         return bool(self.start) and self.enforced
-
-    @property
-    def styles(self) -> tuple[Style, ...]:
-        """All that may stand between the marks, the published one first."""
-        return (self.body, *self.others, *(() if self.body.spaced else (OBJECTS,)))
 
     def write(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
         """Calls as the model itself writes them, with their marks."""

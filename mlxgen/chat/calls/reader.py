@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import regex
@@ -56,11 +55,13 @@ class ToolReader:
         most: int | None = None,
         strict: Set[str] = frozenset(),
     ) -> None:
-        functions = [tool["function"] for tool in tools]
         self.format = format
-        self.schemas: dict[str, Schema] = {f["name"]: f.get("parameters") or {} for f in functions}
         self.strict = strict
         self.most = most
+        self.schemas: dict[str, Schema] = {}
+        for tool in tools:
+            function = tool["function"]
+            self.schemas[function["name"]] = function.get("parameters") or {}
 
     def accepts(self, call: Call) -> bool:
         """Whether a call that no grammar held is one: a strict tool's has to fit its schema."""
@@ -97,26 +98,6 @@ class ToolReader:
             for name in (self.schemas if "{name}" in text else ("",))
         ]
 
-    # ---- patterns of what may come around a call -------------------------------------------------
-
-    @cached_property
-    def starts(self) -> str:
-        return any_of(self.format.starts)
-
-    @cached_property
-    def ends(self) -> str:
-        return any_of((*self.format.all_ends, *self.format.borders))
-
-    @cached_property
-    def begins(self) -> str:
-        """How calls begin between the marks."""
-        return any_of(b for b in self.format.begins if len(b) > 1 and "{name}" not in b)
-
-    @cached_property
-    def after(self) -> str:
-        """What may come after a call, besides the end of the text."""
-        return rf"{self.ends}|{self.starts}|{self.begins}"
-
 
 def _plain(name: str) -> str:
     return _SEPARATORS.sub("", name).lower()
@@ -139,7 +120,8 @@ class Call:
     def __init__(self, source: Source, tools: ToolReader) -> None:
         self.source = source
         self.tools = tools
-        self.over = tools.after  # the pattern of what may come after it
+        self.starts, self.ends, self.begins = tools.format.patterns
+        self.over = "|".join((self.ends, self.starts, self.begins))  # what may come after it
         self.follow = ""  # that of what may come after a string in it
         self.name: str | None = None
         self.id: str | None = None
@@ -305,7 +287,7 @@ class Call:
     def _tagged(self, tags: Tags, head: regex.Match[str]) -> Waiting[int]:
         source, known, names = self.source, self._known, any_of(self.tools.schemas)
         if tags.over == NEVER:  # the name of the next call is all that ends this one
-            self.over += rf"|(?:{names})\s*(?:{tags.tag}|{self.tools.ends})"
+            self.over += rf"|(?:{names})\s*(?:{tags.tag}|{self.ends})"
         place = yield from source.passed(head.end(), (head[0].strip(),), often=True)
         if body := (yield from source.match(rf"\s*(?:{tags.body})?\s*(?=\{{)", place)):
             place = yield from self._object(body.end())
@@ -344,9 +326,9 @@ class Call:
         missing = [each for each in self._known if each not in {key, *self._given} and not is_raw]
         end = r"\]\]>\s*</param>" if is_raw else tags.end.replace("{key}", regex.escape(key))
         stops = (
-            rf"(?P<end>{end})|(?P<over>{tags.over})|(?P<close>{self.tools.ends})"
+            rf"(?P<end>{end})|(?P<over>{tags.over})|(?P<close>{self.ends})"
             rf"|(?P<tag>{tags.tag}|{tags.half})"
-            rf"|(?P<begin>{self.tools.begins})|(?P<start>{self.tools.starts})"
+            rf"|(?P<begin>{self.begins})|(?P<start>{self.starts})"
         )
         search = sent = start
         quoted = {"end": 0, "over": 0, "close": 0}
@@ -391,7 +373,7 @@ class Call:
     ) -> Waiting[bool]:
         """Whether what may end a value does: it does before something that can follow it, unless it
         belongs to what the value quotes."""
-        source, tools = self.source, self.tools
+        source = self.source
         if stop["tag"] is not None:  # the end of this value is missing
             before = source.text[max(0, stop.start() - 80) : stop.start()].rstrip(" \t")
             key = next((each.strip() for each in stop.captures("key") if each), "")
@@ -409,7 +391,7 @@ class Call:
         if kind == "end":
             nexts = rf"{tags.tag}|{tags.half}|(?:{tags.over})(?:[^\"'`]|{{end}})|{nexts}"
         if quoted[kind]:  # it ends what the value quotes, unless it is the very end
-            nexts = rf"(?:{tags.over})?\s*(?:{tools.ends})?\s*(?:{tools.starts}|{{end}})"
+            nexts = rf"(?:{tags.over})?\s*(?:{self.ends})?\s*(?:{self.starts}|{{end}})"
             quoted[kind] -= 1
         return (yield from source.match(rf"\s*(?:{nexts})", stop.end(), self._known)) is not None
 

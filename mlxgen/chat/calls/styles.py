@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import regex
@@ -122,6 +123,20 @@ class Style:
         return self.around[0] + between.join(texts) + self.around[1]
 
 
+def written(notation: Notation, value: Any) -> str:
+    """A value in a notation."""
+    if isinstance(value, dict):
+        keys = [f"{dumped(key)}: " if notation.python else f"{key}:" for key in value]
+        texts = [written(notation, each) for each in value.values()]
+        return f"{{{', '.join(map(''.join, zip(keys, texts, strict=True)))}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(written(notation, each) for each in value)}]"
+    if notation.python and (value is None or isinstance(value, bool)):
+        return str(value)
+    quote = notation.raw if isinstance(value, str) else ""
+    return f"{quote}{value}{quote}" if quote else dumped(value)
+
+
 def as_text(value: Any) -> str:
     """A string as it is, and any other value as JSON."""
     return value if isinstance(value, str) else dumped(value)
@@ -159,7 +174,7 @@ PYTHONIC = Style(
     key=("{key}=",),
     comma=", ",
     close=(")",),
-    value=PYTHON.written,
+    value=partial(written, PYTHON),
     around=("[", "]"),
     between=", ",
     head=rf"{NAME}\s*\(",
@@ -180,7 +195,7 @@ def gemma(quote: str) -> Style:
         key=("{key}:",),
         comma=",",
         close=("}",),
-        value=notation.written,
+        value=partial(written, notation),
         head=rf"(?:call:)?\s*{NAME}\s*\{{",
         brackets="}",
         notation=notation,
@@ -322,10 +337,10 @@ KIMI_K3 = Style(
 def nested(mark: str) -> Style:
     """MiniMax M3's: tags that are the names of arguments, and of what is in them, after a mark."""
 
-    def written(value: Any) -> str:
+    def told(value: Any) -> str:
         if isinstance(value, dict | list):
             each = value.items() if isinstance(value, dict) else (("item", item) for item in value)
-            return "".join(f"{mark}<{key}>{written(part)}{mark}</{key}>" for key, part in each)
+            return "".join(f"{mark}<{key}>{told(part)}{mark}</{key}>" for key, part in each)
         return as_text(value)
 
     begin = regex.escape(mark)
@@ -335,7 +350,7 @@ def nested(mark: str) -> Style:
         after=(f"{mark}</{{key}}>",),
         close=(f"{mark}</invoke>\n",),
         between="",
-        value=written,
+        value=told,
         head=rf"{begin}<invoke\s+name\s*=\s*[\"']?{NAME}[\"']?\s*>",
         tags=Tags(
             tag=rf"{begin}<(?P<key>[^<>/\s\"]+)>",

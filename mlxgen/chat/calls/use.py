@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from ...filters import After, AllOf, Specification
 from ...filters.any_of import AnyOf
 from ..dialect import Dialect, UnsupportedError
-from ..splitter import Reading
+from ..marks import Reading
 from ..thinking import after_thinking
 from .checked import CheckedCalls
 from .formats import CallFormat

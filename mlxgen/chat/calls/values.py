@@ -31,14 +31,12 @@ _MOST = 100  # characters of marks in a row; a model that writes one for ever is
 _DEEP = 48  # levels of lists and objects; Python's stack bears no more than some hundred
 
 
-def compiled(pattern: str, keys: Sequence[str] = (), *, at_end: bool = False) -> regex.Pattern[str]:
+@lru_cache(1024)
+def compiled(
+    pattern: str, keys: tuple[str, ...] = (), *, at_end: bool = False
+) -> regex.Pattern[str]:
     r"""A pattern, in which ``\L<keys>`` is one of these keys, and ``{end}`` the end of the whole
     text, if it may be there."""
-    return _compiled(pattern, tuple(keys), at_end)
-
-
-@lru_cache(1024)
-def _compiled(pattern: str, keys: tuple[str, ...], at_end: bool) -> regex.Pattern[str]:
     if not keys:  # an empty list would match an empty text
         pattern = pattern.replace(r"\L<keys>", "(?!)")
     pattern = pattern.replace("{end}", r"\Z" if at_end else "(?!)")
@@ -89,7 +87,7 @@ class Source:
         end = place + LONGEST
         while True:
             is_all = self.final or len(self.text) >= end
-            known = compiled(pattern, keys, at_end=self.final and len(self.text) <= end)
+            known = compiled(pattern, tuple(keys), at_end=self.final and len(self.text) <= end)
             match = known.match(self.text, place, end, partial=not is_all)
             if match is None or is_all:
                 return match
@@ -100,7 +98,7 @@ class Source:
     def find(self, pattern: str, place: int, keys: Sequence[str] = ()) -> regex.Match[str] | None:
         """The first match after a place, or a partial one at a tag before it that more text may
         make a match."""
-        known = compiled(pattern, keys)
+        known = compiled(pattern, tuple(keys))
         match = known.search(self.text, place, partial=not self.final)
         if match is None or match.partial or self.final:
             return match
@@ -252,19 +250,6 @@ class Notation:
                     raise BrokenError("an object does not go on")
                 return place
 
-    def written(self, value: Any, comma: str = ", ") -> str:
-        """A value as a model writes it."""
-        if isinstance(value, dict):
-            keys = [f"{dumped(key)}: " if self.python else f"{key}:" for key in value]
-            texts = [self.written(each, comma) for each in value.values()]
-            return f"{{{comma.join(map(''.join, zip(keys, texts, strict=True)))}}}"
-        if isinstance(value, list):
-            return f"[{comma.join(self.written(each, comma) for each in value)}]"
-        if self.python and (value is None or isinstance(value, bool)):
-            return str(value)
-        quote = self.raw if isinstance(value, str) else ""
-        return f"{quote}{value}{quote}" if quote else dumped(value)
-
     def _list(self, source: Source, place: int, close: str, depth: int) -> Waiting[tuple[Any, int]]:
         found: list[Any] = []
         while True:
@@ -322,8 +307,13 @@ class Notation:
             escape = -1 if raw else source.text.find("\\", place, until)
             if escape >= 0:
                 take(source.text[place:escape])
-                character, place = yield from self._escape(source, escape)
-                take(character)
+                match, place = (yield from source.match(_PAIR, escape)), escape + 1
+                if match is None:
+                    known = _PYTHON_ESCAPE if self.python else _JSON_ESCAPE
+                    match = yield from source.match(known, escape)
+                if match is not None:
+                    place = match.end()
+                take("\\" if match is None else _unescaped(match[0]))
             elif stop >= 0:
                 source.reach(stop)
                 take(source.text[place:stop])
@@ -342,14 +332,6 @@ class Notation:
                     source.kept = place
                     raise BrokenError("a string does not end")
                 yield
-
-    def _escape(self, source: Source, place: int) -> Waiting[tuple[str, int]]:
-        """What the backslash at a place and what follows it stand for, and where that ends."""
-        for pattern in (_PAIR, _PYTHON_ESCAPE if self.python else _JSON_ESCAPE):
-            match = yield from source.match(pattern, place)
-            if match is not None:
-                return _unescaped(match[0]), match.end()
-        return "\\", place + 1
 
 
 _AFTER_KEY = r"\s*[:=,}]"
@@ -420,12 +402,22 @@ def plain_json(text: str) -> Any:
         raise BrokenError("the value is too deep") from None
 
 
-def literal(text: str, notation: Notation | None = None) -> Any:
+def literal(text: str) -> Any:
     """The value that a text is, as JSON or nearly, or as Python. ``ValueError`` if it is none."""
     try:
         return plain_json(text)
     except ValueError:
-        return read(_whole(text, notation or (JSON if text.lstrip()[:1] in '{["' else _LITERAL)))
+        notation = JSON if text.lstrip()[:1] in '{["' else _LITERAL
+    source = Source(text, final=True)
+    reading = notation.value(source, 0, _Plain.follow)
+    try:
+        while True:
+            next(reading)
+    except StopIteration as done:
+        value, end = done.value
+    if text[end:].strip():
+        raise BrokenError("something follows the value")
+    return value
 
 
 def returned(arguments: str) -> dict[str, Any] | str:
@@ -446,24 +438,6 @@ def returned(arguments: str) -> dict[str, Any] | str:
 
 def _encodable(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _whole(text: str, notation: Notation) -> Waiting[Any]:
-    source = Source(text, final=True)
-    value, end = yield from notation.value(source, 0, _Plain.follow)
-    if text[end:].strip():
-        raise BrokenError("something follows the value")
-    return value
-
-
-def read(reading: Waiting[T]) -> T:
-    """What a reader reads, whose text is all there."""
-    try:
-        while True:
-            next(reading)
-    except StopIteration as done:
-        result: T = done.value
-        return result
 
 
 def dumped(value: Any) -> str:

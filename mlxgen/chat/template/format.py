@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import filterfalse
 from typing import Any, NamedTuple, TypeAlias
 
 from ...errors import MlxgenError, OptionError, PromptError
@@ -110,10 +111,14 @@ class ChatFormat:
     @classmethod
     def of(cls, vocabulary: Vocabulary, *, tools: bool = False) -> ChatFormat:
         """The format for chats with or without tools, made once. PromptError if there is none."""
+        from transformers import PreTrainedTokenizerBase
+
         wrapper: Any = vocabulary.tokenizer
         if not wrapper.has_chat_template:
             raise PromptError("this model has no chat template; pass the prompt as raw text")
-        if wrapper._chat_template is not None or _renders_itself(wrapper._tokenizer):
+        own = getattr(type(wrapper._tokenizer), "apply_chat_template", None)
+        is_program = own is not PreTrainedTokenizerBase.apply_chat_template
+        if wrapper._chat_template is not None or is_program:
             return vocabulary.derived("chat program", lambda: cls(vocabulary, None))
         try:
             source = wrapper._tokenizer.get_chat_template(None, [{}] if tools else None)
@@ -192,11 +197,13 @@ class ChatFormat:
             tools=plain_tools(chat.tools),
             template=self.check(chat.template),
         )
-        if self._template is None and _tells_text_apart(self._tokenizer):
+        module = type(self._tokenizer).__module__
+        if self._template is None and module.endswith("tokenization_mistral_common"):
+            # It never reads control tokens in text.
             chat = replace(chat, messages=for_templates(chat.messages))
             return Told([int(token) for token in self._run(chat, tokenize=True)])
         used = {*json.dumps((chat.messages, chat.tools, chat.template), ensure_ascii=False)}
-        free = (letter for letter in map(chr, LETTERS) if letter not in used)
+        free = filterfalse(used.__contains__, map(chr, LETTERS))
         seams = "" if chat.allow_control_tokens else next(free) + next(free)
         end = next(free) if chat.continue_final_message else ""
         wanted, place = len(pictures.sources), ""
@@ -373,19 +380,3 @@ def _left_open(messages: Messages, tag: str) -> Messages:
         part = {**parts[at], "text": parts[at]["text"] + tag}
         last["content"] = [*parts[:at], part, *parts[at + 1 :]]
     return [*messages[:-1], last]
-
-
-# ---- programs ----
-
-
-def _renders_itself(tokenizer: Any) -> bool:
-    """Whether a tokenizer has its own program instead of the one of transformers."""
-    from transformers import PreTrainedTokenizerBase
-
-    own: Any = getattr(type(tokenizer), "apply_chat_template", None)
-    return own is not PreTrainedTokenizerBase.apply_chat_template
-
-
-def _tells_text_apart(tokenizer: Any) -> bool:
-    """Whether a tokenizer never reads control tokens in text, as that of mistral-common."""
-    return type(tokenizer).__module__.endswith("tokenization_mistral_common")

@@ -13,7 +13,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, pairwise, product
+from itertools import chain, product
+from operator import gt
 from typing import Any, NamedTuple, TypeAlias
 
 from .pictures import is_image
@@ -93,8 +94,9 @@ class Marked:
         found: dict[str, list[int]] = {}
         for letter in _LETTER.finditer(text):
             found.setdefault(letter[0], []).append(letter.start())
-        lost = [at for char, at in self.places.items() if char not in found]
-        misplaced, last = 0, -1
+        lost, misplaced, last = dict(self.places), 0, -1
+        for char in found:
+            lost.pop(char, None)
         names: dict[Any, str] = {}  # the mark of the name that belongs to the id of a call
         results: list[tuple[int, str]] = []  # where one is, and the mark of the name of its call
         starts = []
@@ -112,7 +114,8 @@ class Marked:
             if not any(parts) or message.get("role") in _INSTRUCTIONS:
                 continue
             starts += parts[0] + parts[1]
-            misplaced += sum(a > b for part in parts for a, b in pairwise(part))
+            for part in parts:
+                misplaced += sum(map(gt, part, part[1:]))
             first = min(parts[0] + parts[1])
             misplaced += first < last
             last = first
@@ -122,15 +125,16 @@ class Marked:
                 if id in waiting:
                     ahead += [id] if waiting[0] != id else []
                     waiting = waiting[waiting.index(id) + 1 :]
-        # A name that is told again belongs to the result after it.
-        again = [(at, name) for name in names.values() for at in found.get(name, ())[1:]]
+        again = []
+        for name in names.values():  # one that is told again belongs to the result after it
+            again += [(at, name) for at in found.get(name, ())[1:]]
         for place, name in results if again else ():
             before = max((start for start in starts if start < place), default=-1)
             nearest = [other for at, other in again if before < at < place]
             misplaced += bool(nearest and name) and name not in nearest
         for id in () if again else ahead:  # without names, only the order or the ids tell
             misplaced += str(id) not in text
-        return Verdict(tuple(dict.fromkeys(lost)), misplaced)
+        return Verdict(tuple(dict.fromkeys(lost.values())), misplaced)
 
 
 _WORD = re.compile(r"(?<![<|\[/\w])[^\W\d_]{2}")
@@ -226,8 +230,11 @@ def ways(messages: Messages, write: WriteCalls | None) -> Iterator[Sequence[Step
     calls: list[Sequence[Step]] = [()]
     shown: list[Sequence[Step]] = [()]
     instructions: list[Sequence[Step]] = [()]
-    roles = {message.get("role") for message in messages}
-    if any(isinstance(message.get("content"), list) for message in messages):
+    roles, kinds = set[Any](), set[type]()
+    for message in messages:
+        roles.add(message.get("role"))
+        kinds.add(type(message.get("content")))
+    if list in kinds:
         shown += [(_in_one_piece,), (_handed_on,)]
     if not roles.isdisjoint(_RESULTS) or any(map(calls_of, messages)):
         spelled = partial(_spelled, write=write)

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from ...errors import OptionError, PromptError
@@ -171,7 +172,7 @@ def mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, (list, tuple)):
-        return [mapped(inner, change) for inner in value]
+        return [*map(partial(mapped, change=change), value)]
     if not isinstance(value, Mapping):
         return value
     copy = {}

@@ -172,53 +172,42 @@ def requests_of(
     ``each`` has the options of each prompt that differ from ``options``; ``read`` checks those of a
     prompt, and ``prepare`` makes its request.
     """
+    expected = "expected a mapping of options for each prompt, got"
     if each is not None:
         if isinstance(each, (str, bytes, Mapping)) or not isinstance(each, Iterable):
-            raise _no_options(f"{type(each).__name__}", "a list with a mapping")
+            raise OptionError("each", f"{expected} {type(each).__name__}; pass a list of them")
         if isinstance(each, Sized) and isinstance(prompts, Sized) and len(each) > len(prompts):
-            raise _no_options(f"{len(each)} for {len(prompts)} prompts")
-    made = _made(prompts, each, options, read, prepare)
+            raise OptionError("each", f"{expected} {len(each)} for {len(prompts)} prompts")
+
+    def made() -> Iterator[Request | MlxgenError]:
+        others = iter(each) if each is not None else None
+        running: list[Any] = []  # filters that are bound already, so each is for one prompt
+        for index, prompt in enumerate(prompts):
+            own = next(others, None) if others is not None else {}
+            if not isinstance(own, Mapping):
+                got = "none" if own is None else repr(own)
+                raise OptionError("each", f"{expected} {got} for prompts[{index}]")
+            try:
+                checked = read(prompt, {**options, **own})
+                bound = [filter for filter in checked.filters if not hasattr(filter, "bind")]
+                if any(filter is other for filter in bound for other in running):
+                    raise OptionError(
+                        "filters",
+                        f"a running filter serves one prompt, but prompts[{index}] got one that is "
+                        "in use already; pass a specification such as Regex(pattern), or a filter "
+                        "for each prompt with each=",
+                    )
+                running.extend(bound)
+                yield prepare(prompt, checked)
+            except MlxgenError as error:
+                yield error
+
     if not isinstance(prompts, Sequence):
-        return made
+        return made()
     ready = []
-    for index, request in enumerate(made):
+    for index, request in enumerate(made()):
         if isinstance(request, MlxgenError):
             request.add_note(f"in prompts[{index}]")
             raise request
         ready.append(request)
     return iter(ready)
-
-
-def _no_options(got: str, expected: str = "a mapping") -> OptionError:
-    return OptionError("each", f"expected {expected} of options for each prompt, got {got}")
-
-
-def _made(
-    prompts: Iterable[AnyPrompt],
-    each: Iterable[GenerationOptions] | None,
-    options: GenerationOptions,
-    read: Read,
-    prepare: Prepare,
-) -> Iterator[Request | MlxgenError]:
-    others = iter(each) if each is not None else None
-    running: list[Any] = []  # filters that are bound already, so each is for one prompt
-    for index, prompt in enumerate(prompts):
-        own = next(others, None) if others is not None else {}
-        if not isinstance(own, Mapping):
-            got = "none" if own is None else repr(own)
-            raise _no_options(f"{got} for prompts[{index}]")
-        try:
-            checked = read(prompt, {**options, **own})
-            bound = [filter for filter in checked.filters if not hasattr(filter, "bind")]
-            if any(filter is other for filter in bound for other in running):
-                raise OptionError(
-                    "filters",
-                    f"a running filter serves one prompt, but prompts[{index}] got one that is in "
-                    "use already; pass a specification such as Regex(pattern), or a filter for "
-                    "each prompt with each=",
-                )
-            running.extend(bound)
-            request: Request | MlxgenError = prepare(prompt, checked)
-        except MlxgenError as error:
-            request = error
-        yield request

@@ -74,12 +74,11 @@ class Wait:
     raised if every branch waits.
     """
 
-    __slots__ = ("_calls", "what", "woken")
+    __slots__ = ("what", "woken")
 
     def __init__(self, what: str) -> None:
         self.what = what
         self.woken = False
-        self._calls: list[Callable[[], object]] = []
 
     def __repr__(self) -> str:
         return f"<Wait for {self.what}>"
@@ -87,16 +86,6 @@ class Wait:
     def wake(self) -> None:
         """Let the waiting branches go on; a second call does nothing."""
         self.woken = True
-        calls, self._calls = self._calls, []
-        for call in calls:
-            call()
-
-    def when_woken(self, call: Callable[[], object]) -> None:
-        """Have ``call`` called by ``wake``, or now if that has happened; for ``Control``."""
-        if self.woken:
-            call()
-        else:
-            self._calls.append(call)
 
 
 class Controller(Protocol):

@@ -12,7 +12,6 @@ import copy
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic
 
 from ..errors import MlxgenError, OptionError, StateError
@@ -27,7 +26,7 @@ from .scheduling.scheduler import Scheduler
 from .step.drawn import Event
 from .step.handle import Handle
 
-IDLE_CALLS = 10_000  # a branch fails after more answers in a row that do not advance it
+IDLE_CALLS = 10_000  # a branch fails after more answers in a row that sample nothing
 
 _REFUSED: Mapping[str, str] = {
     "hooks": "a controller decides on every token itself; use its observe method",
@@ -83,8 +82,7 @@ class _Live:
     asked: tuple[int, int]  # the moment of the history, and its length then
     given: int = 0  # how many chunks the caller has taken
     seen: int = 0  # how many the controller has seen
-    idle: int = 0  # answers since the last one that advanced it
-    longest: int = 0  # its greatest length since a token was last sampled
+    idle: int = 0  # answers since the last one with a mask
     wait: Wait | None = None
 
     @property
@@ -201,7 +199,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         self._scheduler.close()
 
     def _find(self, branch: Path) -> _Live:
-        live = self._known.get(branch)
+        live = self._known.get(branch) if isinstance(branch, tuple) else None
         if live is None:
             raise OptionError(
                 "branch", f"expected the name of a branch, one of {self.branches}, got {branch!r}"
@@ -217,7 +215,14 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
 
     def _decide(self) -> None:
         """Ask for every branch how its next token is to be drawn."""
-        while undecided := [live for live in self._live.values() if self._is_undecided(live)]:
+        while True:
+            for live in self._live.values():
+                if live.wait is not None and live.wait.woken:
+                    live.wait = None
+                    self._scheduler.resume(live.handle)
+            undecided = [live for live in self._live.values() if self._is_undecided(live)]
+            if not undecided:
+                break
             for live in undecided:
                 while self._is_undecided(live):
                     self._ask(live)
@@ -241,13 +246,11 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
             if live.handle.start() and (request.finish_reason is not None or request.position):
                 self._take(self._scheduler.change(live.handle, 0, ()))  # what filters force
                 return
-            if len(history) > live.longest:
-                live.longest, live.idle = len(history), 0
             live.idle += 1
             if live.idle > IDLE_CALLS:
                 raise StateError(
-                    f"the controller's last {IDLE_CALLS} answers have neither sampled a token nor "
-                    "made the text longer; sample one, return [] to stop, or return a Wait to pause"
+                    f"the controller's last {IDLE_CALLS} answers have not sampled a token; sample "
+                    "one, return [] to stop, or return a Wait to pause"
                 )
             if (observe := getattr(live.controller, "observe", None)) is not None:
                 for chunk in live.chunks[live.seen :]:
@@ -262,7 +265,8 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
                 vocab_size=request.vocab_size,
             )
             if isinstance(answer, Wait):
-                self._rest(live, answer)
+                self._scheduler.park(live.handle)
+                live.wait = answer
             elif not answer:
                 self._take(self._scheduler.finish(live.handle, "stop"))
             else:
@@ -294,18 +298,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         except Exception as error:
             self._fail(live, error)
         if decision.steering is not None:
-            live.longest = 0
-
-    def _rest(self, live: _Live, wait: Wait) -> None:
-        if not wait.woken:
-            self._scheduler.park(live.handle)
-            live.wait = wait
-            wait.when_woken(partial(self._wake, live, wait))
-
-    def _wake(self, live: _Live, wait: Wait) -> None:
-        if live.wait is wait and live.handle in self._live:
-            live.wait = None
-            self._scheduler.resume(live.handle)
+            live.idle = 0
 
     # ---- results ---------------------------------------------------------------------------
 

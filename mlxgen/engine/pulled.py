@@ -88,7 +88,7 @@ class Pulled(ABC, Generic[R, T]):
         if self._owner.thread is not threading.current_thread():
             self._owner.check()
         if self._closed:
-            self._obey()
+            self._free()
         while not self._ready:
             if not self._move():
                 raise StopIteration
@@ -109,10 +109,6 @@ class Pulled(ABC, Generic[R, T]):
         self._closed = True
         if self._owner.is_here():
             self._free()
-
-    def _obey(self) -> None:
-        """Free what is held, after another thread has closed it."""
-        self._free()
 
     @abstractmethod
     def _move(self) -> bool:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import OptionError
+from ..options.rule import ABOVE_ZERO, integer, number
 from .chunk import Chunk, Result, fold
 from .stream import Stream
 
@@ -62,12 +63,9 @@ def check(given: Mapping[str, Any], moves: int, power: float, chains: int) -> No
             )
     if given.get("temperature") == 0:
         raise OptionError("temperature", "expected a number above 0 to draw with, got 0")
-    if not isinstance(moves, int) or moves < 0:
-        raise OptionError("moves", f"expected an integer of at least 0, got {moves!r}")
-    if not 0 < power < math.inf:
-        raise OptionError("power", f"expected a number above 0, got {power!r}")
-    if not isinstance(chains, int) or chains < 1:
-        raise OptionError("chains", f"expected an integer of at least 1, got {chains!r}")
+    integer(None, 0).check("moves", moves)
+    number(1, ABOVE_ZERO, 1e6).check("power", power)
+    integer(None, 1).check("chains", chains)
 
 
 def resample(first: Stream, moves: int, power: float, chains: int) -> list[Result]:
@@ -82,7 +80,7 @@ def resample(first: Stream, moves: int, power: float, chains: int) -> list[Resul
     for chain in running:
         chain.passes = chain.stream.usage.forward_passes
     dice = random.Random(f"{first.seed}/moves")
-    for _ in range(moves):
+    for _ in range(moves if first.tokens else 0):  # without a token there is no other text
         proposed = []
         for chain in running:
             place = int(len(chain.stream.tokens) * dice.random() ** 2)

@@ -9,7 +9,7 @@ before anything runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -257,10 +257,6 @@ class ModelRuntime:
             options = options.predicting(prompt.tokens, self.vocabulary)
         budget, seed = self._budget(prompt, options), options.some_seed()
         return Request(prompt, options, self.vocabulary, self.vocab_size, budget=budget, seed=seed)
-
-    def prepare_all(self, jobs: Iterable[tuple[AnyPrompt, Options]]) -> list[Request]:
-        """A request for each job, as ``prepare`` makes it."""
-        return [self.prepare(prompt, options) for prompt, options in jobs]
 
     def drafts_for(self, options: Options, owner: str = "") -> Drafts:
         """What drafts for a generation with these options; it belongs to this thread.

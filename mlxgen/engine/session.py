@@ -71,19 +71,17 @@ class Session:
             raise OptionError(
                 "heal", "expected a prompt to heal, got none; use Session(tokenizer, prompt=...)"
             )
-        if checked.prompt_logprobs is not None:
-            raise OptionError(
-                "prompt_logprobs",
-                "a session does not run the prompt; compute them from your model's logits, or use "
-                "LanguageModel.stream",
-            )
-        drafting = {"draft": checked.draft not in ("auto", "off"), "prediction": checked.prediction}
-        for name, wanted in drafting.items():
+        refused = {
+            "prompt_logprobs": (checked.prompt_logprobs is not None, "nothing can be scored"),
+            "draft": (checked.draft not in ("auto", "off"), "nothing can be drafted"),
+            "prediction": (bool(checked.prediction), "nothing can be drafted"),
+        }
+        for name, (wanted, why) in refused.items():
             if wanted:
                 raise OptionError(
                     name,
-                    "a session does not run the model, so nothing can be drafted for it; leave it "
-                    "out, or use LanguageModel.stream",
+                    f"a session does not run the model, so {why} for it; leave it out, or use "
+                    "LanguageModel.stream",
                 )
         unknown = Prompt((), opens_text=True, is_known=False)
         read = unknown if prompt is None else Prompt.of(prompt, vocabulary, width=width)
@@ -162,7 +160,10 @@ class Session:
         If a hook asks for another draw of the position, it is drawn from the same logits.
         """
         request = self._open()
-        array = logits if isinstance(logits, mx.array) else mx.array(np.asarray(logits))
+        try:
+            array = logits if isinstance(logits, mx.array) else mx.array(np.asarray(logits))
+        except (RuntimeError, TypeError, ValueError):
+            raise OptionError("logits", f"expected an array of numbers, got {logits!r}") from None
         array = array.reshape(1, -1)
         if array.shape[1] != request.vocab_size:
             raise OptionError(

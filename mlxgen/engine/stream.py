@@ -6,7 +6,7 @@ cache and what ``tokens`` shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Unpack
@@ -47,7 +47,8 @@ class Stream(Pulled[Chunk, Chunk]):
         self._loop = loop
         self._handle = handle
         self._places = places  # of the prompt, at which its KV is kept
-        self._family: _Family | None = None  # once it was forked
+        # It and its forks, once it was forked, each with its KV, whose slot is not free by itself
+        self._family: list[tuple[ref[Stream], KV]] = []
         self._asked = False  # the caller wants a token that no other stream's step has given
         super().__init__("stream")
         self._text: list[str] = []
@@ -92,15 +93,17 @@ class Stream(Pulled[Chunk, Chunk]):
                 "the stream stopped with an error; rewind it or make a new one"
             ) from self._failed
         self._asked = True
-        rows = [self] if self._family is None else self._family.beside(self)
+        rows = [self]
+        if self._family:
+            members = self._members()
+            if self._joins and self._loop.runner.slots.batches:
+                rows = [each for each in members if each is self or each._joins]
         events: list[Event] = []
         try:
             while self._places:
                 place, *self._places = self._places
                 self.keep(place)
-            if len(rows) > 1 and self._handle.missing > WIDEST:
-                self._run(len(self._handle.history) - 1)
-            if self._family is not None or not self._loop.handles:
+            if self._family or not self._loop.handles:
                 self._loop.gather([each._handle for each in rows])
             self._loop.step(events)
         except Fault as fault:
@@ -125,8 +128,15 @@ class Stream(Pulled[Chunk, Chunk]):
         for each in rows:
             each._handle.faults = 1
         self._handle.distrust()
-        for each in self._family or ():
+        for each in self._members():
             each._handle.restart()  # what they held was dropped with the others
+
+    def _members(self) -> list[Stream]:
+        """It and those of its forks that are still in use, if there are any."""
+        for member in [each for each in self._family if each[0]() is None]:
+            member[1].close()
+            self._family.remove(member)
+        return [stream for each, _ in self._family if (stream := each()) is not None]
 
     @property
     def _joins(self) -> bool:
@@ -150,10 +160,6 @@ class Stream(Pulled[Chunk, Chunk]):
             del self._tokens[ready.index :]
             self._tokens.append(ready.token)
         return ready
-
-    def _obey(self) -> None:
-        if not self._ready:  # closed by another thread: what is ready still comes
-            self._free()
 
     @property
     def text(self) -> str:
@@ -290,15 +296,14 @@ class Stream(Pulled[Chunk, Chunk]):
         changed = request.options.changed(options) if options else None
         if changed is not None:
             request.check_change(changed)
-        if self._family is None:
-            self._family = _Family(self._loop)
-            self._family.add(self)
+        if not self._family:
+            self._family.append((ref(self), self._handle.kv))
         twins = []
         for seed in request.fork_seeds(n):
             handle = self._handle.fork(seed)
             twin = Stream(self._loop, handle)
             twin._owner, twin._family = self._owner, self._family
-            self._family.add(twin)
+            self._family.append((ref(twin), handle.kv))
             twin._text, twin._tokens = list(self._text), list(self._tokens)
             if request.position > seen:
                 twin._go_on_with(seen, self._waiting(seen))
@@ -358,31 +363,3 @@ class Stream(Pulled[Chunk, Chunk]):
         if not self._handle.closed:
             self._loop.gather([])
             self._handle.close()
-
-
-class _Family:
-    """A stream and its forks that are still in use.
-
-    If their callers ask for a token of each in turn, they go through the model together, unless it
-    runs sequences one by one.
-    """
-
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-        self._members: list[tuple[ref[Stream], KV]] = []
-
-    def __iter__(self) -> Iterator[Stream]:
-        return iter([stream for each, _ in self._members if (stream := each()) is not None])
-
-    def add(self, stream: Stream) -> None:
-        """Count a stream in."""
-        self._members.append((ref(stream), stream._handle.kv))
-
-    def beside(self, one: Stream) -> list[Stream]:
-        """Those that take part in the next step of one of them, which may be it alone."""
-        for each, kv in self._members:
-            if each() is None:
-                kv.close()  # a slot is not free by itself
-        self._members = [member for member in self._members if member[0]() is not None]
-        rows = [stream for stream in self if stream is one or stream._joins]
-        return rows if one._joins and self._loop.runner.slots.batches else [one]

@@ -130,7 +130,7 @@ class Serving:
         try:
             if ask.spec is not None:
                 ask = self._compiled(ask, ask.spec)
-            return Prepared(ask, self.lm.runtime.prepare_all(ask.jobs))
+            return Prepared(ask, [self.lm.runtime.prepare(*job) for job in ask.jobs])
         except FilterError as error:
             if ask.spec is None:
                 raise

@@ -30,8 +30,8 @@ def allowed(mask: Any) -> list[int] | None:
 
 def test_an_answer_is_a_list_of_branches_or_a_wait() -> None:
     assert read() == []
-    wait = Wait("nothing")
-    assert decide(wait, length=1, vocab_size=SIZE) is wait
+    wait = Wait("a thing")
+    assert decide(wait, length=1, vocab_size=SIZE) is wait and repr(wait) == "<Wait for a thing>"
     for answer in (None, GOOD, "branch", 3):
         with pytest.raises(OptionError, match="expected a list of Branch"):
             decide(answer, length=1, vocab_size=SIZE)
@@ -125,22 +125,6 @@ def test_what_cannot_be_carried_out_is_refused_by_the_name_of_its_place() -> Non
             with pytest.raises(OptionError) as caught:
                 read(GOOD, wrong)
             assert caught.value.field == f"branches[1]{field}"
-
-
-def test_a_wait_wakes_once_however_early_it_is_woken() -> None:
-    calls = []
-    wait = Wait("a thing")
-    wait.wake()
-    wait.when_woken(lambda: calls.append(1))
-    wait.wake()
-    assert calls == [1] and wait.woken
-    shared = Wait("another")
-    shared.when_woken(lambda: calls.append(2))
-    shared.when_woken(lambda: calls.append(3))
-    shared.wake()
-    shared.wake()
-    assert calls == [1, 2, 3]
-    assert repr(wait) == "<Wait for a thing>"
 
 
 def test_branches_are_named_by_the_forks_that_lead_to_them() -> None:

@@ -99,7 +99,12 @@ def test_what_cannot_be_weighed_is_refused(lm: mlxgen.LanguageModel) -> None:
         "power": 0,
         "chains": 0,
     }
-    for name, value in wrong.items():
+    for name, value in [*wrong.items(), ("power", "a"), ("power", math.inf), ("chains", 1.0)]:
         with pytest.raises(mlxgen.OptionError) as error:
             lm.resampled("a", **{name: value})
         assert error.value.field == name
+
+
+def test_a_filter_may_allow_nothing_but_the_empty_text(lm: mlxgen.LanguageModel) -> None:
+    result = lm.resampled("x", moves=2, filters=mlxgen.Regex(""))
+    assert (result.text, result.tokens, result.finish_reason) == ("", (), "filter")

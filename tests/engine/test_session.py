@@ -133,8 +133,9 @@ def test_what_a_session_cannot_do_and_what_is_no_token_are_refused() -> None:
         with pytest.raises(OptionError) as error:
             session.push_token(wrong)  # type: ignore[arg-type]
         assert error.value.field == "token"
-    with pytest.raises(OptionError, match="vocab_size=5"):
-        session.push_logits([0.0] * 5)
+    for logits, said in (([0.0] * 5, "vocab_size=5"), (None, "numbers"), ("abc", "numbers")):
+        with pytest.raises(OptionError, match=said):
+            session.push_logits(logits)
     assert session.tokens == []
 
 

@@ -46,21 +46,14 @@ def test_what_goes_on_from_a_kept_answer_runs_the_rest_only(lm: LanguageModel) -
         said = tokens(stream)
         stream.keep()
         assert tokens(stream, 4) == said + stream.tokens[len(said) :]  # and it can go on itself
+    with lm.stream(LONG[:20], prefix=[*LONG[20:], *said, 5], ignore_eos=True) as stream:
+        usage = stream.usage  # tokens of a prefix are counted as well
+    assert (usage.prompt_tokens, usage.cached_tokens) == (20, len(LONG) + len(said))
     longer = [*LONG, *said, 5, 6, 7]
     with lm.stream(longer, ignore_eos=True) as stream:
         assert stream.usage.cached_tokens == len(LONG) + len(said)
         again = tokens(stream)
     assert again == fresh(lm, longer)
-
-
-def test_tokens_of_a_prefix_that_come_from_the_cache_are_counted(lm: LanguageModel) -> None:
-    lm.prefix_cache.clear()
-    with lm.stream(LONG, ignore_eos=True, draft="off") as stream:
-        said = tokens(stream)
-        stream.keep()
-    with lm.stream(LONG[:20], prefix=[*LONG[20:], *said, 5], ignore_eos=True) as stream:
-        usage = stream.usage
-    assert (usage.prompt_tokens, usage.cached_tokens) == (20, len(LONG) + len(said))
 
 
 def test_a_prompt_can_be_gone_on_from_where_it_was_kept(lm: LanguageModel) -> None:

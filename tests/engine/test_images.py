@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import mlx.core as mx
@@ -17,7 +17,6 @@ from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.prompt import Prompt
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.engine.step.handle import Handle
 from mlxgen.errors import CapacityError
 from mlxgen.images import plain
 from tests.fakes import byte_level_tokenizer
@@ -86,41 +85,29 @@ def test_a_batch_says_what_each_alone_would(lm: LanguageModel) -> None:
     assert [list(result.tokens) for result in results] == alone
 
 
-def in_pieces(size: int) -> Callable[[LanguageModel], Handle]:
-    """The prompt beside another one, which may end inside an image."""
-
-    def run(lm: LanguageModel) -> Handle:
-        hall = Scheduler(lm.runtime, Limits(prefill_chunk=size))
-        hall.submit(lm.runtime.prepare("someone else", Options.of({**GREEDY, "max_tokens": 60})))
-        hall.step()
-        seen = hall.submit(lm.runtime.prepare(asking(png(1), png(2)), Options.of(GREEDY)))
-        while hall.busy:
-            hall.step()
-        return seen
-
-    return run
-
-
-def set_aside(lm: LanguageModel) -> Handle:
-    """What is run again sees the image again."""
-    hall = Scheduler(lm.runtime, Limits(max_batch=2))
-    seen = hall.submit(lm.runtime.prepare(asking(png(1), png(2)), Options.of(GREEDY)))
-    for _ in range(4):
-        hall.step()
-    hall.set_aside(seen)
-    hall.resume(seen)
-    while hall.busy:
-        hall.step()
-    return seen
-
-
-@pytest.mark.parametrize("way", [in_pieces(3), in_pieces(7), in_pieces(16), set_aside])
-def test_a_scheduler_may_run_it_as_it_likes(
-    lm: LanguageModel, way: Callable[[LanguageModel], Handle]
-) -> None:
+@pytest.mark.parametrize("size", [3, 7, 16])
+def test_a_prompt_may_run_in_pieces_that_end_inside_an_image(lm: LanguageModel, size: int) -> None:
     expected = said_alone(lm, 1, 2)
     lm.prefix_cache.clear()
-    assert way(lm).request.tokens == expected
+    prompts: list[Any] = ["someone else", asking(png(1), png(2))]
+    batch = lm.batch(
+        prompts, each=[{"max_tokens": 60}, {}], limits=Limits(prefill_chunk=size), **GREEDY
+    )
+    assert list(batch.run()[1].tokens) == expected
+
+
+def test_what_is_run_again_sees_the_image_again(lm: LanguageModel) -> None:
+    expected = said_alone(lm, 1, 2)
+    lm.prefix_cache.clear()
+    scheduler = Scheduler(lm.runtime, Limits(max_batch=2, keep_prefixes=False))
+    seen = scheduler.submit(lm.runtime.prepare(asking(png(1), png(2)), Options.of(GREEDY)))
+    for _ in range(4):
+        scheduler.step()
+    scheduler.set_aside(seen)
+    scheduler.resume(seen)
+    while scheduler.busy:
+        scheduler.step()
+    assert seen.request.tokens == expected
 
 
 def test_the_prefix_cache_knows_an_image_again_and_tells_it_from_others(

@@ -119,18 +119,6 @@ def test_forced_runs_count_for_nothing_however_they_are_appended(lm: mlxgen.Lang
     assert len(texts) == 1
 
 
-def test_a_weak_ban_lets_its_share_of_the_matches_stand(lm: mlxgen.LanguageModel) -> None:
-    def count(strength: float) -> int:
-        each: Any = [{"seed": seed} for seed in range(24)]
-        options: Any = {**LONG, "temperature": 1.0, "max_tokens": 60, "ban_strength": strength}
-        prompts = ["Tell me a story about a fox."] * 24
-        results = lm.batch(prompts, each=each, banned=[" the"], **options).run()
-        return sum(result.text.count(" the") for result in results)
-
-    never, some, always = count(0), count(0.5), count(1)
-    assert always == 0 and 0 < some < never
-
-
 def test_no_repetition_is_continued(lm: mlxgen.LanguageModel) -> None:
     each: list[dict[str, Any]] = [
         {},

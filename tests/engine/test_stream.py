@@ -7,14 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
 import mlxgen
 from mlxgen import FilterError, GrammarError, OptionError, PromptError, Regex, StateError
 from mlxgen.tokens import Token
-from tests.fakes import byte_level_tokenizer
-from tests.fakes.scripted import ScriptedModel
-from tests.fakes.speaking import END, PROMPT, Speaker, endless, letters, reciter, talker
+from tests.fakes.speaking import END, PROMPT, Speaker, letters, reciter, talker
 
 from ..effort import tries
 
@@ -41,6 +38,7 @@ TEXTS: list[tuple[list[Any], dict[str, Any], str, str, Any]] = [
     (["ab", "d", "e", "x"], {"stop": "de"}, "ab", "stop", "de"),
     (["ab", "cde", "x"], {"stop": "de"}, "abc", "stop", "de"),
     (["ab", "cd", "ef", "x"], {"stop": "de"}, "abc", "stop", "de"),
+    (["x", "st", "o", "nes", " stop", "!"], {"stop": ["stop"]}, "xstones ", "stop", "stop"),
     (ABC, {"stop_tokens": [[*b"bc"]]}, "a", "stop", tuple(b"bc")),
     (["a", END, "b"], {"ignore_eos": True, "max_tokens": 3}, "ab", "length", None),
     (["a"], {"top_k": 10_000, "seed": -5, "temperature": 0.5}, "a", "stop", None),
@@ -65,11 +63,6 @@ def test_every_token_is_in_one_chunk_and_the_last_says_why_the_text_ends() -> No
         assert [result.text, result.finish_reason, result.stop] == end
         assert list(result.tokens) == stream.tokens
         assert (result.usage.prompt_tokens, result.usage.completion_tokens) == (1, len(chunks))
-
-
-def test_text_that_only_looked_like_a_stop_is_released() -> None:
-    stream = reciter(["x", "st", "o", "nes", " stop", "!"]).lm.stream(PROMPT, stop=["stop"])
-    assert [chunk.text for chunk in stream] == ["x", "", "", "stone", "s "]
 
 
 @settings(max_examples=tries(60))
@@ -105,29 +98,6 @@ def test_min_tokens_keeps_the_end_away() -> None:
     assert (result.text, len(result.tokens)) == ("aaa", 4)
 
 
-def test_what_fills_a_gap_ends_at_a_mark_which_is_no_text() -> None:
-    tokenizer = byte_level_tokenizer()
-    marks = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"]
-    tokenizer._tokenizer.add_special_tokens({"additional_special_tokens": marks})
-    vocabulary, infill = mlxgen.Vocabulary.of(tokenizer), mlxgen.Infill.of(tokenizer)
-    prompt = infill.prompt("def f(", "):\n")
-    end = tokenizer._tokenizer.convert_tokens_to_ids("<|file_sep|>")
-    said = [*vocabulary.continue_with(b"self, x"), end, *vocabulary.continue_with(b"more")]
-
-    def script(history: tuple[int, ...]) -> list[int]:
-        is_ours = list(history[: len(prompt)]) == prompt  # or a look at what kind of model it is
-        return [said[len(history) - len(prompt)] if is_ours else 0]
-
-    lm = mlxgen.LanguageModel(ScriptedModel(vocabulary.size, script), tokenizer)
-    result = lm.generate(prompt, stop_tokens=infill.ends)
-    assert (result.text, result.finish_reason, result.stop) == ("self, x", "stop", (end,))
-
-
-def test_the_repr_of_a_result_is_one_short_line() -> None:
-    told = repr(endless().lm.generate(PROMPT, max_tokens=200))
-    assert told.startswith("<Result 'abcdefgh") and told.endswith("…', 200 tokens, length>")
-
-
 # ---- what is refused, before anything runs -------------------------------------------------------
 
 # What an option may be is in its table; these depend on the model, or on one another
@@ -152,13 +122,6 @@ def test_a_wrong_option_is_named() -> None:
     assert speaker.model.passes == 0
 
 
-def test_a_prompt_that_is_none_is_refused() -> None:
-    lm = reciter(["a"]).lm
-    for wrong in ("", [], [257], [True], [1, "a"], b"x", 5, None, "\ud800"):
-        with pytest.raises(PromptError):
-            lm.stream(wrong)  # type: ignore[arg-type]
-
-
 def test_a_prompt_must_leave_room_in_the_context_and_the_budget_is_what_it_leaves() -> None:
     lm = reciter(ABC, max_context=4).lm
     for prompt, prefix in (([63] * 4, []), (PROMPT, list(b"abc"))):
@@ -170,27 +133,6 @@ def test_a_prompt_must_leave_room_in_the_context_and_the_budget_is_what_it_leave
 
 
 # ---- tokens that a caller puts there -------------------------------------------------------------
-
-CACHES = {
-    "plain": lambda: [KVCache()],
-    "window": lambda: [RotatingKVCache(max_size=1000)],
-    "recurrent": lambda: [ArraysCache(1)],
-}
-
-
-@pytest.mark.parametrize("draft", ["off", "ngram"])
-@pytest.mark.parametrize("kind", CACHES)
-def test_what_was_taken_back_and_put_again_changes_nothing(kind: str, draft: str) -> None:
-    text = "abcabcabcabc"
-    stream = reciter(list(text), make_cache=CACHES[kind]).lm.stream(PROMPT, draft=draft)
-    while len(stream.tokens) < 7:
-        next(stream)
-    tokens = stream.tokens
-    stream.rewind(to=2)
-    stream.append(tokens[2:])
-    assert [next(stream).token for _ in tokens[2:]] == tokens[2:]
-    list(stream)
-    assert (stream.text, stream.finish_reason) == (text, "stop")
 
 
 def test_a_text_goes_on_after_what_was_put_there_in_one_pass() -> None:

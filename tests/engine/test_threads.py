@@ -70,20 +70,6 @@ def test_a_stream_that_was_not_used_can_be_handed_over() -> None:
         next(stream)
 
 
-def test_close_is_a_request_from_another_thread() -> None:
-    speaker = reciter(WORDS)
-    stream = speaker.lm.stream(PROMPT)
-    next(stream)
-    elsewhere(stream.close)
-    reason = stream.finish_reason
-    assert reason is None  # nothing has changed under whoever runs it
-    with pytest.raises(StateError, match="closed"):
-        stream.rewind(tokens=1)
-    assert list(stream) == []
-    assert stream.finish_reason == "cancelled" and stream.text == "one "
-    stream.close()
-
-
 def test_a_generator_that_another_thread_finalises_is_no_error() -> None:
     speaker = reciter(WORDS)
 
@@ -99,20 +85,23 @@ def test_a_generator_that_another_thread_finalises_is_no_error() -> None:
     assert speaker.lm.generate(PROMPT).text == "".join(WORDS)
 
 
-def test_a_batch_and_a_control_belong_to_a_thread_and_any_may_close_them() -> None:
+def test_what_belongs_to_a_thread_is_closed_by_any_as_a_request() -> None:
     lm = reciter(WORDS).lm
-    batch = lm.batch([PROMPT, PROMPT])
+    stream, batch = lm.stream(PROMPT), lm.batch([PROMPT, PROMPT])
     control = lm.control(PROMPT, Recited([mlxgen.Branch(sample_mask=list(b"xyz"))]))
-    for each in (batch, control):
+    for each in (stream, batch, control):
         next(each)
         refused(partial(next, each))
         elsewhere(each.close)
     refused(partial(control.leave, ()))
     # Nothing has changed under whoever runs it
-    assert (batch.busy, control.branches) == (True, ((),))
-    assert [*batch, *control] == []
-    assert (batch.busy, control.branches) == (False, ())
-    assert control.results[()].finish_reason == "cancelled"
+    assert (stream.finish_reason, batch.busy, control.branches) == (None, True, ((),))
+    with pytest.raises(StateError, match="closed"):
+        stream.rewind(tokens=1)
+    assert [*stream, *batch, *control] == []
+    assert (stream.finish_reason, batch.busy, control.branches) == ("cancelled", False, ())
+    assert control.results[()].finish_reason == "cancelled" and stream.text == "one "
+    stream.close()
 
 
 def test_a_session_takes_one_call_at_a_time_from_any_thread() -> None:

@@ -53,33 +53,24 @@ def test_a_copy_is_given_the_same_results_and_nothing_happens_twice() -> None:
     assert run.controller.variables["count"] == "xyy"
 
 
-def test_a_program_that_diverges_in_its_copy_is_an_error_of_that_branch() -> None:
+@pytest.mark.parametrize("second", ["gen", "returned"])
+def test_a_program_that_diverges_in_its_copy_is_an_error_of_that_branch(second: str) -> None:
     calls = []
 
     async def program(g: Guide) -> None:
         calls.append(1)
         if len(calls) == 1:
             await g.fixed("a")
+        elif second == "returned":
+            return
         else:
             await g.gen(max_tokens=1)
         await g.fork(2)
 
     run, (error,) = run_over_errors(program)
-    assert isinstance(error, StateError) and "diverged" in str(error)
+    assert isinstance(error, StateError)
+    assert f"{second}, but had asked for fixed before" in str(error) and "diverged" in str(error)
     assert list(run.errors) == [(1,)] and run.results[()].finish_reason == "stop"
-
-
-def test_a_program_that_returns_early_in_its_copy_diverged() -> None:
-    calls = []
-
-    async def program(g: Guide) -> None:
-        calls.append(1)
-        if len(calls) == 1:
-            await g.fixed("a")
-            await g.fork(2)
-
-    _, (error,) = run_over_errors(program)
-    assert "it returned, but had asked for fixed before" in str(error)
 
 
 # ---- fork([f, g])
@@ -128,7 +119,7 @@ def test_children_may_fork_again_and_are_replayed_from_their_own_start() -> None
     assert texts(run) == {(): "p", (1,): "pc0", (1, 1): "pc1"}
 
 
-def test_a_fork_into_what_is_not_a_program_is_refused() -> None:
+def test_a_fork_into_what_is_not_a_program_and_the_guide_of_another_are_refused() -> None:
     async def program(g: Guide) -> None:
         for wrong in (0, -1, True, ["x"]):
             with pytest.raises(OptionError):
@@ -136,11 +127,6 @@ def test_a_fork_into_what_is_not_a_program_is_refused() -> None:
         with pytest.raises(OptionError):
             await g.wait("x")  # type: ignore[arg-type]
 
-    carry_out(program)
-
-
-def test_a_program_uses_the_guide_that_it_was_given() -> None:
-    async def program(g: Guide) -> None:
         async def child(own: Guide) -> None:
             await g.fixed("x")
 
@@ -175,32 +161,21 @@ def test_waiting_for_a_branch_that_failed_is_an_error() -> None:
     assert texts(run)[()] == "went on 0" and texts(run)[0, 1] == "went on 1"
 
 
-def test_waiting_for_a_branch_that_ended_early_is_an_error() -> None:
-    async def child(g: Guide) -> None:
-        await g.gen()
-
-    async def program(g: Guide) -> None:
-        await g.wait(*await g.fork([child]))
-
-    _, (error,) = run_over_errors(program, max_tokens=4)
-    assert "branch (1,) ended before its program did: length" in str(error)
-
-
-def test_leaving_a_branch_wakes_those_who_wait_for_it() -> None:
+@pytest.mark.parametrize("reason", ["length", "cancelled"])
+def test_waiting_for_a_branch_that_ended_early_is_an_error(reason: str) -> None:
     async def child(g: Guide) -> None:
         await g.gen()
 
     async def program(g: Guide) -> str:
         tasks = await g.fork([child])
-        try:
+        with pytest.raises(StateError, match=f"branch .1,. ended before its program did: {reason}"):
             await g.wait(*tasks)
-        except StateError:
-            return await g.gen(max_tokens=2)
-        return "never"
+        return await g.gen(max_tokens=2)
 
-    run = letters().lm.control(PROMPT, Program(program))
+    run = letters().lm.control(PROMPT, Program(program), max_tokens=4)
     next(run)
-    run.leave((1,))
+    if reason == "cancelled":
+        run.leave((1,))
     finish(run)
     assert run.controller.value == "ab"
 

@@ -243,87 +243,62 @@ def test_compiled_draws_are_those_of_the_plain_operations(
 # What cannot be drawn
 
 
-def broken(vocab: int, filling: str) -> npt.NDArray[np.float32]:
-    logits = spread(vocab, 0)
-    if filling == "all nan":
-        logits[:] = np.nan
-    elif filling == "nan":
-        logits[vocab // 2] = np.nan
-    elif filling == "negative nan":
-        logits[vocab - 1] = -np.nan
-    elif filling == "inf":
-        logits[3] = np.inf
-    else:
-        logits[:] = -np.inf
-    return logits
+BROKEN = {"all nan": (slice(None), np.nan), "nan": (25, np.nan), "negative nan": (-1, -np.nan)}
+BROKEN |= {"inf": (3, np.inf), "all -inf": (slice(None), -np.inf), "no token allowed": (0, 0.0)}
 
 
-@pytest.mark.parametrize("filling", ["all nan", "nan", "negative nan", "inf", "all -inf"])
+@pytest.mark.parametrize("filling", BROKEN)
 @pytest.mark.parametrize(("vocab", "exact"), [(50, False), (640, True), (8192, False)])
 def test_logits_that_allow_no_draw_give_no_token(filling: str, vocab: int, exact: bool) -> None:
     """Token -1, for every kind of row, and the rest of the batch does not notice."""
     rows = [row._replace(words=None) for row in mixed_rows(vocab)]
     good = logits_for(vocab, len(rows))
-    sampler = Sampler(vocab)
+    sampler, (place, value) = Sampler(vocab), BROKEN[filling]
     healthy = listed(sampler.sample(good, rows, exact=exact).token)
     assert min(healthy) >= 0
-    for victim in range(len(rows)):
-        bad = np.array(good)
-        bad[victim] = broken(vocab, filling)
-        draw = sampler.sample(mx.array(bad), rows, exact=exact)
+    for victim, row in enumerate(rows):
+        bad, asked = np.array(good), list(rows)
+        bad[victim][place] = value
+        if filling == "no token allowed":
+            asked[victim] = row._replace(words=words_of(np.zeros(vocab, bool)))
+        draw = sampler.sample(mx.array(bad), asked, want=EVERYTHING, exact=exact)
         assert listed(draw.token) == [*healthy[:victim], -1, *healthy[victim + 1 :]]
         assert draw.exact is not None
         assert draw.exact[victim].item() is True  # another draw would not help
-
-
-def test_a_mask_that_allows_nothing_gives_no_token() -> None:
-    words = np.zeros(4, dtype=np.int32)
-    rows = [row._replace(words=words) for row in mixed_rows(100)]
-    draw = Sampler(100).sample(logits_for(100, len(rows)), rows, want=EVERYTHING)
-    assert draw.candidates is not None and draw.candidate_probs is not None
-    assert set(listed(draw.token)) == {-1}
-    assert set(listed(draw.candidates.reshape(-1))) == {-1}
-    assert set(listed(draw.candidate_probs.reshape(-1))) == {0.0}
+        if filling == "no token allowed":
+            assert draw.candidates is not None and draw.candidate_probs is not None
+            assert set(listed(draw.candidates[victim])) == {-1}
+            assert set(listed(draw.candidate_probs[victim])) == {0.0}
 
 
 # Reports
 
 
-@pytest.mark.parametrize("vocab", [90, 8200])
-def test_reports_are_those_of_the_final_distribution(vocab: int) -> None:
-    rows, logits = mixed_rows(vocab), logits_for(vocab, len(MIXED))
+@pytest.mark.parametrize(("vocab", "dtype"), [(90, mx.bfloat16), (8200, mx.float32)])
+def test_reports_are_those_of_the_final_distribution_and_of_the_model(
+    vocab: int, dtype: mx.Dtype
+) -> None:
+    rows, logits = mixed_rows(vocab), logits_for(vocab, len(MIXED), dtype)
     sampler = Sampler(vocab, xtc_special=SPECIAL)
     draw = sampler.sample(logits, rows, want=EVERYTHING, exact=True)
-    plain = np.array(sampler.distribution(logits, rows))
-    assert draw.prob is not None and draw.candidates is not None
-    assert draw.candidate_probs is not None
-    for i, token in enumerate(listed(draw.token)):
-        assert np.isclose(draw.prob[i].item(), plain[i, token], rtol=1e-3)
-        ids, probs = np.array(draw.candidates[i]), np.array(draw.candidate_probs[i])
-        count = int(np.sum(plain[i] > 1e-30))
+    final = np.array(sampler.distribution(logits, rows))
+    logits = logits.astype(mx.float32)
+    own = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+    given = {name: np.array(array) for name, array in fields_of(draw).items()}
+    for i, token in enumerate(given["token"]):
+        assert np.isclose(given["prob"][i], final[i, token], rtol=1e-3)
+        ids, probs = given["candidates"][i], given["candidate_probs"][i]
+        count = int(np.sum(final[i] > 1e-30))
         assert np.all(np.diff(probs) <= 0)
         assert np.all(ids[: min(count, CANDIDATES, vocab)] >= 0)
         assert np.all((ids < vocab) & ((ids >= 0) == (probs > 0)))
-        assert np.allclose(probs[ids >= 0], plain[i, ids[ids >= 0]], rtol=1e-3, atol=1e-9)
+        assert np.allclose(probs[ids >= 0], final[i, ids[ids >= 0]], rtol=1e-3, atol=1e-9)
         if count <= CANDIDATES:
-            assert np.isclose(probs.sum(), 1, atol=1e-5)
-            assert token in ids
-
-
-@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
-@pytest.mark.parametrize("vocab", [90, 8200])
-def test_log_probabilities_are_those_of_the_model(vocab: int, dtype: mx.Dtype) -> None:
-    rows, logits = mixed_rows(vocab), logits_for(vocab, len(MIXED), dtype)
-    draw = Sampler(vocab).sample(logits, rows, want=Want(logprob=True, top=7))
-    logits = logits.astype(mx.float32)
-    expected = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
-    assert draw.logprob is not None and draw.top_tokens is not None
-    assert draw.top_logprobs is not None
-    for i, token in enumerate(listed(draw.token)):
-        assert np.isclose(draw.logprob[i].item(), expected[i, token], atol=2e-5)
-        order = np.lexsort((np.arange(vocab), -np.array(logits[i])))[:7]
-        assert draw.top_tokens[i].tolist() == order.tolist()
-        assert np.allclose(np.array(draw.top_logprobs[i]), expected[i, order], atol=2e-5)
+            assert np.isclose(probs.sum(), 1, atol=1e-5) and token in ids
+        assert np.isclose(given["logprob"][i], own[i, token], atol=2e-5)
+        order = np.lexsort((np.arange(vocab), -np.array(logits[i])))[:5]
+        assert given["top_tokens"][i].tolist() == order.tolist()
+        assert np.allclose(given["top_logprobs"][i], own[i, order], atol=2e-5)
 
 
 def test_only_what_is_wanted_is_there() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
-from benchmarks import kit, servers
+from benchmarks import kit, servers, serving
 from benchmarks.__main__ import MEASUREMENTS
 from benchmarks.kit import Figure, at_least, at_most
 
@@ -51,6 +53,41 @@ def test_each_side_is_timed_first_half_of_the_time() -> None:
     found = kit.compare(lambda: work("ours", 1.0), lambda: work("theirs", 2.0), 2)
     assert found.ratio.median == 2.0
     assert order == ["ours", "theirs", "ours", "theirs", "theirs", "ours"]
+
+
+def test_a_server_that_died_is_started_again_once_however_many_clients_saw_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starts: Counter[str] = Counter()
+
+    class Fake:
+        def __init__(self, name: str, arguments: Sequence[str] = ()) -> None:
+            self.name = name
+
+        def __enter__(self) -> Fake:
+            self.start()
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def start(self) -> None:
+            starts[self.name] += 1
+
+        def stop(self) -> None: ...
+
+        def answers(self) -> bool:
+            return self.name == "mlxgen" or starts[self.name] > 1
+
+        def ask(self, body: object) -> servers.Asked:
+            if not self.answers():
+                raise TimeoutError("timed out")
+            return servers.Asked(200, 0.1, [{}])
+
+    monkeypatch.setattr(serving, "Server", Fake)
+    first, *others = serving.figures(2)
+    assert "mlx_lm failed a good request" in first.found and first.met is None
+    assert len(others) == 6 and not any("failed" in other.found for other in others)
+    assert starts == {"mlxgen": 1, "mlx_lm": 2}
 
 
 def test_streams_and_whole_answers_are_put_together_alike() -> None:

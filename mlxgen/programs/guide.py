@@ -288,6 +288,10 @@ class Program:
             raise OptionError(
                 "program", f"expected an async function of a guide, got {self.function!r}"
             )
+        if not isinstance(self.variables, Mapping):
+            raise OptionError(
+                "variables", f"expected a mapping of names to texts, got {self.variables!r}"
+            )
 
     def bind(
         self,

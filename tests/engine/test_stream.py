@@ -280,6 +280,21 @@ def test_what_cannot_change_is_refused_and_nothing_has_changed() -> None:
     assert rest(stream) == letters(16, 4)
 
 
+def test_a_rewind_or_a_fork_by_what_is_no_number_changes_nothing() -> None:
+    stream = reciter(ABC).lm.stream(PROMPT)
+    assert (next(stream).text, next(stream).text) == ("a", "b")
+    wrong: Any
+    for wrong in (1.5, "a"):
+        for how in ({"tokens": wrong}, {"to": wrong}):
+            with pytest.raises(TypeError):
+                stream.rewind(**how)
+    for wrong in (0, 1.5, "a", True):
+        with pytest.raises(OptionError) as error:
+            stream.fork(wrong)
+        assert error.value.field == "n"
+    assert rest(stream) == "cdef"
+
+
 @pytest.mark.parametrize("where", ["its first pass", "a run that its filters force"])
 def test_a_stream_that_is_interrupted_as_it_begins_can_go_on_from_there(where: str) -> None:
     speaker = reciter(list("xyzabc"))

@@ -228,6 +228,9 @@ def test_what_is_no_program_and_what_no_guide_gives_are_refused() -> None:
 
     with pytest.raises(OptionError):
         Program("no function")  # type: ignore[arg-type]
+    for variables in ([("a", "b")], {"a": 5}):
+        with pytest.raises(OptionError):
+            letters().lm.control(PROMPT, Program(program, variables))  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="async"):
         text_of(function)
     with pytest.raises(StateError, match="something else"):

@@ -15,11 +15,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import index
 
 from ...errors import FilterError, OptionError, RewindError
 from ...filters import Constraint
 from ...forks import forked
 from ...images import plain
+from ...options.rule import integer
 from ...sampling import Lookback, Want, derive_seed
 from ...text import (
     BanMatch,
@@ -313,8 +315,7 @@ class Request:
 
     def fork_seeds(self, count: int) -> list[int]:
         """Seeds for ``count`` forks, derived from this one's; none is given twice."""
-        if count < 1:
-            raise OptionError("n", f"expected at least 1 fork, got {count}")
+        integer(None, 1).check("n", count)
         start = self.forks
         self.forks += count
         return [derive_seed(self.seed, start + i + 1) for i in range(count)]
@@ -376,10 +377,13 @@ class Request:
 
         Raises ``RewindError`` if that is less than these or the prefix, or more than ``have``.
         """
-        if (tokens is None) == (to is None):
+        if tokens is not None and to is None:
+            target = have - index(tokens)
+        elif to is not None and tokens is None:
+            target = index(to)
+        else:
             raise TypeError("expected either tokens=n or to=length; pass one of them")
-        target, least = have - tokens if tokens is not None else to, max(self.first, shown)
-        assert target is not None
+        least = max(self.first, shown)
         if not least <= target <= have:
             why = "are the prefix" if least == self.first else "stay, without allow_retract"
             stays = f"; the first {least} {why}" if least else ""

@@ -25,11 +25,9 @@ from ...text import BanMatch, StopMatch
 from ...tokens import Token
 from ..chunk import Alternative, Candidate, Chunk, FinishReason, Rejected
 from .leads import forced_run, has_choice, lead, leaves_any
-from .loops import repeated
-from .objections import ban, ban_at_end, check, finish, go_back, loop, refuse
+from .objections import ban, ban_at_end, check, finish, go_back, loop, refuse, repeated
+from .parts import NOTHING, ThinkingLimit
 from .request import RECENT, Request
-from .retries import NOTHING
-from .ways import ThinkingLimit
 
 LONGEST_CHECKED = 4096
 """Tokens of a text that is not delivered before it is checked; a longer one is, as it comes."""

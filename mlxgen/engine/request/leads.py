@@ -24,8 +24,8 @@ from ...filters import Int32Words, allows, without_tokens, words_of
 from ...sampling import DrawRow
 from ...text import Healer
 from ...tokens import Token, Vocabulary
+from .parts import NOTHING
 from .request import Request, spelled
-from .retries import NOTHING
 
 NONE: frozenset[Token] = frozenset()
 

@@ -1,29 +1,46 @@
 """Text that cannot stay, because of a check, a ban or a loop: how far it is taken back.
 
+How a loop is told from what may repeat (lists, tables, code, and what stands in the prompt) follows
+from the tokens alone, so there is nothing to take back, and as long as nothing repeats it costs one
+comparison a token: a period is looked for every few tokens.
+
 Must never append a token: ``accept`` does. Invariant: what was delivered stays, unless the reader
 is told what to delete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 
 from ...errors import DeadEndError, OptionError
 from ...filters import Constraint
-from ...text import BanMatch, StopMatch
-from ...tokens import Token
+from ...images import plain
+from ...text import BanMatch, StopMatch, Transcript
+from ...tokens import Token, Vocabulary
 from ...workers import Work
 from ..chunk import FinishReason, Rejected
+from ..history import History
 from .leads import leaves_any
-from .loops import Repeat
+from .parts import Repeat, ThinkingLimit
 from .request import Request
-from .ways import ThinkingLimit
 
 CHECKS = 10  # times that a finished text which does not fit is taken back
 LOOPS = 3  # times that loops are taken back at one place
 LOOPED = 256  # tokens that they may take back of a short text
 DRAWS_FOR_BANS = 32  # draws that bans may take back for each token, and 32 times as many at first
 BRIEFLY = 0.005  # seconds for a check, after which other requests go on meanwhile
+
+# What a loop is
+EVERY = 4  # tokens between two looks
+LONGEST = 1024  # tokens of a turn
+TURNS = 3
+LEAST = 16  # tokens of a loop in prose
+WORD = 64  # if a turn has fewer than ``LETTERS`` different letters, as a single word, or is blank
+PATIENT = 256  # in code, or if a turn has none: it may be a table, a matrix or a line
+LETTERS = 6
+HELD = 8  # tokens of a loop that wait, if a turn has not more
+FENCE = "```"
 
 
 def finish(request: Request, reason: FinishReason) -> None:
@@ -169,3 +186,69 @@ def _text(request: Request, target: int) -> str:
     """The text after the first ``target`` generated tokens."""
     decoder = request.transcript.decoder
     return decoder.slice(decoder.end(target), decoder.end())
+
+
+def repeated(
+    known: Repeat | None,
+    history: History,
+    base: int,
+    transcript: Transcript,
+    vocabulary: Vocabulary,
+) -> Repeat:
+    """How the tokens after the first ``base`` end; ``known`` is what one has told of fewer."""
+    position = len(history) - base
+    looked = position - position % EVERY
+    if known is None or known.at < looked or known.at > position:
+        known = _look(history, base, looked, transcript, vocabulary)
+    more, period = position - known.at, known.period
+    if not more:
+        return known
+    if not period or history[-more:] != history[-more - period : -period]:
+        return Repeat(position)
+    return known._replace(at=position, run=known.run + more)
+
+
+def _look(
+    history: History, base: int, at: int, transcript: Transcript, vocabulary: Vocabulary
+) -> Repeat:
+    end = base + at
+    newest = history[max(base, end - 2 * LONGEST) : end]
+    newest.reverse()
+    period = 0
+    while newest:
+        try:
+            period = newest.index(newest[0], period + 1, LONGEST + 1)
+        except ValueError:
+            break
+        span = max(period, HELD - period)
+        if newest[:span] != newest[period : period + span]:
+            continue
+        start = end - period - span
+        while start > base and history[start - 1] == history[start - 1 + period]:
+            start -= 1
+        turn, patience = history[end - period : end], LEAST
+        said = vocabulary.decode(turn).lower()
+        letters = {letter for letter in said if letter.isalpha()}
+        text = transcript.decoder.slice(0, transcript.decoder.end(at))
+        if said.isspace():
+            patience = WORD
+        elif not letters or text.count(FENCE) % 2:
+            patience = PATIENT
+        elif len(letters) < LETTERS:
+            patience = WORD
+        least = max(TURNS * period, patience)
+        kept = period
+        if end - start >= least:
+            # From the second turn on: the first may begin with what is not in the prompt
+            again = _spelled(history[start + period : end], vocabulary)
+            size, turns = len(_spelled(turn, vocabulary)), range(1, (end - start) // period)
+            prompt = _spelled(plain(history[:base]), vocabulary)
+            kept += period * bisect_left(turns, True, key=lambda n: again[: n * size] not in prompt)
+        most = kept + least - period
+        free = most - max(period, HELD)
+        return Repeat(at, period, end - start, kept, free, end - start >= most)
+    return Repeat(at)
+
+
+def _spelled(tokens: Iterable[Token], vocabulary: Vocabulary) -> bytes:
+    return b"".join(map(vocabulary.piece, tokens))

@@ -40,11 +40,9 @@ from ..branches import Steering
 from ..chunk import FinishReason, Usage
 from ..history import History, rewind_all
 from ..options import Options
-from .loops import UNKNOWN
 from .outbox import Outbox
+from .parts import Closing, Repeat, Retries, ThinkingLimit
 from .prompt import Prompt
-from .retries import Retries
-from .ways import Closing, ThinkingLimit
 
 RECENT = 0.25  # the weight of the latest token in the share of tokens that force a run
 LIKELY = 0.1  # the share from which on one is expected
@@ -141,7 +139,8 @@ class Request:
         self.match: StopMatch | None = None
         self.checking: Work | None = None
         self.appends_forced = queued and self.may_append_forced
-        self.forks, self.forcing, self.strayed, self.repeat = 0, 0.0, False, UNKNOWN
+        self.forks, self.forcing, self.strayed = 0, 0.0, False
+        self.repeat: Repeat | None = None
         self._take_prefix()
         if options.close_json and constraint is not None:
             self.closing = Closing(constraint, budget)
@@ -281,7 +280,7 @@ class Request:
         if to < len(self.history):
             self.history.cut(to)
             self.finish_reason = self.match = None
-            self.repeat, self.checking = UNKNOWN, None
+            self.repeat = self.checking = None
             self.base, self.first = min(self.base, to), min(self.first, count)
             self.position = count
             self.tally.forked_tokens = min(self.tally.forked_tokens, count)

@@ -7,14 +7,10 @@ now as well; a sequence that was accepted runs to its end, is cancelled, or fail
 reason.
 
 It belongs to the one thread that runs the model. A prompt is run in pieces between the steps
-of the others, each piece about as long as one of their steps, in turn if several wait.
-Sequences that begin alike and come together share one prefill: the later ones wait for the
-first and take it from the prefix cache. What has no room left starts again later from there:
-its draws are functions of seed and position, so nobody can tell.
-
-So does everybody who ran when the model fails: one after the other, each once more has come of the
-one before it. A sequence with which the model fails again before that is failed, with the reason.
-Nobody looks for a culprit.
+of the others. What has no room left starts again later: its draws are functions of seed and
+position, so nobody can tell. So does everybody who ran when the model fails: one after the other,
+each once more has come of the one before it. A sequence with which the model fails again before
+that is failed, with the reason.
 """
 
 from __future__ import annotations
@@ -55,15 +51,14 @@ class Scheduler:
             raise OptionError("limits", f"expected mlxgen.Limits, got {type(limits).__name__}")
         self.limits = limits or Limits()
         self._drafts_for = lm.drafts_for
-        self.cache: BlockStore | None = None
-        if self.limits.keep_prefixes:
-            self.cache = lm.prefix_cache
+        self.cache: BlockStore | None = lm.prefix_cache if self.limits.keep_prefixes else None
         runner = lm.runner(batches=lm.batches and self.limits.max_batch > 1)
         self._loop = lm.loop(runner, longest_run=BEHIND)
         self._account = Account()
         self._memory = Memory(lm, self.limits, runner.slots, self.cache)
         self._prefill = Prefill(self._loop, self.cache, self._memory.caches, lm.places)
-        self._queue: deque[Handle] = deque()
+        self.waiting: deque[Handle] = deque()
+        """Those that wait for a place, the next one first."""
         self._parked: list[Handle] = []
         self._counted: list[tuple[int, int]] = []  # those whose bytes were, and their lengths
         self._events: list[Event] = []  # of this step, and of one that was interrupted
@@ -78,13 +73,13 @@ class Scheduler:
         """
         if self.room < 1:
             raise QueueFullError(
-                f"{len(self._queue)} requests wait already, max_queue={self.limits.max_queue}; "
+                f"{len(self.waiting)} requests wait already, max_queue={self.limits.max_queue}; "
                 "try again when some are done"
             )
         kv = KV(self._loop.runner)
         handle = Handle(request, kv, self._drafts_for(request.options, owner))
         self._memory.admit(handle, alone=not self._everywhere)
-        self._queue.append(handle)
+        self.waiting.append(handle)
         return handle
 
     def cancel(self, handle: Handle) -> None:
@@ -112,14 +107,14 @@ class Scheduler:
         if n > self.room:
             raise QueueFullError(f"there is no room for {n} forks; try again when some are done")
         twins = []
-        begun = handle not in self._queue and handle not in self._prefill.turns
+        begun = handle not in self.waiting and handle not in self._prefill.turns
         for seed in handle.request.fork_seeds(n):
             runs = begun and self._free and self._fits(handle)
             twins.append(twin := handle.fork(seed, bare=not runs))
             if runs:
                 self._loop.join(twin)
             else:  # it takes the beginning from the prefix cache
-                self._queue.append(twin)
+                self.waiting.append(twin)
                 self._account.preempted += begun
         self._memory.fit(self._room_for_cache())
         return twins
@@ -183,7 +178,7 @@ class Scheduler:
         """Let a parked sequence take part again."""
         self._parked.remove(handle)
         if not handle.kv.length:
-            self._queue.append(handle)
+            self.waiting.append(handle)
         elif handle.missing < BEHIND:
             self._loop.join(handle)
         else:
@@ -220,7 +215,7 @@ class Scheduler:
             self._make_room(events)
         if self._prefill.turns:
             self._run_prompts()
-        elif not self._loop.handles and not self._queue:
+        elif not self._loop.handles and not self.waiting:
             self.rest()
 
     def follow(self, plan: MemoryPlan) -> None:
@@ -251,17 +246,12 @@ class Scheduler:
     @property
     def room(self) -> int:
         """How many sequences ``submit`` would take now."""
-        return self.limits.max_queue + self._free - len(self._queue)
-
-    @property
-    def waiting(self) -> Iterable[Handle]:
-        """Those that wait for a place, the next one first."""
-        return iter(self._queue)
+        return self.limits.max_queue + self._free - len(self.waiting)
 
     @property
     def busy(self) -> bool:
         """Whether ``step`` has something to do."""
-        runs = self._loop.handles or self._prefill.turns or self._queue
+        runs = self._loop.handles or self._prefill.turns or self.waiting
         return bool(runs or self._events)
 
     def stats(self) -> Stats:
@@ -271,7 +261,7 @@ class Scheduler:
         return Stats(
             running=len(self._loop.handles),
             prefilling=len(self._prefill.turns),
-            queued=len(self._queue) + sum([each.kv.length > 0 for each in self._parked]),
+            queued=len(self.waiting) + sum([each.kv.length > 0 for each in self._parked]),
             kv_bytes=self._memory.held([*self._running, *self._parked]),
             cache_bytes=self._memory.cached,
             byte_limit=plan.caches,
@@ -310,7 +300,7 @@ class Scheduler:
 
     @property
     def _everywhere(self) -> list[Handle]:
-        return [*self._running, *self._queue, *self._parked]
+        return [*self._running, *self.waiting, *self._parked]
 
     @property
     def _free(self) -> int:
@@ -331,15 +321,15 @@ class Scheduler:
         """From wherever it is; a place in the slots is free then."""
         if handle in self._prefill.turns:
             self._prefill.remove(handle)
-        for place in (self._loop.handles, self._queue, self._parked):
+        for place in (self._loop.handles, self.waiting, self._parked):
             if handle in place:
                 place.remove(handle)
 
     def _admit(self, events: list[Event]) -> None:
         """Let those in front of the queue begin, as far as there are places and bytes; not beside
         one that begins again after a fault, as they would fail with it."""
-        while self._queue and self._free and not any(each.faults for each in self._running):
-            handle = self._queue[0]
+        while self.waiting and self._free and not any(each.faults for each in self._running):
+            handle = self.waiting[0]
             if not self._fits(handle):
                 return
             try:
@@ -347,7 +337,7 @@ class Scheduler:
             except Exception as error:
                 events += self._became(handle, handle.take(), error)  # what it forced before
                 continue
-            self._queue.remove(handle)
+            self.waiting.remove(handle)
             if (begins or handle.has_ended) and (chunks := handle.take()):
                 events.append(Event(handle, chunks))
             if handle.has_ended:
@@ -379,7 +369,7 @@ class Scheduler:
                 last = running[-1]
                 self._take_out(last)
                 self._preempt(last)
-                self._queue.appendleft(last)
+                self.waiting.appendleft(last)
             elif running and memory.needed(running[0]) > memory.promised:
                 error = CapacityError(
                     f"the KV cache of {len(running[0].history)} tokens does not fit "
@@ -459,8 +449,8 @@ class Scheduler:
         self._loop.restart()
         for handle in (*self._prefill.turns, *self._parked):
             handle.distrust()
-        ended = [handle for handle in self._loop.handles if handle.has_ended]
-        self._deliver([Event(handle, [], fault.error()) for handle in ended], events)
+        ended = [Event(each, [], fault.error()) for each in self._loop.handles if each.has_ended]
+        self._deliver(ended, events)
         ran = self._running
         if not ran and not ended:
             raise fault.error_of_all()
@@ -472,6 +462,5 @@ class Scheduler:
         for handle in reversed(ran):
             if not handle.closed:
                 self._take_out(handle)
-                handle.distrust()
                 handle.faults = 1
-                self._queue.appendleft(handle)
+                self.waiting.appendleft(handle)

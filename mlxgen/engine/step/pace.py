@@ -21,7 +21,6 @@ FIRST, LEAST = 16, 8  # tokens of a chunk before anything is known, and of any
 WEIGHT = 1 / 4  # of the newest in a mean
 MOST = 2  # times a mean that the newest counts as at most: the machine was busy otherwise
 LITTLE = 1 / 4  # of a step that a chunk adds at least: if it seems to add less, nobody can tell
-_SIZES = 8  # numbers of rows that are told apart, by powers of two
 
 
 class Pace:
@@ -33,25 +32,24 @@ class Pace:
     __slots__ = ("_steps", "token")
 
     def __init__(self) -> None:
-        self._steps = [0.0] * _SIZES
+        self._steps: dict[int, float] = {}  # by the number of rows, in powers of two
         self.token = 0.0
 
     def step(self, rows: int) -> float:
         """The seconds of a plain step of so many rows, or of the most similar number that was seen;
         0 if nothing is known."""
-        at = min(rows.bit_length(), _SIZES) - 1
-        if known := self._steps[at]:
-            return known
-        near = sorted(range(_SIZES), key=lambda other: abs(other - at))
-        return next((self._steps[other] for other in near if self._steps[other]), 0.0)
+        size, steps = rows.bit_length(), self._steps
+        if size not in steps and steps:
+            size = min(steps, key=lambda other: abs(other - size))
+        return steps.get(size, 0.0)
 
     def saw_step(self, rows: int, seconds: float) -> None:
         """Learn from a step without prompts or drafts."""
-        at = min(rows.bit_length(), _SIZES) - 1
-        known = self._steps[at]
+        known = self._steps.get(rows.bit_length(), 0.0)
         # What can be done in much less was held up before; the first is taken as it is
-        less = 2 * seconds < known or not known
-        self._steps[at] = seconds if less else known + WEIGHT * (min(seconds, MOST * known) - known)
+        if known and 2 * seconds >= known:
+            seconds = known + WEIGHT * (min(seconds, MOST * known) - known)
+        self._steps[rows.bit_length()] = seconds
 
     def saw_prompts(self, rows: int, tokens: int, seconds: float) -> None:
         """Learn from a step that so many tokens of prompts were run beside."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mlxgen import Regex
 from mlxgen.engine.history import History
-from mlxgen.engine.request.loops import HELD, UNKNOWN, repeated
+from mlxgen.engine.request.objections import HELD, repeated
 from mlxgen.text import TextDecoder, Transcript
 from mlxgen.tokens import Token
 from tests.fakes.chatting import Chatter
@@ -195,5 +195,5 @@ def test_the_shortest_period_is_found(
     for token in tokens:
         transcript.advance(token)
     history = History([*PROMPT, *tokens])
-    found = repeated(UNKNOWN, history, len(PROMPT), transcript, vocabulary)
+    found = repeated(None, history, len(PROMPT), transcript, vocabulary)
     assert (found.period, found.run) == shortest(tokens)

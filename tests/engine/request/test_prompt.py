@@ -9,8 +9,8 @@ import pytest
 from mlxgen import Chat, OptionError, PromptError, Vocabulary
 from mlxgen.chat.calls.use import ToolUse
 from mlxgen.chat.turn import Turn, plan_turn
+from mlxgen.engine.request.parts import ThinkingLimit
 from mlxgen.engine.request.prompt import Prompt
-from mlxgen.engine.request.ways import ThinkingLimit
 from mlxgen.text import Thoughts
 from tests.chat.kit import tool
 from tests.chat.makers import MAKERS, dialect_of

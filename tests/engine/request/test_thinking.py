@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import mlxgen
 from mlxgen import Regex
 from mlxgen.engine.chunk import Chunk
-from mlxgen.engine.request.ways import SENTENCE
+from mlxgen.engine.request.parts import SENTENCE
 from mlxgen.tokens import Token
 from tests.fakes.speaking import PROMPT, Speaker
 

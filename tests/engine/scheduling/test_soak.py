@@ -79,7 +79,7 @@ class Held:
         self.cached = hall.stats.cache_bytes
         self.traces = len(hall.speaker.lm.runtime.sampler._programs)
         self.inside = [
-            *map(len, (scheduler._queue, scheduler._loop.handles)),
+            *map(len, (scheduler.waiting, scheduler._loop.handles)),
             *map(len, (prefill.turns, prefill._begun)),
         ]
 

@@ -146,8 +146,14 @@ def accept(
         request.match = event
         finish(request, reason)
         return False
-    if wish is not None and wish.put and not _put_for_hook(request, wish.put):
-        return False
+    if wish is not None and wish.put:
+        if constraint is not None and constraint.validate(wish.put) < len(wish.put):
+            raise HookError(
+                f"a hook put {list(wish.put)} after position {position}, which the filters do not "
+                "allow; put what they allow"
+            )
+        if not append(request, wish.put):
+            return False
     if pushed:
         return True
     if after:
@@ -395,14 +401,3 @@ def _declines(request: Request, token: Token, wish: PostSamplingResult) -> bool:
             "another one if attempt is above 0"
         )
     return False
-
-
-def _put_for_hook(request: Request, run: Sequence[Token]) -> bool:
-    """Append what a hook puts after a token, which hooks see as well."""
-    constraint = request.constraint
-    if constraint is not None and constraint.validate(run) < len(run):
-        raise HookError(
-            f"a hook put {list(run)} after position {request.position - 1}, which the filters do "
-            "not allow; put what they allow"
-        )
-    return append(request, run)

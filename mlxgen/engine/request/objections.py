@@ -64,8 +64,7 @@ def refuse(request: Request, target: int, why: Rejected, drawn: int) -> None:
     request.tally.redraws += 1
     request.tally.rewound_tokens += drawn - 1 - target
     go_back(request, request.base + target, drawn)
-    request.retries.spend(why.reason, drawn - target)
-    request.retries.reject(target, why)
+    request.retries.reject(target, why, drawn - target)
 
 
 def check(request: Request, constraint: Constraint, *, forced: bool) -> bool:

@@ -83,10 +83,13 @@ class Retries:
         """What was decided for a position."""
         return self.decided.get(position, NOTHING)
 
-    def reject(self, position: int, what: Rejected) -> None:
-        """Note what was drawn at ``position`` and is not there."""
-        known = self.at(position)
+    def reject(self, position: int, what: Rejected, spent: int = 0) -> None:
+        """Note what was drawn at ``position`` and is not there; with the tokens after it, so many
+        were ``spent``."""
+        known, tries = self.at(position), self.tries.get(what.reason, NEVER)
         self.decided[position] = known._replace(rejected=(*known.rejected, what))
+        if spent:
+            self.tries[what.reason] = tries._replace(tokens=tries.tokens + spent)
 
     def exclude(self, position: int, token: Token) -> None:
         """Let a token not come there again."""
@@ -112,11 +115,6 @@ class Retries:
         times = known.times if start <= known.until else 0
         tries = self.tries[reason] = Tries(times + 1, until, known.tokens)
         return tries
-
-    def spend(self, reason: str, tokens: int) -> None:
-        """Count tokens that were taken back for a reason."""
-        known = self.tries.get(reason, NEVER)
-        self.tries[reason] = known._replace(tokens=known.tokens + tokens)
 
     def warmth(self, position: int, temperature: float) -> float | None:
         """The temperature of the draw at ``position`` if not the usual one, which is given: what a

@@ -23,6 +23,7 @@ import mlx.core as mx
 from ...tokens import Token, in_common
 from ..kv import PREFILL_STEP
 from ..kv.commands import Changed, Empty
+from ..kv.slot_caches import SLACK
 from ..prefix.ends import LEAST, ahead
 from ..prefix.store import BlockStore
 from ..step.handle import PIECE, Handle
@@ -112,7 +113,7 @@ class Prefill:
                 done.append(handle)  # what is left goes in one pass with those that generate
                 continue
             last = handle
-            if self._shares(handle, missing, together, tokens):
+            if self._shares(handle, missing, together, min(tokens, PREFILL_STEP)):
                 together.append(handle)
                 count = missing
             else:
@@ -232,9 +233,10 @@ class Prefill:
     def _shares(self, handle: Handle, missing: int, others: list[Handle], tokens: int) -> bool:
         """Whether a prompt goes with others in one pass, padded to the longest, of so many more
         ``tokens`` at most."""
-        if not 0 < missing <= min(self._loop.passes.longest_padded, tokens):
+        slots = self._loop.runner.slots
+        if slots.recurrent or not slots.batches or (slots.window is not None and missing > SLACK):
             return False
-        if handle.kv.length or handle.is_scored or self._begun[handle]:
+        if missing > tokens or handle.kv.length or handle.is_scored or self._begun[handle]:
             return False
         lengths = [missing, *[len(other.pending) - 1 for other in others]]
         return len(lengths) * max(lengths) <= PADDING * sum(lengths)

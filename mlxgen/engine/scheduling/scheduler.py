@@ -213,9 +213,16 @@ class Scheduler:
         if behind:
             self._send_back(behind)
             self._make_room(events)
-        if self._prefill.turns:
-            self._run_prompts()
-        elif not self._loop.handles and not self.waiting:
+        rows, limits, turns = len(self._loop.handles), self.limits, self._prefill.turns
+        if turns:
+            chunk = limits.prefill_chunk or PREFILL_STEP  # tokens of prompts before the next step
+            if rows and limits.prefill_chunk is None:
+                chunk = self._loop.clock.pace.chunk(rows, limits.longest_gap)
+            chunk = min(chunk, self._memory.piece(turns))
+            for handle in self._prefill.step(chunk, self._room_for_cache()):
+                self._loop.join(handle)
+                self._prefill.keep(handle, self._room_for_cache())
+        elif not rows and not self.waiting:
             self.rest()
 
     def follow(self, plan: MemoryPlan) -> None:
@@ -363,13 +370,14 @@ class Scheduler:
         while (needed := memory.needed_soon(self._holding)) > memory.plan.caches:
             memory.fit(0)
             running, resting = self._running, [each for each in self._parked if each.kv.length]
-            if resting:
-                self._preempt(resting[-1])
-            elif len(running) > 1:
-                last = running[-1]
-                self._take_out(last)
-                self._preempt(last)
-                self.waiting.appendleft(last)
+            if resting or len(running) > 1:
+                last = (resting or running)[-1]
+                last.forget()
+                last.restart()  # all of it is run again when it takes part again
+                self._account.preempted += 1
+                if not resting:
+                    self._take_out(last)
+                    self.waiting.appendleft(last)
             elif running and memory.needed(running[0]) > memory.promised:
                 error = CapacityError(
                     f"the KV cache of {len(running[0].history)} tokens does not fit "
@@ -380,12 +388,6 @@ class Scheduler:
             else:
                 return
         memory.fit(memory.plan.caches - needed)
-
-    def _preempt(self, handle: Handle) -> None:
-        """Free a sequence's KV: all of it is run again when it takes part again."""
-        handle.forget()
-        handle.restart()
-        self._account.preempted += 1
 
     def _became(
         self, handle: Handle, chunks: list[Chunk], error: Exception | None = None
@@ -420,19 +422,6 @@ class Scheduler:
         self._take_out(handle)
         self._account.add(handle.usage, handle.request.first)
         handle.close()
-
-    def _run_prompts(self) -> None:
-        """Run some of those that are prefilled; who is done joins the loop."""
-        rows, limits = len(self._loop.handles), self.limits
-        chunk = PREFILL_STEP  # tokens before the next step
-        if limits.prefill_chunk is not None:
-            chunk = limits.prefill_chunk
-        elif rows:
-            chunk = self._loop.clock.pace.chunk(rows, limits.longest_gap)
-        chunk = min(chunk, self._memory.piece(self._prefill.turns))
-        for handle in self._prefill.step(chunk, self._room_for_cache()):
-            self._loop.join(handle)
-            self._prefill.keep(handle, self._room_for_cache())
 
     def _send_back(self, handles: Iterable[Handle]) -> None:
         """Have rows run what they lack like prompts, between the steps of the others."""

@@ -15,9 +15,8 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from ..drafts.drafts import WIDEST
-from ..kv import PREFILL_STEP, Fed, Group
+from ..kv import Fed, Group
 from ..kv.commands import Run
-from ..kv.slot_caches import SLACK
 from .handle import PIECE, Handle, Logits
 from .pace import Clock
 from .runner import Runner
@@ -51,14 +50,6 @@ class Passes:
     def __init__(self, runner: Runner, clock: Clock) -> None:
         self.runner = runner
         self.clock = clock
-
-    @property
-    def longest_padded(self) -> int:
-        """The most tokens of a prompt that may share a pass with others."""
-        slots = self.runner.slots
-        if slots.recurrent or not slots.batches:
-            return 0
-        return PREFILL_STEP if slots.window is None else SLACK
 
     # ---- prompts ---------------------------------------------------------------------------
 

@@ -171,28 +171,20 @@ class Runner(Device):
             counts = tuple([0 if i is None else counts[i] for i in between])
         lengths = list(map(len, rows))
         logits = slots[0].group.run(model, self._inputs(rows), lengths, first)
-        if len(rows) == 1:
+        if len(rows) == 1 or not any(counts):
             return logits[0, -max(1, counts[0]) :]
-        return last_rows(logits, lengths, counts)
+        _, longest, vocab = logits.shape
+        if min(lengths) == longest and min(counts) == max(counts):
+            same = logits if counts[0] == longest else logits[:, -counts[0] :]
+            return same.reshape(-1, vocab)
+        chosen: list[int] = []
+        for row, (length, own) in enumerate(zip(lengths, counts, strict=True)):
+            end = row * longest + length
+            chosen += range(end - own, end)
+        return logits.reshape(-1, vocab)[mx.array(chosen)]
 
     _inputs = staticmethod(stacked)
     """Gives the tokens of a pass [rows, longest]."""
-
-
-def last_rows(logits: mx.array, lengths: Sequence[int], counts: Sequence[int]) -> mx.array:
-    """Of logits [n, longest, vocab] after rows of these ``lengths``: those after the last
-    ``counts`` tokens of each, row by row, as [r, vocab]; anything, if none are wanted."""
-    _, longest, vocab = logits.shape
-    first = counts[0]
-    if not any(counts):
-        return logits[0, -1:]
-    if min(lengths) == longest and min(counts) == max(counts):
-        return (logits if first == longest else logits[:, -first:]).reshape(-1, vocab)
-    chosen: list[int] = []
-    for row, (length, own) in enumerate(zip(lengths, counts, strict=True)):
-        end = row * longest + length
-        chosen += range(end - own, end)
-    return logits.reshape(-1, vocab)[mx.array(chosen)]
 
 
 class Fault(Exception):  # noqa: N818 (it is not an error of the caller)

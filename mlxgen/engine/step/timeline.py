@@ -119,22 +119,16 @@ class Timeline:
     def _compare(self, handle: Handle, by: str) -> None:
         """Tell what was drafted and taken back since the last time, and of a new one that it
         begins."""
-        request, old = handle.request, self._seen.get(handle)
+        request, tally, drafts = handle.request, handle.request.tally, handle.drafts.counts
+        old = self._seen.get(handle)
         if old is None:
             old = self._seen[handle] = _Seen(f"request {next(NUMBERS)}")
+            more = {"cached": handle.cached}
             if request.position > request.first:  # a fork: what was before is told already
-                self._tell(handle, "begins", prompt=request.base, forked=request.position)
-                old = _Seen(
-                    old.track,
-                    request.tally.rewound_tokens,
-                    request.tally.redraws,
-                    handle.drafts.counts,
-                )
-            else:
-                self._tell(handle, "begins", prompt=request.base, cached=handle.cached)
-        tally = request.tally
-        new = _Seen(old.track, tally.rewound_tokens, tally.redraws, handle.drafts.counts)
-        self._seen[handle] = new
+                more = {"forked": request.position}
+                old = _Seen(old.track, tally.rewound_tokens, tally.redraws, drafts)
+            self._tell(handle, "begins", prompt=request.base, **more)
+        new = self._seen[handle] = _Seen(old.track, tally.rewound_tokens, tally.redraws, drafts)
         for name, (proposed, stood) in new.drafts.items():
             before = old.drafts.get(name, DraftCount(0, 0))
             if more := proposed - before.proposed:

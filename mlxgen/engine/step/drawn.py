@@ -72,21 +72,16 @@ class Drawn(Unread):
     def tokens(self) -> list[Token]:
         """The tokens; this waits for the device. -1 if the logits allow no draw."""
         if self._tokens is None:
-            tokens = self.known or self.read()
+            tokens, sampler, here = self.known or self.read(), self._sampler, self._here
             if self._draw.exact is not None:
                 tokens = list(tokens)
-                for row, exact in enumerate(self._here.read(self._draw.exact)):
+                for row, exact in enumerate(here.read(self._draw.exact)):
                     if not exact:
-                        tokens[row] = self._draw_again(row)
+                        logits, requests = self.logits[row : row + 1], self.requests[row : row + 1]
+                        again = Drawn(sampler, logits, requests, self.want, exact=True, here=here)
+                        self.redrawn[row], tokens[row] = again, again.tokens()[0]
             self._tokens = tokens
         return self._tokens
-
-    def _draw_again(self, row: int) -> Token:
-        at = slice(row, row + 1)
-        logits, requests = self.logits[at], self.requests[at]
-        again = Drawn(self._sampler, logits, requests, self.want, exact=True, here=self._here)
-        self.redrawn[row] = again
-        return again.tokens()[0]
 
     def reported(self, name: str, row: int) -> Any:
         """What the draw reports that gave a row's token, of this row; None if it does not."""
@@ -145,11 +140,6 @@ class DrawnView:
         prob = self._reported("prob")
         if prob is not None and self.token == token:
             return float(prob)
-        if self._reported("candidates") is not None:
-            ids, probs = self.candidates
-            found = np.flatnonzero(ids == token)
-            if len(found):
-                return float(probs[found[0]])
         return float(self.distribution[token])
 
     def share(self, token: Token) -> float | None:

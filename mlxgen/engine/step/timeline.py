@@ -123,11 +123,11 @@ class Timeline:
         old = self._seen.get(handle)
         if old is None:
             old = self._seen[handle] = _Seen(f"request {next(NUMBERS)}")
-            more = {"cached": handle.cached}
+            told = {"cached": handle.cached}
             if request.position > request.first:  # a fork: what was before is told already
-                more = {"forked": request.position}
+                told = {"forked": request.position}
                 old = _Seen(old.track, tally.rewound_tokens, tally.redraws, drafts)
-            self._tell(handle, "begins", prompt=request.base, **more)
+            self._tell(handle, "begins", prompt=request.base, **told)
         new = self._seen[handle] = _Seen(old.track, tally.rewound_tokens, tally.redraws, drafts)
         for name, (proposed, stood) in new.drafts.items():
             before = old.drafts.get(name, DraftCount(0, 0))

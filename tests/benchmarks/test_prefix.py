@@ -13,10 +13,3 @@ def test_what_is_restored_is_compared_with_what_is_run(tmp_path: Path) -> None:
     found = prefix.on_disk(prefix.SHAPES["tiny"], tmp_path, 2, 600)
     assert found.nbytes == 600 * 2 * 2 * 2 * 32 * 4  # layers, keys and values, heads, floats
     assert found.beside.low > 0 and found.first.ours.median > 0
-
-
-def test_files_are_there_after_the_system_has_forgotten_them(tmp_path: Path) -> None:
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "inner" / "file").write_bytes(b"abc")
-    prefix.forget(tmp_path)
-    assert (tmp_path / "inner" / "file").read_bytes() == b"abc"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .driving import FACT, FORGET, GREEDY, Chat, event
+from .driving import FACT, FORGET, GREEDY, Chat
 
 pytestmark = pytest.mark.slow
 
@@ -103,14 +103,3 @@ def test_what_is_downloaded_can_be_imported_and_is_the_same(chat: Chat, tmp_path
     assert len({one["id"] for one in stored}) == 4
     plain = [json.dumps({**one, "id": ""}, sort_keys=True) for one in stored]
     assert len(set(plain)) == 2
-
-
-def test_an_answer_that_failed_before_it_began_is_not_sent_again(chat: Chat) -> None:
-    chat.set(GREEDY)
-    chat.page.route("**/v1/chat/completions", lambda route: route.abort(), times=1)
-    chat.ask("One.")
-    chat.answer_with([event("Two"), event(finish="stop")])
-    body = chat.asking(lambda: chat.say("Three."))
-    messages = body["messages"]
-    assert messages == [{"role": "user", "content": "One.\n\nThree."}]
-    chat.until(lambda: chat.answer == "Two")

@@ -113,8 +113,9 @@ class AnswerReader:
             events = [*back, *events]
         if finish is not None:
             assert usage is not None
-            ended = Ended(self._reason(finish), usage, self.reasoning_tokens, chunk.stop)
-            events = [*events, ended]
+            called = self._splitter.calls > self._given and not self._splitter.is_unfinished
+            reason: EndReason = "calls" if called and finish != "length" else finish
+            events = [*events, Ended(reason, usage, self.reasoning_tokens, chunk.stop)]
         return events, spans
 
     def cancel(self, usage: Usage) -> Sequence[ChatEvent]:
@@ -139,10 +140,6 @@ class AnswerReader:
                 events.append(_OF_KIND[span.kind](text))
         return events, spans
 
-    def _reason(self, reason: FinishReason) -> EndReason:
-        calls = self._splitter.calls > self._given and not self._splitter.is_unfinished
-        return "calls" if calls and reason != "length" else reason
-
     def _take_back(self, count: int) -> list[Retracted]:
         """Reads what is kept again, and takes back the events that it no longer gives.
 
@@ -156,16 +153,11 @@ class AnswerReader:
         self._splitter, self._texts, self._given = new._splitter, new._texts, new._given
         gone: list[Retracted] = []
         for i in reversed(range(len(before))):
-            kept = after[i] if i < len(after) else None
-            if kept == before[i]:
+            event, kept = before[i], after[i] if i < len(after) else None
+            if kept == event:
                 break
-            gone.append(Retracted(_end_of(before[i], kept)))
+            if kept is not None:  # the rest of it is gone
+                assert isinstance(event, WITH_TEXT) and isinstance(kept, WITH_TEXT)
+                event = type(event)(event.text[len(kept.text) :])
+            gone.append(Retracted(event))
         return gone
-
-
-def _end_of(event: Shown, kept: Shown | None) -> Shown:
-    """The rest of an event, after the part that is kept."""
-    if kept is None:
-        return event
-    assert isinstance(event, WITH_TEXT) and isinstance(kept, WITH_TEXT)
-    return type(event)(event.text[len(kept.text) :])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,9 +57,13 @@ class Dialect:
     def of(cls, vocabulary: Vocabulary, images: ImageProcessor | None = None) -> Dialect:
         """The dialect of a tokenizer's model; ``images`` reads those that it takes."""
         tokenizer: Any = vocabulary.tokenizer
-        format, with_tools = _format(vocabulary), _format(vocabulary, tools=True)
-        variables = frozenset[str]() if format is None else format.variables
-        words = frozenset[str]() if format is None else format.words
+        variables = words = frozenset[str]()
+        shows_tools = False
+        with suppress(PromptError):  # there may be no template, or none that can be used
+            format = ChatFormat.of(vocabulary)
+            variables, words = format.variables, format.words
+        with suppress(PromptError):
+            shows_tools = ChatFormat.of(vocabulary, tools=True).shows_tools
         template = tokenizer.chat_template  # None if there is only a program
         texts = template.values() if isinstance(template, Mapping) else (template,)
         template = "\0".join(text for text in texts if isinstance(text, str))
@@ -67,15 +72,18 @@ class Dialect:
         start = tokenizer.think_start_tokens
         if start is None and marks.think_start is not None:
             start = tokenizer.encode(marks.think_start, add_special_tokens=False)
+        grades = tuple(effort for effort in EFFORTS if effort in words)
+        if len(grades) < 2:  # a template that only has a default prints what it gets
+            grades = ("low", "medium", "high")
         return cls(
             vocabulary=vocabulary,
             marks=marks,
             think_start_tokens=tuple(map(int, start or ())),
             tools=CallFormat.of(tokenizer, template, added),
-            grades=_grades(words) if "reasoning_effort" in variables else (),
+            grades=grades if "reasoning_effort" in variables else (),
             on=_switched(variables, words, on=True),
             off=_switched(variables, words, on=False),
-            shows_tools=with_tools is not None and with_tools.shows_tools,
+            shows_tools=shows_tools,
             images=images,
         )
 
@@ -88,49 +96,29 @@ class Dialect:
 
 def ending_turns(vocabulary: Vocabulary) -> Vocabulary:
     """The vocabulary whose end tokens include the one with which the chat template ends a turn; the
-    tokenizer gets it, too, so that mlx-lm ends there as well."""
-    end = turn_end(vocabulary)
-    if end is None:
-        return vocabulary
-    vocabulary.tokenizer.eos_token_ids = {*vocabulary.eos, end}
-    return Vocabulary.of(vocabulary.tokenizer)
-
-
-def turn_end(vocabulary: Vocabulary) -> Token | None:
-    """The token with which the chat template ends an answer, if no end token of the tokenizer does.
+    tokenizer gets it, too, so that mlx-lm ends there as well.
 
     Configurations of fine-tunes forget it, and the model would go on with the other side's part.
-    ``None`` if an end token stands there, if there is no template or no such mark, and for formats
-    of several messages an answer, whose marks end only one of these, or begin a call.
+    Nothing changes if an end token stands there, if there is no template or no such mark, and for
+    formats of several messages an answer, whose marks end only one of these, or begin a call.
     """
     said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
     try:
         begun = Chat(said, continue_final_message=True).tokens(vocabulary)
         whole = Chat(said, add_generation_prompt=False).tokens(vocabulary)
     except MlxgenError:
-        return None
+        return vocabulary
     rest = whole[len(begun) :]
     marks = [token for token in rest if token in vocabulary.special]
     if whole[: len(begun)] != begun or not marks or not vocabulary.eos.isdisjoint(rest):
-        return None
+        return vocabulary
     before = vocabulary.decode(rest[: rest.index(marks[0])])
     dialect, mark = Dialect.of(vocabulary), vocabulary.piece(marks[0]).decode(errors="replace")
     goes_on = dialect.tools is not None and dialect.tools.start.startswith(mark)
-    return None if before.strip() or dialect.marks.initial or goes_on else marks[0]
-
-
-def _format(vocabulary: Vocabulary, *, tools: bool = False) -> ChatFormat | None:
-    """The chat format; None if there is no template, or it cannot be used."""
-    try:
-        return ChatFormat.of(vocabulary, tools=tools)
-    except PromptError:
-        return None
-
-
-def _grades(words: Collection[str]) -> tuple[str, ...]:
-    """The grades of thinking in a template. One that only has a default prints what it gets."""
-    known = tuple(effort for effort in EFFORTS if effort in words)
-    return known if len(known) > 1 else ("low", "medium", "high")
+    if before.strip() or dialect.marks.initial or goes_on:
+        return vocabulary
+    vocabulary.tokenizer.eos_token_ids = {*vocabulary.eos, marks[0]}
+    return Vocabulary.of(vocabulary.tokenizer)
 
 
 def _switched(variables: Collection[str], words: Collection[str], *, on: bool) -> dict[str, Any]:

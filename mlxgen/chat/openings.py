@@ -40,23 +40,8 @@ def beginnings(tokens: Sequence[Token], openings: Openings) -> list[int]:
 
 
 def _found(vocabulary: Vocabulary) -> Openings:
-    found: list[tuple[Token, ...]] = []
-    for header in _headers(vocabulary):
-        if any(_is_in(run, header) for run in found):
-            continue
-        for token in header:
-            if token in vocabulary.added and vocabulary.piece(token).strip():
-                found.append((token,))
-                break
-        else:
-            if len(vocabulary.decode(header).strip()) >= _LEAST:
-                found.append(tuple(header))
-    return tuple(found)
-
-
-def _headers(vocabulary: Vocabulary) -> list[Sequence[Token]]:
-    """What the template writes before an answer, before what a user says, and before what a tool
-    returns; possibly with the end of the message before it."""
+    """The headers that the template writes before an answer, before what a user says, and before
+    what a tool returns; possibly with the end of the message before it."""
 
     def rendered(messages: Sequence[Any], *, answer: bool = False) -> list[Token]:
         try:
@@ -76,16 +61,23 @@ def _headers(vocabulary: Vocabulary) -> list[Sequence[Token]]:
     question, begun = rendered(asked), rendered(asked, answer=True)
     first, later = before_content([], user), before_content(told, user)
     call, result = rendered(called), before_content(called, tool)
-    common = in_common(first[::-1], later[::-1])
-    return [
+    found: list[tuple[Token, ...]] = []
+    for header in (
         begun[in_common(question, begun) :],
-        later[len(later) - common :],
+        later[len(later) - in_common(first[::-1], later[::-1]) :],
         result[in_common(call, result) :] if call else [],
-    ]
-
-
-def _is_in(run: Sequence[Token], header: Sequence[Token]) -> bool:
-    return bool(beginnings(header, (tuple(run),)))
+    ):
+        if any(beginnings(header, (run,)) for run in found):
+            continue
+        pieces = map(vocabulary.piece, header)
+        added = [
+            t for t, p in zip(header, pieces, strict=True) if t in vocabulary.added and p.strip()
+        ]
+        if added:
+            found.append((added[0],))
+        elif len(vocabulary.decode(header).strip()) >= _LEAST:
+            found.append(tuple(header))
+    return tuple(found)
 
 
 _CALL: dict[str, Any] = {

@@ -182,11 +182,7 @@ def test_templates_for_tools_have_variables_of_their_own() -> None:
 
 def test_only_plain_json_is_taken() -> None:
     vocabulary = of_template("{{ mood | tojson }}")
-    deep: Any = 1
-    for _ in range(100):
-        deep = [deep]
-    wrong = (object(), b"x", {1: 2}, {"a": {1, 2}}, float("nan"), float("inf"), 10**30, "\ud800")
-    for value in (*wrong, print, deep):
+    for value in (object(), b"x", {"a": {1, 2}}, "\ud800", print):
         with pytest.raises(OptionError, match=r"^template: mood"):
             Chat(HELLO, template={"mood": value}).tokens(vocabulary)
     value = {"a": [1, 2.5, None, True, "é"], "b": {}}

@@ -145,8 +145,12 @@ class _Writer:
                 return f"({' | '.join(map(quoted, options))}) {after}"
             shared = {k: v for k, v in function.schema.items() if k in ("$defs", "definitions")}
             return f"{json_value({**shared, **schema}, at)} {after}"
-        if function.strict:
-            _check_text(schema, at)
+        unheld = [
+            word for word in ("pattern", "format", "minLength", "maxLength") if word in schema
+        ]
+        if function.strict and unheld:
+            reason = f"{unheld[0]} cannot be enforced in this model's call format; leave out strict"
+            raise UnsupportedError(at, reason)
         if self.is_special(style.after[0]):  # plain text never matches it
             return f"TEXT? {after}"
         lazy = f"text{len(self.rules)}"
@@ -181,14 +185,6 @@ def _held(schema: Mapping[str, Any] | bool) -> Held:
 @lru_cache(256)
 def _held_text(schema: str) -> Held:
     return held(parsed(schema), whitespace=WHITESPACE, closed=True)
-
-
-def _check_text(schema: Mapping[str, Any], at: str) -> None:
-    for keyword in ("pattern", "format", "minLength", "maxLength"):
-        if keyword in schema:
-            raise UnsupportedError(
-                at, f"{keyword} cannot be enforced in this model's call format; leave out strict"
-            )
 
 
 def _escaped(text: str) -> str:
@@ -228,11 +224,16 @@ def calls_grammar(
     if format.thought:
         style = replace(style, close=())  # its end is that of the text
     writer, outlined, checked = _Writer(vocabulary, style), set(loose), set[str]()
-    functions = [
-        _function(tool["function"], i, strict)
-        for i, tool in enumerate(tools)
-        if tool["function"]["name"] in names
-    ]
+    functions: list[_Function] = []
+    for i, tool in enumerate(tools):
+        name, at = tool["function"]["name"], f"tools[{i}].function.parameters"
+        schema: Mapping[str, Any] = tool["function"].get("parameters") or {}
+        if name not in names:
+            continue
+        if schema.get("type", "object") != "object":
+            raise OptionError(f"{at}.type", f"expected 'object', got {schema['type']!r}")
+        closed = {"type": "object", "properties": {}, **schema}  # without parameters, no keys
+        functions.append(_Function(name, closed, name in strict, at))
     for i, function in enumerate(functions):
         before = len(writer.rules)
         try:
@@ -258,12 +259,3 @@ def calls_grammar(
     whole = f"{calls} WS?" if begun else f"{'WS? ' if start else ''}{start} {calls}"
     rules = [f"start: {whole}", f"body: {body}", *writer.rules, _SPACE, _TEXT, _INDEX]
     return CallsGrammar(Lark("\n".join([*rules, ""])), frozenset(outlined), frozenset(checked))
-
-
-def _function(function: Mapping[str, Any], index: int, strict: Collection[str]) -> _Function:
-    at = f"tools[{index}].function.parameters"
-    schema: Mapping[str, Any] = function.get("parameters") or {}
-    if schema.get("type", "object") != "object":
-        raise OptionError(f"{at}.type", f"expected 'object', got {schema['type']!r}")
-    whole = {"type": "object", "properties": {}, **schema}  # without parameters, no keys
-    return _Function(function["name"], whole, function["name"] in strict, at)

@@ -250,8 +250,17 @@ class Call:
             self.id = head["id"]
             if holds := (yield from source.match(_ARGUMENTS, head.end())):
                 source.kept = place = yield from self._object(holds.end())
-                brackets = source.text.count("{", head.start("object"), head.end())
-                return (yield from self._closed(place, brackets))
+                # The rest of the objects around the arguments may be missing at the end of the call
+                for _ in range(source.text.count("{", head.start("object"), head.end())):
+                    while member := (yield from source.match(_NEXT, place)):
+                        value, place = yield from JSON.value(source, member.end(), _MEMBER)
+                        if member["key"] in _IDS and isinstance(value, str):
+                            self.id = value
+                    over = rf"\s*,?\s*\}}|(?=\s*\]?\s*(?:{self.over}|,\s*\{{|{{end}}))"
+                    if (close := (yield from source.match(over, place))) is None:
+                        raise BrokenError("an object does not go on")
+                    place = close.end()
+                return place
         value, end = yield from JSON.value(source, head.start("object"), _MEMBER)
         members = _flat(value)
         name = next((v for k, v in members if k in _NAMES and isinstance(v, str)), None)
@@ -263,24 +272,6 @@ class Call:
         if given and given[0]:
             self._give(given[0])
         return end
-
-    def _closed(self, place: int, brackets: int) -> Waiting[int]:
-        """The rest of the objects around the arguments; at the end of the call, it may be
-        missing."""
-        for _ in range(brackets):
-            while member := (yield from self.source.match(_NEXT, place)):
-                value, place = yield from JSON.value(self.source, member.end(), _MEMBER)
-                if member["key"] in _IDS and isinstance(value, str):
-                    self.id = value
-            close = yield from self.source.match(r"\s*,?\s*\}", place)
-            if close is not None:
-                place = close.end()
-                continue
-            if not (
-                yield from self.source.match(rf"\s*\]?\s*(?:{self.over}|,\s*\{{|{{end}})", place)
-            ):
-                raise BrokenError("an object does not go on")
-        return place
 
     # ---- arguments between tags ------------------------------------------------------------------
 

@@ -210,7 +210,17 @@ class Notation:
             place = yield from self.members(source, place + 1, "}", plain, depth)
             return dict(plain), place
         if first and first in "[({":
-            return (yield from self._list(source, place + 1, _CLOSES[first], depth))
+            found, close, place = list[Any](), _CLOSES[first], place + 1
+            while True:
+                place = yield from source.space(place)
+                if found and (yield from source.at(place)) == ",":
+                    place = yield from source.space(place + 1)
+                elif found and source.text[place : place + 1] != close:
+                    raise BrokenError("a list does not go on")
+                if (yield from source.at(place)) == close:
+                    return found, place + 1
+                each, place = yield from self.value(source, place, _Plain.follow, None, depth + 1)
+                found.append(each)
         bare = _WORDS if self.words else _WORD
         match = yield from source.match(bare, place, longest=True)
         if match is None or not match[0]:
@@ -249,19 +259,6 @@ class Notation:
                 if not (yield from source.match(fields.over, place)):
                     raise BrokenError("an object does not go on")
                 return place
-
-    def _list(self, source: Source, place: int, close: str, depth: int) -> Waiting[tuple[Any, int]]:
-        found: list[Any] = []
-        while True:
-            place = yield from source.space(place)
-            if found and (yield from source.at(place)) == ",":
-                place = yield from source.space(place + 1)
-            elif found and source.text[place : place + 1] != close:
-                raise BrokenError("a list does not go on")
-            if (yield from source.at(place)) == close:
-                return found, place + 1
-            value, place = yield from self.value(source, place, _Plain.follow, None, depth + 1)
-            found.append(value)
 
     def _quote(self, source: Source, place: int) -> Waiting[str]:
         """The quote at a place, or ""."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from functools import partial
@@ -27,8 +26,6 @@ ROLES = frozenset(
 """Roles that templates may put into a token, as in ``<|user|>``; any other is only text."""
 
 REASONING = ("reasoning_content", "thinking", "reasoning")  # three names of one part of a message
-_DEEPEST = 64
-_LARGEST = 1 << 63
 
 
 class Arguments(dict[str, Any]):
@@ -147,23 +144,9 @@ def _plain(value: Any, at: str) -> Any:
 def plain_variable(value: Any, name: str) -> Any:
     """A copy of the JSON value of a template's variable. OptionError for anything else."""
     try:
-        _check_json(value, 0)
         return _plain(value, name)
-    except (PromptError, ValueError) as error:
-        reason = str(error).removeprefix(f"{name}: ")
-        raise OptionError("template", f"{name}: {reason}") from error
-
-
-def _check_json(value: Any, depth: int) -> None:
-    if isinstance(value, (int, float)) and not (math.isfinite(value) and abs(value) < _LARGEST):
-        raise ValueError("contains a number that is out of range")
-    if depth > _DEEPEST:
-        raise ValueError(f"is nested more than {_DEEPEST} levels deep")
-    if isinstance(value, Mapping) and not all(isinstance(key, str) for key in value):
-        raise ValueError("expected plain JSON, got a key that is not text")
-    if isinstance(value, (list, tuple, Mapping)):
-        for inner in value.values() if isinstance(value, Mapping) else value:
-            _check_json(inner, depth + 1)
+    except PromptError as error:
+        raise OptionError("template", str(error)) from error
 
 
 def mapped(value: Any, change: Callable[[str], str]) -> Any:

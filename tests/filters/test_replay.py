@@ -52,6 +52,18 @@ def test_a_forward_only_filter_is_fed_its_history_again() -> None:
     assert log == {"advance": 90, "reset": 1, "fork": 0, "rewind": 0}
 
 
+def test_copies_of_what_was_taken_back_are_forgotten() -> None:
+    replay = grown(Replay(CopyableToy(), every=2), 6)
+    replay.rewind(1)
+    fresh = Replay(Toy())
+    for token in (1, 5, 5, 3):
+        fresh.advance(token)
+    for token in (5, 5, 3, 1):
+        replay.advance(token)
+    replay.rewind(4)
+    assert look(replay) == look(fresh)
+
+
 class Breaking(CopyableToy):
     """Its copies refuse to be fed token 5, though it took it itself."""
 

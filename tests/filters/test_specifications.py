@@ -253,6 +253,17 @@ def test_the_trigger_may_be_the_text_of_a_special_token_or_tokens() -> None:
     assert feed(several, "aaa").can_end() and not feed(several, "b").can_end()
 
 
+def test_a_token_may_complete_the_trigger_and_begin_what_follows() -> None:
+    constraint = constrained(After("a", Regex("b[cd]e")))
+    constraint.advance(token("ab"))
+    feed(constraint, "c").rewind(1)
+    assert pieces(constraint) == {b"c", b"d"}
+    unique = JsonSchema({"type": "array", "uniqueItems": True})
+    constraint = constrained(After(" ", unique))
+    constraint.advance(token("  "))
+    assert feed(constraint, "[1,1]").objection() == ("it violates uniqueItems", 5, True)
+
+
 def test_what_leads_to_a_required_trigger_is_hinted() -> None:
     constraint = constrained(After("=>", Choice(["xyz"]), required=True))
     assert constraint.forced() == [] and constraint.hint() == [ord("="), ord(">")]

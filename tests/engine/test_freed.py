@@ -134,6 +134,13 @@ def test_a_request_that_has_ended_goes_at_once(use: str, draft: str, uncollected
         parts: list[Any] = [handle, handle.request, *handle.drafts.drafters, *devices]
         held += [ref(part) for part in parts if part is not None]
         del handle, devices, parts
+    cancelled = scheduler.submit(lm.runtime.prepare("so sad", Options.of(options)))
+    for _ in range(4):
+        scheduler.step()
+    gone = ref(cancelled)
+    scheduler.cancel(cancelled)
+    del cancelled
+    assert gone() is None
     while scheduler.busy:
         scheduler.step()
     assert [each() for each in held] == [None] * len(held)

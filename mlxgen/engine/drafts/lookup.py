@@ -18,7 +18,7 @@ from ..request.request import Request
 from .drafts import Drafter, Guess, Policy
 
 RUN = 3  # tokens that have to be the same
-MOST = 1 << 16  # tokens of an owner's texts that are remembered: some 9 MB at most
+MOST = 1 << 16  # tokens of an owner's texts that are remembered: some 11 MB at most
 OWNERS = 16  # whose texts are remembered, the latest ones
 LENGTH = 6.0  # tokens that are thought to stand at first
 NOTHING = -1  # in the place of a token that is never found

@@ -76,8 +76,7 @@ class Scheduler:
                 f"{len(self.waiting)} requests wait already, max_queue={self.limits.max_queue}; "
                 "try again when some are done"
             )
-        kv = KV(self._loop.runner)
-        handle = Handle(request, kv, self._drafts_for(request.options, owner))
+        handle = Handle(request, KV(self._loop.runner), self._drafts_for(request.options, owner))
         self._memory.admit(handle, alone=not self._everywhere)
         self.waiting.append(handle)
         return handle
@@ -106,8 +105,7 @@ class Scheduler:
             raise StateError("a sequence that has ended cannot be forked")
         if n > self.room:
             raise QueueFullError(f"there is no room for {n} forks; try again when some are done")
-        twins = []
-        begun = handle not in self.waiting and handle not in self._prefill.turns
+        twins, begun = [], handle not in self.waiting and handle not in self._prefill.turns
         for seed in handle.request.fork_seeds(n):
             runs = begun and self._free and self._fits(handle)
             twins.append(twin := handle.fork(seed, bare=not runs))
@@ -138,10 +136,9 @@ class Scheduler:
 
         The result is as that of ``change``. Raises ``StateError`` for a sequence that has ended.
         """
-        request = handle.request
         if handle.closed or handle.has_ended:
             raise StateError("the answer has ended")
-        act(request.fork(request.seed))
+        act(handle.request.fork(handle.request.seed))
         self._loop.draw_anew()
         return self._act(handle, act)
 
@@ -258,13 +255,11 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Whether ``step`` has something to do."""
-        runs = self._loop.handles or self._prefill.turns or self.waiting
-        return bool(runs or self._events)
+        return bool(self._loop.handles or self._prefill.turns or self.waiting or self._events)
 
     def stats(self) -> Stats:
         """Numbers for metrics and tests."""
         plan = self._memory.plan
-        live = [(handle.usage, handle.request.first) for handle in self._everywhere]
         return Stats(
             running=len(self._loop.handles),
             prefilling=len(self._prefill.turns),
@@ -280,7 +275,7 @@ class Scheduler:
             cache_hits=self._prefill.hits,
             cache_misses=self._prefill.misses,
             **(self.cache.disk if self.cache is not None else NO_DISK)._asdict(),
-            **self._account.told(live),
+            **self._account.told([(each.usage, each.request.first) for each in self._everywhere]),
         )
 
     def check_integrity(self) -> None:
@@ -325,7 +320,8 @@ class Scheduler:
         return self._memory.plan.caches - self._memory.needed_soon(rows)
 
     def _take_out(self, handle: Handle) -> None:
-        """From wherever it is; a place in the slots is free then."""
+        """From wherever it is; a draw that was submitted is made anew, without it."""
+        self._loop.draw_anew()
         if handle in self._prefill.turns:
             self._prefill.remove(handle)
         for place in (self._loop.handles, self.waiting, self._parked):
@@ -385,7 +381,7 @@ class Scheduler:
                 )
                 events += self._became(running[0], [], error)
                 return
-            else:
+            else:  # it has grown beyond a plan that was larger
                 return
         memory.fit(memory.plan.caches - needed)
 
@@ -440,8 +436,7 @@ class Scheduler:
             handle.distrust()
         ended = [Event(each, [], fault.error()) for each in self._loop.handles if each.has_ended]
         self._deliver(ended, events)
-        ran = self._running
-        if not ran and not ended:
+        if not (ran := self._running) and not ended:
             raise fault.error_of_all()
         if fault.short_of_memory or any(handle.cached for handle in ran):
             self._memory.fit(0)  # the fault may be in what they began with

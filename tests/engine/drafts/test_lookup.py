@@ -156,6 +156,15 @@ def test_texts_are_their_owners_and_those_who_were_away_for_longest_are_forgotte
     assert proposed(earlier.drafter("ann"), request) == ""
 
 
+def test_of_more_texts_than_there_is_room_for_the_latest_stay(desk: Desk) -> None:
+    texts, request = Texts(40), desk.request("fox")
+    for said in ("the fox ran away", "she has a dog and a cat", "and the fox got them"):
+        texts.add([*said.encode()])
+        assert len(texts.places.tokens) <= 40
+    assert proposed(Lookup(texts), request, 4) == " got"
+    assert proposed(Lookup(texts), desk.request("fox r"), 4) == ""
+
+
 # ---- filters of one's own ------------------------------------------------------------------------
 
 

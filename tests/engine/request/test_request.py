@@ -296,14 +296,6 @@ def test_what_ran_ahead_of_a_consumer_who_goes_back_leaves_no_trace(
     assert one == other
 
 
-@pytest.mark.parametrize(("text", "expected"), [("([ab]cd)*", True), ("[a-d]*", False)])
-def test_a_forced_run_is_expected_where_there_were_some(text: str, expected: bool) -> None:
-    options, prompt = Options.of({"filters": [Regex(text)]}), Prompt((1,), opens_text=False)
-    request = Request(prompt, options, VOCABULARY, VOCABULARY.size, budget=99, seed=3)
-    play(request, b"a", [True], 8)
-    assert request.expects_forced is expected
-
-
 def test_nothing_but_a_request_takes_back_its_parts() -> None:
     fields = set(vars(request_of("plain")))
     call = re.compile(rf"\b({'|'.join(fields)})\.(rewind|cut)\(")

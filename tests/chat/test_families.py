@@ -17,8 +17,8 @@ from mlxgen.chat.turn import Plan, Turn, plan_turn
 from mlxgen.tokens import Vocabulary
 from tests.fakes import byte_level_tokenizer
 
+from .families import MAKERS, dialect_of
 from .kit import chunks, events_of, said_in, takes, tool
-from .makers import MAKERS, dialect_of
 
 PROPERTIES: dict[str, Any] = {
     "city": {"type": "string"},

@@ -13,8 +13,7 @@ from mlxgen.errors import MlxgenError
 from mlxgen.tokens import Vocabulary
 from tests.fakes import alphabet_tokenizer
 
-from .families import Family, families
-from .makers import MAKERS, vocabulary_of
+from .families import MAKERS, Family, families, vocabulary_of
 
 TALK = [
     {"role": "system", "content": "abc"},

@@ -26,7 +26,7 @@ from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import byte_level_tokenizer, sentencepiece_tokenizer
 from tests.fakes.tokenizers import CHAT_TEMPLATE
 
-from ..chat.makers import vocabulary_of
+from ..chat.families import vocabulary_of
 
 DEMO = Path(mlxgen.__file__).parent / "demo" / "model"
 GAP_MARKS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>")

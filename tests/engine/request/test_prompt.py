@@ -12,8 +12,8 @@ from mlxgen.chat.turn import Turn, plan_turn
 from mlxgen.engine.request.parts import ThinkingLimit
 from mlxgen.engine.request.prompt import Prompt
 from mlxgen.text import Thoughts
+from tests.chat.families import MAKERS, dialect_of
 from tests.chat.kit import tool
-from tests.chat.makers import MAKERS, dialect_of
 from tests.fakes import byte_level_tokenizer, sentencepiece_tokenizer
 
 MESSAGES = [{"role": "user", "content": "Hi"}]

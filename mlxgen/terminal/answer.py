@@ -222,8 +222,8 @@ class Answerer:
         given = self._given(answer, then, plan.opens_text)
         self._check_room(len(plan.ids) + len(given))
         options = {"top_logprobs": ALTERNATIVES, **asked.options}
-        most, cut = options["max_tokens"], last is not None and last.finish_reason == "length"
-        if most is not None and (cut or len(given) >= most):
+        most = options["max_tokens"]
+        if most is not None and len(given) >= most:
             options["max_tokens"] = most + len(given)
         if plan.spec is not None:
             options["filters"] = [plan.spec]

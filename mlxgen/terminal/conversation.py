@@ -26,18 +26,16 @@ Message: TypeAlias = Mapping[str, str]
 # Options that /set does not take, and what to do instead.
 _ELSEWHERE = {
     "filters": "use /json, /regex or /lark",
-    "hooks": "only a program can pass hooks",
-    "prefix": "only a program can pass tokens; say in the message how to begin",
-    "allow_retract": "a chat cannot delete what it has shown; leave it out",
-    "hold_tokens": "a chat shows each token at once; leave it out",
-    "max_resample": "only a program can pass hooks",
-    "prediction": "only a program can pass the expected text",
-    "heal": "an answer begins where a new message does; leave it out",
-    "stop_in_reasoning": "stops end the answer only; leave it out",
     "stop_tokens": "use stop, with the text of the tokens",
-    "top_logprobs": "a chat always keeps the likeliest tokens; use /tokens",
-    "top_candidates": "a chat shows the model's own probabilities; use /tokens",
-    "prompt_logprobs": "a chat shows the probabilities of answers only; use /tokens",
+    "prefix": "only a program can pass tokens; say in the message how to begin",
+    **dict.fromkeys(("hooks", "max_resample", "prediction"), "only a program can pass it"),
+    **dict.fromkeys(
+        ("top_logprobs", "top_candidates", "prompt_logprobs"), "use /tokens, which shows the odds"
+    ),
+    **dict.fromkeys(
+        ("allow_retract", "hold_tokens", "heal", "stop_in_reasoning"),
+        "means nothing in a chat; leave it out",
+    ),
 }
 SETTABLE = tuple(name for name in OPTIONS if name not in _ELSEWHERE)
 _PARTS = ("settings", "forms", "template")

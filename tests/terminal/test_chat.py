@@ -233,9 +233,11 @@ def press_at(place: int, text: str, message: str = "") -> Callable[[str], str]:
     return lambda said: Answer(text) if message in said else said.upper()
 
 
-def test_an_interrupt_stops_the_answer_and_keeps_the_text_so_far(talk: Talking) -> None:
-    done = talk(Chatter(press_at(5, "abcdefghijklmnop")).lm, "one")
-    assert re.fullmatch(r"abcde[fg]*\n", done.shown)
+@pytest.mark.parametrize("rest", ["efghijklmnop", "</think</think"])  # which may begin a mark
+def test_an_interrupt_stops_the_answer_and_keeps_the_text_so_far(talk: Talking, rest: str) -> None:
+    text = f"{THINK}{THOUGHT}abcd{rest}"
+    done = talk(Chatter(press_at(len(text) - len(rest) + 1, text), thinks=True).lm, "one")
+    assert re.fullmatch(rf"abcd{rest[0]}[{rest[1:3]}]*\n", done.shown)
     assert done.noted == "(stopped; /continue goes on)\n"
     assert done.said == [("one", done.shown.removesuffix("\n"))]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -189,6 +189,9 @@ def ask_of(
         options.check_vocabulary(model.vocab_size)
     except MlxgenError as error:
         raise as_request_error(error, names) from error
+    idle = known.idle
+    if plan is not None and plan.ignored:
+        idle = known.ignored(plan.ignored, names)
     if options.heal:
         words = model.vocabulary
         questions = [
@@ -209,7 +212,7 @@ def ask_of(
         own_stops=stops,
         own_stop_tokens=ends,
         names=names,
-        ignored=[*(known.ignored(plan.ignored, names) if plan else known.idle), *left_out],
+        ignored=[*idle, *left_out],
     )
 
 

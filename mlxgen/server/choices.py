@@ -68,7 +68,7 @@ class Choice(ABC):
     """
 
     def __init__(self, request: GenerationRequest, ask: Ask, index: int, id: str) -> None:
-        options, vocabulary = ask.options, ask.model.vocabulary
+        options, vocabulary = ask.options, ask.model.dialect.vocabulary
         self.request, self.ask, self.index = request, ask, index
         self.progress: Progress | None = None
         self.facts: Event = {}

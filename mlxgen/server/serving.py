@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel
 
@@ -39,13 +39,8 @@ FORCED = 256  # forced tokens at the beginning of a text that are tried
 IMAGES = 2 << 30  # bytes of the pixels of all requests
 
 T = TypeVar("T")
-
-
-class Prepared(NamedTuple):
-    """A parsed request, and its sequences in the order of its jobs."""
-
-    ask: Ask
-    sequences: Sequence[Request]
+Prepared: TypeAlias = tuple[Ask, Sequence[Request]]
+"""A parsed request, and its sequences in the order of its jobs."""
 
 
 class Workers:
@@ -130,7 +125,7 @@ class Serving:
         try:
             if ask.spec is not None:
                 ask = self._compiled(ask, ask.spec)
-            return Prepared(ask, [self.lm.runtime.prepare(*job) for job in ask.jobs])
+            return ask, [self.lm.runtime.prepare(*job) for job in ask.jobs]
         except FilterError as error:
             if ask.spec is None:
                 raise

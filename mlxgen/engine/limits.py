@@ -77,7 +77,6 @@ class Stats:
     disk_limit: int
     pieces_written: int
     restored_tokens: int
-    restores_refused: int
     preempted: int
     faults: int
     steps: int

@@ -75,7 +75,7 @@ class Stream(Pulled[Chunk, Chunk]):
         if lm.keeps:
             cache = lm.prefix_cache
             if not handle.is_scored:
-                cache.restore(handle.history, do=runner.do, token=lm.pace.token)
+                cache.restore(handle.history, do=runner.do)
             if take_prefix(handle, cache):
                 handle.kv.wait()
             # At least where the prompt ends, as the answer may fill a window

@@ -60,7 +60,6 @@ _COUNTERS = (
     ("prefix_cache_misses", "cache_misses", "Prompts that the prefix cache held nothing of"),
     ("pieces_written", "pieces_written", "Pieces of prefixes that were written to disk"),
     ("restored_tokens", "restored_tokens", "Tokens of prefixes that were restored from disk"),
-    ("restores_refused", "restores_refused", "Prefixes on disk that were run in less time"),
 )
 
 

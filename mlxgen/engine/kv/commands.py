@@ -83,16 +83,12 @@ class Keep(NamedTuple):
     room: int | None = None
 
 
-class Shrink(NamedTuple):
-    """Evict from the prefix cache until it holds at most ``to`` bytes."""
+class Drop(NamedTuple):
+    """Evict from the prefix cache until it holds at most ``to`` bytes; ``for_good``: it never holds
+    more from now on."""
 
     to: int
-
-
-class Limit(NamedTuple):
-    """Let the prefix cache hold at most ``to`` bytes from now on."""
-
-    to: int
+    for_good: bool = False
 
 
 class Settle(NamedTuple):
@@ -110,14 +106,6 @@ class Restore(NamedTuple):
     tokens: tuple[Token, ...]
     has_state: bool
     room: int | None = None
-
-
-class Empty(NamedTuple):
-    """Drop all that the prefix cache holds."""
-
-
-class Flush(NamedTuple):
-    """Begin to write all that the prefix cache holds to its folder."""
 
 
 class Save(NamedTuple):
@@ -145,7 +133,7 @@ class Clear(NamedTuple):
 
 Together: TypeAlias = Restore | Save | Load
 """What all machines do at a time, and what fails on all if it fails on one."""
-Changed: TypeAlias = Shrink | Limit | Empty | Flush | Settle | Together
+Changed: TypeAlias = Drop | Settle | Together
 Command: TypeAlias = Run | Trim | Wait | Open | Copy | Free | Take | Keep | Changed | Clear
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
 

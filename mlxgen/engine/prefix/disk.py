@@ -11,12 +11,12 @@ a time: it locks the folder, lists it again if another one has changed it, and m
 writes.
 
 The time of a file's modification is that of its last use, for every process that uses the folder; a
-time in the future, from before a clock was set back, becomes that of the next listing. A block is
-of no use without those before it, so these are always as recent, and of blocks that were used at
-the same time the last one goes first.
+time in the future, from before a clock was set back, counts as that of the listing. A block is of
+no use without those before it, so these are always as recent, and of blocks that were used at the
+same time the last one goes first.
 
 What is in memory is written once the device ``rests``, and all of it on a ``flush``, what was used
-last first; and what memory evicts before that, as long as not too much of it waits.
+last first. What memory evicts before that is not.
 
 Any thread may call it, and calls may wait for the disk.
 """
@@ -35,8 +35,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import mlx.core as mx
-
 from ...errors import LoadError, OptionError
 from ...loading.memory import in_words
 from ...workers import Work, workers
@@ -47,7 +45,6 @@ from .blocks import Blocks
 
 logger = logging.getLogger(__name__)
 
-RESCUED = 256 << 20  # bytes that may wait to be written after they were evicted
 _NAME = re.compile(
     r"([0-9a-f]{40})\.([0-9a-f]{40})\.([0-9]{1,12})\.([0-9]{1,12})\.(kv|state)\.safetensors"
 )
@@ -57,11 +54,7 @@ _RESCAN = 5.0  # seconds between two listings of the folder, at least
 _SHARE = 100  # and so many times what a listing takes
 _RECENT = 10.0  # seconds for which a use need not be noted again
 _PAUSE = 60.0  # seconds without writing after a write that failed
-_DOUBT = 0.9  # of what reading is thought to take is left after something was refused for it
-_WEIGHT = 0.25  # of the newest in a running mean
-_AHEAD = 60 * 10**9  # nanoseconds by which the clocks of machines may differ
 _HEADER, _ENTRY = 3072, 256  # bytes of a file beside its arrays, and for each of them, about
-_SPARE = 32  # evict this part of the limit more than has to go, so that few writes have to
 _LAST_FILE = 5.0  # seconds for what is being written when it is closed
 
 
@@ -72,10 +65,9 @@ class DiskFigures(NamedTuple):
     disk_limit: int
     pieces_written: int
     restored_tokens: int
-    restores_refused: int
 
 
-NO_DISK = DiskFigures(0, 0, 0, 0, 0)
+NO_DISK = DiskFigures(0, 0, 0, 0)
 
 
 class Disk:
@@ -91,15 +83,13 @@ class Disk:
         self.layout = layout
         self.blocks = Blocks(layout.make, layout.root)
         self.rests = False  # the device has nothing to do
-        self._written = self._restored = self._refused = 0
-        self._seconds = self._bytes = 0.0  # of reading: running sums
+        self._written = self._restored = 0
         self._scan_at = self._paused = -float("inf")
         self._seen = 0  # when the folder had changed last, as far as is known here
         self._warned: set[str] = set()
         self._changed = threading.Condition(self.blocks.lock)
         self._work: Work | None = None
         self._writes = self._flushes = self._closed = False
-        self._rescued: deque[Block] = deque()
         self._todo: deque[str] = deque()
         try:
             self._scan()
@@ -116,19 +106,9 @@ class Disk:
     @property
     def figures(self) -> DiskFigures:
         """What is there, of other models as well, and what was done here."""
-        done = self._written, self._restored, self._refused
-        return DiskFigures(self.blocks.disk_bytes, self.max_bytes, *done)
+        return DiskFigures(self.blocks.disk_bytes, self.max_bytes, self._written, self._restored)
 
     # ---- reading ---------------------------------------------------------------------------
-
-    def pays(self, nbytes: int, seconds: float) -> bool:
-        """Whether reading so much takes less than so many seconds. What was refused is tried again
-        sooner or later, as the disk may have been busy."""
-        if not self._bytes or nbytes * self._seconds / self._bytes < seconds:
-            return True
-        self._refused += 1
-        self._seconds *= _DOUBT
-        return False
 
     def tokens_of(self, block: Block) -> TokenIds | None:
         """The tokens of a block on disk; None if its file is gone, broken or of others."""
@@ -146,7 +126,7 @@ class Disk:
         """A block with its KV; raises ``LoadError`` if its file is not there, or broken."""
         if block.file is None:
             raise LoadError("a part of this prefix is on no disk here")
-        path, started = self._path_of(block), time.monotonic()
+        path = self._path_of(block)
         try:
             found = block_file.read(path, self.layout)
             if (found.key, found.start) != (block.key, block.start):
@@ -155,8 +135,6 @@ class Disk:
             self._lose(block, error)
             raise LoadError(f"{path.name} cannot be read") from error
         self._restored += found.count
-        self._seconds += time.monotonic() - started - _WEIGHT * self._seconds
-        self._bytes += found.nbytes - _WEIGHT * self._bytes
         return found
 
     def touch(self, block: Block | None) -> None:
@@ -171,13 +149,10 @@ class Disk:
             block = self.blocks.get(block.parent, disk=True)
 
     def refresh(self) -> None:
-        """Have the folder listed again, in another thread, if another process may have changed
-        it."""
+        """List the folder again now and then, if another process has changed it."""
         with suppress(OSError):
-            if time.monotonic() >= self._scan_at:
-                self._scan_at = time.monotonic() + _RESCAN
-                if self._changed_at() != self._seen:
-                    workers().start(self._scan_quietly, "prefix folder")
+            if time.monotonic() >= self._scan_at and self._changed_at() != self._seen:
+                self._scan()
 
     # ---- the thread that writes ------------------------------------------------------------
 
@@ -186,52 +161,25 @@ class Disk:
         self.rests = True
         self._begin()
 
-    def flush(self) -> None:
-        """Begin to write all that is in memory."""
+    def flush(self, timeout: float | None) -> bool:
+        """Write all that is in memory; returns whether that was done within so many seconds."""
         with self._changed:
             self._flushes = True
             self._begin()
-
-    def wait(self, timeout: float | None) -> bool:
-        """Wait until nothing is written; returns whether that was so within ``timeout`` seconds."""
-        with self._changed:
             return self._changed.wait_for(lambda: not self._writes, timeout) and not self._closed
 
     def close(self, timeout: float | None) -> bool:
-        """Write all that is in memory, and nothing any more after ``timeout`` seconds; returns what
-        ``wait`` does."""
-        self.flush()
-        done = self.wait(timeout)
+        """``flush``, and write nothing any more from then on."""
+        done = self.flush(timeout)
         with self._changed:
             self._closed, work = True, self._work
         if work is not None:
             work.wait(_LAST_FILE)
         return done
 
-    def rescue(self, block: Block, most: int) -> None:
-        """Have a block written that is about to go from memory, after those that lead to it, unless
-        more than so many bytes would wait then; hold the lock."""
-        waiting = {each.key for each in self._rescued}
-        missing, at = list[Block](), self.blocks.get(block.key)
-        while at is not None and not at.is_filed and at.key not in waiting:
-            missing.append(at)
-            at = self.blocks.get(at.parent)
-        size = sum(each.size for each in (*self._rescued, *missing))
-        if not missing or self._closed or size > min(RESCUED, most):
-            return
-        try:
-            mx.eval([each.arrays() for each in missing])
-        except Exception:  # then it is of no use
-            return
-        self._rescued += reversed(missing)
-        self._wake()
-
     def _begin(self) -> None:
         # What was used last comes first, so none before what leads to it
         self._todo = deque([block.key for block in reversed(self.blocks)])
-        self._wake()
-
-    def _wake(self) -> None:
         if not self._writes:
             self._writes = True
             self._work = workers().start(self._run, "prefix cache writer")
@@ -247,8 +195,6 @@ class Disk:
     def _next(self) -> Block | None:
         """What to write next; if there is nothing, writing has ended."""
         with self._changed:
-            if self._rescued and not self._closed:
-                return self._rescued.popleft()
             while self._todo and (self._flushes or self.rests) and not self._closed:
                 block = self.blocks.get(self._todo.popleft())
                 if block is not None and block.settled and not block.is_filed:
@@ -344,17 +290,12 @@ class Disk:
         """Remove files, what was used least recently first, until there is room for so many bytes;
         whether there is. With ``rank`` only those that go before it."""
         if self.blocks.disk_bytes + nbytes > self.max_bytes >= nbytes:
-            limit = self.max_bytes - nbytes
             for block in sorted(self.blocks.on_disk(), key=_rank):
-                done = self.blocks.disk_bytes <= limit - limit // _SPARE
+                done = self.blocks.disk_bytes + nbytes <= self.max_bytes
                 if done or (rank is not None and _rank(block) >= rank):
                     break
                 self._remove(block)
         return self.blocks.disk_bytes + nbytes <= self.max_bytes
-
-    def _scan_quietly(self) -> None:
-        with suppress(OSError):
-            self._scan()
 
     def _scan(self) -> None:
         """List the folder."""
@@ -368,12 +309,7 @@ class Disk:
                     key, parent, start, count, kind = match.groups()
                     block = gone.pop(key, None)
                     block = block or Block(key, parent, int(start), int(count), kind == "state")
-                    used = stat.st_mtime_ns
-                    if used > today + _AHEAD:
-                        used = today
-                        with suppress(OSError):
-                            os.utime(self.path / name, ns=(today, today))
-                    self.blocks.put(block, File(stat.st_size, used))
+                    self.blocks.put(block, File(stat.st_size, min(stat.st_mtime_ns, today)))
                 elif _PART.fullmatch(name) and abs(today - stat.st_mtime_ns) > _ABANDONED * 1e9:
                     with suppress(OSError):
                         (self.path / name).unlink()

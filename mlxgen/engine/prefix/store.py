@@ -6,7 +6,7 @@ files. Must never know requests or text: its caller says which tokens a KV holds
 uses all that lead to it, so a shared beginning outlives its ends.
 
 Any thread may call it. What it gives is not evaluated yet, so it belongs to the thread that took
-it. Only ``settle`` waits for the device, and what evicts a block that is not on disk.
+it. Only ``settle`` waits for the device.
 
 A block is read from disk when a prompt needs it, between two steps. If a model runs on several
 machines, each reads its own part of a block, and all of them have it or none.
@@ -29,7 +29,7 @@ import numpy as np
 
 from ...errors import LoadError, StateError
 from ...tokens import Token
-from ..kv.commands import Changed, Empty, Flush, Limit, Load, Restore, Save, Settle, Shrink
+from ..kv.commands import Changed, Drop, Load, Restore, Save, Settle
 from ..kv.footprint import Footprint
 from ..kv.layers import CacheFactory, LayerCache, copied, narrowed, owned
 from ..kv.slots import Group, Slot
@@ -42,7 +42,6 @@ from .disk import NO_DISK, Disk, DiskFigures
 logger = logging.getLogger(__name__)
 
 LEAVING = 10.0  # seconds for what is not on disk when the interpreter ends
-RESCUED = 16  # this part of the limit may wait to be written after it was evicted
 
 
 class BlockStore:
@@ -218,21 +217,20 @@ class BlockStore:
 
     @max_bytes.setter
     def max_bytes(self, limit: int) -> None:
-        self._change(Limit(limit))
+        self._change(Drop(limit, for_good=True))
 
     def shrink(self, max_bytes: int) -> None:
         """Evict until at most ``max_bytes`` are held; the limit does not change."""
-        self._change(Shrink(max_bytes))
+        self._change(Drop(max_bytes))
 
     def clear(self) -> None:
-        self._change(Empty())
+        self._change(Drop(0))
 
     def flush(self, timeout: float | None = None) -> bool:
         """Write all that is held to the folder, if there is one; returns whether that was done
-        within so many seconds. Other machines begin to, and go on until it is done."""
+        within so many seconds. Other machines do so, too, as long as nothing runs."""
         self._change(Settle())
-        self._change(Flush())
-        return self.folder is None or self.folder.wait(timeout)
+        return self.folder is None or self.folder.flush(timeout)
 
     def close(self, timeout: float | None = None) -> bool:
         """``flush``, and write nothing any more from then on."""
@@ -244,19 +242,12 @@ class BlockStore:
     def do(self, command: Changed) -> Any:
         """Carry out a command here."""
         match command:
-            case Limit(limit):
-                self._max_bytes = limit
-                self._evict(limit)
-            case Shrink(to):
+            case Drop(to, for_good):
+                if for_good:
+                    self._max_bytes = to
                 self._evict(to)
-            case Empty():
-                with self._lock:
-                    for block in reversed([*self._blocks]):
-                        self._blocks.drop(block)
             case Settle():
                 self.settle()
-            case Flush() if self.folder is not None:
-                self.folder.flush()
             case Restore(tokens, has_state, room):
                 return self._restore(as_ids(tokens), has_state, room)
             case Save(path, tokens):
@@ -268,8 +259,6 @@ class BlockStore:
     def _evict(self, to: int) -> None:
         with self._lock:
             while self.nbytes > to and (block := next(iter(self._blocks), None)) is not None:
-                if self.folder is not None:
-                    self.folder.rescue(block, self._max_bytes // RESCUED)
                 self._blocks.drop(block)
 
     # ---- from the disk ---------------------------------------------------------------------
@@ -281,20 +270,18 @@ class BlockStore:
         room: int | None = None,
         seconds: float | None = None,
         do: Callable[[Changed], Any] | None = None,
-        token: float = 0.0,
     ) -> bool:
         """Read what the folder has of these tokens, but not of the last one, and memory has not;
         returns whether that is all there is.
 
         One block at least, and more for about so many ``seconds``; none if that is negative. ``do``
-        carries out the commands. Nothing is read if running it is thought to take less time, with
-        ``token`` seconds a token; 0 if that is not known.
+        carries out the commands.
         """
         if self.folder is None:
             return True
         self.folder.refresh()
         ids, start = as_ids(tokens)[:-1], time.monotonic()
-        while (command := self._next(self.folder, ids, room, token)) is not None:
+        while (command := self._next(self.folder, ids, room)) is not None:
             if seconds is not None and seconds < 0:
                 return False
             (do or self._change)(command)
@@ -302,7 +289,7 @@ class BlockStore:
                 seconds = -1
         return True
 
-    def _next(self, disk: Disk, ids: TokenIds, room: int | None, token: float) -> Restore | None:
+    def _next(self, disk: Disk, ids: TokenIds, room: int | None) -> Restore | None:
         """What to read next, if there is room for all of it that is needed."""
         with self._lock:
             chain = self._blocks.find(ids, disk.tokens_of)
@@ -310,7 +297,7 @@ class BlockStore:
             sizes = [block.file.nbytes for block in files if block.file is not None]
             needed = sum(sizes[:1] if self.any_length else sizes)
             free = self._limit(room) - sum(block.size for block in chain.blocks)
-            if more <= 0 or needed > free or (token and not disk.pays(sum(sizes), token * more)):
+            if more <= 0 or needed > free:
                 return None
             first = files[0]
             if first.tokens is None:
@@ -318,7 +305,7 @@ class BlockStore:
                 is_ours = first.begins(rest)
                 first.tokens = rest[: first.count] if is_ours else disk.tokens_of(first)
             if first.tokens is None:  # it has just gone
-                return self._next(disk, ids, room, token)
+                return self._next(disk, ids, room)
             disk.touch(chain.blocks[-1])
             before = [block.tokens for block in chain.blocks if block.stop <= first.start]
             told: list[Token] = np.concatenate([*before, first.tokens]).tolist()

@@ -22,7 +22,7 @@ import mlx.core as mx
 
 from ...tokens import Token, in_common
 from ..kv import PREFILL_STEP
-from ..kv.commands import Changed, Empty
+from ..kv.commands import Changed, Drop
 from ..kv.slot_caches import SLACK
 from ..prefix.ends import LEAST, ahead
 from ..prefix.store import BlockStore
@@ -220,13 +220,7 @@ class Prefill:
 
         def restore(cache: BlockStore) -> bool:
             seconds = -1.0 if self._reads else READING  # one prompt at a time
-            return cache.restore(
-                handle.history,
-                room=max(0, room),
-                seconds=seconds,
-                do=read,
-                token=loop.clock.pace.token,
-            )
+            return cache.restore(handle.history, room=max(0, room), seconds=seconds, do=read)
 
         return not self._ask(restore, True)
 
@@ -260,7 +254,7 @@ class Prefill:
         try:
             return ask(self._cache)
         except Exception:
-            self._loop.runner.do(Empty())
+            self._loop.runner.do(Drop(0))
             return instead
 
 

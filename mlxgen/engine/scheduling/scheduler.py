@@ -26,7 +26,7 @@ from ...loading.memory import MemoryPlan
 from ...tokens import Token
 from ..chunk import Chunk, FinishReason
 from ..kv import KV, PREFILL_STEP
-from ..kv.commands import Limit
+from ..kv.commands import Drop
 from ..limits import Account, Limits, Stats
 from ..prefix.disk import NO_DISK
 from ..prefix.store import BlockStore
@@ -228,7 +228,7 @@ class Scheduler:
         self._memory.follow(plan)
         self._counted = []
         if self.cache is not None:
-            self._loop.runner.do(Limit(plan.caches))
+            self._loop.runner.do(Drop(plan.caches, for_good=True))
 
     def close(self, flush: float | None = None) -> None:
         """Drop every sequence; the prefix cache stays with the model.

@@ -23,7 +23,7 @@ from ..kv.commands import (
     Command,
     Copy,
     Device,
-    Empty,
+    Drop,
     Free,
     Keep,
     Open,
@@ -142,7 +142,7 @@ class Runner(Device):
         except MlxgenError:
             raise
         except BaseException:
-            self.do(Empty())  # how far it came is not known, nor how far another runner did
+            self.do(Drop(0))  # how far it came is not known, nor how far another runner did
             raise
 
     def _run(self, run: Run) -> mx.array:

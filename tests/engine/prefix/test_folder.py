@@ -59,7 +59,8 @@ def filled(path: Path, make: Make = plain_layers) -> BlockStore:
 @pytest.fixture
 def seen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What others write is seen by the next one that looks."""
-    monkeypatch.setattr(Disk, "refresh", Disk._scan_quietly)
+    monkeypatch.setattr(disk_file, "_RESCAN", 0.0)
+    monkeypatch.setattr(disk_file, "_SHARE", 0)
 
 
 # ---- what comes back ---------------------------------------------------------------------------
@@ -234,17 +235,6 @@ def test_nothing_is_written_while_the_device_works_or_may_have_failed(tmp_path: 
     assert store.close(20) and len(files_in(tmp_path)) == 4  # it was never settled
 
 
-@MAKES
-def test_what_is_evicted_before_it_was_written_is_written_if_it_is_little(
-    make: Make, tmp_path: Path
-) -> None:
-    store, ids = store_in(tmp_path, make, memory=16 * BLOCK * 64), sequence(2 * BLOCK)
-    keep(store, make, ids)
-    store.shrink(0)
-    assert store.nbytes == 0 and store.flush(20)
-    assert gives(store, ids) == len(ids)
-
-
 class Slow(Disk):
     """Writes when it is let."""
 
@@ -269,10 +259,11 @@ def test_nobody_waits_for_what_is_written(slow: BlockStore) -> None:
     active = mx.get_active_memory()
     for first in range(8):
         keep(slow, plain_layers, sequence(1024, first))
+        slow.settle()
         assert taken(slow, (*sequence(1024, first), 0)) is not None
     assert Slow.begun.wait(20) and slow.nbytes <= slow.max_bytes
     gc.collect()  # the rows that were filled and taken
-    assert mx.get_active_memory() - active < 2 * slow.max_bytes  # little waits to be written
+    assert mx.get_active_memory() - active < 2 * slow.max_bytes
     assert not slow.flush(0.01)
     Slow.may.set()
     assert slow.flush(20)
@@ -437,17 +428,13 @@ def test_a_block_whose_beginning_is_gone_is_not_written(tmp_path: Path) -> None:
 
 
 def test_files_from_the_future_do_not_stop_the_folder(tmp_path: Path) -> None:
-    """As after a clock was set back: they are as old as anything else from then on."""
+    """As after a clock was set back: they are as old as the listing."""
     for number in range(4):
         write(store_in(tmp_path), plain_layers, (90 + number, *LONG))
     later = time.time() + 86_400
     for file in files_in(tmp_path):
         os.utime(file, (later, later))
-    os.utime(files_in(tmp_path)[0], (later - 86_370, later - 86_370))  # two clocks may differ
-    assert store_in(tmp_path).disk.disk_bytes == size_of(tmp_path)
-    assert abs(files_in(tmp_path)[0].stat().st_mtime - (later - 86_370)) < 1
     store = store_in(tmp_path, disk=size_of(tmp_path) // 2)
-    assert all(abs(file.stat().st_mtime - time.time()) < 60 for file in files_in(tmp_path))
     for number in range(3):
         ids = (number, *LONG)
         assert write(store, plain_layers, ids) == 3

@@ -190,24 +190,6 @@ def test_two_that_want_the_same_share_one_reading(
     assert len(disk.reads) == len(set(disk.reads)) == 3
 
 
-def test_what_takes_longer_to_read_than_to_run_is_run(tmp_path: Path) -> None:
-    prompt = [65] * 600
-    written(tmp_path, prompt)
-    hall, disk = hall_with(tmp_path)
-    disk._bytes, disk._seconds = float(disk.blocks.disk_bytes), 80.0  # and ten tokens take a second
-    handle = hall.submit([*prompt, 1], max_tokens=2)
-    hall.finish()
-    assert handle.usage.cached_tokens == 0 and disk.reads == []
-    assert hall.stats.restores_refused == 1
-    for end in range(2, 9):  # it is tried again
-        hall.speaker.lm.prefix_cache.clear()
-        handle = hall.submit([*prompt, end], max_tokens=2)
-        hall.finish()
-        if handle.cached:
-            break
-    assert disk.reads
-
-
 def test_who_gives_up_leaves_nothing_behind(tmp_path: Path, block_by_block: None) -> None:
     prompt = [(i * i) % 90 for i in range(3 * BLOCK)]
     written(tmp_path, prompt)

@@ -24,13 +24,10 @@ from mlxgen.engine.kv import KV
 from mlxgen.engine.kv.commands import (
     Clear,
     Command,
-    Empty,
-    Flush,
-    Limit,
+    Drop,
     Load,
     Restore,
     Save,
-    Shrink,
     Take,
     read,
     written,
@@ -223,19 +220,18 @@ def history(leader: Leader, dice: random.Random) -> None:
             restore(leader, tokens, room)
         case "less":
             to = dice.choice([0, 4, 16, 64]) * BLOCK * 8
-            leader.do(Shrink(to) if dice.random() < 0.5 else Limit(to))
-            leader.do(Limit(dice.choice([24, 64, 256]) * BLOCK * 8))
+            leader.do(Drop(to, for_good=dice.random() < 0.5))
+            leader.do(Drop(dice.choice([24, 64, 256]) * BLOCK * 8, for_good=True))
         case "settle":
             leader.settle()
         case "drop":
-            leader.do(Clear() if dice.random() < 0.5 else Empty())
+            leader.do(Clear() if dice.random() < 0.5 else Drop(0))
         case "lose":  # on one disk
             files = sorted(dice.choice(sides).folder.path.glob("*.safetensors"))  # type: ignore[union-attr]
             for file in dice.sample(files, len(files) // 3):
                 file.unlink(missing_ok=True)
         case "write":
-            leader.do(Flush())
-            assert dice.choice(sides).folder.wait(20)  # type: ignore[union-attr]
+            assert dice.choice(sides).folder.flush(20)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("makes", PARTS)
@@ -286,7 +282,7 @@ def test_what_is_asked_of_a_cache_is_asked_of_all(tmp_path: Path) -> None:
         for tokens in BASES:
             run(leader, tokens).keep(History(tokens))
         leader.settle()
-        assert cache.flush(20) and other.folder is not None and other.folder.wait(20)
+        assert cache.flush(20) and other.flush(20)
         assert other.disk.pieces_written == cache.disk.pieces_written > 0
         before = cache.nbytes
         cache.shrink(before - 1)

@@ -22,7 +22,6 @@ from typing import Any, TypeAlias
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.models.cache import KVCache
 
 from .layers import LayerCache, Run, cut, keys_and_values, narrowed, owned
 
@@ -199,9 +198,8 @@ class _Named:
 class Keys:
     """Keys and values of an attention layer; there are no ``arrays`` until something is stored.
 
-    While there is one slot, the arrays of plain ones are in a cache of mlx-lm's, which the model
-    uses as ever (``one``). If they are quantised, the parts of the packed keys come first, then
-    those of the values, and then, in arrays of their own, the first positions as they are.
+    If they are quantised, the parts of the packed keys come first, then those of the values, and
+    then, in arrays of their own, the first positions as they are.
     """
 
     keys = _Named()
@@ -210,34 +208,10 @@ class Keys:
         self.how = how
         self.window = window
         self.ring = window + SLACK if window is not None else None
-        self.one: KVCache | None = None
-        self._arrays: list[mx.array] = []
+        self.arrays: list[mx.array] = []
         self.offset: mx.array | int = 0
         self.step: Pass | None = None
         """Where the tokens of the pass go that is being built: the slots set it for all layers."""
-
-    def face(self, single: bool) -> Any:
-        """What the model gets from now on, with one slot or with several."""
-        arrays = self.arrays
-        is_plain = self.how is None and self.window is None
-        self.one = KVCache() if single and is_plain else None
-        self.arrays = arrays
-        return self if self.one is None else self.one
-
-    @property
-    def arrays(self) -> list[mx.array]:
-        one = self.one
-        if one is None:
-            return self._arrays
-        return [] if one.keys is None else [one.keys, one.values]
-
-    @arrays.setter
-    def arrays(self, arrays: list[mx.array]) -> None:
-        if self.one is None:
-            self._arrays = arrays
-        else:
-            self._arrays = []
-            self.one.keys, self.one.values = arrays or (None, None)
 
     # mlx-lm's convention
 
@@ -250,14 +224,14 @@ class Keys:
         assert step is not None
         self.offset = step.offset_after
         run = (keys, values) if how is None else how.kept(keys, values)
-        if not self._arrays:
+        if not self.arrays:
             self._make(step.rooms, step.reach, run)
         if self.ring is not None and step.count > SLACK:
             return self._run_long(step, run)
         found = step.found.get((self.ring, keys.shape[1]))
         goes, sees = step.find(self.ring, keys.shape[1]) if found is None else found
         if how is None:
-            all_keys, all_values = self._arrays
+            all_keys, all_values = self.arrays
             all_keys[goes], all_values[goes] = keys, values
             return all_keys[sees], all_values[sees]
         for held, new in zip(self.arrays[:PACKED], run, strict=False):
@@ -283,7 +257,7 @@ class Keys:
 
     def keys_and_values(self) -> Pair:
         """What ``update_and_fetch`` gave, for the layers that share it."""
-        step, arrays = self.step, self._arrays
+        step, arrays = self.step, self.arrays
         assert step is not None
         if self in step.seen:
             return step.seen[self]

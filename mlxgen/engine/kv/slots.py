@@ -15,7 +15,6 @@ import mlx.core as mx
 from mlx_lm.models.cache import (
     ArraysCache,
     CacheList,
-    ConcatenateKVCache,
     KVCache,
     RotatingKVCache,
 )
@@ -40,7 +39,6 @@ class Slot:
     __slots__ = (
         "__weakref__",
         "_checkpoints",
-        "_eager",
         "_least",
         "_reached",
         "group",
@@ -53,7 +51,6 @@ class Slot:
         self.group = group
         # Lengths, and states of the layers that need them; nobody writes to these
         self._checkpoints: list[tuple[int, list[Any]]] = []
-        self._eager = False  # a checkpoint was missed, so they are worth a copy of a window
         self._reached = 0  # its greatest length so far: it tells what a ring has overwritten
         self._least = 0  # what a full window dropped before it was put here is lost
         self.index = index
@@ -88,12 +85,11 @@ class Slot:
             return
         if self.can_undo(before or EVERY):
             return
-        if before or self._eager or group.is_cheap:
-            states = [layer.copy_of(self.index) for layer in group.kept]
-            mx.async_eval(list(arrays_in(states)))  # else a copy keeps those of all slots alive
-            self._checkpoints.append((self.length, states))
-            if len(self._checkpoints) > KEPT:
-                del self._checkpoints[1]
+        states = [layer.copy_of(self.index) for layer in group.kept]
+        mx.async_eval(list(arrays_in(states)))  # else a copy keeps those of all slots alive
+        self._checkpoints.append((self.length, states))
+        if len(self._checkpoints) > KEPT:
+            del self._checkpoints[1]
 
     def go_back(self, to: int) -> None:
         """Hold at most ``to`` tokens: exactly that many if possible, else fewer."""
@@ -103,7 +99,6 @@ class Slot:
         while self._checkpoints and self._checkpoints[-1][0] > to:
             self._checkpoints.pop()
         if to and not group.undo(self.index, count):
-            self._eager = True
             if not self._checkpoints:
                 self.spoil()
                 return
@@ -169,7 +164,7 @@ class Slot:
                 layer.share(theirs)
             self.group.changed()
         self.length, self._reached, self._least = other.length, other._reached, other._least
-        self._checkpoints, self._eager = list(other._checkpoints), other._eager
+        self._checkpoints = list(other._checkpoints)
 
 
 class Group:
@@ -183,31 +178,22 @@ class Group:
     def __init__(self, make: CacheFactory, number: int = 0, *, own: bool = False) -> None:
         self.make = make
         self.number = number
-        self._empty = make()
-        self.layers = [_slotted(leaf, own) for leaf in leaves(self._empty)]
+        empty = make()
+        self.layers = [_slotted(leaf, own) for leaf in leaves(empty)]
+        faces = iter([x.leaf if isinstance(x, Foreign) else x for x in self.layers])
+        self.caches = [_like(each, faces) for each in empty]  # what the model gets
         self._keys = [layer for layer in self.layers if isinstance(layer, Keys)]
         self.states = [layer for layer in self.layers if isinstance(layer, SlotStates)]
         self.foreign = [layer for layer in self.layers if isinstance(layer, Foreign)]
         self.kept = [layer for layer in self.layers if not isinstance(layer, Keys)]
         self.is_single = own or bool(self.foreign)
-        # Whether keeping an old state is cheap, as it is replaced, not updated in place
-        cheap = ArraysCache, ConcatenateKVCache
-        self.is_cheap = all(isinstance(layer.leaf, cheap) for layer in self.foreign)
         windows = [layer.window for layer in self._keys if layer.window is not None]
         self.window = min(windows, default=None)  # the narrowest one
         self.members: list[Slot] = []
         self.rooms = 0
-        self._face()
         self._reach = 0  # up to which position all layers have places, as far as that is known
         self._nbytes: int | None = 0  # of all buffers, or None once one of them has changed
         self._undoable: frozenset[int] = frozenset()
-
-    def _face(self) -> None:
-        """Have the model get what is right for one slot, or for several."""
-        faces = iter([layer.face(self.rooms < 2) for layer in self.layers])
-        self.caches = [_like(each, faces) for each in self._empty]
-        self._ones = [layer.one for layer in self._keys if layer.one is not None]
-        self._stepped = [layer for layer in self._keys if layer.one is None]
 
     @property
     def nbytes(self) -> int:
@@ -227,7 +213,7 @@ class Group:
         assert not (self.is_single and self.members)
         member = Slot(self, len(self.members), room)
         self.members.append(member)
-        self._have(max(self.rooms, rooms_for(len(self.members))))
+        self.rooms = max(self.rooms, rooms_for(len(self.members)))
         for layer in self.kept:
             layer.keep(len(self.members))
         self.changed()
@@ -251,10 +237,11 @@ class Group:
         rooms, longest = rooms_for(len(self.members)), self._longest()
         # Only if it frees half, so that leaving and joining by turns copies nothing.
         frees = 2 * rooms <= self.rooms
+        if frees:
+            self.rooms = rooms
         if frees or any(layer.places > 2 * (longest + GROWTH) for layer in self._keys):
             for layer in self._keys:
-                layer.resize(rooms if frees else self.rooms, longest + 1)
-        self._have(rooms if frees else self.rooms)
+                layer.resize(self.rooms, longest + 1)
         self.changed()
 
     def clear(self) -> None:
@@ -262,15 +249,8 @@ class Group:
         self.members.clear()
         for layer in self.layers:
             layer.clear()
-        self._have(0)
+        self.rooms = 0
         self.changed()
-
-    def _have(self, rooms: int) -> None:
-        """Have room for so many slots, from the next pass on."""
-        if (rooms < 2) != (self.rooms < 2):
-            self.rooms = rooms
-            self._face()
-        self.rooms = rooms
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy what one slot holds to another."""
@@ -326,17 +306,14 @@ class Group:
         try:
             if max(positions) + most > self._reach:
                 self._reserve(max(positions) + most)
-            for one in self._ones:
-                one.offset = start
-            if self._stepped or self.states:
-                held, rooms, reach = len(self.members), self.rooms, self._reach
-                step = Pass(first, positions, runs, held=held, count=most, rooms=rooms, reach=reach)
-                for layer in self._stepped:
-                    layer.step, layer.offset = step, step.offset
-                for state in self.states:
-                    state.begin(step)
+            held, rooms, reach = len(self.members), self.rooms, self._reach
+            step = Pass(first, positions, runs, held=held, count=most, rooms=rooms, reach=reach)
+            for layer in self._keys:
+                layer.step, layer.offset = step, step.offset
+            for state in self.states:
+                state.begin(step)
             logits = model(tokens, cache=self.caches)
-            for layer in self._stepped:
+            for layer in self._keys:
                 layer.step = None
             for state in self.states:
                 state.end()

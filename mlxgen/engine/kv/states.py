@@ -7,7 +7,7 @@ later, without a change of the others.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache
@@ -35,10 +35,6 @@ class SlotStates(ArraysCache):  # type: ignore[misc]
     @property
     def arrays(self) -> list[mx.array]:
         return [array for array in self._held if array is not None]
-
-    def face(self, single: bool) -> Any:
-        """What the model gets."""
-        return self
 
     def begin(self, step: Pass) -> None:
         self._pass = step
@@ -121,9 +117,6 @@ class Foreign:
         self.leaf = leaf
         self.window = getattr(leaf, "max_size", None) or getattr(leaf, "chunk_size", None)
         self._fresh = copied(leaf)
-
-    def face(self, single: bool) -> LayerCache:
-        return self.leaf
 
     @property
     def arrays(self) -> list[mx.array]:

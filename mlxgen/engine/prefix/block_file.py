@@ -13,8 +13,7 @@ All arrays are tensors of safetensors: ``layer.i.j`` of each layer that can be c
     tokens     the token ids
     start      how many tokens come before them
     parent     the key of those, or nothing for a saved prefix
-    kinds      the type and fixed properties of each layer's cache
-    model      a digest of the model, possibly empty
+    model      a digest of the model, and of the type and fixed properties of each layer's cache
     layers     how many arrays each layer that can be cut has
     states     whether there is a snapshot of the other layers
     values     what those hold besides arrays, by names like ``state.0.offset``
@@ -43,27 +42,25 @@ from ..kv.layers import CacheFactory, LayerCache, leaves, sliceable
 from ..kv.slot_caches import Quantisation
 from .block import Block, TokenIds, as_ids, root_of
 
-FORMAT = "mlxgen prefix 6"
+FORMAT = "mlxgen prefix 7"
 PART = ".part"  # ends the names of files that are not written whole yet
 _CHECKSUM = "checksum"
 _TOKENS = range(-(2**61), 2**31)  # those below zero are patches of images
 _PLAIN = (bool, int, float, str)
 _PROBES = 64  # values of each parameter in a model's digest
-_ADVICE = "load it with the model and options that it was saved with"
 
 
 class Layout:
     """What tells the KV of one model from that of any other, computed in its model's thread.
 
     ``make`` builds the empty caches of the model, one for each layer. ``model`` may be anything;
-    what it does not tell is not checked. ``root`` is the key that its first blocks follow.
+    what it does not tell is not checked. ``root`` tells it, and is the key that its first blocks
+    follow.
     """
 
     def __init__(self, make: CacheFactory, model: Any = None) -> None:
         self.make = make
-        self.kinds = [_kind(leaf) for leaf in leaves(make())]
-        self.digest = digest(model)
-        self.root = root_of(repr((FORMAT, self.kinds, self.digest)))
+        self.root = root_of(repr((FORMAT, [_kind(leaf) for leaf in leaves(make())], digest(model))))
 
 
 def _kind(leaf: LayerCache) -> str:
@@ -138,8 +135,7 @@ def write(
         "tokens": block.tokens.tolist(),
         "start": block.start,
         "parent": block.parent,
-        "kinds": layout.kinds,
-        "model": layout.digest,
+        "model": layout.root,
         "layers": [len(run) for run in block.layers],
         "states": block.has_state,
         "values": values,
@@ -220,7 +216,12 @@ def read(path: Path, layout: Layout) -> Block:
                 "save the prefix again"
             )
         about = json.loads(metadata["about"])
-        _check_model(path, about, layout)
+        if about["model"] != layout.root:
+            raise LoadError(
+                f"{path} was made with another model, other weights, another configuration or other"
+                " options of its KV cache; load it with the model, adapter and options that it was"
+                " saved with"
+            )
         return _block(about, arrays, layout)
 
 
@@ -284,26 +285,6 @@ def _restore(leaf: LayerCache, state: Any, length: int) -> None:
     offset = getattr(leaf, "offset", length)
     if offset != length and not leaf.empty():
         raise ValueError(f"{length} tokens, but a {type(leaf).__name__} with {offset}")
-
-
-def _check_model(path: Path, about: dict[str, Any], layout: Layout) -> None:
-    theirs, ours = about["kinds"], layout.kinds
-    if len(theirs) != len(ours):
-        raise LoadError(
-            f"{path} has {len(theirs)} caches, but this model has {len(ours)}; {_ADVICE}"
-        )
-    for i, (one, other) in enumerate(zip(theirs, ours, strict=True)):
-        if one != other:
-            raise LoadError(
-                f"{path}: cache {i} is a {one}, but in this model it is a {other}; {_ADVICE}"
-            )
-    mine, model = layout.digest, about["model"]
-    if mine and model and mine != model:
-        raise LoadError(
-            f"{path} was made with another model, other weights or another configuration (model"
-            f" {model[:12]}, not {mine[:12]}); load it with the model and adapter that it was"
-            " saved with"
-        )
 
 
 def _tokens(ids: Any) -> TokenIds:

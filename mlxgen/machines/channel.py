@@ -31,17 +31,13 @@ from .meeting import Invitation, invite, limit_waits, reach, receive_all
 BEAT = 1.0
 """Seconds between two signs of life."""
 
-PATIENCE = 6.0
+PATIENCE = 15.0
 """Seconds of silence after which a rank is lost.
 
-A rank beats whatever it evaluates, as MLX lets go of the interpreter's lock meanwhile. Ethernet
-that is plugged in again is back after 2 to 4 s.
+A rank beats whatever it evaluates, as MLX lets go of the interpreter's lock meanwhile; a tokenizer
+that is read, a grammar or a regular expression of a hook may hold it. Ethernet that is plugged in
+again is back after 2 to 4 s.
 """
-
-AT_LENGTH = 5
-"""How many times as long a rank may be silent that does something ``at_length``, as rank 0 always
-does: a tokenizer that is read, a grammar or a regular expression of a hook may hold the
-interpreter's lock."""
 
 STEP = 180.0
 """Seconds after which the group is lost if a pass has no end though every rank gives signs of life:
@@ -60,10 +56,9 @@ class _Kind(IntEnum):
     """The first byte of what is sent."""
 
     MESSAGE = 1
-    AT_LENGTH = 2  # a sign of life of who does something that may take long
-    BEAT = 3  # or not
-    GOODBYE = 4
-    FAILED = 5  # with a sentence: the group is lost, or the sender is about to end
+    BEAT = 2  # a sign of life
+    GOODBYE = 3
+    FAILED = 4  # with a sentence: the group is lost, or the sender is about to end
 
 
 class _Peer:
@@ -79,7 +74,6 @@ class _Peer:
         self._socket = link
         self._sending = threading.Lock()
         self.heard = time.monotonic()  # when anything came last
-        self.at_length = True  # until it says otherwise
 
     def send(self, kind: _Kind, body: bytes = b"", *, wait: float = -1) -> None:
         """Send something, after what was sent before, unless that takes ``wait`` seconds. If it
@@ -119,15 +113,13 @@ class Channel:
         patience: float = PATIENCE,
     ) -> None:
         self._name, self._leads = name, leads
-        longest = AT_LENGTH * patience
-        self._peers = [_Peer(name, link, longest) for name, link in peers.values()]
+        self._peers = [_Peer(name, link, patience) for name, link in peers.values()]
         self._patience = patience
         self._changed = threading.Condition()  # guards what follows
         self._inbox: deque[bytes] = deque()
         self._lost: MachineError | None = None
         self._over = False  # goodbye was said
         self._left = False  # and heard by whoever carries out messages
-        self._at_length = leads
         self._steps: dict[object, float] = {}  # when those began that wait for passes
         self._calls: list[Callable[[MachineError], None]] = []
         self._thread = threading.Thread(target=self._run, name="mlxgen machines", daemon=True)
@@ -222,17 +214,6 @@ class Channel:
             return None
 
     @contextmanager
-    def at_length(self) -> Iterator[None]:
-        """A context for what may take as long as it likes on this rank, such as a download."""
-        before, self._at_length = self._at_length, True
-        self._beat()
-        try:
-            yield
-        finally:
-            self._at_length = before
-            self._beat()
-
-    @contextmanager
     def step(self) -> Iterator[None]:
         """A context for what waits for a pass of all ranks, which may not last for ever."""
         key = object()
@@ -279,11 +260,6 @@ class Channel:
         for peer in self._peers:
             peer.send(kind, body)
 
-    def _beat(self) -> None:
-        kind = _Kind.AT_LENGTH if self._at_length else _Kind.BEAT
-        for peer in self._peers:
-            peer.send(kind, wait=0)  # what is being sent is a sign of life, too
-
     def _check(self) -> None:
         """Raise if nothing can be sent any more."""
         if self._lost is not None:
@@ -313,8 +289,8 @@ class Channel:
                 if late < 0:
                     continue
                 due += late + pause
-                self._beat()
                 for peer in self._peers:
+                    peer.send(_Kind.BEAT, wait=0)  # what is being sent is a sign of life, too
                     peer.heard += max(0.0, late - pause)  # if this process did not run meanwhile
                     self._judge(peer)
         except Exception as error:
@@ -323,9 +299,9 @@ class Channel:
 
     def _judge(self, peer: _Peer) -> None:
         now = time.monotonic()
-        patience = self._patience * (AT_LENGTH if peer.at_length else 1)
+        patience = self._patience
         if self._over:
-            if not self._left and now - peer.heard > self._patience:
+            if not self._left and now - peer.heard > patience:
                 self._lose(f"{peer.name} has ended while another rank was still at work")
         elif now - peer.heard > patience:
             self._lose(
@@ -354,9 +330,7 @@ class Channel:
         peer.heard = time.monotonic()
         if kind is _Kind.FAILED:
             self._lose(body.decode(errors="replace"))
-        elif kind in (_Kind.BEAT, _Kind.AT_LENGTH):
-            peer.at_length = kind is _Kind.AT_LENGTH
-        else:
+        elif kind is not _Kind.BEAT:
             with self._changed:
                 if kind is _Kind.MESSAGE:
                     self._inbox.append(body)

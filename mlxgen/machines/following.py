@@ -75,8 +75,7 @@ class Follower:
                 del self._runners[runner]
             case "load", (model, settings):
                 try:
-                    with self._machines.channel.at_length():
-                        self._models[model] = self._load(Share(self._machines, model), settings)
+                    self._models[model] = self._load(Share(self._machines, model), settings)
                 except MlxgenError:  # all ranks have it, and rank 0 says so
                     mx.clear_cache()
             case "unload", (model,):

@@ -168,21 +168,17 @@ def _reason(launch: Launch, text: str) -> str:
         ", ".join(launch.addresses[i]) if i < len(launch.addresses) else "its address"
         for i in (rank, peer)
     )
-    if "Accept failed" in text:
-        return (
-            f"no other rank connected to rank {rank} at {mine} within {JOIN_TIME:g} s; see"
-            " whether all of them were started, and check the addresses and the cables"
-        )
-    if "Couldn't connect" in text:
-        return (
-            f"rank {rank} cannot connect to rank {peer} at {its}: {why}; see whether it was"
-            " started, and check the address, the cable and the firewall"
-        )
-    if "Couldn't bind" in text:
-        return (
-            f"rank {rank} cannot listen at {mine}: {why}; check the address, and end what uses the"
-            " port or pass another --starting-port to mlx.launch"
-        )
+    found = {
+        "Accept failed": f"no other rank connected to rank {rank} at {mine} in {JOIN_TIME:g} s",
+        "Couldn't connect": f"rank {rank} cannot connect to rank {peer} at {its}: {why}",
+        "Couldn't bind": f"rank {rank} cannot listen at {mine}: {why}",
+    }
+    for sign, reason in found.items():
+        if sign in text:
+            return (
+                f"{reason}; see whether all ranks were started, and check the addresses, the ports"
+                " (--starting-port of mlx.launch), the cables and the firewall"
+            )
     return f"rank {rank} cannot join the others by {launch.backend}: {text}"
 
 

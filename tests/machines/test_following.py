@@ -45,10 +45,8 @@ class Line:
 
     def on_loss(self, call: Any) -> None: ...
 
-    def at_length(self) -> Any:
+    def step(self) -> Any:
         return nullcontext()
-
-    step = at_length
 
     def wait_lost(self, timeout: float) -> MachineError | None:
         return self.lost

@@ -194,45 +194,31 @@ def test_aligning_equals_an_empty_cache_that_ran_the_history(
     rows.finish()
 
 
-@pytest.mark.parametrize("kind", ["recurrent", "hybrid", "sliding window", "concatenating"])
-def test_caches_that_cannot_be_trimmed_go_back_to_a_checkpoint_and_not_to_the_start(
-    kind: str,
+WAYS_BACK = [
+    *[(kind, 15, 3, 1, 18, 18) for kind in SLOTTED],  # the last token, for nothing
+    *[(kind, 70, 80, 5, 64, 145) for kind in ("recurrent", "hybrid", "concatenating")],
+    ("sliding window", 70, 80, 5, 146, 146),
+    ("sliding window", 10, 600, SLACK, 355, 355),
+    ("sliding window", 10, 600, SLACK + 44, 0, 0),  # more than its ring has
+    ("chunked", 10, 600, 5, 0, 605),
+]
+"""What a row of a kind joins with and runs, how far it goes back, and what it holds then."""
+
+
+@pytest.mark.parametrize("kind, first, more, back, least, most", WAYS_BACK)
+def test_a_row_goes_back_to_where_its_caches_lead(
+    kind: str, first: int, more: int, back: int, least: int, most: int
 ) -> None:
-    rows = Rows(kind, slots=False)
-    rows.join(70)
-    for _ in range(80):
-        rows.run({0: 1}, looks=False)
+    rows = Rows(kind, slots=kind in SLOTTED)
+    rows.join(first)
+    while more > 0:
+        rows.run({0: (count := 60 if more >= 100 else 1)}, looks=False)
+        more -= count
     ((history, kv),) = rows.rows
-    rows.back(0, 5)
-    kv.align(history)
-    assert 64 <= kv.length <= 145
-
-
-@pytest.mark.parametrize("kind", SLOTTED)
-def test_the_last_token_of_a_row_can_be_taken_back_for_nothing(kind: str) -> None:
-    rows = Rows(kind)
-    rows.join(15)
-    rows.join(4)
-    for _ in range(3):
-        rows.step()
-        history, kv = rows.rows[1]
-        history.cut(len(history) - 1)
-        history.append(1)
-        assert kv.align(history) == [1]
-
-
-def test_a_ring_gives_back_what_its_slack_holds_and_begins_again_beyond_it() -> None:
-    rows = Rows("sliding window")
-    rows.join(10)
-    for _ in range(10):
-        rows.run({0: 60}, looks=False)
-    ((history, kv),) = rows.rows
-    rows.back(0, SLACK)
-    assert kv.align(history, len(history)) == []
-    rows.step()
-    rows.back(0, 300)
-    assert len(kv.align(history)) == len(history)
-    rows.step()
+    rows.back(0, back)
+    kv.align(history, len(history))
+    assert least <= kv.length <= most
+    rows.finish()
 
 
 def test_tokens_that_nobody_has_read_are_compared_when_they_are() -> None:
@@ -396,11 +382,6 @@ def test_a_model_that_asks_its_caches_for_more_runs_with_mlx_lms_own() -> None:
             assert tuple(chunk.token for chunk in stream) == expected
             stream.keep()
     assert stream.usage.cached_tokens and len(lm.batch([prompt] * 2, **given).run()) == 2
-
-
-@pytest.mark.parametrize("kind", ["concatenating", "chunked"])
-def test_caches_without_a_counterpart_are_known_before(kind: str) -> None:
-    assert not Rows(kind).runner.slots.batches
 
 
 def test_buffers_are_freed_with_the_last_row() -> None:

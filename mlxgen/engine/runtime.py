@@ -32,7 +32,7 @@ from .drafts.lookup import SURE, Earlier
 from .drafts.model import LENGTH, ModelDrafter, check_same_tokens
 from .drafts.predictor import Predictor
 from .kv import Activations, Footprint, LayerCache, Slots, batch_equals_alone
-from .kv.feed import Shown, Unseen
+from .kv.feed import Shown, unseen
 from .kv.footprint import Measures, image_bytes
 from .kv.groups import quantisation, quantised
 from .kv.layers import can_undo
@@ -278,7 +278,7 @@ class ModelRuntime:
         bound, footprint = Bound(predictor), self._head_footprint
         runner = Runner(bound, predictor.make_cache)
         if self.images is not None:
-            runner.feed = Unseen(self.vocab_size)
+            runner.feed = partial(unseen, self.vocab_size)
         return HeadDrafter(
             runner,
             bound,
@@ -296,7 +296,7 @@ class ModelRuntime:
     def _model_drafter(self, draft: ModelRuntime, *, learned: bool) -> ModelDrafter:
         runner = draft.runner(batches=False)
         if self.images is not None or draft.vocab_size < self.vocab_size:
-            runner.feed = Unseen(draft.vocab_size)
+            runner.feed = partial(unseen, draft.vocab_size)
         return ModelDrafter(
             runner,
             self.sampler,

@@ -209,7 +209,6 @@ _ADVICE = {
     MODEL_FILE: "copy the model's folder from one machine to the others, or download it again",
     "": "start all ranks with the same options",
 }
-_MOST = 8  # facts that are named in a message
 
 
 def agree(group: Group, facts: Mapping[str, Any]) -> None:
@@ -233,8 +232,6 @@ def agree(group: Group, facts: Mapping[str, Any]) -> None:
     if not group.leads:
         raise MachineError(f"{group.name(group.rank)} differs from the others; rank 0 says in what")
     lines = [f"  {name}: {values}" for name, values in differing.items()]
-    if len(lines) > _MOST:
-        lines[_MOST:] = [f"  and {len(lines) - _MOST} more"]
     kinds = (next(kind for kind in _ADVICE if name.startswith(kind)) for name in differing)
     lines += [_ADVICE[kind] for kind in dict.fromkeys(kinds)]
     raise MachineError("\n".join(["the machines differ:", *lines]))

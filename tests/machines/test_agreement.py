@@ -60,9 +60,3 @@ def test_what_differs_is_named_with_its_values_and_what_to_do() -> None:
     )
     assert second == "rank 1 (host-1) differs from the others; rank 0 says in what"
     assert third == "rank 2 (host-2) differs from the others; rank 0 says in what"
-
-
-def test_of_many_differences_some_are_named() -> None:
-    first, _ = said({str(number): 1 for number in range(100)}, {})
-    assert first is not None
-    assert len(first.splitlines()) == 11 and "\n  and 92 more\n" in first

@@ -7,9 +7,9 @@ patch to that with the last one. Invariant: nothing else is kept, and nothing is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import mlx.core as mx
@@ -19,16 +19,9 @@ from .held import Fed
 from .layers import LayerCache, Model
 
 Rows: TypeAlias = Sequence[Sequence[Fed]]
-
-
-class Feed(Protocol):
-    """Knows patches, so that nothing behind it has to."""
-
-    def prepared(self, rows: Rows, model: Model) -> tuple[Rows, Model]:
-        """The tokens of a pass as numbers of 32 bits, and the model that takes these."""
-
-    def forget(self) -> None:
-        """Drop everything on the device, as it can no longer be trusted."""
+Feed: TypeAlias = Callable[[Rows, Model], tuple[Rows, Model]]
+"""Gives the tokens of a pass as numbers of 32 bits, and the model that takes these: so nothing
+behind it has to know patches."""
 
 
 class Shown:
@@ -40,7 +33,7 @@ class Shown:
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[Image, mx.array] = WeakKeyDictionary()
 
-    def prepared(self, rows: Rows, model: Model) -> tuple[Rows, Model]:
+    def __call__(self, rows: Rows, model: Model) -> tuple[Rows, Model]:
         patches = [token for row in rows for token in row if isinstance(token, Patch)]
         if not patches:
             return rows, model
@@ -63,6 +56,7 @@ class Shown:
         return numbered, partial(_run, model, shown, patches[0].image.token)
 
     def forget(self) -> None:
+        """Drop everything on the device, as it can no longer be trusted."""
         self._kept.clear()
 
     def _embedded(self, image: Image, model: Any) -> mx.array:
@@ -77,22 +71,15 @@ class Shown:
         return found
 
 
-class Unseen:
+def unseen(width: int, rows: Rows, model: Model) -> tuple[Rows, Model]:
     """The ``Feed`` of a model that drafts for another one, of which it takes no images, and knows
     the tokens below ``width`` only: it gets token 0 for any other, as it could look up none."""
 
-    def __init__(self, width: int) -> None:
-        self._width = width
+    def known(token: Fed) -> Fed:
+        number = token.image.token if isinstance(token, Patch) else token
+        return 0 if isinstance(number, int) and number >= width else number
 
-    def prepared(self, rows: Rows, model: Model) -> tuple[Rows, Model]:
-        return [[self._known(token) for token in row] for row in rows], model
-
-    def _known(self, token: Fed) -> Fed:
-        known = token.image.token if isinstance(token, Patch) else token
-        return 0 if isinstance(known, int) and known >= self._width else known
-
-    def forget(self) -> None:
-        """Nothing to do: it has no arrays."""
+    return [[known(token) for token in row] for row in rows], model
 
 
 def _run(

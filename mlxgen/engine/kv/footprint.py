@@ -17,7 +17,6 @@ from mlx.utils import tree_flatten
 
 from ...loading.memory import MemoryPlan, memory_limit
 from ...loading.model_config import EXPERTS, HEADS, number_of
-from ...loading.sharding import Split
 from .layers import PREFILL_STEP, CacheFactory, Run, arrays_in, bytes_a_place, keys_and_values
 from .slot_caches import GROWTH, PACKED, SLACK, Keys
 from .slots import Group
@@ -120,9 +119,6 @@ class Activations:
     ) -> Activations:
         """Measure a model that computes in ``dtype``, with a group as for ``Footprint.of``."""
         heads, experts = (number_of(config, names) or 1 for names in (HEADS, EXPERTS))
-        part = Split.had(model)
-        if part is not None and part.kind == "tensor":
-            heads //= part.size
         width = max((_width(layer, experts) for layer in getattr(model, "layers", ())), default=0)
         states = kept = made = 0
         fused = True

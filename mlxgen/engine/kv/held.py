@@ -54,11 +54,6 @@ class Unread:
         self.known: list[Token] | None = None
         """The tokens, once they were read."""
 
-    @property
-    def is_read(self) -> bool:
-        """Whether the tokens are known."""
-        return self.known is not None
-
     def read(self) -> list[Token]:
         """The tokens; this waits for the device, once."""
         if self.known is None:

@@ -33,7 +33,7 @@ from ..kv.commands import (
     Trim,
     Wait,
 )
-from ..kv.feed import Feed
+from ..kv.feed import Feed, Shown
 from ..kv.groups import Slots
 from ..kv.held import Fed, stacked
 from ..kv.layers import PREFILL_STEP, CacheFactory, Model
@@ -117,7 +117,7 @@ class Runner(Device):
                 self.slots.clear()
                 if self._keeps and self.cache is not None:
                     self.cache().forget()
-                if self.feed is not None:
+                if isinstance(self.feed, Shown):
                     self.feed.forget()
             case Settle():
                 self._rests = True
@@ -162,7 +162,7 @@ class Runner(Device):
             given.append(tokens)
         rows: Sequence[Sequence[Fed]] = given
         if self.feed is not None:
-            rows, model = self.feed.prepared(rows, model)
+            rows, model = self.feed(rows, model)
         first, last, counts = slots[0].index, slots[-1].index, run.wanted
         if last - first >= len(slots):  # others are between them, which get padding
             places = {slot.index: i for i, slot in enumerate(slots)}

@@ -30,7 +30,7 @@ class Told:
             self.commands.append(command)
             if isinstance(command, Run):
                 fed = [token for _, tokens in command.rows for token in tokens]
-                self.aheads += any(isinstance(t, Later) and not t.of.is_read for t in fed)
+                self.aheads += any(isinstance(t, Later) and t.of.known is None for t in fed)
             return do(runner, command)
 
         patch.setattr(Runner, "do", noted)

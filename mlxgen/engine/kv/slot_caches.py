@@ -68,6 +68,10 @@ class Pass:
         if len(positions) > 1:
             self.offset = mx.array(positions, mx.int32)
         self.offset_after = self.offset + count
+        self.row = (  # where the tokens go, and what they see, of rows of one length
+            (self.slots, slice(None), slice(self.start, self.end)),
+            (self.slots, slice(None), slice(self.end)),
+        )
         self._places: dict[tuple[int | None, int | None, int], Index] = {}
         self.found: dict[tuple[int | None, int], tuple[Index, Index]] = {}
         """For a ring's size and a number of heads, what ``find`` gave."""
@@ -177,22 +181,29 @@ class Quantisation:
 
 
 class _Named:
-    """The keys that a cache has, under the name that they have in mlx-lm's caches.
+    """The keys or values that a cache has, under the name that they have in mlx-lm's caches.
 
     Some models make them depend on what has to be computed with them, whether or not it is read
     (``cache.keys = mx.depends(cache.keys, ...)``): a part of a model what it sends to the next
-    machine, for example. Packed keys are nothing to compute with, so there are none to see.
+    machine, for example. Packed ones are nothing to compute with, so there are none to see.
     """
+
+    def __init__(self, half: int) -> None:
+        self._half = half  # 0: keys, 1: values
+
+    def _place(self, cache: Any) -> int:
+        return self._half if cache.how is None else self._half * PACKED // 2
 
     def __get__(self, cache: Any, kind: type | None = None) -> mx.array:
         if cache is None or not cache.arrays:
-            raise AttributeError("there are no keys")
-        first: mx.array = cache.arrays[0]
+            raise AttributeError("there are no keys and values")
+        first: mx.array = cache.arrays[self._place(cache)]
         return first if cache.how is None else mx.depends(mx.zeros((0,)), first)
 
-    def __set__(self, cache: Any, keys: mx.array) -> None:
-        first = cache.arrays[0]
-        cache.arrays[0] = keys if cache.how is None else mx.depends(first, keys)
+    def __set__(self, cache: Any, given: mx.array) -> None:
+        place = self._place(cache)
+        first = cache.arrays[place]
+        cache.arrays[place] = given if cache.how is None else mx.depends(first, given)
 
 
 class Keys:
@@ -202,7 +213,7 @@ class Keys:
     then, in arrays of their own, the first positions as they are.
     """
 
-    keys = _Named()
+    keys, values = _Named(0), _Named(1)
 
     def __init__(self, window: int | None = None, how: Quantisation | None = None) -> None:
         self.how = how
@@ -228,8 +239,11 @@ class Keys:
             self._make(step.rooms, step.reach, run)
         if self.ring is not None and step.count > SLACK:
             return self._run_long(step, run)
-        found = step.found.get((self.ring, keys.shape[1]))
-        goes, sees = step.find(self.ring, keys.shape[1]) if found is None else found
+        if step.even and self.ring is None:
+            goes, sees = step.row
+        else:
+            key = self.ring, keys.shape[1]
+            goes, sees = step.found.get(key) or step.find(*key)
         if how is None:
             all_keys, all_values = self.arrays
             all_keys[goes], all_values[goes] = keys, values
@@ -263,7 +277,7 @@ class Keys:
             return step.seen[self]
         if self.how is not None:
             return self.how.seen(self, self.run(step.slots, 0, step.end), step.count)
-        _, sees = step.found[self.ring, arrays[0].shape[1]]
+        _, sees = step.find(self.ring, arrays[0].shape[1])
         return arrays[0][sees], arrays[1][sees]
 
     def make_mask(

@@ -147,7 +147,9 @@ def test_a_model_may_make_the_keys_of_its_caches_depend_on_what_it_computes(
     class Tying(type(random_model("llama"))):  # type: ignore[misc]
         def __call__(self, inputs: mx.array, cache: Any) -> mx.array:
             logits: mx.array = super().__call__(inputs, cache=cache)
-            cache[-1].keys = mx.depends(cache[-1].keys, [logits + 1, cache[0].keys])
+            cache[-1].keys = mx.depends(
+                cache[-1].keys, [logits + 1, cache[0].keys, cache[0].values]
+            )
             return logits
 
     model = wide(64)

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 import mlx.core as mx
 import numpy as np
+from mlx_lm.models.cache import KVCache
 
 from .layers import LayerCache, Run, cut, keys_and_values, narrowed, owned
 
@@ -209,8 +210,10 @@ class _Named:
 class Keys:
     """Keys and values of an attention layer; there are no ``arrays`` until something is stored.
 
-    If they are quantised, the parts of the packed keys come first, then those of the values, and
-    then, in arrays of their own, the first positions as they are.
+    While there is one slot, the arrays of plain ones are in a cache of mlx-lm's, which the model
+    uses as ever (``one``), with no call of ours for a token. If they are quantised, the parts of
+    the packed keys come first, then those of the values, and then, in arrays of their own, the
+    first positions as they are.
     """
 
     keys, values = _Named(0), _Named(1)
@@ -219,10 +222,34 @@ class Keys:
         self.how = how
         self.window = window
         self.ring = window + SLACK if window is not None else None
-        self.arrays: list[mx.array] = []
+        self.one: KVCache | None = None
+        self._arrays: list[mx.array] = []
         self.offset: mx.array | int = 0
         self.step: Pass | None = None
         """Where the tokens of the pass go that is being built: the slots set it for all layers."""
+
+    def face(self, single: bool) -> Any:
+        """What the model gets from now on, with one slot or with several."""
+        arrays = self.arrays
+        is_plain = self.how is None and self.window is None
+        self.one = KVCache() if single and is_plain else None
+        self.arrays = arrays
+        return self if self.one is None else self.one
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        one = self.one
+        if one is None:
+            return self._arrays
+        return [] if one.keys is None else [one.keys, one.values]
+
+    @arrays.setter
+    def arrays(self, arrays: list[mx.array]) -> None:
+        if self.one is None:
+            self._arrays = arrays
+        else:
+            self._arrays = []
+            self.one.keys, self.one.values = arrays or (None, None)
 
     # mlx-lm's convention
 
@@ -235,7 +262,7 @@ class Keys:
         assert step is not None
         self.offset = step.offset_after
         run = (keys, values) if how is None else how.kept(keys, values)
-        if not self.arrays:
+        if not self._arrays:
             self._make(step.rooms, step.reach, run)
         if self.ring is not None and step.count > SLACK:
             return self._run_long(step, run)
@@ -245,7 +272,7 @@ class Keys:
             key = self.ring, keys.shape[1]
             goes, sees = step.found.get(key) or step.find(*key)
         if how is None:
-            all_keys, all_values = self.arrays
+            all_keys, all_values = self._arrays
             all_keys[goes], all_values[goes] = keys, values
             return all_keys[sees], all_values[sees]
         for held, new in zip(self.arrays[:PACKED], run, strict=False):

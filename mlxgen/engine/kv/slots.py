@@ -178,10 +178,8 @@ class Group:
     def __init__(self, make: CacheFactory, number: int = 0, *, own: bool = False) -> None:
         self.make = make
         self.number = number
-        empty = make()
-        self.layers = [_slotted(leaf, own) for leaf in leaves(empty)]
-        faces = iter([x.leaf if isinstance(x, Foreign) else x for x in self.layers])
-        self.caches = [_like(each, faces) for each in empty]  # what the model gets
+        self._empty = make()
+        self.layers = [_slotted(leaf, own) for leaf in leaves(self._empty)]
         self._keys = [layer for layer in self.layers if isinstance(layer, Keys)]
         self.states = [layer for layer in self.layers if isinstance(layer, SlotStates)]
         self.foreign = [layer for layer in self.layers if isinstance(layer, Foreign)]
@@ -191,9 +189,17 @@ class Group:
         self.window = min(windows, default=None)  # the narrowest one
         self.members: list[Slot] = []
         self.rooms = 0
+        self._face()
         self._reach = 0  # up to which position all layers have places, as far as that is known
         self._nbytes: int | None = 0  # of all buffers, or None once one of them has changed
         self._undoable: frozenset[int] = frozenset()
+
+    def _face(self) -> None:
+        """Have the model get what is right for one slot, or for several."""
+        faces = iter([layer.face(self.rooms < 2) for layer in self.layers])
+        self.caches = [_like(each, faces) for each in self._empty]
+        self._ones = [layer.one for layer in self._keys if layer.one is not None]
+        self._stepped = [layer for layer in self._keys if layer.one is None]
 
     @property
     def nbytes(self) -> int:
@@ -213,7 +219,7 @@ class Group:
         assert not (self.is_single and self.members)
         member = Slot(self, len(self.members), room)
         self.members.append(member)
-        self.rooms = max(self.rooms, rooms_for(len(self.members)))
+        self._have(max(self.rooms, rooms_for(len(self.members))))
         for layer in self.kept:
             layer.keep(len(self.members))
         self.changed()
@@ -237,11 +243,10 @@ class Group:
         rooms, longest = rooms_for(len(self.members)), self._longest()
         # Only if it frees half, so that leaving and joining by turns copies nothing.
         frees = 2 * rooms <= self.rooms
-        if frees:
-            self.rooms = rooms
         if frees or any(layer.places > 2 * (longest + GROWTH) for layer in self._keys):
             for layer in self._keys:
-                layer.resize(self.rooms, longest + 1)
+                layer.resize(rooms if frees else self.rooms, longest + 1)
+        self._have(rooms if frees else self.rooms)
         self.changed()
 
     def clear(self) -> None:
@@ -249,8 +254,15 @@ class Group:
         self.members.clear()
         for layer in self.layers:
             layer.clear()
-        self.rooms = 0
+        self._have(0)
         self.changed()
+
+    def _have(self, rooms: int) -> None:
+        """Have room for so many slots, from the next pass on."""
+        if (rooms < 2) != (self.rooms < 2):
+            self.rooms = rooms
+            self._face()
+        self.rooms = rooms
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy what one slot holds to another."""
@@ -306,14 +318,17 @@ class Group:
         try:
             if max(positions) + most > self._reach:
                 self._reserve(max(positions) + most)
-            held, rooms, reach = len(self.members), self.rooms, self._reach
-            step = Pass(first, positions, runs, held=held, count=most, rooms=rooms, reach=reach)
-            for layer in self._keys:
-                layer.step, layer.offset = step, step.offset
-            for state in self.states:
-                state.begin(step)
+            for one in self._ones:
+                one.offset = start
+            if self._stepped or self.states:
+                held, rooms, reach = len(self.members), self.rooms, self._reach
+                step = Pass(first, positions, runs, held=held, count=most, rooms=rooms, reach=reach)
+                for layer in self._stepped:
+                    layer.step, layer.offset = step, step.offset
+                for state in self.states:
+                    state.begin(step)
             logits = model(tokens, cache=self.caches)
-            for layer in self._keys:
+            for layer in self._stepped:
                 layer.step = None
             for state in self.states:
                 state.end()

@@ -36,6 +36,10 @@ class SlotStates(ArraysCache):  # type: ignore[misc]
     def arrays(self) -> list[mx.array]:
         return [array for array in self._held if array is not None]
 
+    def face(self, single: bool) -> SlotStates:
+        """What the model gets."""
+        return self
+
     def begin(self, step: Pass) -> None:
         self._pass = step
         self.cache = list(self._held) if step.whole else self._rows(step.slots)
@@ -117,6 +121,9 @@ class Foreign:
         self.leaf = leaf
         self.window = getattr(leaf, "max_size", None) or getattr(leaf, "chunk_size", None)
         self._fresh = copied(leaf)
+
+    def face(self, single: bool) -> LayerCache:
+        return self.leaf
 
     @property
     def arrays(self) -> list[mx.array]:

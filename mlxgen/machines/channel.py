@@ -47,6 +47,7 @@ OPENING = 30.0
 """Seconds for all ranks to reach the leader."""
 
 _LEAVING = 1.0  # seconds to send the last words
+_ADVICE = "let Python accept connections in the firewall of rank 0's machine, and check the network"
 _LARGEST = 1 << 30  # bytes of a message; whoever says more is no rank
 
 _LOG = logging.getLogger(__name__)
@@ -145,8 +146,7 @@ class Channel:
             except OSError as error:
                 raise MachineError(
                     f"{group.name(group.rank)} cannot reach {group.name(0)} on port"
-                    f" {invitation.port}: tried {error}; let Python accept connections in the"
-                    " firewall of that machine, and check the network between them"
+                    f" {invitation.port}: tried {error}; {_ADVICE}"
                 ) from error
             peers = {0: (group.name(0), connection)}
             return cls(group.name(group.rank), peers, leads=False, patience=patience)
@@ -161,8 +161,7 @@ class Channel:
                 connection.close()
             raise MachineError(
                 f"{' and '.join(missing)} did not reach {group.name(0)} on port {invitation.port}"
-                f" within {timeout:g} s; let Python accept connections in the firewall of this"
-                " machine, and check the network between them"
+                f" within {timeout:g} s; {_ADVICE}"
             )
         named = {rank: (group.name(rank), met[rank]) for rank in others}
         return cls(group.name(0), named, leads=True, patience=patience)

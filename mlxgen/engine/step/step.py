@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Sequence
 from operator import attrgetter
-from typing import Any
 
 import mlx.core as mx
 
@@ -137,13 +136,9 @@ class Loop:
             except Exception as error:
                 events.append(Event(handle, [], error))
 
-    def _did(self, name: str, **facts: Any) -> None:
-        if self.clock.timeline is not None:
-            self.clock.timeline.did(name, **facts)
-
     def _step(self, handles: list[Handle], events: list[Event]) -> None:
         """Plan, submit, read, accept, and have masks and the next pass begin."""
-        rows = len(self.handles)
+        rows, timeline = len(self.handles), self.clock.timeline
         plain_step = self._plain_step = self.clock.pace.step(rows)
         self._align(handles)
         ready: list[Handle] = []
@@ -171,16 +166,19 @@ class Loop:
             going = {*ready, *idle}
             ready, idle = [each for each in handles if each in going and not each.pending], []
         looks = not opens and _looks_ahead(ready, drafting)
-        self._did("plan")
+        if timeline is not None:
+            timeline.did("plan")
 
         drawn, places = self._draw(ready, events)
         if drawn is None:
             self._forward(idle)
             return
         ahead = self._look_ahead(places, drawn, idle, drafting) if looks else None
-        self._did("draw")
+        if timeline is not None:
+            timeline.did("draw")
         tokens = drawn.tokens()  # the one time that the host waits
-        self._did("wait")
+        if timeline is not None:
+            timeline.did("wait")
 
         # After a step of the other kind, a pass was submitted earlier or later than it is here
         plain = looks == self._looked and not drafted
@@ -189,7 +187,8 @@ class Loop:
         steps = seconds / plain_step if plain_step else 0.0
         for handle, place in places.items():
             events.append(accept_draws(handle, tokens, drawn, place, steps))
-        self._did("accept")
+        if timeline is not None:
+            timeline.did("accept")
 
         arrived: set[Handle] = set()
         for handle in (*places, *idle):
@@ -206,7 +205,8 @@ class Loop:
             if not looks or len(waiting) == len(going):
                 self._forward(waiting)
         self._fill_masks(handles)
-        self._did("masks")
+        if timeline is not None:
+            timeline.did("masks")
 
     def _align(self, handles: list[Handle]) -> None:
         """Align every cache, all before any pass: a slot can take back its last one only. Then the
@@ -326,7 +326,8 @@ class Loop:
             return
         self._propose(handles, 1)
         arrays = self.passes.run([Work.pending(handle) for handle in handles])
-        self._did("run", requests=len(handles))
+        if self.clock.timeline is not None:
+            self.clock.timeline.did("run", requests=len(handles))
         draws: list[list[DrawRow]] = []
         for handle in handles:
             guess, arrived = handle.guess, handle.arrive()
@@ -342,7 +343,8 @@ class Loop:
                 guess = handle.guess = drafts.propose(handle.request, rows, self._plain_step)
                 if guess is not None:
                     guess.steps = steps
-                    self._did("draft", drafter=guess.drafter, tokens=len(guess.fed))
+                    if (timeline := self.clock.timeline) is not None:
+                        timeline.did("draft", drafter=guess.drafter, tokens=len(guess.fed))
 
     def _submit(
         self, arrays: list[mx.array], handles: Sequence[Handle], draws: Sequence[list[DrawRow]]

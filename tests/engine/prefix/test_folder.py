@@ -290,7 +290,7 @@ def test_a_flipped_bit_or_a_missing_end_is_noticed_once_and_the_file_is_removed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     chance, store = random.Random(1), filled(tmp_path, mixed_layers)
-    for _ in range(tries(150)):
+    for _ in range(max(20, tries(150))):
         path = chance.choice(files_in(tmp_path))
         data = bytearray(path.read_bytes())
         if chance.random() < 0.3:

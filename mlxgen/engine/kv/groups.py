@@ -121,8 +121,13 @@ class Slots:
         total = 0
         for i, own in enumerate(groups):
             if own:  # a group is freed with its last sequence
-                held = self.groups[i].nbytes if i < len(self.groups) else 0
-                total += max(held, footprint.together(rooms_for(len(own)), max(own) + ahead))
+                slots, length, held = rooms_for(len(own)), max(own) + ahead, 0
+                if i < len(self.groups):
+                    group = self.groups[i]
+                    held = group.nbytes
+                    if slots > group.rooms:  # more slots have all the places that these have now
+                        length = max(length, group.places - 1)
+                total += max(held, footprint.together(slots, length))
         return total
 
     def check_integrity(self) -> None:

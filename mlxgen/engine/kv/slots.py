@@ -257,6 +257,11 @@ class Group:
         self._have(0)
         self.changed()
 
+    @property
+    def places(self) -> int:
+        """How many places each slot has, in the layer that has the most."""
+        return max([layer.places for layer in self._keys], default=0)
+
     def _have(self, rooms: int) -> None:
         """Have room for so many slots, from the next pass on."""
         if (rooms < 2) != (self.rooms < 2):

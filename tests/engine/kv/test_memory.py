@@ -137,3 +137,19 @@ def test_a_prompt_whose_draft_has_no_room_for_its_kv_is_refused() -> None:
     with pytest.raises(CapacityError):
         hall.submit([63] * 600, draft=draft.lm, max_tokens=2)
     hall.submit([63] * 600, max_tokens=2)
+
+
+def test_slots_that_come_have_the_places_that_a_long_row_has_left_behind() -> None:
+    speaker = endless()
+    footprint = speaker.lm.runtime.footprint
+    room = footprint.together(8, 200) + footprint.alone(1)
+    hall = Hall(speaker, max_batch=8, keep_prefixes=False, max_bytes=room)
+    for _ in range(3):
+        hall.submit([63] * 20, max_tokens=100)
+    long = hall.submit([63] * 300, max_tokens=2)
+    while not long.has_ended:
+        hall.step()
+    for _ in range(2):
+        hall.submit([63] * 20, max_tokens=100)
+    hall.finish()  # no step has held more than the limit
+    assert not hall.errors

@@ -33,7 +33,8 @@ _SHORT = 256  # characters of a short text, at most
 _LONG_TEXTS = 16  # longer texts whose tokens are remembered; they may be as long as a request
 _RUN = 1024  # forced tokens to look at; a grammar may force text without end
 _ITEMS = 10_000  # the parser's items in a row; an object takes four for each optional property
-_LIMITS = LLParserLimits(verbose_errors=False, max_items_in_row=_ITEMS)
+_FUEL = 100_000  # of compiling: ten times that takes 2 s and 260 MB until a grammar is refused
+_LIMITS = LLParserLimits(verbose_errors=False, max_items_in_row=_ITEMS, initial_lexer_fuel=_FUEL)
 _INNER = "mlxgen_inner"
 
 

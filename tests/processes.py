@@ -7,6 +7,7 @@ to import all that again takes each of them two seconds of the processor.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import runpy
 import signal
@@ -105,7 +106,8 @@ class _Forked:
 
     def send_signal(self, number: int, /) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and nobody has said so
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

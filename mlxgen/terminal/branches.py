@@ -100,7 +100,9 @@ class Branches:
             numbers = f"{', '.join(f'[{node}]' for node in ending)} " if ending else ""
             before = f"{mark}{f'{percent(odds)}  ' if mark else ''}{numbers}"
             room = WIDTH if columns is None else columns - cell_len(before + here)
-            text = _short("".join(shown[nodes[0]][start:end]), max(LEAST, min(WIDTH, room)))
+            text = _short(
+                "".join(shown[nodes[0]][start:end]).lstrip(), max(LEAST, min(WIDTH, room))
+            )
             yield f"{before}{text if start or text else '(where it begins)'}{here}".rstrip()
             groups: dict[Token | None, list[int]] = {}
             for node in nodes:

@@ -13,7 +13,7 @@ from benchmarks.primitives import ALONE, COPIED, DRAFTED, TOGETHER, long_cases
 from tests.effort import ALL
 from tests.fakes.paces import Still
 
-MORE = 4
+MORE = 5
 """Primitives of a single step beyond mlx-lm's."""
 DRAFTED_SHARE = 100  # of drafts, one kernel more for so many: their logits are looked at, too
 

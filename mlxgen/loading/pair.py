@@ -23,6 +23,7 @@ import mlx.core as mx
 import mlx_lm.utils
 from mlx.utils import tree_flatten
 from transformers import PreTrainedConfig
+from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 from ..errors import LoadError, UnsupportedModelError, WeightsError, failing
 from ..images import ImageProcessor
@@ -147,7 +148,12 @@ def _load_tokenizer(
     ends = list(generation.end_tokens) if generation.end_tokens else None
 
     def loaded(**more: Any) -> Any:
-        how = {"trust_remote_code": trust_remote_code, **more}
+        # Its length is the model's affair; where it is no number, every text would fail
+        how: dict[str, Any] = {
+            "trust_remote_code": trust_remote_code,
+            "model_max_length": VERY_LARGE_INTEGER,
+        }
+        how |= more
         try:
             return mlx_lm.utils.load_tokenizer(folder, how, eos_token_ids=ends)
         except Exception:  # perhaps transformers refuses a config.json that mlx-lm takes

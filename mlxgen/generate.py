@@ -250,10 +250,10 @@ def run(arguments: argparse.Namespace, *, launched: bool = False) -> int:
                 prompt = make_prompt(lm, text or "", arguments)
                 return stream_text(lm, prompt, {**UNSET, **defaults, **options}, arguments)
             from .terminal.chat import TerminalChat
-            from .terminal.commands import COMMANDS, run_command
+            from .terminal.commands import completions, run_command
 
             chat = TerminalChat(
-                lm, options, defaults, arguments, command=run_command, commands=COMMANDS
+                lm, options, defaults, arguments, command=run_command, complete=completions
             )
             return chat.run(text, notice=f"{NAME}: {DEMO}" if _is_demo(lm, arguments) else None)
         finally:

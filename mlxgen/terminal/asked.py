@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import OptionError, PromptError
 from ..loading.checkpoint import path_of as expanded
 from ..options.table import OPTIONS
+from ..words import shortened
 from .report import say
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 FORMS = ("json", "regex", "lark")
 """What answers can be asked to match: a schema, an expression, a grammar."""
+OFF = ("off", "none", "default")  # words for no value
+DIGITS = 9  # of a number at most
 PATIENCE = 2.0  # seconds without standard input, after which a line says so
 _PROGRAMS = (  # options that are of use to a program alone, or have one of their own
     *("max_resample", "hold_tokens", "allow_retract"),
@@ -92,6 +95,48 @@ def read_form(kind: str, name: str, given: str) -> Any:
     if kind == "lark":
         return read_text(name, given)
     return parse_json(name, given) if given.lstrip().startswith("{") else read_json(name, given)
+
+
+# ---- the arguments of a command ----
+
+
+def quoted(name: str, text: str) -> str:
+    """A text, without its quotes: between these it is taken as JSON takes it."""
+    if not text.startswith('"'):
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise OptionError(name, f"expected a text between quotes, got {text}") from error
+    return str(value)
+
+
+def number_in(name: str, text: str) -> int:
+    """A number of a few digits."""
+    if not text.isdecimal() or len(text) > DIGITS:
+        raise OptionError(name, f"expected a number, got {shortened(text)!r}")
+    return int(text)
+
+
+def read_value(text: str) -> Any:
+    """A value as JSON, or else as plain text; ``None`` is the default."""
+    if text in OFF:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def files_beside(begun: str) -> list[str]:
+    """The files in the folder of a path that somebody has begun to type, written like it."""
+    folder = Path(begun).parent if begun else Path()
+    try:
+        found = sorted(folder.expanduser().iterdir())[:1000]
+    except OSError:
+        return []
+    at = begun[: begun.rfind("/") + 1]
+    return [f"{at}{file.name}{'/' if file.is_dir() else ''}" for file in found]
 
 
 # ---- the prompt ----

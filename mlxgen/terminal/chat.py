@@ -12,10 +12,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ..chat.answer import AnswerReader
@@ -26,7 +24,7 @@ from ..tokens import Token
 from ..words import broken, counted, shortened
 from .answer import Answer, Answerer, ContextError
 from .asked import check_chats, forms_of, template_variables
-from .conversation import SETTABLE, Conversation, keep, resumed
+from .conversation import Conversation, keep, resumed
 from .interrupt import Brake
 from .odds import Painter, legend, wants_colour
 from .reader import Typed, pipe_reader, terminal_reader
@@ -40,8 +38,8 @@ class TerminalChat:
     """See the module. Call ``run`` once.
 
     - ``options``: what was set for all answers; ``defaults``: the model's values for others.
-    - ``command`` runs a line that begins with a slash and one of the ``commands``; ``EOFError``
-      from it ends the chat.
+    - ``command`` runs a line that begins with a slash; ``EOFError`` from it ends the chat.
+      ``complete`` says what the last word of a line can be.
 
     If a person is typing, who is greeted, told how full the context is, asked what to drop from it,
     and can try again after an error, the chat ``is_typed``. If ``mlx.launch`` has started it, which
@@ -56,7 +54,7 @@ class TerminalChat:
         arguments: argparse.Namespace,
         *,
         command: Callable[[TerminalChat, str], None],
-        commands: Iterable[str],
+        complete: Callable[[str], list[str]],
     ) -> None:
         check_chats(lm)
         self.answerer, self._arguments, self._command = Answerer(lm), arguments, command
@@ -70,7 +68,7 @@ class TerminalChat:
         ).configured({**begun.settings, **options}, {**begun.forms, **forms_of(arguments)})
         self.is_typed = sys.stdin.isatty()
         if self.is_typed and sys.stdout.isatty():
-            self.reader = terminal_reader(partial(completions, commands))
+            self.reader = terminal_reader(complete)
         else:
             prompted = self.is_typed or arguments.launched
             self.reader = pipe_reader(sys.stdin.buffer, sys.stderr if prompted else None)
@@ -303,24 +301,3 @@ class TerminalChat:
                 raise error
             self.note("yes or no?")
         return fewer
-
-
-def completions(commands: Iterable[str], line: str) -> list[str]:
-    """What the last word of a line can be: one of the commands, or the first argument of some."""
-    name, space, rest = line.partition(" ")
-    if not line.startswith("/") or " " in rest:
-        return []
-    if not space:
-        return [f"/{each} " for each in commands if f"/{each}".startswith(name)]
-    if name in ("/save", "/load", "/json", "/lark"):
-        files = Path(rest).parent if rest else Path()
-        try:
-            found = sorted(files.expanduser().iterdir())[:1000]
-        except OSError:
-            return []
-        at = rest[: len(rest) - len(rest.rpartition("/")[2])]
-        words = [f"{at}{file.name}{'/' if file.is_dir() else ''}" for file in found]
-    else:
-        known = {"/set": SETTABLE, "/help": commands, "/tokens": ["all"]}
-        words = list(known.get(name, ["off"] if name in ("/system", "/regex") else ()))
-    return [word for word in words if word.startswith(rest)]

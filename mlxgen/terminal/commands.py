@@ -13,37 +13,34 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..errors import MlxgenError, OptionError
 from ..words import counted, shortened
+from . import asked
 from .answer import Answer
-from .asked import path_of, read_form, read_json, replaced
 from .branches import write_side_by_side
 from .chat import TerminalChat
-from .conversation import Conversation
+from .conversation import SETTABLE, Conversation
 from .odds import LEAST, Painter, least_sure, legend
 from .reader import QUOTES
 
-OFF = ("off", "none", "default")
-DIGITS = 9  # of a number at most
-_AT = re.compile(rf"@(\d{{1,{DIGITS}}})(?:\s+|$)")
+_AT = re.compile(rf"@(\d{{1,{asked.DIGITS}}})(?:\s+|$)")
 Run = Callable[[TerminalChat, str], None]
 
 
 class Command(NamedTuple):
     """``argument`` and ``help`` are what the list shows, and ``more`` is what ``/help COMMAND``
-    adds; ``run`` gets what was typed for it. A command without ``more`` is not listed."""
+    adds; ``run`` gets what was typed for it."""
 
     argument: str
     help: str
+    more: str
     run: Run
-    more: str = ""
 
 
 COMMANDS: dict[str, Command] = {}
-"""Every command, in the order of the list."""
+"""Every command, in the order of the list: what can be run, completed and asked about."""
 
 
 def _command(argument: str = "") -> Callable[[Run], Run]:
@@ -51,7 +48,7 @@ def _command(argument: str = "") -> Callable[[Run], Run]:
 
     def added(run: Run) -> Run:
         brief, _, more = inspect.cleandoc(run.__doc__ or "").partition("\n\n")
-        COMMANDS[run.__name__.strip("_")] = Command(argument, brief, run, " ".join(more.split()))
+        COMMANDS[run.__name__.strip("_")] = Command(argument, brief, " ".join(more.split()), run)
         return run
 
     return added
@@ -71,6 +68,20 @@ def run_command(chat: TerminalChat, text: str) -> None:
     if argument and not command.argument:
         raise OptionError(f"/{name}", f"expected no argument, got {argument!r}; leave it out")
     command.run(chat, argument)
+
+
+def completions(line: str) -> list[str]:
+    """What the last word of a line can be: a command, or the first argument of one."""
+    name, space, rest = line.partition(" ")
+    if not line.startswith("/") or " " in rest:
+        return []
+    if not space:
+        return [f"/{each} " for each in COMMANDS if f"/{each}".startswith(name)]
+    command = COMMANDS.get(name[1:])
+    kinds = re.findall(r"\w+", "" if command is None else command.argument)
+    known = {"FILE": asked.files_beside(rest), "NAME": SETTABLE, "COMMAND": COMMANDS}
+    words = [w for kind in kinds for w in known.get(kind, [kind] if kind.islower() else ())]
+    return [word for word in words if word.startswith(rest)]
 
 
 # ---- the last answer ----
@@ -107,7 +118,7 @@ def _tokens(chat: TerminalChat, argument: str) -> None:
     """
     last = chat.last
     given = {"": LEAST, "all": len(last.spoken)}
-    count = given[argument] if argument in given else _number("/tokens", argument)
+    count = given[argument] if argument in given else asked.number_in("/tokens", argument)
     chat.note(f"probability: {legend(colours=chat.colours)}")
     chat.show(Painter(colours=chat.colours).push)
     for line in least_sure(last.spoken, last.piece, count, columns=chat.columns):
@@ -125,9 +136,9 @@ def _rewind(chat: TerminalChat, argument: str) -> None:
     last = chat.last
     place, rest = _place(last, argument)
     if rest:
-        text = _quoted("/rewind", rest)
+        text = asked.quoted("/rewind", rest)
         is_count = rest == text and rest.isdecimal()
-        place = last.last(_number("/rewind", rest)) if is_count else last.before(text)
+        place = last.last(asked.number_in("/rewind", rest)) if is_count else last.before(text)
     if place is None:
         expected = 'a number of tokens, a "text" to go back before, or @ and the number of a token'
         raise OptionError("/rewind", f"expected {expected}")
@@ -164,7 +175,7 @@ def _instead(chat: TerminalChat, argument: str) -> None:
     """
     last = chat.last
     place, rest = _place(last, argument)
-    text = _quoted("/instead", rest)
+    text = asked.quoted("/instead", rest)
     if not text:
         raise OptionError("/instead", "expected a token or a text, such as /instead @3 Rome")
     if place is None:
@@ -189,7 +200,7 @@ def _branches(chat: TerminalChat, argument: str) -> None:
     """
     last = chat.last
     if argument:
-        branches = last.branches.goes_to(_number("/branches", argument))
+        branches = last.branches.goes_to(asked.number_in("/branches", argument))
         chat.take(last := replace(last, branches=branches))
     for line in last.branches.tree(last.texts, columns=chat.columns):
         chat.note(line)
@@ -207,7 +218,7 @@ def _compare(chat: TerminalChat, argument: str) -> None:
     last, numbers = chat.last, argument.split()
     if len(numbers) > 2:
         raise OptionError("/compare", "expected two branches at most, such as /compare 1 2")
-    given = [_number("/compare", number) for number in numbers] or [last.branches.other()]
+    given = [asked.number_in("/compare", number) for number in numbers] or [last.branches.other()]
     if len(given) == 1:
         given.append(last.branches.here)
     sides = [(f"[{n}]", "".join(last.texts(last.branches.version(n)))) for n in sorted(given)]
@@ -248,23 +259,6 @@ def _place(last: Answer, argument: str) -> tuple[int | None, str]:
     return last.at(int(found[1])), argument[found.end() :]
 
 
-def _quoted(name: str, text: str) -> str:
-    """A text, without its quotes: between these it is taken as JSON takes it."""
-    if not text.startswith('"'):
-        return text
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise OptionError(name, f"expected a text between quotes, got {text}") from error
-    return str(value)
-
-
-def _number(name: str, text: str) -> int:
-    if not text.isdecimal() or len(text) > DIGITS:
-        raise OptionError(name, f"expected a number, got {shortened(text)!r}")
-    return int(text)
-
-
 # ---- how answers are made ----
 
 
@@ -275,7 +269,7 @@ def _system(chat: TerminalChat, argument: str) -> None:
     It holds from the next answer on, for the whole conversation: /system Answer in French.
     """
     if argument:
-        text = None if argument in OFF else argument
+        text = None if argument in asked.OFF else argument
         chat.conversation = chat.conversation.with_system(text)
     chat.note(f"system message: {chat.conversation.system or 'none'}")
 
@@ -291,7 +285,7 @@ def _set(chat: TerminalChat, argument: str) -> None:
     name, _, value = argument.partition(" ")
     name = name.replace("-", "_")
     if value.strip():
-        changed = chat.conversation.set(name, read_value(value.strip()))
+        changed = chat.conversation.set(name, asked.read_value(value.strip()))
         chat.conversation = chat.answerer.checked(changed)
     values = chat.conversation.values()
     if name and name not in values:
@@ -305,37 +299,39 @@ def _set(chat: TerminalChat, argument: str) -> None:
 
 def _form(kind: str, chat: TerminalChat, argument: str) -> None:
     if argument:
-        source = None if argument in OFF else read_form(kind, f"/{kind}", argument)
+        source = None if argument in asked.OFF else asked.read_form(kind, f"/{kind}", argument)
         chat.conversation = chat.answerer.checked(chat.conversation.require(kind, source))
     source = chat.conversation.forms.get(kind)
     shown = source if isinstance(source, str) else json.dumps(source, ensure_ascii=False)
     chat.note(f"{kind}: {'off' if source is None else shown}")
 
 
-COMMANDS["json"] = Command(
-    "[FILE|off]",
-    "answers are JSON that matches a schema",
-    partial(_form, "json"),
-    "/json person.json reads the schema from a file; /json {...} takes it from the line. It holds "
-    "for the answer and not for the thinking before it, until /json off.",
-)
-COMMANDS["regex"] = Command(
-    "[PATTERN|off]",
-    "answers match a regular expression",
-    partial(_form, "regex"),
-    "/regex (yes|no) allows these two answers, until /regex off.",
-)
-COMMANDS["lark"] = Command("[FILE|off]", "answers follow a Lark grammar", partial(_form, "lark"))
+@_command("[FILE|off]")
+def _json(chat: TerminalChat, argument: str) -> None:
+    """answers are JSON that matches a schema
+
+    /json person.json reads the schema from a file; /json {...} takes it from the line. It holds for
+    the answer and not for the thinking before it, until /json off.
+    """
+    _form("json", chat, argument)
 
 
-def read_value(text: str) -> Any:
-    """A value as JSON, or else as plain text; ``None`` is the default."""
-    if text in OFF:
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+@_command("[PATTERN|off]")
+def _regex(chat: TerminalChat, argument: str) -> None:
+    """answers match a regular expression
+
+    /regex (yes|no) allows these two answers, until /regex off.
+    """
+    _form("regex", chat, argument)
+
+
+@_command("[FILE|off]")
+def _lark(chat: TerminalChat, argument: str) -> None:
+    """answers follow a Lark grammar
+
+    /lark poem.lark reads the grammar from a file. It holds until /lark off.
+    """
+    _form("lark", chat, argument)
 
 
 # ---- the conversation ----
@@ -369,7 +365,7 @@ def _drop(chat: TerminalChat, argument: str) -> None:
 
     It makes room when the context is nearly full. The chat offers it when it is full.
     """
-    count = _number("/drop", argument or "1")
+    count = asked.number_in("/drop", argument or "1")
     before, left = chat.conversation, chat.conversation.without(count)
     freed = chat.answerer.count(before) - chat.answerer.count(left)
     chat.conversation = left
@@ -384,11 +380,11 @@ def _save(chat: TerminalChat, argument: str) -> None:
     A file that is not a saved conversation is not overwritten. The last chat is kept without this,
     too: mlxgen.generate --resume goes on with it.
     """
-    path = path_of("/save", argument)
+    path = asked.path_of("/save", argument)
     try:
         if path.exists():
-            Conversation.of_json(read_json("/save", argument))
-        replaced(path, chat.conversation.as_text())
+            Conversation.of_json(asked.read_json("/save", argument))
+        asked.replaced(path, chat.conversation.as_text())
     except OSError as error:
         raise OptionError("/save", f"{path} cannot be written: {error.strerror}") from error
     except MlxgenError as error:
@@ -403,8 +399,8 @@ def _load(chat: TerminalChat, argument: str) -> None:
 
     It replaces the messages, options and forms by those of the file.
     """
-    data = read_json("/load", argument)
-    path = path_of("/load", argument)
+    data = asked.read_json("/load", argument)
+    path = asked.path_of("/load", argument)
     try:
         loaded = replace(
             Conversation.of_json(data),
@@ -426,8 +422,7 @@ def _help(chat: TerminalChat, argument: str) -> None:
     name = argument.removeprefix("/")
     if name and name not in COMMANDS:
         run_command(chat, f"/{name}")  # raises, and says what is close
-    listed = [name] if name else [each for each in COMMANDS if COMMANDS[each].more]
-    for each in listed:
+    for each in [name] if name else COMMANDS:
         command = COMMANDS[each]
         chat.note(f"/{each} {command.argument:<16}".ljust(26) + command.help)
     if name:

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mlxgen.terminal import reader
-from mlxgen.terminal.chat import completions
-from mlxgen.terminal.commands import COMMANDS
+from mlxgen.terminal.commands import completions
 from mlxgen.terminal.reader import Reader, Typed, terminal_reader
 
 from ..fakes.chatting import Chatter
@@ -97,15 +95,15 @@ def test_a_pipe_may_have_any_line_ends_and_a_person_is_prompted(talk: Talking) -
 
 
 def test_commands_files_and_arguments_are_completed(tmp_path: Path) -> None:
-    complete = partial(completions, COMMANDS)
-    assert set(complete("/re")) == {"/retry ", "/rewind ", "/regex "}
-    assert complete("/set temp") == ["temperature"]
-    assert "rewind" in complete("/help ")
-    assert complete("hello") == [] == complete("/set temperature 0")
+    assert set(completions("/re")) == {"/retry ", "/rewind ", "/regex "}
+    assert completions("/set temp") == ["temperature"]
+    assert "rewind" in completions("/help ")
+    assert completions("/tokens ") == ["all"] and completions("/regex o") == ["off"]
+    assert completions("hello") == [] == completions("/set temperature 0")
     (tmp_path / "chat.json").touch()
     (tmp_path / "chats").mkdir()
-    assert complete(f"/load {tmp_path}/cha") == [f"{tmp_path}/chat.json", f"{tmp_path}/chats/"]
-    assert complete(f"/load {tmp_path}/none/x") == []
+    assert completions(f"/load {tmp_path}/cha") == [f"{tmp_path}/chat.json", f"{tmp_path}/chats/"]
+    assert completions(f"/load {tmp_path}/none/x") == []
 
 
 @pytest.mark.parametrize(("text", "kept"), [("one", ["one"]), ("one\ntwo", [])])

@@ -74,13 +74,13 @@ def _string(tokenizer: Any, token: int) -> str | bytes | None:
 
 
 def _decoder_is_of_another(tokenizer: Any) -> bool:
-    """Whether text is split into byte-level strings that the decoder does not know."""
+    """Whether text is split into byte-level strings that the decoder, if any, does not know."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     before, after = getattr(backend, "pre_tokenizer", None), getattr(backend, "decoder", None)
-    if before is None or after is None:
+    if before is None:
         return False
     splits = {step["type"] for step in flat(before, "pretokenizers")}
-    joins = {step["type"] for step in flat(after, "decoders")}
+    joins = set() if after is None else {step["type"] for step in flat(after, "decoders")}
     return "ByteLevel" in splits and "ByteLevel" not in joins
 
 

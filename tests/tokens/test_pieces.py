@@ -186,16 +186,20 @@ def test_tokenizers_written_in_python(
         assert vocabulary.continue_with("a so中".encode()) == [1, 2, 3, 4]
 
 
+SENTENCEPIECE = decoders.Sequence(
+    [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+)
+
+
+@pytest.mark.parametrize("decoder", [SENTENCEPIECE, None], ids=["SentencePiece's", "none"])
 @pytest.mark.parametrize("added", ["<tool>", "[INST]", "größer"])
-def test_a_tokenizer_of_bytes_is_one_whatever_its_decoder(added: str) -> None:
+def test_a_tokenizer_of_bytes_is_one_whatever_its_decoder(added: str, decoder: Any) -> None:
     """Mistral's Tekken, as some converters write it, has the decoder of SentencePiece."""
     wrapper = byte_level_tokenizer()
     wrapper._tokenizer.add_tokens([added])
     text = f"Hello!\n How can I é中😀 {added} so"
     before = Vocabulary.of(wrapper).encode(text)
-    wrapper._tokenizer.backend_tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
+    wrapper._tokenizer.backend_tokenizer.decoder = decoder
     vocabulary = Vocabulary(wrapper)
     assert vocabulary.decode(before) == text_of(vocabulary, before) == text
     assert vocabulary.decode(vocabulary.continue_with(text.encode())) == text

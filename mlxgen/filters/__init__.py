@@ -1,6 +1,5 @@
 """What may be sampled next: filters, their composition and their rewinds. No MLX here."""
 
-from .adapters import LMFormatEnforcer, OutlinesCore
 from .after import After
 from .callback import Allow
 from .checked import Checked
@@ -8,6 +7,8 @@ from .constraint import AllOf, Constraint, fill_masks
 from .ends import EndSearch
 from .grammar import Choice, Lark, Regex, Substring
 from .json_schema import JsonObject, JsonSchema
+from .lm_format_enforcer import LMFormatEnforcer
+from .outlines_core import OutlinesCore
 from .protocol import (
     Filter,
     Int32Words,

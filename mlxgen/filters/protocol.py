@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from importlib import import_module
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import OptionError
 from ..tokens.vocabulary import AnyTokenizer, Token
 from ..workers import Work
 
@@ -159,6 +161,16 @@ def bind_opening(spec: Specification, tokenizer: AnyTokenizer, vocab_size: int) 
     """A specification's ``bind_opening`` if it has one, else its ``bind``."""
     bind: Callable[[AnyTokenizer, int], Filter] = getattr(spec, "bind_opening", spec.bind)
     return bind(tokenizer, vocab_size)
+
+
+def optional(package: str, extra: str) -> Any:
+    """A module of another library. OptionError, with what to install, if it is not there."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise OptionError(
+            "filters", f"this filter needs {package}: pip install 'mlxgen[{extra}]'"
+        ) from error
 
 
 # ---- rows of bits --------------------------------------------------------------------------------

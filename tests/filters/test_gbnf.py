@@ -18,7 +18,7 @@ from tests.fakes import byte_level_tokenizer
 
 from ..effort import tries
 
-SIGNS = ("*", "+", "?", "{{2}}", "{{1,2}}", "{{0}}")
+SIGNS = ("*", "+", "?", "{{2}}", "{{1,2}}", "{{0}}", "{{0,0}}", "{{,1}}", "{{2,}}")
 VOCABULARY = Vocabulary.of(byte_level_tokenizer())
 
 

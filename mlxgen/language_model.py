@@ -25,9 +25,8 @@ from .engine.batch import Batch, requests_of
 from .engine.branches import C, Plan
 from .engine.chunk import Result, fold
 from .engine.control import Control, bound_controller, control_options
-from .engine.drafts.predictor import Predictor
 from .engine.history import History
-from .engine.kv import KV
+from .engine.kv.kv import KV
 from .engine.limits import Limits
 from .engine.options import Options
 from .engine.prefix.block_file import checked_path
@@ -44,6 +43,7 @@ from .images import ImageProcessor
 from .loading.checkpoint import check_adapter, path_of
 from .loading.generation_config import NOTHING, frozen_options, sampling_defaults
 from .loading.memory import CacheDir, MemoryPlan, check_memory
+from .loading.predictor import HeadPredictor
 from .machines.share import PartRuntime, Share
 from .options.table import GenerationOptions, Recommended, check_kv, checked, takes_options
 from .tokens import Vocabulary
@@ -98,7 +98,7 @@ class LanguageModel:
         cache_dir: str | os.PathLike[str] | None = None,
         cache_dir_bytes: int | None = None,
         draft: Any = "auto",
-        predictor: Predictor | None = None,
+        predictor: HeadPredictor | None = None,
         share: Share | None = None,
     ) -> None:
         check_kv(kv_bits, kv_group_size, kv_quant_start)

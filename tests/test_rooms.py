@@ -183,13 +183,13 @@ def test_nothing_is_too_large(what: str) -> None:
 
 
 SEAMS = {
-    "engine.kv",
+    "engine.kv.kv",
     "engine.kv.commands",
     "engine.prefix",
     "engine.prefix.store",
     "engine.request",
     "engine.request.request",
-    "engine.step.runner",
+    "engine.kv.runner",
     "chat.events",
 }
 """What tests go through, beside each room's own face (``mlxgen.engine``, ``mlxgen.filters``): what

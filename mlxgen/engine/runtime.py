@@ -24,29 +24,28 @@ from ..loading.adapter import adapted
 from ..loading.memory import CacheDir, MemoryPlan, wirable
 from ..loading.model_config import max_context_of
 from ..loading.pair import image_processor
+from ..loading.predictor import HeadPredictor
 from ..sampling import Sampler
 from ..tokens import Token, Vocabulary
 from .drafts.drafts import Drafter, Drafts, Policy
 from .drafts.head import Bound, HeadDrafter
 from .drafts.lookup import SURE, Earlier
 from .drafts.model import LENGTH, ModelDrafter, check_same_tokens
-from .drafts.predictor import Predictor
-from .kv import Activations, Footprint, LayerCache, Slots, batch_equals_alone
 from .kv.feed import Shown, unseen
-from .kv.footprint import Measures, image_bytes
-from .kv.groups import quantisation, quantised
-from .kv.layers import can_undo
+from .kv.footprint import Activations, Footprint, Measures, image_bytes
+from .kv.groups import Slots, batch_equals_alone, quantisation, quantised
+from .kv.layers import LayerCache, can_undo
+from .kv.runner import Runner
 from .kv.slot_caches import Quantisation
 from .options import Options
 from .prefix.block_file import Layout
+from .prefix.blocks import places_of, spacing_of
 from .prefix.disk import Disk
-from .prefix.ends import places_of, spacing_of
 from .prefix.store import BlockStore
 from .request.leads import xtc_special
 from .request.prompt import AnyPrompt, Prompt
 from .request.request import Request
 from .step.pace import Pace
-from .step.runner import Runner
 from .step.step import Loop
 from .step.timeline import Watch
 
@@ -76,7 +75,7 @@ class ModelRuntime:
         kv_quant_start: int,
         cache_bytes: int | None,
         cache_dir: CacheDir | None,
-        predictor: Predictor | None,
+        predictor: HeadPredictor | None,
     ) -> None:
         compute(model)
         self.model = model
@@ -274,7 +273,7 @@ class ModelRuntime:
             drafters.insert(0, self._earlier.drafter(owner, options.prediction, patience=patience))
         return Drafts(drafters, options.num_draft_tokens, wanted=kind != "auto")
 
-    def _head_drafter(self, predictor: Predictor) -> HeadDrafter:
+    def _head_drafter(self, predictor: HeadPredictor) -> HeadDrafter:
         bound, footprint = Bound(predictor), self._head_footprint
         runner = Runner(bound, predictor.make_cache)
         if self.images is not None:

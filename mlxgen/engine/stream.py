@@ -19,7 +19,8 @@ from ..words import counted, shortened
 from .branches import token_ids
 from .chunk import Chunk, FinishReason, Usage
 from .drafts.drafts import WIDEST
-from .kv import KV
+from .kv.kv import KV
+from .kv.runner import Fault
 from .pulled import Pulled
 from .request.accept import put, rewind
 from .request.request import Request
@@ -28,7 +29,6 @@ from .scheduling.memory import check_pieces, fit
 from .scheduling.prefill import places_ahead, take_prefix
 from .step.drawn import Event
 from .step.handle import Handle
-from .step.runner import Fault
 from .step.step import Loop
 
 

@@ -198,7 +198,15 @@ class Head(nn.Module):
 
 
 class HeadPredictor:
-    """A head with the embedding and the output head of its model: a ``Predictor``."""
+    """A multi-token-prediction head with the embedding and the output head of its model: of a token
+    and the state before it, what comes after it.
+
+    It makes the states that it reads in turn, so it drafts any number of tokens, one after another.
+    Entry ``i`` of its caches is of token ``i`` of the history and of the trunk's state that this
+    token was drawn from, which is that of token ``i - 1``, as the model's own head reads it: after
+    the final norm. The first token has a state of zeros. A state has ``width`` numbers; ``nbytes``
+    are those of its own weights.
+    """
 
     def __init__(self, head: Head, trunk: Any, make_cache: Callable[[], list[Any]]) -> None:
         self._head, self.make_cache = head, make_cache
@@ -211,13 +219,16 @@ class HeadPredictor:
         self.width = int(head.norm.weight.size)
 
     def __call__(self, tokens: mx.array, states: mx.array, cache: list[Any]) -> mx.array:
+        """The states after ``tokens`` [rows, n], of those before each of them [rows, n, width]."""
         return self._head(self._embed(tokens), states, cache)
 
     def trunk(self, inputs: mx.array, cache: list[Any], **given: Any) -> tuple[mx.array, mx.array]:
+        """A pass of the model itself: its states [rows, n, width], and its logits of them."""
         states = self._trunk.model(inputs, cache=cache, **given)
         return states, self.logits(states)
 
     def logits(self, states: mx.array) -> mx.array:
+        """Of states that a call gave [rows, n, width], what comes next [rows, n, vocab]."""
         return cast(mx.array, self._logits(states))
 
 

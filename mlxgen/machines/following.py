@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 import mlx.core as mx
 import numpy as np
 
-from ..engine.kv.commands import Command, Load, Run, Save, read
+from ..engine.kv.commands import Command, Run, read, uses_files
 from ..engine.kv.held import Fed, Later, Unread
-from ..engine.step.runner import Runner
+from ..engine.kv.runner import Runner
 from ..errors import MachineError, MlxgenError
 from ..images import Image
 from .machines import LATE, Machines
@@ -93,7 +93,7 @@ class Follower:
         try:
             self._runners[runner].do(command)
         except MlxgenError:
-            if not isinstance(command, Save | Load):  # all ranks have it, and rank 0 says so
+            if not uses_files(command):  # all ranks have it, and rank 0 says so
                 raise
 
     def _run(self, number: int, held: Sequence[int], text: Mapping[str, Any]) -> None:

@@ -26,25 +26,22 @@ from weakref import WeakSet, finalize, ref
 import mlx.core as mx
 import numpy as np
 
-from ..engine.kv import Footprint
 from ..engine.kv.commands import (
-    Changed,
     Command,
     Keep,
-    Load,
-    Restore,
     Run,
-    Save,
     Take,
     Trim,
     Wait,
+    uses_files,
     written,
 )
+from ..engine.kv.footprint import Footprint
 from ..engine.kv.held import Fed, Later
+from ..engine.kv.runner import Runner
 from ..engine.prefix.blocks import different
 from ..engine.prefix.store import BlockStore
 from ..engine.runtime import ModelRuntime
-from ..engine.step.runner import Runner
 from ..errors import MachineError, MlxgenError
 from ..images import Image, Patch
 from ..loading.memory import memory_limit
@@ -131,7 +128,9 @@ class Leading(Part):
 
     def do(self, command: Command) -> Any:
         machines = self._machines
-        if isinstance(command, Wait):  # the others need not: they have added up all of it by then
+        if (
+            isinstance(command, Wait) and command.kv is not None
+        ):  # the others need not: they have added up all of it by then
             with machines.evaluating():
                 return super().do(command)
         with uninterrupted(), machines.turn():
@@ -140,7 +139,7 @@ class Leading(Part):
             if isinstance(command, Take | Keep):
                 self._show(command.tokens)
             told = ["do", self._number, written(command)]
-            if isinstance(command, Restore | Save | Load):  # ranks wait for each other in them
+            if uses_files(command):  # ranks wait for each other in them
                 machines.tell(told)
                 return super().do(command)
             result = super().do(command)
@@ -289,7 +288,7 @@ class PartRuntime(ModelRuntime):
         return partial(make, group=self.share.group, piped=piped)
 
 
-def _through(of: ref[PartRuntime], cache: BlockStore, command: Changed) -> Any:
+def _through(of: ref[PartRuntime], cache: BlockStore, command: Command) -> Any:
     """Change the prefix caches of all parts of a model, which the cache must not keep alive."""
     lm = of()
     return cache.do(command) if lm is None else lm.runner().do(command)

@@ -17,12 +17,13 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache
 
 import mlxgen
-from mlxgen.engine.kv import Footprint, Slots
 from mlxgen.engine.kv.commands import Command, Run, Wait
+from mlxgen.engine.kv.footprint import Footprint
+from mlxgen.engine.kv.groups import Slots
+from mlxgen.engine.kv.runner import Runner
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.engine.step.runner import Runner
 
 from . import kit
 from .batch import records
@@ -229,7 +230,7 @@ class Simulated(Runner):
             places = max(self._stores[kv].length for kv, _ in command.rows)
             line.now += shape.layers * HOST_LAYER
             line.work(shape.seconds(line.device, len(command.rows), tokens, places))
-        elif isinstance(command, Wait):
+        elif isinstance(command, Wait) and command.kv is not None:
             line.wait(line.busy)
         return result
 

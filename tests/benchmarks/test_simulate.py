@@ -19,7 +19,7 @@ from benchmarks.simulate import (
 )
 
 from mlxgen import LanguageModel, Limits
-from mlxgen.engine.kv import KV
+from mlxgen.engine.kv.kv import KV
 
 
 def test_the_text_is_that_of_the_model_itself() -> None:

@@ -12,7 +12,7 @@ import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
 from mlxgen import LanguageModel, OptionError
-from mlxgen.engine.kv import KV
+from mlxgen.engine.kv.kv import KV
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.prompt import Prompt

@@ -8,8 +8,8 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache
 
-from mlxgen.engine.kv import Group, Slot
 from mlxgen.engine.kv.layers import cut, keys_and_values, leaves, sliceable
+from mlxgen.engine.kv.slots import Group, Slot
 from mlxgen.engine.prefix.store import BlockStore
 
 Make = Callable[[], list[Any]]

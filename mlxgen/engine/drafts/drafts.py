@@ -20,8 +20,7 @@ from ...sampling import DrawRow
 from ...tokens import Token
 from ..chunk import DraftCount, all_drafts
 from ..history import History
-from ..kv import Fed
-from ..kv.held import known
+from ..kv.held import Fed, known
 from ..prefix.store import BlockStore
 from ..request.leads import is_foreseeable, next_draw
 from ..request.request import Request

@@ -1,4 +1,4 @@
-"""The drafter that foresees from the model's own hidden states, with a ``Predictor``.
+"""The drafter that foresees from the model's own hidden states, with a ``HeadPredictor``.
 
 Owns the states that passes gave and the predictor has not read, and the predictor's KV. Must never
 know whether a draft was accepted. Entry ``i`` of that KV is of token ``i`` of the history, and of
@@ -15,14 +15,18 @@ from typing import Any
 import mlx.core as mx
 
 from ...forks import forked
+from ...loading.predictor import HeadPredictor
 from ...sampling import Sampler
 from ..history import History
-from ..kv import KV, Device, Fed, Footprint, Group, LayerCache
-from ..kv.held import known
+from ..kv.footprint import Footprint
+from ..kv.held import Fed, known
+from ..kv.kv import KV
+from ..kv.layers import LayerCache
+from ..kv.runner import Runner
+from ..kv.slots import Group
 from ..request.request import Request
 from .drafts import Guess, Policy
 from .model import SHARED, ModelledDrafter
-from .predictor import Predictor
 
 BEHIND = 64  # tokens that ran without a draft, after which the predictor reads their states
 
@@ -31,7 +35,7 @@ class Bound:
     """A predictor as a model that a runner can run: it reads ``states`` [1, n, width] with the
     tokens of a pass, and ``last`` [1, 1, width] is the state that it ends with."""
 
-    def __init__(self, predictor: Predictor) -> None:
+    def __init__(self, predictor: HeadPredictor) -> None:
         self._predictor = predictor
         self.states = self.last = mx.zeros((1, 1, predictor.width))
 
@@ -55,7 +59,7 @@ class HeadDrafter(ModelledDrafter):
 
     def __init__(
         self,
-        device: Device,
+        device: Runner,
         bound: Bound,
         sampler: Sampler,
         *,

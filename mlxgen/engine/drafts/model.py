@@ -17,8 +17,12 @@ from ...forks import forked
 from ...sampling import DrawRow, Sampler
 from ...tokens import Token, Vocabulary
 from ..history import History
-from ..kv import KV, PREFILL_STEP, Device, Fed, Footprint, Later, Unread
-from ..prefix.ends import LEAST
+from ..kv.footprint import Footprint
+from ..kv.held import Fed, Later, Unread
+from ..kv.kv import KV
+from ..kv.layers import PREFILL_STEP
+from ..kv.runner import Runner
+from ..prefix.blocks import LEAST
 from ..prefix.store import BlockStore
 from ..request.leads import free_draws
 from ..request.request import Request
@@ -36,7 +40,7 @@ class ModelledDrafter(Drafter):
     most = 4  # each takes a pass, and later ones are accepted less often
 
     def __init__(
-        self, device: Device, sampler: Sampler, width: int, policy: Policy | None = None
+        self, device: Runner, sampler: Sampler, width: int, policy: Policy | None = None
     ) -> None:
         super().__init__(policy or Policy(LENGTH))
         self._device = device
@@ -104,7 +108,7 @@ class ModelDrafter(ModelledDrafter):
 
     def __init__(
         self,
-        device: Device,
+        device: Runner,
         sampler: Sampler,
         *,
         width: int,

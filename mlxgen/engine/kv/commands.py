@@ -7,14 +7,13 @@ A patch of an image is written as the image's digest and its row: whoever reads 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, get_args
 
 from ...images import Image, Patch
 from ...tokens import Token
-from .held import Fed, Here, Later
+from .held import Fed, Later
 
 
 class Run(NamedTuple):
@@ -39,9 +38,11 @@ class Trim(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Wait until what a cache holds is computed."""
+    """Wait until what a cache holds is computed; with ``None``, all that was put into the prefix
+    cache, which drops it if that fails. Then nothing else runs, so it may be written to its folder.
+    """
 
-    kv: int
+    kv: int | None = None
 
 
 class Open(NamedTuple):
@@ -59,28 +60,32 @@ class Copy(NamedTuple):
 
 
 class Free(NamedTuple):
-    """Hold nothing, and give up the place."""
+    """Hold nothing, and give up the place; with ``None``, after a fault, all do so, and what was
+    put into the prefix cache since the last ``Wait`` for it is dropped."""
 
-    kv: int
+    kv: int | None = None
 
 
 class Take(NamedTuple):
-    """Hold what the prefix cache has of these tokens, with nothing held before; the result is
-    whether it has any of them."""
+    """Have a cache that holds nothing, or the file of this path, hold what the prefix cache has of
+    these tokens; the result is how many that are."""
 
-    kv: int
+    into: int | str
     tokens: tuple[Token, ...]
 
 
 class Keep(NamedTuple):
-    """Put what is held of these tokens into the prefix cache.
+    """Put what a cache holds of these tokens into the prefix cache, or what the file of this path
+    has, or with ``None`` the block of its folder that they end with, which may have a snapshot.
 
-    The prefix cache may use ``room`` bytes, or with ``None`` its own limit.
+    The prefix cache may use ``room`` bytes, or with ``None`` its own limit. The result is how many
+    tokens of a file or of the folder are held now.
     """
 
-    kv: int
+    of: int | str | None
     tokens: tuple[Token, ...]
     room: int | None = None
+    has_state: bool = False
 
 
 class Drop(NamedTuple):
@@ -91,65 +96,14 @@ class Drop(NamedTuple):
     for_good: bool = False
 
 
-class Settle(NamedTuple):
-    """Wait until all that was put into the prefix cache is computed, and drop it if that fails.
-    Nothing else runs now, so it may be written to its folder."""
-
-
-class Restore(NamedTuple):
-    """Read the block that these tokens end with from the folder of the prefix cache, which may use
-    ``room`` bytes, and its snapshot if it ``has_state``; the result is whether it is held now.
-
-    Every machine reads its own file before one of them holds it.
-    """
-
-    tokens: tuple[Token, ...]
-    has_state: bool
-    room: int | None = None
-
-
-class Save(NamedTuple):
-    """Write what the prefix cache has of these tokens to a file; the result is how many."""
-
-    path: str
-    tokens: tuple[Token, ...]
-
-
-class Load(NamedTuple):
-    """Put what a file has into the prefix cache; the result is how many tokens.
-
-    Every machine reads its own file before one of them puts anything in; the tokens are those of
-    ``key``.
-    """
-
-    path: str
-    key: str
-
-
-class Clear(NamedTuple):
-    """Free all slots, whatever is in them, and drop what was put into the prefix cache since the
-    last ``Settle``."""
-
-
-Together: TypeAlias = Restore | Save | Load
-"""What all machines do at a time, and what fails on all if it fails on one."""
-Changed: TypeAlias = Drop | Settle | Together
-Command: TypeAlias = Run | Trim | Wait | Open | Copy | Free | Take | Keep | Changed | Clear
+Command: TypeAlias = Run | Trim | Wait | Open | Copy | Free | Take | Keep | Drop
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
 
 
-class Device(Here, ABC):
-    """Carries out commands; everything that the host asks of a device."""
-
-    @abstractmethod
-    def number(self) -> int:
-        """A number for a new cache."""
-
-    @abstractmethod
-    def do(self, command: Command) -> Any:
-        """Carry out a command; returns the logits of a ``Run``, the slot for ``Open`` and ``Copy``,
-        how many tokens for ``Save`` and ``Load``, whether for ``Take`` and ``Restore``, and None
-        for all others."""
+def uses_files(command: Command) -> bool:
+    """Whether all machines carry it out at a time, each with its own file, and it fails on all if
+    it fails on one."""
+    return isinstance(command, Take | Keep) and not isinstance(command[0], int)
 
 
 def written(command: Command) -> dict[str, Any]:

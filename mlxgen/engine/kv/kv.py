@@ -19,7 +19,6 @@ from ...tokens import Token
 from ..history import History
 from .commands import (
     Copy,
-    Device,
     Free,
     Keep,
     Open,
@@ -29,6 +28,7 @@ from .commands import (
     Wait,
 )
 from .held import Fed, Later
+from .runner import Runner
 from .slots import Group, Slot
 
 
@@ -37,7 +37,7 @@ class KV:
 
     __slots__ = ("_closed", "_moment", "_same", "device", "number", "slot", "tokens")
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Runner) -> None:
         self.device = device
         self.number = device.number()
         self.tokens: list[Fed] = []
@@ -132,9 +132,9 @@ class KV:
         Only while nothing is held.
         """
         self._opened(len(tokens) + 1)
-        found: bool = self.device.do(Take(self.number, tuple(tokens)))
+        found = self.device.do(Take(self.number, tuple(tokens)))
         self.tokens, self._same = list(tokens[: self.slot.length]), 0
-        return found
+        return bool(found)
 
     def keep(self, history: History, room: int | None = None, most: int | None = None) -> None:
         """Put what it holds of the history into the prefix cache, which may use ``room`` bytes.

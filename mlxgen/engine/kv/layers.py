@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 from mlx_lm.models.cache import (
@@ -24,13 +24,10 @@ Run: TypeAlias = tuple[mx.array, ...]
 """One layer's keys and values of some tokens, or the parts of packed ones; where the first tokens
 are kept as they are, their arrays come last, and have no others."""
 
+Model: TypeAlias = Callable[..., mx.array]
+"""mlx-lm's calling convention: logits [n, m, vocab] of ``inputs`` [n, m], with a ``cache`` list."""
+
 PREFILL_STEP = 2048  # prompt tokens in one forward pass
-
-
-class Model(Protocol):
-    """What the engine needs of a model: mlx-lm's calling convention."""
-
-    def __call__(self, inputs: mx.array, cache: list[LayerCache]) -> mx.array: ...
 
 
 # ---- trees -------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ import numpy as np
 
 from ...errors import LoadError, StateError
 from ...tokens import Token
-from ..kv.commands import Changed, Drop, Load, Restore, Save, Settle
+from ..kv.commands import Command, Drop, Keep, Take, Wait
 from ..kv.footprint import Footprint
 from ..kv.layers import CacheFactory, LayerCache, copied, narrowed, owned
 from ..kv.slots import Group, Slot
@@ -62,7 +62,7 @@ class BlockStore:
     block counts as many bytes as where it has the most.
     """
 
-    through: Callable[[Changed], Any] | None = None
+    through: Callable[[Command], Any] | None = None
     together: Callable[[Callable[[], Any]], Any]
 
     def __init__(
@@ -123,9 +123,8 @@ class BlockStore:
 
     # ---- in and out ------------------------------------------------------------------------
 
-    def take(self, tokens: Sequence[Token], slot: Slot) -> bool:
-        """Have a slot that holds nothing hold as many leading tokens as possible; whether there are
-        any.
+    def take(self, tokens: Sequence[Token], slot: Slot) -> int:
+        """Have a slot that holds nothing hold as many leading tokens as possible; returns how many.
 
         Never all of ``tokens``: the last one has to run for its logits.
         """
@@ -134,7 +133,7 @@ class BlockStore:
             self._blocks.touch(chain.blocks)
             if chain.length:
                 chain.fill(slot)
-            return chain.length > 0
+            return chain.length
 
     def keep(self, tokens: Sequence[Token], kv: Slot, *, room: int | None = None) -> None:
         """Keep a copy of what ``kv`` holds of ``tokens``, its first ones.
@@ -229,31 +228,31 @@ class BlockStore:
     def flush(self, timeout: float | None = None) -> bool:
         """Write all that is held to the folder, if there is one; returns whether that was done
         within so many seconds. Other machines do so, too, as long as nothing runs."""
-        self._change(Settle())
+        self._change(Wait())
         return self.folder is None or self.folder.flush(timeout)
 
     def close(self, timeout: float | None = None) -> bool:
         """``flush``, and write nothing any more from then on."""
         return self.folder is None or self.folder.close(timeout)
 
-    def _change(self, command: Changed) -> Any:
+    def _change(self, command: Command) -> Any:
         return (self.do if self.through is None else self.through)(command)
 
-    def do(self, command: Changed) -> Any:
+    def do(self, command: Command) -> Any:
         """Carry out a command here."""
         match command:
             case Drop(to, for_good):
                 if for_good:
                     self._max_bytes = to
                 self._evict(to)
-            case Settle():
+            case Wait():
                 self.settle()
-            case Restore(tokens, has_state, room):
+            case Keep(None, tokens, room, has_state):
                 return self._restore(as_ids(tokens), has_state, room)
-            case Save(path, tokens):
+            case Keep(str(path), tokens):
+                return self._put(path, self.together(lambda: self._read(path, tokens)))
+            case Take(str(path), tokens):
                 return self.together(lambda: self._save(path, as_ids(tokens)))
-            case Load(path, key):
-                return self._put(path, self.together(lambda: self._read(path, key)))
         return None
 
     def _evict(self, to: int) -> None:
@@ -269,7 +268,7 @@ class BlockStore:
         *,
         room: int | None = None,
         seconds: float | None = None,
-        do: Callable[[Changed], Any] | None = None,
+        do: Callable[[Command], Any] | None = None,
     ) -> bool:
         """Read what the folder has of these tokens, but not of the last one, and memory has not;
         returns whether that is all there is.
@@ -289,7 +288,7 @@ class BlockStore:
                 seconds = -1
         return True
 
-    def _next(self, disk: Disk, ids: TokenIds, room: int | None) -> Restore | None:
+    def _next(self, disk: Disk, ids: TokenIds, room: int | None) -> Keep | None:
         """What to read next, if there is room for all of it that is needed."""
         with self._lock:
             chain = self._blocks.find(ids, disk.tokens_of)
@@ -309,10 +308,11 @@ class BlockStore:
             disk.touch(chain.blocks[-1])
             before = [block.tokens for block in chain.blocks if block.stop <= first.start]
             told: list[Token] = np.concatenate([*before, first.tokens]).tolist()
-            return Restore(tuple(told), first.has_state, room)
+            return Keep(None, tuple(told), room, first.has_state)
 
-    def _restore(self, ids: TokenIds, has_state: bool, room: int | None) -> bool:
-        """Put the block of a file that these tokens end with into memory; whether it is there."""
+    def _restore(self, ids: TokenIds, has_state: bool, room: int | None) -> int:
+        """Put the block of a file that these tokens end with into memory; how many of them are
+        there."""
         start, folder = (len(ids) - 1) // BLOCK * BLOCK, self.folder
         assert folder is not None
         with self._lock:
@@ -320,18 +320,18 @@ class BlockStore:
             wanted = Block.of(parent, start, ids[start:], has_state)
             block = self._blocks.get(wanted.key, disk=True) or wanted
             if block.layers is not None:  # another thread has just read it
-                return True
+                return len(ids)
             try:
                 found: Block = self.together(lambda: folder.read(block))
                 found.settled = True
                 if self._add(way, [found], room):
-                    return True
+                    return len(ids)
             except Exception as error:  # whatever a disk does: it is never worth a request
                 if not isinstance(error, LoadError):
                     logger.warning("a prefix could not be read from the disk: %s", error)
             if block.file is not None:  # or it would be read again and again
                 self._blocks.put(block, block.file._replace(refused=True))
-            return False
+            return 0
 
     # ---- in files of their own -------------------------------------------------------------
 
@@ -341,7 +341,7 @@ class BlockStore:
         Unlike for ``take``, that may be all of them. Raises ``StateError`` if none of them is
         held, and ``OptionError`` if the path cannot be written.
         """
-        count: int = self._change(Save(str(checked_path(path)), tuple(map(int, tokens))))
+        count: int = self._change(Take(str(checked_path(path)), tuple(map(int, tokens))))
         return count
 
     def _save(self, path: str, ids: TokenIds) -> int:
@@ -367,9 +367,10 @@ class BlockStore:
         has changed.
         """
         file = str(checked_path(path))
+        prefix = self._read(file)
         if self.through is None:
-            return self._put(file, self._read(file))
-        count: int = self.through(Load(file, self._read(file).key))
+            return self._put(file, prefix)
+        count: int = self.through(Keep(file, told_of(prefix)))
         return count
 
     def _file(self, path: str) -> str:
@@ -377,30 +378,35 @@ class BlockStore:
         which, of = self._part
         return f"{path}.rank-{which}-of-{of}" if which else path
 
-    def _read(self, path: str, key: str | None = None) -> Block:
+    def _read(self, path: str, tokens: Sequence[Token] | None = None) -> Block:
         file = self._file(path)
         prefix = block_file.load(file, Layout(self._make, self._model))
         if prefix.start or prefix.parent or not (prefix.has_state or self.any_length):
             raise LoadError(f"{file} is a part of a prefix; pass a file that save_prefix wrote")
-        if key is not None and key != prefix.key:
+        if tokens is not None and tokens != told_of(prefix):
             raise LoadError(f"{file} holds other tokens than {path} of rank 0; save it again")
         return prefix
 
     def _put(self, path: str, prefix: Block) -> int:
-        count, tokens = prefix.count, prefix.tokens
-        assert tokens is not None
+        count, tokens = prefix.count, told_of(prefix)
         with self._lock:
             with block_file.checked(Path(path)):
                 kv = Group(self._make).add(0)
                 Chain(count, (prefix,)).fill(kv)
-                self.keep(tokens.tolist(), kv)
+                self.keep(tokens, kv)
             self.settle()
-            if self._blocks.find(tokens).length < count:
+            if self._blocks.find(as_ids(tokens)).length < count:
                 raise LoadError(
                     f"{path} holds {prefix.nbytes:,} bytes of KV, but the prefix cache may hold"
                     f" {self._max_bytes:,} in all; raise its max_bytes"
                 )
         return count
+
+
+def told_of(prefix: Block) -> tuple[Token, ...]:
+    """The tokens of a block that was read."""
+    assert prefix.tokens is not None
+    return tuple(prefix.tokens.tolist())
 
 
 def snapshot_of(kv: Slot) -> tuple[LayerCache, ...]:

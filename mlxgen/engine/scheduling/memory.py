@@ -11,8 +11,10 @@ from weakref import WeakSet
 
 from ...errors import CapacityError
 from ...loading.memory import MemoryPlan
-from ..kv import SMALLEST, Activations, Slot, Slots
+from ..kv.footprint import SMALLEST, Activations
+from ..kv.groups import Slots
 from ..kv.kv import NOWHERE
+from ..kv.slots import Slot
 from ..limits import Limits
 from ..prefix.store import BlockStore
 from ..runtime import ModelRuntime

@@ -21,10 +21,10 @@ from typing import TypeVar
 import mlx.core as mx
 
 from ...tokens import Token, in_common
-from ..kv import PREFILL_STEP
-from ..kv.commands import Changed, Drop
+from ..kv.commands import Command, Drop
+from ..kv.layers import PREFILL_STEP
 from ..kv.slot_caches import SLACK
-from ..prefix.ends import LEAST, ahead
+from ..prefix.blocks import LEAST, ahead
 from ..prefix.store import BlockStore
 from ..step.handle import PIECE, Handle
 from ..step.passes import width_of
@@ -213,7 +213,7 @@ class Prefill:
         if handle.faults:
             return False
 
-        def read(command: Changed) -> None:
+        def read(command: Command) -> None:
             self._reads = True
             loop.clock.skip()
             loop.runner.do(command)

@@ -25,8 +25,10 @@ from ...errors import CapacityError, OptionError, QueueFullError, StateError
 from ...loading.memory import MemoryPlan
 from ...tokens import Token
 from ..chunk import Chunk, FinishReason
-from ..kv import KV, PREFILL_STEP
 from ..kv.commands import Drop
+from ..kv.kv import KV
+from ..kv.layers import PREFILL_STEP
+from ..kv.runner import Fault
 from ..limits import Account, Limits, Stats
 from ..prefix.disk import NO_DISK
 from ..prefix.store import BlockStore
@@ -35,7 +37,6 @@ from ..request.request import Request
 from ..runtime import ModelRuntime
 from ..step.drawn import Event
 from ..step.handle import Handle
-from ..step.runner import Fault
 from .memory import Memory
 from .prefill import Prefill
 

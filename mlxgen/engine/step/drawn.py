@@ -22,8 +22,7 @@ from ...sampling import CANDIDATES, DrawRow, Sampler, Want
 from ...tokens import Token
 from ..chunk import Chunk, Rejected
 from ..drafts.drafts import Guess
-from ..kv import Unread
-from ..kv.held import HERE, Here
+from ..kv.held import HERE, Here, Unread
 from ..request.accept import accept
 from .handle import Handle
 from .pace import NOTHING, Submitted

@@ -17,7 +17,7 @@ from ...images import plain
 from ...tokens import Token
 from ..chunk import Alternative, Chunk, Progress, PromptScore, Usage
 from ..drafts.drafts import Drafts, Guess
-from ..kv import KV
+from ..kv.kv import KV
 from ..request.accept import end, start, take
 from ..request.request import Request
 

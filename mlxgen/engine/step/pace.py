@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from ..kv import PREFILL_STEP
 from ..kv.held import Here
+from ..kv.layers import PREFILL_STEP
 from .timeline import Timeline, Watch
 
 GAP = 3  # plain steps that a gap may take, if nobody says how long it may be

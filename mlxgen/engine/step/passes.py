@@ -15,11 +15,12 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from ..drafts.drafts import WIDEST
-from ..kv import Fed, Group
 from ..kv.commands import Run
+from ..kv.held import Fed
+from ..kv.runner import Runner
+from ..kv.slots import Group
 from .handle import PIECE, Handle, Logits
 from .pace import Clock
-from .runner import Runner
 
 FEW = 4  # rows up to which several tokens of each take hardly longer in one pass than in two
 PADDING = 16  # tokens in unused slots that take no longer than another pass

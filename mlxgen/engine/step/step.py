@@ -20,14 +20,14 @@ import mlx.core as mx
 
 from ...filters import fill_masks
 from ...sampling import DrawRow, Sampler, Want
-from ..kv import Later
-from ..kv.commands import Clear
+from ..kv.commands import Free
+from ..kv.held import Later
+from ..kv.runner import Fault, Runner
 from ..request.leads import free_draws, next_draw
 from .drawn import Drawn, Event, accept_draws
 from .handle import Handle, logits_of
 from .pace import Clock, Pace
 from .passes import FEW, Passes, Work
-from .runner import Fault, Runner
 from .timeline import Watch
 
 PATIENCE = 0.05  # seconds to wait for a check, if there is nothing else to do
@@ -78,7 +78,7 @@ class Loop:
     def restart(self) -> None:
         """Drop all that is on the device after a fault: what every handle has run is to be run
         again."""
-        self.runner.do(Clear())
+        self.runner.do(Free())
         for handle in self.handles:
             handle.distrust()
         self._submitted = None

@@ -26,7 +26,7 @@ GREEDY: dict[str, Any] = {"max_tokens": 20, "temperature": 0, "ignore_eos": True
 def mirrored(kind: str) -> LanguageModel:
     """A model with a head that shows what it is told."""
     lm = of_kind(kind)
-    lm.runtime.predictor = Mirror(64, VOCAB, lm.model)
+    lm.runtime.predictor = Mirror(64, VOCAB, lm.model)  # type: ignore[assignment]
     draft_with_head(lm)
     return lm
 

@@ -20,12 +20,14 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from mlxgen import LanguageModel
 from mlxgen.engine.history import History
-from mlxgen.engine.kv import KV, Group, Later, Slots, Unread
 from mlxgen.engine.kv.commands import Run
-from mlxgen.engine.kv.held import stacked
+from mlxgen.engine.kv.groups import Slots
+from mlxgen.engine.kv.held import Later, Unread, stacked
+from mlxgen.engine.kv.kv import KV
 from mlxgen.engine.kv.layers import arrays_in
+from mlxgen.engine.kv.runner import Runner
 from mlxgen.engine.kv.slot_caches import SLACK, Keys, Quantisation
-from mlxgen.engine.step.runner import Runner
+from mlxgen.engine.kv.slots import Group
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, cache_kinds, random_model
 

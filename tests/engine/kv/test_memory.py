@@ -9,8 +9,10 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlxgen.engine.kv import KV, SMALLEST, Activations, Measures, footprint
-from mlxgen.engine.step.runner import Runner
+from mlxgen.engine.kv import footprint
+from mlxgen.engine.kv.footprint import SMALLEST, Activations, Measures
+from mlxgen.engine.kv.kv import KV
+from mlxgen.engine.kv.runner import Runner
 from mlxgen.errors import CapacityError
 from mlxgen.loading.memory import MemoryPlan
 from tests.fakes.architectures import cache_kinds

@@ -15,8 +15,8 @@ import pytest
 import mlxgen
 from mlxgen import LanguageModel, OptionError, load
 from mlxgen.arguments import OneModel, load_model
-from mlxgen.engine.kv import Group
 from mlxgen.engine.kv.slot_caches import Keys, Pass, Quantisation
+from mlxgen.engine.kv.slots import Group
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import VOCAB, random_model
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxgen.engine.prefix.ends import LEAST, PARTED, SPACING, ahead, places_of, spacing_of
+from mlxgen.engine.prefix.blocks import LEAST, PARTED, SPACING, ahead, places_of, spacing_of
 
 MESSAGES = st.lists(st.integers(0, 20_000), unique=True).map(sorted)
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from mlx_lm.models.cache import KVCache, QuantizedKVCache
 
 from mlxgen import LanguageModel
-from mlxgen.engine.kv.commands import Restore
+from mlxgen.engine.kv.commands import Keep
 from mlxgen.engine.prefix import block_file
 from mlxgen.engine.prefix import disk as disk_file
 from mlxgen.engine.prefix.block import BLOCK, Block, as_ids, in_common
@@ -193,7 +193,7 @@ def test_nothing_is_read_for_which_memory_has_no_room(tmp_path: Path) -> None:
 def test_a_block_that_two_threads_have_read_is_held_once(tmp_path: Path) -> None:
     store = filled(tmp_path)
     for _ in range(2):
-        assert store.do(Restore(LONG[:BLOCK], has_state=False))
+        assert store.do(Keep(None, LONG[:BLOCK]))
     check_integrity(store)
     assert store.nbytes == 16 * BLOCK
 

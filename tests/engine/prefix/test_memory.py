@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, RotatingKVCache
 
-from mlxgen.engine.kv import Slot
+from mlxgen.engine.kv.slots import Slot
 from mlxgen.engine.prefix.block import as_ids, in_common
 from mlxgen.engine.prefix.store import BlockStore
 from tests.fakes.architectures import SIDE_BY_SIDE, VOCAB, cache_kinds

@@ -19,14 +19,14 @@ import mlxgen
 from mlxgen import Choice, JsonSchema, LanguageModel, Limits, MlxgenError, PostSamplingResult, Regex
 from mlxgen.engine import change_options, keep_only, put
 from mlxgen.engine.chunk import Chunk, FinishReason
-from mlxgen.engine.kv import KV
+from mlxgen.engine.kv.kv import KV
+from mlxgen.engine.kv.runner import Runner
 from mlxgen.engine.options import Options
 from mlxgen.engine.request.accept import rewind
 from mlxgen.engine.request.request import Request
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.drawn import Event
 from mlxgen.engine.step.handle import Handle
-from mlxgen.engine.step.runner import Runner
 from mlxgen.engine.step.step import Loop
 from mlxgen.errors import CapacityError, ModelError, QueueFullError, StateError
 from tests.fakes import alphabet_tokenizer

@@ -11,10 +11,10 @@ from mlx_lm.models.cache import ArraysCache
 import mlxgen
 from mlxgen import JsonSchema, Regex
 from mlxgen.engine.drafts.drafts import WIDEST
-from mlxgen.engine.kv import Later
 from mlxgen.engine.kv.commands import Command, Run
+from mlxgen.engine.kv.held import Later
+from mlxgen.engine.kv.runner import Runner
 from mlxgen.engine.step.handle import Handle
-from mlxgen.engine.step.runner import Runner
 from tests.fakes.speaking import PROMPT, Hall, endless, letters, reciter
 
 

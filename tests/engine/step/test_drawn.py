@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen.engine.kv import Later
+from mlxgen.engine.kv.held import Later
 from mlxgen.engine.step.drawn import Drawn, DrawnView
 from mlxgen.errors import ModelError
 from mlxgen.sampling import CANDIDATES, DrawRow, Sampler, SamplingSettings, Want

@@ -20,24 +20,14 @@ from hypothesis import strategies as st
 from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
 from mlxgen.engine.history import History
-from mlxgen.engine.kv import KV
-from mlxgen.engine.kv.commands import (
-    Clear,
-    Command,
-    Drop,
-    Load,
-    Restore,
-    Save,
-    Take,
-    read,
-    written,
-)
+from mlxgen.engine.kv.commands import Command, Drop, Free, Take, read, uses_files, written
 from mlxgen.engine.kv.footprint import Footprint
+from mlxgen.engine.kv.kv import KV
+from mlxgen.engine.kv.runner import Runner
 from mlxgen.engine.prefix.block import BLOCK, Block
 from mlxgen.engine.prefix.block_file import Layout
 from mlxgen.engine.prefix.disk import Disk
 from mlxgen.engine.prefix.store import BlockStore
-from mlxgen.engine.step.runner import Runner
 from mlxgen.errors import LoadError, MlxgenError
 from mlxgen.tokens import Token
 from tests.fakes.prefix_integrity import check_integrity
@@ -114,7 +104,7 @@ class Leader(Runner):
         self.follower = Follower(other, self)
 
     def do(self, command: Command) -> Any:
-        if isinstance(command, Restore | Save | Load):  # they wait for each other
+        if uses_files(command):  # they wait for each other
             theirs = self._hall.submit(self.follower.hear, json.dumps(written(command)))
             try:
                 return super().do(command)
@@ -225,7 +215,7 @@ def history(leader: Leader, dice: random.Random) -> None:
         case "settle":
             leader.settle()
         case "drop":
-            leader.do(Clear() if dice.random() < 0.5 else Drop(0))
+            leader.do(Free() if dice.random() < 0.5 else Drop(0))
         case "lose":  # on one disk
             files = sorted(dice.choice(sides).folder.path.glob("*.safetensors"))  # type: ignore[union-attr]
             for file in dice.sample(files, len(files) // 3):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mlxgen.engine.kv import PREFILL_STEP
 from mlxgen.engine.kv.held import Here
+from mlxgen.engine.kv.layers import PREFILL_STEP
 from mlxgen.engine.step.pace import FIRST, GAP, LEAST, UNNOTICED, Clock, Pace
 
 STEP, TOKEN = 0.03, 0.002  # seconds

@@ -14,19 +14,19 @@ import pytest
 
 from mlxgen import LanguageModel, PostSamplingResult, Regex
 from mlxgen.engine import runtime
-from mlxgen.engine.kv import Slots
 from mlxgen.engine.kv.commands import (
     Command,
     Keep,
-    Restore,
     Run,
-    Settle,
     Take,
     Trim,
+    Wait,
     read,
     written,
 )
 from mlxgen.engine.kv.feed import Shown
+from mlxgen.engine.kv.groups import Slots
+from mlxgen.engine.kv.runner import Runner
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.prefix.block_file import Layout
@@ -34,7 +34,6 @@ from mlxgen.engine.prefix.disk import Disk
 from mlxgen.engine.prefix.store import BlockStore
 from mlxgen.engine.request.accept import rewind
 from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.engine.step.runner import Runner
 from mlxgen.images import Patch
 from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import cache_kinds
@@ -129,7 +128,7 @@ def test_another_runner_that_is_told_the_same_computes_the_same(
     lm.runtime.make_cache = make  # type: ignore[method-assign]
     crowd(lm, random.Random(5))
     (first,) = runners
-    assert {Run, Trim, Take, Keep, Settle} <= {type(command) for command, _ in first.heard}
+    assert {Run, Trim, Take, Keep, Wait} <= {type(command) for command, _ in first.heard}
     told_again(first, BlockStore(make, lm.prefix_cache.max_bytes), lm)
 
 
@@ -145,7 +144,7 @@ def test_what_is_restored_from_disk_is_told_to_another_runner_as_well(
         crowd(lm, random.Random(5), 300)
         assert lm.prefix_cache.flush(20)
     first = runners[-1]
-    assert Restore in {type(command) for command, _ in first.heard}
+    assert any(isinstance(each, Keep) and each.of is None for each, _ in first.heard)
     disk = Disk(tmp_path / "other", 1 << 30, Layout(make, model))
     told_again(first, BlockStore(make, lm.prefix_cache.max_bytes, folder=disk), lm)
     assert lm.prefix_cache.disk.restored_tokens > 0

@@ -11,11 +11,11 @@ import pytest
 from mlxgen import LanguageModel, load
 from mlxgen.engine.chunk import Chunk, PromptScore
 from mlxgen.engine.kv.commands import Command, Run, Wait
+from mlxgen.engine.kv.runner import Runner
 from mlxgen.engine.limits import Limits
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.handle import PIECE
-from mlxgen.engine.step.runner import Runner
 
 TEXT = "Once upon a time there was a fox who lived in a wood and liked the rain. " * 30
 

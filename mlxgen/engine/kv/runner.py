@@ -11,39 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 
 from ...errors import CapacityError, MlxgenError, ModelError
-from ..drafts.predictor import Predictor, Told
-from ..kv.commands import (
-    Changed,
-    Clear,
-    Command,
-    Copy,
-    Device,
-    Drop,
-    Free,
-    Keep,
-    Open,
-    Run,
-    Settle,
-    Take,
-    Trim,
-    Wait,
-)
-from ..kv.feed import Feed, Shown
-from ..kv.groups import Slots
-from ..kv.held import Fed, stacked
-from ..kv.layers import PREFILL_STEP, CacheFactory, Model
-from ..kv.slots import Slot
+from ...loading.predictor import HeadPredictor
 from ..prefix.store import BlockStore
+from .commands import Command, Copy, Drop, Free, Keep, Open, Run, Take, Trim, Wait
+from .feed import Feed, Shown
+from .groups import Slots
+from .held import Fed, Here, stacked
+from .layers import PREFILL_STEP, CacheFactory, LayerCache, Model
+from .slots import Slot
 
 _SHOWN = 300  # characters of a foreign message
 
 
-class Runner(Device):
+class Runner(Here):
     """See the module.
 
     ``slots`` are the places of all sequences; without them, each has a group of its own. ``cache``
@@ -61,7 +46,7 @@ class Runner(Device):
         cache: Callable[[], BlockStore] | None = None,
         piece: Callable[[int], int] = lambda held: PREFILL_STEP,
         feed: Feed | None = None,
-        predictor: Predictor | None = None,
+        predictor: HeadPredictor | None = None,
     ) -> None:
         self.model = model
         self.make = make
@@ -89,11 +74,11 @@ class Runner(Device):
         """Nothing runs: wait until all that was put into the prefix cache is computed, and let it
         be written to disk."""
         if self.cache is not None and not self._rests:
-            self.do(Settle())
+            self.do(Wait())
 
     def do(self, command: Command) -> Any:
-        """Carry out a command: the logits of a pass, the new place of a cache that moves or is made
-        or taken, nothing of the others."""
+        """Carry out a command; returns the logits of a ``Run``, the slot for ``Open`` and ``Copy``,
+        what ``Take`` and ``Keep`` say, and None for all others."""
         match command:
             case Run(rows, wanted):
                 logits = self._run(command)
@@ -102,7 +87,7 @@ class Runner(Device):
                 return logits
             case Trim(kv, to):
                 self._stores[kv].go_back(to)
-            case Wait(kv):
+            case Wait(kv) if kv is not None:
                 mx.eval(self._stores[kv].arrays())
             case Open(kv, room):
                 slot = self._stores[kv] = self.slots.open(room)
@@ -110,35 +95,31 @@ class Runner(Device):
             case Copy(kv, twin):
                 slot = self._stores[twin] = self.slots.fork(self._stores[kv])
                 return slot
-            case Free(kv):
+            case Free(kv) if kv is not None:
                 slot = self._stores.pop(kv)
                 slot.group.leave(slot)
-            case Clear():
+            case Free():
                 self.slots.clear()
                 if self._keeps and self.cache is not None:
                     self.cache().forget()
                 if isinstance(self.feed, Shown):
                     self.feed.forget()
-            case Settle():
-                self._rests = True
-                return self._do_with_prefixes(command)
             case _:
                 return self._do_with_prefixes(command)
         return None
 
-    def _do_with_prefixes(self, command: Take | Keep | Changed) -> Any:
+    def _do_with_prefixes(self, command: Command) -> Any:
         assert self.cache is not None
         cache = self.cache()
         try:
             match command:
-                case Take(kv, tokens):
+                case Take(int(kv), tokens):
                     return cache.take(tokens, self._stores[kv])
-                case Keep(kv, tokens, room):
+                case Keep(int(kv), tokens, room):
                     self._keeps, self._rests = True, False
-                    cache.keep(tokens, self._stores[kv], room=room)
-                    return None
-                case _:
-                    return cache.do(command)
+                    return cache.keep(tokens, self._stores[kv], room=room)
+            self._rests = self._rests or isinstance(command, Wait)
+            return cache.do(command)
         except MlxgenError:
             raise
         except BaseException:
@@ -185,6 +166,22 @@ class Runner(Device):
 
     _inputs = staticmethod(stacked)
     """Gives the tokens of a pass [rows, longest]."""
+
+
+class Told:
+    """A model whose passes add their states to ``states``, as a ``predictor`` knows them."""
+
+    def __init__(self, model: Any, predictor: HeadPredictor, states: list[mx.array]) -> None:
+        self._model, self._predictor, self._states = model, predictor, states
+
+    def __call__(self, inputs: mx.array, cache: list[LayerCache], **given: Any) -> mx.array:
+        states, logits = self._predictor.trunk(inputs, cache, **given)
+        self._states.append(states)
+        return logits
+
+    def embed_inputs(self, *given: Any, **more: Any) -> mx.array:
+        """As the model embeds tokens and images."""
+        return cast(mx.array, self._model.embed_inputs(*given, **more))
 
 
 class Fault(Exception):  # noqa: N818 (it is not an error of the caller)

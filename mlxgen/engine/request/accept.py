@@ -68,25 +68,25 @@ def accept(
             request.tally.redraws += 1
             return bool(run) and append(request, run)
         after = run[1:]
-    constraint, options, position = request.constraint, request.options, request.position
-    wanted, retries, wish, forced = options.top_logprobs, request.retries, None, pushed
-    exhausted = False
+    options, position, retries = request.options, request.position, request.retries
+    wanted, wish, unmet = options.top_logprobs, None, False
     aiming = request.lookback if request.lookback is not None and options.sampling.aims else None
-    if not forced and (wanted is not None or aiming is not None):  # drawn nevertheless
+    forced = pushed
+    if not pushed and (wanted is not None or aiming is not None):  # drawn nevertheless
         forced = not has_choice(request, token)
     if options.hooks:
         wish = _consult(request, token, view)
         if _declines(request, token, wish):
             return False
-        exhausted = bool(wish.rewind or wish.resample)
+        unmet = bool(wish.rewind or wish.resample)
         if wish.sampled_token != token:
             retries.reject(position, Rejected(token, "hook"))
             token, forced, drafter = wish.sampled_token, False, ""
     request.strayed = wish is not None and not wish.feed_filters
     attempts = retries.attempts.get(position, 0)
     mask = None  # of the filters, for what is reported; they have not come to a healed token
-    if wanted and constraint is not None and not request.is_healing:
-        mask = constraint.mask()
+    if wanted and request.constraint is not None and not request.is_healing:
+        mask = request.constraint.mask()
     if aiming is not None and not forced:
         aiming.drew(view.share(token))
 
@@ -99,33 +99,11 @@ def accept(
     if isinstance(event, BanMatch):
         ban(request, event)
         return False
-    hold = 0 if wish is None else wish.hold
-    if constraint is not None:
-        unchecked, is_due = constraint.unchecked() if constraint.checks else (0, False)
-        is_due = is_due or (reason is not None and constraint.can_end())
-        if is_due and not check(request, constraint, forced=forced):
-            return False
-        if unchecked <= LONGEST_CHECKED:
-            hold = max(hold, unchecked)
-    if request.closing is not None and not _keeps_end(request, token):
-        request.rewind(request.base + position)
-        retries.reject(position, Rejected(token, "length"))
-        request.tally.redraws += 1
-        return False  # from now on only the way to the end is allowed
-    if options.loops != "off" and reason is None:
-        repeat = request.repeat = repeated(
-            request.repeat,
-            request.history,
-            request.base,
-            request.transcript,
-            request.vocabulary,
-        )
-        if repeat.is_loop and not forced and lead(request) is None:
-            out = loop(request, repeat)
-            if out is not None:
-                append(request, out)
-                return False
-        hold = max(hold, repeat.held)
+    hold = _held(request, token, forced, ends=reason is not None)
+    if hold is None:
+        return False
+    if wish is not None:
+        hold = max(hold, wish.hold)
 
     request.tally.forced_tokens += forced
     decided = retries.at(position) if retries.decided else NOTHING
@@ -136,7 +114,7 @@ def accept(
         drafter=drafter,
         forced=forced,
         attempts=attempts,
-        exhausted=exhausted or decided.unmet,
+        exhausted=unmet or decided.unmet,
         rejected=decided.rejected,
     )
     if wanted is not None or options.top_candidates:
@@ -146,19 +124,44 @@ def accept(
         request.match = event
         finish(request, reason)
         return False
-    if wish is not None and wish.put:
-        if constraint is not None and constraint.validate(wish.put) < len(wish.put):
-            raise HookError(
-                f"a hook put {list(wish.put)} after position {position}, which the filters do not "
-                "allow; put what they allow"
-            )
-        if not append(request, wish.put):
-            return False
+    if wish is not None and wish.put and not _put_of_hook(request, wish.put):
+        return False
     if pushed:
         return True
     if after:
         return append(request, after)
     return fast_forward(request) if request.appends_forced else True
+
+
+def _held(request: Request, token: Token, forced: bool, *, ends: bool) -> int | None:
+    """How many of the newest tokens are not to be delivered yet, as the text may still be taken
+    back; ``None`` if that was done just now: what checks it, the way to a valid end, or a loop
+    objected."""
+    constraint, hold = request.constraint, 0
+    if constraint is not None and (constraint.checks or ends):
+        unchecked, is_due = constraint.unchecked() if constraint.checks else (0, False)
+        is_due = is_due or (ends and constraint.can_end())
+        if is_due and not check(request, constraint, forced=forced):
+            return None
+        if unchecked <= LONGEST_CHECKED:
+            hold = unchecked
+    if request.closing is not None and not _keeps_end(request, token):
+        position = request.position - 1
+        request.rewind(request.base + position)
+        request.retries.reject(position, Rejected(token, "length"))
+        request.tally.redraws += 1
+        return None  # from now on only the way to the end is allowed
+    if request.options.loops == "off" or ends:
+        return hold
+    repeat = request.repeat = repeated(
+        request.repeat, request.history, request.base, request.transcript, request.vocabulary
+    )
+    if repeat.is_loop and not forced and lead(request) is None:
+        out = loop(request, repeat)
+        if out is not None:
+            append(request, out)
+            return None
+    return max(hold, repeat.held)
 
 
 def push(request: Request, token: Token) -> bool:
@@ -401,3 +404,14 @@ def _declines(request: Request, token: Token, wish: PostSamplingResult) -> bool:
             "another one if attempt is above 0"
         )
     return False
+
+
+def _put_of_hook(request: Request, run: Sequence[Token]) -> bool:
+    """Append what a hook put after the token; ``HookError`` if the filters do not allow it."""
+    constraint = request.constraint
+    if constraint is not None and constraint.validate(run) < len(run):
+        raise HookError(
+            f"a hook put {list(run)} after position {request.position - 1}, which the filters do "
+            "not allow; put what they allow"
+        )
+    return append(request, run)

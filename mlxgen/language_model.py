@@ -22,7 +22,6 @@ from .chat.events import Text
 from .chat.template.format import Chat
 from .chat.turn import Turn, plan_turn
 from .engine.batch import Batch, requests_of
-from .engine.branches import C, Plan
 from .engine.chunk import Result, fold
 from .engine.control import Control, bound_controller, control_options
 from .engine.history import History
@@ -386,11 +385,11 @@ class LanguageModel:
     def control(
         self,
         prompt: AnyPrompt,
-        controller: Plan[C] | C,
+        controller: Any,
         *,
         limits: Limits | None = None,
         **options: Unpack[GenerationOptions],
-    ) -> Control[C]:
+    ) -> Control[Any]:
         """Generate under a controller; returns an iterator over ``(branch, chunk)``.
 
         ``controller`` is a ``Controller``, whose ``mid_process`` decides on every token, or a

@@ -19,7 +19,7 @@ from ..errors import OptionError
 from ..filters import Int32Words, word_count, words_of
 from ..options.rule import integer
 from ..options.table import OPTIONS
-from ..tokens import Token, Vocabulary
+from ..tokens import Token
 
 Mask: TypeAlias = Collection[Token] | npt.NDArray[np.bool_] | Int32Words
 """The tokens that may be sampled: ids (a list, a set, a range), an array with a ``bool`` for
@@ -93,6 +93,10 @@ class Controller(Protocol):
 
     A controller may also have these methods, which are called if they exist:
 
+    - ``bind(vocabulary, vocab_size, *, prompt, opens_text, removed)`` makes the root's controller
+      of one generation, as a ``Program`` does, which has no other method. ``opens_text``: the
+      prompt's end starts a new text. ``removed``: the prompt's end that is not in ``prompt``, and
+      that with ``heal`` the first tokens have to spell again.
     - ``fork()`` makes the copy for a new branch; without it, ``copy.deepcopy`` does.
     - ``observe(chunk)`` gets each chunk of the branch before the next ``mid_process``.
     - ``ended(reason, error)`` is called once, when the branch has ended: with the finish reason
@@ -110,25 +114,7 @@ class Controller(Protocol):
 
 
 C = TypeVar("C", bound=Controller)
-Made = TypeVar("Made", bound=Controller, covariant=True)
 R = TypeVar("R")
-
-
-class Plan(Protocol[Made]):
-    """Makes a controller for one generation; a ``Program`` is one."""
-
-    def bind(
-        self,
-        vocabulary: Vocabulary,
-        vocab_size: int,
-        *,
-        prompt: Sequence[Token],
-        opens_text: bool,
-        removed: bytes = b"",
-    ) -> Made:
-        """The root's controller. ``opens_text``: the prompt's end starts a new text. ``removed``,
-        given only with ``heal``: the prompt's end that is not in ``prompt``, and that the first
-        tokens have to spell again."""
 
 
 class Steering(NamedTuple):

@@ -16,7 +16,7 @@ from typing import Any, Generic
 
 from ..errors import MlxgenError, OptionError, StateError
 from ..images import plain
-from .branches import C, Controller, Decision, Path, Plan, Wait, decide, name_of
+from .branches import C, Controller, Decision, Path, Wait, decide, name_of
 from .chunk import Chunk, Result, Usage, fold
 from .limits import Stats
 from .options import Options
@@ -50,24 +50,23 @@ def control_options(given: Mapping[str, Any]) -> Options:
     return Options.of({**given, "allow_retract": True})
 
 
-def bound_controller(controller: Plan[C] | C, request: Request, *, opens_text: bool) -> C:
+def bound_controller(controller: Any, request: Request, *, opens_text: bool) -> Controller:
     """The root's controller for a request; ``opens_text``: the prompt's end starts a new text."""
-    root: Any = controller
-    if hasattr(root, "bind"):
-        root = root.bind(
+    if hasattr(controller, "bind"):
+        controller = controller.bind(
             request.vocabulary,
             request.vocab_size,
             prompt=tuple(plain(request.history)),
             opens_text=opens_text,
             removed=b"" if request.healer is None else request.healer.removed,
         )
-    if not callable(getattr(root, "mid_process", None)):
+    if not callable(getattr(controller, "mid_process", None)):
         raise OptionError(
             "controller",
             "expected a controller, which has mid_process, or a Program, got "
-            f"{type(root).__name__}",
+            f"{type(controller).__name__}",
         )
-    made: C = root
+    made: Controller = controller
     return made
 
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import mlx.core as mx
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxgen import Branch, LanguageModel, Splice
 from mlxgen.engine.control import Control
-from mlxgen.engine.kv.slots import Group
 from mlxgen.tokens import Token
 from tests.engine.control_reference import Reference, Wild
-from tests.fakes.architectures import KINDS, VOCAB, of_kind
-from tests.fakes.controllers import Recited, check_integrity, finish
+from tests.fakes.controllers import check_integrity, finish
 from tests.fakes.speaking import Speaker
 
 from ..effort import tries
@@ -100,41 +95,3 @@ def test_text_with_split_characters_and_stops_is_exact_under_backtracks(
 
 
 # ---- real caches
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def lm(request: pytest.FixtureRequest) -> LanguageModel:
-    return of_kind(request.param)
-
-
-def test_every_kind_of_cache_follows_backtracks_forks_and_runs(lm: LanguageModel) -> None:
-    prompt = [t % VOCAB for t in b"The quick brown fox"]
-    any_token = Branch(sample_mask=range(VOCAB))
-    controller = Recited(
-        *[[any_token]] * 3,
-        [Branch(2, None, [[5, 6, 7]])],
-        [any_token],
-        [Branch(1, [11]), Branch(6, [12]), Branch(0, None, [[13] * 20])],
-        *[[any_token]] * 3,
-        [Branch(4, [20, 21])],
-        [any_token],
-        [Branch(1, range(VOCAB), [], [Splice((), 6, [30, 31])])],
-        [any_token],
-        [Branch(0, range(VOCAB), [], [Splice((), 2)])],
-        [any_token],
-    )
-    run = lm.control(prompt, controller, max_tokens=40)
-    for _ in run:
-        check_integrity(run)
-    assert len(run.results) == 3
-    for result in run.results.values():
-        history = [*prompt[: result.usage.prompt_tokens], *result.tokens]
-        count = 8  # those behind the last backtrack were all drawn freely
-        fresh = Group(lm.runtime.make_cache)
-        fresh.add(len(history))
-        logits = fresh.run(lm.model, mx.array([history[:-1]]), [len(history) - 1])[0]
-        for place in range(len(history) - count, len(history)):
-            row = logits[place - 1]
-            best, own = mx.max(row).item(), row[history[place]].item()
-            assert isinstance(best, float) and isinstance(own, float)
-            assert own >= best - 2e-3

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import pytest
@@ -19,7 +19,6 @@ from mlxgen import LanguageModel, MlxgenError, PostSamplingResult
 from mlxgen.tokens import Token
 from tests.effort import tries
 from tests.engine.drafts.test_exactness import CACHES, OPTIONS, PROMPT, babbler
-from tests.fakes.architectures import KINDS, of_kind
 from tests.fakes.failing import HOWS, How, Unread, fail
 from tests.fakes.speaking import PROMPT as ASKED
 from tests.fakes.speaking import endless, letters
@@ -125,14 +124,6 @@ def test_so_it_is_with_the_demo_model_and_its_head(number: int) -> None:
     options = {"max_tokens": 40, "temperature": number // 2 % 2, **own[number % len(own)]}
     prompt = demo().vocabulary.encode(asked[number % len(asked)])
     in_all_ways(demo, prompt, number, **options)
-
-
-@pytest.mark.parametrize("number", range(tries(8)))
-@pytest.mark.parametrize("kind", KINDS)
-def test_so_it_is_with_every_kind_of_cache(kind: str, number: int) -> None:
-    make = partial(of_kind, kind)
-    prompt = [token % 96 for token in PROMPT]
-    in_all_ways(make, prompt, number, max_tokens=40, temperature=0.8)
 
 
 @pytest.mark.parametrize("draft", ["off", "auto", "ngram"])

@@ -261,26 +261,6 @@ def test_what_a_controller_samples_needs_no_pass_if_it_was_drafted(kind: str) ->
     assert 0 < usage.accepted_draft_tokens < usage.drafted_tokens
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", CACHES)
-@pytest.mark.parametrize("seed", range(4))
-def test_requests_go_back_and_fork_in_a_batch_whoever_drafts(seed: int, kind: str) -> None:
-    company = Company(babbler(make_cache=CACHES[kind]), babbler(noise=4), likeliest)
-    handles = list(company.submit_all(max_tokens=30, temperature=0, ignore_eos=True).values())
-    moves = random.Random(seed)
-    while company.scheduler.busy:
-        company.steps(moves.randrange(1, 4))
-        handle = moves.choice(handles)
-        if handle.has_ended:
-            continue
-        if moves.random() < 0.3:
-            handles += company.fork(handle)
-        else:
-            company.rewind(handle, moves.randrange(handle.request.position + 1))
-    assert not company.errors
-    assert len(set(company.texts.values())) == 1
-
-
 # ---- every kind of cache, and models that draft for others -------------------------------------
 
 MODELLED = {  # in the few tokens of these models
@@ -323,16 +303,6 @@ def test_the_text_is_the_same_with_every_kind_of_cache(
         for mine, theirs in zip(drafted.chunks, plain.chunks, strict=True):
             assert mine.logprob == pytest.approx(theirs.logprob, abs=1e-3)
             assert [token for token, _ in mine.top] == [token for token, _ in theirs.top]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_good_draft_saves_passes(kind: str) -> None:
-    lm, _ = pair(kind)
-    prompt = [token % 96 for token in PROMPT]
-    result = lm.generate(prompt, draft=lm, max_tokens=40, temperature=0, ignore_eos=True)
-    accepted = sum(chunk.from_draft for chunk in result.chunks)
-    assert result.usage.forward_passes < 20 and accepted > 25
-    assert result.usage.accepted_draft_tokens == accepted <= result.usage.drafted_tokens
 
 
 # ---- the demo model, with its small one --------------------------------------------------------

@@ -10,7 +10,7 @@ import mlx.core as mx
 import pytest
 
 from mlxgen.engine.kv import footprint
-from mlxgen.engine.kv.footprint import SMALLEST, Activations, Measures
+from mlxgen.engine.kv.footprint import Activations, Measures
 from mlxgen.engine.kv.kv import KV
 from mlxgen.engine.kv.runner import Runner
 from mlxgen.errors import CapacityError
@@ -59,16 +59,6 @@ def test_scores_count_only_where_they_are_held(monkeypatch: pytest.MonkeyPatch) 
     for widths, held in (((32,), 0), ((64,), 16)):
         monkeypatch.setattr(footprint, "_FUSED", widths)
         assert scores("plain") == held
-
-
-def test_a_piece_is_the_largest_power_of_two_that_fits() -> None:
-    activations = Activations(per_token=1000, per_score=10, per_held=1)
-    for room, held in ((10**9, 0), (10**6, 0), (10**6, 500), (5 * 10**6, 10_000)):
-        most = activations.most(room, held)
-        assert most == SMALLEST or activations.nbytes(most, held) <= room
-        assert most == 2048 or activations.nbytes(2 * most, held) > room
-    assert activations.most(0, 0) == SMALLEST
-    assert COSTLY.nbytes(10, 90) == 10 * (100 + 100)
 
 
 def tight(activations: Activations) -> Speaker:

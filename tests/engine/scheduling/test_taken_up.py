@@ -1,17 +1,21 @@
-"""Chats on models with windows and recurrent states: each goes on from where it should."""
+"""Chats on models with windows and recurrent states, and prompts that were given up: each goes on
+from where it should."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import mlx.core as mx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlx_lm.models.cache import ArraysCache
 
 from mlxgen import LanguageModel, Limits
 from mlxgen.chat import Chat
 from mlxgen.engine.options import Options
+from mlxgen.engine.prefix.blocks import places_of, spacing_of
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.engine.step.handle import Handle
 from mlxgen.tokens import in_common
@@ -19,6 +23,7 @@ from tests.fakes import alphabet_tokenizer
 from tests.fakes.architectures import SIDE_BY_SIDE, cache_kinds
 from tests.fakes.paces import Still
 from tests.fakes.prefix_integrity import check_integrity
+from tests.fakes.speaking import Hall, endless, letters
 
 from ...effort import tries
 
@@ -216,3 +221,79 @@ def test_chats_that_grow_part_and_come_again_are_answered_as_without_what_is_kep
     else:
         said = [kept.ask(prompt)[1] for prompt in prompts]
     assert said == [fresh.ask(prompt)[1] for prompt in prompts]
+
+
+def test_snapshots_between_messages_are_further_apart_where_each_takes_more_memory() -> None:
+    assert [spacing_of(size * 1_000_000, 24_000) for size in (3, 75, 400)] == [512, 3125, 4096]
+    spaced = [100, 700, 1300, 1900, 2500, 2800, 2900, 3000]  # of the last two messages each has one
+    assert places_of(range(100, 3000, 100), 3000, 512) == spaced
+
+
+# ---- prompts that are given up -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("kind", [kind for kind in cache_kinds() if kind != "concatenating"])
+def test_who_asks_again_goes_on_from_there_whatever_the_caches(kind: str, pieces: int) -> None:
+    prompt = [(7 * i) % 89 for i in range(90)]
+    expected = alone(kind, prompt, 6)
+    office = Office(kind, prefill_chunk=20)
+    ran = 0
+    for asked in (1, 2):  # and gives it up again
+        gone = office.submit(prompt)
+        for _ in range(pieces):
+            office.scheduler.step()
+        ran = gone.prefilled
+        assert ran == asked * pieces * 20
+        office.scheduler.cancel(gone)
+        office.scheduler.check_integrity()
+    assert office.ask(prompt, 6) == (ran, expected)
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_nothing_is_run_twice_and_nobody_waits_for_what_is_kept(
+    recurrent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caches: dict[str, Any] = {"make_cache": lambda: [ArraysCache(1)]} if recurrent else {}
+    hall = Hall(endless(**caches), prefill_chunk=50)
+    running = hall.submit(max_tokens=60)
+    hall.steps(4)
+    gone = hall.submit([65] * 400, max_tokens=5)
+    hall.steps(4)
+    ran = gone.prefilled
+    assert 0 < ran < 399
+
+    def wait(*arrays: Any) -> None:
+        raise AssertionError("the device was waited for")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(mx, "eval", wait)
+        hall.scheduler.cancel(gone)
+    del hall.texts[gone]
+    hall.speaker.model.forget()
+    again = hall.submit([65] * 400, max_tokens=5)
+    before = len(hall.texts[running])
+    hall.steps(3)
+    assert len(hall.texts[running]) == before + 3
+    assert hall.finish() == [letters(60), letters(5, 399)]
+    assert again.usage.cached_tokens == ran
+    fresh = [row for rows in hall.speaker.model.rows for row in rows if row[0] == 65]
+    assert sum(map(len, fresh)) == 400 - ran
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_as_much_of_it_is_kept_as_there_are_bytes_for(recurrent: bool) -> None:
+    caches: dict[str, Any] = {"make_cache": lambda: [ArraysCache(1)]} if recurrent else {}
+    size = 4 * 1025 if recurrent else 8 * 1024  # of what is run of it
+    hall = Hall(endless(**caches), prefill_chunk=300, max_bytes=int(1.6 * size))
+    gone = hall.submit([65] * 1000, max_tokens=3)
+    hall.steps(3)
+    assert gone.prefilled == 900
+    hall.scheduler.cancel(gone)
+    hall.scheduler.check_integrity()
+    kept = hall.stats.cache_bytes
+    assert kept == 0 if recurrent else size / 5 < kept < size / 2
+    again = hall.submit([65] * 1000, max_tokens=3)
+    hall.finish()
+    assert hall.texts[again] == letters(3, 999)
+    assert again.usage.cached_tokens == kept // 8

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from mlxgen.engine.kv.held import Later
 from mlxgen.engine.step.drawn import Drawn, DrawnView
-from mlxgen.errors import ModelError
 from mlxgen.sampling import CANDIDATES, DrawRow, Sampler, SamplingSettings, Want
 
 from ...effort import tries
@@ -81,31 +80,6 @@ def test_only_rows_whose_candidates_fell_short_are_drawn_again() -> None:
     drawn, _, _ = drawn_from([peaked, flat], 1, Want())
     drawn.tokens()
     assert list(drawn.redrawn) == [1]
-
-
-def test_a_row_that_cannot_be_drawn_spoils_no_other() -> None:
-    logits = np.zeros((2, VOCAB), np.float32)
-    logits[0, 7], logits[1, 3] = np.nan, 50
-    draws = [DrawRow(SETTINGS[1], 1, position) for position in (4, 5)]
-    drawn = Drawn(SAMPLER, mx.array(logits), draws, Want())
-    with pytest.raises(ModelError, match="position 4"):
-        _ = DrawnView(drawn, 0).token
-    assert DrawnView(drawn, 1).token == 3
-
-
-def test_what_somebody_looks_at_is_noted_for_the_next_draw() -> None:
-    drawn, _, _ = drawn_from([(SETTINGS[1], 8.0)] * 2, 2, Want())
-    view, other = DrawnView(drawn, 0), DrawnView(drawn, 1)
-    seen = [view.looked_for]
-    view.probability(view.token)
-    seen.append(view.looked_for)
-    _ = view.candidates
-    seen.append(view.looked_for)
-    view.probability(0)
-    seen.append(view.looked_for)
-    both = Want(prob=True, candidates=CANDIDATES)
-    assert seen == [None, Want(prob=True), both, both]
-    assert other.looked_for is None
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])

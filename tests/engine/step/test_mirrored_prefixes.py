@@ -265,24 +265,6 @@ def test_each_machine_saves_and_loads_its_own_part(tmp_path: Path) -> None:
             leader.cache().load(file)
 
 
-def test_what_is_asked_of_a_cache_is_asked_of_all(tmp_path: Path) -> None:
-    with pair(tmp_path, (plain, plain)) as leader:
-        assert leader.cache is not None and leader.follower.cache is not None
-        cache, other = leader.cache(), leader.follower.cache()
-        for tokens in BASES:
-            run(leader, tokens).keep(History(tokens))
-        leader.settle()
-        assert cache.flush(20) and other.flush(20)
-        assert other.disk.pieces_written == cache.disk.pieces_written > 0
-        before = cache.nbytes
-        cache.shrink(before - 1)
-        assert shape(leader) == shape(leader.follower) and 0 < cache.nbytes < before
-        cache.clear()
-        assert shape(leader) == shape(leader.follower) and not cache.nbytes
-        cache.max_bytes = 77
-        assert other.max_bytes == 77
-
-
 def test_a_prefix_command_that_fails_on_one_side_leaves_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,8 +279,3 @@ def test_a_prefix_command_that_fails_on_one_side_leaves_the_same(
         assert shape(leader) == shape(leader.follower) and not leader.cache().nbytes
         kv.keep(History(BASES[1]))
         assert shape(leader) == shape(leader.follower) and leader.cache().nbytes
-
-
-def test_parts_that_could_not_keep_the_same_are_refused() -> None:
-    with pytest.raises(LoadError, match="different kinds"):
-        BlockStore(plain, PLENTY, sizes=[Footprint(8, (), 0, 0), Footprint(8, ((8, 5),), 0, 0)])

@@ -64,12 +64,10 @@ def accept(
         request.steering = None  # it is used up
         back, run = steering.outcome(token)
         if back or run[:1] != (token,):
-            take_back(request, back, drawn=1)
-            request.tally.redraws += 1
-            return bool(run) and append(request, run)
+            return _replace(request, back, run)
         after = run[1:]
     options, position, retries = request.options, request.position, request.retries
-    wanted, wish, unmet = options.top_logprobs, None, False
+    wanted, wish = options.top_logprobs, None
     aiming = request.lookback if request.lookback is not None and options.sampling.aims else None
     forced = pushed
     if not pushed and (wanted is not None or aiming is not None):  # drawn nevertheless
@@ -78,7 +76,6 @@ def accept(
         wish = _consult(request, token, view)
         if _declines(request, token, wish):
             return False
-        unmet = bool(wish.rewind or wish.resample)
         if wish.sampled_token != token:
             retries.reject(position, Rejected(token, "hook"))
             token, forced, drafter = wish.sampled_token, False, ""
@@ -91,9 +88,7 @@ def accept(
         aiming.drew(view.share(token))
 
     event = request.advance(token, withheld=request.strayed)
-    reason = _reason(request, token, event)
-    if reason is None and wish is not None and wish.end:
-        reason = "stop" if request.may_end else "length"
+    reason = _reason(request, token, event, ends=wish is not None and wish.end)
     if reason is not None and not isinstance(event, BanMatch):
         event = ban_at_end(request, event) or event
     if isinstance(event, BanMatch):
@@ -102,8 +97,6 @@ def accept(
     hold = _held(request, token, forced, ends=reason is not None)
     if hold is None:
         return False
-    if wish is not None:
-        hold = max(hold, wish.hold)
 
     request.tally.forced_tokens += forced
     decided = retries.at(position) if retries.decided else NOTHING
@@ -114,12 +107,12 @@ def accept(
         drafter=drafter,
         forced=forced,
         attempts=attempts,
-        exhausted=unmet or decided.unmet,
+        exhausted=decided.unmet or (wish is not None and bool(wish.rewind or wish.resample)),
         rejected=decided.rejected,
     )
     if wanted is not None or options.top_candidates:
         chunk = _reported(chunk, request, view, mask, missed)
-    request.outbox.push(chunk, hold)
+    request.outbox.push(chunk, hold if wish is None else max(hold, wish.hold))
     if reason is not None:
         request.match = event
         finish(request, reason)
@@ -131,6 +124,13 @@ def accept(
     if after:
         return append(request, after)
     return fast_forward(request) if request.appends_forced else True
+
+
+def _replace(request: Request, back: int, run: Sequence[Token]) -> bool:
+    """Do what a controller wants instead of the token that was drawn."""
+    take_back(request, back, drawn=1)
+    request.tally.redraws += 1
+    return bool(run) and append(request, run)
 
 
 def _held(request: Request, token: Token, forced: bool, *, ends: bool) -> int | None:
@@ -315,11 +315,13 @@ def _keeps_end(request: Request, taken: Token | None) -> bool:
 
 
 def _reason(
-    request: Request, token: Token, event: BanMatch | StopMatch | None
+    request: Request, token: Token, event: BanMatch | StopMatch | None, *, ends: bool
 ) -> FinishReason | None:
-    """Why the text ends with the token just taken in, if it does; checked in a fixed order."""
-    ends = token in request.vocabulary.eos and not request.options.ignore_eos
-    if ends or isinstance(event, StopMatch):
+    """Why the text ends with the token just taken in, if it does; checked in a fixed order.
+    ``ends``: a hook wants it to end, whatever follows."""
+    if isinstance(event, StopMatch) or (
+        token in request.vocabulary.eos and not request.options.ignore_eos
+    ):
         return "stop"
     if request.constraint is not None:
         with contextlib.suppress(Exception):  # the next draw raises it again, and should
@@ -328,7 +330,11 @@ def _reason(
     closing = request.closing
     if closing is not None and closing.forcing and len(closing.way or ()) == 1:
         return "filter"  # this token was the last step of the way to a valid end
-    return "length" if request.position >= request.budget else None
+    if request.position >= request.budget:
+        return "length"
+    if ends:
+        return "stop" if request.may_end else "length"
+    return None
 
 
 def _reported(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import mlxgen
 from mlxgen import FilterError, GrammarError, OptionError, PromptError, Regex, StateError
 from mlxgen.tokens import Token
-from tests.fakes.speaking import END, PROMPT, Speaker, letters, reciter, talker
+from tests.fakes.speaking import END, PROMPT, Speaker, letters, reciter
 
 from ..effort import tries
 
@@ -78,18 +78,6 @@ def test_the_text_is_the_same_for_every_way_of_cutting_it_into_tokens(
     expected = whole[: min(ends)[1]] if ends else whole
     for said in (pieces, list(whole.encode())):
         assert reciter(said).lm.generate(PROMPT, stop=stops).text == expected
-
-
-def test_what_a_ban_takes_back_may_be_retracted() -> None:
-    speaker = talker({"": ["a"], "a": ["b", "x"], "ab": ["c"], "ax": ["d"]})
-    stream, told = speaker.lm.stream(PROMPT, banned="bc", allow_retract=True), ""
-    retracted = 0
-    for chunk in stream:
-        told = told[: len(told) - chunk.retract] + chunk.text
-        retracted += chunk.retract
-        assert stream.text == told
-    assert (told, retracted) == ("axd", 1)
-    assert speaker.lm.generate(PROMPT, banned="bc", allow_retract=True).text == "axd"
 
 
 def test_min_tokens_keeps_the_end_away() -> None:

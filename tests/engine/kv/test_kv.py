@@ -7,7 +7,6 @@ import io
 import random
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -22,7 +21,7 @@ from mlxgen import LanguageModel
 from mlxgen.engine.history import History
 from mlxgen.engine.kv.commands import Run
 from mlxgen.engine.kv.groups import Slots
-from mlxgen.engine.kv.held import Later, Unread, stacked
+from mlxgen.engine.kv.held import Later, Unread
 from mlxgen.engine.kv.kv import KV
 from mlxgen.engine.kv.layers import arrays_in
 from mlxgen.engine.kv.runner import Runner
@@ -238,15 +237,6 @@ def test_tokens_that_nobody_has_read_are_compared_when_they_are() -> None:
     assert kv.align(history) == [5]
 
 
-def test_padding_is_of_the_array_that_it_is_beside(tmp_path: Path) -> None:
-    drawn, graph = Unread(mx.array([7, 8, 9])), tmp_path / "graph.dot"
-    array = stacked([[Later(drawn, 0)], [], [Later(drawn, 2)]])
-    mx.export_to_dot(str(graph), array)
-    assert graph.read_text().count("Gather") == 1 and "Concatenate" not in graph.read_text()
-    assert array.tolist() == [[7], [7], [9]]
-    assert stacked([[1, 2], [Later(drawn, 1)], []]).tolist() == [[1, 2], [8, 8], [8, 8]]
-
-
 @pytest.mark.parametrize("wanted", [0, 1, 3])
 def test_the_head_is_once_in_the_graph_of_what_is_wanted_and_not_in_that_of_the_cache(
     wanted: int,
@@ -384,18 +374,6 @@ def test_a_model_that_asks_its_caches_for_more_runs_with_mlx_lms_own() -> None:
             assert tuple(chunk.token for chunk in stream) == expected
             stream.keep()
     assert stream.usage.cached_tokens and len(lm.batch([prompt] * 2, **given).run()) == 2
-
-
-def test_buffers_are_freed_with_the_last_row() -> None:
-    rows = Rows("plain")
-    rows.join(2)
-    rows.join(1)
-    slots = rows.runner.slots
-    assert slots.nbytes > 0
-    rows.leave(0)
-    rows.leave(0)
-    assert slots.nbytes == 0 and len(slots) == 0
-    rows.join(1)
 
 
 @pytest.mark.parametrize("kind", ["plain", "hybrid"])

@@ -38,7 +38,7 @@ from tests.fakes.prefix_integrity import check_integrity
 from tests.fakes.small_blocks import use_blocks
 
 from ...effort import tries
-from .kit import PLENTY, keep, sequence
+from .kit import PLENTY, keep
 
 MAKES = pytest.mark.parametrize("make", [plain_layers, state_layers, mixed_layers])
 EACH = 16  # bytes of a token of plain layers
@@ -124,17 +124,6 @@ def test_rows_and_the_store_do_not_disturb_one_another(kind: str) -> None:
     assert again is not None
     as_fresh(kind, again, [*history, 1])
     check_integrity(cache)
-
-
-def test_what_a_longer_text_begins_with_is_not_evicted_to_make_room_for_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    use_blocks(monkeypatch, 4)
-    store = BlockStore(plain_layers, 16 * EACH)
-    longer, other = sequence(16), sequence(8, first=500)
-    for ids in (longer[:8], other, longer):
-        keep(store, plain_layers, ids)
-    assert (store.match([*longer, 0]), store.match([*other, 0])) == (16, 0)
 
 
 # ---- random use --------------------------------------------------------------------------------
@@ -226,15 +215,6 @@ def test_random_use_of_any_layers_keeps_its_promises(
 # ---- what goes first ---------------------------------------------------------------------------
 
 
-def test_a_long_sequence_nobody_asks_for_goes_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_blocks(monkeypatch, 8)
-    cache = BlockStore(plain_layers, EACH * 40)
-    long, short = tuple(range(36)), tuple(range(50, 58))
-    keep(cache, plain_layers, long)
-    keep(cache, plain_layers, short)
-    assert [cache.match((*ids, 0)) for ids in (long, short)] == [32, 8]
-
-
 def test_an_old_state_in_the_middle_of_a_conversation_goes_before_its_newest_one() -> None:
     cache, conversation = BlockStore(state_layers, 3 * 16), tuple(range(12))
     for end in (4, 8, 12):
@@ -274,22 +254,6 @@ def test_the_end_of_a_system_prompt_lives_as_long_as_what_goes_on_from_it(make: 
         assert taken(cache, (*chat, n)) is not None
         keep(cache, make, tuple(range(1000 * n, 1000 * n + 250)))
     assert cache.match((*system, 999)) == len(system)
-
-
-def test_what_is_larger_than_the_limit_alone_is_not_kept_and_evicts_nothing() -> None:
-    cache = BlockStore(plain_layers, EACH * 12)
-    small, other, large = (1, 2, 3, 4), tuple(range(50, 58)), tuple(range(20, 33))
-    grown = (*small, *range(60, 69))
-    keep(cache, plain_layers, small)
-    keep(cache, plain_layers, other)
-    for too_large in (large, grown):
-        keep(cache, plain_layers, too_large)
-        assert [cache.match((*ids, 0)) for ids in (small, other, large)] == [4, 8, 0]
-    cache.max_bytes = EACH * 13
-    keep(cache, plain_layers, grown)
-    assert [cache.match((*ids, 0)) for ids in (grown, other)] == [13, 0]
-    cache.clear()
-    assert (cache.nbytes, cache.entries, cache.match((*grown, 0))) == (0, 0, 0)
 
 
 def test_a_tail_takes_the_place_of_what_it_begins_with() -> None:

@@ -288,23 +288,6 @@ def test_what_a_hook_wants_against_a_ban_or_a_filter_is_an_error() -> None:
         say(endless(), hooks=asks({1: {"sampled_token": ord("1")}}), filters=[Regex("[a-z]+")])
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
-def test_after_what_a_hook_raises_a_rewind_of_nothing_makes_the_stream_usable(
-    error: type[BaseException],
-) -> None:
-    def fails(result: PostSamplingResult) -> None:
-        if result.position == 2 and not failed:
-            failed.append(1)
-            raise error("oops")
-
-    failed: list[int] = []
-    stream = reciter(list("abcdef")).lm.stream(PROMPT, hooks=fails)
-    with pytest.raises((HookError, KeyboardInterrupt), match=r"oops"):
-        list(stream)
-    stream.rewind(tokens=0)
-    assert stream.text + "".join(c.text for c in stream) == "abcdef"
-
-
 def test_a_fork_copies_the_hooks_that_can_be_copied() -> None:
     class Counter:
         def __init__(self, count: int = 0) -> None:

@@ -21,7 +21,7 @@ from ..chat.openings import beginnings, openings_of
 from ..errors import AdapterError, CapacityError, ModelError, PromptError, failing
 from ..images import ImageProcessor, Patch
 from ..loading.adapter import adapted
-from ..loading.memory import CacheDir, MemoryPlan, wirable
+from ..loading.memory import CacheDir, MemoryPlan, memory_limit, wirable
 from ..loading.model_config import max_context_of
 from ..loading.pair import image_processor
 from ..loading.predictor import HeadPredictor
@@ -34,7 +34,7 @@ from .drafts.model import LENGTH, ModelDrafter, check_same_tokens
 from .kv.feed import Shown, unseen
 from .kv.footprint import Activations, Footprint, Measures, image_bytes
 from .kv.groups import Slots, batch_equals_alone, quantisation, quantised
-from .kv.layers import LayerCache, can_undo
+from .kv.layers import PREFILL_STEP, LayerCache, can_undo
 from .kv.runner import Runner
 from .kv.slot_caches import Quantisation
 from .options import Options
@@ -163,24 +163,31 @@ class ModelRuntime:
         return self.footprint.weights + draft + head
 
     def _plan(self, weights: int | None = None, sharers: int = 1) -> MemoryPlan:
-        draft = self.draft._measures if isinstance(self.draft, ModelRuntime) else None
-        image, limit = 0, self._cache_bytes
-        if self.images is not None:
-            image = self._image_bytes(self.images.most_patches)
-        return self._measures.plan(
-            self.max_context,
-            limit,
-            draft,
-            image,
-            device=self._device,
-            weights=weights,
-            sharers=sharers,
-        )
+        """How the device is shared; ``sharers``: that many models have these ``weights`` together.
+
+        What a draft model runs has the same room: its KV beside the other, its pieces in turn. So
+        has an image, before the piece that it belongs to.
+        """
+        models = [self._measures]
+        if isinstance(self.draft, ModelRuntime):
+            models.append(self.draft._measures)
+        image = 0 if self.images is None else self._image_bytes(self.images.most_patches)
+
+        def piece(caches: int) -> int:
+            held = caches // max(1, sum(each.footprint.growing for each in models))
+            longest = held if self.max_context is None else min(held, self.max_context)
+            pieces = [each.activations.nbytes(PREFILL_STEP, longest) for each in models]
+            return max(image, *pieces)
+
+        if weights is None:
+            weights = max(mx.get_active_memory(), sum(each.footprint.weights for each in models))
+        caches = self._cache_bytes
+        return MemoryPlan.of(self._device, weights, caches=caches, piece=piece, sharers=sharers)
 
     @property
-    def _device(self) -> int | None:
-        """The bytes of the device's memory; ``None`` for what MLX says."""
-        return None
+    def _device(self) -> int:
+        """The bytes of the device's memory."""
+        return memory_limit()[0]
 
     @cached_property
     def images(self) -> ImageProcessor | None:

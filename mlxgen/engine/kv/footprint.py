@@ -15,7 +15,6 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from ...loading.memory import MemoryPlan, memory_limit
 from ...loading.model_config import EXPERTS, HEADS, number_of
 from .layers import PREFILL_STEP, CacheFactory, Run, arrays_in, bytes_a_place, keys_and_values
 from .slot_caches import GROWTH, PACKED, SLACK, Keys
@@ -215,35 +214,3 @@ class Measures:
             logits = group.add(1).forward(model, token)
         activations = Activations.of(model, group, logits.dtype, config)
         return cls(int(logits.shape[-1]), Footprint.of(model, group), activations, own)
-
-    def plan(
-        self,
-        max_context: int | None,
-        caches: int | None,
-        draft: Measures | None = None,
-        image: int = 0,
-        *,
-        device: int | None = None,
-        weights: int | None = None,
-        sharers: int = 1,
-    ) -> MemoryPlan:
-        """How the device's memory is shared; ``caches``: the most bytes for KV, if given.
-        ``device``: its bytes, by default those of this machine's.
-
-        What ``draft`` runs has the same room: its KV beside the other, its pieces in turn. So has
-        an ``image``, before the piece that it belongs to. ``sharers``: this many models share the
-        device, all of whose ``weights`` are given.
-        """
-        models = [self] if draft is None else [self, draft]
-
-        def piece(caches: int) -> int:
-            held = caches // max(1, sum(each.footprint.growing for each in models))
-            longest = held if max_context is None else min(held, max_context)
-            pieces = [each.activations.nbytes(PREFILL_STEP, longest) for each in models]
-            return max(image, *pieces)
-
-        if weights is None:
-            weights = max(mx.get_active_memory(), sum(each.footprint.weights for each in models))
-        if device is None:
-            device = memory_limit()[0]
-        return MemoryPlan.of(device, weights, caches=caches, piece=piece, sharers=sharers)

@@ -9,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from mlxgen.engine import runtime
 from mlxgen.engine.kv import footprint
 from mlxgen.engine.kv.footprint import Activations, Measures
 from mlxgen.engine.kv.kv import KV
@@ -109,7 +110,7 @@ def test_a_prompt_that_cannot_fit_in_any_piece_is_refused_before_anything_runs()
 
 
 def test_a_plan_counts_what_a_model_that_drafts_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(footprint, "memory_limit", lambda: (64 << 30, "the device has"))
+    monkeypatch.setattr(runtime, "memory_limit", lambda: (64 << 30, "the device has"))
     speaker, draft = endless(), endless()
     for each, per_token in ((speaker, 100_000), (draft, 150_000)):
         each.lm.runtime._measures = replace(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import importlib
 import os
 import signal
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +29,24 @@ os.environ.setdefault("MLX_ENABLE_TF32", "0")  # numbers are compared, on an M5 
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a background job of a script
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Where several processes try everything, each imports its share of the files before it
+    collects all: what pytest makes of a file, the others then find made."""
+    config, top = session.config, Path(__file__).parent
+    place = getattr(config, "workerinput", None)
+    if place is None or list(config.args) != config.getini("testpaths"):
+        return
+    files = sorted(top.rglob("test_*.py"))
+    for path in files[int(place["workerid"].removeprefix("gw")) :: int(place["workercount"])]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # collecting it tells
+            importlib.import_module(".".join(path.relative_to(top.parent).with_suffix("").parts))
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # all that was imported is not looked through again and again
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -140,14 +140,19 @@ def compare(ours: Work, theirs: Work, turns: int) -> Comparison:
         finally:
             gc.enable()
 
-    seconds_of(ours), seconds_of(theirs)
-    turns_of: list[tuple[float, float]] = []
-    for number in range(turns):
-        if number % 2:
-            last = seconds_of(theirs)
-            turns_of.append((seconds_of(ours), last))
-        else:
-            turns_of.append((seconds_of(ours), seconds_of(theirs)))
+    gc.collect()
+    gc.freeze()  # so that only what is made from here on is looked through each time
+    try:
+        seconds_of(ours), seconds_of(theirs)
+        turns_of: list[tuple[float, float]] = []
+        for number in range(turns):
+            if number % 2:
+                last = seconds_of(theirs)
+                turns_of.append((seconds_of(ours), last))
+            else:
+                turns_of.append((seconds_of(ours), seconds_of(theirs)))
+    finally:
+        gc.unfreeze()
     ratio = Spread.of([theirs / ours for ours, theirs in turns_of])
     return Comparison(ratio, *(Spread.of(each) for each in zip(*turns_of, strict=True)))
 

@@ -9,6 +9,8 @@ from benchmarks import soak
 from benchmarks.kit import DRAFT
 from benchmarks.servers import Server
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
@@ -16,7 +18,6 @@ def server() -> Iterator[Server]:
         yield process
 
 
-@pytest.mark.slow
 def test_mixed_requests_get_what_is_right_for_them(server: Server) -> None:
     found = soak.soak(server, 60, clients=6)
     assert found.unexpected == []
@@ -25,9 +26,7 @@ def test_mixed_requests_get_what_is_right_for_them(server: Server) -> None:
     assert len(found.memory) == 2 and found.growth > -50
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("128 answers", marks=pytest.mark.slow), "pieces of 900 kB"]
-)
+@pytest.mark.parametrize("name", ["128 answers", "pieces of 900 kB"])
 def test_small_requests_are_answered_beside_large_ones(server: Server, name: str) -> None:
     (asked,) = [asked for case, asked in soak.LARGE.items() if name in case]
     assert soak.held_up(server, *asked) > 0

@@ -58,6 +58,7 @@ ODDS = {ord("a"): (4.0, 1.0, 1.0), ord("b"): (0.5, 1.0, 3.0), 0: (0.0, 1.5, 1.0)
 """By the last letter, the logits of a, b and c."""
 
 
+@pytest.mark.slow
 def test_with_moves_texts_come_as_often_as_the_model_means_them() -> None:
     """All texts of a small grammar are counted. Ideal draws would be at a distance of 0.05."""
 

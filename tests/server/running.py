@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
-from openai import OpenAI
 
 from .. import processes
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 WAIT = 60.0  # seconds after which a test fails instead of hanging
 ASK = "What is the capital of France?"
@@ -72,6 +74,8 @@ class Running:
 
     def client(self, api_key: str = "none") -> OpenAI:
         """The official client, without its retries."""
+        from openai import OpenAI
+
         return OpenAI(base_url=f"{self.url}/v1", api_key=api_key, max_retries=0, timeout=WAIT)
 
     def get(self, path: str, **options: Any) -> httpx.Response:

@@ -17,13 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import anthropic.types
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openai.types import Completion
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from mlxgen.engine import Chunk, Progress
@@ -43,14 +39,6 @@ DATA = Path(__file__).parents[1] / "data" / "answers.jsonl"
 LINES: Sequence[dict[str, Any]] = [
     json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()
 ]
-READS: Mapping[str, tuple[Any, Any]] = {
-    "chat": (ChatCompletionChunk, ChatCompletion),
-    "completions": (None, Completion),  # its type knows no choice that goes on
-    "messages": (anthropic.types.RawMessageStreamEvent, anthropic.types.Message),
-    "responses": (ResponseStreamEvent, Response),
-    "llama": (None, None),
-}
-"""The official clients' types of events and of a whole answer."""
 USED = Usage(
     prompt_tokens=7,
     cached_tokens=2,
@@ -58,6 +46,20 @@ USED = Usage(
     accepted_draft_tokens=3,
     drafts={"text": DraftCount(5, 3)},
 )
+
+
+def read_by_clients(api: str) -> tuple[Any, Any]:
+    """The official client's types of events and of a whole answer; importing them takes long."""
+    from anthropic import types as messages
+    from openai.types import Completion, chat, responses
+
+    return {
+        "chat": (chat.ChatCompletionChunk, chat.ChatCompletion),
+        "completions": (None, Completion),  # its type knows no choice that goes on
+        "messages": (messages.RawMessageStreamEvent, messages.Message),
+        "responses": (responses.ResponseStreamEvent, responses.Response),
+        "llama": (None, None),
+    }[api]
 
 
 def chunks(line: Mapping[str, Any], delays: Sequence[int]) -> list[list[Chunk]]:
@@ -181,7 +183,7 @@ def test_every_answer_is_what_its_line_says_and_what_official_clients_read() -> 
         events, whole = answers(line)
         assert put_together(events) == put_together(line["events"]), line["case"]
         assert whole == line["whole"], line["case"]
-        event, complete = READS[line["api"]]
+        event, complete = read_by_clients(line["api"])
         if event is not None:
             for each in events:
                 reading(event).validate_python(each)
@@ -278,7 +280,7 @@ def test_a_stream_put_together_is_the_whole_answer(data: st.DataObject) -> None:
     late = chunks_of(tokens, vocabulary, delays=delays, **how)
     events, whole = both(api, more, [late])
     for event in events:
-        ChatCompletionChunk.model_validate(event) if not raw else None
+        read_by_clients("chat")[0].model_validate(event) if not raw else None
     (choice,) = choices_of(events).values()
     assert choice == choices_of([whole])[0]
     _, at_once = both(api, more, [chunks_of(tokens, vocabulary, **how)])

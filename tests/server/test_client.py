@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
-from openai import OpenAI
 
 from .running import ASK, Running, events, question
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 STORY = "Once upon a time"
 PLAIN: Any = {"chat_template_kwargs": {"enable_thinking": False}}
@@ -53,6 +54,8 @@ def test_a_large_answer_is_written_whole(server: Running) -> None:
 
 
 def test_errors_are_the_clients_exceptions_and_name_the_field(client: OpenAI) -> None:
+    import openai
+
     assert chat(client, model="gpt-9", max_tokens=1).model == "gpt-9"
     with pytest.raises(openai.BadRequestError) as caught:
         chat(client, temperature=-1)

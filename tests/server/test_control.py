@@ -21,7 +21,7 @@ from .running import Running, Slow, endless, error, events, good, question, slow
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 LLAMA = "/v1/chat/completions/control"
-ENDLESS = endless(max_tokens=1500, temperature=0)
+ENDLESS = endless(max_tokens=300, temperature=0)
 SHOWN = {**ENDLESS, "allow_retract": True}
 
 
@@ -103,7 +103,7 @@ def alone(server: Slow) -> str:
 def test_a_stop_ends_the_text(server: Slow, alone: str) -> None:
     with followed(server, ENDLESS) as answer:
         told = good(control(server, answer.id, "stop"))
-        assert told["id"] == answer.id and 0 < told["length"] < 1500
+        assert told["id"] == answer.id and 0 < told["length"] < 300
         text = answer.to_the_end()
         assert answer.finish == "stop"
     assert alone.startswith(text) and len(text) < len(alone)
@@ -148,7 +148,7 @@ def test_text_and_tokens_are_put_where_they_are_wanted(server: Slow, alone: str)
 
 
 def test_what_may_not_stand_there_leaves_the_answer_as_it_is(server: Slow) -> None:
-    body = {**ENDLESS, "ignore_eos": False, "regex": "[ab]{400}c"}
+    body = {**ENDLESS, "ignore_eos": False, "regex": "[ab]{200}c"}
     whole = server.post(TEXT, body).json()["choices"][0]["text"]
     with followed(server, body) as answer:
         refused = error(control(server, answer.id, "put", text="abx"), 400)

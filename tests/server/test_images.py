@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from anthropic import Anthropic
 
 from tests.fakes.seeing import png
 
@@ -183,6 +182,8 @@ def test_the_official_clients_send_images(eyes: Running) -> None:
         )
         assert response.usage is not None
         assert response.usage.input_tokens == chat.usage.prompt_tokens
+    from anthropic import Anthropic  # slow to import, as all clients
+
     with Anthropic(base_url=eyes.url, api_key="none", max_retries=0, timeout=WAIT) as other:
         message = other.messages.create(model="seeing", **body_of(MESSAGES, address_of(1)))
     assert message.usage.output_tokens > 0

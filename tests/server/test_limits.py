@@ -9,9 +9,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-import anthropic
 import httpx
-import openai
 import pytest
 
 from .apis import APIS
@@ -132,6 +130,9 @@ def test_every_client_needs_the_key_and_is_told_so_in_its_own_form(full: Running
         for right in (KEY, {"authorization": "Bearer open-sesame"}):
             body = api.body(**{api.limit: 1})
             assert full.post(api.path, body, headers=right).status_code == 200
+    import anthropic
+    import openai
+
     health = full.get("/health")
     assert health.status_code == 200 and "demo" not in health.text
     with full.client(api_key="wrong") as client, pytest.raises(openai.AuthenticationError):

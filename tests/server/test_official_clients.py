@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
-import openai
 import pytest
-from openai import OpenAI
 from pydantic import BaseModel
 
 from .running import ASK, WAIT, Running
+
+if TYPE_CHECKING:
+    import anthropic
+    from openai import OpenAI
 
 PLAIN: Any = {"effort": "none"}
 WEATHER: Any = {
@@ -89,6 +90,8 @@ def test_a_text_is_parsed_by_the_client(client: OpenAI) -> None:
 
 
 def test_errors_before_a_stream_have_their_status(client: OpenAI) -> None:
+    import openai
+
     with pytest.raises(openai.BadRequestError) as info:
         client.responses.create(model="demo", input=ASK, previous_response_id="resp_1", stream=True)
     assert info.value.param == "previous_response_id"
@@ -117,6 +120,8 @@ MODEL = "claude-of-some-name"
 
 @pytest.fixture
 def anthropic_client(server: Running) -> Iterator[anthropic.Anthropic]:
+    import anthropic
+
     with anthropic.Anthropic(
         base_url=server.url, api_key="any", max_retries=0, timeout=WAIT
     ) as client:
@@ -155,6 +160,8 @@ def test_a_tool_that_must_be_called_is_called(anthropic_client: anthropic.Anthro
 
 
 def test_errors_are_those_that_the_client_knows(anthropic_client: anthropic.Anthropic) -> None:
+    import anthropic
+
     with pytest.raises(anthropic.BadRequestError, match="temperature"):
         anthropic_client.messages.create(
             model=MODEL,

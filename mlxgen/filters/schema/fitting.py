@@ -8,12 +8,13 @@ which the schema says something, which is what ``unevaluatedProperties`` needs.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
+from operator import gt, lt
 from typing import Any, TypeAlias
 
 import regex
@@ -36,7 +37,9 @@ _KINDS: Mapping[type, Set[str]] = {
     dict: {"object"},
 }
 _TYPES = frozenset().union(*_KINDS.values())
-Known: TypeAlias = set[str | int]
+_SIZED = {"Length": str, "Items": list, "Properties": dict}
+Known: TypeAlias = Set[str | int]
+_NONE: frozenset[str | int] = frozenset()
 
 
 class UncheckedError(Exception):
@@ -127,11 +130,14 @@ class Fitting:
             return set()
         known: Known = set()
         for keyword, given in schema.items():
-            found = self._said(keyword, given, value, schema)
-            if found is False:
-                raise _ViolationError(keyword)
-            if found is not True:
+            kinds, holds = _TESTS.get(keyword, ((), None))
+            if holds is None:
+                found = self._said(keyword, given, value, schema)
+                if found is None:
+                    raise _ViolationError(keyword)
                 known |= found
+            elif (not kinds or type(value) in kinds) and not holds(value, given, schema):
+                raise _ViolationError(keyword)
         for keyword, kind in (("unevaluatedProperties", dict), ("unevaluatedItems", list)):
             if keyword in schema and isinstance(value, kind):
                 keys = value if isinstance(value, dict) else range(len(value))
@@ -150,98 +156,73 @@ class Fitting:
         known = {key: self._look(value[key], schema) for key in keys}
         return set(known)
 
-    def _said(self, keyword: str, given: Any, value: Any, schema: Any) -> bool | Known:
-        """Whether a keyword of a schema holds; or about which keys or items it says something."""
-        match keyword, value:
-            case "type", _:
-                return _has_type(value, given) or (value is None and schema.get("nullable") is True)
-            case "enum", _:
-                is_null = value is None and schema.get("nullable") is True
-                return is_null or any(_plain(option) == _plain(value) for option in given)
-            case "const", _:
-                return bool(_plain(given) == _plain(value))
-            # ---- schemas about the same value
-            case (("$ref" | "$dynamicRef" | "$recursiveRef"), _):
+    def _said(self, keyword: str, given: Any, value: Any, schema: Any) -> Known | None:
+        """About which keys or items a keyword that holds schemas says something; ``None`` if the
+        value violates it."""
+        match keyword:
+            case "$ref" | "$dynamicRef" | "$recursiveRef":
                 if keyword != "$ref" and not self.references.is_one_document:
                     raise UncheckedError(f"{keyword} depends on the way through several documents")
                 return self._look(value, self.references.find(schema, given))
-            case "allOf", _:
-                return set[str | int]().union(*[self._look(value, part) for part in given])
-            case (("anyOf" | "oneOf"), _):
+            case "allOf":
+                return _NONE.union(*[self._look(value, part) for part in given])
+            case "anyOf" | "oneOf":
                 found = [known for part in given if (known := self._tried(value, part)) is not None]
                 is_one = keyword == "anyOf" or self._any_of or len(found) == 1
-                return bool(found) and is_one and set[str | int]().union(*found)
-            case "not", _:
-                return self._tried(value, given) is None
-            case "if", _:
+                return _NONE.union(*found) if found and is_one else None
+            case "not":
+                return set() if self._tried(value, given) is None else None
+            case "if":
                 met = self._tried(value, given)
                 then = schema.get("else" if met is None else "then", True)
                 return (met or set()) | self._look(value, then)
-            # ---- numbers and strings
-            case _, bool():
-                return True
-            case "minimum", int() | float():
-                return bool(value >= given)
-            case "maximum", int() | float():
-                return bool(value <= given)
-            case "exclusiveMinimum", int() | float():
-                limit = _limit(given, schema.get("minimum"))
-                return limit is None or value > limit
-            case "exclusiveMaximum", int() | float():
-                limit = _limit(given, schema.get("maximum"))
-                return limit is None or value < limit
-            case "multipleOf", int() | float():
-                return (_exact(value) / _exact(given)).denominator == 1
-            case "pattern", str():
-                return matches(given, value)
-            case ("minLength", str()) | ("minItems", list()) | ("minProperties", dict()):
-                return bool(len(value) >= given)
-            case ("maxLength", str()) | ("maxItems", list()) | ("maxProperties", dict()):
-                return bool(len(value) <= given)
-            # ---- lists
-            case "uniqueItems", list():
-                different = {json.dumps(_plain(each), sort_keys=True) for each in value}
-                return not given or len(different) == len(value)
-            case (("items" | "prefixItems"), list()) if keyword == "items" or "items" not in schema:
-                first, rest = items_of(schema)
-                for each, inner in zip(value, first, strict=False):
-                    self._look(each, inner)
-                known = set(range(min(len(first), len(value))))
-                if ("additionalItems" if first is given else "items") in schema:
-                    known.update(self._each(value, range(len(known), len(value)), rest))
-                return known
-            case "contains", list():
-                known = {i for i, each in enumerate(value) if self._tried(each, given) is not None}
-                least, most = schema.get("minContains", 1), schema.get("maxContains", len(value))
-                return least <= len(known) <= most and known
-            # ---- objects
-            case "required", dict():
-                return value.keys() >= set(given)
-            case "properties", dict():
-                names = [name for name in given if name in value]
-                return {name for name in names if self._look(value[name], given[name]) is not None}
-            case "patternProperties", dict():
-                return {
-                    key
-                    for pattern, inner in given.items()
-                    for key in self._each(value, [k for k in value if matches(pattern, k)], inner)
-                }
-            case "additionalProperties", dict():
+        if isinstance(value, list):
+            return self._said_of_list(keyword, given, value, schema)
+        if isinstance(value, dict):
+            return self._said_of_object(keyword, given, value, schema)
+        return set()
+
+    def _said_of_list(self, keyword: str, given: Any, value: Any, schema: Any) -> Known | None:
+        if keyword == "contains":
+            fit = {i for i, each in enumerate(value) if self._tried(each, given) is not None}
+            least, most = schema.get("minContains", 1), schema.get("maxContains", len(value))
+            return {*fit} if least <= len(fit) <= most else None
+        if keyword == "items" or (keyword == "prefixItems" and "items" not in schema):
+            first, rest = items_of(schema)
+            for each, inner in zip(value, first, strict=False):
+                self._look(each, inner)
+            known: Known = set(range(min(len(first), len(value))))
+            if ("additionalItems" if first is given else "items") in schema:
+                known |= self._each(value, range(len(known), len(value)), rest)
+            return known
+        return set()
+
+    def _said_of_object(self, keyword: str, given: Any, value: Any, schema: Any) -> Known | None:
+        match keyword:
+            case "properties":
+                return _NONE.union(
+                    *[self._each(value, {n} & value.keys(), given[n]) for n in given]
+                )
+            case "patternProperties":
+                found = [(p, [key for key in value if matches(p, key)]) for p in given]
+                return _NONE.union(*[self._each(value, keys, given[p]) for p, keys in found])
+            case "additionalProperties":
                 patterns = schema.get("patternProperties", {})
                 rest = [key for key in value if key not in schema.get("properties", {})]
                 rest = [key for key in rest if not any(matches(p, key) for p in patterns)]
                 return self._each(value, rest, given)
-            case "propertyNames", dict():
-                return all(self._look(key, given) is not None for key in value)
-            case (("dependentRequired" | "dependentSchemas" | "dependencies"), dict()):
-                wanted = [given[key] for key in given if key in value]
-                if not all(
-                    value.keys() >= set(names) for names in wanted if isinstance(names, list)
-                ):
-                    return False
-                parts = [part for part in wanted if not isinstance(part, list)]
-                return set[str | int]().union(*[self._look(value, part) for part in parts])
-        return True
+            case "propertyNames":
+                for key in value:
+                    self._look(key, given)
+            case "dependentRequired" | "dependentSchemas" | "dependencies":
+                known: Known = set()
+                for part in [given[key] for key in given if key in value]:
+                    if not isinstance(part, list):
+                        known |= self._look(value, part)
+                    elif not value.keys() >= set(part):
+                        return None
+                return known
+        return set()
 
 
 def matches(pattern: str, text: str) -> bool:
@@ -254,19 +235,15 @@ def matches(pattern: str, text: str) -> bool:
         raise UncheckedError("an expression of the schema takes too long") from None
 
 
-def _has_type(value: Any, given: Any) -> bool:
+def _has_type(value: Any, given: Any, schema: Any) -> bool:
     kinds = {*given} if isinstance(given, list) else {given}
     if not kinds <= _TYPES:
         raise ValueError(f"unknown types: {kinds - _TYPES}")
     known = _KINDS[type(value)]
     if isinstance(value, float) and value.is_integer():
         known = known | {"integer"}
-    return not kinds.isdisjoint(known)
-
-
-def _limit(given: Any, bound: Any) -> Any:
-    """A bound that is out itself; as in draft 4, ``True`` says that another one is."""
-    return bound if given is True else None if given is False else given
+    is_null = value is None and schema.get("nullable") is True
+    return is_null or not kinds.isdisjoint(known)
 
 
 def _exact(value: Any) -> Fraction:
@@ -282,3 +259,39 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(each) for each in value]
     return {k: _plain(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def _is_option(value: Any, given: Any, schema: Any) -> bool:
+    is_null = value is None and schema.get("nullable") is True
+    return is_null or any(_plain(option) == _plain(value) for option in given)
+
+
+def _is_beyond(value: Any, given: Any, bound: Any, beyond: Callable[[Any, Any], bool]) -> bool:
+    """Whether a value is beyond a bound that is out itself; as in draft 4, ``True`` says that
+    another one is."""
+    limit = bound if given is True else None if given is False else given
+    return limit is None or beyond(value, limit)
+
+
+def _differ(items: Any) -> bool:
+    return len({json.dumps(_plain(each), sort_keys=True) for each in items}) == len(items)
+
+
+_NUMBERS = (int, float)
+_TESTS: Mapping[str, tuple[Sequence[type], Callable[[Any, Any, Any], bool]]] = {
+    "type": ((), _has_type),
+    "enum": ((), _is_option),
+    "const": ((), lambda v, given, _: bool(_plain(given) == _plain(v))),
+    "minimum": (_NUMBERS, lambda v, given, _: bool(v >= given)),
+    "maximum": (_NUMBERS, lambda v, given, _: bool(v <= given)),
+    "exclusiveMinimum": (_NUMBERS, lambda v, given, s: _is_beyond(v, given, s.get("minimum"), gt)),
+    "exclusiveMaximum": (_NUMBERS, lambda v, given, s: _is_beyond(v, given, s.get("maximum"), lt)),
+    "multipleOf": (_NUMBERS, lambda v, given, _: (_exact(v) / _exact(given)).denominator == 1),
+    "pattern": ((str,), lambda v, given, _: matches(given, v)),
+    **{f"min{what}": ((of,), lambda v, given, _: len(v) >= given) for what, of in _SIZED.items()},
+    **{f"max{what}": ((of,), lambda v, given, _: len(v) <= given) for what, of in _SIZED.items()},
+    "uniqueItems": ((list,), lambda v, given, _: not given or _differ(v)),
+    "required": ((dict,), lambda v, given, _: v.keys() >= set(given)),
+}
+"""Keywords that hold no schemas: of which values they say something (of any, if none are named),
+and whether a value is as they say, of the keyword's own and its whole schema."""

@@ -60,12 +60,13 @@ class After:
         """As ``Specification.bind``."""
         vocabulary = Vocabulary.of(tokenizer)
         if not isinstance(self.trigger, str):
+            limit = min(vocab_size, vocabulary.size)
             for token in self.trigger:
-                if not 0 <= token < vocab_size or token in vocabulary.eos:
+                if not vocabulary.has(token) or token >= limit or token in vocabulary.eos:
                     raise OptionError(
                         "filters",
-                        f"After: expected trigger tokens from 0 to {vocab_size - 1} that do not "
-                        f"end the text, got {token}",
+                        f"After: expected trigger tokens from 0 to {limit - 1} that do not end the "
+                        f"text, got {token}",
                     )
         then = whole(self.then.bind(vocabulary, vocab_size))
         return AfterFilter(_Trigger.of(vocabulary, self.trigger), then, vocab_size, self.required)

@@ -65,7 +65,7 @@ class EndSearch:
         self._bytes: Constraint | None = None  # compiled now, unless that was done before
         vocabulary, strips = ByteVocabulary.beside(constraint.vocabulary), constraint.strips_space
         if all(map(is_by_bytes, constraint.filters)):
-            with suppress(GrammarError):
+            with suppress(GrammarError, OptionError):  # it names a token that is none of bytes
                 self._bytes = Constraint(
                     constraint.filters, vocabulary, vocabulary.size, strips_space=strips
                 )
@@ -121,7 +121,7 @@ class EndSearch:
             at = self._constraint
             with suppress(StateError):  # if it cannot be copied, it is walked there and back
                 at = at.fork()
-        start = tuple(at.hint())  # what has to come first, such as a trigger
+        start = tuple(at.hint() or at.agreed())  # what has to come first, such as a trigger
         spelled = map(self._constraint.vocabulary.piece, without)
         hunt = Hunt(at, set(map(at.vocabulary.token_of, spelled)))
         try:
@@ -370,6 +370,9 @@ class ByteVocabulary(Vocabulary):
         self.strips_space, self._byte_tokens = vocabulary.strips_space, frozenset()
         self._derived = {}
         self._lock = threading.RLock()
+
+    def has(self, token: Token) -> bool:
+        return token in self.added or token in self.special
 
     def opening(self, token: Token) -> bytes:
         return self.piece(token)

@@ -40,12 +40,17 @@ _INNER = "mlxgen_inner"
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A grammar as llguidance takes it, its name in messages, and how its texts are checked."""
+    """A grammar as llguidance takes it, its name in messages, and how its texts are checked.
+
+    - ``skips_space``: whether its texts may begin with a space that means nothing.
+    - ``named``: the tokens that it names by their ids, without special ones.
+    """
 
     text: str
     name: str
-    skips_space: bool = False  # whether its texts may begin with a space that means nothing
+    skips_space: bool = False
     check: Check | None = None
+    named: frozenset[Token] = frozenset()
 
     @classmethod
     def of_lark(cls, lark: str, name: str, check: Check | None = None) -> Grammar:

@@ -11,13 +11,13 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from llguidance import LLMatcher
 
 from ..errors import GrammarError, OptionError
-from ..tokens.vocabulary import AnyTokenizer, Vocabulary
+from ..tokens.vocabulary import AnyTokenizer, Token, Vocabulary
 from .engine import Grammar, GrammarEngine, shortened
 from .matcher import GrammarFilter
 
@@ -109,8 +109,9 @@ class Lark(OfGrammar):
         count = len(_RULE.findall(self.grammar))
         if count > _MOST_RULES:
             raise GrammarError(f"Lark: {count} rules, but at most {_MOST_RULES} are possible")
-        text = _with_token_ids(self.grammar, vocabulary)
-        return Grammar.of_lark(text, shortened(f"Lark({self.grammar!r})"))
+        text, named = _with_token_ids(self.grammar, vocabulary)
+        made = Grammar.of_lark(text, shortened(f"Lark({self.grammar!r})"))
+        return replace(made, named=named - vocabulary.special)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -206,8 +207,9 @@ _STOP = re.compile(r"^[ \t]*[?!]?[\w-]+[ \t]*\[[^\]]*\bstop\s*=", re.MULTILINE)
 _IDS = re.compile(r"<\[\^?([\d,\s-]+)\]>")
 
 
-def _with_token_ids(lark: str, vocabulary: Vocabulary) -> str:
-    """The grammar with ``<[id]>`` for each ``<name>`` of an added token; other names stay."""
+def _with_token_ids(lark: str, vocabulary: Vocabulary) -> tuple[str, frozenset[Token]]:
+    """The grammar with ``<[id]>`` for each ``<name>`` of an added token; other names stay. And all
+    ids in it."""
 
     def replaced(match: re.Match[str]) -> str:
         name = match["name"]
@@ -215,11 +217,14 @@ def _with_token_ids(lark: str, vocabulary: Vocabulary) -> str:
         return match[0] if token is None else f"<[{token}]>"
 
     ids = {vocabulary.piece(token): token for token in vocabulary.added}
+    lark = _LARK_PARTS.sub(replaced, lark)
+    named = set[Token]()
     for match in _IDS.finditer(_LARK_PARTS.sub("", lark)):
-        largest = max(map(int, re.findall(r"\d+", match[1])), default=0)
-        if largest >= vocabulary.size:
-            raise GrammarError(
-                f"Lark: token {largest} in {match[0]} is outside the vocabulary; expected 0 to "
-                f"{vocabulary.size - 1}"
-            )
-    return _LARK_PARTS.sub(replaced, lark)
+        for token in map(int, re.findall(r"\d+", match[1])):
+            if not vocabulary.has(token):
+                raise GrammarError(
+                    f"Lark: token {token} in {match[0]} is outside the vocabulary; expected 0 to "
+                    f"{vocabulary.size - 1}"
+                )
+            named.add(token)
+    return lark, frozenset(named)

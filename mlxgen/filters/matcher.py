@@ -121,8 +121,10 @@ class GrammarFilter(Running):
         count = len(self._fed) - to
         if count <= 0:
             return
-        # max_tokens= in a caller's grammar prevents a rollback, and so does an error.
-        if not self._matcher.rollback(count):
+        # max_tokens= in a caller's grammar prevents a rollback, and so does an error. It drops the
+        # bytes of each token's text, and would leave some of a token that the grammar names.
+        is_named = not self._grammar.named.isdisjoint(self._fed[to:])
+        if is_named or not self._matcher.rollback(count):
             self._rebuild(self._fed[:to])
         else:
             self._is_stale = True

@@ -127,6 +127,10 @@ class Vocabulary:
         text = decode(self.tokenizer._tokenizer, [token])
         return piece if "\ufffd" in text else text.encode()
 
+    def has(self, token: Token) -> bool:
+        """Whether an id is one of the tokenizer's, and means here what it means to it."""
+        return 0 <= token < self.size
+
     def is_ordinary(self, token: Token) -> bool:
         """Whether a token is plain text: it has bytes, and is neither special nor an end."""
         return bool(self.piece(token)) and token not in self.special

@@ -12,8 +12,10 @@ import pytest
 
 from mlxgen.errors import DeadEndError, OptionError
 from mlxgen.filters import (
+    After,
     AllOf,
     Allow,
+    Choice,
     Constraint,
     EndSearch,
     Int32Words,
@@ -250,6 +252,15 @@ def test_special_tokens_are_ways_too() -> None:
     call = next(t for t in vocabulary.added if vocabulary.piece(t) == b"</tool_call>")
     spec = Lark("start: TEXT </tool_call>\nTEXT: /(.|\\n)*/")
     assert find(feed(constrained(spec, vocabulary=vocabulary), "free text"), 5) == [call]
+
+
+@pytest.mark.parametrize("start", [[], [97], [262], [97, 262, 91]])
+def test_a_token_that_is_named_by_its_id_is_that_token(start: list[int]) -> None:
+    for spec in (After(262, Choice(["[]"]), required=True), Lark('start: "a"? <[262]> "[]"')):
+        constraint = constrained(spec, vocabulary=byte_level())
+        for token in start:
+            constraint.advance(token)
+        closed(constraint, find(constraint, 5))
 
 
 # ---- what it costs, and what it leaves alone -----------------------------------------------------

@@ -59,6 +59,9 @@ FILTERS: dict[str, Callable[[], Any]] = {
     "regex": lambda: Regex("(the|so)( [a-d]{1,3})*[.!]"),
     "lark": lambda: Lark('start: head TAIL?\nhead: "so" | "the " head\nTAIL: /[0-9]+/'),
     "lark that replays": lambda: Lark('start: text "."\ntext[max_tokens=99]: /[a-e ]+/'),
+    "lark that names tokens": lambda: Lark(
+        'start: HEAD <[262]> "so" <[265]> ("[" HEAD "]" <[260]>)* <[97]>\nHEAD: /[a-d]{2,3}/'
+    ),
     "choice": lambda: Choice(["the thing", "the other", "so", "so sad"]),
     "substring": lambda: Substring("the sad thing is so sad", by="chars"),
     "all of": lambda: AllOf(Regex("[a-h]+"), Regex(".*e.*"), Allow(lambda tokens: None)),

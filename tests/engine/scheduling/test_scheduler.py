@@ -11,6 +11,7 @@ from mlx_lm.models.cache import ArraysCache
 
 from mlxgen import Limits, OptionError, Regex, StateError
 from mlxgen.engine.step.handle import Handle
+from mlxgen.engine.step.pace import Pace
 from mlxgen.errors import CapacityError, QueueFullError
 from tests.fakes.speaking import Hall, endless, letters
 
@@ -220,6 +221,16 @@ def test_the_buffer_cache_is_cleared_again_and_again_while_a_prompt_is_run(
         hall.step()
     assert len(cleared) == 3
     assert all(later - before < 2_200 for before, later in itertools.pairwise(cleared))
+
+
+def test_one_long_step_moves_the_mean_little_and_a_short_one_at_once() -> None:
+    pace = Pace()
+    pace.saw_step(1, 0.01)
+    assert pace.step(30) == 0.01  # unknown numbers of rows are like the nearest
+    pace.saw_step(1, 9.0)  # the machine was busy otherwise
+    assert 0.01 < pace.step(1) < 0.02
+    pace.saw_step(1, 0.001)
+    assert pace.step(1) == 0.001
 
 
 def test_long_prompts_take_turns() -> None:

@@ -25,7 +25,7 @@ from ...text import BanMatch, StopMatch
 from ...tokens import Token
 from ..chunk import Alternative, Candidate, Chunk, FinishReason, Rejected
 from .leads import forced_run, has_choice, lead, leaves_any
-from .objections import ban, ban_at_end, check, finish, go_back, loop, refuse, repeated
+from .objections import ban, ban_at_end, check, finish, go_back, loop, refuse, repeated, too_long
 from .parts import NOTHING, ThinkingLimit
 from .request import RECENT, Request
 
@@ -142,6 +142,8 @@ def _held(request: Request, token: Token, forced: bool, *, ends: bool) -> int | 
         unchecked, is_due = constraint.unchecked() if constraint.checks else (0, False)
         is_due = is_due or (ends and constraint.can_end())
         if is_due and not check(request, constraint, forced=forced):
+            return None
+        if ends and not is_due and too_long(request):
             return None
         if unchecked <= LONGEST_CHECKED:
             hold = unchecked

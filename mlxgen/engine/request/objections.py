@@ -99,6 +99,21 @@ def check(request: Request, constraint: Constraint, *, forced: bool) -> bool:
     return True
 
 
+def too_long(request: Request) -> bool:
+    """Take back a text that was taken back for a check before, and is now longer than there is room
+    for: the one before fitted, so another may. Returns whether there is a further try."""
+    tried = request.retries.tries.get("check")
+    if tried is None or request.position < request.budget or tried.until < request.outbox.floor:
+        return False
+    first = tried.until
+    if request.retries.again("check", first, first).times > CHECKS:
+        return False
+    why = "it is longer than there is room for"
+    rejected = Rejected(request.history[request.base + first], "check", why, _text(request, first))
+    refuse(request, first, rejected, request.position)
+    return True
+
+
 def ban_at_end(request: Request, event: StopMatch | None) -> BanMatch | None:
     """The ban that matches only at the end of the text, which a stop may have cut."""
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mlxgen import Checked, FilterError, OptionError, Regex
+from mlxgen import Checked, FilterError, JsonSchema, OptionError, Regex
 from mlxgen.tokens import Token
 from tests.fakes.speaking import PROMPT, Hall, Speaker
 
@@ -52,6 +52,22 @@ def test_a_piece_that_is_complained_about_is_written_again(more: list[Any]) -> N
     assert others == {("check", "bad", "bad\n")}
     assert in_every_way(author(), **options)[0] == TEXT
     assert in_session(author(), max_tokens=200, **options)[0] == TEXT
+
+
+def test_a_text_that_is_taken_back_fits_into_the_room_or_is_written_again() -> None:
+    said = {"": "[", "[": "1", "[1": ",", "[1,": "1 2", "[1,1": "]", "[1,2": "]"}
+
+    def say(self: Speaker, generated: list[Token]) -> dict[Token, float]:
+        options = said.get(self.text(generated), " ")
+        return {ord(option): -0.1 * i for i, option in enumerate(options)}
+
+    unique = JsonSchema({"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True})
+    author, ends = Speaker([], say), set()
+    for seed in range(8):
+        result = author.lm.generate(PROMPT, filters=unique, max_tokens=8, seed=seed)
+        assert (result.text, result.finish_reason) == ("[1,2]", "filter")
+        ends |= {r.by for chunk in result.chunks for r in chunk.rejected}
+    assert ends == {"it violates uniqueItems", "it is longer than there is room for"}
 
 
 def test_an_ordinary_reader_gets_each_piece_once_it_is_checked() -> None:

@@ -199,7 +199,7 @@ def endless(**fields: Any) -> dict[str, Any]:
 def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
     """The events of a stream up to its ``[DONE]``, which has to come."""
     for line in lines:
-        if not line or line.startswith("id: "):
+        if not line or line.startswith(("id: ", ":")):  # a comment keeps the connection
             continue
         assert line.startswith("data: "), line
         if line == "data: [DONE]":

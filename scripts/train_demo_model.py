@@ -1,6 +1,6 @@
 """Train the bundled demo model, its prediction head and its draft model, or measure them.
 
-    scripts/train_demo_model.py                    train all, resuming what was begun
+    scripts/train_demo_model.py                    train all, one after the other
     scripts/train_demo_model.py --only head        train the head of the model that is there
     scripts/train_demo_model.py --evaluate         the exam of mlxgen/demo/model
 
@@ -46,7 +46,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--only", choices=("model", "draft", "head"), help="what to train (default: all)"
     )
-    parser.add_argument("--work", type=Path, default=Path("runs"), help="folder for checkpoints")
     parser.add_argument("--output", type=Path, help="where the models go (default: mlxgen/demo)")
     parser.add_argument("--evaluate", action="store_true", help="measure instead of training")
     parser.add_argument("--model", type=Path, help="the folder to measure, with model/ and draft/")
@@ -60,9 +59,7 @@ def _train(options: argparse.Namespace) -> None:
     from tokenizers import Tokenizer
 
     console = Console(stderr=True)
-    work = options.work / f"demo-{options.seed}"
     trained = package.train_tokenizer(corpus.of_all_tasks(options.seed, 40_000))
-    package.save_tokenizer(trained, work / "tokenizer")
     words = Tokenizer.from_str(trained.to_str())
     output = options.output or TARGET
     plans = {
@@ -71,16 +68,15 @@ def _train(options: argparse.Namespace) -> None:
         "head": train.Plan("head", options.seed, options.head_steps, 60, 2048, mix=corpus.DRAFTED),
     }
     for name, plan in plans.items():
-        checkpoint = work / f"{plan.name}.safetensors"
         if options.only not in (None, name):
             continue
         if name == "head":
             loss = partial(head.loss, package.model(output / "model"))
-            weights = train.train(plan, head.new_head(plan.seed), loss, words, checkpoint, console)
+            weights = train.train(plan, head.new_head(plan.seed), loss, words, console)
             package.save_head(weights, output / "model")
         else:
             fresh = network.new_model(plan.name, plan.seed)
-            weights = train.train(plan, fresh, network.loss, words, checkpoint, console)
+            weights = train.train(plan, fresh, network.loss, words, console)
             package.save(plan.name, weights, trained, output / name)
     package.save_schemas(output / "schemas.json")
 

@@ -1,11 +1,10 @@
 """Batches of tokens for each training step.
 
-Owns the tokenised side of the corpus: which examples come in which step, and in what shape. The
-batches of a step are a pure function of (plan, step), so that resuming needs no state.
+Owns the tokenised side of the corpus: which examples come in which step, and in what shape.
 """
 
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count, islice
 from random import Random
 from typing import Final, NamedTuple
 
@@ -43,87 +42,60 @@ def token_id(tokenizer: Tokenizer, token: str) -> int:
     return found
 
 
-class Batches:
-    """All batches of one training.
+def steps(
+    tokenizer: Tokenizer,
+    seed: int,
+    *,
+    tokens: int,
+    copy_steps: int,
+    block: int = BLOCK,
+    mix: corpus.Mix | None = None,
+) -> Iterator[list[Batch]]:
+    """The batches of each step of a training, for ever; ``tokens``: in one of them.
 
-    The first `copy_steps` steps hold only random tokens to be repeated: that is what forms the
+    The first ``copy_steps`` steps hold only random tokens to be repeated: that is what forms the
     attention heads that copy, and without it copying and extraction hardly start.
     """
+    end, end_of_text = token_id(tokenizer, END), token_id(tokenizer, END_OF_TEXT)
+    plain = range(len(SPECIAL_TOKENS) + len(MARK_TOKENS), tokenizer.get_vocab_size())
+    before = tokenizer.encode(f"{START}user\nRepeat: ").ids
+    after = tokenizer.encode(f"{END}\n{START}assistant\n{NO_THOUGHT}").ids
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        seed: int,
-        *,
-        tokens: int,
-        copy_steps: int,
-        block: int = BLOCK,
-        mix: corpus.Mix | None = None,
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._seed = seed
-        self._tokens = tokens  # in one part of a step
-        self._copy_steps = copy_steps
-        self._block = block
-        self._mix = mix
-        self._end = token_id(tokenizer, END)
-        self._end_of_text = token_id(tokenizer, END_OF_TEXT)
-        self._plain = range(len(SPECIAL_TOKENS) + len(MARK_TOKENS), tokenizer.get_vocab_size())
-        self._before = tokenizer.encode(f"{START}user\nRepeat: ").ids
-        self._after = tokenizer.encode(f"{END}\n{START}assistant\n{NO_THOUGHT}").ids
-        self._blocks: dict[int, list[list[Row]]] = {}
-        self._starts = [copy_steps]  # the first step of each block
+    def copied(rng: Random, longest: int) -> Row:
+        ids = texts.random_tokens(rng, plain, longest)
+        head = [*before, *ids, *after]
+        return Row([*head, *ids, end], len(head))
 
-    def part(self, step: int, part: int) -> Batch:
-        """The batch number `part` of a step."""
-        if step < self._copy_steps:
-            return self._copies(step, part)
-        number = bisect_right(self._starts, step) - 1
-        while True:
-            groups = self._groups(number)
-            after = self._starts[number] + len(groups) // PARTS
-            if step < after:
-                return _batch(groups[(step - self._starts[number]) * PARTS + part])
-            number += 1
-            if number == len(self._starts):
-                self._starts.append(after)
+    def copies(step: int, part: int) -> Batch:
+        rng = Random(f"{seed}/curriculum/{step}/{part}")
+        longest = 19 if step < copy_steps // 2 else 40
+        rows: list[Row] = []
+        while sum(len(row.ids) for row in rows) < tokens:
+            rows.append(copied(rng, longest))
+        return _batch(rows)
 
-    def _groups(self, number: int) -> list[list[Row]]:
-        if number not in self._blocks:
-            self._blocks = {number: self._make_groups(number)}
-        return self._blocks[number]
-
-    def _make_groups(self, number: int) -> list[list[Row]]:
-        examples = corpus.block(self._seed, number, self._block, self._mix)
-        prompts = self._tokenizer.encode_batch([example.prompt for example in examples])
-        targets = self._tokenizer.encode_batch([example.target for example in examples])
+    for step in range(copy_steps):
+        yield [copies(step, part) for part in range(PARTS)]
+    for number in count():
+        examples = corpus.block(seed, number, block, mix)
+        prompts = tokenizer.encode_batch([example.prompt for example in examples])
+        targets = tokenizer.encode_batch([example.target for example in examples])
         rows = []
         for example, prompt, target in zip(examples, prompts, targets, strict=True):
-            end = self._end if example.is_chat else self._end_of_text
-            head = prompt.ids if prompt.ids else [end]
-            rows.append(Row([*head, *target.ids, end], len(head)))
-        rng = Random(f"{self._seed}/copies/{number}")
-        copies = (self._mix or corpus.mix(number)).copies
-        rows += [self._copy(rng, 48) for _ in range(int(self._block * copies))]
+            last = end if example.is_chat else end_of_text
+            head = prompt.ids if prompt.ids else [last]
+            rows.append(Row([*head, *target.ids, last], len(head)))
+        rng = Random(f"{seed}/copies/{number}")
+        share = (mix or corpus.mix(number)).copies
+        rows += [copied(rng, 48) for _ in range(int(block * share))]
         rows = [row for row in rows if len(row.ids) <= _LONGEST]
         rng.shuffle(rows)
         rows.sort(key=lambda row: len(row.ids))
-        groups = _cut(rows, self._tokens)
-        rng.shuffle(groups)
-        return groups[: len(groups) // PARTS * PARTS]
-
-    def _copies(self, step: int, part: int) -> Batch:
-        rng = Random(f"{self._seed}/curriculum/{step}/{part}")
-        longest = 19 if step < self._copy_steps // 2 else 40
-        rows: list[Row] = []
-        while sum(len(row.ids) for row in rows) < self._tokens:
-            rows.append(self._copy(rng, longest))
-        return _batch(rows)
-
-    def _copy(self, rng: Random, longest: int) -> Row:
-        ids = texts.random_tokens(rng, self._plain, longest)
-        head = [*self._before, *ids, *self._after]
-        return Row([*head, *ids, self._end], len(head))
+        cut = _cut(rows, tokens)
+        rng.shuffle(cut)
+        groups = map(_batch, cut)
+        while len(parts := list(islice(groups, PARTS))) == PARTS:
+            yield parts
 
 
 def _cut(rows: Sequence[Row], tokens: int) -> list[list[Row]]:

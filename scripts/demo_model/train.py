@@ -1,14 +1,12 @@
-"""The training loop, with its optimiser and checkpoints.
+"""The training loop, with its optimiser.
 
 Matrices are updated by Muon (Keller Jordan et al., 2024), the rest by Adam. The schedule depends
 on the number of steps only: a short rise, a constant part, and a linear fall over the last quarter.
-The number of steps may be changed when a training is resumed, as long as the fall has not begun;
-the result is that of a training that had this number from the start.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import islice
 from typing import Any, Final, cast
 
 import mlx.core as mx
@@ -19,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 from tokenizers import Tokenizer
 
-from demo_model.batches import PARTS, Batch, Batches
+from demo_model.batches import Batch, steps
 from demo_model.corpus import Mix
 
 Weights = dict[str, Any]
@@ -29,7 +27,6 @@ _RISE: Final = 60
 _FALL: Final = 0.25  # of all steps
 _LAST: Final = 0.01  # of the rate
 _AVERAGING: Final = 0.995
-_SAVE_EVERY: Final = 100
 _DECAY: Final = 0.05  # of matrices, times the rate
 _BETAS: Final = (0.9, 0.97)
 
@@ -42,7 +39,7 @@ class Plan:
     seed: int
     steps: int
     copy_steps: int
-    tokens: int  # in one part of a step
+    tokens: int  # in one batch of a step
     matrix_rate: float = 0.016
     rate: float = 2.5e-3
     mix: Mix | None = None  # instead of the corpus's own, which shifts
@@ -55,29 +52,18 @@ def rate_at(step: int, steps: int) -> float:
     return rise * max(_LAST, min(1.0, left))
 
 
-def train(
-    plan: Plan,
-    network: Any,
-    loss: Loss,
-    tokenizer: Tokenizer,
-    checkpoint: Path,
-    console: Console,
-) -> Weights:
-    """Train a fresh `network`, or go on from the checkpoint, and return the averaged weights."""
+def train(plan: Plan, network: Any, loss: Loss, tokenizer: Tokenizer, console: Console) -> Weights:
+    """Train a fresh `network`, and return the averaged weights."""
     optimiser = new_optimiser(network)
-    weights = averaged = weights_of(network)
-    start = 0
-    if checkpoint.exists():
-        weights, averaged, optimiser.state, start = _load(checkpoint)
-        network.update(weights)
-    batches = Batches(
+    averaged = weights_of(network)
+    batches = steps(
         tokenizer, plan.seed, tokens=plan.tokens, copy_steps=plan.copy_steps, mix=plan.mix
     )
     with Progress(*Progress.get_default_columns(), console=console) as progress:
-        task = progress.add_task(plan.name, total=plan.steps, completed=start)
+        task = progress.add_task(plan.name, total=plan.steps)
         recent = 0.0
-        for step in range(start, plan.steps):
-            mean, gradients = _gradients(network, loss, batches, step)
+        for step, parts in enumerate(islice(batches, plan.steps)):
+            mean, gradients = _gradients(network, loss, parts)
             share = rate_at(step, plan.steps)
             rates = plan.matrix_rate * share, plan.rate * share
             weights = update(optimiser, network, gradients, *rates)
@@ -85,23 +71,19 @@ def train(
             averaged = tree_map(lambda a, w, k=keep: k * a + (1 - k) * w, averaged, weights)
             mx.eval(weights, averaged, optimiser.state, mean)
             now = float(mean)
-            recent = now if step == start else 0.98 * recent + 0.02 * now
+            recent = now if step == 0 else 0.98 * recent + 0.02 * now
             progress.update(task, advance=1, description=f"{plan.name} loss {recent:.3f}")
-            done = step + 1
-            if done % _SAVE_EVERY == 0 or done == plan.steps:
-                _save(checkpoint, weights, averaged, optimiser.state, done)
-                if not console.is_terminal:
-                    console.print(f"{plan.name} step {done}/{plan.steps} loss {recent:.4f}")
+            if (step + 1) % 100 == 0 and not console.is_terminal:
+                console.print(f"{plan.name} step {step + 1}/{plan.steps} loss {recent:.4f}")
     return averaged
 
 
-def _gradients(network: Any, loss: Loss, batches: Batches, step: int) -> tuple[mx.array, Weights]:
-    """Mean loss and clipped gradient of one step, over all parts."""
+def _gradients(network: Any, loss: Loss, parts: Sequence[Batch]) -> tuple[mx.array, Weights]:
+    """Mean loss and clipped gradient of one step, over all its batches."""
     total, count = mx.array(0.0), 0
     both = nn.value_and_grad(network, loss)
     summed: dict[str, mx.array] = {}
-    for index in range(PARTS):
-        batch = batches.part(step, index)
+    for batch in parts:
         value, grads = both(network, batch)
         flat = flatten(grads)
         mx.eval(value, flat)
@@ -113,20 +95,6 @@ def _gradients(network: Any, loss: Loss, batches: Batches, step: int) -> tuple[m
     scale = mx.minimum(1.0, 1.0 / (norm + 1e-6)) / count
     result: Weights = tree_unflatten([(name, grad * scale) for name, grad in summed.items()])
     return total / count, result
-
-
-def _save(path: Path, weights: Weights, averaged: Weights, state: Weights, step: int) -> None:
-    arrays = flatten({"weights": weights, "averaged": averaged, "state": state})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name("partial-" + path.name)
-    mx.save_safetensors(str(partial), arrays, {"step": str(step)})
-    partial.replace(path)
-
-
-def _load(path: Path) -> tuple[Weights, Weights, Weights, int]:
-    arrays, metadata = cast("Any", mx.load(str(path), return_metadata=True))
-    tree: Any = tree_unflatten(list(arrays.items()))
-    return tree["weights"], tree["averaged"], tree["state"], int(metadata["step"])
 
 
 # ---- the optimiser -----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 from demo_model import corpus, head, network, package
-from demo_model.batches import Batches
+from demo_model.batches import steps
 from demo_model.corpus import Example
 from demo_model.train import flatten, new_optimiser, update
 from mlx_lm.models.cache import KVCache
@@ -98,7 +98,7 @@ def test_passes_are_counted_as_drafts_are_verified() -> None:
 def test_a_fresh_head_learns(pair: tuple[Any, Any], both: tuple[Any, Any]) -> None:
     trunk, _ = both
     words = Tokenizer.from_str(pair[1].backend_tokenizer.to_str())
-    batch = Batches(words, seed=2, tokens=128, copy_steps=1).part(0, 0)
+    batch = next(steps(words, 2, tokens=128, copy_steps=1))[0]
     fresh = head.new_head(1)
     optimiser = new_optimiser(fresh)
     step = nn.value_and_grad(fresh, partial(head.loss, trunk))

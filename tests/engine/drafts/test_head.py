@@ -44,7 +44,7 @@ def demo() -> Iterator[LanguageModel]:
     del lm.runtime.drafts_for
 
 
-@pytest.mark.parametrize("seed", range(tries(48)))
+@pytest.mark.parametrize("seed", range(tries(16)))
 def test_random_ways_back_and_forks_keep_each_entry_with_its_state(
     lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -8,7 +8,7 @@ without special tokens gives the text again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field
@@ -90,43 +90,28 @@ def tokenize(request: TokenizeRequest, model: ServedModel) -> dict[str, Any]:
             param=given[-1] if given else "prompt",
             code="invalid_value",
         )
+    vocabulary, text = model.vocabulary, request.prompt or request.content or ""
     if given == ["messages"]:
         chat = request.model_dump(exclude_unset=True, exclude=_OF_TOKENS)
         tokens = tokens_of(modelled(chat, ChatRequest.model_validate), model)
+    elif not text:
+        tokens = []
+    elif request.continues:
+        tokens = vocabulary.encode(text, special=False)
+        if len(tokens) != 1 or vocabulary.piece(tokens[0]) != text.encode():
+            tokens = vocabulary.continue_with(text.encode())
     else:
-        tokens = _text(request, given[0], model)
-    vocabulary = model.vocabulary
+        special = request.add_special_tokens is not False and request.add_special is not False
+        tokens = vocabulary.encode(text, special=special)
     answer: dict[str, Any] = {
         "count": len(tokens),
         "max_model_len": model.max_context,
-        "tokens": tokens,
+        "tokens": _with_pieces(tokens, vocabulary) if request.with_pieces else tokens,
     }
     if request.return_token_strs:
-        answer["token_strs"] = [_piece(vocabulary.piece(token)) for token in tokens]
-    if request.with_pieces:
-        answer["tokens"] = _with_pieces(tokens, vocabulary)
+        pieces = map(vocabulary.piece, tokens)
+        answer["token_strs"] = (piece.decode("utf-8", "replace") for piece in pieces)
     return answer
-
-
-def _with_pieces(tokens: Sequence[int], vocabulary: Vocabulary) -> list[dict[str, Any]]:
-    return [{"id": each, "piece": _piece_or_bytes(vocabulary.piece(each))} for each in tokens]
-
-
-def _text(request: TokenizeRequest, name: str, model: ServedModel) -> list[int]:
-    text: str = getattr(request, name)
-    if request.continues:
-        return _going_on(text, model.vocabulary)
-    special = request.add_special_tokens is not False and request.add_special is not False
-    return model.vocabulary.encode(text, special=special) if text else []
-
-
-def _going_on(text: str, vocabulary: Vocabulary) -> list[int]:
-    if not text:
-        return []
-    found = vocabulary.encode(text, special=False)
-    if len(found) == 1 and vocabulary.piece(found[0]) == text.encode():
-        return found
-    return vocabulary.continue_with(text.encode())
 
 
 def detokenize(request: DetokenizeRequest, model: ServedModel) -> dict[str, Any]:
@@ -144,13 +129,12 @@ def detokenize(request: DetokenizeRequest, model: ServedModel) -> dict[str, Any]
     return answer
 
 
-def _piece(piece: bytes) -> str:
-    return piece.decode("utf-8", "replace")
-
-
-def _piece_or_bytes(piece: bytes) -> str | list[int]:
-    """As in llama.cpp's server: text, or bytes if they are not text by themselves."""
-    try:
-        return piece.decode()
-    except UnicodeDecodeError:
-        return list(piece)
+def _with_pieces(tokens: Sequence[int], vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
+    """Each token with its text, or as in llama.cpp's server with its bytes if they are none by
+    themselves: one by one, as all objects at a time would keep the garbage collector busy."""
+    for token in tokens:
+        piece = vocabulary.piece(token)
+        try:
+            yield {"id": token, "piece": piece.decode()}
+        except UnicodeDecodeError:
+            yield {"id": token, "piece": list(piece)}

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, TypeAlias
 
 from fastapi import Response
@@ -29,6 +30,8 @@ STREAM: tuple[Header, ...] = (
     (b"x-accel-buffering", b"no"),  # proxies must not buffer
 )
 READING = 30.0  # seconds for a body to arrive
+PIECE = 1024  # items of a list that are written in one call
+_FEW = 128  # items of a list any of which may be long, such as choices
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -42,8 +45,30 @@ def to_text(value: Any) -> str:
 
 
 def to_json(value: Any) -> bytes:
-    """The same as UTF-8."""
-    return to_text(value).encode("utf-8", "replace")
+    """The same as UTF-8. Long lists, and iterators, which become lists, are written piece by piece:
+    a call of the encoder holds the interpreter's lock, and so everybody else, until it is done."""
+    return b"".join([piece.encode("utf-8", "replace") for piece in _pieces(value)])
+
+
+def _pieces(value: Any) -> Iterator[str]:
+    if isinstance(value, dict) and value:
+        for i, (name, inner) in enumerate(value.items()):
+            yield f"{',' if i else '{'}{to_text(str(name))}:"
+            yield from _pieces(inner)
+        yield "}"
+    elif isinstance(value, list) and 0 < len(value) <= _FEW:
+        for i, inner in enumerate(value):
+            yield "," if i else "["
+            yield from _pieces(inner)
+        yield "]"
+    elif isinstance(value, (list, Iterator)):
+        items, before = iter(value), "["
+        while piece := [*islice(items, PIECE)]:
+            yield before + to_text(piece)[1:-1]
+            before = ","
+        yield "]" if before == "," else "[]"
+    else:
+        yield to_text(value)
 
 
 def encoded(event: Sent) -> bytes:

@@ -27,7 +27,8 @@ from mlxgen.engine.chunk import Alternative, DraftCount, Rejected, Usage
 from mlxgen.errors import DeadEndError, GrammarError, ModelError, QueueFullError
 from mlxgen.server.errors import RequestError
 from mlxgen.server.reply import Aside, Delivery, Event, Reply, Sent
-from mlxgen.server.wire import to_text
+from mlxgen.server.token_work import TokenizeRequest, tokenize
+from mlxgen.server.wire import to_json, to_text
 from tests.chat.kit import tokens_of, tool
 
 from ..effort import tries
@@ -384,6 +385,26 @@ FAILURES: list[tuple[Exception, str]] = [
     (ValueError("secret"), "server_error"),
 ]
 """Errors, and the codes that agents know of a stream of the Responses API that fails."""
+
+
+def test_a_long_answer_is_written_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call of the encoder lets nobody else run until it is done."""
+    written, encode = list[int](), json.JSONEncoder.encode
+
+    def counted(encoder: json.JSONEncoder, value: Any) -> str:
+        written.append(len(encode(encoder, value)))
+        return encode(encoder, value)
+
+    monkeypatch.setattr(json.JSONEncoder, "encode", counted)
+    text = "fox " * 50_000
+    asked = TokenizeRequest(content=text, with_pieces=True, return_token_strs=True)
+    told = json.loads(to_json(tokenize(asked, demo())))
+    assert told["count"] == len(told["tokens"]) == len(told["token_strs"]) > 50_000
+    assert "".join(each["piece"] for each in told["tokens"]).strip() == text.strip()
+    entries = [{"token": "a", "top_logprobs": [{"token": "b"}]}] * 20_000
+    whole = {"choices": [{"logprobs": {"content": entries, "refusal": None}, "tokens": []}]}
+    assert json.loads(to_json(whole)) == whole
+    assert len(written) > 100 and max(written) < 100_000
 
 
 @pytest.mark.parametrize(("error", "code"), FAILURES)

@@ -22,8 +22,6 @@ from starlette.types import ASGIApp
 
 from .. import __version__
 from .catalogue import Entry
-from .chats import CHATS, ChatRequest, apply_template
-from .completions import COMPLETIONS
 from .control import ControlRequest, ReasoningControl, control, reasoning_control
 from .errors import RequestError
 from .exchange import Exchange, Work, generate
@@ -34,6 +32,7 @@ from .llama import COMPLETION, INFILL, in_force, props_of, slots_of
 from .logs import log_failure
 from .messages import MESSAGES, CountRequest, count_tokens
 from .metrics import CONTENT_TYPE
+from .openai import CHATS, COMPLETIONS, ChatRequest
 from .openapi import body_of, describe
 from .responses import RESPONSES
 from .service import Service
@@ -41,6 +40,7 @@ from .token_work import (
     DetokenizeRequest,
     OfTokens,
     TokenizeRequest,
+    apply_template,
     detokenize,
     on_tokens,
     tokenize,

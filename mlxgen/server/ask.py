@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ..chat.calls.use import Form, HeldCalls
@@ -124,79 +125,94 @@ class Api(NamedTuple):
     fail: Callable[[BaseException, str], Event] = lambda error, id: error_body(error)[1]
 
 
+class Meant(NamedTuple):
+    """The beginnings of an answer's text, and what it is held to.
+
+    - ``form``: what the text matches.
+    - ``options``: what a plan makes of those of the request.
+    - ``stop``: what ends the text in the format of its prompt.
+    - ``held``: the calls that are held to schemas.
+    - ``ignored``: our names of fields that have no effect on the model.
+    """
+
+    questions: Sequence[Question]
+    form: Form | None = None
+    options: Mapping[str, Any] = MappingProxyType({})
+    stop: str | None = None
+    held: HeldCalls | None = None
+    ignored: Sequence[str] = ()
+
+
+def planned(
+    request: TextRequest, turn: Turn, model: ServedModel, names: Mapping[str, str]
+) -> Meant:
+    """What a turn of a chat means, whose conversation is in the field that ``names`` have for the
+    prompt; raises ``RequestError``."""
+    try:
+        plan = plan_turn(turn, model.dialect)
+    except MlxgenError as error:
+        raise as_request_error(error, names) from error
+    prompt = Prompt(plan.ids, plan.opens_text, plan.thinking)
+    loops = {} if request.loops is not None else {"loops": "take back"}
+    return Meant(
+        [Question(at=names["prompt"], prompt=prompt, reading=plan.reading)],
+        None if plan.spec is None else Form(plan.field, plan.spec),
+        {"thinking_budget": plan.thinking_budget, **loops},
+        plan.stop,
+        plan.held,
+        plan.ignored,
+    )
+
+
 def ask_of(
     known: Read[R],
     model: ServedModel,
     own: Mapping[str, Any],
     make_reply: MakeReply,
+    meant: Meant,
     *,
     names: Mapping[str, str],
-    turn: Turn | None = None,
-    questions: Sequence[Question] = (),
-    form: Form | None = None,
     left_out: Sequence[str] = (),
     answers: int = 1,
     watched: bool = False,
     steered: Steered | None = None,
     ends: Sequence[Token] = (),
 ) -> Ask:
-    """What a request asks for: an answer to a ``turn`` of a chat, whose conversation is in the
-    field that ``names`` have for it, or to ``questions`` in a ``form``. Raises ``RequestError``.
+    """What a request asks for; raises ``RequestError``.
 
     ``own`` are the options that it spells in its API's way, besides those that are called as ours;
     None means the default. ``names`` are those of the API for ours. ``ends`` are tokens that end
     the text, besides its own.
     """
-    request = known.request
-    field, spec, stops, plan = "prompt", None, list[str](), None
-    if turn is not None:
-        try:
-            plan = plan_turn(turn, model.dialect)
-        except MlxgenError as error:
-            raise as_request_error(error, names) from error
-        prompt = Prompt(plan.ids, plan.opens_text, plan.thinking)
-        questions = [Question(at=names["prompt"], prompt=prompt, reading=plan.reading)]
-        field, spec, stops = plan.field, plan.spec, [plan.stop] if plan.stop is not None else []
-        usual = {"loops": "take back"} if steered is None and request.loops is None else {}
-        own = {"thinking_budget": plan.thinking_budget, **usual, **own}
-    elif form is not None:
-        field, spec = form.field, form.spec
-    prefix = own.get("prefix") or ()
+    request, questions, form = known.request, meant.questions, meant.form
+    field = "filters" if form is None else form.field
+    names = {**known.names, **names}
+    names["filters"] = names.get(field, field)
+    narrowing = [] if form is None else [names["filters"]]
+    narrowing += [name for name in ("banned", "heal") if getattr(request, name, None)]
+    if narrowing:  # only the request's own fields can exclude everything
+        names["dead_end"] = ", ".join(narrowing)
     for one in questions:
-        whole = len(one.prompt.tokens) + len(prefix)
-        if model.max_context is not None and whole >= model.max_context:
-            raise _too_long(one.at, whole, len(prefix), model.max_context)
-    given = {**model.sampling, **options_of(request), **own}
+        _check_room(one, own.get("prefix") or (), model)
+    given = {**model.sampling, **options_of(request), **meant.options, **own}
     given = {name: value for name, value in given.items() if value is not None}
-    if given.get("close_json") and spec is None:
+    if given.get("close_json") and form is None:
         raise RequestError.at(
             "close_json", "there is nothing to close; send json_schema or another constraint"
         )
+    stops = [] if meant.stop is None else [meant.stop]
     given["stop"] = [*given.get("stop", ()), *stops]
-    given["filters"] = [] if spec is None else [spec]
+    given["filters"] = [] if form is None else [form.spec]
     if given.get("max_tokens", -1) < 0:
         given["max_tokens"] = None if model.max_context is not None else UNBOUNDED
-    names = {**known.names, **names}
-    names["filters"] = field = names.get(field, field)
-    narrowing = [field] if spec is not None else []
-    for name in ("banned", "heal"):
-        if getattr(request, name, None):
-            narrowing.append(name)
-    if narrowing:  # only the request's own fields can exclude everything
-        names["dead_end"] = ", ".join(narrowing)
     try:
         options = Options.of(given) if steered is None else control_options(given)
         options.check_vocabulary(model.vocab_size)
     except MlxgenError as error:
         raise as_request_error(error, names) from error
-    idle = known.idle
-    if plan is not None and plan.ignored:
-        idle = known.ignored(plan.ignored, names)
     if options.heal:
-        words = model.vocabulary
-        questions = [
-            replace(one, skip=len(heal_plan(words, one.prompt.tokens)[1])) for one in questions
-        ]
+        spelled = [len(heal_plan(model.vocabulary, one.prompt.tokens)[1]) for one in questions]
+        questions = [replace(one, skip=n) for one, n in zip(questions, spelled, strict=True)]
     return Ask(
         name=request.model or model.name,
         model=model,
@@ -204,25 +220,28 @@ def ask_of(
         options=options,
         make_reply=make_reply,
         answers=answers,
-        spec=spec,
-        held=None if plan is None else plan.held,
+        spec=None if form is None else form.spec,
+        held=meant.held,
         steered=steered,
         stream=bool(request.stream),
         watched=watched or bool(request.return_progress),
         own_stops=stops,
         own_stop_tokens=ends,
         names=names,
-        ignored=[*idle, *left_out],
+        ignored=[*known.ignored(meant.ignored, names), *left_out],
     )
 
 
-def _too_long(at: str, whole: int, prefix: int, most: int) -> RequestError:
-    """The error of a prompt that leaves no room for an answer; ``prefix`` tokens of it are taken as
-    generated already. Clients know the error by its words, or by its code, and make their prompts
-    shorter."""
-    part = f", {prefix} of them in prefix_tokens" if prefix else ""
-    return RequestError.at(
-        at,
+def _check_room(question: Question, prefix: Sequence[Token], model: ServedModel) -> None:
+    """Raise ``RequestError`` for a prompt that leaves no room for an answer; tokens of a ``prefix``
+    are taken as generated already. Clients know the error by its words, or by its code, and make
+    their prompts shorter."""
+    whole, most = len(question.prompt.tokens) + len(prefix), model.max_context
+    if most is None or whole < most:
+        return
+    part = f", {len(prefix)} of them in prefix_tokens" if prefix else ""
+    raise RequestError.at(
+        question.at,
         f"the prompt is too long: this model's maximum context length is {most} tokens. However, "
         f"your request resulted in {whole} tokens{part}, and at least one is to be generated; "
         "shorten it",

@@ -1,5 +1,5 @@
 """What chats and completions have in common: their fields, what the text of an answer must match,
-and the operator's own code.
+the operator's own code, and prompts.
 
 There is at most one constraint of the text, besides a check, and it knows the field that it came
 from.
@@ -7,19 +7,20 @@ from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import Field
 
 from ..chat.calls.use import Form
-from ..errors import MlxgenError
+from ..errors import MlxgenError, PromptError
 from ..filters import Choice, Lark, Regex
 from ..filters.gbnf import is_gbnf, lark_of
 from ..sampling import Hook
-from ..tokens import Token
-from .ask import Ask, MakeReply, ask_of
+from ..tokens import Infill, Token, Vocabulary
+from .ask import Ask, MakeReply, Meant, ask_of
 from .bodies import Read
 from .errors import RequestError, as_request_error
 from .fields import (
@@ -39,6 +40,7 @@ from .fields import (
     TextRequest,
     about,
     format_of,
+    got,
     json_form,
     option,
 )
@@ -252,10 +254,12 @@ def ask_of_generation(
     model: ServedModel,
     own: Mapping[str, Any],
     make_reply: MakeReply,
+    meant: Meant,
     *,
+    names: Mapping[str, str],
+    left_out: Sequence[str] = (),
     ends: Sequence[Token] = (),
     watched: bool = False,
-    **asked: Any,
 ) -> Ask:
     """As ``ask_of``. ``own`` are the options that each kind of request spells in its own way:
     ``max_tokens`` and those of log-probabilities."""
@@ -287,7 +291,9 @@ def ask_of_generation(
         given["allow_retract"] = None
         # What is usual, or an effort means, does not bind a program.
         given["thinking_budget"] = request.thinking_budget
-        given |= {name: None for name in ("heal", "close_json") if getattr(request, name) is False}
+        usual = () if request.loops else ("loops",)
+        off = [name for name in ("heal", "close_json") if getattr(request, name) is False]
+        given |= dict.fromkeys([*usual, *off])
     if request.num_draft_tokens == 0:
         given |= {"draft": "off", "num_draft_tokens": None}
     return ask_of(
@@ -295,11 +301,13 @@ def ask_of_generation(
         model,
         given,
         make_reply,
+        meant,
+        names=names,
+        left_out=left_out,
         answers=request.n or 1,
         watched=watched or bool(request.timings_per_token),
         steered=steered,
         ends=ends,
-        **asked,
     )
 
 
@@ -312,3 +320,74 @@ def keep_of(request: GenerationRequest, model: ServedModel) -> int | None:
         return None
     answer = max(request.max_tokens or 1, len(request.prefix_tokens or ()) + 1)
     return max(1, model.max_context - min(answer, model.max_context - 1))
+
+
+# ---- prompts of tokens and texts -----------------------------------------------------------------
+
+MAX_PROMPTS = 256
+
+
+class Gap(NamedTuple):
+    """What comes after the text to generate, in the field ``at``, and other files to see first."""
+
+    at: str
+    suffix: str
+    files: Sequence[tuple[str, str]] = ()
+
+
+def prompts_of(
+    given: Any, vocabulary: Vocabulary, *, may_be_empty: bool
+) -> Iterator[tuple[str, str | list[Token]]]:
+    """Each prompt, after its path in the body: as token ids if it is made of pieces, where a text
+    goes on with what comes before."""
+    several = isinstance(given, list) and any(isinstance(each, list) for each in given)
+    if isinstance(given, list) and given and not several:
+        several = all(isinstance(each, str) for each in given)
+    if several and len(given) > MAX_PROMPTS:
+        raise RequestError.at("prompt", f"expected at most {MAX_PROMPTS} prompts, got {len(given)}")
+    for i, prompt in enumerate(given if several else [given]):
+        at = f"prompt[{i}]" if several else "prompt"
+        if not isinstance(prompt, str | list):
+            wrong = f"expected a string or a list of token ids, got {got(prompt)}"
+            raise RequestError.at(at, wrong, "invalid_type" if several else "invalid_value")
+        if not prompt and not (may_be_empty and prompt == ""):
+            raise RequestError.at(at, "is empty; send a text or at least one token id")
+        yield at, prompt if isinstance(prompt, str) else _pieced(prompt, at, vocabulary)
+
+
+def _pieced(prompt: Sequence[Any], at: str, vocabulary: Vocabulary) -> list[Token]:
+    """The tokens of a prompt of token ids and texts. Control tokens in a text are these, wherever
+    it stands."""
+    control = {
+        vocabulary.piece(token).decode("utf-8", "replace"): token for token in vocabulary.special
+    }
+    names = sorted(filter(None, control), key=len, reverse=True)
+    tokens: list[Token] = []
+    for i, piece in enumerate(prompt):
+        if isinstance(piece, int) and not isinstance(piece, bool):
+            tokens.append(piece)
+        elif not isinstance(piece, str):
+            wrong = f"expected a token id or a text, got {got(piece)}"
+            raise RequestError.at(f"{at}[{i}]", wrong, "invalid_type")
+        elif not piece:
+            raise RequestError.at(f"{at}[{i}]", "is empty; leave it out")
+        elif not i:
+            tokens += vocabulary.encode(piece)
+        else:
+            for part in (
+                re.split(f"({'|'.join(map(re.escape, names))})", piece) if names else [piece]
+            ):
+                known = control.get(part)
+                tokens += vocabulary.continue_with(part.encode()) if known is None else [known]
+    return tokens
+
+
+def infill_of(gap: Gap, request: GenerationRequest, vocabulary: Vocabulary) -> Infill:
+    """How the model writes prompts with a gap; raises ``RequestError``."""
+    for name in ("echo", "truncate_prompt_tokens", "program", "controller"):
+        if getattr(request, name, None):
+            raise RequestError.at(name, f"cannot be combined with {gap.at}; leave out one of them")
+    try:
+        return Infill.of(vocabulary)
+    except PromptError as error:
+        raise RequestError.at(gap.at, str(error), "unsupported_parameter") from error

@@ -21,9 +21,10 @@ from . import peers
 from .ask import Api, Ask
 from .bodies import Read
 from .choices import Choice, ChoicesReply, Delta, grown
-from .completions import MAX_PROMPTS, CompletionRequest, Gap, understood
 from .errors import RequestError
 from .fields import MAX_STOPS, Piece, about
+from .generation import MAX_PROMPTS, Gap
+from .openai import CompletionRequest, understood
 from .reply import Event, timings
 from .served_model import ServedModel
 

@@ -21,7 +21,7 @@ from ..chat.turn import Effort, Turn, plan_turn
 from ..engine import Usage
 from ..errors import MlxgenError
 from . import peers
-from .ask import Api, Ask, ask_of
+from .ask import Api, Ask, ask_of, planned
 from .bodies import Read
 from .conversation import Message, of_messages
 from .errors import RequestError, as_messages_error, as_request_error, error_body
@@ -295,8 +295,8 @@ def ask_messages(known: Read[MessagesRequest], model: ServedModel) -> Ask:
         model,
         {"max_tokens": request.max_tokens, "stop": request.stop_sequences},
         partial(MessagesReply, stops=request.stop_sequences or (), thinks=thinks),
+        planned(request, turn, model, names),
         names=names,
-        turn=turn,
         left_out=left_out,
     )
 

@@ -19,7 +19,7 @@ from ..chat.events import CallArguments, CallEnded, CallStarted, ChatEvent, Ende
 from ..chat.turn import Effort, Turn
 from ..engine import Usage
 from . import peers
-from .ask import Api, Ask, ask_of
+from .ask import Api, Ask, ask_of, planned
 from .bodies import Read
 from .conversation import Item, goes_on, of_responses
 from .errors import error_body
@@ -343,14 +343,15 @@ def ask_responses(known: Read[ResponsesRequest], model: ServedModel) -> Ask:
         usual_budget=model.thinking_budget,
     )
     wanted = thinking and (thinking.summary or thinking.generate_summary)
+    names = {**_NAMES, **tools.names}
     thoughts = THOUGHTS if wanted in (None, "none") else SUMMARY
     return ask_of(
         known,
         model,
         {"max_tokens": request.max_output_tokens},
         partial(ResponsesReply, about=_about(request), thoughts=thoughts),
-        names={**_NAMES, **tools.names},
-        turn=turn,
+        planned(request, turn, model, names),
+        names=names,
         left_out=[*talk.left_out, *tools.left_out],
     )
 

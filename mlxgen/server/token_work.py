@@ -1,4 +1,4 @@
-"""``/tokenize`` and ``/detokenize``: text to token ids and back.
+"""``/tokenize``, ``/detokenize`` and ``/apply-template``: text to token ids and back.
 
 Owns their bodies and their answers. Must never know how a request is transported. The names are
 those of other local servers: ``prompt`` and ``messages`` with ``count`` and ``max_model_len``, or
@@ -9,17 +9,21 @@ without special tokens gives the text again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field
 
-from ..chat.turn import Effort
-from ..tokens import Vocabulary
+from ..chat.turn import Effort, prompt_of
+from ..errors import MlxgenError
+from ..images import plain
+from ..tokens import Token, Vocabulary
 from .bodies import modelled
-from .chats import ChatRequest, Tool, tokens_of
-from .errors import RequestError
+from .conversation import of_chat
+from .errors import RequestError, as_request_error
 from .exchange import Exchange, Work
 from .fields import Body, Json, ModelName, about, named
+from .openai import NAMES, ChatRequest, Tool, turn_of
 from .served_model import ServedModel
 from .wire import to_json
 
@@ -112,6 +116,24 @@ def tokenize(request: TokenizeRequest, model: ServedModel) -> dict[str, Any]:
         pieces = map(vocabulary.piece, tokens)
         answer["token_strs"] = (piece.decode("utf-8", "replace") for piece in pieces)
     return answer
+
+
+def tokens_of(request: ChatRequest, model: ServedModel) -> list[Token]:
+    """The tokens of the prompt that a chat would have; ``add_generation_prompt: false`` begins no
+    answer."""
+    begins = request.add_generation_prompt is not False
+    request = request.model_copy(update={} if begins else {"add_generation_prompt": None})
+    turn = turn_of(request, of_chat(request.messages).messages, model)
+    turn = replace(turn, chat=replace(turn.chat, add_generation_prompt=begins))
+    try:
+        return plain(prompt_of(turn, model.dialect).tokens)
+    except MlxgenError as error:
+        raise as_request_error(error, NAMES) from error
+
+
+def apply_template(request: ChatRequest, model: ServedModel) -> dict[str, Any]:
+    """The text of the prompt that a chat would have."""
+    return {"prompt": model.vocabulary.decode(tokens_of(request, model))}
 
 
 def detokenize(request: DetokenizeRequest, model: ServedModel) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from mlxgen.errors import OptionError
 from mlxgen.options import table
 from mlxgen.options.table import OPTIONS, SamplingOptions, check_together, checked
 from mlxgen.sampling import CANDIDATES, MAX_TEMPERATURE, SamplingSettings
-from mlxgen.server.chats import ChatRequest
+from mlxgen.server.openai import ChatRequest
 
 ROOT = Path(__file__).parent.parent.parent
 TAKE_OPTIONS = (

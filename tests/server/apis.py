@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mlxgen.server import ask as server
-from mlxgen.server import chats, completions, llama, messages, responses
+from mlxgen.server import llama, messages, openai, responses
 from mlxgen.server.ask import Ask
 from mlxgen.server.bodies import read
 from mlxgen.server.reply import Event
@@ -44,8 +44,8 @@ class Endpoint(NamedTuple):
 
 
 ENDPOINTS: Mapping[str, Endpoint] = {
-    "chat": Endpoint(chats.CHATS, {"messages": HELLO}),
-    "completions": Endpoint(completions.COMPLETIONS, {"prompt": "Hello"}),
+    "chat": Endpoint(openai.CHATS, {"messages": HELLO}),
+    "completions": Endpoint(openai.COMPLETIONS, {"prompt": "Hello"}),
     "messages": Endpoint(messages.MESSAGES, {"messages": HELLO, "max_tokens": 20}),
     "responses": Endpoint(responses.RESPONSES, {"input": "Hello"}),
     "llama": Endpoint(llama.COMPLETION, {"prompt": "Hello"}),

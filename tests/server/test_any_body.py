@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 from mlxgen.server.ask import Ask
 from mlxgen.server.bodies import read
-from mlxgen.server.chats import ChatRequest
 from mlxgen.server.errors import RequestError
+from mlxgen.server.openai import ChatRequest
 
 from ..effort import tries
 from .apis import ENDPOINTS

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from mlxgen.server import chats, generation
+from mlxgen.server import generation, openai
 from mlxgen.server.bodies import header_of
-from mlxgen.server.chats import ChatRequest
-from mlxgen.server.completions import CompletionRequest
 from mlxgen.server.messages import MessagesRequest
+from mlxgen.server.openai import ChatRequest, CompletionRequest
 from mlxgen.server.peers import MESSAGES, OPENAI, RESPONSES
 from mlxgen.server.responses import ResponsesRequest
 
@@ -47,8 +46,8 @@ ELSEWHERE = {
             CompletionRequest,
         ),
         ("openai.types.chat:ChatCompletionStreamOptionsParam", generation.StreamOptions),
-        ("openai.types.chat:ChatCompletionFunctionToolParam", chats.Tool),
-        ("openai.types.shared_params:FunctionDefinition", chats.FunctionDefinition),
+        ("openai.types.chat:ChatCompletionFunctionToolParam", openai.Tool),
+        ("openai.types.shared_params:FunctionDefinition", openai.FunctionDefinition),
     ],
 )
 def test_every_field_of_the_client_is_known(sent: str, known: type[BaseModel]) -> None:

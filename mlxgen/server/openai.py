@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: their bodies, what these ask for, and their answers.
+"""OpenAI's chat completions and completions: their bodies, what these ask for, and their answers.
 
 ``null`` means the default for every field that is not required. Every field of a request that was
 accepted has had its effect, or has none on the answer.
@@ -10,28 +10,41 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from ..chat import Chat
 from ..chat.events import CallArguments, CallStarted, Reasoning, Text
-from ..chat.turn import Effort, Turn, prompt_of
-from ..errors import MlxgenError
-from ..images import plain
-from ..tokens import Token
-from .ask import Api, Ask
+from ..chat.turn import Effort, Turn
+from ..engine import Prompt
+from ..errors import PromptError
+from .ask import Api, Ask, MakeReply, Meant, Question, planned
 from .bodies import Read
 from .choices import Choice, ChoicesReply, Delta, Finish
 from .conversation import ChatMessage, of_chat
-from .errors import RequestError, as_request_error
-from .fields import Body, Budget, Json, about, option
-from .generation import GenerationRequest, ask_of_generation, form_of, keep_of
+from .errors import RequestError
+from .fields import Body, Budget, Json, Limit, about, option
+from .generation import (
+    MAX_PROMPTS,
+    Gap,
+    GenerationRequest,
+    ask_of_generation,
+    form_of,
+    infill_of,
+    keep_of,
+    prompts_of,
+)
 from .peers import OPENAI
 from .reply import Event
 from .served_model import ServedModel
+from .told_tokens import Reported
 from .tools import MAX_TOOLS, Function, ToolChoice, tools_of
 from .wire import DONE
+
+MAX_ANSWERS = 256
+DEFAULT_TOKENS = 16
+"""The default of ``max_tokens`` of a completion, as in OpenAI's API."""
 
 # ---- bodies --------------------------------------------------------------------------------------
 
@@ -80,6 +93,39 @@ class ChatRequest(GenerationRequest):
     modalities: list[Literal["text"]] | None = about("text is the only modality")
 
 
+_PROMPT: list[Json] = [
+    {"type": "string", "minLength": 1},
+    {
+        "type": "array",
+        "minItems": 1,
+        "items": {"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer"}]},
+    },
+]
+_PROMPTS: Json = {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS}
+
+
+class CompletionRequest(GenerationRequest):
+    """A body of ``POST /v1/completions``."""
+
+    rules = OPENAI
+    prompt: Annotated[
+        Any, WithJsonSchema({"anyOf": [*_PROMPT, {**_PROMPTS, "items": {"anyOf": _PROMPT}}]})
+    ] = Field(description="a string, token ids, both in one list, or a list of several prompts")
+    suffix: str | None = about("what comes after the text, for models that can fill in a gap")
+    max_tokens: Limit | None = about(
+        "maximum number of tokens to generate (default: 16; 0 only with echo)"
+    )
+    logprobs: int | None = option("top_logprobs")
+    echo: bool | None = about(
+        "return the prompt before the text, with its log-probabilities if logprobs is set"
+    )
+
+    @property
+    def gap(self) -> Gap | None:
+        """What comes after the text; none if that is empty."""
+        return Gap("suffix", self.suffix) if self.suffix else None
+
+
 # ---- what is asked for ---------------------------------------------------------------------------
 
 NAMES = {"prompt": "messages", "template": "chat_template_kwargs"}
@@ -106,8 +152,8 @@ def ask_chat(known: Read[ChatRequest], model: ServedModel) -> Ask:
             "prompt_logprobs": request.prompt_logprobs,
         },
         partial(ChatReply, request),
+        planned(request, turn_of(request, talk.messages, model), model, NAMES),
         names=NAMES,
-        turn=turn_of(request, talk.messages, model),
         left_out=talk.left_out,
     )
 
@@ -147,22 +193,73 @@ def turn_of(request: ChatRequest, messages: Sequence[Json], model: ServedModel) 
     )
 
 
-def tokens_of(request: ChatRequest, model: ServedModel) -> list[Token]:
-    """The tokens of the prompt that a chat would have; ``add_generation_prompt: false`` begins no
-    answer."""
-    begins = request.add_generation_prompt is not False
-    request = request.model_copy(update={} if begins else {"add_generation_prompt": None})
-    turn = turn_of(request, of_chat(request.messages).messages, model)
-    turn = replace(turn, chat=replace(turn.chat, add_generation_prompt=begins))
-    try:
-        return plain(prompt_of(turn, model.dialect).tokens)
-    except MlxgenError as error:
-        raise as_request_error(error, NAMES) from error
+C = TypeVar("C", bound=CompletionRequest)
 
 
-def apply_template(request: ChatRequest, model: ServedModel) -> dict[str, Any]:
-    """The text of the prompt that a chat would have."""
-    return {"prompt": model.vocabulary.decode(tokens_of(request, model))}
+def ask_completion(known: Read[CompletionRequest], model: ServedModel) -> Ask:
+    """As ``ask_chat``."""
+    return understood(known, model, partial(CompletionReply, known.request))
+
+
+def understood(
+    known: Read[C],
+    model: ServedModel,
+    make_reply: MakeReply,
+    *,
+    watched: bool = False,
+    is_infill: bool = False,
+) -> Ask:
+    """What a request asks for; raises as ``ask_completion``."""
+    request, gap = known.request, known.request.gap
+    words = model.vocabulary
+    prompts = list(prompts_of(request.prompt, words, may_be_empty=is_infill))
+    steered = request.steered_by
+    if steered is not None and prompts[0][0] != "prompt":
+        raise RequestError.at("prompt", f"expected one prompt with {steered}, got a list")
+    most = request.max_tokens
+    if most is None and steered is None:  # a program ends by itself
+        most = DEFAULT_TOKENS
+    silent = request.max_tokens == 0
+    if silent and not request.echo and not is_infill:
+        raise RequestError.at("max_tokens", "expected 1 or more, got 0; 0 needs echo: true")
+    n = request.n or 1
+    if n * len(prompts) > MAX_ANSWERS:
+        raise RequestError.at(
+            "n",
+            f"expected at most {MAX_ANSWERS} answers, got {n} to each of {len(prompts)} prompts; "
+            "send several requests",
+        )
+    infill = None if gap is None else infill_of(gap, request, words)
+    keep, questions = keep_of(request, model), list[Question]()
+    for at, prompt in prompts:
+        try:
+            if gap is not None and infill is not None:
+                prompt = infill.prompt(prompt, gap.suffix, gap.files)
+            whole = Prompt.of(prompt, words, width=model.vocab_size)
+        except PromptError as error:
+            raise RequestError.at(at, str(error), "invalid_prompt") from error
+        whole = whole if keep is None else replace(whole, tokens=whole.tokens[-keep:])
+        echo = ""
+        if request.echo:
+            is_text = isinstance(prompt, str) and keep is None
+            echo = str(prompt) if is_text else words.decode(whole.tokens)
+        questions.append(Question(at=at, prompt=whole, echo=echo))
+    scored = request.logprobs if request.echo else None
+    scores = [each for each in (request.prompt_logprobs, scored) if each is not None]
+    return ask_of_generation(
+        known,
+        model,
+        {
+            "max_tokens": 1 if silent else most,
+            "top_logprobs": request.logprobs,
+            "prompt_logprobs": max(scores, default=None),
+        },
+        make_reply,
+        Meant(questions, form_of(request, model.registry)),
+        names={"prompt": "prompt"},
+        ends=() if infill is None else infill.ends,
+        watched=watched,
+    )
 
 
 # ---- answers -------------------------------------------------------------------------------------
@@ -262,6 +359,52 @@ class ChatChoice(Choice):
         return logprobs
 
 
+class CompletionChoice(Choice):
+    """A choice of a completion."""
+
+    _began = False
+
+    def opening(self) -> Event | None:
+        """As of each API: the prompt, if it is to be echoed.
+
+        With log-probabilities it comes with the first chunk, which has the prompt's own.
+        """
+        echo = self.question.echo
+        return self._choice(echo) if echo and not self.logprobs else None
+
+    def nothing(self) -> Event:
+        return self._choice("")
+
+    def events(self, delta: Delta) -> list[Event]:
+        text, extra = delta.text, self.marks(delta) if self.marked else {}
+        if self.logprobs:
+            is_first, self._began = not self._began, True
+            if is_first:
+                text = self.question.echo + text
+            if delta.tokens or (is_first and self.scores):
+                extra["logprobs"] = self._logprobs(delta.tokens, echoes=is_first)
+        if not text and not extra and delta.last is None:
+            return []
+        return [{**self._choice(text, delta.finish), **extra}]
+
+    def whole(self, folded: Event) -> Event:
+        if self.logprobs and folded["logprobs"] is None:
+            folded["logprobs"] = self._logprobs([], echoes=True)
+        return folded
+
+    def _choice(self, text: str, finish: Finish | None = None) -> Event:
+        return {"index": self.index, "text": text, "logprobs": None, "finish_reason": finish}
+
+    def _logprobs(self, reported: Sequence[Reported], *, echoes: bool) -> dict[str, Any]:
+        """The four lists of the text, after those of an echo."""
+        echo = self.question.echo
+        lists = self.writer.legacy(reported, len(echo) - self.given)
+        if not echoes or not self.scores or not echo:
+            return lists
+        echoed = self.writer.echoed(self.scores, echo)
+        return {name: echoed[name] + lists[name] for name in lists}
+
+
 class ChatReply(ChoicesReply):
     """A ``Reply``: choices of one prompt."""
 
@@ -270,11 +413,26 @@ class ChatReply(ChoicesReply):
     shares_prompt = True
 
 
+class CompletionReply(ChoicesReply):
+    """A ``Reply``."""
+
+    event = whole_event = "text_completion"
+    choice = CompletionChoice
+
+
 CHATS = Api(
     "/v1/chat/completions",
     "Answer a conversation, rendered with the model's chat template.",
     ChatRequest,
     ask_chat,
     "chatcmpl-",
+    DONE,
+)
+COMPLETIONS = Api(
+    "/v1/completions",
+    "Continue raw text or tokens.",
+    CompletionRequest,
+    ask_completion,
+    "cmpl-",
     DONE,
 )

@@ -1,5 +1,8 @@
 """From the bytes of a body to one of the models, or to an error that says which field is wrong.
 
+pydantic validates the object, not the bytes: an alias of its does not tell which name was used, nor
+that two contradict each other, and hides what else is in an object that it looks into.
+
 Invariant: whatever the body, the outcome is a model or a ``RequestError`` with a 4xx status, whose
 ``param`` is the path of the field at fault as the client wrote it, and whose message is short.
 """
@@ -260,8 +263,8 @@ def _sentence(detail: Any, wrong: Sequence[Any]) -> str:
 
 _UNKNOWN, _MISSING = "unknown_parameter", "missing_required_parameter"
 _CODES = {
-    **dict.fromkeys(("extra_forbidden", "unexpected_keyword_argument"), _UNKNOWN),
-    **dict.fromkeys(("missing", "missing_keyword_only_argument"), _MISSING),
+    "extra_forbidden": _UNKNOWN,
+    "missing": _MISSING,
     "int_from_float": "invalid_type",
 }
 """Of the kinds of what is wrong, apart from those of wrong types and wrong values."""

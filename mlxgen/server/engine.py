@@ -28,7 +28,6 @@ from typing import Any, TypeAlias, TypeVar
 from ..engine import Event, Handle, Request, Scheduler, Stats, Usage
 from ..errors import MlxgenError, StateError
 from ..workers import Work, workers
-from .errors import RequestError
 from .reply import Delivery
 from .served_model import Engine
 from .steering import Running
@@ -36,8 +35,6 @@ from .steering import Running
 FLUSH = 10.0  # seconds
 STALL = 300.0  # seconds without a step: longer than any piece of a prompt takes
 STATS_EVERY = 0.05  # seconds between two snapshots of the scheduler's figures, while it is busy
-LIMIT = 4096  # chunks that wait for a client
-PER_ALTERNATIVE = 4  # this many alternatives take as much memory as a chunk
 
 T = TypeVar("T")
 
@@ -48,29 +45,18 @@ EngineBoot: TypeAlias = Callable[[], tuple[Scheduler, Engine]]
 
 class Mailbox:
     """What was generated for one request and its handler has not taken yet; it belongs to the event
-    loop. At most ``LIMIT`` chunks wait (one with alternatives counts for more).
+    loop. It is never full: a client that reads nothing is hung up on (see ``process``).
 
-    If a client does not read, its handler is stuck in a send. So beyond the limit everything is
-    dropped, and ``on_overflow`` is called with the error that ends the request. ``watched``: chunks
-    come with the progress of the sequences. ``grows``: there may be more sequences, until a
-    delivery closes it.
+    ``watched``: chunks come with the progress of the sequences. ``grows``: there may be more
+    sequences, until a delivery closes it.
     """
 
-    def __init__(
-        self,
-        sequences: int,
-        *,
-        on_overflow: Callable[[BaseException], None],
-        watched: bool = False,
-        grows: bool = False,
-    ) -> None:
-        self.on_overflow = on_overflow
+    def __init__(self, sequences: int, *, watched: bool = False, grows: bool = False) -> None:
         self.watched = watched
         self.error: BaseException | None = None
         self._grows = grows
         self._usages: list[Usage | None] = [None] * sequences
         self._waiting: list[Delivery] = []
-        self._cost = 0
         self._news = asyncio.Event()
 
     @property
@@ -97,13 +83,6 @@ class Mailbox:
             self._usages += [None] * (news.place + 1 - len(self._usages))
             if news.usage is not None:
                 self._usages[news.place] = news.usage
-            for chunk in news.chunks if news.branch is None else ():  # others were counted
-                self._cost += 1 + len(chunk.top) // PER_ALTERNATIVE
-            if self._cost > LIMIT:
-                reason = "the client does not read its answer"
-                error = RequestError(reason, status=408, code="slow_reader")
-                self.put(error)
-                self.on_overflow(error)
 
     async def take(self) -> list[Delivery]:
         """Everything that waits, once there is something; an empty list at the end."""
@@ -112,7 +91,7 @@ class Mailbox:
             await self._news.wait()
         if self.error is not None:
             raise self.error
-        taken, self._waiting, self._cost = self._waiting, [], 0
+        taken, self._waiting = self._waiting, []
         return taken
 
 

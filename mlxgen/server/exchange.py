@@ -217,10 +217,10 @@ class Exchange(Response):
                     await self.write(last, more=False)
                 elif not self._answered:
                     await self._respond(error_response(error, path=self.scope["path"]))
-        codes = {"queue_timeout": "timeout", "timeout": "timeout", "slow_reader": "slow_reader"}
+        if getattr(error, "code", None) in ("queue_timeout", "timeout"):
+            return "timeout"
         known = {429: "busy", 503: "unavailable"}
-        usual = known.get(self._status, "invalid" if self._status < 500 else "failed")
-        return codes.get(getattr(error, "code", None) or "", usual)
+        return known.get(self._status, "invalid" if self._status < 500 else "failed")
 
     async def _respond(self, response: Response) -> None:
         self._answered = True
@@ -311,12 +311,7 @@ def _begun(exchange: Exchange, prepared: Prepared, serving: Serving, id: str, ap
     bound, field = sequences[0].constraint, ask.names["filters"]
     notes = [] if bound is None else [f"{field}:{note}" for note in bound.left_out]  # of schemas
     exchange.ignored = [*ask.ignored, *notes, *(() if ask.held is None else ask.held.left_out)]
-    box = Mailbox(
-        len(sequences),
-        on_overflow=exchange.interrupt,
-        watched=ask.watched,
-        grows=ask.steered is not None,
-    )
+    box = Mailbox(len(sequences), watched=ask.watched, grows=ask.steered is not None)
     answer = Answer(id, ask, ask.make_reply(ask, id, int(time.time())), serving, box)
     told = Told(answer, exchange.owner, api.end)
     exchange.told = told
@@ -343,7 +338,6 @@ async def _gone_on(exchange: Exchange) -> Told:
         serving = await exchange.use(answer.ask.name)
         if serving is not answer.serving:
             raise gone("its model was unloaded meanwhile")
-        answer.box.on_overflow = exchange.interrupt
         serving.engine.resume(answer.box)
     await exchange.write(told.after(number), more=answer is not None)
     return told

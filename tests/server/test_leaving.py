@@ -61,15 +61,12 @@ def test_rows_that_are_left_while_they_wait_or_are_prefilled_are_freed(small: Ru
     assert small.chat({"max_tokens": 2}).status_code == 200
 
 
-def test_a_client_that_does_not_read_is_cut_off_and_stalls_nobody(server: Running) -> None:
-    slow = 'mlxgen_requests_total{endpoint="/v1/chat/completions",outcome="slow_reader"}'
-    before = server.figure(slow)
+def test_a_client_that_does_not_read_stalls_nobody(server: Running) -> None:
     greedy = question(stream=True, logprobs=True, top_logprobs=20, ignore_eos=True)
     with server.send("/v1/chat/completions", greedy, receive=4096):
         server.wait_until(lambda: server.rows() == 1, "it does not run")
         began = time.monotonic()
         assert server.chat({"max_tokens": 8}).status_code == 200
         assert time.monotonic() - began < IN_TIME
-        server.wait_until(lambda: server.figure(slow) == before + 1, "it is not cut off")
-        server.wait_idle()
-        server.wait_until(lambda: server.figure("mlxgen_requests_in_progress") == 0, "it hangs")
+    server.wait_idle()
+    server.wait_until(lambda: server.figure("mlxgen_requests_in_progress") == 0, "it hangs")

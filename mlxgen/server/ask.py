@@ -20,7 +20,7 @@ from ..filters import Specification
 from ..sampling import derive_seed
 from ..text import heal_plan
 from ..tokens import Token
-from .bodies import Read
+from .bodies import Read, name_used
 from .errors import RequestError, as_request_error, error_body
 from .fields import TextRequest, options_of
 from .registry import Steered
@@ -189,11 +189,16 @@ def ask_of(
     names = {**known.names, **names}
     names["filters"] = names.get(field, field)
     narrowing = [] if form is None else [names["filters"]]
-    narrowing += [name for name in ("banned", "heal") if getattr(request, name, None)]
+    for name in ("banned", "heal"):
+        if getattr(request, name, None):
+            narrowing.append(name)
     if narrowing:  # only the request's own fields can exclude everything
         names["dead_end"] = ", ".join(narrowing)
+    prefix = len(own.get("prefix") or ())
     for one in questions:
-        _check_room(one, own.get("prefix") or (), model)
+        whole = len(one.prompt.tokens) + prefix
+        if model.max_context is not None and whole >= model.max_context:
+            raise _too_long(one.at, whole, prefix, model.max_context)
     given = {**model.sampling, **options_of(request), **meant.options, **own}
     given = {name: value for name, value in given.items() if value is not None}
     if given.get("close_json") and form is None:
@@ -213,6 +218,9 @@ def ask_of(
     if options.heal:
         spelled = [len(heal_plan(model.vocabulary, one.prompt.tokens)[1]) for one in questions]
         questions = [replace(one, skip=n) for one, n in zip(questions, spelled, strict=True)]
+    ignored = [*known.idle]
+    for name in meant.ignored:
+        ignored.append(name_used(names.get(name.partition("[")[0], name), known.names))
     return Ask(
         name=request.model or model.name,
         model=model,
@@ -228,20 +236,17 @@ def ask_of(
         own_stops=stops,
         own_stop_tokens=ends,
         names=names,
-        ignored=[*known.ignored(meant.ignored, names), *left_out],
+        ignored=[*ignored, *left_out],
     )
 
 
-def _check_room(question: Question, prefix: Sequence[Token], model: ServedModel) -> None:
-    """Raise ``RequestError`` for a prompt that leaves no room for an answer; tokens of a ``prefix``
-    are taken as generated already. Clients know the error by its words, or by its code, and make
-    their prompts shorter."""
-    whole, most = len(question.prompt.tokens) + len(prefix), model.max_context
-    if most is None or whole < most:
-        return
-    part = f", {len(prefix)} of them in prefix_tokens" if prefix else ""
-    raise RequestError.at(
-        question.at,
+def _too_long(at: str, whole: int, prefix: int, most: int) -> RequestError:
+    """The error of a prompt that leaves no room for an answer; ``prefix`` tokens of it are taken as
+    generated already. Clients know the error by its words, or by its code, and make their prompts
+    shorter."""
+    part = f", {prefix} of them in prefix_tokens" if prefix else ""
+    return RequestError.at(
+        at,
         f"the prompt is too long: this model's maximum context length is {most} tokens. However, "
         f"your request resulted in {whole} tokens{part}, and at least one is to be generated; "
         "shorten it",

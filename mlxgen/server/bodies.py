@@ -57,16 +57,6 @@ class Read(NamedTuple, Generic[M]):
     idle: list[str]
     names: Mapping[str, str]
 
-    def ignored(
-        self, also: Iterable[str] = (), names: Mapping[str, str] = MappingProxyType({})
-    ) -> list[str]:
-        """The fields without effect, and others of our names that had none; ``names`` are those of
-        an API for ours."""
-        idle = [*self.idle]
-        for name in also:
-            idle.append(_given(names.get(name.partition("[")[0], name), self.names))
-        return idle
-
 
 def read(data: bytes, model: type[B], unknown: set[str] | None = None) -> Read[B]:
     """A body as a model; raises ``RequestError`` for the first thing that is wrong. May run in any
@@ -189,7 +179,7 @@ def _put(fields: dict[str, Any], names: dict[str, str], path: str, value: Any, a
     names.setdefault(name, at)
 
 
-def _given(ours: str, names: Mapping[str, str]) -> str:
+def name_used(ours: str, names: Mapping[str, str]) -> str:
     """The name that the client used for a field, or for the one that this is in."""
     for name, given in names.items():
         if ours == name or ours.startswith((f"{name}.", f"{name}[")):
@@ -229,7 +219,7 @@ def modelled(
     wrong = [detail for other, detail in here if other == path]
     codes = [_code(detail["type"]) for detail in wrong]
     which = codes.index("invalid_value") if "invalid_value" in codes else 0
-    place = _given(place_of(path), names)
+    place = name_used(place_of(path), names)
     raise RequestError.at(place, _sentence(wrong[which], wrong), codes[which])
 
 

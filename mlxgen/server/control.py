@@ -56,7 +56,7 @@ async def control(exchange: Exchange) -> Any:
     asked = (await exchange.read(ControlRequest)).request
     _check_fields(asked)
     answer = exchange.service.answers.find(exchange.owner, exchange.scope["path_params"]["id"])
-    length = await _ordered(answer, asked)
+    length = await _ordered(exchange, answer, asked)
     return {"object": "control", "id": answer.id, "index": asked.index or 0, "length": length}
 
 
@@ -65,7 +65,7 @@ async def reasoning_control(exchange: Exchange) -> Any:
     given = (await exchange.read(ReasoningControl)).request
     try:
         answer = exchange.service.answers.find(exchange.owner, given.id)
-        await _ordered(answer, ControlRequest(action=given.action))
+        await _ordered(exchange, answer, ControlRequest(action=given.action))
     except RequestError as error:
         if error.status not in (404, 409):
             raise
@@ -108,14 +108,15 @@ def _check_fields(asked: ControlRequest) -> None:
 # ---- what is done --------------------------------------------------------------------------------
 
 
-async def _ordered(answer: Answer, asked: ControlRequest) -> int | None:
+async def _ordered(exchange: Exchange, answer: Answer, asked: ControlRequest) -> int | None:
     """Do it; returns how many tokens the text has then."""
     ask, place = answer.ask, _place(answer.ask, asked.index)
     changes = _changes(ask, asked) if asked.action == "options" else {}
     names = {"filters": next((name for name in FORMS if name in _given(asked)), "text")}
     try:
         if changes.get("filters"):
-            await answer.serving.try_out(changes["filters"][0])
+            run = exchange.service.workers.run
+            await run(answer.serving.try_out, changes["filters"][0])
         order = _order(ask, asked, changes)
         return await answer.serving.engine.order(answer.box, place, order)
     except (RewindError, StateError) as error:

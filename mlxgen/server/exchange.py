@@ -36,6 +36,7 @@ from .engine import Mailbox
 from .errors import RequestError, as_request_error, error_body
 from .gate import OWNER
 from .logs import log, log_failure
+from .remote_images import put_into
 from .reply import Aside, Delivery
 from .service import Service
 from .serving import Prepared, Serving
@@ -269,7 +270,9 @@ async def generate(exchange: Exchange, api: Api) -> bytes | None:
             serving = await loading
         finally:
             loading.cancel()
-        prepared = await serving.sequences(given, api.asks)
+        if serving.fetches:
+            await put_into(vars(given.request))
+        prepared = await service.workers.run(serving.prepared, given, api.asks)
         told = _begun(exchange, prepared, serving, id, api)
     answer = told.answer
     if answer is None:

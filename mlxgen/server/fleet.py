@@ -39,7 +39,7 @@ from .errors import RequestError
 from .logs import log
 from .metrics import added, finished
 from .served_model import Engine, size_of
-from .serving import Serving, Workers
+from .serving import Serving
 from .settings import Settings
 
 PAUSE = 5.0  # seconds after a load failed in which it is not tried again
@@ -130,7 +130,6 @@ class Fleet:
         self,
         catalogue: Catalogue,
         settings: Settings,
-        workers: Workers,
         *,
         boot: Boot,
         failed: Callable[[BaseException], None],
@@ -141,7 +140,6 @@ class Fleet:
         for entry in catalogue.entries:  # bases come before what shares their weights
             self.members[entry.name] = Member(entry, self.members.get(entry.base or ""))
         self._settings = settings
-        self._workers = workers
         self._boot = boot
         self._failed = failed
         self._device = device
@@ -293,7 +291,7 @@ class Fleet:
             await self._bury(member, thread)
             raise
         fetches = settings.allow_remote_images and model.dialect.images is not None
-        member.serving = Serving(thread, lm, model, self._workers, settings.max_queue, fetches)
+        member.serving = Serving(thread, lm, model, settings.max_queue, fetches)
         if base is None:
             member.weights = lm.runtime.weight_bytes
         if several:

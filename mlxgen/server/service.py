@@ -76,7 +76,6 @@ class Service:
         self.fleet = Fleet(
             catalogue,
             settings,
-            self.workers,
             boot=own if only is None else lambda entry, base: only(),
             failed=self.fail,
             device=device,

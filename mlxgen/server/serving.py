@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from pydantic import BaseModel
-
 from ..engine import Request
 from ..errors import DeadEndError, FilterError, GrammarError
 from ..filters import Constraint, Specification
@@ -29,7 +27,6 @@ from .ask import Ask, Asks
 from .bodies import Read
 from .engine import EngineThread
 from .errors import RequestError
-from .remote_images import put_into
 from .served_model import ServedModel
 
 THREADS = 8
@@ -85,31 +82,17 @@ def _run(work: Callable[..., T], *given: Any) -> T:
 @dataclass(frozen=True, slots=True, eq=False)
 class Serving:
     """A loaded model, and everything through which requests use it. ``fetches``: images that they
-    name are fetched; ``max_sequences``: how many they may have."""
+    name are fetched first; ``max_sequences``: how many they may have. Its methods are for the
+    threads."""
 
     engine: EngineThread
     lm: LanguageModel
     model: ServedModel
-    workers: Workers
     max_sequences: int
     fetches: bool
 
-    async def sequences(self, known: Read[Any], asks: Asks) -> Prepared:
+    def prepared(self, known: Read[Any], asks: Asks) -> Prepared:
         """Make the sequences of a request; raises for what is wrong with it."""
-        if self.fetches:
-            await put_into(vars(known.request))
-        return await self.workers.run(self._prepared, known, asks)
-
-    async def fetch(self, request: BaseModel) -> None:
-        """Put the images that a request names into it, if that is allowed."""
-        if self.fetches:
-            await put_into(vars(request))
-
-    async def try_out(self, spec: Specification) -> None:
-        """Raise ``FilterError`` if a specification cannot be compiled."""
-        await self.workers.run(self._try, spec)
-
-    def _prepared(self, known: Read[Any], asks: Asks) -> Prepared:
         ask = asks(known, self.model)
         count = len(ask.questions) * ask.answers
         if count > self.max_sequences:
@@ -138,7 +121,7 @@ class Serving:
         """What is asked for, with a specification that compiles: if that of calls does not, with
         one that holds only those tools to their schemas whose own compile."""
         try:
-            self._try(spec)
+            self.try_out(spec)
             return ask
         except GrammarError:
             if (held := ask.held) is None:
@@ -147,14 +130,14 @@ class Serving:
         names = [name for name in held.use.names if name not in held.loose]
         for name in names:
             try:
-                self._try(held.alone(name))
+                self.try_out(held.alone(name))
             except GrammarError:
                 failed.add(name)
         ask = ask.loosened(held.loose | (failed or set(names)))
-        self._try(ask.spec)
+        self.try_out(ask.spec)
         return ask
 
-    def _try(self, spec: Specification | None) -> None:
+    def try_out(self, spec: Specification | None) -> None:
         """Compile one, and follow what it forces at the beginning to an end or to a choice.
 
         Raises ``GrammarError`` if that is not possible.

@@ -24,6 +24,7 @@ from .errors import RequestError, as_request_error
 from .exchange import Exchange, Work
 from .fields import Body, Json, ModelName, about, named
 from .openai import NAMES, ChatRequest, Tool, turn_of
+from .remote_images import put_into
 from .served_model import ServedModel
 from .wire import to_json
 
@@ -76,8 +77,10 @@ def on_tokens(body: type[Any], answer: OfTokens) -> Work:
     async def work(exchange: Exchange) -> bytes:
         request = (await exchange.read(body)).request
         serving = await exchange.use(request.model)
-        await serving.fetch(request)
-        return await serving.workers.run(lambda: to_json(answer(request, serving.model)))
+        if serving.fetches:
+            await put_into(vars(request))
+        run = exchange.service.workers.run
+        return await run(lambda: to_json(answer(request, serving.model)))
 
     return work
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .arguments import OneModel, Parser, add_settings, load_model
@@ -98,6 +97,63 @@ def _help(name: str) -> str:
     return f"{option.brief} (default: {DEFAULTS.get(name, option.rule.usually)})"
 
 
+# Options that only this command has, by group: what a value is called (with dots, the option is
+# repeatable; without a value, it is a flag), and the help.
+PROMPT = (
+    ("--prompt", "PROMPT", "the same as PROMPT"),
+    ("--system", "TEXT", "a system message before the prompt"),
+    ("--image", "FILE...", "an image before the prompt, if the model takes images; repeatable"),
+    ("--chat", "", "hold a conversation, one message a line; /help lists its commands"),
+    ("--resume", "", "go on with the last conversation"),
+    (
+        "--raw",
+        "",
+        "continue the prompt without the chat template; greedy by default. With --chat: show "
+        "answers as they are written, not as rendered Markdown",
+    ),
+    (
+        "--chat-template-args",
+        "JSON",
+        'variables of the template, such as {"enable_thinking": false}',
+    ),
+    (
+        "--allow-control-tokens",
+        "",
+        "read text such as <|im_end|> in messages as that token, not as plain characters",
+    ),
+)
+GENERATION = (
+    ("--stop", "TEXT...", "end before this text; repeatable"),
+    (
+        "--dry-sequence-breaker",
+        "TEXT...",
+        "a string that no repetition goes beyond for DRY; repeatable (default: line end, "
+        'colon, " and *)',
+    ),
+    ("--banned", "TEXT...", "never generate this text; repeatable"),
+    (
+        "--json-schema",
+        "FILE",
+        "the text must be JSON that matches this schema, a file or the JSON itself; objects "
+        "have only the keys that it names, unless additionalProperties allows more",
+    ),
+    ("--regex", "PATTERN", "the whole text must match this regular expression"),
+    ("--lark", "FILE", "the text must follow the Lark grammar in this file"),
+)
+FORMATS = (
+    ("--show-probs", "", "colour each token by its probability"),
+    ("--json", "", "print one JSON object per line for each chunk"),
+)
+REPORTS = (
+    ("--verbose", "", "report speed and memory on standard error"),
+    (
+        "--trace",
+        "FILE",
+        "write a timeline of the run in Chrome's trace event format, for ui.perfetto.dev",
+    ),
+)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser; every destination is the name of an option, with underscores."""
     parser = Parser(
@@ -112,86 +168,35 @@ def make_parser() -> argparse.ArgumentParser:
         "text", nargs="?", metavar="PROMPT", help="the prompt; text from a pipe is added to it"
     )
     add_settings(parser, OneModel, {"model": "model"})
+    _add(parser.add_argument_group("prompt"), PROMPT)
+    generation = parser.add_argument_group("generation")
+    for name in NUMBERS:
+        kind, value = (float, "X") if OPTIONS[name].type is float else (int, "N")
+        generation.add_argument(_flag(name), type=kind, metavar=value, help=_help(name))
+    for name in FLAGS:
+        text = OPTIONS[name].brief
+        generation.add_argument(_flag(name), action="store_true", default=None, help=text)
+    loops = f"{OPTIONS['loops'].brief} (default: take back; with --raw off)"
+    generation.add_argument("--loops", choices=LOOPS, help=loops)
+    _add(generation, GENERATION)
+    output = parser.add_argument_group("output")
+    _add(output.add_mutually_exclusive_group(), FORMATS)
+    most_likely = "with --json: report the N most likely tokens"
+    output.add_argument("--top-logprobs", type=int, metavar="N", help=most_likely)
+    _add(output, REPORTS)
     defaults = {each.name: each.default for each in fields(OneModel)}
     parser.set_defaults(**defaults | {"sampling_defaults": None})
-
-    add = parser.add_argument_group("prompt").add_argument
-    flag = partial(add, action="store_true")
-    add("--prompt", help="the same as PROMPT")
-    add("--system", metavar="TEXT", help="a system message before the prompt")
-    add(
-        "--image",
-        action="append",
-        metavar="FILE",
-        help="an image before the prompt, if the model takes images; repeatable",
-    )
-    flag("--chat", help="hold a conversation, one message a line; /help lists its commands")
-    flag("--resume", help="go on with the last conversation")
-    flag(
-        "--raw",
-        help="continue the prompt without the chat template; greedy by default. With --chat: show "
-        "answers as they are written, not as rendered Markdown",
-    )
-    add(
-        "--chat-template-args",
-        metavar="JSON",
-        help='variables of the template, such as {"enable_thinking": false}',
-    )
-    flag(
-        "--allow-control-tokens",
-        help="read text such as <|im_end|> in messages as that token, not as plain characters",
-    )
-
-    add = parser.add_argument_group("generation").add_argument
-    for name in NUMBERS:
-        kind = float if OPTIONS[name].type is float else int
-        add(_flag(name), type=kind, metavar="X" if kind is float else "N", help=_help(name))
-    for name in FLAGS:
-        add(_flag(name), action="store_true", default=None, help=OPTIONS[name].brief)
-    add(
-        "--loops",
-        choices=LOOPS,
-        help=f"{OPTIONS['loops'].brief} (default: take back; with --raw off)",
-    )
-    add("--stop", action="append", metavar="TEXT", help="end before this text; repeatable")
-    add(
-        "--dry-sequence-breaker",
-        dest="dry_sequence_breakers",
-        action="append",
-        metavar="TEXT",
-        help="a string that no repetition goes beyond for DRY; repeatable (default: line end, "
-        'colon, " and *)',
-    )
-    add(
-        "--banned",
-        action="append",
-        metavar="TEXT",
-        help="never generate this text; repeatable",
-    )
-    add(
-        "--json-schema",
-        metavar="FILE",
-        help="the text must be JSON that matches this schema, a file or the JSON itself; objects "
-        "have only the keys that it names, unless additionalProperties allows more",
-    )
-    add("--regex", metavar="PATTERN", help="the whole text must match this regular expression")
-    add("--lark", metavar="FILE", help="the text must follow the Lark grammar in this file")
-
-    group = parser.add_argument_group("output")
-    add = group.add_mutually_exclusive_group().add_argument
-    add("--show-probs", action="store_true", help="colour each token by its probability")
-    add("--json", action="store_true", help="print one JSON object per line for each chunk")
-    add = group.add_argument
-    add(
-        "--top-logprobs", type=int, metavar="N", help="with --json: report the N most likely tokens"
-    )
-    add("--verbose", action="store_true", help="report speed and memory on standard error")
-    add(
-        "--trace",
-        metavar="FILE",
-        help="write a timeline of the run in Chrome's trace event format, for ui.perfetto.dev",
-    )
     return parser
+
+
+def _add(group: argparse._ActionsContainer, options: Sequence[tuple[str, str, str]]) -> None:
+    for flag, value, text in options:
+        name = flag.removeprefix("--").replace("-", "_")
+        how = {"metavar": value.removesuffix("...")} if value else {"action": "store_true"}
+        if value.endswith("..."):
+            how["action"] = "append"
+            name += "s" if name == "dry_sequence_breaker" else ""
+        group.add_argument(flag, dest=name, help=text, **how)  # type: ignore[arg-type]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

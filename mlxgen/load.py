@@ -95,15 +95,12 @@ def load(
     subclasses, with a message that says what to do.
     """
     check_kv(kv_bits, kv_group_size, kv_quant_start)
-    kv: dict[str, Any] = {
-        "kv_bits": kv_bits,
-        "kv_group_size": kv_group_size,
-        "kv_quant_start": kv_quant_start,
-    }
+    kv = {"kv_bits": kv_bits, "kv_group_size": kv_group_size, "kv_quant_start": kv_quant_start}
     if max_context is not None:
         integer(None, 2).check("max_context", max_context)
     CacheDir.of(cache_dir, cache_dir_bytes)  # now, as reading weights takes long
     _wired(wired_limit)
+    disk = {"cache_dir": _portable(cache_dir), "cache_dir_bytes": cache_dir_bytes}
     wanted = _Wanted(
         source=_portable(path_or_hf_repo),
         adapter=_portable(adapter),
@@ -112,34 +109,12 @@ def load(
         trust_remote_code=trust_remote_code,
         wired_limit=wired_limit,
         predictor=draft != "off",
-        options={
-            "cache_bytes": cache_bytes,
-            "cache_dir": _portable(cache_dir),
-            "cache_dir_bytes": cache_dir_bytes,
-            **kv,
-        },
+        options={"cache_bytes": cache_bytes, **disk, **kv},
     )
-    machines = join(wanted) if distributed is None or distributed else None
-    if machines is not None:
-        from .machines.share import shared
-
-        lm = shared(machines, partial(_load, wanted), asdict(wanted))
-    elif distributed:
-        raise OptionError(
-            "distributed",
-            "needs several machines, but this process was started alone; start it with mlx.launch",
-        )
-    else:
-        lm = _load(wanted)
+    lm = _loaded(wanted, distributed)
     if isinstance(draft, (str, os.PathLike)) and draft not in DRAFTS:
-        draft = load(
-            draft,
-            draft="off",  # nor a head of its own
-            wired_limit=None,
-            trust_remote_code=trust_remote_code,
-            distributed=False,
-            **kv,
-        )
+        how: dict[str, Any] = {"trust_remote_code": trust_remote_code, **kv}  # and no head
+        draft = load(draft, draft="off", wired_limit=None, distributed=False, **how)
     if max_context is not None:
         if lm.max_context is not None and max_context > lm.max_context:
             said = "%s is said to hold %d tokens; what is beyond may be nonsense"
@@ -149,6 +124,21 @@ def load(
     if wired_limit is not None:
         lm.runtime.wire(_wired(wired_limit))
     return lm
+
+
+def _loaded(wanted: _Wanted, distributed: bool | None) -> LanguageModel:
+    """The model, on all machines if there are several."""
+    machines = join(wanted) if distributed is None or distributed else None
+    if machines is not None:
+        from .machines.share import shared
+
+        return shared(machines, partial(_load, wanted), asdict(wanted))
+    if distributed:
+        raise OptionError(
+            "distributed",
+            "needs several machines, but this process was started alone; start it with mlx.launch",
+        )
+    return _load(wanted)
 
 
 def join(wanted: _Wanted | None = None) -> Machines | None:

@@ -2,7 +2,8 @@
 
 Owns the limit. mlx-lm sets it when it is imported: it fails if the system allows fewer than 4,096,
 and lowers the limit if the system allows more. If ``loading.mlx_lm_first`` is imported before any
-part of mlx-lm, the limit stays as it is or rises.
+part of mlx-lm, the limit stays as it is or rises. The commands raise it before that import, and
+the room of tokens, which is below, has an import of its own: so this is a file by itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A bounded cache that several threads may use."""
+"""A bounded cache that several threads may use: of filters, and of sampling programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers and texts in messages for people."""
+"""Numbers and texts in messages for people, of the engine and of the terminal."""
 
 from __future__ import annotations
 

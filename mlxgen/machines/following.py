@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -38,6 +39,7 @@ class Follower:
         self._models: dict[int, Any] = {}
         self._runners: dict[int, Runner] = {}
         self._images: dict[str, Image] = {}
+        self._holders: Counter[str] = Counter()  # how many images rank 0 has that are alike
         self._passes = 0
 
     def serve(self) -> NoReturn:
@@ -84,8 +86,11 @@ class Follower:
             case "show", (digest, pixels, shape, count, token):
                 array = np.frombuffer(base64.b85decode(pixels), np.float32).reshape(shape)
                 self._images[digest] = Image(array, count, token, digest)
+                self._holders[digest] += 1
             case "hide", (digest,):
-                self._images.pop(digest, None)
+                self._holders[digest] -= 1
+                if not self._holders[digest]:
+                    del self._images[digest]
             case _:
                 raise MachineError(f"rank 0 said {word!r}, which this version does not know")
 

@@ -8,8 +8,9 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
+from weakref import ref
 
 import mlx.core as mx
 import pytest
@@ -23,10 +24,12 @@ from mlxgen.load import _portable
 from mlxgen.machines.following import Follower
 from mlxgen.machines.group import Group
 from mlxgen.machines.machines import Machines
-from mlxgen.machines.share import PartRuntime, Share, shared, uninterrupted
+from mlxgen.machines.share import Leading, Part, PartRuntime, Share, shared, uninterrupted
 from tests.fakes import byte_level_tokenizer
 from tests.fakes.checkpoints import tiny_config, tiny_model
 from tests.fakes.seeing import asking, png, seeing
+
+from .laws import told
 
 
 class Line:
@@ -56,8 +59,21 @@ class Line:
         self.lost = MachineError(f"rank 0 failed: {sentence}")
 
 
+@dataclass(frozen=True)
+class Raw:
+    """A group of MLX's, for what only asks who it is."""
+
+    number: int
+
+    def rank(self) -> int:
+        return self.number
+
+    def size(self) -> int:
+        return 2
+
+
 def rank(number: int, line: Line) -> Machines:
-    group = Group(mx.distributed.init(), number, 2, "ring", ("a", "b"))
+    group = Group(cast(Any, Raw(number)), number, 2, "ring", ("a", "b"))
     return Machines(group, cast(Any, line), 1 << 34)
 
 
@@ -115,6 +131,51 @@ class Failing:
 GREEDY: dict[str, Any] = {"max_tokens": 8, "ignore_eos": True, "draft": "off"}  # passes count
 
 
+@pytest.fixture(autouse=True)
+def sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of both ranks, the first of which is rank 0's; they leave anything there, as they may if
+    they fail."""
+    told: list[mx.array] = []
+
+    def all_sum(own: mx.array, group: Raw) -> mx.array:
+        if group.number:
+            return told.pop() + own
+        told.append(own)
+        return mx.full(own.shape, 7, own.dtype)
+
+    monkeypatch.setattr(mx.distributed, "all_sum", all_sum)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_ranks_hold_the_same_after_whatever_moves_kv(
+    pair: Pair, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, made = pair.lm.runtime, list[Any]()
+
+    def runner(**how: Any) -> Any:
+        made.append(ref(one := type(runtime).runner(runtime, **how)))
+        return one
+
+    monkeypatch.setattr(runtime, "runner", runner)
+    tokenizer = pair.lm.tokenizer
+    alone = LanguageModel(tiny_model(tiny_config(pair.lm.vocabulary.size)), tokenizer)
+    for one, several in zip(told(alone, seed), told(pair.lm, seed), strict=True):
+        assert one == several
+        with pair.machines.turn():
+            pair.machines.flush()
+        runners = [each for of in made if (each := of()) is not None]
+        assert {each._number for each in runners} == pair.follower._runners.keys()
+        for mine in runners:
+            theirs = pair.follower._runners[mine._number]
+            assert mine._stores.keys() == theirs._stores.keys()
+            for kv, store in mine._stores.items():
+                other = theirs._stores[kv]
+                assert store.length == other.length
+                for left, right in zip(store.arrays(), other.arrays(), strict=True):
+                    assert mx.array_equal(left, right, equal_nan=True).item()
+    assert runtime.prefix_cache.nbytes == pair.follower._models[0].prefix_cache.nbytes > 0
+
+
 @pytest.mark.slow
 def test_what_nobody_holds_is_dropped_on_all_ranks(pair: Pair) -> None:
     lm = pair.lm
@@ -140,6 +201,39 @@ def test_a_load_that_is_broken_off_ends_all_ranks(pair: Pair) -> None:
     assert pair.line.failed == ["loading was broken off by KeyboardInterrupt"]
     with pytest.raises(MachineError, match="broken off"):
         pair.lm.generate("abc", **GREEDY)
+
+
+def test_a_load_that_fails_on_all_ranks_ends_none(pair: Pair) -> None:
+    def broken(share: Share) -> LanguageModel:
+        raise mlxgen.LoadError("there is no such model")
+
+    with pytest.raises(mlxgen.LoadError):
+        shared(pair.machines, broken, {})
+    assert not pair.line.failed and pair.lm.generate("abc", **GREEDY).tokens
+
+
+def test_a_pass_that_fails_once_the_others_know_of_it_ends_all_ranks(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(leading: Leading, pass_: Any) -> mx.array:
+        Part._run(leading, pass_)
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(Leading, "_run", run)
+    with pytest.raises(MachineError, match="no memory"):
+        pair.lm.generate("abc", **GREEDY)
+    assert pair.line.failed == ["no memory"]
+
+
+def test_what_is_taken_back_is_told_with_the_pass_that_follows(pair: Pair) -> None:
+    with pair.lm.stream("abc", **GREEDY) as stream:
+        for _ in range(3):
+            next(stream)
+        before = len(pair.line.messages)
+        stream.rewind(tokens=2)
+        next(stream)
+        first, *others = map(json.loads, pair.line.messages[before:])
+    assert [each[0] for each in first] == ["do", "run"] and len(others) < 2
 
 
 def test_a_model_that_is_dropped_is_dropped_on_all_ranks(pair: Pair) -> None:
@@ -204,21 +298,39 @@ def test_layers_of_other_kinds_on_another_machine_are_refused(
     others.append([asdict(own), 90, False])
     runtime.settle()
     assert (runtime.room, runtime.batches) == (50, False)
+    assert runtime.memory.device == 50 + own.weights
     others.append([asdict(replace(own, windows=((8, 100),))), 90, True])
     with pytest.raises(mlxgen.LoadError, match="layers of different kinds"):
         runtime.settle()
 
 
-def test_images_are_told_once_and_dropped_with_their_prompt() -> None:
+def test_an_image_is_told_once_and_held_as_long_as_a_prompt_has_it() -> None:
     def make(share: Share) -> LanguageModel:
         lm = seeing(share=share)
         lm.runtime.model.shard = None
         return lm
 
     pair = Pair(make)
-    pair.lm.generate(asking(png(seed=1), png(seed=2)), **GREEDY)
-    told = [message for message in pair.line.messages if b'["show"' in message]
-    assert sum(message.count(b'["show"') for message in told) == 2
+
+    def shown() -> int:
+        return sum(message.count(b'["show"') for message in pair.line.messages)
+
+    with pair.lm.stream(asking(png(seed=1), png(seed=2)), **GREEDY) as first:
+        next(first)
+        first.keep()
+        assert shown() == 2
+        with pair.lm.stream(asking(png(seed=1)), **GREEDY) as second:  # another one that is alike
+            next(second)
+            second.keep()
+        assert shown() == 3
+        pair.lm.prefix_cache.clear()
+        del second
+        gc.collect()
+        next(first)
+        first.keep()
+        assert len(pair.follower._images) == 2
+    pair.lm.prefix_cache.clear()
+    del first
     gc.collect()
     pair.lm.generate("abc", **GREEDY)
     assert not pair.follower._images

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..filters import After, Specification
-from ..filters.any_of import FirstToken
+from ..filters import After, FirstToken, Specification
 from ..images import plain
 from ..text import ThinkingMarks
 from ..tokens import Token

@@ -1,10 +1,12 @@
 """What may be sampled next: filters, their composition and their rewinds. No MLX here."""
 
 from .after import After
+from .any_of import AnyOf, FirstToken
 from .callback import Allow
 from .checked import Checked
 from .constraint import AllOf, Constraint, fill_masks
 from .ends import EndSearch
+from .gbnf import is_gbnf, lark_of
 from .grammar import Choice, Lark, Regex, Substring
 from .json_schema import JsonObject, JsonSchema
 from .lm_format_enforcer import LMFormatEnforcer
@@ -27,11 +29,13 @@ __all__ = [
     "After",
     "AllOf",
     "Allow",
+    "AnyOf",
     "Checked",
     "Choice",
     "Constraint",
     "EndSearch",
     "Filter",
+    "FirstToken",
     "Int32Words",
     "JsonObject",
     "JsonSchema",
@@ -45,6 +49,8 @@ __all__ = [
     "Substring",
     "allows",
     "fill_masks",
+    "is_gbnf",
+    "lark_of",
     "no_tokens",
     "tokens_of",
     "without_tokens",

@@ -16,8 +16,7 @@ from pydantic import Field
 
 from ..chat.calls.use import Form
 from ..errors import MlxgenError, PromptError
-from ..filters import Choice, Lark, Regex
-from ..filters.gbnf import is_gbnf, lark_of
+from ..filters import Choice, Lark, Regex, is_gbnf, lark_of
 from ..sampling import Hook
 from ..tokens import Infill, Token, Vocabulary
 from .ask import Ask, MakeReply, Meant, ask_of

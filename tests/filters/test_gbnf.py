@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxgen.errors import GrammarError
-from mlxgen.filters import Lark
-from mlxgen.filters.gbnf import is_gbnf, lark_of
+from mlxgen.filters import Lark, is_gbnf, lark_of
 from mlxgen.tokens import Token, Vocabulary
 from tests.fakes import byte_level_tokenizer
 

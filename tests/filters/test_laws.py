@@ -13,9 +13,11 @@ from mlxgen.filters import (
     After,
     AllOf,
     Allow,
+    AnyOf,
     Checked,
     Choice,
     Constraint,
+    FirstToken,
     JsonObject,
     JsonSchema,
     Lark,
@@ -26,7 +28,6 @@ from mlxgen.filters import (
     Specification,
     Substring,
 )
-from mlxgen.filters.any_of import AnyOf, FirstToken
 from mlxgen.tokens import Vocabulary
 
 from ..effort import tries

@@ -18,8 +18,10 @@ from mlxgen.filters import (
     After,
     AllOf,
     Allow,
+    AnyOf,
     Checked,
     Choice,
+    FirstToken,
     JsonObject,
     JsonSchema,
     Lark,
@@ -28,7 +30,6 @@ from mlxgen.filters import (
     Regex,
     Substring,
 )
-from mlxgen.filters.any_of import AnyOf, FirstToken
 from mlxgen.tokens import Token
 
 from ..effort import tries

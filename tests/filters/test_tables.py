@@ -24,8 +24,6 @@ import regex
 from mlxgen import filters
 from mlxgen.errors import GrammarError, OptionError
 from mlxgen.filters import Constraint, JsonSchema, Lark, Regex
-from mlxgen.filters.any_of import AnyOf, FirstToken
-from mlxgen.filters.gbnf import lark_of
 from mlxgen.filters.schema.fitting import Fitting
 from mlxgen.filters.schema.formats import FORMATS
 from mlxgen.filters.schema.patterns import searched
@@ -45,11 +43,11 @@ from .helpers import (
 )
 
 DATA = Path(__file__).parent.parent / "data"
-NAMES = {**vars(filters), "AnyOf": AnyOf, "FirstToken": FirstToken, "Fixed": Fixed, "re": re}
+NAMES = {**vars(filters), "Fixed": Fixed, "re": re}
 MAKE: Mapping[str, Callable[[Any], Any]] = {
     "schema": JsonSchema,
     "closed": lambda schema: JsonSchema(schema, closed=True),
-    "gbnf": lambda grammar: Lark(lark_of(grammar)),
+    "gbnf": lambda grammar: Lark(filters.lark_of(grammar)),
     "lark": Lark,
     "regex": Regex,
     "python": lambda written: eval(written, dict(NAMES)),

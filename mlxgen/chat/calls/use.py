@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from ...filters import After, AllOf, Specification
-from ...filters.any_of import AnyOf
+from ...filters import After, AllOf, AnyOf, Specification
 from ..dialect import Dialect, UnsupportedError
 from ..marks import Reading
 from ..thinking import after_thinking

@@ -6,9 +6,8 @@ import contextlib
 import errno
 import json
 import os
-import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -244,44 +243,3 @@ def test_a_broken_header_is_refused(tmp_path: Path) -> None:
 
         path = rewritten(saved(tmp_path / "file", mixed_layers), change)
         assert refused(path, mixed_layers), (where, key, value)
-
-
-VALUES: list[Any] = [*(None, True, -1, 1 << 70, 0.5, "", "x", [], {}, [[]]), "[" * 2000]
-
-
-def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The ways to everything in a JSON value."""
-    if path:
-        yield path
-    if isinstance(value, dict | list):
-        for key, below in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _places(below, (*path, key))
-
-
-def test_a_header_that_somebody_made_is_refused_or_changes_nothing(tmp_path: Path) -> None:
-    path = saved(tmp_path / "file", mixed_layers)
-    data, chance = path.read_bytes(), random.Random(2)
-
-    def mutate(header: dict[str, Any]) -> None:
-        *way, last = chance.choice(list(_places(header)))
-        inside: Any = header
-        for step in way:
-            inside = inside[step]
-        if chance.random() < 0.3:
-            del inside[last]
-        else:
-            inside[last] = chance.choice(VALUES)
-        about = header.get("__metadata__")
-        header["__metadata__"] = {"checksum": "", **(about if isinstance(about, dict) else {})}
-
-    for _ in range(400):
-        path.write_bytes(data)
-        rewritten(path, mutate)
-        cache = BlockStore(mixed_layers, PLENTY)
-        cache.keep(IDS[:2], holding(mixed_layers, IDS[:2]))
-        before = cache.nbytes
-        with contextlib.suppress(LoadError):
-            cache.load(path)
-            assert taken(cache, (*IDS, 5)) is not None
-        check_integrity(cache)
-        assert cache.nbytes >= before

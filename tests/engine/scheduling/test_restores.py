@@ -10,18 +10,11 @@ from typing import Any
 import pytest
 from mlx_lm.models.cache import ArraysCache
 
-from mlxgen import LanguageModel, Limits
-from mlxgen.engine.options import Options
 from mlxgen.engine.prefix.block import BLOCK, Block
 from mlxgen.engine.prefix.block_file import Layout
 from mlxgen.engine.prefix.disk import Disk
 from mlxgen.engine.prefix.store import BlockStore
 from mlxgen.engine.scheduling import prefill as prefill_file
-from mlxgen.engine.scheduling.scheduler import Scheduler
-from mlxgen.engine.step.handle import Handle
-from tests.fakes import alphabet_tokenizer
-from tests.fakes.architectures import cache_kinds
-from tests.fakes.paces import Still
 from tests.fakes.speaking import Hall, Speaker, endless, letters
 
 PLENTY = 1 << 40
@@ -80,36 +73,6 @@ def come(hall: Hall, condition: Callable[[], object]) -> None:
             return
         hall.step()
     raise AssertionError("it never came")
-
-
-@pytest.mark.parametrize("kind", cache_kinds())
-def test_with_the_disk_a_model_says_what_it_says_without(kind: str, tmp_path: Path) -> None:
-    model, make = cache_kinds()[kind]()
-    prompts = [LONG, [*LONG[: BLOCK + 20], 5, 6, 7]]
-
-    def said(cache_dir: Path | None) -> tuple[list[list[int]], list[int]]:
-        lm = LanguageModel(model, alphabet_tokenizer(), cache_dir=cache_dir)
-        lm.runtime.make_cache = make  # type: ignore[method-assign]
-        lm.runtime.pace = Still()
-        scheduler = Scheduler(lm.runtime, Limits(max_batch=2, keep_prefixes=cache_dir is not None))
-        tokens: dict[Handle, list[int]] = {}
-        for seed, prompt in enumerate(prompts):
-            options = Options.of({"max_tokens": 6, "temperature": 0.7, "seed": seed})
-            tokens[scheduler.submit(lm.runtime.prepare(prompt, options))] = []
-        while scheduler.busy:
-            for event in scheduler.step():
-                assert event.error is None
-                tokens[event.handle] += [t for c in event.chunks if (t := c.token) is not None]
-        scheduler.close()
-        assert lm.prefix_cache.flush(20)
-        return list(tokens.values()), [handle.cached for handle in tokens]
-
-    expected, _ = said(None)
-    first, _ = said(tmp_path)
-    again, cached = said(tmp_path)
-    assert first == again == expected
-    if kind != "concatenating":
-        assert cached[0] >= len(LONG) // 2
 
 
 @pytest.mark.parametrize("recurrent", [False, True])

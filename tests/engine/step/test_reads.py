@@ -170,6 +170,29 @@ def test_drafts_are_read_as_they_were_submitted(watch: Watch, draft: str) -> Non
     assert watch.reads
 
 
+def test_what_draws_after_a_draft_is_submitted_with_its_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lm, submitted = mlxgen.load(), 0
+    plain: Any = mx.async_eval
+
+    def submit(*arrays: Any) -> None:
+        nonlocal submitted
+        submitted += 1
+        plain(*arrays)
+
+    with lm.stream(PROMPT, max_tokens=48, draft=mlxgen.load(), ignore_eos=True) as stream:
+        next(stream), next(stream)
+        monkeypatch.setattr(mx, "async_eval", submit)
+        before = stream.usage
+        for _ in stream:
+            pass
+        passes = stream.usage.forward_passes - before.forward_passes
+        drafted = stream.usage.drafted_tokens - before.drafted_tokens
+    assert drafted > 20
+    assert submitted <= passes + drafted + 2  # the last ones that were verified came before
+
+
 # ---- what is seen of a draw, compared with its distribution -------------------------------------
 
 VOCAB = 300  # more than the candidates, so that flat kinds_of_rows are drawn again

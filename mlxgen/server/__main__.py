@@ -44,16 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _served(settings: Settings) -> Served:
-    model = next(iter(settings.models), None)
-    if settings.has_several:
-        from .catalogue import Catalogue
+    from .catalogue import Catalogue
 
-        model = Catalogue.of(settings).default.name
     return Served.at(
         settings.host,
         settings.port,
+        model=Catalogue.of(settings).default.name,
         path=settings.root_path,
-        model=model,
         key=next(iter(settings.api_keys), None),
         context=settings.max_context,
     )

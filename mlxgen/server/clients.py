@@ -11,7 +11,6 @@ import json
 import shlex
 import sys
 from importlib.resources import files
-from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
@@ -45,19 +44,15 @@ class Served(NamedTuple):
         host: str,
         port: int,
         *,
+        model: str,
         path: str = "",
-        model: str | None = None,
         key: str | None = None,
         context: int | None = None,
     ) -> Served:
-        """The server that listens there; ``model`` is a folder, a hub id or the demo model."""
+        """The server that listens there."""
         name = _EVERYWHERE.get(host, host)
         name = f"[{name}]" if ":" in name else name
-        served = "demo" if model is None else model
-        folder = Path(served).expanduser()
-        if folder.is_dir():
-            served = folder.resolve().name
-        return cls(f"http://{name}:{port}{path.rstrip('/')}", served, key, context)
+        return cls(f"http://{name}:{port}{path.rstrip('/')}", model, key, context)
 
 
 class Configuration(NamedTuple):

@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from ..arguments import ModelSettings, Parser, add_settings, setting, size, texts_of
 from ..errors import OptionError
@@ -36,7 +35,21 @@ ALIASES = {  # see arguments.ALIASES
     "--allowed-origins": "--cors-origin",
 }
 _LONGEST_SOCKET = 103  # bytes of a path, as macOS limits them
-_LONGEST_NAME = 256  # characters of a model's name
+_TEXTS = (
+    ("root_path", r"((/[A-Za-z0-9._~-]+)+/?)?", "a path such as /llm"),
+    ("aliases", r"[^=\x00-\x1f\x7f]{1,256}(=.*)?", "a name of 1 to 256 characters"),
+    (
+        "allow_hosts",
+        r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*",
+        "a host name without port, such as box.local",
+    ),
+    (
+        "cors_origins",
+        r"\*|null|[A-Za-z][\w+.-]*://(\[[0-9A-Fa-f:.]+\]|[^\s/?#@:\[\]]+)(:[0-9]*)?",
+        "an origin such as http://localhost:3000, or *",
+    ),
+)
+"""Settings that are texts, what each matches, and what it is."""
 LEVELS = ("debug", "info", "warning", "error")
 EXAMPLES = """\
 examples:
@@ -161,15 +174,12 @@ class Settings(ModelSettings):
             raise OptionError(
                 "uds", f"expected a path of 1 to {_LONGEST_SOCKET} bytes, got {self.uds!r}"
             )
-        if self.root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+/?", self.root_path):
-            raise OptionError("root_path", f"expected a path such as /llm, got {self.root_path!r}")
-        for given in self.aliases:
-            alias = given.partition("=")[0]
-            if not alias.isprintable() or not 0 < len(alias) <= _LONGEST_NAME:
-                raise OptionError(
-                    "alias",
-                    f"expected a name of 1 to {_LONGEST_NAME} characters, got {alias[:80]!r}",
-                )
+        for name, pattern, wanted in _TEXTS:
+            value = getattr(self, name)
+            for given in [value] if isinstance(value, str) else value:
+                if re.fullmatch(pattern, given, re.DOTALL) is None:
+                    option = _REPEATED.get(name, name)
+                    raise OptionError(option, f"expected {wanted}, got {given[:80]!r}")
         if self.has_several:
             self._check_for_several()
         if self.own_adapter is not None and len(self.adapters) > 1:
@@ -178,10 +188,6 @@ class Settings(ModelSettings):
                 f"a model with an adapter of its own takes no others: give {self.own_adapter} a "
                 "name, too (NAME=FOLDER)",
             )
-        for name in self.allow_hosts:
-            _check_name(name)
-        for origin in self.cors_origins:
-            _check_origin(origin)
         if self.print_config is not None and (self.uds is not None or self.port == 0):
             raise OptionError(
                 "print_config",
@@ -220,27 +226,6 @@ Settings.__doc__ = "\n".join(
 def is_named(adapter: str) -> bool:
     """Whether an adapter is given with a name: ``NAME=FOLDER``."""
     return "=" in adapter and not path_of(adapter).exists()
-
-
-def _check_name(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", name):
-        raise OptionError(
-            "allow_host", f"expected a host name without port, such as box.local, got {name!r}"
-        )
-
-
-def _check_origin(origin: str) -> None:
-    if origin in ("*", "null"):
-        return
-    try:
-        parts = urlsplit(origin)
-        whole = f"{parts.scheme}://{parts.netloc}" == origin and bool(parts.hostname)
-    except ValueError:
-        whole = False
-    if not whole:
-        raise OptionError(
-            "cors_origin", f"expected an origin such as http://localhost:3000, or *, got {origin!r}"
-        )
 
 
 # ---- the command line ------------------------------------------------------------------------

@@ -10,13 +10,15 @@ import base64
 import hashlib
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from fastapi import FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
@@ -25,7 +27,7 @@ from .catalogue import Entry
 from .control import ControlRequest, ReasoningControl, control, reasoning_control
 from .errors import RequestError
 from .exchange import Exchange, Work, generate
-from .fields import ModelRequest
+from .fields import Lenient, ModelRequest, TextRequest
 from .fleet import Status
 from .gate import Gate
 from .llama import COMPLETION, INFILL, in_force, props_of, slots_of
@@ -33,7 +35,6 @@ from .logs import log_failure
 from .messages import MESSAGES, CountRequest, count_tokens
 from .metrics import CONTENT_TYPE
 from .openai import CHATS, COMPLETIONS, ChatRequest
-from .openapi import body_of, describe
 from .responses import RESPONSES
 from .service import Service
 from .token_work import (
@@ -133,7 +134,7 @@ def make_app(service: Service) -> ASGIApp:
             name=path.removeprefix("/v1").replace("/{id}", "").strip("/").replace("/", "_"),
             description=about,
             response_class=Response,
-            openapi_extra=body_of(body),
+            openapi_extra=_body_of(body),
             responses=good,
         )
 
@@ -274,7 +275,7 @@ def _add_files(app: FastAPI, service: Service, bodies: Sequence[type[BaseModel]]
         known = service.loaded if with_model else None
         defaults = {} if known is None else in_force(known)
         key, strict = bool(settings.api_keys), settings.strict_fields
-        return describe(app, bodies, with_key=key, defaults=defaults, strict=strict)
+        return _described(app, bodies, with_key=key, defaults=defaults, strict=strict)
 
     @app.get("/openapi.json")
     async def openapi() -> Response:
@@ -290,6 +291,76 @@ def _add_files(app: FastAPI, service: Service, bodies: Sequence[type[BaseModel]]
         if name not in page:
             raise RequestError("there is no such file of the page", status=404, code="not_found")
         return _unless_kept(page[name], request)
+
+
+# ---- its description --------------------------------------------------------------------------
+
+_REF = "#/components/schemas/{model}"
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string", "description": "what is wrong and what to do"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"], "description": "the field at fault"},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+_FAILURE = {
+    "description": "An error: its code says what is wrong, and its param the field at fault",
+    "content": {"application/json": {"schema": {"$ref": _REF.format(model="Error")}}},
+}
+
+
+def _body_of(model: type[BaseModel]) -> dict[str, Any]:
+    """``openapi_extra`` of an endpoint whose body this model validates."""
+    schema = {"$ref": _REF.format(model=model.__name__)}
+    content = {"application/json": {"schema": schema}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _described(
+    app: FastAPI,
+    models: Sequence[type[BaseModel]],
+    *,
+    with_key: bool,
+    defaults: Mapping[str, Any],
+    strict: bool,
+) -> dict[str, Any]:
+    """The whole description. ``models`` are those of bodies; ``with_key``: an API key is needed;
+    ``defaults``: the values of fields that a request for text leaves out; ``strict``: unknown
+    fields are refused."""
+    whole = get_openapi(
+        title=app.title, version=app.version, description=app.description, routes=app.routes
+    )
+    _, bodies = models_json_schema([(m, "validation") for m in models], ref_template=_REF)
+    components: dict[str, Any] = whole.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    schemas |= bodies["$defs"]
+    for model in models:
+        schema = schemas[model.__name__]
+        if issubclass(model, Lenient) and not strict:
+            schema.pop("additionalProperties", None)  # they are ignored
+        has_defaults = defaults if issubclass(model, TextRequest) else {}
+        for name in schema["properties"].keys() & has_defaults.keys():
+            schema["properties"][name]["default"] = defaults[name]
+    for operations in whole["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)  # FastAPI adds it, and nothing here gives it
+            operation["responses"]["default"] = _FAILURE
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    schemas["Error"] = _ERROR
+    if with_key:
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        whole["security"] = [{"key": []}]
+    return whole
 
 
 # ---- the page for people -------------------------------------------------------------------------

@@ -34,8 +34,9 @@ ALIASES = {  # see arguments.ALIASES
     "--served-model-name": "--alias",
     "--allowed-origins": "--cors-origin",
 }
-_LONGEST_SOCKET = 103  # bytes of a path, as macOS limits them
 _TEXTS = (
+    ("host", r".+", "an address such as 127.0.0.1"),
+    ("uds", r".{1,103}", "a path of 1 to 103 bytes"),  # as macOS limits them
     ("root_path", r"((/[A-Za-z0-9._~-]+)+/?)?", "a path such as /llm"),
     ("aliases", r"[^=\x00-\x1f\x7f]{1,256}(=.*)?", "a name of 1 to 256 characters"),
     (
@@ -165,18 +166,12 @@ class Settings(ModelSettings):
             value, allowed = getattr(self, each.name), each.metadata["allowed"]
             if allowed is not None and value is not None:
                 allowed.check(each.name, value)
-        if not self.host:
-            raise OptionError("host", "is empty; pass an address such as 127.0.0.1")
         for key in self.api_keys:
             if not re.fullmatch(r"[\x21-\x7e]+", key):
                 raise OptionError("api_key", "expected one or more printable ASCII characters")
-        if self.uds is not None and not 0 < len(os.fsencode(self.uds)) <= _LONGEST_SOCKET:
-            raise OptionError(
-                "uds", f"expected a path of 1 to {_LONGEST_SOCKET} bytes, got {self.uds!r}"
-            )
         for name, pattern, wanted in _TEXTS:
             value = getattr(self, name)
-            for given in [value] if isinstance(value, str) else value:
+            for given in [value] if isinstance(value, str) else value or ():
                 if re.fullmatch(pattern, given, re.DOTALL) is None:
                     option = _REPEATED.get(name, name)
                     raise OptionError(option, f"expected {wanted}, got {given[:80]!r}")

@@ -22,11 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from mlxgen import errors
 from mlxgen.engine import Chunk, Progress
 from mlxgen.engine.chunk import Alternative, DraftCount, Rejected, Usage
-from mlxgen.errors import DeadEndError, GrammarError, ModelError, QueueFullError
-from mlxgen.server.errors import RequestError
-from mlxgen.server.reply import Aside, Delivery, Event, Reply, Sent
+from mlxgen.errors import DeadEndError, ModelError, QueueFullError
+from mlxgen.server.errors import RequestError, error_body
+from mlxgen.server.reply import Aside, Delivery, Event, Reply, Sent, timings
 from mlxgen.server.token_work import TokenizeRequest, tokenize
 from mlxgen.server.wire import to_json, to_text
 from tests.chat.kit import tokens_of, tool
@@ -424,9 +425,88 @@ def test_a_stream_that_fails_ends_with_an_error_of_its_api(error: Exception, cod
     assert response["error"]["code"] == code
 
 
-def test_an_error_names_the_field_that_a_grammar_came_from() -> None:
-    failed = reply_to("chat", regex="a").fail(GrammarError("Regex('a'): too large"))
-    assert failed["error"]["param"] == "regex"
+PARAMS = {"prompt": "messages", "filters": "regex"}
+EXCLUDED = {**PARAMS, "dead_end": "regex, banned"}
+
+
+@pytest.mark.parametrize(
+    ("error", "params", "param", "code"),
+    [
+        (errors.OptionError("stop_tokens", "no"), PARAMS, "stop_token_ids", "invalid_value"),
+        (errors.OptionError("banned", "no"), PARAMS, "banned", "invalid_value"),
+        (errors.OptionError("filters", "no"), PARAMS, "regex", "invalid_value"),
+        (errors.OptionError("prefix", "no", code="x", index=3), PARAMS, "prefix_tokens[3]", "x"),
+        (errors.PromptError("too long"), PARAMS, "messages", "invalid_prompt"),
+        (errors.GrammarError("too large"), PARAMS, "regex", "invalid_grammar"),
+        (errors.FilterError("too many states"), EXCLUDED, "regex", "invalid_grammar"),
+        (errors.DeadEndError("stuck"), PARAMS, None, "dead_end"),
+        (errors.DeadEndError("stuck"), EXCLUDED, "regex", "dead_end"),
+    ],
+)
+def test_an_error_names_the_field_that_the_client_wrote(
+    error: errors.MlxgenError, params: dict[str, str], param: str | None, code: str
+) -> None:
+    status, body = error_body(error, params)
+    found = body["error"]
+    assert set(body) == {"error"} and set(found) == {"message", "type", "param", "code"}
+    assert (found["param"], found["code"]) == (param, code)
+    named = "regex, banned" if param and code == "dead_end" else param
+    if isinstance(error, errors.OptionError) or named == "regex, banned":
+        assert status == 400 and found["message"].startswith(f"{named}:".replace("[3]", ""))
+
+
+# ---- how fast they came --------------------------------------------------------------------------
+
+RAN = Usage(
+    prompt_tokens=110,
+    cached_tokens=10,
+    completion_tokens=21,
+    prompt_seconds=2.5,
+    queued_seconds=0.5,
+    generation_seconds=4.0,
+)
+RATES = {
+    "cache_n": 10,
+    "prompt_n": 100,
+    "prompt_ms": 2000.0,
+    "prompt_per_token_ms": 20.0,
+    "prompt_per_second": 50.0,
+    "predicted_n": 21,
+    "predicted_ms": 4000.0,
+    "predicted_per_token_ms": 200.0,
+    "predicted_per_second": 5.0,
+}
+
+
+def test_rates_count_what_was_run_and_no_time_in_the_queue() -> None:
+    assert timings([RAN]) == RATES
+    counts = {"text": DraftCount(6, 5)}
+    used = Usage(drafted_tokens=6, accepted_draft_tokens=5, drafts=counts)
+    both = {**counts, "model": DraftCount(2, 0)}
+    drafted = timings([used, replace(used, drafted_tokens=8, drafts=both)])
+    assert (drafted["draft_n"], drafted["draft_n_accepted"]) == (14, 10)
+    assert drafted["drafts"] == {
+        "text": {"draft_n": 12, "draft_n_accepted": 10},
+        "model": {"draft_n": 2, "draft_n_accepted": 0},
+    }
+    assert drafted["prompt_per_second"] == drafted["predicted_per_second"] == 0.0
+
+
+def test_loops_are_told_if_there_were_any() -> None:
+    looped = replace(RAN, loops=4, looped="again and ")
+    assert timings([looped, replace(RAN, loops=1)]).items() >= {
+        ("loops", 5),
+        ("looped", "again and "),
+    }
+    assert timings([RAN]) == RATES
+
+
+def test_tokens_before_a_fork_are_counted_once() -> None:
+    branch = replace(RAN, cached_tokens=110, completion_tokens=26, forked_tokens=15)
+    both = timings([RAN, branch], given=1)
+    assert both["prompt_n"] == RATES["prompt_n"] + 1 + 1
+    assert both["predicted_n"] == 20 + 11
+    assert both["predicted_per_second"] == (20 + 11 - 2) / 4.0
 
 
 @pytest.mark.parametrize("api", [CHAT, MESSAGES, RESPONSES], ids=str)

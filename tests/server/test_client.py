@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -169,3 +170,12 @@ def test_llama_cpps_completions_have_probabilities_timings_and_progress_when_ask
         assert event["timings"] and len(event["completion_probabilities"]) == len(event["tokens"])
     assert "".join(event["content"] for event in parts) == whole["content"]
     assert "completion_probabilities" not in server.post("/completion", body).json()
+
+
+def test_the_log_says_how_much_came_from_the_prefix_cache(server: Running) -> None:
+    body = {"prompt": "The log of a server says it. " * 8, "max_tokens": 2, "ignore_eos": True}
+    answers = [server.post("/v1/completions", body).json() for _ in range(2)]
+    cached = answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached > 0
+    line = re.compile(rf" id={answers[1]['id'].removeprefix('cmpl-')} .* cached={cached} ")
+    server.wait_until(lambda: any(map(line.search, server.log)), "no such line")

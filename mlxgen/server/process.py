@@ -43,7 +43,6 @@ from .settings import NAME, Settings, explained, is_named
 if TYPE_CHECKING:
     from ..machines.machines import Machines
 
-_LEAST_FILES = 64  # that may be open, below which the server does not start
 _BACKLOG = 128
 _SEND_BUFFER = 1 << 18  # bytes that the system buffers for a client that does not read
 _SWITCH = 0.001  # seconds after which a computing thread yields to the engine's or the loop's
@@ -51,17 +50,7 @@ _FAREWELL = 3  # seconds for connections to close at the end
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server without its handling of signals.
-
-    If no file is left for another connection, asyncio tries as often as its ``backlog`` says, each
-    time with a line in the log, and later as often again for each. So that is one here; the length
-    of the system's queue is set afterwards.
-    """
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for listening in sockets or ():
-            listening.listen(_BACKLOG)
+    """uvicorn's server without its handling of signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -157,11 +146,7 @@ def serve(
         CacheDir.of(settings.cache_dir, settings.cache_dir_bytes)
     except OptionError as error:
         return refuse(explained(error))
-    files = raise_limit(max(FILES, 2 * (settings.max_batch + settings.max_queue)))
-    if files < _LEAST_FILES:
-        return refuse(
-            f"only {files} files may be open, which is too few; raise the limit with ulimit -n"
-        )
+    raise_limit(max(FILES, 2 * (settings.max_batch + settings.max_queue)))
     try:
         if settings.uds is not None:
             listening = listen_on(settings.uds)
@@ -251,7 +236,7 @@ async def _serve(
     config = uvicorn.Config(
         make_app(service),
         http=Connection,
-        backlog=1,  # see Server
+        backlog=_BACKLOG,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -261,7 +246,6 @@ async def _serve(
         timeout_graceful_shutdown=_FAREWELL,
     )
     server, uds = Server(config), service.settings.uds
-    loop.set_exception_handler(_say)
     host, port = service.settings.host, 0 if uds is not None else listening.getsockname()[1]
     name = f"[{host}]" if ":" in host else host
     address = f"http://{name}:{port}" if uds is None else f"unix:{uds}"
@@ -283,15 +267,6 @@ async def _serve(
         return status, await service.close()
     finally:
         stop_signals.ignore()
-
-
-def _say(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What the event loop has to say of itself."""
-    error = context.get("exception")
-    if isinstance(error, OSError) and "socket" in context:
-        log(logging.WARNING, f"new connections have to wait: {error.strerror}")
-    else:
-        loop.default_exception_handler(context)
 
 
 def _announce(service: Service, address: str) -> None:

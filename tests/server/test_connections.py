@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import resource
 import select
 import socket
 import time
@@ -208,20 +207,3 @@ def test_a_chunked_body_over_the_limit_is_not_read_to_its_end(hasty: Running) ->
             for _ in range(100):
                 client.sendall(b"20000\r\n" + b" " * 0x20000 + b"\r\n")
         assert closed(client).startswith(b"HTTP/1.1 413 ")
-
-
-@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
-@pytest.mark.slow
-def test_without_a_free_file_new_connections_wait_and_the_log_stays_short() -> None:
-    with running() as server, contextlib.ExitStack() as links:
-        limits = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (96, 96))
-        assert limits
-        for _ in range(150):
-            links.enter_context(link(server))
-        server.wait_until(
-            lambda: any("new connections have to wait" in line for line in server.log), "they fit"
-        )
-        time.sleep(2)
-        links.close()
-        assert server.chat({"max_tokens": 2}).status_code == 200
-        assert sum("have to wait" in line for line in server.log) < 20

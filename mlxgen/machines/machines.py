@@ -78,14 +78,6 @@ class Machines:
         """What has happened, once a rank is lost; then nothing can run any more."""
         return self.channel.lost
 
-    def on_loss(self, call: Callable[[MachineError], None]) -> None:
-        """Call this once a rank is lost, from a thread of its own."""
-        self.channel.on_loss(call)
-
-    def close(self) -> None:
-        """Let the other ranks end."""
-        self.channel.close()
-
     # ---- rank 0 ------------------------------------------------------------------------------
 
     def number(self) -> int:

@@ -166,7 +166,7 @@ def serve(
     service = partial(Service, settings, boot, catalogue=catalogue, device=device)
     status, ended = asyncio.run(_serve(service, machines, listening))
     if machines is not None:
-        machines.close()
+        machines.channel.close()
     if not ended:
         logging.shutdown()
         sys.stdout.flush()
@@ -232,7 +232,7 @@ async def _serve(
                 loop.call_soon_threadsafe(service.fail, error)
 
         machines.says_losses = False
-        machines.on_loss(lost)
+        machines.channel.on_loss(lost)
     config = uvicorn.Config(
         make_app(service),
         http=Connection,

@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..words import broken, counted, shortened
 
@@ -77,25 +77,17 @@ def json_line(chunk: Chunk, usage: Usage | None, vocabulary: Vocabulary) -> str:
     ``text`` is what was delivered with the chunk; ``token_text`` is the token's own text.
     """
 
-    def spelled(token: Token) -> str:
-        return vocabulary.piece(token).decode("utf-8", "replace")
+    def named(token: Token) -> dict[str, Any]:
+        text = vocabulary.piece(token).decode("utf-8", "replace")
+        return {"token": token, "token_text": text}
 
     shown = {f.name: getattr(chunk, f.name) for f in fields(chunk)}
     shown["from_draft"] = chunk.from_draft
-    shown["token_text"] = None if chunk.token is None else spelled(chunk.token)
+    shown["token_text"] = None if chunk.token is None else named(chunk.token)["token_text"]
     shown["logprob"] = _finite(chunk.logprob)
-    shown["top"] = [
-        {"token": token, "token_text": spelled(token), "logprob": _finite(logprob)}
-        for token, logprob in chunk.top
-    ]
-    shown["rejected"] = [
-        {"token": token, "token_text": spelled(token), "reason": reason, "by": by, "text": text}
-        for token, reason, by, text in chunk.rejected
-    ]
-    shown["candidates"] = [
-        {"token": token, "token_text": spelled(token), "prob": prob}
-        for token, prob in chunk.candidates
-    ]
+    shown["top"] = [{**named(token), "logprob": _finite(logprob)} for token, logprob in chunk.top]
+    shown["rejected"] = [{**named(each.token), **each._asdict()} for each in chunk.rejected]
+    shown["candidates"] = [{**named(each.token), **each._asdict()} for each in chunk.candidates]
     if usage is not None:
         drafts = {name: count._asdict() for name, count in usage.drafts.items()}
         shown["usage"] = asdict(usage) | {"drafts": drafts}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from typing import Any
 
 import pytest
@@ -56,11 +58,16 @@ def test_messages_come_in_order_and_whole() -> None:
             assert [other.receive(SOON) for _ in sent] == sent
 
 
-def test_a_goodbye_comes_after_the_messages_before_it() -> None:
+def test_a_goodbye_comes_after_the_messages_before_it_and_nobody_waits_for_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mlxgen.machines.channel._LEAVING", 3 * SOON)
+    began = time.monotonic()
     with channels() as (first, second):
         first.send(b"last")
         first.close()
         first.close()
+        assert time.monotonic() < began + SOON
         assert [second.receive(SOON), second.receive(SOON)] == [b"last", None]
         assert first.lost is None and second.lost is None
         with pytest.raises(MachineError, match="were told to end"):
@@ -96,6 +103,22 @@ def test_a_rank_that_is_silent_is_lost() -> None:
         other.sendall(framed(2))
         expected = "rank 1 (host-1) has not answered for 0.05 s; check its cable"
         assert lost(channel).startswith(expected)
+
+
+def test_a_rank_that_did_not_run_for_a_while_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    naps = [1.0]
+
+    def late(links: Any, timeout: float) -> Any:
+        if not naps:
+            return wait(links, timeout)
+        time.sleep(naps.pop())
+        return []
+
+    monkeypatch.setattr("mlxgen.machines.channel.wait", late)
+    with alone(patience=0.6) as (channel, other):
+        for _ in range(25):
+            other.sendall(framed(2))
+            assert channel.wait_lost(0.05) is None
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ FILTERS: dict[str, Callable[[], Any]] = {
     "lark": lambda: Lark('start: head TAIL?\nhead: "so" | "the " head\nTAIL: /[0-9]+/'),
     "lark that replays": lambda: Lark('start: text "."\ntext[max_tokens=99]: /[a-e ]+/'),
     "lark that names tokens": lambda: Lark(
-        'start: HEAD <[262]> "so" <[265]> ("[" HEAD "]" <[260]>)* <[97]>\nHEAD: /[a-d]{2,3}/'
+        'start: <[262]> "so" (TEXT <[303]> "[so so]" <[304]>)* <[97]>\nTEXT: /[a-d]{2,3}/'
     ),
     "choice": lambda: Choice(["the thing", "the other", "so", "so sad"]),
     "substring": lambda: Substring("the sad thing is so sad", by="chars"),

@@ -25,8 +25,8 @@ from mlxgen import filters
 from mlxgen.errors import GrammarError, OptionError
 from mlxgen.filters import Constraint, JsonSchema, Lark, Regex
 from mlxgen.filters.schema.fitting import Fitting
-from mlxgen.filters.schema.formats import FORMATS
 from mlxgen.filters.schema.patterns import searched
+from mlxgen.filters.schema.scalars import FORMATS
 from mlxgen.tokens import Vocabulary
 
 from ..effort import ALL

@@ -102,13 +102,6 @@ def test_what_cannot_stop_or_be_banned_is_refused(field: str, wrong: list[Any]) 
         assert caught.value.field == field, given
 
 
-def test_a_string_wins_over_tokens_of_the_same_place() -> None:
-    matcher = StopMatcher(["ab"], [[1, 2]])
-    assert matcher.advance(1, "a") is None
-    match = matcher.advance(2, "b")
-    assert match is not None and match.stop == "ab"
-
-
 def test_numbers_of_numpy_are_token_ids() -> None:
     matcher = StopMatcher(tokens=[(np.int32(1), np.int64(2)), np.uint8(7)])
     assert [matcher.advance(token, "") for token in (1, 1)] == [None, None]

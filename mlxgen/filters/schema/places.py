@@ -25,7 +25,6 @@ from typing import Any
 
 from ...errors import GrammarError
 from .fitting import Fitting, UncheckedError, matches
-from .formats import FORMATS
 from .keywords import (
     CONDITIONAL,
     SAYING,
@@ -44,7 +43,7 @@ from .keywords import (
 )
 from .patterns import UnsupportedError, spelled
 from .references import Said
-from .scalars import either, number, scalar, string
+from .scalars import FORMATS, either, number, scalar, string
 from .written import ANY_KEY, Either, Expression, Grammar, Term
 
 MAX_PLACES = 20_000

@@ -267,7 +267,7 @@ def _portable(name: ModelName | None) -> Any:
     """A folder or hub id as other machines know it, where the user's home may lie elsewhere."""
     if not isinstance(name, (str, os.PathLike)):
         return name  # to be refused, unless it is None
-    path, home = Path(name), Path.home()
+    path, home = Path(name), path_of("~")
     if path.is_absolute() and path.is_relative_to(home):
         return f"~/{path.relative_to(home)}"
     if isinstance(name, os.PathLike) and not path.is_absolute():

@@ -6,11 +6,12 @@ import contextlib
 import gc
 import importlib
 import os
+import pwd
 import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from hypothesis import settings
@@ -65,3 +66,15 @@ def server() -> Iterator[Running]:
 
     with running("--max-batch", "8") as server:
         yield server
+
+
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows a home folder of this user, as in a container that was given another user."""
+
+    def unknown(user: int) -> NoReturn:
+        raise KeyError(user)
+
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)

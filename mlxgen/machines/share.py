@@ -251,13 +251,9 @@ class PartRuntime(ModelRuntime):
         told = [asdict(self.footprint), room, self.batches]  # tried by all, as there are sums in it
         said = self.share.machines.group.exchange(told)
         footprints, rooms, batches = zip(*said, strict=True)
-        windows = [tuple(map(tuple, each["windows"])) for each in footprints]  # JSON has no tuples
-        self.footprints = tuple(
-            [
-                Footprint(**{**each, "windows": w})
-                for each, w in zip(footprints, windows, strict=True)
-            ]
-        )
+        for each in footprints:
+            each["windows"] = tuple(map(tuple, each["windows"]))  # JSON has no tuples
+        self.footprints = tuple([Footprint(**each) for each in footprints])
         different(self.footprints)
         self.room, self.batches = min(rooms), all(batches)
 

@@ -155,7 +155,7 @@ def _checked(source: str) -> Entry:
 
 def _models_in(given: str) -> Iterator[Entry]:
     """The models in a folder, by their paths in it."""
-    root = Path(given).expanduser()
+    root = path_of(given)
     if not root.is_dir():
         raise OptionError("model_dir", f"there is no folder {root}; check the path")
     found = [

@@ -132,7 +132,7 @@ def files_beside(begun: str) -> list[str]:
     """The files in the folder of a path that somebody has begun to type, written like it."""
     folder = Path(begun).parent if begun else Path()
     try:
-        found = sorted(folder.expanduser().iterdir())[:1000]
+        found = sorted(expanded(folder).iterdir())[:1000]
     except OSError:
         return []
     at = begun[: begun.rfind("/") + 1]

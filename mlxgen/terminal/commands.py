@@ -79,7 +79,8 @@ def completions(line: str) -> list[str]:
         return [f"/{each} " for each in COMMANDS if f"/{each}".startswith(name)]
     command = COMMANDS.get(name[1:])
     kinds = re.findall(r"\w+", "" if command is None else command.argument)
-    known = {"FILE": asked.files_beside(rest), "NAME": SETTABLE, "COMMAND": COMMANDS}
+    files = asked.files_beside(rest) if "FILE" in kinds else ()
+    known = {"FILE": files, "NAME": SETTABLE, "COMMAND": COMMANDS}
     words = [w for kind in kinds for w in known.get(kind, [kind] if kind.islower() else ())]
     return [word for word in words if word.startswith(rest)]
 

@@ -235,14 +235,19 @@ def _with_ids(name: str, value: Any) -> Any:
 def place() -> Path:
     """The file: ``mlxgen/last_chat.json`` in the folder for the state of programs."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "mlxgen" / "last_chat.json"
+    try:
+        return Path(state).expanduser() / "mlxgen" / "last_chat.json"
+    except RuntimeError as error:  # as in a container whose user is not known there
+        raise OptionError(
+            "resume", "there is no home folder, so no chat is kept; set XDG_STATE_HOME to keep it"
+        ) from error
 
 
 def keep(conversation: Conversation) -> None:
     """Write a conversation there, readable by its person alone. That it cannot be written, as on a
-    full disk, does not disturb the chat."""
-    path = place()
-    with contextlib.suppress(OSError):
+    full disk or without a home folder, does not disturb the chat."""
+    with contextlib.suppress(OSError, OptionError):
+        path = place()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         replaced(path, conversation.as_text())
 

@@ -335,6 +335,12 @@ def test_a_path_that_is_not_there_is_refused(name: str | Path) -> None:
             look(name)  # type: ignore[arg-type]
 
 
+def test_a_user_without_a_home_folder_loads_models(pristine: Path, homeless: None) -> None:
+    assert mlxgen.load(str(pristine)).name == pristine.name
+    with pytest.raises(mlxgen.ModelNotFoundError, match="there is no folder ~/models"):
+        mlxgen.load("~/models")
+
+
 def test_wrong_options_of_load_are_named(pristine: Path) -> None:
     cases: list[tuple[str, Any, dict[str, Any]]] = [
         *(("path_or_hf_repo", wrong, {}) for wrong in (5, b"model", object())),

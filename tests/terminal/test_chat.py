@@ -95,6 +95,14 @@ def test_a_saved_conversation_has_its_messages_in_order(talk: Talking, tmp_path:
     assert "loaded" in again.noted and '* logit_bias           {"5": -1.0}' in again.noted
 
 
+def test_without_a_home_folder_a_chat_is_not_kept(
+    talk: Talking, homeless: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert talk(Chatter().lm, "one", typing=True).said == [("one", "ONE")]
+    assert generate.main(["--resume"]) == 2
+    assert "--resume: there is no home folder" in capsys.readouterr().err
+
+
 # ---- reasoning and forms ----
 
 

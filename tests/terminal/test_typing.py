@@ -103,7 +103,7 @@ def test_commands_files_and_arguments_are_completed(tmp_path: Path) -> None:
     (tmp_path / "chat.json").touch()
     (tmp_path / "chats").mkdir()
     assert completions(f"/load {tmp_path}/cha") == [f"{tmp_path}/chat.json", f"{tmp_path}/chats/"]
-    assert completions(f"/load {tmp_path}/none/x") == []
+    assert completions(f"/load {tmp_path}/none/x") == [] == completions("/load ~nobody-at-all/x")
 
 
 @pytest.mark.parametrize(("text", "kept"), [("one", ["one"]), ("one\ntwo", [])])

@@ -42,7 +42,6 @@ from .told_tokens import Reported
 from .tools import MAX_TOOLS, Function, ToolChoice, tools_of
 from .wire import DONE
 
-MAX_ANSWERS = 256
 DEFAULT_TOKENS = 16
 """The default of ``max_tokens`` of a completion, as in OpenAI's API."""
 
@@ -222,13 +221,6 @@ def understood(
     silent = request.max_tokens == 0
     if silent and not request.echo and not is_infill:
         raise RequestError.at("max_tokens", "expected 1 or more, got 0; 0 needs echo: true")
-    n = request.n or 1
-    if n * len(prompts) > MAX_ANSWERS:
-        raise RequestError.at(
-            "n",
-            f"expected at most {MAX_ANSWERS} answers, got {n} to each of {len(prompts)} prompts; "
-            "send several requests",
-        )
     infill = None if gap is None else infill_of(gap, request, words)
     keep, questions = keep_of(request, model), list[Question]()
     for at, prompt in prompts:

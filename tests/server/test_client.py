@@ -179,3 +179,26 @@ def test_the_log_says_how_much_came_from_the_prefix_cache(server: Running) -> No
     assert cached > 0
     line = re.compile(rf" id={answers[1]['id'].removeprefix('cmpl-')} .* cached={cached} ")
     server.wait_until(lambda: any(map(line.search, server.log)), "no such line")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", question("Tell me a story about a fox.")),
+        ("/v1/completions", {"prompt": "Once upon a time", "temperature": 0}),
+        ("/v1/completions", {"prompt": ["Once", "Two"], "temperature": 0}),
+    ],
+)
+def test_each_of_several_answers_is_drafted_from_a_prediction(
+    server: Running, path: str, body: dict[str, Any]
+) -> None:
+    whole = {**body, "n": 3, "seed": 5, "max_tokens": 24}
+
+    def said(**more: Any) -> list[Any]:
+        answer = server.post(path, {**whole, **more})
+        assert answer.status_code == 200, answer.text
+        return [choice.get("message") or choice["text"] for choice in answer.json()["choices"]]
+
+    texts = said()
+    told = [each if isinstance(each, str) else each["content"] for each in texts]
+    assert said(prediction={"type": "content", "content": told[0]}) == texts

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +214,57 @@ def test_an_engine_that_takes_no_step_is_said_until_it_takes_one(tmp_path: Path)
         hangs.unlink()
         assert whole.result().status_code == 200
         server.wait_until(lambda: live() == 200, "it is not seen to go on")
+
+
+# ---- what is known from before -------------------------------------------------------------------
+
+TALE = "The fox told the owl a story about a castle by the sea. " * 80
+
+
+def told(server: Running, *messages: str) -> tuple[str, int, int]:
+    """The answer, and how many tokens of the prompt there were, and came from the cache."""
+    body: dict[str, Any] = {"prompt": "".join(messages), "max_tokens": 8, "temperature": 0}
+    answer = server.post("/v1/completions", body).json()
+    usage = answer["usage"]
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+    return answer["choices"][0]["text"], usage["prompt_tokens"], cached
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_restart_costs_nothing_but_reading(end: signal.Signals, tmp_path: Path) -> None:
+    folder = str(tmp_path / "deep" / "prefixes")
+    with running("--cache-dir", folder, "--cache-dir-bytes", "1GiB") as server:
+        text, count, cached = told(server, TALE)
+        assert count > 900 and cached == 0
+        if end == signal.SIGKILL:  # it is written while the server has nothing else to do
+            pieces = 1 + (count + 7) // 256
+            files = partial(Path(folder).glob, "*.safetensors")
+            server.wait_until(lambda: len(list(files())) == pieces, "it is not written")
+        assert server.end(end) == (0 if end == signal.SIGTERM else -end)
+    with running("--cache-dir", folder, "--cache-dir-bytes", "1GiB") as server:
+        again, count, cached = told(server, TALE)
+        assert again == text and cached == count - 1  # whose logits are needed
+        assert server.figure("mlxgen_restored_tokens_total") >= cached
+        assert 0 < server.figure("mlxgen_disk_bytes") <= server.figure("mlxgen_disk_limit_bytes")
+        assert told(server, TALE, "And then")[0]
+
+
+@pytest.mark.slow
+def test_what_was_read_and_written_with_one_key_is_never_proposed_with_another() -> None:
+    words = ["quay", "elk", "myth", "fjord", "wax", "vim", "zebu", "jolt", "pyx", "gnu"]
+    text = " ".join(f"{a}{b}" for a in words for b in reversed(words))
+    body = {"prompt": f"{text} ", "max_tokens": 60, "ignore_eos": True, "temperature": 1, "seed": 4}
+    with running("--draft", "ngram", MLXGEN_API_KEY="first second") as server:
+
+        def drafted(key: str) -> int:
+            headers = {"authorization": f"Bearer {key}"}
+            answer = server.post("/v1/completions", body, headers=headers).json()
+            texts.add(answer["choices"][0]["text"])
+            return int(answer["usage"]["timings"].get("draft_n_accepted", 0))
+
+        texts: set[str] = set()
+        before = drafted("first")
+        assert drafted("second") < before + 10
+        assert drafted("first") > before + 20
+        assert len(texts) == 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import pty
 import re
 import signal
 import subprocess
@@ -456,27 +454,3 @@ def test_a_closed_pipe_is_not_an_error(endless: Any) -> None:
     process.stdout = None
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, b"")
-
-
-def test_a_terminal_gets_colours_and_ends_on_a_line_of_its_own(
-    endless: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("NO_COLOR", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
-    master, slave = pty.openpty()
-    process = endless("--show-probs", "--max-tokens", "5", stdout=slave)
-    _, err = process.communicate(timeout=60)
-    os.close(slave)
-    shown = b""
-    while True:
-        try:
-            piece = os.read(master, 4096)
-        except OSError:  # Linux's way of saying that the other end is closed
-            break
-        if not piece:
-            break
-        shown += piece
-    os.close(master)
-    assert (process.returncode, b"\x1b[48;5;" in shown, shown[-2:]) == (0, True, b"\r\n")
-    assert b" 90% " in err

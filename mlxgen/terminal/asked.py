@@ -167,9 +167,8 @@ def read_prompt(arguments: argparse.Namespace) -> str:
         text = "\n\n".join(filter(None, (text, _standard_input())))
     if not (text if arguments.raw else text.strip()):
         raise PromptError("the prompt is empty; pass some text")
-    for name, value in (("prompt", text), ("system message", arguments.system)):
-        if value is not None and any("\ud800" <= c <= "\udfff" for c in value):
-            raise PromptError(f"the {name} is not valid UTF-8 text")
+    check_text(text, "prompt")
+    check_text(arguments.system or "", "system message")
     for name in ("system", "image", "chat_template_args", "allow_control_tokens"):
         if arguments.raw and getattr(arguments, name):
             raise OptionError(
@@ -178,6 +177,12 @@ def read_prompt(arguments: argparse.Namespace) -> str:
     if arguments.heal and not arguments.raw:
         raise OptionError("heal", "needs --raw, as a chat ends where a new message begins")
     return text
+
+
+def check_text(text: str, what: str) -> None:
+    """Raise ``PromptError`` for half of a surrogate pair, which an argument or a file may have."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise PromptError(f"the {what} is not valid UTF-8 text")
 
 
 def _is_piped() -> bool:

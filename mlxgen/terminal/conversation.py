@@ -19,7 +19,7 @@ from ..engine import Options
 from ..errors import OptionError, PromptError, StateError
 from ..filters import AllOf, Specification
 from ..options.table import OPTIONS, checked, unknown
-from .asked import FORMS, read_json, replaced, specification
+from .asked import FORMS, check_text, read_json, replaced, specification
 
 Message: TypeAlias = Mapping[str, str]
 
@@ -209,8 +209,7 @@ class Conversation:
 def _checked(text: str, what: str) -> str:
     if not text.strip():
         raise PromptError(f"the {what} is empty; write some text")
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise PromptError(f"the {what} is not valid UTF-8 text")
+    check_text(text, what)
     return text
 
 

@@ -239,6 +239,13 @@ def test_a_terminal_shows_odds_branches_and_answers_as_they_are_written_if_asked
     assert re.search(r"typed +\[\d\] +Rome", chat.until(r"/branches[^>]*typed[^>]*<- here\n> "))
 
 
+def test_one_answer_has_colours_and_a_line_of_its_own(terminal: Callable[..., Terminal]) -> None:
+    options = ("--raw", "--show-probs", "--max-tokens", "5", "--ignore-eos", "so")
+    one = terminal(*options, command=("-m", "mlxgen.generate"))
+    assert re.search(r"probability: .* 90% ", one.until(r" less </dim>\n(.+</dim>)+\n"))
+    assert one.process.wait(60) == 0
+
+
 @pytest.mark.slow
 def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Callable[..., Terminal]) -> None:
     chat = terminal(*QUIET, "--ignore-eos")

@@ -45,6 +45,7 @@ def _formula(state: StateInline, silent: bool) -> bool:
 
 
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+_PARSER.disable("reference")  # what is printed already cannot be linked any more, so it is text
 _PARSER.inline.ruler.before("escape", "formula", _formula)
 
 
@@ -83,8 +84,8 @@ class MarkdownScreen:
         begun = time.monotonic()
         if begun - self._drawn < max(EVERY, LEAVES * self._took):
             return
-        done, self._open = split(self._open)
-        self._print(done)
+        *done, self._open = blocks(self._open)
+        self._print("\n".join(done))
         if self._open.strip():
             lines = self._lines(self._open)[-max(1, self._console.height - 1) :]
             self._put("\n".join(lines))
@@ -107,7 +108,7 @@ class MarkdownScreen:
     def _lines(self, markup: str) -> list[str]:
         """Markdown as lines, with an empty one before each block but the first."""
         lines: list[str] = []
-        for block in blocks(markup):
+        for block in blocks(f"{markup}\n"):
             with self._console.capture() as captured:
                 self._console.print(Rendered(block))
             lines += ["", *_FILL.sub("", captured.get()).strip("\n").split("\n")]
@@ -119,27 +120,13 @@ class MarkdownScreen:
             self._aside = None
 
 
-def split(text: str) -> tuple[str, str]:
-    """The blocks that are complete, whatever follows, and the rest: the last block that has begun
-    on a complete line, and the line after it."""
-    lines = text.split("\n")
-    starts = _starts("\n".join(lines[:-1]) + "\n")
-    if len(starts) < 2:
-        return "", text
-    return "\n".join(lines[: starts[-1]]).rstrip() + "\n", "\n".join(lines[starts[-1] :])
-
-
 def blocks(text: str) -> list[str]:
-    """The blocks of a text."""
-    lines, starts = text.split("\n"), _starts(text)
+    """The blocks of a text, as far as they begin on complete lines; the last has all the rest."""
+    lines = text.split("\n")
+    tokens = _PARSER.parse("\n".join([*lines[:-1], ""]))
+    starts = [token.map[0] for token in tokens if not token.level and token.map]
     ends = [*starts[1:], len(lines)]
-    return ["\n".join(lines[a:b]) for a, b in zip(starts, ends, strict=True)]
-
-
-def _starts(text: str) -> list[int]:
-    """The lines at which blocks begin."""
-    tokens = _PARSER.parse(text)
-    return [token.map[0] for token in tokens if not token.level and token.map]
+    return ["\n".join(lines[a:b]) for a, b in zip([0, *starts[1:]], ends, strict=True)]
 
 
 class _Heading(Heading):

@@ -176,10 +176,14 @@ def test_reasoning_is_dimmed_and_marks_are_not_shown() -> None:
         ("see [it](http://x.y/z)", "see it (http://x.y/z)"),
         ("see <http://x.y/z>", "see http://x.y/z"),
         ("so ![a cat](cat.png) is", "so a cat (cat.png) is"),
+        ("[1]: http://x.y/z\n\nsee [it][1]", "[1]: http://x.y/z\n\nsee [it][1]"),
     ],
 )
-def test_formulas_stay_as_they_are_and_addresses_are_shown(written: str, shown: str) -> None:
-    found = rendered(written)
+def test_formulas_stay_as_they_are_and_addresses_are_shown(
+    written: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(markdown, "EVERY", 0.0)
+    found = rendered(*pieces(written, 9))
     assert "\n".join(screen_of(found)) == shown
     assert "\x1b]8" not in found
 

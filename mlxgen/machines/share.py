@@ -135,7 +135,7 @@ class Leading(Part):
                 return super().do(command)
         with uninterrupted(), machines.turn():
             if isinstance(command, Run):
-                return self._do_run(_as_far_as_known(command))
+                return self._do_run(command)
             if isinstance(command, Take | Keep):
                 self._show(command.tokens)
             told = ["do", self._number, written(command)]
@@ -187,17 +187,6 @@ class Leading(Part):
             self._machines.note(["show", *told])
             self._shown.add(image)
             finalize(image, self._machines.dispose, ["hide", image.digest])
-
-
-def _as_far_as_known(run: Run) -> Run:
-    """A pass with those tokens that have been read by now."""
-    if not any(isinstance(t, Later) and t.of.known for _, row in run.rows for t in row):
-        return run
-    rows = []
-    for kv, row in run.rows:
-        known = [t.read() if isinstance(t, Later) and t.of.known else t for t in row]
-        rows.append((kv, tuple(known)))
-    return run._replace(rows=tuple(rows))
 
 
 @contextlib.contextmanager

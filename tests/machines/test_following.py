@@ -17,10 +17,13 @@ import pytest
 
 import mlxgen
 from mlxgen import LanguageModel, Limits, OptionError
+from mlxgen.engine.kv.commands import Open, Run
+from mlxgen.engine.kv.held import Later, Unread
 from mlxgen.engine.options import Options
 from mlxgen.engine.scheduling.scheduler import Scheduler
 from mlxgen.errors import MachineError
 from mlxgen.load import _portable
+from mlxgen.loading.sharding import Split
 from mlxgen.machines.following import Follower
 from mlxgen.machines.group import Group
 from mlxgen.machines.machines import Machines
@@ -203,6 +206,21 @@ def test_a_pass_that_fails_once_the_others_know_of_it_ends_all_ranks(
     assert pair.line.failed == ["no memory"]
 
 
+def test_parts_of_layers_compute_all_of_a_pass_and_its_tokens_first(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted: list[mx.array] = []
+    monkeypatch.setattr(Split, "of", lambda model, group: Split("pipeline", group.rank(), 2))
+    monkeypatch.setattr(mx, "async_eval", lambda *arrays: submitted.extend(arrays))
+    runner = pair.lm.runtime.runner()
+    runner.do(Open(kv := runner.number(), 8))
+    logits = runner.do(Run(((kv, (1, 2)),), (0,)))  # which nobody wants
+    assert any(each is logits for each in submitted)
+    submitted.clear()
+    logits = runner.do(Run(((kv, (Later(Unread(mx.array([5])), 0),)),), (1,)))
+    assert [each.shape for each in submitted] == [(1, 1), logits.shape] * 2  # of both ranks
+
+
 def test_what_is_taken_back_is_told_with_the_pass_that_follows(pair: Pair) -> None:
     with pair.lm.stream("abc", **GREEDY) as stream:
         for _ in range(3):
@@ -297,10 +315,10 @@ def test_an_image_is_told_once_and_held_as_long_as_a_prompt_has_it() -> None:
         next(first)
         first.keep()
         assert shown() == 2
-        with pair.lm.stream(asking(png(seed=1)), **GREEDY) as second:  # another one that is alike
+        with pair.lm.stream(asking(png(seed=1), png(seed=3)), **GREEDY) as second:  # one is alike
             next(second)
             second.keep()
-        assert shown() == 3
+        assert shown() == 4
         pair.lm.prefix_cache.clear()
         del second
         gc.collect()

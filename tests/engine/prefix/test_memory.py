@@ -38,7 +38,7 @@ from tests.fakes.prefix_integrity import check_integrity
 from tests.fakes.small_blocks import use_blocks
 
 from ...effort import tries
-from .kit import PLENTY, keep
+from .kit import PLENTY, keep, sequence
 
 MAKES = pytest.mark.parametrize("make", [plain_layers, state_layers, mixed_layers])
 EACH = 16  # bytes of a token of plain layers
@@ -124,6 +124,17 @@ def test_rows_and_the_store_do_not_disturb_one_another(kind: str) -> None:
     assert again is not None
     as_fresh(kind, again, [*history, 1])
     check_integrity(cache)
+
+
+def test_what_a_longer_text_begins_with_is_not_evicted_to_make_room_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_blocks(monkeypatch, 4)
+    store = BlockStore(plain_layers, 16 * EACH)
+    longer, other = sequence(16), sequence(8, first=500)
+    for ids in (longer[:8], other, longer):
+        keep(store, plain_layers, ids)
+    assert (store.match([*longer, 0]), store.match([*other, 0])) == (16, 0)
 
 
 # ---- random use --------------------------------------------------------------------------------

@@ -132,6 +132,7 @@ def test_a_row_that_is_set_aside_holds_nothing_and_goes_on_where_it_was(
     other = hall.submit(max_tokens=30)
     aside = hall.submit([63] * 600, max_tokens=20, draft=draft)
     hall.steps(steps)
+    ran = aside.kv.length
     hall.scheduler.set_aside(aside)
     assert not aside.kv.length and hall.stats.queued == 0
     hall.finish()
@@ -140,6 +141,7 @@ def test_a_row_that_is_set_aside_holds_nothing_and_goes_on_where_it_was(
     assert hall.stats.completion_tokens == 30 + aside.request.position
     hall.scheduler.resume(aside)
     hall.finish()
+    assert aside.cached >= min(ran, 599)  # the prefix cache has kept it
     assert hall.texts[aside] == hall.speaker.lm.generate([63] * 600, max_tokens=20).text
     assert hall.stats.completion_tokens == 50
 

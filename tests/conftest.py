@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .server.running import Running
 
 # How long a case takes is the machine's affair
-settings.register_profile("untimed", settings.default, deadline=None)
+settings.register_profile("untimed", deadline=None, max_examples=100 if ALL else 25)
 settings.load_profile("untimed")
 
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="mlxgen-tests-")  # chats are kept there

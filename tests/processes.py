@@ -62,13 +62,16 @@ def start(
         return subprocess.Popen(words, -1, None, *pipes, env=whole)
 
 
-def run(command: Sequence[str], given: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run it to its end; ``given`` is what it reads from a pipe."""
+def run(
+    command: Sequence[str], given: str | None = None, *, together: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run it to its end, ``given`` what it reads; ``together``: its errors are in its output."""
     with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
         stdin, into = os.pipe()
         os.write(into, (given or "").encode())
         os.close(into)
-        process = start(command, None if given is None else stdin, out.fileno(), err.fileno())
+        pipes = out.fileno(), (out if together else err).fileno()
+        process = start(command, None if given is None else stdin, *pipes)
         status = process.wait(WAIT)
         os.close(stdin)
         out.seek(0)

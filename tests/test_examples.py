@@ -176,6 +176,7 @@ def test_every_example_says_how_to_run_it_and_is_tested_here() -> None:
         assert f"test_{path.stem}" in globals(), path.stem
 
 
+@pytest.mark.slow
 def test_an_example_runs_as_a_program() -> None:
     path = EXAMPLES / "best_of_forks.py"
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)

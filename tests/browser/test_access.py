@@ -81,6 +81,7 @@ def test_answers_are_told_to_screen_readers_sentence_by_sentence(chat: Chat) -> 
     assert told.all_text_contents() == fact
 
 
+@pytest.mark.slow
 def test_a_phone_has_room_for_everything(browser: Browser, server: Running) -> None:
     size = {"width": 320, "height": 640}
     with Chat.opened(browser, server.url, viewport=size, has_touch=True) as chat:

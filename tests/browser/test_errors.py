@@ -58,8 +58,8 @@ def _proxy(route: Route) -> None:
     ("answer", "sentence"),
     [
         (lambda route: route.abort(), "The server cannot be reached. Is it still running?"),
-        (_busy, "The server is busy. Try again in 7 seconds."),
-        (_proxy, "The server failed."),
+        pytest.param(_busy, "The server is busy. Try again in 7 seconds.", marks=pytest.mark.slow),
+        pytest.param(_proxy, "The server failed.", marks=pytest.mark.slow),
     ],
 )
 def test_a_server_that_does_not_answer_is_a_sentence(

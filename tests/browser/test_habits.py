@@ -53,6 +53,7 @@ def test_what_is_in_force_is_what_the_server_really_did(chat: Chat) -> None:
     chat.until(lambda: in_force(chat) == "In force: thinking off. The server ignored: thinking.")
 
 
+@pytest.mark.slow
 def test_try_again_is_wholly_new_if_it_differs_and_from_here_keeps_what_was_chosen(
     chat: Chat,
 ) -> None:

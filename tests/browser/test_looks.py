@@ -53,6 +53,7 @@ def test_messages_and_composer_share_a_column_and_bubbles_are_as_wide_as_their_t
     assert chat.page.locator("#scroll").evaluate(away) < 2
 
 
+@pytest.mark.slow
 def test_a_first_start_has_one_conversation_and_keeps_nothing_before_something_is_said(
     chat: Chat,
 ) -> None:

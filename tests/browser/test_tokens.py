@@ -79,6 +79,7 @@ def test_an_alternative_under_a_schema_still_gives_valid_json_and_others_are_cro
     jsonschema.validate(json.loads(chat.answer), PERSON)
 
 
+@pytest.mark.slow
 def test_the_end_can_be_chosen_where_the_form_lets_the_text_end(chat: Chat) -> None:
     chat.ask(FACT, GREEDY | {"Alternatives to request": "20"})
     chat.show_tokens()

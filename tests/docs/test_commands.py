@@ -21,6 +21,7 @@ import yaml
 from mlxgen import LanguageModel, generate, models
 from mlxgen.server.settings import read_settings
 
+from .. import processes
 from ..server.running import Running
 from .pages import PAGES, README, ROOT, Block, Page, page
 from .shell import ADDRESS, GENERATE, SERVER, Command, commands, request_of, same_output
@@ -172,10 +173,8 @@ TRANSCRIPTS = [
 )
 def test_conversations_go_as_their_pages_show(own: Page, block: Block) -> None:
     typed = re.findall(r"^> (.*\n)", block.code, re.MULTILINE)
-    command = [sys.executable, "-m", "mlxgen.generate", "--chat"]
-    done = subprocess.run(
-        command, input="".join(typed), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    command = ["-m", "mlxgen.generate", "--chat"]
+    done = processes.run(command, "".join(typed), together=True)
 
     def told(text: str) -> list[str]:
         lines = (line.removeprefix("| ").strip() for line in text.splitlines())

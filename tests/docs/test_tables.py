@@ -9,7 +9,6 @@ from dataclasses import fields
 import pytest
 
 from mlxgen import Chunk, Guide, PostSamplingResult, Result, filters
-from mlxgen.terminal.commands import COMMANDS
 
 from .. import processes
 from ..server.running import Running
@@ -37,6 +36,11 @@ def test_the_help_fits_on_a_screen_and_the_long_one_has_more(
     assert known > listed > {"--help", "--help-all", "--model"}
 
 
+def commands() -> set[str]:
+    help = processes.run(["-m", "mlxgen.generate", "--chat"], "/help\n").stderr
+    return set(re.findall(r"^/(\w+)", help, re.MULTILINE))
+
+
 def specifications() -> set[str]:
     public = {name: getattr(filters, name) for name in filters.__all__}
     found = {name for name, kind in public.items() if hasattr(kind, "bind")}
@@ -51,7 +55,7 @@ def settable() -> set[str]:
 @pytest.mark.parametrize(
     ("name", "heading", "pattern", "there"),
     [
-        ("chat", "Commands", r"^/(\w+)", lambda: set(COMMANDS)),
+        ("chat", "Commands", r"^/(\w+)", commands),
         ("taking-back", "Filters", r"^\w+$", specifications),
         ("taking-back", "Hooks", r"^\w+", settable),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .running import WAIT, Running, endless, running
+from .running import WAIT, Running, Slow, endless, running, slowly
 
 HOST = b"Host: 127.0.0.1\r\n"
 GET = b"GET /health HTTP/1.1\r\n" + HOST + b"\r\n"
@@ -26,10 +26,11 @@ PIECES = {"prompt": "a b " * 100_000, "with_pieces": True}
 
 
 @pytest.fixture(scope="module")
-def hasty() -> Iterator[Running]:
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slow]:
     """A server with little patience."""
     patience = [f"process.Connection.{side}={PATIENCE}" for side in ("sending", "reading")]
-    with running(module="tests.server.broken", SET=" ".join(patience)) as server:
+    slow = tmp_path_factory.mktemp("slow") / "slow"
+    with slowly(slow, SET=" ".join(patience)) as server:
         yield server
 
 
@@ -101,8 +102,9 @@ def test_three_hundred_who_say_nothing_or_little_keep_nobody_out(server: Running
     server.wait_until(lambda: server.figure(ASKED) == 0, "they stay")
 
 
-def test_a_request_that_is_answered_late_is_not_cut(hasty: Running) -> None:
-    body = b'{"prompt": "Once", "max_tokens": 1900, "ignore_eos": true, "num_draft_tokens": 0}'
+def test_a_request_that_is_answered_late_is_not_cut(hasty: Slow) -> None:
+    body = b'{"prompt": "Once", "max_tokens": 40, "ignore_eos": true, "num_draft_tokens": 0}'
+    hasty.slow.touch()
     with link(hasty, GET) as client:
         assert answer(client)[0] == 200
         began = time.monotonic()
@@ -110,6 +112,7 @@ def test_a_request_that_is_answered_late_is_not_cut(hasty: Running) -> None:
         assert answer(client)[0] == 200
         assert time.monotonic() - began > PATIENCE, "it took longer than any patience"
         assert answer(client)[0] == 200
+    hasty.slow.unlink()
 
 
 @pytest.mark.parametrize(

@@ -31,24 +31,15 @@ from cosmic_ray.work_db import WorkDB
 from cosmic_ray.work_item import MutationSpec, TestOutcome
 
 ROOT = Path(__file__).parent.parent
-# Of each room: its code, and the tests that have to find its faults
+PACKAGE = ROOT / "mlxgen"
+# Of each room, its code and the tests that have to find its faults
 ROOMS = {
-    "text": ("mlxgen/text", ["tests/text"]),
-    "filters": ("mlxgen/filters", ["tests/filters"]),
-    "request": ("mlxgen/engine/request", ["tests/engine/request"]),
-    "prefix": ("mlxgen/engine/prefix", ["tests/engine/prefix"]),
-    "chat": ("mlxgen/chat", ["tests/chat"]),
-    "tokens": ("mlxgen/tokens", ["tests/tokens"]),
-    "options": ("mlxgen/options", ["tests/options"]),
-    "sampling": ("mlxgen/sampling", ["tests/sampling", "tests/engine/test_sampling.py"]),
-    "kv": ("mlxgen/engine/kv", ["tests/engine/kv"]),
-    "drafts": ("mlxgen/engine/drafts", ["tests/engine/drafts"]),
-    "programs": ("mlxgen/programs", ["tests/programs"]),
-    "scheduling": ("mlxgen/engine/scheduling", ["tests/engine/scheduling"]),
-    "loading": ("mlxgen/loading", ["tests/loading"]),
-    "machines": ("mlxgen/machines", ["tests/machines"]),
-    "terminal": ("mlxgen/terminal", ["tests/terminal", "tests/test_generate.py"]),
+    code.name: (f"mlxgen/{code.relative_to(PACKAGE)}", [f"tests/{code.relative_to(PACKAGE)}"])
+    for code in sorted([*PACKAGE.glob("*/"), *PACKAGE.glob("engine/*/")])
+    if code.name not in ("demo", "engine") and (ROOT / "tests" / code.relative_to(PACKAGE)).is_dir()
 }
+ROOMS["sampling"][1].append("tests/engine/test_sampling.py")
+ROOMS["terminal"][1].append("tests/test_generate.py")
 # Changes nothing, as a rule: annotations, and identity in place of equality
 NO_FAULTS = re.compile(r"core/ReplaceBinaryOperator_BitOr_|core/ReplaceComparison.*_Is(Not)?$")
 SEED = "mlxgen"

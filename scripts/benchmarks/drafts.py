@@ -46,17 +46,12 @@ def figures(turns: int, real: Path | None) -> Iterator[kit.Figure]:
     for load in real_workloads(real) if real is not None else ():
         ratio = against_plain(load, few)
         yield kit.at_least(f"{load.name}: {OVER}", ratio, load.target)
-    stories, records = demo_workloads(lm)
-    for load in (stories, records):
-        found = drafted(load)
-        yield kit.plain(f"{load.name}: passes, and what stood", found.passes_a_token, found)
-        yield kit.plain(f"{load.name}: {OVER}", against_plain(load, few))
     for load in recitals():
         times, found = simulated(load)
         what = f"{load.name}, {DEVICE.name}, {SHAPE.name}: tokens per second over those undrafted"
         yield kit.at_least(what, times, load.target, f"{times:.2f}: {found}")
     draft = mlxgen.load(kit.DRAFT)
-    found = drafted(records, draft=draft)
+    found = drafted(records(lm), draft=draft)
     what = "demo's JSON records, schema, fast-forward and draft model: passes a token"
     yield kit.at_most(what, found.passes_a_token, 0.4, found)
     ids, count = asking(lm, "Tell me a story about a fox."), {"num_draft_tokens": 3}
@@ -93,18 +88,14 @@ def asking(lm: mlxgen.LanguageModel, text: str) -> list[int]:
     return list(chat.tokens(lm.vocabulary))
 
 
-def demo_workloads(lm: mlxgen.LanguageModel) -> tuple[Workload, Workload]:
-    """Stories, and the records that the demo model knows, under their schemas."""
-    asked = [f"Tell me a story about a {hero}." for hero in ("fox", "cat", "bear")]
-    options = {"max_tokens": 100, "ignore_eos": True}
-    stories = [Job(asking(lm, text), options) for text in asked]
+def records(lm: mlxgen.LanguageModel) -> Workload:
+    """The records that the demo model knows, under their schemas."""
     text = (resources.files("mlxgen") / "demo" / "schemas.json").read_text(encoding="utf-8")
-    records = []
+    jobs = []
     for each in json.loads(text).values():
         spec = mlxgen.JsonSchema(each["schema"], whitespace=None, separators=(", ", ": "))
-        records.append(Job(asking(lm, each["prompt"]), {"max_tokens": 160, "filters": [spec]}))
-    named = "JSON records (mlx-lm without their schemas)"
-    return Workload("stories", lm, stories), Workload(named, lm, records)
+        jobs.append(Job(asking(lm, each["prompt"]), {"max_tokens": 160, "filters": [spec]}))
+    return Workload("JSON records", lm, jobs)
 
 
 def real_workloads(folder: Path) -> list[Workload]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .running import WAIT, Running, Slow, endless, running, slowly
+from .running import WAIT, Running, Slow, endless, slowly
 
 HOST = b"Host: 127.0.0.1\r\n"
 GET = b"GET /health HTTP/1.1\r\n" + HOST + b"\r\n"

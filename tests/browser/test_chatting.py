@@ -116,6 +116,7 @@ def test_an_answer_grows_on_while_another_conversation_is_open(chat: Chat) -> No
     chat.until(lambda: told.search(chat.answers.last.inner_text()))
 
 
+@pytest.mark.slow
 def test_code_is_set_apart_and_can_be_copied_by_a_button_that_stays_in_view(chat: Chat) -> None:
     chat.context.grant_permissions(["clipboard-read", "clipboard-write"])
     text = "Look:\n```py\nprint('<b>')\n```\nDone."

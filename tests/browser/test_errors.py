@@ -73,6 +73,7 @@ def test_a_server_that_does_not_answer_is_a_sentence(
     chat.until(lambda: chat.answer == "The capital of France is Paris.")
 
 
+@pytest.mark.slow
 def test_an_answer_that_breaks_off_keeps_what_arrived(chat: Chat) -> None:
     error = {"error": {"message": "the draft model is gone", "type": "server_error"}}
     for events, sentence in (

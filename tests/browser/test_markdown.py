@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from .driving import Chat, box_of, event
 
 FENCE = "```"
@@ -157,6 +159,7 @@ def test_an_answer_that_grows_keeps_what_is_drawn_and_ends_as_if_it_came_at_once
     assert (kept, word, selected, same) == (all_of_it, True, "one", True)
 
 
+@pytest.mark.slow
 def test_json_that_a_schema_asked_for_is_shown_as_it_is_in_colours(chat: Chat) -> None:
     chat.hold_to_schema()
     text = json.dumps({"name": "# **Maria**", "age": 34, "city": "$x$"})

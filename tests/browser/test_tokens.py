@@ -209,6 +209,7 @@ def in_view(part: Locator) -> bool:
     return bool(part.evaluate(script))
 
 
+@pytest.mark.slow
 def test_text_of_ones_own_takes_the_place_of_a_token_if_the_schema_allows_it(chat: Chat) -> None:
     before = chat.extract(tokens=True)
     chat.token(4).click()

@@ -21,7 +21,7 @@ MAKE = values.compiled.__wrapped__
 TWO = [
     "json_tools",
     "qwen3_coder",
-]  # by default, each with a quarter of the texts; with --all, all with half
+]  # by default, each with a sixth of the texts; with --all, all with half
 SIZE = 6000  # characters; below, the windows in which marks are looked for count
 
 
@@ -114,7 +114,7 @@ def _twice(value: Any, text: str) -> Any:
 @pytest.mark.parametrize("style", STYLES if ALL else TWO)
 def test_twice_the_text_is_twice_the_work(style: str, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {name: ("", text, "") for name, text in repeated(style).items()} | grown(style)
-    first, every = (list(STYLES).index(style) % 2, 2) if ALL else (TWO.index(style), 4)
+    first, every = (list(STYLES).index(style) % 2, 2) if ALL else (TWO.index(style), 6)
     for name, (before, text, after) in list(texts.items())[first::every]:
         one, two = (
             work(style, before + text * (size // len(text)) + after, 64, monkeypatch)

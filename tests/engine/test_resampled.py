@@ -46,6 +46,7 @@ def test_a_result_is_the_text_of_its_tokens_and_its_filter(lm: mlxgen.LanguageMo
     assert [each.text for each in again] == [each.text for each in results]
 
 
+@pytest.mark.slow
 def test_power_prefers_texts_that_are_likely_as_a_whole(lm: mlxgen.LanguageModel) -> None:
     def likelihood(power: float) -> float:
         results = lm.resampled("Once upon a time", moves=6, power=power, chains=8, **OPTIONS)

@@ -8,6 +8,7 @@ from dataclasses import fields
 
 import pytest
 
+import mlxgen
 from mlxgen import Chunk, Guide, PostSamplingResult, Result, filters
 
 from .. import processes
@@ -42,8 +43,7 @@ def commands() -> set[str]:
 
 
 def specifications() -> set[str]:
-    public = {name: getattr(filters, name) for name in filters.__all__}
-    found = {name for name, kind in public.items() if hasattr(kind, "bind")}
+    found = {name for name in filters.__all__ if hasattr(getattr(mlxgen, name, None), "bind")}
     return found - {"Specification"} | {"Replay"}
 
 

@@ -10,20 +10,16 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
-import mlx.core as mx
-import numpy as np
 from mlx_lm import load
 from mlx_lm.generate import batch_generate
 from rich.console import Console
 from rich.progress import Progress
 
-from demo_model import forms, head, knowledge, package, texts
+from demo_model import forms, knowledge, texts
 from demo_model.chat import Dialogue
 from demo_model.drawing import Source
 
 _BATCH: Final = 50
-_DRAFTED: Final = 3  # tokens that the head drafts at a time
-_TIMED: Final = 30  # answers of each task that are drafted
 
 
 class Question(NamedTuple):
@@ -47,11 +43,6 @@ class Answer(NamedTuple):
 
     question: Question
     text: str
-    tokens: Sequence[int]
-
-    @property
-    def is_right(self) -> bool:
-        return self.question.judge(self.text)
 
 
 def _exact(dialogue: Dialogue, max_tokens: int) -> Question:
@@ -164,60 +155,35 @@ def answers(model: Any, tokenizer: Any, asked: Sequence[Question]) -> list[Answe
             tokenizer,
             [tokenizer.encode(one.prompt, add_special_tokens=False) for one in group],
             max_tokens=[one.max_tokens for one in group],
-            return_token_ids=True,
             completion_batch_size=_BATCH,
             prefill_batch_size=_BATCH,
         )
-        result += map(Answer, group, response.texts, response.token_ids)
+        result += map(Answer, group, response.texts)
     return result
 
 
 def run(folder: Path, count: int, console: Console, *, show_wrong: bool = False) -> int:
     """Measure every task and print a table that can go into the README as it is."""
     model, tokenizer = load(str(folder / "model"))[:2]
-    draft = load(str(folder / "draft"))[0] if (folder / "draft").exists() else None
-    drafter = package.head(folder / "model") if (folder / "model" / package.HEAD).exists() else None
-
-    def drafted(given: Sequence[Answer]) -> tuple[str, str]:
-        """How many tokens of the answers the draft model would have chosen, too; and the passes of
-        the main model for each token, with three drafted by its head."""
-        same = total = passes = count = 0
-        for answer in given:
-            prompt = tokenizer.encode(answer.question.prompt, add_special_tokens=False)
-            whole = [*prompt, *answer.tokens]
-            if draft is not None:
-                logits = draft(mx.array(whole)[None, :-1])[0, len(prompt) - 1 :]
-                same += int(np.sum(np.array(logits.argmax(axis=-1)) == np.array(answer.tokens)))
-                total += len(answer.tokens)
-            if drafter is not None:
-                # The first token comes of the prompt's own pass; the end follows the last one.
-                agreed = head.agreement(model, drafter, whole)[:, len(prompt) :]
-                passes += head.passes(agreed, _DRAFTED)
-                count += agreed.shape[1]
-        agrees = "-" if draft is None else f"{same / max(total, 1):.0%}"
-        return agrees, "-" if drafter is None else f"{passes / max(count, 1):.2f}"
-
-    rows = [
-        "| task | wanted | right | draft agrees | passes a token |",
-        "|---|---:|---:|---:|---:|",
-    ]
+    rows = ["| task | wanted | right |", "|---|---:|---:|"]
     facts: list[bool] = []
     with Progress(console=console, transient=True) as progress:
         for task in progress.track(TASKS, description="exam"):
             given = answers(model, tokenizer, questions(task, count))
-            right = [answer.is_right for answer in given]
+            right = [answer.question.judge(answer.text) for answer in given]
             facts += right if task.name.startswith("facts:") else []
-            rows.append(_row(task.name, task.wanted, right, *drafted(given[:_TIMED])))
-            for answer in [one for one in given if not one.is_right][: 4 * show_wrong]:
+            rows.append(_row(task.name, task.wanted, right))
+            wrong = [one for one, good in zip(given, right, strict=True) if not good]
+            for answer in wrong[: 4 * show_wrong]:
                 _print(console, f"{answer.question.prompt!r}\n    {answer.text!r}")
-    rows.append(_row("all facts", 0.9, facts, "-", "-"))
+    rows.append(_row("all facts", 0.9, facts))
     _print(console, "\n".join(rows))
     return 0
 
 
-def _row(name: str, wanted: float | None, right: Sequence[bool], agrees: str, ran: str) -> str:
+def _row(name: str, wanted: float | None, right: Sequence[bool]) -> str:
     least = "-" if wanted is None else f"{wanted:.0%}"
-    return f"| {name} | {least} | {sum(right) / len(right):.0%} | {agrees} | {ran} |"
+    return f"| {name} | {least} | {sum(right) / len(right):.0%} |"
 
 
 def _print(console: Console, text: str) -> None:

@@ -7,12 +7,10 @@ what the trunk expects at the same place. It never changes the trunk.
 The names of the weights are DeepSeek V3's, with a Llama block; the embedding is the trunk's.
 """
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 from mlx_lm.models.llama import TransformerBlock
 
 from demo_model import network
@@ -104,31 +102,3 @@ def unrolled(trunk: Any, head: Head, tokens: mx.array, states: mx.array) -> list
         states = head.layer.state(embedded, before, mx.concatenate(seen, axis=-1) > 0, kv)
         result.append(states)
     return result
-
-
-def agreement(trunk: Any, head: Head, tokens: Sequence[int]) -> np.ndarray:
-    """[depths, length]: whether the head's choice after each token, given all of them, is the
-    trunk's."""
-    given = mx.array([*tokens])[None]
-    states, places = trunk.model(given), mx.arange(len(tokens))
-    chosen, *drafted = (
-        network.logits(trunk, each, places).argmax(axis=-1)
-        for each in (states, *unrolled(trunk, head, given, states))
-    )
-    return np.array(mx.stack(drafted) == chosen)
-
-
-def passes(agreed: np.ndarray, count: int) -> int:
-    """How many passes of the trunk verify a text, if `count` tokens are drafted for each.
-
-    `agreed` [depths, n] is of the places of the text that come after a known token.
-    """
-    place = total = 0
-    while place < agreed.shape[1]:
-        for depth in range(count):
-            if place >= agreed.shape[1] or not agreed[depth, place]:
-                break
-            place += 1
-        place += 1  # the token that the trunk draws itself
-        total += 1
-    return total

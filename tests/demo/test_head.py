@@ -7,7 +7,6 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 import pytest
 from demo_model import corpus, head, network, package
 from demo_model.batches import steps
@@ -74,25 +73,6 @@ def test_training_sees_what_a_draft_sees(
             close = mx.allclose(state, expected[:, place + depth : place + depth + 1], 1e-3, 1e-3)
             assert close.item(), (place, depth)
         cache.trim(len(depths) - 1)
-
-
-@pytest.mark.parametrize("name", ["stories", "raw stories", "records", "tool calls", "copies"])
-def test_its_drafts_mostly_stand(pair: tuple[Any, Any], both: tuple[Any, Any], name: str) -> None:
-    rng = Random(name)
-    total = count = 0
-    for _ in range(2):
-        tokens, start = tokens_of(pair, corpus.example(name, rng))
-        agreed = head.agreement(*both, tokens)[:, start:]
-        total += head.passes(agreed, 3)
-        count += agreed.shape[1]
-    assert total / count < 0.45
-
-
-def test_passes_are_counted_as_drafts_are_verified() -> None:
-    agreed = np.array([[1, 0, 1, 1, 1, 1], [1, 1, 0, 1, 1, 1], [1, 1, 1, 0, 1, 1]], dtype=bool)
-    assert head.passes(agreed[:1], 1) == 3  # each time, the draft stands and one more is drawn
-    assert head.passes(agreed, 3) == 2  # all three and one more; then two that end the text
-    assert head.passes(np.zeros((3, 5), dtype=bool), 3) == 5
 
 
 def test_a_fresh_head_learns(pair: tuple[Any, Any], both: tuple[Any, Any]) -> None:

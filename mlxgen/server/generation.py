@@ -43,7 +43,7 @@ from .fields import (
     json_form,
     option,
 )
-from .registry import Registry, Steered
+from .registry import NamedHook, Registry, Steered
 from .served_model import ServedModel
 
 MAX_BANNED = 10_000
@@ -221,21 +221,15 @@ def steered_of(request: GenerationRequest, registry: Registry) -> Steered | None
 def hooks_of(request: GenerationRequest, registry: Registry) -> list[Hook]:
     """The hooks of a request; raises ``RequestError``."""
     named, given = request.hooks or [], request.arguments
-    if request.steered_by is None and given is not None:
-        if len(named) != 1 or not isinstance(named[0], str):
-            raise RequestError.at(
-                "arguments", "are for a program, a controller or one hook; name one of these"
-            )
-        return [registry.hook(named[0], "hooks[0]", given, "arguments")]
-    hooks = list[Hook]()
-    for place, each in enumerate(named):
-        at = f"hooks[{place}]"
-        if isinstance(each, Named):
-            name, own = each.name, each.arguments
-            hooks.append(registry.hook(name, f"{at}.name", own, f"{at}.arguments"))
-        else:
-            hooks.append(registry.hook(each, at, None, f"{at}.arguments"))
-    return hooks
+    if request.steered_by is not None or given is None:
+        made = [registry.named("hook", each, f"hooks[{i}]") for i, each in enumerate(named)]
+    elif len(named) == 1 and isinstance(named[0], str):
+        made = [registry.steered("hook", named[0], "hooks[0]", given, "arguments")]
+    else:
+        raise RequestError.at(
+            "arguments", "are for a program, a controller or one hook; name one of these"
+        )
+    return [NamedHook(*each, registry.slow) for each in made]
 
 
 def _is_given(request: GenerationRequest, name: str) -> bool:

@@ -221,18 +221,15 @@ class Registry:
         arguments = found.arguments.of(given or {}, place)
         return Steered(name, partial(found.make, arguments, self.lm))
 
-    def hook(self, name: str, at: str, given: Mapping[str, Any] | None, place: str) -> NamedHook:
-        """A hook likewise."""
-        return NamedHook(*self.steered("hook", name, at, given, place), self.slow)
+    def named(self, kind: Kind, asked: str | Named, at: str) -> Steered:
+        """The same of a field that says a name, or a name with arguments."""
+        if isinstance(asked, str):
+            return self.steered(kind, asked, at, None, f"{at}.arguments")
+        return self.steered(kind, asked.name, f"{at}.name", asked.arguments, f"{at}.arguments")
 
     def checked(self, form: Form | None, asked: str | Named) -> Form:
         """A form whose text the check of a request looks at as well; raises ``RequestError``."""
-        if isinstance(asked, str):
-            steered = self.steered("check", asked, "check", None, "check.arguments")
-        else:
-            own = asked.arguments
-            steered = self.steered("check", asked.name, "check.name", own, "check.arguments")
-        check: Checked = steered.make()
+        check: Checked = self.named("check", asked, "check").make()
         if form is None:
             return Form("check", check, is_free=True)
         return replace(form, spec=AllOf(form.spec, check))

@@ -199,17 +199,9 @@ def ask_of(
         whole = len(one.prompt.tokens) + prefix
         if model.max_context is not None and whole >= model.max_context:
             raise _too_long(one.at, whole, prefix, model.max_context)
-    given = {**model.sampling, **options_of(request), **meant.options, **own}
-    given = {name: value for name, value in given.items() if value is not None}
-    if given.get("close_json") and form is None:
-        raise RequestError.at(
-            "close_json", "there is nothing to close; send json_schema or another constraint"
-        )
     stops = [] if meant.stop is None else [meant.stop]
+    given = _options(request, model, meant, own)
     given["stop"] = [*given.get("stop", ()), *stops]
-    given["filters"] = [] if form is None else [form.spec]
-    if given.get("max_tokens", -1) < 0:
-        given["max_tokens"] = None if model.max_context is not None else UNBOUNDED
     try:
         options = Options.of(given) if steered is None else control_options(given)
         options.check_vocabulary(model.vocab_size)
@@ -238,6 +230,27 @@ def ask_of(
         names=names,
         ignored=[*ignored, *left_out],
     )
+
+
+def _options(
+    request: TextRequest, model: ServedModel, meant: Meant, own: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The options that a request gives or leaves to the model, unchecked: an API's own ones count
+    for more than what a plan makes of them, and that for more than those that are called as ours.
+    """
+    given = dict[str, Any]()
+    every = {**model.sampling, **options_of(request), **meant.options, **own}
+    for name, value in every.items():
+        if value is not None:
+            given[name] = value
+    if given.get("close_json") and meant.form is None:
+        raise RequestError.at(
+            "close_json", "there is nothing to close; send json_schema or another constraint"
+        )
+    given["filters"] = [] if meant.form is None else [meant.form.spec]
+    if given.get("max_tokens", -1) < 0:
+        given["max_tokens"] = None if model.max_context is not None else UNBOUNDED
+    return given
 
 
 def _too_long(at: str, whole: int, prefix: int, most: int) -> RequestError:

@@ -77,8 +77,9 @@ def read(data: bytes, model: type[B], unknown: set[str] | None = None) -> Read[B
         wrong = "invalid JSON body: expected an object, such as {...}"
         raise RequestError(wrong, code="invalid_json")
     known, rules = names_of(model), model.rules
-    fields = {name: value for name, value in body.items() if name in known}
-    names, idle = dict[str, str](), list[str]()
+    fields, names, idle = dict[str, Any](), dict[str, str](), list[str]()
+    for name in known.intersection(body):
+        fields[name] = body[name]
 
     def apply(rule: Rule, value: Any, at: str) -> None:
         """Do what a rule says of what a client sends under another name."""

@@ -104,7 +104,9 @@ class Constraint(Running):
         self.left_out = tuple(dict.fromkeys(notes))
         self._fed: list[Token] = []  # every token fed, in order
         self._ends: list[int] = []  # how many had been fed after each position
-        self._rows = _Rows.of(vocabulary, vocab_size)
+        self._rows: _Rows = vocabulary.derived(
+            ("rows", vocab_size), lambda: _Rows(vocabulary, vocab_size)
+        )
         self.outlook: Outlook | None = None  # of this position, as soon as it is known
         self._may_end: bool | None = None  # whether the text may end here, as soon as it is known
 
@@ -338,10 +340,6 @@ class _Rows:
         self.whole = self.limit == vocab_size
         for row in (self.ends, self.ordinary, self.everything):
             row.flags.writeable = False
-
-    @classmethod
-    def of(cls, vocabulary: Vocabulary, vocab_size: int) -> _Rows:
-        return vocabulary.derived(("rows", vocab_size), lambda: cls(vocabulary, vocab_size))
 
     def is_ordinary(self, token: Token) -> bool:
         """Whether a token may be fed to filters."""

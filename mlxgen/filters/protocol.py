@@ -12,7 +12,7 @@ A filter may have more methods than ``Filter`` requires: ``Running`` lists them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeGuard
 
@@ -24,8 +24,6 @@ from ..tokens.vocabulary import AnyTokenizer, Token
 from ..workers import Work
 
 Int32Words: TypeAlias = npt.NDArray[np.int32]
-
-_SINGLY = 32  # up to this number of tokens, their bits are set one by one: in 1 µs, not in 8
 
 
 class Filter(Protocol):
@@ -183,13 +181,6 @@ def word_count(vocab_size: int) -> int:
 
 def words_of(tokens: Iterable[Token] | npt.NDArray[np.integer[Any]], vocab_size: int) -> Int32Words:
     """A new row that allows exactly these tokens; ids outside ``[0, vocab_size)`` are left out."""
-    if isinstance(tokens, Sized) and len(tokens) <= _SINGLY:
-        row = no_tokens(vocab_size)
-        bits = row.view(np.uint32)
-        for token in map(int, tokens):
-            if 0 <= token < vocab_size:
-                bits[token >> 5] |= 1 << (token & 31)
-        return row
     ids = np.fromiter(tokens, np.int64) if not isinstance(tokens, np.ndarray) else tokens
     flags = np.zeros(word_count(vocab_size) * 32, dtype=np.bool_)
     flags[ids[(ids >= 0) & (ids < vocab_size)]] = True

@@ -161,9 +161,7 @@ class Leading(Part):
         except Exception as error:
             if self._is_out:
                 raise self._machines.blamed(error) from error
-            for kv, _ in run.rows:
-                self.do(Trim(kv, 0))
-            raise
+            raise  # whoever gave the command frees what it may have changed here alone
 
     def _built(self, run: Run) -> None:
         """Tell of a pass; of tokens that nobody knows yet only how many there are."""

@@ -84,7 +84,7 @@ class OutlinesCore:
             index, row = kept.get((pattern, vocab_size), table)
         except Exception as error:
             raise GrammarError(f"{shortened(repr(self))}: {error}") from error
-        return _Filter(index, row, vocabulary.eos)
+        return _Filter(index, row)
 
     def bind_opening(self, tokenizer: AnyTokenizer, vocab_size: int) -> _Filter:
         """As ``bind``, for the start of a text that loses its leading space."""
@@ -94,8 +94,8 @@ class OutlinesCore:
 class _Filter:
     """The states before the first token and after each one."""
 
-    def __init__(self, index: Any, row: Callable[[int], Int32Words], eos: frozenset[Token]) -> None:
-        self._index, self._row, self._eos = index, row, eos
+    def __init__(self, index: Any, row: Callable[[int], Int32Words]) -> None:
+        self._index, self._row = index, row
         self._states: list[int] = [index.get_initial_state()]
 
     def fill(self, row: Int32Words) -> bool:
@@ -104,7 +104,7 @@ class _Filter:
 
     def advance(self, token: Token) -> None:
         state = self._index.get_next_state(self._states[-1], token)
-        if state is None or token in self._eos:
+        if state is None:
             raise FilterError(f"outlines-core does not allow token {token} here")
         self._states.append(state)
 

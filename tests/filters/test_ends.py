@@ -194,7 +194,9 @@ SHORT: list[tuple[Specification, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize("vocabulary", [alphabet(), byte_level()])
+@pytest.mark.parametrize(
+    "vocabulary", [alphabet(), pytest.param(byte_level(), marks=pytest.mark.slow)]
+)
 def test_the_way_is_as_short_as_the_shortest_text(vocabulary: Vocabulary) -> None:
     for spec, start, end in SHORT:
         constraint = feed(constrained(spec, vocabulary=vocabulary), start)

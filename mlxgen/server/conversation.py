@@ -309,7 +309,10 @@ def _blocks(talk: Conversation, role: str, content: Any, at: str) -> None:
             given = {} if block.get("input") is None else need(block, "input", dict, place)
             calls.append(_called(id, name, given))
         elif answers and kind in ("thinking", "redacted_thinking"):
-            thoughts.append(block.get("thinking") or "")
+            texts = [*_texts(block.get("thinking"))]
+            thoughts += texts
+            if block.get("thinking") and not texts:
+                talk.left_out.append(place)
         elif kind == "tool_result" and not answers:
             tell()
             any_result = True
@@ -388,7 +391,8 @@ def of_responses(instructions: str | None, given: str | Sequence[Json]) -> Conve
                 else:
                     output = known.get("output")
                     output = [output] if isinstance(output, dict) else output
-                    talk.result(known.get("call_id") or "", talk.content(output, f"{at}.output"))
+                    id = str(known.get("call_id") or "")
+                    talk.result(id, talk.content(output, f"{at}.output"))
     tell()
     if not talk.messages:
         talk.say("user", "")

@@ -16,8 +16,7 @@ that is failed, with the reason.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Tokens
+from collections.abc import Callable, Iterable, Sequence
 
 import mlx.core as mx
 
@@ -118,7 +117,7 @@ class Scheduler:
         self._memory.fit(self._room_for_cache())
         return twins
 
-    def change(self, handle: Handle, back: int, tokens: Tokens[Token]) -> list[Event]:
+    def change(self, handle: Handle, back: int, tokens: Sequence[Token]) -> list[Event]:
         """Take back the newest ``back`` tokens, the prompt's included, and append others.
 
         The result is as that of ``step``: what comes of it, or why it failed.

@@ -128,9 +128,8 @@ class Leading(Part):
 
     def do(self, command: Command) -> Any:
         machines = self._machines
-        if (
-            isinstance(command, Wait) and command.kv is not None
-        ):  # the others need not: they have added up all of it by then
+        # The others need not wait for a cache: they have added up all that it holds by then
+        if isinstance(command, Wait) and command.kv is not None:
             with machines.evaluating():
                 return super().do(command)
         with uninterrupted(), machines.turn():

@@ -1,8 +1,8 @@
-"""From the chunks of a generation to the events of a chat.
+"""Turns the chunks of a generation into the events of a chat.
 
-Each chunk goes through the splitter; then its events say what is new in each part of the answer and
-what is taken back, without what the client itself gave. Invariant: apart from what is taken back,
-the events do not depend on how chunks hold their text back.
+The splitter cuts each chunk into spans. From these come events for what is new in each part of the
+answer and for what is taken back, without the beginning that the client supplied. Invariant: apart
+from retractions, the events do not depend on how long chunks hold their text back.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OF_KIND: dict[str, type[Reasoning | Text | Mark]] = {
 
 
 class Chunk(Protocol):
-    """A token of a generation and the text that became safe with it, as the engine's ``Chunk``."""
+    """A generated token and the text that became safe with it, like the engine's ``Chunk``."""
 
     @property
     def text(self) -> str: ...
@@ -55,7 +55,7 @@ class Chunk(Protocol):
 
 
 class AnswerReader:
-    """Chunks in, events out. ``name_call`` gives the id of a call by its number, from 0."""
+    """Chunks in, events out. ``name_call`` makes the id of a call from its number, from 0."""
 
     def __init__(
         self, reading: Reading, name_call: Callable[[int], str] = "call_{}".format
@@ -64,14 +64,14 @@ class AnswerReader:
         self._name_call = name_call
         self._splitter = Splitter(reading, name_call)
         self._texts: list[str] = []
-        self._thoughts = bytearray()  # for each token, whether it was a thought
-        self._first = 0  # the index of the first of these tokens
+        self._thoughts = bytearray()  # for each token, whether it is reasoning
+        self._first = 0  # index of the first token in _thoughts
         self._begun: list[Shown] = self._read_given() if reading.given else []
-        self._given = self._splitter.calls - bool(self._begun)  # calls that are the client's own
+        self._given = self._splitter.calls - bool(self._begun)  # calls that the client completed
 
     def _read_given(self) -> list[Shown]:
-        """The call that the client's beginning leaves open, as far as it goes: all of it if only
-        its end mark is missing."""
+        """The events of the call that the client's beginning leaves open, as far as it goes: all of
+        the call if only its end mark is missing."""
         given, tools = self._reading.given, self._reading.tools
         events: list[Shown] = []  # of the last call
         end = 0
@@ -88,15 +88,15 @@ class AnswerReader:
 
     @property
     def reasoning_tokens(self) -> int:
-        """How many tokens were thoughts."""
+        """The number of reasoning tokens."""
         return sum(self._thoughts)
 
     def push(
         self, chunk: Chunk, usage: Usage | None = None
     ) -> tuple[Sequence[ChatEvent], Sequence[Span]]:
-        """Takes a chunk; the last one comes with the ``usage`` of all of them.
+        """Take a chunk; the last one comes with the ``usage`` of the whole generation.
 
-        Returns the events, and the spans of the text from which they were made.
+        Returns the events, and the spans of text from which they were made.
         """
         finish, text = chunk.finish_reason, chunk.text
         if chunk.retract:
@@ -119,7 +119,7 @@ class AnswerReader:
         return events, spans
 
     def cancel(self, usage: Usage) -> Sequence[ChatEvent]:
-        """Ends the answer here, although the generation has not ended."""
+        """End the answer here, although the generation has not ended."""
         shown, _ = self._read("", "cancelled")
         return [*shown, Ended("cancelled", usage, self.reasoning_tokens)]
 
@@ -141,10 +141,10 @@ class AnswerReader:
         return events, spans
 
     def _take_back(self, count: int) -> list[Retracted]:
-        """Reads what is kept again, and takes back the events that it no longer gives.
+        """Read the kept text again, and take back the events that it no longer yields.
 
-        What is certain about a text stays certain whatever follows: the events of its beginning
-        are the beginning of its events.
+        What is certain about a text stays certain whatever follows: the events of a prefix are a
+        prefix of the events.
         """
         text = "".join(self._texts)
         old, new = (AnswerReader(self._reading, self._name_call) for _ in range(2))
@@ -156,7 +156,7 @@ class AnswerReader:
             event, kept = before[i], after[i] if i < len(after) else None
             if kept == event:
                 break
-            if kept is not None:  # the rest of it is gone
+            if kept is not None:  # only its end is gone
                 assert isinstance(event, WITH_TEXT) and isinstance(kept, WITH_TEXT)
                 event = type(event)(event.text[len(kept.text) :])
             gone.append(Retracted(event))

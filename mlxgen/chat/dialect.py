@@ -1,4 +1,4 @@
-"""How a model writes in a chat: what marks thinking and tool calls in its text."""
+"""How a model writes in a chat: the marks of thinking and of tool calls in its text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .marks import Marks, marks_of
 from .template.format import SWITCHES, Chat, ChatFormat
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""How long to think, in order."""
+"""Levels of thinking, from none to the longest."""
 _THOUGHT = "(?:think|thinking|reasoning)"
 _SWITCH = re.compile(f"(?:(?:enable|use|do|with|allow)_)?{_THOUGHT}(?:_enabled|_on)?")
 _COUNTER_SWITCH = re.compile(f"(?:disable|no|skip|without)_{_THOUGHT}|{_THOUGHT}_(?:disabled|off)")
@@ -27,20 +27,20 @@ _OFF = ("off", "disabled", "no_think", "nothink", "non-thinking", "chat", "none"
 
 
 class UnsupportedError(OptionError):
-    """A request needs something that the chat format of this model does not have."""
+    """A request needs something that this model's chat format does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What is known of a model's text, from mlx-lm, the chat template and the tokens. Any thread
-    may read it.
+    """What mlx-lm, the chat template and the added tokens say about a model's text. Any thread may
+    read it.
 
     - ``marks`` and ``tools``: the model's format; ``think_start_tokens`` spell the mark that
       starts thinking.
-    - ``grades``: the values of ``reasoning_effort`` that the chat template knows; none if it does
-      not use it. ``on`` and ``off``: its variables that switch thinking, whatever their names.
-    - ``shows_tools``: whether it shows tools to the model.
-    - ``images``: what reads the images in its messages, if it takes any.
+    - ``grades``: the values of ``reasoning_effort`` that the chat template knows; empty if it does
+      not use the variable. ``on`` and ``off``: the variables that switch thinking on and off.
+    - ``shows_tools``: whether the template shows tools to the model.
+    - ``images``: reads the images in messages; None if the model takes none.
     """
 
     vocabulary: Vocabulary
@@ -55,16 +55,16 @@ class Dialect:
 
     @classmethod
     def of(cls, vocabulary: Vocabulary, images: ImageProcessor | None = None) -> Dialect:
-        """The dialect of a tokenizer's model; ``images`` reads those that it takes."""
+        """The dialect of a tokenizer's model; ``images`` reads the images that it takes."""
         tokenizer: Any = vocabulary.tokenizer
         variables = words = frozenset[str]()
         shows_tools = False
-        with suppress(PromptError):  # there may be no template, or none that can be used
+        with suppress(PromptError):  # there may be no usable template
             format = ChatFormat.of(vocabulary)
             variables, words = format.variables, format.words
         with suppress(PromptError):
             shows_tools = ChatFormat.of(vocabulary, tools=True).shows_tools
-        template = tokenizer.chat_template  # None if there is only a program
+        template = tokenizer.chat_template  # None if a program renders chats instead
         texts = template.values() if isinstance(template, Mapping) else (template,)
         template = "\0".join(text for text in texts if isinstance(text, str))
         added = {vocabulary.piece(token).decode(errors="replace") for token in vocabulary.added}
@@ -73,7 +73,7 @@ class Dialect:
         if start is None and marks.think_start is not None:
             start = tokenizer.encode(marks.think_start, add_special_tokens=False)
         grades = tuple(effort for effort in EFFORTS if effort in words)
-        if len(grades) < 2:  # a template that only has a default prints what it gets
+        if len(grades) < 2:  # a template with only a default prints whatever it gets
             grades = ("low", "medium", "high")
         return cls(
             vocabulary=vocabulary,
@@ -89,18 +89,18 @@ class Dialect:
 
     @property
     def takes_forms(self) -> bool:
-        """Whether the text can be held to a form: not if it has headers of which it is not known
-        which one comes before the answer."""
+        """Whether the text can be constrained to a form: not if the model writes headers and it is
+        unknown which of them precedes the answer."""
         return self.marks.initial is None or bool(self.marks.answer)
 
 
 def ending_turns(vocabulary: Vocabulary) -> Vocabulary:
-    """The vocabulary whose end tokens include the one with which the chat template ends a turn; the
-    tokenizer gets it, too, so that mlx-lm ends there as well.
+    """The vocabulary, with the token that ends a turn in the chat template among its end tokens.
+    The tokenizer gets the token as well, so that mlx-lm ends there, too.
 
-    Configurations of fine-tunes forget it, and the model would go on with the other side's part.
-    Nothing changes if an end token stands there, if there is no template or no such mark, and for
-    formats of several messages an answer, whose marks end only one of these, or begin a call.
+    Configurations of fine-tunes forget it, and the model would go on to write the user's turn.
+    Nothing changes if the turn already ends with an end token, if there is no template or no such
+    token, or if an answer has several messages, where the token ends one of them or begins a call.
     """
     said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
     try:
@@ -122,7 +122,7 @@ def ending_turns(vocabulary: Vocabulary) -> Vocabulary:
 
 
 def _switched(variables: Collection[str], words: Collection[str], *, on: bool) -> dict[str, Any]:
-    """The variables of a template that switch thinking on or off."""
+    """The template variables that switch thinking on or off, with the values that do so."""
     switched: dict[str, Any] = {}
     mode = next((word for word in (_ON if on else _OFF) if word in words), None)
     names = [*(name for name in SWITCHES if name in variables), *sorted(variables)]

@@ -1,11 +1,11 @@
-"""What a model writes in a chat: the events that every API and the terminal render.
+"""The events of a chat answer, which every API and the terminal render.
 
     Reasoning Text Mark                   in any order and number
     CallStarted CallArguments* CallEnded  a call; without CallEnded it was cut off
-    Retracted                             the end of what came before is taken back
+    Retracted                             takes back the end of the preceding events
     Ended                                 once, as the last
 
-Invariant: if neighbours of the same kind are joined, events do not depend on how the text came.
+Invariant: once adjacent events of a kind are joined, they do not depend on how the text was cut.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EndReason: TypeAlias = Literal["stop", "length", "calls", "filter", "cancelled"]
 
 
 class Usage(Protocol):
-    """The tokens of an answer, as in the engine's ``Usage``."""
+    """Token counts of an answer, like the engine's ``Usage``."""
 
     @property
     def prompt_tokens(self) -> int: ...
@@ -31,7 +31,7 @@ class Usage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of what the model thinks before it answers."""
+    """More of the model's reasoning."""
 
     text: str
 
@@ -45,14 +45,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A mark between the parts, with white space around it: no API shows it, a terminal does."""
+    """A mark between parts, with the white space around it: a terminal shows it, APIs do not."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """A call of a tool; no other call has its ``id``."""
+    """A tool call begins; its ``id`` is unique."""
 
     id: str
     name: str
@@ -60,7 +60,7 @@ class CallStarted:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """More of the arguments of the call that started last, as JSON text."""
+    """More JSON text of the arguments of the call that started last."""
 
     text: str
 
@@ -76,7 +76,7 @@ WITH_TEXT = (Reasoning, Text, Mark, CallArguments)
 
 @dataclass(frozen=True, slots=True)
 class Retracted:
-    """The last event that stands, or the end of its text, is taken back: ``event``."""
+    """Takes back ``event``: the last event not yet taken back, or the end of its text."""
 
     event: Shown
 
@@ -86,8 +86,8 @@ class Ended:
     """The answer is over.
 
     The reason ``calls`` means that the model waits for the results of its calls. ``stop`` is the
-    text or the tokens of the request that ended it. ``reasoning_tokens`` counts the thoughts
-    among the tokens of ``usage``.
+    stop string, or the stop tokens, of the request that ended the answer. ``reasoning_tokens``
+    counts the reasoning among the tokens of ``usage``.
     """
 
     reason: EndReason
@@ -100,7 +100,7 @@ ChatEvent: TypeAlias = Shown | Retracted | Ended
 
 
 def joined(events: Sequence[Shown]) -> Sequence[Shown]:
-    """The events, with neighbours of the same kind joined."""
+    """The events, with adjacent ones of the same kind joined."""
     if len(events) < 2:
         return events
     together: list[Shown] = []

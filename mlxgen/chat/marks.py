@@ -1,5 +1,5 @@
 """The marks between the parts of a model's text: which there are, where the next one is, and those
-of the families that mlx-lm says nothing about."""
+of model families that mlx-lm does not describe."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Kind: TypeAlias = Literal["content", "reasoning", "call", "mark"]
 Thinking: TypeAlias = Literal["open", "possible", "closed"]
 
 KINDS: Mapping[str, Kind] = {"reasoning": "reasoning", "content": "content"}
-"""The parts of a text that are said."""
+"""The parts of a text that are shown."""
 _NAMES = {"normal": "content", "reasoning": "reasoning", "tool": "call"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """What a model puts between the parts of its text.
+    """The marks that a model puts between the parts of its text.
 
     ``markers`` are dropped from content. ``transitions`` and ``initial`` are those of mlx-lm's
     ``TokenizerWrapper`` for models that write a header before each part; ``header`` is the pattern
-    of its words, if they are known. The last part of an answer comes after all of ``answer``, one
-    after the other, if that is known.
+    of a header's words, if known. ``answer`` has the marks, in order, that precede the last part
+    of an answer, if known.
     """
 
     think_start: str | None = None
@@ -39,7 +39,7 @@ class Marks:
     answer: tuple[str, ...] = ()
 
     def edges(self, tool_starts: Sequence[str] | None) -> dict[str, dict[str, str]]:
-        """The marks that end each state, and the states to which they lead; None: to no call."""
+        """The marks that end each state, and the states that they lead to; None: to no call."""
         edges: dict[str, dict[str, str]] = {"content": {}, "reasoning": {}}
         if self.think_end:
             edges["reasoning"][self.think_end] = "content"
@@ -58,7 +58,7 @@ class Marks:
 
 
 def first_part(marks: Marks, thinking: Thinking) -> str:
-    """The part with which a text begins."""
+    """The part that a text begins with."""
     if marks.initial is not None:
         return _NAMES.get(marks.initial, marks.initial)
     if marks.think_start is None or thinking == "closed":
@@ -73,8 +73,8 @@ class Reading:
     - ``thinking``: whether the text begins inside the reasoning.
     - ``tools``: reads calls; None: calls stay text.
     - ``trim``: white space after the thinking is part of its end mark.
-    - ``exact``: the answer has a form, in which nothing is a slip.
-    - ``given``: the beginning of the text, which the client gave and does not get back.
+    - ``exact``: the answer is held to a form, so that nothing in it is read as a slip.
+    - ``given``: the beginning of the text, which the client supplied and does not get back.
     """
 
     marks: Marks = field(default_factory=Marks)
@@ -86,9 +86,9 @@ class Reading:
 
 
 class Finder:
-    """Finds the first mark that ends a part, or begins a call in it. ``edges`` says to what each
-    leads: another part, a call, one that has lost its mark, one at the beginning of a line, or the
-    end of several. ``section``: calls have begun there, so that the next may come without a mark.
+    """Finds the first mark that ends a part, or begins a call in it. ``edges`` has what each leads
+    to: a part, a ``call``, one without its mark (``bare``), one at the start of a ``line``, or the
+    ``end`` of calls. ``section``: calls have begun, so that the next may come without a mark.
     """
 
     def __init__(self, reading: Reading, part: str, *, section: bool) -> None:
@@ -101,7 +101,7 @@ class Finder:
                 edges.setdefault(marks.think_end, "content")
             if tools is not None:
                 format = tools.format
-                only = "" if starts else "<"  # such a tag is all that marks a call
+                only = "" if starts else "<"  # then only a tag marks a call
                 bare = [
                     text
                     for text in tools.named(format.bare)
@@ -117,12 +117,12 @@ class Finder:
         self._pattern = regex.compile(any_of(edges))
 
     def find(self, text: str, *, final: bool) -> tuple[int, str]:
-        """Where it is, and the mark; or where one may begin, and ""."""
+        """Where the first mark is, and the mark; or where one may begin, and ""."""
         match = self._pattern.search(text, partial=not final)
         if match is None:
             return len(text), ""
         start, mark = match.start(), "" if match.partial else match[0]
-        if mark and not final:  # the text may end inside one that is longer, or begins before it
+        if mark and not final:  # the text may end in a longer mark, or in one that begins earlier
             for place in range(max(0, len(text) - self._longest), start + 1):
                 rest = text[place:]
                 if any(mark != each and each.startswith(rest) for each in self.edges):
@@ -146,7 +146,7 @@ _RESPONSE = (
     ("<response>", "</response>"),  # Granite 3
     ("<answer>", "</answer>"),  # Hunyuan, on lines of their own
 )
-_TOKENS = (  # that mean nothing inside an answer
+_TOKENS = (  # tokens that mean nothing inside an answer
     "<|python_end|>",  # Llama 4, after its calls
     *("<|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>"),  # Command R
     *("<|START_TEXT|>", "<|END_TEXT|>"),  # Command A
@@ -159,7 +159,7 @@ _ENDS = (
     *(("<|channel|>analysis", "thoughts"), ("<|channel|>", "header")),
 )
 _HEADER = r"(?:\s*<\|start\|>)?(?:\s*assistant\b)?(?:\s*to=[^\s<]*)?(?:\s*<\|message\|>\s*)?"
-HARMONY = Marks(  # gpt-oss: channels, of which a recipient makes a message to a tool
+HARMONY = Marks(  # gpt-oss: channels; with a recipient, a message is a call
     transitions={
         "header": [
             ("to=", "tool"),
@@ -179,7 +179,7 @@ HARMONY = Marks(  # gpt-oss: channels, of which a recipient makes a message to a
 
 
 def marks_of(tokenizer: Any, template: str, tokens: Collection[str]) -> Marks:
-    """What mlx-lm says of a tokenizer's model, or else its templates and its added tokens."""
+    """The marks of a model as mlx-lm knows them, or else from its template and added ``tokens``."""
     if {"<|channel|>", "<|message|>", "<|start|>"}.issubset(tokens):
         return HARMONY
     start, end = tokenizer.think_start or None, tokenizer.think_end or None

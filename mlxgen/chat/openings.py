@@ -1,8 +1,8 @@
 """Where the messages of a chat begin in its tokens.
 
-Owns what opens a message. That is found once for a model, in small chats that its template renders:
-so a prompt need not be rendered again, and one that came as raw text with the same marks is read
-like any other.
+Owns the tokens that open a message. They are found once for a model, by rendering small chats: so a
+prompt need not be rendered again, and one that came as raw text with the same marks is read like
+any other.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ..tokens import Token, Vocabulary, in_common
 from .template.format import Chat
 
 Openings: TypeAlias = tuple[tuple[Token, ...], ...]
-"""Runs of tokens: a control token, or the header of a template that writes plain text."""
+"""Runs of tokens: a control token, or the header that a template writes in plain text."""
 
-_LEAST = 3  # characters of a header of plain text, so that no line break is one
+_LEAST = 3  # characters of a plain-text header, so that a line break is not one
 
 
 def openings_of(vocabulary: Vocabulary) -> Openings:
-    """What opens a message in the chats of a vocabulary's model; empty if nothing is known."""
+    """The runs that open a message in the chats of a vocabulary's model; empty if unknown."""
     return vocabulary.derived("openings", lambda: _found(vocabulary))
 
 
 def beginnings(tokens: Sequence[Token], openings: Openings) -> list[int]:
-    """Where messages begin, in order."""
+    """The places in ``tokens`` where messages begin, in order."""
     ids = np.asarray(tokens, dtype=np.int64)
     found: set[int] = set()
     for run in openings:
@@ -40,8 +40,8 @@ def beginnings(tokens: Sequence[Token], openings: Openings) -> list[int]:
 
 
 def _found(vocabulary: Vocabulary) -> Openings:
-    """The headers that the template writes before an answer, before what a user says, and before
-    what a tool returns; possibly with the end of the message before it."""
+    """The headers that the template writes before an answer, a user's message and a tool's result,
+    each possibly with the end of the message before it."""
 
     def rendered(messages: Sequence[Any], *, answer: bool = False) -> list[Token]:
         try:

@@ -1,27 +1,26 @@
-"""A model's text, cut into reasoning, content and tool calls while it grows.
+"""Cuts a model's text into reasoning, content and tool calls while it grows.
 
-The splitter looks for marks (``<think>``, ``<tool_call>`` and their ends), however they are cut
-into pieces, and holds back what may become one. Invariant: the spans' texts, joined, are the text
-that was pushed; and if neighbours of the same kind are joined, they do not depend on how it was
-cut into pieces.
+The splitter looks for marks (``<think>``, ``<tool_call>`` and their ends), however the text is
+split into pieces, and holds back text that may become one. Invariant: the spans' texts, joined, are
+the pushed text; and once adjacent spans of the same kind are joined, they do not depend on how the
+text was split.
 
 The rules, for the whole text:
 
-- Thinking starts at once (the prompt opened it), or if its mark is the first thing in the text,
-  the first in the answer, or on a line of its own, and lasts until the mark of its end. A mark of
-  the end with no thinking before it is dropped. Marks in quotes, and pairs of them inside a
-  sentence, are text.
-- A call begins at a mark, or at a text that is a call and has lost its mark, and is held until it
-  is whole. What cannot be read gives back its mark as text; what follows is read like any text.
+- Thinking starts at once if the prompt opened it, or at its mark if that comes first in the text,
+  first in the answer, or at the beginning of a line. It lasts until its end mark. An end mark with
+  no thinking before it is dropped. Marks in quotes, and pairs of them inside a sentence, are text.
+- A call begins at a mark, or at text that is a call without its mark, and is held until it is
+  whole. If it cannot be read, its mark becomes text, and what follows is read like any text.
 - Only a long string in a call is passed on while it grows. From then on it is a call: if the rest
-  cannot be read, it has what there is of it, and the rest is text.
-- After a call, the part goes on in which it began. What stands between marks and is no call is
-  text, and the other calls beside it are calls.
-- If the text is cut off, a call whose name can be read is a call with what there is of it. What
-  comes before the name of a call is a mark, not text.
-- White space around marks belongs to the marks, up to a bound before them; so does the rest of it
-  after a call. Around thoughts inside an answer it is the answer's.
-- In the place of a header, what is no header is said.
+  cannot be read, the call ends with what has been read, and the rest is text.
+- After a call, the part in which it began goes on. If one of several calls between two marks is
+  not a call, it is text, and the calls next to it are still calls.
+- If the text is cut off, a call whose name can be read is a call, as far as it goes. The beginning
+  of a call, without its name, is a mark and not text.
+- White space around marks belongs to the marks, up to a bound before them; so does white space at
+  the end of the text after a call. Around thinking inside an answer, it belongs to the answer.
+- Where a header is expected, any other text is passed on as reasoning or content.
 """
 
 from __future__ import annotations
@@ -40,19 +39,19 @@ from .events import CallArguments, CallEnded, CallStarted
 from .marks import KINDS, Finder, Kind, Reading, first_part
 
 Section: TypeAlias = Literal["none", "mark", "calls"]
-"""Whether calls may come without their mark: after a mark that was read as text, or after calls."""
-_QUOTES = "`\"'"  # before a mark that is only named
-_STRETCH = 4096  # characters that are read at a time
+"""When calls may come without their mark: after a mark that was read as text, or after calls."""
+_QUOTES = "`\"'"  # before a mark that the text only mentions
+_STRETCH = 4096  # characters read at a time
 _PATIENCE, _NEAR = 8, 256
-"""After so many calls that turned out to be none after a long text, only those are read whose text
-is so short, or whose name and first words are. So all of a text is read in a time that is linear in
-its length."""
-_HEADER = 120  # characters of a header
+"""After ``_PATIENCE`` calls that proved unreadable only after a long text, a call is read only if
+it ends, or a long string in it begins, within ``_NEAR`` characters. So the time to read a text is
+linear in its length."""
+_HEADER = 120  # characters of a header, at most
 _BLANKS = 64  # characters of white space that may belong to a mark
 
 
 class Span(NamedTuple):
-    """A piece of the text: its kind, where it starts, and what it says of calls."""
+    """A piece of the text: its kind, where it starts, and the events of a call in it."""
 
     kind: Kind
     text: str
@@ -61,7 +60,7 @@ class Span(NamedTuple):
 
 
 class Splitter:
-    """Text in, spans out, by the rules above. ``name_call`` gives the id of a call by its number,
+    """Text in, spans out, by the rules above. ``name_call`` makes the id of a call from its number,
     from 0, if the model gives none."""
 
     def __init__(
@@ -73,23 +72,23 @@ class Splitter:
         self._marks = reading.marks
         self._part = first_part(reading.marks, reading.thinking)
         self._section: Section = "none"
-        self._skips = self._part == "reasoning"  # whether white space starts this part
-        self._is_new = True  # whether there was nothing but white space in this part
+        self._skips = self._part == "reasoning"  # whether white space here is a mark
+        self._is_new = True  # whether this part has only white space so far
         self._said = False  # whether there was any content
         self._last = ""  # the last character of the text
-        self._named_only = 0  # marks that begin thinking and were read as text
+        self._named_only = 0  # start marks of thinking that were read as text
         self._source = Source()
-        self._rest = ""  # of the text that was pushed, and is not yet read
-        self._at = 0  # where the text of the source starts
-        self._far = 0  # attempts to read a call that failed after a long text
+        self._rest = ""  # pushed text that the source does not have yet
+        self._at = 0  # where the source's text starts in the whole text
+        self._far = 0  # calls that proved unreadable after a long text
         self._spans: list[Span] = []
         self._finders: dict[tuple[str, bool], Finder] = {}
-        self._call: Call | None = None  # that is being read
-        self._reads: Literal["", "calls", "alone"] = ""  # alone: if nothing follows but the end
+        self._call: Call | None = None  # the call being read
+        self._reads: Literal["", "calls", "alone"] = ""  # alone: only if just the end follows
         self._shows = True  # whether the client gets the call
         self._ids: set[str | None] = set()
         self._parts = self._read()
-        self.is_in_call = False  # or in what may be one, before the end of its arguments
+        self.is_in_call = False  # or in a possible call, before its arguments end
         self.is_unfinished = False
         self.calls = 0
 
@@ -100,11 +99,11 @@ class Splitter:
 
     @property
     def calling(self) -> str | None:
-        """The tool of the call in which the text so far ends, if its name is known."""
+        """The tool of the call that the text so far ends in, if its name is known."""
         return None if self._call is None else self._call.name
 
     def push(self, text: str) -> list[Span]:
-        """Takes more text; returns what is certain."""
+        """Take more text; return the spans that are certain."""
         source = self._source
         if text and not (source.text or self._skips or self._reads) and self._part in KINDS:
             firsts = self._finder.firsts
@@ -114,7 +113,7 @@ class Splitter:
         return self._taken()
 
     def flush(self, *, cut: bool = False) -> list[Span]:
-        """The rest, because the text ends here; ``cut``: it was cut off."""
+        """Return the remaining spans, because the text ends here; ``cut``: it was cut off."""
         if not cut:
             self._feed("", final=True)
             return self._taken()
@@ -132,7 +131,7 @@ class Splitter:
         return self._taken()
 
     def _feed(self, text: str, *, final: bool) -> None:
-        """Reads more text, a stretch at a time."""
+        """Read more text, a stretch at a time."""
         source, self._rest = self._source, self._rest + text
         while True:
             more, self._rest = self._rest[:_STRETCH], self._rest[_STRETCH:]
@@ -146,7 +145,7 @@ class Splitter:
         spans, self._spans = self._spans, []
         return spans
 
-    # ---- one certain span after the other ------------------------------------------------------
+    # ---- reading, one span after the other -----------------------------------------------------
 
     def _read(self) -> Waiting[None]:
         source = self._source
@@ -179,7 +178,7 @@ class Splitter:
             yield
 
     def _search(self) -> Waiting[None]:
-        """Everything up to a mark or its possible start; white space before it belongs to it."""
+        """Read up to a mark, or to where one may begin; white space before a mark belongs to it."""
         source, finder = self._source, self._finder
         start, mark = finder.find(source.text, final=source.final)
         is_no_part = start > _HEADER or finder.edges.get(mark) not in (*KINDS, "call")
@@ -201,7 +200,7 @@ class Splitter:
         to, before = finder.edges[mark], source.text[start - 1] if start else self._last
         is_first = self._is_new and not source.text[:text].strip()
         on_line = is_first or "\n" in source.text[text:start]
-        if to == "end" and self._section == "mark":  # of what was no call
+        if to == "end" and self._section == "mark":  # the end mark of what was not a call
             self._section = "none"
             self._release(self._kind, start + len(mark))
             return
@@ -228,10 +227,10 @@ class Splitter:
                     self._rest = source.text[_STRETCH:] + self._rest
                     source.text, source.final = source.text[:_STRETCH], False
                 if to == "call" and self.calls and source.final and not source.text[end:].strip():
-                    self._release("mark", len(source.text))  # that ends the calls before it
+                    self._release("mark", len(source.text))  # it ends the calls before it
                     return
                 self._release(self._kind, end if to != "line" else start + 1)
-                is_list = mark == "[" and not format.alone  # of which the first is no call
+                is_list = mark == "[" and not format.alone  # whose first item is not a call
                 if (to == "call" or is_list) and self._section == "none" and self._part in KINDS:
                     self._section = "mark"
             return
@@ -242,8 +241,8 @@ class Splitter:
             self._enter(to)
 
     def _pass_header(self, place: int, mark: str) -> Waiting[None]:
-        """A header up to the mark at a place that begins no message; "": there is none so far."""
-        if place > _HEADER:  # none is so long
+        """Read a header up to a mark at ``place`` that begins no message; "": no mark so far."""
+        if place > _HEADER:  # no header is this long
             self._release_words(place)
             self._enter("reasoning" if self._part == "thoughts" else "content")
         elif mark or self._source.final:
@@ -255,12 +254,12 @@ class Splitter:
             yield
 
     def _release_header(self, length: int) -> None:
-        """Words of a header; what is no header is said."""
+        """Release the words of a header as a mark, and the rest as reasoning or content."""
         if rest := length - self._release_words(length):
             self._release("reasoning" if self._part == "thoughts" else "content", rest)
 
     def _release_words(self, length: int) -> int:
-        """The words of a header; returns how long they are."""
+        """Release the words of a header as a mark; return their length."""
         header = regex.compile(self._marks.header)
         words = header.match(self._source.text, endpos=length)
         is_all = header.fullmatch(self._source.text, endpos=length, partial=True)
@@ -270,7 +269,7 @@ class Splitter:
         return end
 
     def _counts(self, mark: str, to: str, before: str, is_first: bool, on_line: bool) -> bool:
-        """Whether a mark is one here, or only text that names it."""
+        """Whether a mark counts here, or the text only mentions it."""
         is_quoted = before in _QUOTES and before != ""
         if to == "line":
             return on_line
@@ -289,7 +288,7 @@ class Splitter:
         return True
 
     def _enter(self, part: str) -> None:
-        """The part after a mark."""
+        """Enter the part after a mark."""
         left = self._part == "reasoning" and part != "reasoning"
         again = part == "content" and self._part == "content" and self._is_new
         skips = again or (left and not self._said)  # the white space inside an answer is its own
@@ -299,8 +298,8 @@ class Splitter:
     # ---- calls ---------------------------------------------------------------------------------
 
     def _read_calls(self, place: int, *, holds: bool) -> Waiting[bool]:
-        """Reads the calls at a place of the held text; returns whether there are any. ``holds``:
-        nothing of a call is passed on before it is whole."""
+        """Read the calls at ``place`` of the held text; return True if there are any. ``holds``:
+        pass on nothing of a call before it is whole."""
         source, ends, alone = self._source, self._format.all_ends, self._reads == "alone"
         calls: list[Call] = []
         style, fenced = self._format.body, False
@@ -343,7 +342,7 @@ class Splitter:
     def _read_call(
         self, place: int, *, again: bool, holds: bool
     ) -> Waiting[tuple[Call, Style, int] | None]:
-        """The call at a place, its style, and where it begins after the marks."""
+        """The call at ``place``, its style, and where it begins after the marks; None: no call."""
         tools, source = self._tools, self._source
         assert tools is not None
         for style in tools.format.styles:
@@ -367,8 +366,8 @@ class Splitter:
         return None
 
     def _tell(self, call: Call, length: int | None = None, *, ended: bool = True) -> None:
-        """Passes on what is new of a call, and the text up to the place where it ends, or is cut
-        off; None: it goes on."""
+        """Pass on what is new of a call, and the first ``length`` characters of the text, where the
+        call ends or is cut off; None: it goes on."""
         events: list[CallStarted | CallArguments | CallEnded] = []
         if not call.is_begun:
             call.is_begun = True

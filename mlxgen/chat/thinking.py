@@ -1,6 +1,6 @@
-"""Whether an answer begins inside the thinking, how long that may be, and constraints that wait.
+"""Whether an answer begins inside the thinking, and constraints that wait until it ends.
 
-Invariant: what a constraint allows is exactly the text after the thinking, if there is any.
+Invariant: a constraint applies to exactly the text after the thinking, if there is any thinking.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ..tokens import Token
 from .dialect import Dialect
 from .marks import Marks, Thinking, first_part
 
-_TAIL = 64  # tokens at the end of a prompt in which its last mark is looked for
+_TAIL = 64  # tokens at the end of a prompt, searched for its last mark
 
 
 class Beginning(NamedTuple):
-    """How an answer begins: whether inside the thinking, the ``marks`` of its text, and those of
-    the thinking that may come."""
+    """How an answer begins: whether inside the thinking, the ``marks`` of its text, and the marks
+    of the thinking that may come."""
 
     thinking: Thinking
     marks: Marks
@@ -36,9 +36,9 @@ def beginning_of(
 ) -> Beginning:
     """How the text after a rendered prompt begins.
 
-    Only the generation prompt counts, which is the end of the prompt: a user who writes
-    ``<think>`` changes nothing. ``begun`` is the message to continue, after its header; if it has
-    no content, its reasoning goes on. ``tool_starts`` begin a call, which ends the thinking, too.
+    Only the end of the prompt counts, which is the generation prompt: a user who writes ``<think>``
+    changes nothing. ``begun`` is the message to continue, after its header; if it has no content,
+    its reasoning goes on. ``tool_starts`` begin a call, which also ends the thinking.
     """
     marks = dialect.marks
     thinking: Thinking = "closed"
@@ -65,8 +65,8 @@ def beginning_of(
 def after_thinking(
     spec: Specification, thinking: Thinking, dialect: Dialect, *, required: bool = True
 ) -> Specification:
-    """The specification of what follows the thinking; ``required``: the text must not end
-    before it. A model whose mark is plain text thinks only if the prompt began it."""
+    """``spec``, applied to what follows the thinking; ``required``: the text must not end before
+    that. A model whose start mark is plain text thinks only if the prompt has the mark."""
     end = dialect.marks.think_end
     if thinking == "closed" or end is None:
         return spec
@@ -74,13 +74,13 @@ def after_thinking(
     if thinking == "open":
         return after
     first = dialect.think_start_tokens[0]
-    if first not in dialect.vocabulary.added:  # it may as well begin the answer
+    if first not in dialect.vocabulary.added:  # the token may just as well begin the answer
         return spec
     return FirstToken(spec, first, after)
 
 
 def in_answer(spec: Specification, dialect: Dialect) -> Specification:
-    """The specification of an answer that comes after a header."""
+    """``spec``, applied to the answer after its header."""
     for mark in reversed(dialect.marks.answer):
         spec = After(mark, spec, required=True)
     return spec

@@ -1,7 +1,7 @@
 """What a request for an answer means, whichever API it came through.
 
-``plan_turn`` makes a prompt, a specification and a reading of the answer from a ``Turn``.
-Invariant: what a plan demands of the text is exactly what its reading expects there.
+``plan_turn`` turns a ``Turn`` into a prompt, a specification and a reading of the answer.
+Invariant: a plan constrains the text to exactly what its reading expects.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What a chat asks of an answer.
+    """A chat, and what it asks of the answer.
 
     - ``chat``: the messages, without tools.
-    - ``tools``, ``form``: what the answer may call, and the form that its text must have.
-    - ``effort``: how long to think; None leaves it to the model, which may know no such thing.
-    - ``thinking_budget``: how many tokens to think, at most; None: what the effort means, but no
-      more than ``usual_budget``.
-    - ``keep``: how many of the prompt's last tokens to keep, at most; None: all.
-    - ``raw_thoughts``: the thoughts stay in the text, with their marks.
+    - ``tools``, ``form``: the tools that the answer may call, and the form that its text must have.
+    - ``effort``: how long to think; None leaves it to the model, which may have no such setting.
+    - ``thinking_budget``: the most tokens of thinking; None: what the effort implies, but no more
+      than ``usual_budget``.
+    - ``keep``: keep at most this many of the prompt's last tokens; None: all.
+    - ``raw_thoughts``: leave the thinking in the text, with its marks.
     """
 
     chat: Chat
@@ -48,14 +48,14 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What it takes to answer a turn.
+    """Everything needed to answer a turn.
 
-    - ``ids``: the prompt; ``opens_text``: the text is a new one, not the rest of a message.
+    - ``ids``: the prompt; ``opens_text``: whether the text begins a message, or continues one.
     - ``thinking``: the marks of the thinking that may come; ``thinking_budget``: its most tokens.
     - ``field``: the field that asked for ``spec``; ``held``: the calls that it holds to schemas.
-    - ``stop``: what ends the text, besides the stops of the request.
-    - ``ignored``: what had no effect on this model, of ``tools``, ``reasoning_effort`` and
-      ``thinking_budget``.
+    - ``stop``: a string that ends the text, besides the stops of the request.
+    - ``ignored``: the places of the chat that the prompt leaves out, and whichever of ``tools``,
+      ``reasoning_effort`` and ``thinking_budget`` have no effect on this model.
     """
 
     ids: tuple[Token, ...]
@@ -71,10 +71,10 @@ class Plan:
 
 
 def prompt_of(turn: Turn, dialect: Dialect) -> Told:
-    """The tokens of a turn's prompt, and what of the chat is not in it.
+    """The tokens of a turn's prompt, and the places of the chat that it leaves out.
 
-    Images that the model does not take are told as a note. In the newest message of the user they
-    are asked for, and an ``OptionError``.
+    For a model that takes no images, a note replaces each of them; only an image in the newest
+    message, if that is the user's, raises ``OptionError``.
     """
     messages, noted = list(turn.chat.messages), list[str]()
     for i, message in enumerate(messages if dialect.images is None else ()):
@@ -96,7 +96,7 @@ def prompt_of(turn: Turn, dialect: Dialect) -> Told:
 
 
 def plan_turn(turn: Turn, dialect: Dialect) -> Plan:
-    """Plans; ``OptionError``, ``PromptError`` or ``GrammarError`` if that is impossible."""
+    """Plan an answer. Raises ``OptionError``, ``PromptError`` or ``GrammarError`` if that fails."""
     form, chat, use = turn.form, turn.chat, turn.tools
     if form is not None and not chat.continue_final_message:
         form = replace(form, spec=in_answer(form.spec, dialect))
@@ -104,7 +104,7 @@ def plan_turn(turn: Turn, dialect: Dialect) -> Plan:
     ids, ignored = prompt_of(turn, dialect)
     calls = None if tools.reader is None else tools.reader.format.starts
     if tools.spec is not None:
-        calls = None if tools.required else calls  # only the mark leads on then
+        calls = None if tools.required else calls  # then only its end mark ends the thinking
         if not dialect.takes_forms:
             raise UnsupportedError(
                 tools.field,
@@ -148,20 +148,20 @@ def plan_turn(turn: Turn, dialect: Dialect) -> Plan:
 # ---- how long to think ---------------------------------------------------------------------------
 
 _BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24_576}
-"""The tokens of thinking that each effort stands for, in models without grades of thinking."""
+"""Tokens of thinking for each effort, in models whose template has no grades of thinking."""
 
 
 def _effort(turn: Turn) -> Effort | None:
-    """The effort of a turn. Not to think means the same under every name, whether the template has
-    a switch or not."""
+    """The effort of a turn: ``none`` also if a template variable switches thinking off, under any
+    of its names, even if the template has no switch."""
     says_no = False in map(turn.chat.template.get, SWITCHES)
     return "none" if turn.effort is None and says_no else turn.effort
 
 
 def _variables(turn: Turn, dialect: Dialect, known: Set[str]) -> Mapping[str, Any]:
-    """The template's variables, with those of its ``known`` ones that come closest to the effort:
-    its nearest grade, the higher of two, and whether to think, unless they already say that. A
-    switch that the template does not have is a matter of the budget."""
+    """The turn's template variables, and those ``known`` to the template that express the effort:
+    the nearest grade (of two, the higher) and the switch of thinking, unless the turn sets them. A
+    switch that the template lacks is dropped: the budget does its work."""
     given, effort = dict(turn.chat.template), _effort(turn)
     nearest: dict[str, Any] = {}
     if effort is not None:
@@ -183,7 +183,7 @@ def _variables(turn: Turn, dialect: Dialect, known: Set[str]) -> Mapping[str, An
 
 
 def _budget(turn: Turn, dialect: Dialect) -> int | None:
-    """How many tokens the model may think; None: any number."""
+    """The most tokens of thinking; None: any number."""
     effort = _effort(turn)
     graded = dialect.grades and effort != "none"
     meant = None if effort is None or graded else _BUDGETS.get(effort)

@@ -7,7 +7,7 @@ the one where the history ends.
 from __future__ import annotations
 
 import copy
-from typing import Any, Unpack
+from typing import Any, Unpack, get_args
 
 import mlx.core as mx
 import numpy as np
@@ -210,6 +210,9 @@ class Session:
 
         On a session that has ended already, the chunk is empty.
         """
+        if reason not in get_args(FinishReason):
+            reasons = ", ".join(get_args(FinishReason))
+            raise OptionError("reason", f"expected one of {reasons}, got {reason!r}")
         request = self._request
         if request.finish_reason is not None:
             return Chunk("", None, request.position, finish_reason=request.finish_reason)

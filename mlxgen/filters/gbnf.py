@@ -49,14 +49,14 @@ def is_gbnf(grammar: str) -> bool:
 
 def lark_of(grammar: str) -> str:
     """The same grammar in Lark. GrammarError, with the line, if it is not GBNF."""
-    rules = _Reader(grammar).rules()
+    reader = _Reader(grammar)
+    rules = reader.rules()
     if "root" not in rules:
         raise GrammarError("GBNF: there is no rule named root; define it")
+    for name, other in reader.named:
+        if other not in rules:
+            raise GrammarError(f"GBNF: rule {name} uses {other}, which is not defined")
     uses = {name: [part.uses for part in parts if part.uses] for name, parts in rules.items()}
-    for name, others in uses.items():
-        for other in others:
-            if other not in rules:
-                raise GrammarError(f"GBNF: rule {name} uses {other}, which is not defined")
     used, waiting = dict[str, list[str]](), ["root"]  # by the root, directly or not; it comes first
     while waiting:
         if (name := waiting.pop()) not in used:
@@ -97,11 +97,16 @@ def _code(char: str) -> str:
 
 
 class _Reader:
-    """Reads one text; ``_at`` is the place in it."""
+    """Reads one text; ``_at`` is the place in it.
+
+    ``named``: each rule with each other one that it names, also where ``{0}`` drops that.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
+        self._rule = ""
+        self.named: list[tuple[str, str]] = []
 
     def rules(self) -> dict[str, Sequence[_Part]]:
         rules: dict[str, Sequence[_Part]] = {}
@@ -114,6 +119,7 @@ class _Reader:
             if not self._take("::="):
                 self._fail(f"expected ::= after {name}")
             self._skip(_LINES)
+            self._rule = name
             rules[name] = self._parts()
             if self._at < len(self._text) and not self._take("\n"):
                 self._fail(f"unexpected {self._text[self._at]!r}")
@@ -178,7 +184,10 @@ class _Reader:
             token = f"<[^{name.strip('[]')}]>" if negated else f"<{name}>"
             return _Part("", token, _NO_LEXEME)  # lexemes are made of text
         name = self._skip(_NAME)
-        return _Part("", "", uses=name) if name else None
+        if not name:
+            return None
+        self.named.append((self._rule, name))
+        return _Part("", "", uses=name)
 
     def _bar(self) -> bool:
         """Whether another option follows; its ``|`` may stand on the next line."""

@@ -117,6 +117,8 @@ def test_finish_delivers_what_was_held() -> None:
     session = Session(speaker.tokenizer, stop="<think>")
     session.push_token(ord("a"))
     assert session.push_token(ord("<")).text == ""
+    with pytest.raises(OptionError, match="reason"):
+        session.finish("done")  # type: ignore[arg-type]
     last = session.finish()
     assert (last.text, last.token, last.finish_reason) == ("<", None, "stop")
     assert session.text == "a<"

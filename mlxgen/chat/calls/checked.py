@@ -1,8 +1,8 @@
-"""Calls whose arguments are checked, because no grammar holds all of their schemas.
+"""Checks the arguments of calls whose schemas no grammar can enforce completely.
 
-A filter that allows everything, and objects to the arguments of a call that is complete and does
-not fit: they are drawn again, as any text is that does not fit at its end. Invariant:
-nothing of such a call is delivered before it is checked, unless it is too long to be held.
+The filter allows every token, and objects to the arguments of a complete call that do not fit their
+schema: they are drawn again, like any text that fails the check at its end. Invariant: nothing of
+such a call is delivered before it is checked, unless it is too long to be held.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ..splitter import Splitter
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CheckedCalls:
-    """Holds the calls in an answer that is read like this to the ``schemas`` of their tools, and
-    those of ``strict`` ones so that no other call may stand."""
+    """Holds the calls that ``reading`` finds in an answer to the ``schemas`` of their tools; a call
+    of a ``strict`` tool must not stand unless it fits."""
 
     reading: Reading
     schemas: Mapping[str, Any]
@@ -52,10 +52,10 @@ class CallsFilter:
         self._fed = 0  # tokens
         self._splitter = Splitter(self._asked.reading)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._name: str | None = None  # of the call that is being read
-        self._since = self._at = 0  # how many tokens come before it, and before its arguments
+        self._name: str | None = None  # of the call being read
+        self._since = self._at = 0  # tokens before the call, and before its arguments
         self._arguments = ""
-        self._complete: list[tuple[str, int, str]] = []  # with the newest token: name, at, text
+        self._complete: list[tuple[str, int, str]] = []  # by the newest token: name, at, text
 
     def advance(self, token: Token) -> None:
         before, splitter = self._fed, self._splitter
@@ -78,14 +78,14 @@ class CallsFilter:
             self._name, self._at = splitter.calling, before + 1
 
     def unchecked(self) -> tuple[int, bool]:
-        """How many tokens there are of a call that is to be checked, or may be one; and whether one
-        is complete with the newest token."""
+        """The number of tokens so far of a call that will be checked, or may turn out to be; and
+        whether the newest token completes such a call."""
         is_one = self._name is None or self._name in self._asked.schemas
         is_open = self._splitter.is_in_call and is_one
         return self._fed - self._since if is_open else 0, bool(self._complete)
 
     def objection(self) -> Objection | None:
-        """What is wrong with its arguments."""
+        """What is wrong with the arguments of a call that the newest token completes."""
         for name, at, arguments in self._complete:
             schema = json.dumps(self._asked.schemas[name])
             reason = Check(schema, keywords=("all",)).objection(arguments)

@@ -1,7 +1,7 @@
-"""The formats of calls, one record each: what its makers publish, and how models slip.
+"""The formats of calls, one record each: what its makers publish, and how models deviate from it.
 
-A record says everything about a format: reader, writer and grammar are made from it. A new family
-is a new record here, and a few golden answers in ``tests/chat/golden.jsonl``.
+A record says everything about a format: the reader, the writer and the grammar are made from it. A
+new family is a new record here, and a few golden answers in ``tests/chat/golden.jsonl``.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ _LINES = ("{", "[", "```")  # how JSON begins, perhaps in a fence
 
 @dataclass(frozen=True)
 class CallFormat:
-    """How a model writes calls, and how that is told from its template and its added tokens.
+    """How a model writes calls, and how its template and its added tokens show that.
 
-    - ``style``: the name of the format, which is that of mlx-lm's parser if there is one.
-    - ``start``, ``end``: the marks around calls; "": there is none, or a header says it.
-    - ``body``: what stands between them; ``others``: what models write there as well.
-    - ``also``, ``ends``: other marks with which calls begin and end; ``borders``: other marks that
-      may come after a call.
+    - ``style``: the name of the format: that of mlx-lm's parser, if there is one.
+    - ``start``, ``end``: the marks around calls; "": there is none, or a header takes its place.
+    - ``body``: the published style of the text between them; ``others``: styles that models also
+      write there.
+    - ``also``, ``ends``: other marks that begin and end calls; ``borders``: other marks that may
+      follow a call.
     - ``bare``: how a call begins without any mark, anywhere in the answer; ``{name}`` stands for
-      the names of tools. ``lines``: the same at the beginning of a line; ``alone``: only if nothing
-      or the ``end`` follows.
-    - ``paired``: every call has marks of its own; ``space`` comes after the first and before the
-      second; ``enforced``: a grammar can be made of it.
+      the names of tools. ``lines``: the same at the beginning of a line; ``alone``: such a line is
+      a call only if nothing, or just the ``end``, follows it.
+    - ``paired``: every call has its own marks; ``space`` follows the first and precedes the second;
+      ``enforced``: a grammar of the format can be made.
     - ``thought``: what may come before a call, with any ``TEXT``; such a call ends the answer.
-    - ``template``, ``tokens``: texts that must all be in the chat template, and tokens that the
-      vocabulary must have.
+    - ``template``, ``tokens``: texts that must all be in the chat template, and in the vocabulary.
     """
 
     style: str
@@ -76,33 +76,33 @@ class CallFormat:
 
     @cached_property
     def starts(self) -> Pieces:
-        """All marks with which calls begin."""
+        """All marks that begin calls."""
         return tuple(dict.fromkeys(filter(None, (self.start, *self.also))))
 
     @cached_property
     def all_ends(self) -> Pieces:
-        """All marks with which they end."""
+        """All marks that end calls."""
         return tuple(dict.fromkeys(filter(None, (self.end, *self.ends))))
 
     @cached_property
     def styles(self) -> tuple[Style, ...]:
-        """All that may stand between the marks, the published one first."""
+        """All styles that may stand between the marks, the published one first."""
         return (self.body, *self.others, *(() if self.body.spaced else (OBJECTS,)))
 
     @cached_property
     def begins(self) -> Pieces:
-        """The beginnings of calls between the marks."""
+        """How calls between the marks may begin."""
         return tuple(text for style in self.styles for text in style.begins)
 
     @cached_property
     def patterns(self) -> tuple[str, str, str]:
-        """Those of the ``starts``, of all that ends calls, and of what begins one between marks."""
+        """Patterns of all start marks, of all ends of calls, and of beginnings between marks."""
         begins = (text for text in self.begins if len(text) > 1 and "{name}" not in text)
         return any_of(self.starts), any_of((*self.all_ends, *self.borders)), any_of(begins)
 
     @property
     def announced(self) -> bool:
-        """Whether calls can be enforced as soon as a mark has begun them."""
+        """Whether calls can be enforced from their start mark on."""
         return bool(self.start) and self.enforced
 
     def write(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
@@ -113,12 +113,12 @@ class CallFormat:
 
     @classmethod
     def of(cls, tokenizer: Any, template: str, tokens: Collection[str]) -> CallFormat | None:
-        """The format of a model: as mlx-lm knows it, else as its ``template`` and its added
-        ``tokens`` tell it. None if nothing does."""
+        """The format of a model: as mlx-lm knows it, or else as its ``template`` and its added
+        ``tokens`` show it. None if neither does."""
         style = ""
         if tokenizer.has_tool_calling and tokenizer.tool_parser is not None:
             style = tokenizer.tool_parser.__module__.rpartition(".")[2]
-            if style in FORMATS and style != "json_tools":  # for which it takes many
+            if style in FORMATS and style != "json_tools":  # which mlx-lm takes many formats for
                 return FORMATS[style]
         for format in FORMATS.values():
             texts = all(text in template for text in format.template)
@@ -127,21 +127,21 @@ class CallFormat:
         return FORMATS.get(style)
 
 
-_MARKS: Mapping[str, Any] = {  # of objects, which models take for one another
+_MARKS: Mapping[str, Any] = {  # of objects; models confuse them
     "also": (
         *("<tool_call>", "<tool_calls>", "<TOOLCALL>", "<function_call>", "<|tool_call|>"),
-        *("<tools>", "<tool>"),  # in which their templates show the tools
+        *("<tools>", "<tool>"),  # the marks around tools in their templates
     ),
     "ends": (
         *("</tool_call>", "</tool_calls>", "</TOOLCALL>", "</function_call>", "<|/tool_call|>"),
         *("</tools>", "</tool>"),
     ),
 }
-_HERMES: Mapping[str, Any] = {  # marks that many models have seen more often than their own
+_HERMES: Mapping[str, Any] = {  # many models saw these marks more often than their own
     "also": ("<tool_call>",),
     "ends": ("</tool_call>",),
 }
-_WRAPS: Mapping[str, Any] = {  # that others put around all calls
+_WRAPS: Mapping[str, Any] = {  # marks that other models put around all calls
     "also": ("<tool_calls>", "<function_calls>", "<function_call>"),
     "ends": ("</tool_calls>", "</function_calls>", "</function_call>"),
 }
@@ -182,7 +182,7 @@ _FORMATS = (
         tokens=("｜DSML｜",),
         space="\n",
     ),
-    CallFormat(  # DeepSeek V3 and R1, and what was distilled from it
+    CallFormat(  # DeepSeek V3 and R1, and its distillations
         *("deepseek_v3", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
         deepseek(("function", "<｜tool▁sep｜>", "{name}\n```json\n"), ("\n```",)),
         **_DEEPSEEK,
@@ -230,7 +230,7 @@ _FORMATS = (
         enforced=False,
         template=("]<]minimax[>[",),
     ),
-    CallFormat(  # Hermes, and the many that write as it does
+    CallFormat(  # Hermes, and the many models that write like it
         *("json_tools", "<tool_call>", "</tool_call>", OBJECTS),
         others=(_FUNCTION, MINICPM, glm(""), PYTHONIC, invoke("")),
         **_MARKS,
@@ -312,7 +312,7 @@ _FORMATS = (
         alone=False,
         template=('[{"name": "tool_call_name", "arguments": ',),
     ),
-    # Those for which mlx-lm has a parser, which tells them:
+    # mlx-lm's parser identifies the formats from here on:
     CallFormat(  # a name and arguments, or a list of objects in older models
         *("mistral", "[TOOL_CALLS]", "", MISTRAL),
         others=(LISTED,),
@@ -397,4 +397,4 @@ _FORMATS = (
 FORMATS: Mapping[str, CallFormat] = {format.style: format for format in _FORMATS} | {
     "laguna": next(format for format in _FORMATS if format.style == "glm47")
 }
-"""All formats, by their names."""
+"""All formats by name."""

@@ -1,11 +1,11 @@
-"""Grammars of tool calls, in the format on which the model was trained.
+"""Grammars of tool calls, in the format that the model was trained on.
 
 Invariant: the format's parser reads every text that a grammar made here derives as calls of the
 given tools, with arguments that are valid against their schemas.
 
 Marks are written as tokens if the vocabulary has them, so that no argument can end a call by
-quoting its mark. In the tagged formats, texts stand between marks as they are: a schema's
-``pattern``, ``format`` and lengths cannot be enforced there.
+quoting its mark. Tagged formats put strings between marks without escapes: a schema's ``pattern``,
+``format`` and lengths cannot be enforced there.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _PLAIN = frozenset(
     {"type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema"}
     | {"title", "description"}
 )
-"""Keywords of a schema that are held if each argument is written on its own."""
+"""Keywords of a schema that are still enforced if each argument is written on its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A function to call; ``at`` is its place in the request."""
+    """A function to call; ``at`` is the place of its schema in the request."""
 
     name: str
     schema: dict[str, Any]
@@ -62,11 +62,11 @@ class _Writer:
         self.rules: list[str] = []
 
     def is_special(self, text: str) -> bool:
-        """Whether this text is a token that is never part of plain text."""
+        """Whether a text is a token that is never part of plain text."""
         return self._added.get(text.encode()) in self._vocabulary.special
 
     def mark(self, text: str) -> str:
-        """A text as the added tokens in it, which plain text never matches, and what is between."""
+        """A text as its added tokens, which plain text never matches, and the text between them."""
         rest, plain, parts = text.encode(), b"", []
         while rest:
             begin = [p for p in self._added if p and rest.startswith(p)]
@@ -95,13 +95,13 @@ class _Writer:
         return parts
 
     def function(self, i: int, function: _Function) -> None:
-        """Adds the rules of a call of a function, from the first piece that names it."""
+        """Add the rules of a call of a function, from the first piece that names it."""
         parts = [*self.pieces(self._style.open[self._named :], function.name)]
         parts += self._arguments(i, function)
         self.rules.append(f"f{i}: {self._spaces.join(parts)}")
 
     def calls(self, count: int, many: bool, end: str) -> str:
-        """The right side of a rule: calls of so many functions, up to the ``end``."""
+        """The right side of a rule: calls of the first ``count`` functions, up to the ``end``."""
         style, names = self._style, " | ".join(f"f{i}" for i in range(count))
         parts = [*self.pieces(style.open[: self._named]), f"({names})", *self.pieces(style.close)]
         self.rules.append(f"call: {self._spaces.join(parts)}")
@@ -114,7 +114,7 @@ class _Writer:
         return f"{first} WS? call {more} WS? {last}{' WS? ' if last else ' '}{end}"
 
     def _arguments(self, i: int, function: _Function) -> list[str]:
-        """The rules of the arguments of a function, or all of them as one object."""
+        """The rules of a function's arguments, or the one rule of all of them as an object."""
         style, schema = self._style, function.schema
         if not style.key:
             return [json_value(schema, function.at)]
@@ -126,7 +126,7 @@ class _Writer:
         if not style.comma:
             optional = ("" if name in required else "?" for name, _ in properties)
             return [f"f{i}v{j}{mark}" for j, mark in enumerate(optional)]
-        for rule, lead in (("a", ""), ("b", quoted(style.comma))):  # the first argument, and others
+        for rule, lead in (("a", ""), ("b", quoted(style.comma))):  # the first argument, and the rest
             for j, (name, _) in enumerate(properties):
                 skipped = "" if name in required else f" | f{i}{rule}{j + 1}"
                 self.rules.append(f"f{i}{rule}{j}: {lead} f{i}v{j} f{i}b{j + 1}{skipped}")
@@ -135,7 +135,7 @@ class _Writer:
         return [f"f{i}a0"]
 
     def _value(self, function: _Function, name: str, schema: Any) -> str:
-        """An argument's value and what ends it."""
+        """The rule of an argument's value and of the pieces that end it."""
         style, at = self._style, f"{function.at}.properties.{name}"
         schema = schema if isinstance(schema, Mapping) else {}
         after = " ".join(self.pieces(style.after))
@@ -159,7 +159,7 @@ class _Writer:
 
 
 def json_value(schema: Mapping[str, Any] | bool, at: str) -> str:
-    """JSON of a schema with closed objects, as a part of a rule."""
+    """The part of a rule that derives JSON of a schema, with closed objects."""
     try:
         return f"%lark {{\n{_held(schema).lark}}}"
     except GrammarError as error:
@@ -168,10 +168,10 @@ def json_value(schema: Mapping[str, Any] | bool, at: str) -> str:
 
 
 def notes_of(schema: Mapping[str, Any]) -> Sequence[str]:
-    """What of a schema is not even checked, such as unknown formats."""
+    """The parts of a schema that are not even checked, such as unknown formats."""
     try:
         return _held(schema).notes
-    except GrammarError:  # no grammar is made of it
+    except GrammarError:  # no grammar can be made of it
         return ()
 
 
@@ -188,14 +188,14 @@ def _held_text(schema: str) -> Held:
 
 
 def _escaped(text: str) -> str:
-    """Text as a part of an expression between slashes."""
+    """Text, escaped for a regular expression between slashes."""
     return re.sub(r"[\\.+*?()|\[\]{}^$/]", r"\\\g<0>", text).replace("\n", "\\n")
 
 
 class CallsGrammar(NamedTuple):
-    """A grammar of calls; the tools of whose schemas it holds the outline alone, because it was
-    asked to or because no grammar can be made of more; and the strict ones of which it holds a
-    part."""
+    """A grammar of calls; the ``loose`` tools, of whose schemas it enforces only the outline, as
+    asked or because no grammar can be made of more; and the strict tools to be ``checked``, of
+    whose schemas it enforces a part."""
 
     spec: Lark
     loose: frozenset[str]
@@ -213,16 +213,16 @@ def calls_grammar(
     many: bool,
     begun: bool = False,
 ) -> CallsGrammar:
-    """One call of one of the tools with these names, or with ``many`` one or more calls.
+    """The grammar of one call of one of the tools with these ``names``; ``many``: of one or more.
 
-    ``begun``: the start mark of the first call is already there. Arguments for the ``strict``
-    functions follow the schema to the letter, and those for ``loose`` ones its outline.
+    ``begun``: the start mark of the first call is already there. The arguments of ``strict``
+    functions follow the schema to the letter, and those of ``loose`` ones only its outline.
     """
     style = format.body
     if format.style == "mistral" and b"[ARGS]" not in map(vocabulary.piece, vocabulary.added):
-        style = format.others[0]  # that of older models
+        style = format.others[0]  # the style of older models
     if format.thought:
-        style = replace(style, close=())  # its end is that of the text
+        style = replace(style, close=())  # it ends with the text
     writer, outlined, checked = _Writer(vocabulary, style), set(loose), set[str]()
     functions: list[_Function] = []
     for i, tool in enumerate(tools):

@@ -1,8 +1,8 @@
-"""Reads calls as they grow: which tool one calls, and its arguments as JSON text.
+"""Reads calls as they grow: the tool that is called, and its arguments as JSON text.
 
-A ``ToolReader`` is what a format is for the tools of one request, a ``Call`` one that is being
-read. Invariant: only one of the offered tools is called, and each argument has the type that the
-tool's schema says.
+A ``ToolReader`` is a format together with the tools of one request; a ``Call`` is a call being
+read. Invariant: a call is always of an offered tool, and its arguments have the types in the tool's
+schema wherever the model's text can be read so.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _NUMBERED = re.compile(r"(?:(?:call|functions?|tool)[._:]?)?[0-9]+")
 
 
 class ToolReader:
-    """Reads the calls of these tools in a format; for one request.
+    """Reads the calls of one request's tools in a format.
 
-    ``most``: how many of them are passed on. ``strict``: the tools whose arguments a grammar holds
-    to their schemas, after the published mark.
+    ``most``: how many calls to pass on. ``strict``: the tools whose arguments a grammar holds to
+    their schemas, after the published mark.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ToolReader:
             self.schemas[function["name"]] = function.get("parameters") or {}
 
     def accepts(self, call: Call) -> bool:
-        """Whether a call that no grammar held is one: a strict tool's has to fit its schema."""
+        """Whether to take a call that no grammar held: a strict tool's must fit its schema."""
         if call.name is None or call.name not in self.strict:
             return True
         try:
@@ -74,7 +74,7 @@ class ToolReader:
 
     def meant(self, name: str) -> str:
         """The one tool that a name can mean, with or without its namespace. ``BrokenError`` if
-        there is none, or more."""
+        there is none, or more than one."""
         bare: str = _AFFIXES.sub("", name)
         for wanted in (name, bare):
             if wanted in self.schemas:
@@ -91,7 +91,7 @@ class ToolReader:
         raise BrokenError(f"there is no tool {name[:40]!r}")
 
     def named(self, texts: Sequence[str]) -> list[str]:
-        """The texts for all names of tools."""
+        """The texts, with ``{name}`` replaced by the name of each tool."""
         return [
             text.replace("{name}", name)
             for text in texts
@@ -104,25 +104,25 @@ def _plain(name: str) -> str:
 
 
 def _is_inside(name: str, whole: str) -> bool:
-    """Whether a name is another one without its namespace, or without the first parts of it."""
+    """Whether ``name`` is ``whole`` without its namespace, or without the first parts of that."""
     parts, others = (list(map(_plain, _NAMESPACES.split(each))) for each in (name, whole))
     return others[-len(parts) :] == parts
 
 
 class Call:
-    """A call that is read from a source, and its arguments as ``values.Fields`` take them.
+    """A call being read from a source; it takes its arguments as a ``values.Fields``.
 
-    ``name`` is the tool's, once it is known; ``parts`` is what is new in the text of the arguments.
-    ``place`` is where the call ends, ``is_begun`` whether it was passed on, ``is_broken`` whether
-    it broke after that, and ``is_long`` whether it has to be passed on before its end.
+    ``name`` is the tool's, once known; ``parts`` is the new text of the arguments. ``place`` is
+    where the call ends; ``is_long``: it must be passed on before its end; ``is_begun``: some of it
+    was passed on; ``is_broken``: it proved unreadable after that.
     """
 
     def __init__(self, source: Source, tools: ToolReader) -> None:
         self.source = source
         self.tools = tools
         self.starts, self.ends, self.begins = tools.format.patterns
-        self.over = "|".join((self.ends, self.starts, self.begins))  # what may come after it
-        self.follow = ""  # that of what may come after a string in it
+        self.over = "|".join((self.ends, self.starts, self.begins))  # what may follow the call
+        self.follow = ""  # what may follow a string in it
         self.name: str | None = None
         self.id: str | None = None
         self.place = 0
@@ -131,10 +131,10 @@ class Call:
         self._shape = Shape(True)
         self._known: Sequence[str] = ()  # the arguments in the schema
         self._given: set[str] = set()
-        self._growing = 0  # characters of the string that grows
+        self._growing = 0  # characters passed on of a growing string
 
     def read(self, style: Style, place: int) -> Waiting[None]:
-        """Reads it to its end; ``BrokenError`` if it is no call."""
+        """Read the call to its end; ``BrokenError`` if it is not a call."""
         try:
             self.place = yield from self._read(style, place)
         except BrokenError:
@@ -169,21 +169,21 @@ class Call:
         return match
 
     def _named(self, name: str, id: str | None = None) -> None:
-        """Its tool is the one that the name can mean. ``BrokenError`` if there is no such tool."""
+        """Set the tool that the name can mean. ``BrokenError`` if there is no such tool."""
         self.name = self.tools.meant(name)
         self._shape = Shape(self.tools.schemas[self.name])
         self._known = [*self._shape.properties]
         self.id = id if id and ":" in id else self.id
 
     def _is_over(self, place: int) -> Waiting[bool]:
-        """Whether what may come after a call comes."""
+        """Whether something that may follow a call is at ``place``."""
         return (yield from self.source.match(rf"\s*(?:{self.over}|{{end}})", place)) is not None
 
     # ---- arguments -------------------------------------------------------------------------------
 
     def _strings_end_before(self, close: str, ended: str = "") -> None:
-        """A string that is an argument comes before another one, before the bracket that closes all
-        of them, perhaps as ``ended`` has it, or before what follows the call."""
+        """A quote ends a string argument only before another argument, before the bracket that
+        closes them all (or ``ended``, a pattern for it), or before what may follow the call."""
         close = re.escape(close)
         key = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[\w$.-]+)\s*[:=]"""
         self.follow = rf"\s*(?:,\s*(?:{key}|{close})|{ended or close}|{self.over}|{{end}})"
@@ -217,18 +217,18 @@ class Call:
         return f"{comma}{dumped(key)}: "
 
     def _give(self, value: Any) -> None:
-        """Takes all arguments as one value, which may be the text of one."""
+        """Take all arguments as one value: an object, or text that holds one."""
         if isinstance(value, str):
             value = literal(value) if value.strip() else None
-        value = value or {}  # nothing, however it is written
+        value = value or {}  # null, "" or an empty value: no arguments
         if not isinstance(value, dict):
             raise BrokenError("the arguments are not an object")
         for key, each in value.items():
             self.end(str(key), each)
 
     def _object(self, place: int) -> Waiting[int]:
-        """Arguments as one JSON object, perhaps in a fence, or as text that holds one; nothing, if
-        a mark comes at once."""
+        """Read the arguments as one JSON object, perhaps in a fence, or as text that holds one;
+        there are none if something that may follow a call comes at once."""
         place = yield from self.source.passed(place, ("```json", "```"))
         if (yield from self._is_over(place)):
             return place
@@ -241,8 +241,8 @@ class Call:
     # ---- an object with the name -----------------------------------------------------------------
 
     def _named_object(self, place: int) -> Waiting[int]:
-        """``{"name": ..., "arguments": {...}}``, perhaps inside another object. In any other order
-        it is read at its end."""
+        """Read ``{"name": ..., "arguments": {...}}``, perhaps inside another object. If the members
+        have another order, the call is read only when it is whole."""
         source = self.source
         head = yield from self._begun(_HEAD, place)
         if head["name"] is not None:
@@ -301,15 +301,15 @@ class Call:
                 raise BrokenError("the call does not go on")
 
     def _value(self, tags: Tags, tag: regex.Match[str]) -> Waiting[int]:
-        """The value after a tag; returns where it ends, with the tag that ends it."""
+        """Read the value after a tag; return where it ends, with the tag that ends it."""
         source, groups, start = self.source, tag.groupdict(), tag.end()
-        if "|" in tag[0]:  # a control token twice is a slip, and any other tag may be the value's
+        if "|" in tag[0]:  # a control token twice is a slip; another tag may be the value's
             start = yield from source.passed(start, (tag[0].strip(),), often=True)
         key, is_raw = (groups["key"] or "").strip(), groups.get("raw") is not None
         is_json = groups.get("kind") not in (None, tags.kinds[0])
         is_string = groups.get("kind") == tags.kinds[0]
-        # Line breaks and the last line's indentation lay a value out; all other white space is its
-        # own, as that of indented code.
+        # The line breaks around a value and the last line's indentation are layout; all other white
+        # space belongs to the value, as in indented code.
         is_new_line = (yield from source.at(start)) == "\n"
         is_laid_out = not is_raw and not tags.exact and (tags.lines or is_new_line)
         start += is_laid_out and is_new_line
@@ -362,8 +362,8 @@ class Call:
     def _stands(
         self, tags: Tags, stop: regex.Match[str], missing: Sequence[str], quoted: dict[str, int]
     ) -> Waiting[bool]:
-        """Whether what may end a value does: it does before something that can follow it, unless it
-        belongs to what the value quotes."""
+        """Whether ``stop`` ends a value: it does before something that can follow the value, unless
+        it belongs to tags that the value quotes."""
         source = self.source
         if stop["tag"] is not None:  # the end of this value is missing
             before = source.text[max(0, stop.start() - 80) : stop.start()].rstrip(" \t")
@@ -381,7 +381,7 @@ class Call:
         nexts = rf"{self.over}|{{end}}"
         if kind == "end":
             nexts = rf"{tags.tag}|{tags.half}|(?:{tags.over})(?:[^\"'`]|{{end}})|{nexts}"
-        if quoted[kind]:  # it ends what the value quotes, unless it is the very end
+        if quoted[kind]:  # it ends quoted tags, unless it is the very end
             nexts = rf"(?:{tags.over})?\s*(?:{self.ends})?\s*(?:{self.starts}|{{end}})"
             quoted[kind] -= 1
         return (yield from source.match(rf"\s*(?:{nexts})", stop.end(), self._known)) is not None
@@ -413,7 +413,7 @@ _LAST_LINE = regex.compile(r"\n[ \t]*+\Z")
 
 
 def _members(pieces: Iterator[str], depth: int = 0) -> Any:
-    """The tags of a value with what is inside each, or its text."""
+    """The tags of a value, each with its content, or its text if it has none."""
     if depth > _DEEP:
         raise BrokenError("the value is too deep")
     found: list[tuple[str, Any]] = []
@@ -427,7 +427,7 @@ def _members(pieces: Iterator[str], depth: int = 0) -> Any:
 
 
 def _flat(value: Any) -> list[tuple[str, Any]]:
-    """The members of an object, and of the one that it has in the place of a name."""
+    """The members of an object, with those of an object that stands in the place of the name."""
     if not isinstance(value, dict):
         raise BrokenError("not an object")
     found: list[tuple[str, Any]] = []

@@ -1,8 +1,8 @@
-"""What a schema says of the type of a value, and the check of every value of a call against it.
+"""The types in a tool's schema, and what they make of the values that a model writes.
 
-A model writes a value as text between tags, as JSON or as Python, and slips: the schema of the tool
-decides what it is. Invariant: what fits its schema stays what it is, and nothing is lost: what fits
-in no way stays what the model wrote.
+A model writes a value as text between tags, as JSON or as Python, and makes mistakes: the schema of
+the tool decides what the value is. Invariant: a value that fits its schema is left unchanged, and
+nothing is lost: a value that cannot be made to fit stays as the model wrote it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 from .values import dumped, literal, plain_json
 
-Schema: TypeAlias = Any  # a mapping, or True or False; a client may send anything else
+Schema: TypeAlias = Any  # a mapping, True or False; but a client may send anything
 
-_DEEP = 16  # levels of values that are looked at
-_ALIASES = {  # Python's names of types, as tools have them that were written by hand
+_DEEP = 16  # levels of nested values to look at
+_ALIASES = {  # Python's names of types, as in tools written by hand
     "str": "string",
     "int": "integer",
     "float": "number",
@@ -37,7 +37,7 @@ _NAMES: Mapping[type, str] = {
 
 
 class Shape:
-    """A schema with those that it refers to, and those of which it is made."""
+    """A schema with the schemas that it refers to or combines."""
 
     def __init__(self, schema: Schema, root: Schema = None) -> None:
         self._root = schema if root is None else root
@@ -56,7 +56,7 @@ class Shape:
                 waiting += inner if isinstance(inner, list) else []
 
     def _referred(self, reference: str) -> Schema:
-        """What a reference inside the schema refers to; True if there is nothing."""
+        """What a reference within the schema refers to; True if there is nothing."""
         found: Any = self._root if reference.startswith("#") else True
         for step in reference.split("/")[1:]:
             step = step.replace("~1", "/").replace("~0", "~")
@@ -68,7 +68,7 @@ class Shape:
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """The types that it names; none: it allows any."""
+        """The types that the schema names; empty: it allows any."""
         found: set[str] = set()
         for part in self._parts:
             kinds = part.get("type")
@@ -85,7 +85,7 @@ class Shape:
 
     @cached_property
     def properties(self) -> dict[str, Schema]:
-        """All properties that it names."""
+        """All properties that the schema names."""
         found: dict[str, Schema] = {}
         for part in self._parts:
             own = part.get("properties")
@@ -93,7 +93,7 @@ class Shape:
         return found
 
     def property(self, key: str) -> Shape:
-        """That of a property; of anything if nothing is known of it."""
+        """The shape of a property; that of any value if the schema does not describe it."""
         if key in self.properties:
             return Shape(self.properties[key], self._root)
         return self._first("additionalProperties")
@@ -103,7 +103,7 @@ class Shape:
         return Shape(next((s for s in found if isinstance(s, Mapping)), True), self._root)
 
     def grows(self, *, quoted: bool) -> bool:
-        """Whether a text can be passed on before its end: it is a string, whatever follows.
+        """Whether a value can be passed on before its end, as a string whatever follows.
 
         ``quoted``: it has quotes that say so. Without them it may still turn out to be ``null``.
         """
@@ -114,13 +114,13 @@ class Shape:
         return "string" in self.kinds and self.kinds <= {"string", "null"}
 
     def of_text(self, text: str) -> Any:
-        """The value that a text without quotes stands for."""
+        """The value that unquoted text stands for."""
         may_be_text = not self.kinds or "string" in self.kinds
         if self._is_chosen(text.strip()):
             text = text.strip()
         if self.kinds == {"string"} or self._is_chosen(text):
             return text
-        try:  # a text is only what looks like nothing else
+        try:  # only text that looks like nothing else is a string
             value = plain_json(text) if may_be_text else _read(text)
         except ValueError:
             return text
@@ -129,8 +129,8 @@ class Shape:
         return self.settled(value)
 
     def of_members(self, members: str | list[tuple[str, Any]]) -> Any:
-        """The value that tags stand for, with what is inside each, or a text: an object, or a list
-        of items. What has one name twice is a list as well."""
+        """The value that tags with their contents, or a text, stand for: an object, or a list of
+        items. A name that occurs several times has a list."""
         if isinstance(members, str):
             return self.of_text(members)
         if all(name == "item" for name, _ in members):
@@ -144,7 +144,7 @@ class Shape:
         }
 
     def settled(self, value: Any, depth: int = 0) -> Any:
-        """A value as the schema wants it."""
+        """A value, converted to what the schema wants if it does not fit."""
         if depth > _DEEP or self._is_chosen(value):
             return value
         if isinstance(value, str):
@@ -174,7 +174,7 @@ class Shape:
         return not self.kinds or not self.kinds.isdisjoint(names)
 
     def _is_chosen(self, value: Any) -> bool:
-        """Whether a value is one of those to choose from, of the same type."""
+        """Whether a value is among the schema's choices, and of the same type."""
         numbers = {"integer", "number"}
         names = {_NAMES[type(value)]}
         names = numbers if names <= numbers else names
@@ -186,7 +186,7 @@ class Shape:
 
 
 def _read(text: str) -> Any:
-    """The value that a text is, perhaps escaped once too often."""
+    """The value that a text spells, perhaps escaped once too often."""
     try:
         return literal(text)
     except ValueError:
@@ -194,7 +194,7 @@ def _read(text: str) -> Any:
 
 
 def options_of(schema: Mapping[str, Any]) -> list[Any] | None:
-    """The values to choose from; None: there is no choice."""
+    """The values of ``const`` or ``enum``; None: the schema has neither."""
     if "const" in schema:
         return [schema["const"]]
     options = schema.get("enum")
@@ -212,10 +212,10 @@ _OPENING = frozenset(
 
 
 def outline(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema with the types, the properties and their types alone, of which a grammar can be
-    made whatever else the schema says.
+    """A schema reduced to its type, its properties and their types, so that a grammar can always be
+    made of it.
 
-    What is valid against the schema is valid against its outline.
+    Whatever is valid against the schema is valid against its outline.
     """
     found = _types(schema)
     properties, required = schema.get("properties"), schema.get("required")

@@ -1,8 +1,8 @@
-"""The ways in which models write a call, as values from which it is read, written and held.
+"""The ways in which models write a call, as values that reading, writing and grammars share.
 
-A ``Style`` has the pieces that its makers publish, of which ``write`` makes text and the grammar
-makes rules, and the patterns by which calls are read, which know the slips. Invariant: what
-``write`` writes is read as what was written.
+A ``Style`` has the published pieces, from which ``write`` makes text and the grammar makes rules,
+and the patterns that calls are read by, which allow for models' mistakes. Invariant: the calls that
+``write`` writes are read back unchanged.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import regex
 from .values import JSON, PYTHON, Notation, dumped
 
 Pieces: TypeAlias = tuple[str, ...]
-TEXT = "{text}"  # the piece in whose place any text may stand
-FENCES = ("```json", "```xml", "```tool_call", "```tool_code", "```")  # in which calls may stand
+TEXT = "{text}"  # a piece that stands for any text
+FENCES = ("```json", "```xml", "```tool_call", "```tool_code", "```")  # may surround calls
 NEVER = "(?!)"
 
 
 def filled(pieces: Iterable[str], **values: str) -> str:
-    """The text of some pieces, with the values of their places in braces."""
+    """The text of some pieces, with values for the names in braces."""
     return _PLACE.sub(lambda place: values.get(place[1], place[0]), "".join(pieces))
 
 
@@ -31,19 +31,19 @@ _PLACE = regex.compile(r"\{(name|quoted|index|key|kind)\}")
 
 
 def any_of(texts: Iterable[str]) -> str:
-    """A pattern of some texts, the longest first."""
+    """A pattern of any of the texts, the longest first."""
     return "|".join(map(regex.escape, sorted(texts, key=len, reverse=True))) or NEVER
 
 
 class Tags(NamedTuple):
-    """The patterns of arguments between tags, strings as they are.
+    """The patterns of arguments between tags, where strings are not escaped.
 
-    - ``tag``: what comes before one; it may say which of two ``kinds`` its value has, a string or
-      another. ``half``: a tag of which something is missing, if its key is known.
-    - ``end`` and ``over``: what comes after a value, with its ``{key}``, and after all of them.
-    - ``body`` and ``body_end``: around arguments that are one JSON object instead, if anything is.
-    - ``lines``: a value has lines of its own; else it may have them, unless it is ``exact``.
-    - ``nested``: what comes before each tag, and before those inside a value, which are the members
+    - ``tag``: the tag before a value; it may say which of two ``kinds`` the value has: a string, or
+      anything else. ``half``: an incomplete tag, read if its key is known.
+    - ``end`` and ``over``: what follows a value, with its ``{key}``, and what follows all of them.
+    - ``body`` and ``body_end``: what may surround arguments that are one JSON object instead.
+    - ``lines``: a value is on lines of its own; else it may be, unless it is ``exact``.
+    - ``nested``: the mark before each tag, also before those inside a value, which are the members
       of an object or the items of a list.
     """
 
@@ -64,24 +64,24 @@ class Tags(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """What stands between the marks of calls. A piece is a mark or text.
+    """The text between the marks of calls. A piece is a mark or text.
 
-    Written:
+    To write calls:
 
     - ``open``, ``close``: around the arguments of a call, with the function's ``{name}``, or
       ``{quoted}`` as JSON, and perhaps the ``{index}`` of the call.
     - ``key``, ``after``: around the value of each argument, with its ``{key}`` and perhaps the
       ``{kind}`` of its value; without a ``key``, the arguments are one JSON object. ``comma``
-      stands between two. ``value``: how one is written.
+      separates arguments. ``value`` writes a value.
     - ``around``, ``between``: around all calls, and between two; None: a grammar allows only one.
     - ``spaced``: white space may stand between any two pieces of a call.
 
-    Read:
+    To read calls:
 
-    - ``head``: the pattern of what comes before the arguments, with the ``name``; "": the call is
-      an object that has both.
-    - ``tags``: the arguments are between these; ``brackets``: up to this bracket, in a
-      ``notation``; else they are one JSON object, after which one of ``ends`` may come.
+    - ``head``: the pattern of what precedes the arguments, with the ``name``; "": the call is an
+      object that has both.
+    - ``tags``: the arguments stand between tags; ``brackets``: they end at this bracket, and are in
+      a ``notation``; else they are one JSON object, which one of ``ends`` may follow.
     - ``first``, ``again``, ``tail``: what may come before the first call, between two and after the
       last, besides white space. ``begins``: how a call begins.
     """
@@ -146,7 +146,7 @@ def as_text(value: Any) -> str:
 
 
 def objects(*keys: str, listed: bool = False, opening: str = "") -> Style:
-    """``{"name": ..., "arguments": {...}}``, one after the other or ``listed``, perhaps after an
+    """``{"name": ..., "arguments": {...}}``, in sequence or ``listed``, perhaps after an
     ``opening``; if the first of two ``keys`` is empty, the name is the key of the arguments."""
     first, second = keys or ("name", "arguments")
     named = ("{", f'"{first}"', ": ", "{quoted}", ", ", f'"{second}"', ": ")
@@ -165,9 +165,9 @@ def objects(*keys: str, listed: bool = False, opening: str = "") -> Style:
     )
 
 
-NAME = r"(?P<name>[^\s<>{}()\[\]\"'`,;=]++)"  # possessive: a long one is not tried in pieces
+NAME = r"(?P<name>[^\s<>{}()\[\]\"'`,;=]++)"  # possessive: never backtracks into a long name
 _MORE = r"(?:\s+[\w:]+\s*=\s*\"[^\"<>]*\")*?"  # other attributes of a tag
-OBJECTS = objects()  # what other models write, read between the marks of any format
+OBJECTS = objects()  # read between the marks of any format
 LISTED = objects(listed=True)
 PYTHONIC = Style(
     open=("{name}(",),
@@ -188,7 +188,7 @@ PYTHONIC = Style(
 
 
 def gemma(quote: str) -> Style:
-    """Gemma's words and numbers, and strings between these quotes."""
+    """Gemma's style: words and numbers without quotes, and strings between these quotes."""
     notation = Notation(('"""', '"', "'"), raw=quote, words=True)
     return Style(
         open=("call:{name}{",),
@@ -250,7 +250,7 @@ MISTRAL = Style(
 
 
 def function(line: str) -> Style:
-    """Qwen3-Coder's; ``line``: what stands around a value."""
+    """Qwen3-Coder's style; ``line`` stands before and after a value."""
     return Style(
         open=("<function={name}>\n",),
         key=(f"<parameter={{key}}>{line}",),
@@ -269,8 +269,8 @@ def function(line: str) -> Style:
 
 
 def invoke(prefix: str, kind: str = "") -> Style:
-    """Tags with names as attributes; the ``prefix`` begins those of all elements, perhaps before a
-    space. ``kind`` is another attribute of parameters."""
+    """Tags with names as attributes; each element's name begins with ``prefix``, perhaps followed
+    by a space. ``kind`` is another attribute of parameters."""
     begins = rf"{prefix}\s?" if kind else prefix
     return Style(
         open=(f'<{prefix}invoke name="{{name}}">\n',),
@@ -293,7 +293,7 @@ def invoke(prefix: str, kind: str = "") -> Style:
 
 
 def glm(prefix: str) -> Style:
-    """A name, and keys and values between tags whose names begin with ``prefix``."""
+    """A function's name, then keys and values between tags whose names begin with ``prefix``."""
     key, key_end = f"<{prefix}arg_key>", f"</{prefix}arg_key>"
     value, value_end = f"<{prefix}arg_value>", f"</{prefix}arg_value>"
     return Style(
@@ -335,7 +335,7 @@ KIMI_K3 = Style(
 
 
 def nested(mark: str) -> Style:
-    """MiniMax M3's: tags that are the names of arguments, and of what is in them, after a mark."""
+    """MiniMax M3's style: tags named like the arguments and their members, each after a mark."""
 
     def told(value: Any) -> str:
         if isinstance(value, dict | list):

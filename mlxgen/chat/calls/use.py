@@ -1,7 +1,7 @@
 """What the tools of a turn mean for the grammar and the reading of its answer.
 
-Invariant: a choice that cannot be enforced is refused by name; calls of tools that the model may
-not call are never read from its text.
+Invariant: a choice that cannot be enforced is refused, with the name of its field; calls of tools
+that the model may not call are never read from its text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Tool: TypeAlias = Mapping[str, Any]
 class Form:
     """The form that the text of an answer must have, and the ``field`` that asked for it.
 
-    ``is_json``: white space before the text means nothing. ``is_free``: it is any text, which is
+    ``is_json``: white space before the text means nothing. ``is_free``: any text is allowed, and
     only checked.
     """
 
@@ -42,7 +42,8 @@ class ToolUse:
     """Tools, and which of them may be called.
 
     - ``tools``: as chat templates and parsers take them.
-    - ``mode``: calls may come (``auto``), must come (``required``), exactly one must (``named``).
+    - ``mode``: the answer may have calls (``auto``), must have some (``required``), or must be
+      exactly one (``named``).
     - ``names``: the tools that may be called.
     - ``strict``: those whose arguments must follow the schema to the letter.
     - ``many``: whether an answer may have several calls.
@@ -57,14 +58,14 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPlan:
-    """What it takes to enforce tools and a form.
+    """Everything needed to enforce tools and a form.
 
     - ``reader``: reads calls from the text; None if none are allowed.
-    - ``spec`` and ``required``: the constraint of the text after the thinking, the form included,
+    - ``spec`` and ``required``: the constraint on the text after the thinking, including the form,
       and whether that text must come.
-    - ``loose``: the tools whose arguments must follow a schema that ``spec`` does not hold, but for
-      its outline; ``checked``: those of which it holds a part, however large.
-    - ``stop``: what ends the text after one call, if nothing else does.
+    - ``loose``: tools of whose schemas ``spec`` enforces at most the outline; ``checked``: strict
+      tools of whose schemas it enforces a part. The rest is checked.
+    - ``stop``: ends the text after one call, if nothing else does.
     - ``field``: the field that asked for ``spec``.
     """
 
@@ -77,8 +78,7 @@ class ToolPlan:
     field: str = "tools"
 
     def whole_spec(self, reading: Reading, dialect: Dialect) -> Specification | None:
-        """The specification of the whole text, the thinking included, with the check of the
-        calls."""
+        """The specification of the whole text, including the thinking and the check of calls."""
         spec, names = self.spec, self.loose | self.checked
         if spec is not None:
             spec = after_thinking(spec, reading.thinking, dialect, required=self.required)
@@ -91,8 +91,8 @@ class ToolPlan:
 
 @dataclass(frozen=True, slots=True)
 class HeldCalls:
-    """The calls that a specification holds to schemas, as far as it can; ``loose`` are the tools of
-    which it holds the outline alone, so that the rest is checked."""
+    """The calls that a specification holds to schemas, as far as it can; ``loose``: tools of whose
+    schemas it enforces at most the outline, while the rest is checked."""
 
     use: ToolUse
     form: Form | None
@@ -106,12 +106,12 @@ class HeldCalls:
         return plan.whole_spec(self.reading, self.dialect)
 
     def alone(self, name: str) -> Specification | None:
-        """That of one tool."""
+        """The specification of a call of this one tool."""
         return plan_tools(replace(self.use, mode="named", names=(name,)), None, self.dialect).spec
 
     @property
     def left_out(self) -> list[str]:
-        """What is not enforced of the schemas of strict tools, after the name of each."""
+        """The parts of strict tools' schemas that are not enforced, each after its tool's name."""
         functions = [tool["function"] for tool in self.use.tools]
         return [
             f"{function['name']}:{note}"
@@ -124,9 +124,9 @@ class HeldCalls:
 def plan_tools(
     use: ToolUse | None, form: Form | None, dialect: Dialect, loose: Set[str] = frozenset()
 ) -> ToolPlan:
-    """Plans; ``UnsupportedError`` if this model's format cannot do it.
+    """Plan tools and a form. ``UnsupportedError`` if this model's format cannot do it.
 
-    Of the schemas of ``loose`` tools, only the outline is to be held.
+    The grammar enforces only the outline of the schemas of ``loose`` tools.
     """
     format = dialect.tools
     if use is not None and format is None and use.mode != "auto":
@@ -134,7 +134,7 @@ def plan_tools(
             "tool_choice",
             "the calls of this model cannot be read, so that none can be required; use auto",
         )
-    if use is None or format is None:  # tools are only shown to the model
+    if use is None or format is None:  # the model is only shown the tools
         return ToolPlan() if form is None else ToolPlan(spec=form.spec, field=form.field)
     called = frozenset(use.names)
     callable = [tool for tool in use.tools if tool["function"]["name"] in called]

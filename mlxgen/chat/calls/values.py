@@ -1,10 +1,10 @@
-"""Values as models write them: JSON, Python's literals, and Gemma's with quotes of its own.
+"""Values as models write them: JSON, Python literals, and Gemma's notation with its own quotes.
 
-A ``Source`` is text that grows. What reads it is a generator, which yields where it has to wait for
-more, so that one reader serves a stream and a whole answer. Raw line breaks in strings, backslashes
-that escape nothing, quotes inside quotes, Python's words and numbers with zeros before them are
-read as what they mean; anything else is a ``BrokenError``. Invariant: what is read does not depend
-on the pieces in which the text came, and is a value that JSON can tell.
+A ``Source`` is text that grows. Its readers are generators that yield to wait for more text, so
+that one reader serves a stream and a whole answer. Raw line breaks in strings, backslashes that
+escape nothing, quotes inside quotes, Python's words and leading zeros are read as what they mean;
+anything else is a ``BrokenError``. Invariant: a value does not depend on how its text was split,
+and JSON can represent it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Waiting: TypeAlias = Generator[None, None, T]
 """Yields to wait for more text, and returns what was read."""
 
 LONGEST = 4096  # characters of a mark, a name or a word
-_MOST = 100  # characters of marks in a row; a model that writes one for ever is no caller
-_DEEP = 48  # levels of lists and objects; Python's stack bears no more than some hundred
+_MOST = 100  # characters of marks in a row: a model that repeats one for ever writes no call
+_DEEP = 48  # levels of lists and objects; Python's stack holds only a few hundred
 
 
 @lru_cache(1024)
 def compiled(
     pattern: str, keys: tuple[str, ...] = (), *, at_end: bool = False
 ) -> regex.Pattern[str]:
-    r"""A pattern, in which ``\L<keys>`` is one of these keys, and ``{end}`` the end of the whole
-    text, if it may be there."""
+    r"""The compiled pattern, in which ``\L<keys>`` matches one of the keys, and ``{end}`` the end
+    of the text if ``at_end``, and else nothing."""
     if not keys:  # an empty list would match an empty text
         pattern = pattern.replace(r"\L<keys>", "(?!)")
     pattern = pattern.replace("{end}", r"\Z" if at_end else "(?!)")
@@ -48,10 +48,10 @@ class BrokenError(ValueError):
 
 
 class Source:
-    """Text that grows, until it is ``final``.
+    """Text that grows until it is ``final``.
 
-    ``kept`` is where the last member ends that was read from it, and ``reached`` the farthest place
-    that was looked at; beyond ``limit``, there is nothing to read.
+    ``kept`` is the end of the last member read from it, ``reached`` the farthest place looked at;
+    reading beyond ``limit`` is an error.
     """
 
     def __init__(self, text: str = "", *, final: bool = False) -> None:
@@ -79,9 +79,9 @@ class Source:
     def match(
         self, pattern: str, place: int, keys: Sequence[str] = (), *, longest: bool = False
     ) -> Waiting[regex.Match[str] | None]:
-        """A match at a place, as soon as more text cannot keep it from coming; no long one.
+        """The match at a place, as soon as more text cannot undo it; at most ``LONGEST`` long.
 
-        ``longest``: more text might make it longer, so wait for what follows it.
+        ``longest``: more text might make the match longer, so wait for what follows it.
         """
         self.reach(place)
         end = place + LONGEST
@@ -96,8 +96,8 @@ class Source:
             yield
 
     def find(self, pattern: str, place: int, keys: Sequence[str] = ()) -> regex.Match[str] | None:
-        """The first match after a place, or a partial one at a tag before it that more text may
-        make a match."""
+        """The first match after a place, or a partial one before it, at a ``<``, that more text may
+        complete."""
         known = compiled(pattern, tuple(keys))
         match = known.search(self.text, place, partial=not self.final)
         if match is None or match.partial or self.final:
@@ -111,8 +111,8 @@ class Source:
         return match
 
     def passed(self, place: int, pieces: Sequence[str], *, often: bool = False) -> Waiting[int]:
-        """Where the last of some pieces of text ends that begin at a place, with white space before
-        each of them. If they do not come ``often``, nothing follows the last of them."""
+        """Skip any ``pieces`` at a place, with white space before each; return where the last one
+        ends. Unless ``often``, nothing is skipped after ``pieces[-1]``."""
         end, longest = place, max(map(len, pieces), default=0)
         while pieces and end - place < _MOST:
             start = yield from self.space(end)
@@ -141,15 +141,15 @@ class Source:
 class Fields(Protocol):
     """Takes the members of an object, one after the other.
 
-    ``follow`` is the pattern of what has to follow a string after its last quote; else the quote is
-    a part of it. ``over`` is that of what ends the object if its bracket is missing.
+    ``follow`` is the pattern that must match after a string's closing quote; otherwise the quote is
+    part of the string. ``over`` is the pattern of what ends an object without its bracket.
     """
 
     follow: str
     over: str
 
     def begin(self, key: str) -> Callable[[str], None] | None:
-        """A member begins; returns what takes the pieces of its value, a string, while it grows."""
+        """A member begins; returns a function to take the pieces of its value, if a string."""
 
     def end(self, key: str, value: Any) -> None:
         """A member is complete."""
@@ -172,9 +172,9 @@ class _Plain(dict[str, Any]):
 class Notation:
     """A way of writing values.
 
-    - ``quotes``: what surrounds strings; ``raw``: another such mark, in which nothing is escaped.
+    - ``quotes``: the quotes of strings; ``raw``: another quote, inside which nothing is escaped.
     - ``python``: escapes are Python's.
-    - ``words``: what stands without quotes and is nothing else is a string.
+    - ``words``: unquoted text that is no other value is a string.
     """
 
     quotes: tuple[str, ...] = ('"', "'")
@@ -190,8 +190,8 @@ class Notation:
         taker: Callable[[str], None] | Fields | None = None,
         depth: int = 0,
     ) -> Waiting[tuple[Any, int]]:
-        """The value at a place, and where it ends; None if ``taker`` took its members, as it takes
-        the pieces of a string. ``follow`` is as in ``Fields``."""
+        """The value at a place, and where it ends. ``taker`` takes the pieces of a string, or the
+        members of an object, whose value is then None. ``follow`` is as in ``Fields``."""
         place = yield from source.space(place)
         first = yield from source.at(place)
         if depth > _DEEP:
@@ -230,8 +230,8 @@ class Notation:
     def members(
         self, source: Source, place: int, close: str, fields: Fields, depth: int = 0
     ) -> Waiting[int]:
-        """The members of an object whose bracket is already read, up to the one that closes it;
-        returns where that ends."""
+        """Read the members of an object after its opening bracket, up to the closing one; return
+        where that ends."""
         while True:
             place = yield from source.space(place)
             if (yield from source.at(place)) == close:
@@ -288,7 +288,7 @@ class Notation:
         *,
         raw: bool = False,
     ) -> Waiting[tuple[str, int]]:
-        """A string after its quote, and where it ends, after its other quote."""
+        """The string after an opening quote, and the place after its closing quote."""
         parts: list[str] = []
         raw = raw or quote == self.raw
 
@@ -333,9 +333,9 @@ class Notation:
 
 _AFTER_KEY = r"\s*[:=,}]"
 _KEY = r"[\w$.-]+(?=\s*[:=])"
-_SET = r"""\{\s*(?:"[^"]*"|'[^']*'|[\w.+-]+)\s*[,}]"""  # as Python writes them
+_SET = r"""\{\s*(?:"[^"]*"|'[^']*'|[\w.+-]+)\s*[,}]"""  # a Python set
 _CLOSES = {"[": "]", "(": ")", "{": "}"}
-_PREFIX = r"[rRuU](?=[\"'])"  # of Python's strings
+_PREFIX = r"[rRuU](?=[\"'])"  # of a Python string
 _WORD = r"[-+.\w]+"
 _WORDS = r"""[^\s,\]\)}{\[("'][^,\]\)}{\[("'\n]*"""
 _INTEGER = regex.compile(r"[-+]?[0-9]+(?:_[0-9]+)*")
@@ -351,7 +351,7 @@ _PYTHON_ESCAPE = (
 
 
 def _unescaped(escape: str) -> str:
-    """The character that an escape stands for; half a character is a replacement character."""
+    """The character that an escape stands for; half a surrogate pair becomes U+FFFD."""
     if escape[1] in "/'":
         return escape[1]
     try:
@@ -361,7 +361,7 @@ def _unescaped(escape: str) -> str:
 
 
 def _bare(text: str, *, strings: bool) -> Any:
-    """What stands without quotes. Zeros before a number, and nothing after its point, are slips."""
+    """The value of unquoted text. Leading zeros, and a point with no digits after it, are slips."""
     known = text.lower()
     if known in _WORDS_FOR:
         return _WORDS_FOR[known]
@@ -392,7 +392,7 @@ _LITERAL = Notation(('"""', "'''", '"', "'"), python=True)
 
 
 def plain_json(text: str) -> Any:
-    """The value of JSON text. ``ValueError`` if it is none."""
+    """The value of JSON text. ``ValueError`` if it is not JSON."""
     try:
         return json.loads(text, parse_float=_finite, parse_constant=_finite)
     except RecursionError:
@@ -400,7 +400,7 @@ def plain_json(text: str) -> Any:
 
 
 def literal(text: str) -> Any:
-    """The value that a text is, as JSON or nearly, or as Python. ``ValueError`` if it is none."""
+    """The value that a text spells in JSON, nearly JSON, or Python. ``ValueError`` if in none."""
     try:
         return plain_json(text)
     except ValueError:
@@ -418,11 +418,11 @@ def literal(text: str) -> Any:
 
 
 def returned(arguments: str) -> dict[str, Any] | str:
-    """The object in the arguments of a call that comes back with its conversation, for a chat
-    template; their text if there is none. No text is no arguments.
+    """The arguments of a call in a conversation that a client sends back, as an object for a chat
+    template; as their text if they are not an object. Empty text means no arguments.
 
     A backslash that escapes nothing stands for itself, as in ``"\\d+"``, and so does a line break
-    in a string; half a character becomes a replacement character.
+    in a string; half a surrogate pair becomes U+FFFD.
     """
     if not arguments.strip():
         return {}
@@ -443,5 +443,5 @@ def dumped(value: Any) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text as a part of a JSON string."""
+    """Text, escaped for the inside of a JSON string."""
     return dumped(text)[1:-1]

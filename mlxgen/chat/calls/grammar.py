@@ -126,7 +126,7 @@ class _Writer:
         if not style.comma:
             optional = ("" if name in required else "?" for name, _ in properties)
             return [f"f{i}v{j}{mark}" for j, mark in enumerate(optional)]
-        for rule, lead in (("a", ""), ("b", quoted(style.comma))):  # the first argument, and the rest
+        for rule, lead in (("a", ""), ("b", quoted(style.comma))):  # the first argument, and others
             for j, (name, _) in enumerate(properties):
                 skipped = "" if name in required else f" | f{i}{rule}{j + 1}"
                 self.rules.append(f"f{i}{rule}{j}: {lead} f{i}v{j} f{i}b{j + 1}{skipped}")

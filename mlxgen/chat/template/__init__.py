@@ -1,1 +1,1 @@
-"""From chat messages to tokens, by the model's template; only it writes control tokens."""
+"""Renders chat messages to tokens with the model's template, which alone writes control tokens."""

@@ -2,7 +2,7 @@
 
 ``ControlTokens`` chooses them among a tokenizer's added tokens and encodes a rendered chat.
 Invariant: all characters of a control token that ``encode`` returns are the template's own; and up
-to the first other text that has the form of one, the tokens are exactly those of the tokenizer.
+to the first other text that looks like one, the tokens are exactly the tokenizer's own.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ...tokens import Token, Vocabulary
 class ControlTokens:
     """The control tokens of a vocabulary, for one chat template.
 
-    They are the special and end tokens, and those other added tokens that the template writes, that
-    mark reasoning or tool calls, or that have the form ``<|...|>``. The rest are words that a
-    tokenizer was taught, HTML tags and line breaks: text, whoever writes it.
+    They are the special and end tokens, and other added tokens that the template writes, that mark
+    reasoning or tool calls, or that have the form ``<|...|>``. All other added tokens, such as
+    words, HTML tags and line breaks, are text, whoever writes them.
 
     ``literals``: the template's own texts. If they are unknown (None), all added tokens count
     except white space.
@@ -50,7 +50,7 @@ class ControlTokens:
         self._any = "|".join(map(re.escape, longest)) or "(?!)"
         self._places = re.compile(f"(?={self._any})")  # where one begins, even inside another
         self._longest = len(longest[0]) if longest else 0
-        # What they begin with, backwards, what they have inside, and what they end with
+        # Their beginnings, reversed; the texts inside them; and their ends
         self._begins, self._inside, self._ends = set[str](), set[str](), set[str]()
         for content in map(str.strip, longest):
             size = len(content)
@@ -59,9 +59,9 @@ class ControlTokens:
             self._inside |= {content[a:b] for a in range(1, size) for b in range(a + 1, size)}
 
     def seams(self, text: str) -> list[int]:
-        """The characters of a text of which a control token would be made, with what is before and
-        after them in the text or in what a template writes around it: the first of each control
-        token in it, and its own first or last one if a token may reach over it.
+        """The places at which to break a text, so that no control token can form in it, or across
+        its ends with what a template writes around it: the first character of each control token,
+        and the text's own first or last character if a token could reach beyond it.
         """
         bare = text.strip()
         if not bare:
@@ -76,8 +76,8 @@ class ControlTokens:
         return sorted(places)
 
     def encode(self, text: str, marks: str) -> list[Token]:
-        """The tokens of a rendered chat, in whose texts the two ``marks`` stand around each seam.
-        Without marks, all of it is the template's.
+        """The tokens of a rendered chat, in which the two ``marks`` surround each seam of a text.
+        Without marks, everything is the template's own.
 
         PromptError if the tokenizer cannot spell the other text without control tokens.
         """

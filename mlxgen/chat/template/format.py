@@ -1,12 +1,12 @@
-"""From chat messages to tokens, by the tokenizer's own means: a Jinja template, or a program.
+"""Renders chat messages to tokens with the tokenizer's own template: a Jinja template or a program.
 
-Also the variables of the template that may be set, and the last message if it is left open.
+Also handles the template variables that a caller may set, and a last message that is left open.
 
-Two things hold whatever the template does. No text of a message, a name, a tool or a variable
+Two guarantees hold whatever the template does. No text of a message, a name, a tool or a variable
 becomes a control token, unless that was allowed: anything that looks like one, or like the
 beginning or the end of one, is broken up before the rendering and put together again after it. And
-nothing that was said is lost without a word: a first rendering, of which nothing else is used, has
-a mark in every text, and what it leaves out or refuses is told in another way.
+nothing is lost silently: a trial rendering has a mark in every text; anything that it lacks or that
+the template refuses is told in another way, or else reported as left out.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TOOLS = re.compile(r".*(?:tools|functions|tool_list|tool_[a-z]+s)")
 
 
 class Told(NamedTuple):
-    """The tokens of a chat, and the places in it that they leave out."""
+    """The tokens of a chat, and the places of the chat that they leave out."""
 
     tokens: list[Token]
     left_out: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Chat messages, and what else the chat template takes.
+    """Chat messages, and the other inputs of the chat template.
 
     ``tools`` are function descriptions as OpenAI's clients send them. ``template`` sets further
     variables that the template uses, such as ``{"enable_thinking": False}``, to plain JSON values.
@@ -66,8 +66,8 @@ class Chat:
     A part ``{"type": "image", "image": x}`` of a message's content is an image: a path, the bytes
     of a file, a Pillow image, or a ``data:`` address; OpenAI's ``image_url`` is taken as well.
 
-    Text of the messages never becomes a control token: ``<|im_end|>`` in it is spelled out and
-    ends nothing. ``allow_control_tokens`` allows that, for messages that only you wrote.
+    Text in messages never becomes a control token: ``<|im_end|>`` in it is spelled out and ends
+    nothing. ``allow_control_tokens`` permits control tokens, for messages that only you wrote.
     """
 
     messages: Messages
@@ -80,10 +80,10 @@ class Chat:
     def tokens(self, vocabulary: Vocabulary, images: ImageProcessor | None = None) -> list[Token]:
         """The tokens of the rendered chat, at least one; ``images`` reads those in the messages.
 
-        What the template refuses or leaves out is told in the nearest way that it takes.
-        PromptError, with the template's reason, if there is none, if it renders nothing, or if it
-        takes too long; OptionError if something is wrong with ``template`` or an image, or if the
-        model takes none.
+        Anything that the template refuses or leaves out is told in the closest way that it accepts.
+        PromptError, with the template's reason, if there is no such way, if it renders nothing, or
+        if it takes too long; OptionError for a wrong ``template`` variable or image, or an image
+        for a model that takes none.
         """
         return self.told(vocabulary, images).tokens
 
@@ -93,8 +93,8 @@ class Chat:
         images: ImageProcessor | None = None,
         write: WriteCalls | None = None,
     ) -> Told:
-        """The same with what is left out; ``write`` writes calls as the model does, for a template
-        that shows none."""
+        """The tokens, and what they leave out; ``write`` writes calls as the model does, for a
+        template that renders none."""
         return ChatFormat.of(vocabulary, tools=bool(self.tools)).told(self, images, write)
 
 
@@ -139,7 +139,7 @@ class ChatFormat:
 
     @property
     def shows_tools(self) -> bool:
-        """Whether tools are shown to the model; for a program, this is not known."""
+        """Whether the template shows tools to the model; assumed of a program."""
         template = self._template
         return template is None or self._tools_name is not None or "tools" in template.keys
 
@@ -154,11 +154,11 @@ class ChatFormat:
 
     @property
     def words(self) -> frozenset[str]:
-        """The words in the template, such as the values with which it compares a variable."""
+        """The words in the template, such as the values that it compares a variable with."""
         return frozenset() if self._template is None else self._template.keys
 
     def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The variables as the template takes them. OptionError if it does not use one of them.
+        """The variables as the template takes them. OptionError for one that it does not use.
 
         The switch for thinking has two names, and is passed under the one that the template uses.
         If it uses neither, the switch may only say what the model does anyway.
@@ -184,8 +184,8 @@ class ChatFormat:
     # ---- tokens ----
 
     def told(self, chat: Chat, images: ImageProcessor | None, write: WriteCalls | None) -> Told:
-        """The tokens of a chat, told in the closest of the ways that leave nothing out, or else as
-        little as possible. PromptError, with the template's reason, if it refuses all of them."""
+        """The tokens of a chat, told in the closest way that leaves nothing out, or else in the way
+        that leaves out least. PromptError, with the template's reason, if it refuses every way."""
         if not chat.messages or not all(isinstance(each, Mapping) for each in chat.messages):
             raise PromptError(
                 "expected a list of chat messages such as {'role': 'user', 'content': 'Hello'}"
@@ -199,7 +199,7 @@ class ChatFormat:
         )
         module = type(self._tokenizer).__module__
         if self._template is None and module.endswith("tokenization_mistral_common"):
-            # It never reads control tokens in text.
+            # This tokenizer never reads control tokens in text.
             chat = replace(chat, messages=for_templates(chat.messages))
             return Told([int(token) for token in self._run(chat, tokenize=True)])
         used = {*json.dumps((chat.messages, chat.tools, chat.template), ensure_ascii=False)}
@@ -237,7 +237,7 @@ class ChatFormat:
             assert refused is not None
             raise refused
         _, way, verdict = best
-        if seams:  # two marks around each character of which a control token could be made
+        if seams:  # put two marks around each character at which a control token could form
 
             def broken(text: str) -> str:
                 for at in reversed(self._control.seams(text)):
@@ -262,8 +262,8 @@ class ChatFormat:
         return Told(tokens, verdict.lost)
 
     def _without_thoughts(self, messages: list[Values], chat: Chat) -> list[Values]:
-        """Messages in which the thoughts of an answer that is sent back as it came are parted from
-        its text, as the template itself would part them: it does not see marks that are broken."""
+        """Messages in which an answer that a client sent back verbatim has its thinking split from
+        its text, as the template itself would: it does not see marks that are broken up."""
         template = self._template
         if template is None or chat.allow_control_tokens:
             return messages
@@ -293,8 +293,8 @@ class ChatFormat:
     # ---- rendering ----
 
     def _text(self, chat: Chat, end: str) -> str:
-        """What the template or the program makes of plain messages; ``end`` is a letter that marks
-        the end of a message that is left open. PromptError if they raise anything."""
+        """Plain messages, rendered by the template or the program; ``end`` is a letter to mark the
+        end of a message that is left open. PromptError if they raise anything."""
         chat = replace(chat, messages=for_templates(chat.messages))
         if self._template is None:
             text: str = self._run(chat, tokenize=False)
@@ -328,7 +328,7 @@ class ChatFormat:
         return kept if rest.startswith(" ") else kept.rstrip()
 
     def _run(self, chat: Chat, *, tokenize: bool) -> Any:
-        """Lets the program render; it may want the arguments of calls as text."""
+        """Let the program render; it may want the arguments of calls as text."""
         render = partial(
             self._wrapper.apply_chat_template,
             tools=chat.tools,
@@ -355,7 +355,7 @@ _OWN = (
 
 
 def _refused(error: Exception) -> MlxgenError:
-    """The error of a chat template, which is a program, and may raise anything."""
+    """The error to raise for an exception of a chat template, which may raise anything."""
     if isinstance(error, MlxgenError):
         return error
     reason = str(error) or type(error).__name__
@@ -363,8 +363,8 @@ def _refused(error: Exception) -> MlxgenError:
 
 
 def _left_open(messages: Messages, tag: str) -> Messages:
-    """The messages with a tag at the end of the last one: of its text, or of its thoughts if it has
-    no text."""
+    """The messages, with a tag at the end of the last one's text, or of its reasoning if it has no
+    text."""
     last = dict(messages[-1])
     content = last.get("content")
     thoughts = {name: last[name] + tag for name in REASONING if last.get(name)}

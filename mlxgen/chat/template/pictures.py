@@ -14,21 +14,21 @@ from ...tokens import Token
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 
-MOST_BYTES = 1 << 29  # of the pixels of all images of a prompt
+MOST_BYTES = 1 << 29  # of pixels, in all images of a prompt
 _SCHEMES = ("data:", "http://", "https://")
 _KINDS = ("image", "image_url", "input_image")
-"""The parts of a message that are images, in this library's words and in OpenAI's."""
+"""The types of message parts that are images: this library's, and OpenAI's."""
 
 
 class Pictures(NamedTuple):
-    """Messages whose images are only marked, as templates want it, and the images in order."""
+    """Messages with only a mark for each image, as templates expect, and the images in order."""
 
     messages: Messages
     sources: Sequence[Address | Source]
 
     @classmethod
     def of(cls, messages: Messages, images: ImageProcessor | None) -> Pictures:
-        """Take the images out; ``OptionError`` if there are some and nothing reads them."""
+        """Take the images out; ``OptionError`` if there are any and ``images`` is None."""
         sources: list[Address | Source] = []
         marked = []
         for i, message in enumerate(messages):
@@ -58,7 +58,7 @@ class Pictures(NamedTuple):
     ) -> list[Token]:
         """The tokens of the rendered messages with the patches of each image in its place.
 
-        Raises ``OptionError`` for what is not an image, by the name of its field.
+        Raises ``OptionError``, with the name of the field, for anything that is not an image.
         """
         filled: list[Token] = []
         sources = iter(self.sources)
@@ -88,7 +88,7 @@ def is_image(part: Any) -> bool:
 
 
 def _source(part: Mapping[str, Any], at: str) -> Address | Source:
-    """Where the image of a part comes from."""
+    """The address or the source of a part's image."""
     given = part.get("image_url", part.get("image"))
     if isinstance(given, (Address, Source)):
         return given

@@ -1,8 +1,8 @@
 """Jinja templates that can be stopped.
 
 Chat templates render in the environment of transformers, with its filters and globals. A rendering
-has one limit of time, which is looked at whenever a template loops or calls something. What a
-template does between two looks is a few operations, in the sandbox that transformers uses as well.
+has a time limit, which is checked whenever a template loops or calls something. Between two checks,
+a template does only a few operations, in the sandbox that transformers uses as well.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _UNTIL = "until when"  # a name that no template can write
 class SandboxedTemplate:
     """A compiled chat template. Any thread may render it.
 
-    - ``variables``: the names that it takes from outside, but those that the environment provides.
+    - ``variables``: the names that it takes from its caller, not from the environment.
     - ``literals``: its literal texts, joined by NUL characters.
-    - ``keys``: what it may look up in its values, such as "tool_calls" in a message.
+    - ``keys``: the names that it may look up in its values, such as "tool_calls" in a message.
 
     PromptError if it cannot be read.
     """
@@ -44,7 +44,7 @@ class SandboxedTemplate:
             texts = [text for text in texts if isinstance(text, str)]
             self.literals = "\0".join([*found, *texts])
             self.keys = frozenset([*(node.attr for node in tree.find_all(nodes.Getattr)), *texts])
-            # The last two fold the constants of the tree.
+            # The next two calls fold the tree's constants, so they come last.
             taken = find_undeclared_variables(tree)
             self._template: Template = self._environment.from_string(tree)
         except Exception as error:
@@ -52,7 +52,7 @@ class SandboxedTemplate:
         self.variables = frozenset(taken - self._environment.globals.keys())
 
     def render(self, values: Mapping[str, Any]) -> str:
-        """The text. Raises what the template raises, and PromptError if it takes too long."""
+        """The rendered text. Raises what the template raises; PromptError if it takes too long."""
         values = {**values, _UNTIL: time.thread_time() + SECONDS}
         template = self._template
         return self._environment.concat(template.root_render_func(template.new_context(values)))
@@ -60,17 +60,17 @@ class SandboxedTemplate:
 
 class _Environment(ImmutableSandboxedEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """The tree, with a call in each loop."""
+        """The tree of a template, with a call inserted into each loop."""
         tree = super()._parse(source, name, filename)
         for loop in list(tree.find_all(nodes.For)):
             look = nodes.Call(nodes.EnvironmentAttribute("pace"), [], [], None, None)
             loop.body.insert(0, nodes.ExprStmt(look, lineno=loop.lineno))
         return tree.set_environment(self)  # type: ignore[return-value]
 
-    pace = str  # what is called, as that is quick
+    pace = str  # the function called in loops: a quick one
 
     def call(self, context: Context, called: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls a function, a macro or a method, if there is time left."""
+        """Call a function, a macro or a method, if there is time left."""
         if time.thread_time() > context.get(_UNTIL, math.inf):
             raise PromptError(
                 f"the chat template takes more than {SECONDS:g} s of processor time for these "
@@ -80,7 +80,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 def _like_transformers() -> _Environment:
-    """An environment with everything that transformers gives to chat templates."""
+    """An environment with everything that transformers provides to chat templates."""
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
     model: Environment = _compile_jinja_template("").environment

@@ -1,9 +1,9 @@
 """Other ways to tell a conversation, and whether a template told all of it.
 
 Many templates take instructions only as the first message, some take none, some know no tools or
-only one call a message, and some want user and assistant in turn. A few say so; most leave out what
-they do not expect. So every text gets a mark, and what of the marks the rendering has is what the
-model reads. What was said stays in its place: a prompt that grows keeps its beginning.
+only one call per message, and some want user and assistant to alternate. A few raise an error; most
+leave out what they do not expect. So every text gets a mark, and the marks in the rendering tell
+which texts the model reads. Texts keep their order, so that a growing prompt keeps its beginning.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Content: TypeAlias = str | Sequence[Any]
 Step: TypeAlias = Callable[[Messages], Messages]
 WriteCalls: TypeAlias = Callable[[Sequence[tuple[str, Mapping[str, Any]]]], str]
-"""The text that a model itself writes for calls: of the name and the arguments of each."""
+"""Writes calls as the model itself does, given the name and the arguments of each."""
 
 LETTERS = range(0x20000, 0x2A6DF)
-"""Letters that hardly anybody writes, and that every way of printing a text prints as they are."""
+"""Letters that hardly anybody writes, and that survive every way of printing a text."""
 _INSTRUCTIONS = ("system", "developer")
 _RESULTS = ("tool", "function")
 
@@ -36,7 +36,7 @@ _RESULTS = ("tool", "function")
 
 
 class Verdict(NamedTuple):
-    """What a rendering lacks: the places ``lost``, and how many texts are ``misplaced``."""
+    """What is wrong with a rendering: the places ``lost``, and how many texts are ``misplaced``."""
 
     lost: tuple[str, ...]
     misplaced: int
@@ -44,8 +44,8 @@ class Verdict(NamedTuple):
 
 @dataclass(slots=True)
 class Marked:
-    """Messages and tools with a letter of its own in every text, by which ``judge`` finds them
-    again; ``places`` says where it was put."""
+    """Messages and tools with a unique letter in every text, by which ``judge`` finds the text
+    again; ``places`` says which text each letter is in."""
 
     messages: list[Any]
     tools: list[Any] | None
@@ -53,11 +53,11 @@ class Marked:
 
     @classmethod
     def of(cls, messages: Messages, tools: Sequence[Any] | None, free: Iterator[str]) -> Marked:
-        """``free`` are letters that occur nowhere."""
+        """``free`` yields letters that occur nowhere in the chat."""
         places: dict[str, str] = {}
 
         def put(text: Any, place: str) -> Any:
-            """The text with a mark inside its first word, where no template looks at it."""
+            """The text with a mark inside its first word, where no template would notice it."""
             if not isinstance(text, str) or not text.strip() or (char := next(free, "")) == "":
                 return text
             places[char] = place
@@ -88,7 +88,7 @@ class Marked:
         return cls(told, tools, places)
 
     def judge(self, text: str, told: Messages) -> Verdict:
-        """What a rendering of these messages lacks, told in some way."""
+        """What is wrong with the rendered ``text`` of the messages, as ``told`` in some way."""
         if "\\u" in text or "\\U" in text:  # as JSON or Python spell them
             text = _ESCAPED.sub(_unescaped, text)
         found: dict[str, list[int]] = {}
@@ -97,11 +97,11 @@ class Marked:
         lost, misplaced, last = dict(self.places), 0, -1
         for char in found:
             lost.pop(char, None)
-        names: dict[Any, str] = {}  # the mark of the name that belongs to the id of a call
-        results: list[tuple[int, str]] = []  # where one is, and the mark of the name of its call
+        names: dict[Any, str] = {}  # id of a call -> the mark in its name
+        results: list[tuple[int, str]] = []  # where each is, and the mark in its call's name
         starts = []
         waiting: list[Any] = []  # the ids of calls without a result
-        ahead: list[Any] = []  # those of calls whose result comes before that of an earlier one
+        ahead: list[Any] = []  # of calls whose result comes before that of an earlier call
         for message in told:
             called = ""
             for i, call in enumerate(calls_of(message)):
@@ -126,7 +126,7 @@ class Marked:
                     ahead += [id] if waiting[0] != id else []
                     waiting = waiting[waiting.index(id) + 1 :]
         again = []
-        for name in names.values():  # one that is told again belongs to the result after it
+        for name in names.values():  # a name that is repeated belongs to the result after it
             again += [(at, name) for at in found.get(name, ())[1:]]
         for place, name in results if again else ():
             before = max((start for start in starts if start < place), default=-1)
@@ -143,8 +143,8 @@ _ESCAPED = re.compile(r"\\u(d8[46][0-9a-f])\\u(d[c-f][0-9a-f]{2})|\\U(000[2-3][0
 
 
 def _with_marks(call: Any, put: Callable[[Any], Any]) -> Any:
-    """A call or a tool with marks in its name, and in the first text in its arguments or else in
-    the first name there."""
+    """A call or a tool with marks in its name, and in its first argument that is a text, or else in
+    the name of its first argument."""
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
         return call
@@ -176,8 +176,8 @@ def _unescaped(found: re.Match[str]) -> str:
 def _grouped(
     messages: Messages,
 ) -> Iterator[tuple[Mapping[str, Any], list[list[Mapping[str, Any]]], list[Mapping[str, Any]]]]:
-    """Each message with the results of each of its calls, and what came before the next answer
-    besides them. A result without the id of a call belongs to the first that has none."""
+    """Each message with the results of each of its calls, and the other messages before the next
+    answer. A result without the id of a call belongs to the first call without a result."""
     answer: Mapping[str, Any] | None = None
     results: dict[Any, list[Mapping[str, Any]]] = {}
     others: list[Mapping[str, Any]] = []
@@ -210,8 +210,8 @@ def _grouped(
 
 
 def in_order(messages: Messages) -> Messages:
-    """The same with the results of each answer's calls in the order of the calls, right after them:
-    where a template shows no ids, only that tells which is which."""
+    """The messages, with the results of each answer's calls right after it, in the order of the
+    calls: if a template shows no ids, only the order tells which is which."""
     told: list[Mapping[str, Any]] = []
     for message, results, others in _grouped(messages):
         told += [message, *chain.from_iterable(results), *others]
@@ -219,13 +219,13 @@ def in_order(messages: Messages) -> Messages:
 
 
 def ways(messages: Messages, write: WriteCalls | None) -> Iterator[Sequence[Step]]:
-    """Ways to tell a conversation, each in some steps, the closest first.
+    """Ways to tell a conversation, each a sequence of steps, the closest first.
 
-    One call a message, with what was said before it as a thought if there are others, or as a
-    message of its own; calls as text, as the model itself writes them, with results in their role,
-    or as the user's. Each of these with texts in pieces as one, or images that a tool returned as
-    the user's; with instructions as one message, after the first message as the user's, or all of
-    them so; and then with user and assistant in turn.
+    For calls: one call per message, with the text before it as the last of its thoughts if it has
+    any, or as a message of its own; or calls as text, as the model itself writes them, with results
+    in their own role or as the user's. Each of these also with the parts of a text joined, or with
+    a tool's images as the user's; with instructions as one message, or as the user's, except a
+    first message or all of them; and then with user and assistant alternating.
     """
     calls: list[Sequence[Step]] = [()]
     shown: list[Sequence[Step]] = [()]
@@ -248,14 +248,14 @@ def ways(messages: Messages, write: WriteCalls | None) -> Iterator[Sequence[Step
 
 
 def told_in(steps: Sequence[Step], messages: Messages) -> Messages:
-    """A conversation in these steps."""
+    """The messages after these steps."""
     for step in steps:
         messages = step(messages)
     return messages
 
 
 def _in_one_piece(messages: Messages) -> Messages:
-    """Contents of several texts as one."""
+    """Join the text parts of each content."""
     return [
         {**message, "content": "\n".join(part["text"] for part in parts)}
         if isinstance(parts := message.get("content"), list) and all("text" in p for p in parts)
@@ -265,7 +265,7 @@ def _in_one_piece(messages: Messages) -> Messages:
 
 
 def _as_tools(messages: Messages) -> Messages:
-    """Results of functions as those of tools."""
+    """Give results of functions the role of tools."""
     return [
         {**message, "role": "tool"} if message.get("role") in _RESULTS else message
         for message in messages
@@ -273,7 +273,7 @@ def _as_tools(messages: Messages) -> Messages:
 
 
 def _spelled(messages: Messages, write: WriteCalls | None) -> Messages:
-    """Calls as the text of their message."""
+    """Write calls into the text of their message."""
     told: list[Mapping[str, Any]] = []
     for message in messages:
         functions = [call.get("function", call) for call in calls_of(message)]
@@ -292,8 +292,8 @@ def _spelled(messages: Messages, write: WriteCalls | None) -> Messages:
 
 
 def _by_user(messages: Messages, roles: Sequence[str], keep: int = 0) -> Messages:
-    """All messages of these roles but the first ``keep`` ones of the conversation as the user's;
-    neighbours of the user are one."""
+    """Make messages of these ``roles`` the user's, except among the first ``keep`` messages of the
+    conversation; join adjacent messages of the user."""
     told: list[Mapping[str, Any]] = []
     for i, message in enumerate(messages):
         if message.get("role") in roles and i >= keep:
@@ -305,7 +305,7 @@ def _by_user(messages: Messages, roles: Sequence[str], keep: int = 0) -> Message
 
 
 def _joined(messages: Messages, roles: Sequence[str]) -> Messages:
-    """Neighbours of one of these roles as one message, unless one has calls."""
+    """Join adjacent messages of the same one of these roles, unless calls stand between them."""
     told: list[Mapping[str, Any]] = []
     for message in messages:
         last = told[-1] if told else {}
@@ -320,14 +320,14 @@ def _joined(messages: Messages, roles: Sequence[str]) -> Messages:
 
 
 def _gathered(messages: Messages) -> Messages:
-    """The instructions with which a conversation begins as one message."""
+    """Join the instructions at the beginning of a conversation into one message."""
     first = next((i for i, m in enumerate(messages) if m.get("role") not in _INSTRUCTIONS), None)
     heads = [{**message, "role": "system"} for message in messages[:first]]
     return [*_joined(heads, ("system",)), *(() if first is None else messages[first:])]
 
 
 def _in_turn(messages: Messages) -> Messages:
-    """User and assistant in turn: neighbours are one, and a greeting answers an empty message."""
+    """Let user and assistant alternate: join adjacent messages; a greeting gets a question."""
     told = [*_joined(messages, ("user", "assistant"))]
     first = next((i for i, m in enumerate(told) if m.get("role") not in _INSTRUCTIONS), 0)
     if told and told[first].get("role") == "assistant":
@@ -336,7 +336,7 @@ def _in_turn(messages: Messages) -> Messages:
 
 
 def _apart(messages: Messages) -> Messages:
-    """What was said before a call as a message of its own."""
+    """Make the text before a call a message of its own."""
     told: list[Mapping[str, Any]] = []
     for message in messages:
         if calls_of(message) and message.get("content"):
@@ -347,8 +347,8 @@ def _apart(messages: Messages) -> Messages:
 
 
 def _singly(messages: Messages) -> Messages:
-    """Each call in a message of its own, and its results after it; what was said before them is
-    the last of the thoughts, if there are some."""
+    """Put each call into a message of its own, followed by its results; if the message has
+    thoughts, its text becomes the last of them."""
     told: list[Mapping[str, Any]] = []
     for message, results, others in _grouped(messages):
         thoughts = next((message[name] for name in REASONING if message.get(name)), None)
@@ -364,7 +364,7 @@ def _singly(messages: Messages) -> Messages:
 
 
 def joined(one: Content, other: Content, between: str = "\n") -> Content:
-    """Two contents as one: a string, or parts if either has some."""
+    """Two contents joined into one: a string, or a list of parts if either is one."""
     if isinstance(one, str) and isinstance(other, str):
         return f"{one}{between if one else ''}{other}"
     parts = [
@@ -375,7 +375,7 @@ def joined(one: Content, other: Content, between: str = "\n") -> Content:
 
 
 def _handed_on(messages: Messages) -> Messages:
-    """The images that tools returned in messages of the user, after the results of all tools."""
+    """Move images that tools returned into a user message after the results."""
     told: list[Mapping[str, Any]] = []
     images: list[Any] = []
     for message in [*messages, {}]:

@@ -23,14 +23,14 @@ ROLES = frozenset(
         *("ipython", "environment", "observation", "model"),
     )
 )
-"""Roles that templates may put into a token, as in ``<|user|>``; any other is only text."""
+"""Roles that templates may write as part of a token, as in ``<|user|>``; any other is text."""
 
 REASONING = ("reasoning_content", "thinking", "reasoning")  # three names of one part of a message
 
 
 class Arguments(dict[str, Any]):
-    """The arguments of a call: an object for a template that takes one apart, and JSON text for
-    one that prints it or joins it with other text."""
+    """The arguments of a call: an object to a template that takes it apart, and JSON text to one
+    that prints it or joins it with other text."""
 
     def __str__(self) -> str:
         return json.dumps(self, ensure_ascii=False)
@@ -43,14 +43,14 @@ class Arguments(dict[str, Any]):
 
 
 class Unsaid(str):
-    """The content of a message that has only calls: "", and none for a template that asks."""
+    """The content of a message that has only calls: "", but ``none`` to a template that asks."""
 
     __slots__ = ()
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Values]:
-    """Copies of plain values, without nulls as transformers makes them. PromptError for what no
-    template takes, as their own reasons are those of a program."""
+    """Copies of the messages as plain values, without nulls, as transformers does it. PromptError
+    for what no template takes, since a template's own error would not explain it."""
     copies: list[Values] = []
     for i, message in enumerate(messages):
         at, role, content = f"messages[{i}]", message.get("role"), message.get("content")
@@ -70,8 +70,8 @@ def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[Values]:
 
 
 def for_templates(messages: Sequence[Mapping[str, Any]]) -> list[Values]:
-    """Plain messages with what templates want of them: reasoning under all of its names, arguments
-    that are text as well, no content where there are only calls, and the names of results."""
+    """Plain messages as templates want them: reasoning under all of its names, arguments that can
+    also serve as text, no content for a message of calls only, and the tools' names in results."""
     told, called = [], {}
     for message in messages:
         copy = dict(message)
@@ -150,8 +150,8 @@ def plain_variable(value: Any, name: str) -> Any:
 
 
 def mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """A plain value with every string changed. Words are left alone where a template looks for
-    them: as keys, roles and kinds."""
+    """A plain value with ``change`` applied to every string, except to words that templates look
+    for: keys, roles and types."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, (list, tuple)):
@@ -169,7 +169,7 @@ def mapped(value: Any, change: Callable[[str], str]) -> Any:
 def with_tools(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]
 ) -> Sequence[Mapping[str, Any]]:
-    """Messages with the tools as JSON in the first one, which has the instructions: for templates
+    """Messages with the tools as JSON in the first one, which holds the instructions, for templates
     that look for them there."""
     described = json.dumps([tool.get("function", tool) for tool in tools], ensure_ascii=False)
     told = list(messages)
@@ -180,7 +180,7 @@ def with_tools(
 
 
 def with_spelled_arguments(value: Any) -> Any:
-    """A plain value with all arguments of calls as JSON text."""
+    """A plain value in which the arguments of calls are JSON text."""
     if isinstance(value, Arguments):
         return str(value)
     if isinstance(value, Mapping):

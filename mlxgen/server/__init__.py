@@ -1,8 +1,8 @@
-"""HTTP: ``python -m mlxgen.server``, an OpenAI-compatible server for one model.
+"""HTTP: ``python -m mlxgen.server``, an OpenAI-compatible server for one model or several.
 
-One process: an asyncio front end, and one thread that owns everything of MLX. ``main`` runs it;
-``Settings`` and ``serve`` are for programs that start it themselves. Everything else in this
-package is internal.
+One process: an asyncio front end, and a thread for each loaded model, which alone calls MLX for it.
+``main`` runs the server; ``Settings`` and ``serve`` are for programs that start it themselves.
+Everything else in this package is internal.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from .stop_signals import leave_at_once
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the server, or print a client's configuration; returns the exit status.
 
-    On several machines only rank 0 does.
+    On several machines, only rank 0 gets past ``join``.
     """
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
     leave_at_once()
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_up_logs(settings.log_format, settings.log_level)
     if settings.loads_at_once:
         log(logging.INFO, f"loading {next(iter(settings.models), 'the demo model')} ...")
-    from .process import serve  # slow imports come after the arguments are checked
+    from .process import serve  # a slow import, after the arguments are checked
 
     return serve(settings, machines=machines)
 

@@ -1,16 +1,16 @@
-"""The answers that are being generated: how each is named, what its stream has told, whose turn it
-is.
+"""The answers being generated: the names of each, what its stream has sent, and which request sends
+it.
 
-Owns the names under which an answer can be steered, the numbers of its events, the newest ones as
+Owns the names under which an answer can be steered, the numbers of its events, the newest events as
 bytes, and how long a stream waits for its client. Must never know what an event says. It belongs to
 the event loop.
 
-A stream that is left has its sequences taken out of the engine at once, with their place in it, and
-the prefix cache keeps what it may of their KV. What is left of them is on the host, so that they
-can go on from their history. So one that waits costs nobody anything but a little memory.
+When a client leaves its stream, the sequences leave the engine at once, and the prefix cache keeps
+what it can of their KV. Only their history stays, on the host, from which they can resume: a stream
+that waits costs a little memory and nothing else.
 
 Invariant: an event is numbered and kept before it is sent, so none is lost with its connection; and
-nobody learns of an answer that is not their own, not even whether there is one.
+no client learns about another client's answer, not even whether it exists.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from .serving import Serving
 from .wire import ClientGone, encoded
 
 WAITS = 60.0  # seconds that a stream waits for its client, or can be read again after its end
-KEPT = 1 << 20  # bytes of its newest events
+KEPT = 1 << 20  # bytes of a stream's newest events
 MOST = 64  # streams without a client
-MOST_BYTES = 8 << 20  # of the events of all these
+MOST_BYTES = 8 << 20  # bytes of the events of all these
 
 Interrupt: TypeAlias = Callable[[BaseException], None]
 
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """What is generated for a request; ``id`` is that of the reply, and ``accepted`` is done once
-    the engine has said whether it will."""
+    """An answer in progress; ``id`` is the reply's, and ``accepted`` is done once the engine has
+    accepted or refused the sequences."""
 
     id: str
     ask: Ask
@@ -50,13 +50,13 @@ class Answer:
     _begun: bool = False
 
     def opening(self) -> Sequence[Sent]:
-        """Its first events, once."""
+        """The first events, on the first call only."""
         begun, self._begun = self._begun, True
         return [] if begun else self.reply.start()
 
     def events_of(self, news: Sequence[Delivery]) -> list[Sent]:
-        """What news say; the first events come before, but not before it is known how much of the
-        prompt is left to run."""
+        """The events for ``news``, after the first events. These wait until it is known how much of
+        the prompt must be run."""
         events = list[Sent]()
         for each in news:
             new = self.reply.take(each)
@@ -75,15 +75,15 @@ class Answer:
 
 
 class Told:
-    """What was told of an answer, the newest of it as bytes.
+    """What was sent of an answer; the newest events are kept as bytes.
 
-    - ``owner`` is whose it is, as the gate says; ``id`` is that of the reply, and ``end`` follows
-      its last event. ``numbered``: its events have numbers, so that it can be gone on with.
-    - ``names`` are those under which it can be steered: its id, and those of its requests.
-    - ``answer`` is what is left to tell; ``holder`` interrupts the request that it is told to, and
-      is ``None`` while there is none.
-    - ``count`` are its events so far, and ``over`` says that the last one was told.
-    - ``size`` are the bytes of those that are kept.
+    - ``owner``: the digest of the client's key, from the gate; ``id``: the reply's. ``end`` follows
+      the last event. ``numbered``: events have numbers, so that a client can resume the stream.
+    - ``names``: the names under which the answer can be steered: its id, and its requests' ids.
+    - ``answer``: what is still to be sent, if anything; ``holder`` interrupts the request that
+      sends it, and is ``None`` while there is no such request.
+    - ``count``: the number of events so far; ``over``: the last event was sent.
+    - ``size``: the bytes of the kept events.
     """
 
     def __init__(self, answer: Answer, owner: str, end: bytes) -> None:
@@ -93,15 +93,15 @@ class Told:
         self.numbered = answer.ask.stream and answer.ask.steered is None
         self.holder: Interrupt | None = None
         self.free = asyncio.Event()
-        """Set while it has no holder."""
+        """Set while there is no holder."""
         self.timer: asyncio.TimerHandle | None = None
         self.count = 0
         self.over = False
         self.size = 0
-        self._events: deque[bytes] = deque()  # the newest of them
+        self._events: deque[bytes] = deque()  # the newest ones
 
     def encoded(self, events: Sequence[Sent], *, last: bool = False) -> bytes:
-        """More events as bytes of the stream; after the ``last`` ones comes its end."""
+        """More events, as bytes of the stream; ``last``: the end of the stream follows them."""
         self.over = last
         parts = list[bytes]()
         for event in events:
@@ -119,8 +119,8 @@ class Told:
         return b"".join(parts)
 
     def after(self, number: int) -> bytes:
-        """What was told after the event of this number; raises ``RequestError`` if that is not
-        known any more, or the event was never sent."""
+        """The bytes sent after the event of this number; raises ``RequestError`` if they are no
+        longer kept, or if there was no such event."""
         first = self.count - len(self._events)
         if not first <= number <= self.count:
             raise gone(f"only its events from {first + 1} to {self.count} are kept")
@@ -128,14 +128,14 @@ class Told:
 
 
 class Answers:
-    """All that are told to somebody, and the streams that wait for their clients."""
+    """All answers that are being sent, and the streams that wait for their clients."""
 
     def __init__(self) -> None:
         self._told: OrderedDict[tuple[str, str], Told] = OrderedDict()  # by owner and id
 
     def hold(self, told: Told, holder: Interrupt, name: str) -> None:
-        """Let a request tell an answer that has no holder, which can be steered meanwhile under its
-        id and this name; of several with the same name, the newest is meant."""
+        """Let a request send an answer that has no holder. Meanwhile the answer can be steered
+        under its id and under ``name``, which means the newest answer of that name."""
         if told.timer is not None:
             told.timer.cancel()
         told.holder = holder
@@ -144,8 +144,8 @@ class Answers:
         self._told[told.owner, told.id] = told
 
     def leave(self, told: Told, *, waits: bool) -> None:
-        """Take an answer from its holder. A stream that ``waits`` rests until its client comes
-        back; any other is given up, but what was told of it can be read again for a while."""
+        """Take an answer from its holder. A stream that ``waits`` rests until its client returns;
+        any other is cancelled, but the events already sent can be read again for a while."""
         told.holder = None
         told.free.set()
         answer = told.answer
@@ -175,7 +175,7 @@ class Answers:
             told.answer.serving.engine.cancel(told.answer.box)
 
     def find(self, owner: str, name: str) -> Answer:
-        """The answer of this name; raises ``RequestError``: 409 if it has ended, or else 404."""
+        """The answer of this name; raises ``RequestError``: 409 if it has ended, 404 if unknown."""
         known = [each for each in self._told.values() if each.owner == owner and name in each.names]
         for told in reversed(known):
             if told.answer is not None and told.holder is not None:
@@ -190,8 +190,8 @@ class Answers:
         )
 
     async def taken(self, owner: str, last: str) -> tuple[Told, int]:
-        """The stream that the id of an event is of, with the number of that event. Who tells it
-        until now is interrupted, as its client has another connection. Raises ``RequestError``."""
+        """The stream that an event's id belongs to, and the event's number. A request that still
+        sends the stream is interrupted: its client has reconnected. Raises ``RequestError``."""
         id, _, number = last.rpartition("-")
         told = self._told.get((owner, id))
         if told is None or not (told.numbered and number.isdecimal() and number.isascii()):
@@ -204,12 +204,12 @@ class Answers:
 
 
 def ended() -> RequestError:
-    """The error for an answer that cannot be steered any more."""
+    """The error for an answer that can no longer be steered."""
     return RequestError("the answer has ended", status=409, param="id", code="answer_ended")
 
 
 def gone(reason: str) -> RequestError:
-    """The error for a stream that cannot be gone on with."""
+    """The error for a stream that cannot be resumed."""
     return RequestError(
         f"the stream cannot be gone on with: {reason}; send the request without Last-Event-ID",
         status=404,

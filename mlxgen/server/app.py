@@ -1,7 +1,7 @@
-"""The ASGI application: which path does which work, its description, and the gate around it.
+"""The ASGI application: the paths and their work, the OpenAPI description, and the gate around it.
 
 Must never know how the work is done, nor a process or a socket. Invariant: whatever a request
-raises is answered in the form of OpenAI's errors, unless its answer has begun.
+raises is answered as an error in its API's form, unless its answer has begun.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ _HEALTH = {**_ANSWER, 503: {**_ANSWER[200], "description": "Not ready"}}
 
 
 async def load_model(exchange: Exchange) -> Any:
-    """Load a model, and answer when it is loaded; others may be unloaded for it."""
+    """Load a model, and answer when it is loaded; other models may be unloaded to make room."""
     await exchange.use((await _named(exchange)).name)
     return {"success": True}
 
 
 async def unload_model(exchange: Exchange) -> Any:
-    """Unload a model, as soon as it answers no more requests."""
+    """Unload a model, as soon as no request uses it."""
     fleet = exchange.service.fleet
     member = fleet.members[(await _named(exchange)).name]
     if member.status is Status.LOADING:
@@ -89,7 +89,7 @@ async def unload_model(exchange: Exchange) -> Any:
 
 
 async def _named(exchange: Exchange) -> Entry:
-    """The model that a ``ModelRequest`` names, strictly."""
+    """The model that a ``ModelRequest`` names; an unknown name is an error."""
     request = (await exchange.read(ModelRequest)).request
     return exchange.service.fleet.catalogue.named(request.model)
 
@@ -125,7 +125,7 @@ def make_app(service: Service) -> ASGIApp:
     def post(
         path: str, body: type[BaseModel], work: Work, about: str | None, good: Answers = _ANSWER
     ) -> None:
-        """Add what is done with a body that is posted there."""
+        """Add the work for a body that is posted to a path."""
         bodies[body] = None
         app.add_api_route(
             path,
@@ -139,7 +139,7 @@ def make_app(service: Service) -> ASGIApp:
         )
 
     for api in (CHATS, COMPLETIONS, RESPONSES, MESSAGES, COMPLETION, INFILL):
-        several = {"anyOf": [_OBJECT, _OBJECTS]}  # for several prompts
+        several = {"anyOf": [_OBJECT, _OBJECTS]}  # a list for several prompts
         good = _good(several if api is COMPLETION else _OBJECT, streams=True)
         post(api.path, api.body, partial(generate, api=api), api.about, good)
     for path, body, answer in _OF_TOKENS:
@@ -195,14 +195,14 @@ def _add_model(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models", responses=_ANSWER)
     async def models() -> Response:
-        """A list of the models, by each of their names, and whether they are loaded."""
+        """All models under each of their names, and whether they are loaded."""
         service.check_open()
         data = [described(each, name) for each in fleet.catalogue.entries for name in each.listed]
         return JsonResponse({"object": "list", "data": data})
 
     @app.get("/v1/models/{name:path}", responses=_ANSWER)
     async def model(name: str) -> Response:
-        """A model, by one of its names."""
+        """The model of this name."""
         service.check_open()
         return JsonResponse(described(fleet.catalogue.named(name), name))
 
@@ -214,7 +214,7 @@ def _add_model(app: FastAPI, service: Service) -> None:
 
     @app.get("/props", responses=_ANSWER)
     async def props(request: Request, model: str | None = None) -> Response:
-        """The model, and the defaults for what a request leaves out."""
+        """The model, and the defaults of what requests leave out."""
 
         async def work(exchange: Exchange) -> Any:
             serving, source = await exchange.use(model), fleet.catalogue.meant(model).source
@@ -240,7 +240,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
     @app.get("/health", responses=_HEALTH)
     @app.get("/health/ready", responses=_HEALTH)
     async def ready() -> Response:
-        """Readiness: 200, or 503 while the server loads, is stuck, is stopping or has failed."""
+        """Readiness: 200, or 503 while the server is loading, stuck, stopping or has failed."""
         return health(good=service.status == "ready" and service.stuck is None)
 
     @app.get("/health/live", responses=_HEALTH)
@@ -250,8 +250,8 @@ def _add_state(app: FastAPI, service: Service) -> None:
 
     @app.get("/slots", responses=_good(_OBJECTS))
     async def slots(fail_on_no_slot: str | None = None, model: str | None = None) -> Response:
-        """The sequences of a model that may run at a time, and which of them are running. With
-        fail_on_no_slot=1 a 503 if all of them are."""
+        """The places of a model for sequences that run at a time, and which of them are taken. With
+        fail_on_no_slot=1, the answer is a 503 if all of them are."""
         serving = service.fleet.members[service.fleet.catalogue.meant(model).name].serving
         stats = None if serving is None else serving.engine.stats
         busy = sum(getattr(stats, name, 0) or 0 for name in ("running", "prefilling"))
@@ -319,7 +319,7 @@ _FAILURE = {
 
 
 def _body_of(model: type[BaseModel]) -> dict[str, Any]:
-    """``openapi_extra`` of an endpoint whose body this model validates."""
+    """``openapi_extra`` of an endpoint whose body is validated by this model."""
     schema = {"$ref": _REF.format(model=model.__name__)}
     content = {"application/json": {"schema": schema}}
     return {"requestBody": {"required": True, "content": content}}
@@ -333,8 +333,8 @@ def _described(
     defaults: Mapping[str, Any],
     strict: bool,
 ) -> dict[str, Any]:
-    """The whole description. ``models`` are those of bodies; ``with_key``: an API key is needed;
-    ``defaults``: the values of fields that a request for text leaves out; ``strict``: unknown
+    """The whole description. ``models``: those of all bodies; ``with_key``: an API key is needed;
+    ``defaults``: the values of fields that a request for text may leave out; ``strict``: unknown
     fields are refused."""
     whole = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
@@ -346,13 +346,13 @@ def _described(
     for model in models:
         schema = schemas[model.__name__]
         if issubclass(model, Lenient) and not strict:
-            schema.pop("additionalProperties", None)  # they are ignored
+            schema.pop("additionalProperties", None)  # unknown fields are ignored
         has_defaults = defaults if issubclass(model, TextRequest) else {}
         for name in schema["properties"].keys() & has_defaults.keys():
             schema["properties"][name]["default"] = defaults[name]
     for operations in whole["paths"].values():
         for operation in operations.values():
-            operation["responses"].pop("422", None)  # FastAPI adds it, and nothing here gives it
+            operation["responses"].pop("422", None)  # FastAPI adds it, but no endpoint returns it
             operation["responses"]["default"] = _FAILURE
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
@@ -399,7 +399,7 @@ def _read_page() -> dict[str, Response]:
             ),
             "x-content-type-options": "nosniff",
             "referrer-policy": "no-referrer",
-            # A browser keeps a file for as long as it likes, and asks each time whether it changed.
+            # A browser may keep a file, but asks each time whether it has changed.
             "cache-control": "no-cache",
             "etag": f'"{hashlib.sha256(content).hexdigest()[:32]}"',
         }
@@ -409,7 +409,7 @@ def _read_page() -> dict[str, Response]:
 
 
 def _unless_kept(file: Response, request: Request) -> Response:
-    """The file, or, to a browser whose ``If-None-Match`` names it, that it has not changed."""
+    """The file, or a 304 to a browser whose ``If-None-Match`` names this version of it."""
     if file.headers["etag"] not in request.headers.get("if-none-match", ""):
         return file
     kept = {name: value for name, value in file.headers.items() if not name.startswith("content-")}

@@ -1,7 +1,7 @@
-"""What a request asks for, whichever API it came by: one value.
+"""What a request asks for, whichever API it came through, as one value.
 
 Invariant: an ``Ask`` is frozen and may be used in any thread. An option that the engine would
-refuse is refused here, by the name that it has in the request.
+refuse is refused here, under the name that it has in the request.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from .served_model import ServedModel
 
 R = TypeVar("R", bound=TextRequest)
 MakeReply: TypeAlias = Callable[["Ask", str, int], Reply]
-"""Makes the reply to what is asked for, of an id as in ``chatcmpl-...``, and begun so many seconds
-after 1970."""
+"""Makes the reply to an ``Ask``, given its id, such as ``chatcmpl-...``, and the Unix time at which
+it began."""
 Asks: TypeAlias = Callable[[Read[Any], ServedModel], "Ask"]
-"""What a request asks for of a model; raises ``RequestError``, which names the field at fault."""
+"""Turns a request to a model into an ``Ask``; raises ``RequestError``, which names the field at
+fault."""
 
 UNBOUNDED = 16_384
 """``max_tokens`` if neither the request nor the model's context limits it."""
@@ -42,10 +43,10 @@ UNBOUNDED = 16_384
 class Question:
     """A prompt, and how to read the text of each answer to it.
 
-    - ``at``: the field that it came from.
-    - ``echo``: its text, if that is to come before each answer.
-    - ``reading``: that of the answer's events.
-    - ``skip``: bytes of the prompt that the text spells again.
+    - ``at``: the field that the prompt came from.
+    - ``echo``: the prompt's text, if it is to precede each answer.
+    - ``reading``: how to read an answer's text.
+    - ``skip``: the number of bytes of the prompt that the answer's text repeats.
     """
 
     at: str
@@ -57,16 +58,16 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What is to be generated, and for whom.
+    """What to generate, and how to reply.
 
-    - ``name``: what the request calls the ``model``, which its answer repeats.
-    - ``questions``: each has so many ``answers``; ``options`` are those of the first one.
-    - ``spec``: what the text is held to; ``held``: the calls that it holds to schemas.
-    - ``steered``: what decides on the only answer, whose branches are the answers then.
+    - ``name``: the request's name for the ``model``, which the answer repeats.
+    - ``questions``: the prompts, with ``answers`` answers each; ``options``: the first answer's.
+    - ``spec``: the constraint on the text; ``held``: the calls that it holds to schemas.
+    - ``steered``: the program or controller that writes the text; its branches are the answers.
     - ``stream``: whether the client wants events; ``watched``: whether chunks come with progress.
-    - ``own_stops``, ``own_stop_tokens``: stops of the format of its prompt, not of the client's.
-    - ``names``: which fields the engine's ``prompt`` and ``filters`` come from, and which exclude
-      tokens, for ``error_body(error, ask.names)``.
+    - ``own_stops``, ``own_stop_tokens``: stops that the prompt's format needs, not the client's.
+    - ``names``: the fields that the engine's ``prompt`` and ``filters`` come from, and those that
+      exclude tokens, for ``error_body(error, ask.names)``.
     - ``ignored``: accepted fields that have no effect.
     """
 
@@ -88,8 +89,8 @@ class Ask:
 
     @property
     def jobs(self) -> Sequence[tuple[Prompt, Options]]:
-        """The sequences to run: the answers to each question in turn. Of an answer's choices the
-        first has the given seed, and the others have seeds that are made from it."""
+        """The sequences to run: the answers to each question in turn. The first answer to each has
+        the given seed, and the others have seeds derived from it."""
         jobs, given = list[tuple[Prompt, Options]](), self.options.seed
         for question in self.questions:
             for i in range(self.answers):
@@ -99,11 +100,11 @@ class Ask:
 
     @property
     def shows_images(self) -> bool:
-        """Whether there are images in a prompt."""
+        """Whether any prompt has images."""
         return any(token < 0 for one in self.questions for token in one.prompt.tokens)
 
     def loosened(self, loose: Set[str]) -> Ask:
-        """The same, with these tools held to the outline of their schemas alone."""
+        """The same, with the calls of these tools held only to the outline of their schemas."""
         assert self.held is not None
         spec = self.held.spec_of(loose)
         filters = () if spec is None else (spec,)
@@ -111,10 +112,9 @@ class Ask:
 
 
 class Api(NamedTuple):
-    """An endpoint whose answers are generated, ``about`` it in one sentence: its ``body`` ``asks``
-    for something, its ids begin with ``prefix``, ``end`` follows the last event of a stream, and
-    ``fail`` makes the event that ends a stream of this id which fails before it is known what is
-    asked for."""
+    """An endpoint that generates answers; ``about`` describes it in one sentence. ``asks`` turns a
+    ``body`` into an ``Ask``, ids begin with ``prefix``, ``end`` follows a stream's last event, and
+    ``fail`` makes the event, given an id, for a stream that fails before there is an ``Ask``."""
 
     path: str
     about: str
@@ -126,11 +126,11 @@ class Api(NamedTuple):
 
 
 class Meant(NamedTuple):
-    """The beginnings of an answer's text, and what it is held to.
+    """The questions of a request, and the constraints on the answers.
 
-    - ``form``: what the text matches.
-    - ``options``: what a plan makes of those of the request.
-    - ``stop``: what ends the text in the format of its prompt.
+    - ``form``: the form that the text must have.
+    - ``options``: options that a plan sets in place of the request's own.
+    - ``stop``: a string that ends the text in the prompt's format.
     - ``held``: the calls that are held to schemas.
     - ``ignored``: our names of fields that have no effect on the model.
     """
@@ -146,8 +146,8 @@ class Meant(NamedTuple):
 def planned(
     request: TextRequest, turn: Turn, model: ServedModel, names: Mapping[str, str]
 ) -> Meant:
-    """What a turn of a chat means, whose conversation is in the field that ``names`` have for the
-    prompt; raises ``RequestError``."""
+    """What a turn of a chat means; ``names["prompt"]`` is the field with the conversation. Raises
+    ``RequestError``."""
     try:
         plan = plan_turn(turn, model.dialect)
     except MlxgenError as error:
@@ -180,9 +180,9 @@ def ask_of(
 ) -> Ask:
     """What a request asks for; raises ``RequestError``.
 
-    ``own`` are the options that it spells in its API's way, besides those that are called as ours;
-    None means the default. ``names`` are those of the API for ours. ``ends`` are tokens that end
-    the text, besides its own.
+    ``own``: the options whose fields the API names differently; None means the default. ``names``:
+    the API's names for ours. ``ends``: tokens that the prompt's format needs as stop tokens; they
+    are already in ``own``.
     """
     request, questions, form = known.request, meant.questions, meant.form
     field = "filters" if form is None else form.field
@@ -235,8 +235,8 @@ def ask_of(
 def _options(
     request: TextRequest, model: ServedModel, meant: Meant, own: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The options that a request gives or leaves to the model, unchecked: an API's own ones count
-    for more than what a plan makes of them, and that for more than those that are called as ours.
+    """The options of a request, unchecked. The model's defaults give way to the request's fields,
+    these to the plan's options, and these to the API's own options.
     """
     given = dict[str, Any]()
     every = {**model.sampling, **options_of(request), **meant.options, **own}
@@ -254,9 +254,9 @@ def _options(
 
 
 def _too_long(at: str, whole: int, prefix: int, most: int) -> RequestError:
-    """The error of a prompt that leaves no room for an answer; ``prefix`` tokens of it are taken as
-    generated already. Clients know the error by its words, or by its code, and make their prompts
-    shorter."""
+    """The error for a prompt that leaves no room for an answer; ``prefix`` of its tokens count as
+    already generated. Clients recognise the error by its words or its code, and shorten their
+    prompts."""
     part = f", {prefix} of them in prefix_tokens" if prefix else ""
     return RequestError.at(
         at,

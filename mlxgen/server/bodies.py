@@ -1,7 +1,7 @@
-"""From the bytes of a body to one of the models, or to an error that says which field is wrong.
+"""Turns the bytes of a body into a pydantic model, or into an error that names the field at fault.
 
-pydantic validates the object, not the bytes: an alias of its does not tell which name was used, nor
-that two contradict each other, and hides what else is in an object that it looks into.
+pydantic gets the object after other servers' names have been replaced: its own aliases do not tell
+which name was used, nor that two contradict each other, and hide other keys of inner objects.
 
 Invariant: whatever the body, the outcome is a model or a ``RequestError`` with a 4xx status, whose
 ``param`` is the path of the field at fault as the client wrote it, and whose message is short.
@@ -31,18 +31,18 @@ B = TypeVar("B", bound=Body)
 
 _TALKS = ("messages", "system", "input", "instructions")
 _ODD = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])|[eE]\+?[0-9]{3}|[0-9]{309}")
-"""What may spell NUL, which no model reads, half a character, or a number beyond all numbers."""
+"""What may spell NUL, which no model reads, a lone surrogate, or a number that is not finite."""
 _ESCAPE = re.compile(
     rb"(?<!\\)((?:\\\\)*)\\u(?:[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     rb"|(0000|[dD][89a-fA-F][0-9a-fA-F]{2}))"
 )
-"""A character that is spelt by two escapes, or in the second group an escape that spells no text;
-the first are backslashes before it."""
+"""A pair of escapes that spells one character, or, in the second group, an escape that spells no
+text; the first group has the backslashes before it."""
 _MENDED = "\ufffd"
 _CACHED = re.compile(rb'"cache_control"\s*:\s*\{\s*"type"\s*:\s*"ephemeral"')
-"""What a remote service should cache; here prefixes are always cached."""
+"""Asks a remote service to cache something; here prefixes are always cached."""
 _MOST_NAMES = 1000  # of unknown fields in the log
-_CLOSE = 0.8  # of 1, for names that are equal
+_CLOSE = 0.8  # similarity of a suggested name; 1: equal
 _LONGEST = 1000  # characters of a header
 _UNSAFE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")
 
@@ -50,8 +50,8 @@ _UNSAFE = re.compile(r"[^\x21-\x2b\x2d-\x7e]")
 
 
 class Read(NamedTuple, Generic[M]):
-    """A request; ``idle`` are its fields without effect, by the names that the client used, and
-    ``names`` those that it used instead of ours."""
+    """A request; ``idle``: its fields without effect, by the client's names; ``names``: the
+    client's names for our fields, if they differ."""
 
     request: M
     idle: list[str]
@@ -62,9 +62,8 @@ def read(data: bytes, model: type[B], unknown: set[str] | None = None) -> Read[B
     """A body as a model; raises ``RequestError`` for the first thing that is wrong. May run in any
     thread.
 
-    What in a conversation is no text becomes U+FFFD. If the model is lenient, a field that nobody
-    here knows is left out and named; ``unknown`` are those that the log has named, or nothing if
-    they are refused.
+    In a conversation, NUL and lone surrogates become U+FFFD. If the model is lenient, an unknown
+    field is left out and named; ``unknown`` are those already in the log. None: they are refused.
     """
     odd = _ODD.search(data) is not None
     text = _ESCAPE.sub(_mended, data) if odd else data
@@ -82,7 +81,7 @@ def read(data: bytes, model: type[B], unknown: set[str] | None = None) -> Read[B
         fields[name] = body[name]
 
     def apply(rule: Rule, value: Any, at: str) -> None:
-        """Do what a rule says of what a client sends under another name."""
+        """Apply a rule to the value of a field that is not one of the model's."""
         if value is None:
             return
         if isinstance(rule, str):
@@ -137,7 +136,7 @@ def read(data: bytes, model: type[B], unknown: set[str] | None = None) -> Read[B
 
 @cache
 def names_of(model: type[BaseModel]) -> frozenset[str]:
-    """The names of its fields in bodies."""
+    """The names of a model's fields in bodies."""
     return frozenset([field.alias or name for name, field in model.model_fields.items()])
 
 
@@ -146,8 +145,8 @@ def _mended(escape: re.Match[bytes]) -> bytes:
 
 
 def _check(value: Any, path: Path = (), *, mended: bool) -> None:
-    """Raise ``RequestError`` for a number that is not finite, and for what was ``mended`` as it is
-    no text."""
+    """Raise ``RequestError`` for a number that is not finite, and, if escapes were ``mended``, for
+    a text that has U+FFFD."""
     wrong = ""
     if isinstance(value, dict):
         for name, inner in value.items():
@@ -168,7 +167,8 @@ def _check(value: Any, path: Path = (), *, mended: bool) -> None:
 
 
 def _put(fields: dict[str, Any], names: dict[str, str], path: str, value: Any, at: str) -> None:
-    """Set a field, or with a dot in its name a key in one, unless it has another value."""
+    """Set a field, or the key in a field if the path has a dot; ``RequestError`` if it already has
+    another value."""
     name, _, key = path.partition(".")
     within = fields.get(name) if key else fields
     within = within if isinstance(within, dict) else {}
@@ -181,7 +181,7 @@ def _put(fields: dict[str, Any], names: dict[str, str], path: str, value: Any, a
 
 
 def name_used(ours: str, names: Mapping[str, str]) -> str:
-    """The name that the client used for a field, or for the one that this is in."""
+    """The client's name for a field, or for the field that contains it."""
     for name, given in names.items():
         if ours == name or ours.startswith((f"{name}.", f"{name}[")):
             return given
@@ -192,8 +192,8 @@ def name_used(ours: str, names: Mapping[str, str]) -> str:
 
 
 def header_of(names: Iterable[str]) -> str:
-    """The value of the header that names them, safe and short: names that would make it too long
-    are left out."""
+    """The value of the header that lists these names, safe and short: names that would make it too
+    long are left out."""
     safe = dict.fromkeys(_UNSAFE.sub("?", name[:100]) or '""' for name in names)
     text = ", ".join(safe)
     if len(text) <= _LONGEST:
@@ -209,8 +209,8 @@ def modelled(
     validate: Callable[[Mapping[str, Any]], M],
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> M:
-    """What pydantic makes of a body; of what is wrong with the first field at fault, what its
-    closest alternative says."""
+    """What pydantic makes of a body. ``RequestError`` for the first field at fault, with the
+    complaint of the alternative type that fits it best."""
     try:
         return validate(body)
     except ValidationError as error:
@@ -225,7 +225,7 @@ def modelled(
 
 
 def _path(detail: Any, body: Mapping[str, Any]) -> Path:
-    """Where in the body: pydantic's location without the names it gives to alternatives."""
+    """The place in the body: pydantic's location without its names for alternative types."""
     at: Any = body
     path: list[str | int] = []
     for step in detail["loc"]:
@@ -241,8 +241,8 @@ def _code(kind: str) -> str:
 
 
 def _sentence(detail: Any, wrong: Sequence[Any]) -> str:
-    """What is wrong with a field, in pydantic's words; ``wrong`` are the complaints of all its
-    alternatives."""
+    """What is wrong with a field, in pydantic's words; ``wrong``: the complaints of all of its
+    alternative types."""
     if _CODES.get(detail["type"]) in (_MISSING, _UNKNOWN):
         return "is required" if _CODES[detail["type"]] == _MISSING else "there is no such field"
     if detail["type"] == "value_error":
@@ -258,4 +258,4 @@ _CODES = {
     "missing": _MISSING,
     "int_from_float": "invalid_type",
 }
-"""Of the kinds of what is wrong, apart from those of wrong types and wrong values."""
+"""Codes by pydantic's types of errors, apart from wrong types and wrong values."""

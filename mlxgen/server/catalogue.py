@@ -29,12 +29,12 @@ _DEEPEST = 2  # levels of a folder of models: a name, or an owner and a name
 class Entry:
     """A model that may be loaded.
 
-    - ``name`` and the ``aliases`` are what ``/v1/models`` lists; answers have the ``name``.
-    - ``source`` is what ``mlxgen.load`` takes, as it was given: another name of it; ``None`` is
-      the demo model.
-    - ``folder`` has its files, if that is known before it is loaded.
-    - ``base``: the name of the model that it is with an ``adapter`` in that folder, if so; it has
-      the name ``base:NAME``.
+    - ``name`` and ``aliases``: what ``/v1/models`` lists; answers have the ``name``.
+    - ``source``: what ``mlxgen.load`` takes, as given in the settings, and also a name of the
+      model; ``None``: the demo model, or a model with an adapter.
+    - ``folder``: the folder of its files, if known before it is loaded.
+    - ``base``, ``adapter``: for a model with an adapter, the base model's name and the adapter's
+      folder; its own name is ``base:NAME``.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Entry:
 
     @property
     def max_context(self) -> int | None:
-        """The tokens that its configuration allows, if that can be read."""
+        """The most tokens that the model's configuration allows, if that can be read."""
         try:
             config = {} if self.folder is None else read_json(self.folder / "config.json")
         except LoadError:
@@ -73,9 +73,9 @@ class Catalogue:
 
     @classmethod
     def of(cls, settings: Settings) -> Catalogue:
-        """The models of the settings; raises ``OptionError`` for what cannot be one of them.
+        """The models of the settings; raises ``OptionError`` for one that cannot be used.
 
-        The files of a single model are looked at when it is loaded.
+        The files of a single model are checked only when it is loaded.
         """
         entries: list[Entry] = []
         for source in settings.models if settings.has_several else ():
@@ -91,13 +91,13 @@ class Catalogue:
 
     @property
     def default(self) -> Entry:
-        """The model of requests that name none."""
+        """The model for requests that name none."""
         return self.entries[0]
 
     @cached_property
     def _by_name(self) -> dict[str, Entry]:
         own = {name: entry for entry in self.entries for name in entry.names}
-        derived = {  # by the other names of their bases
+        derived = {  # adapters, by the other names of their bases
             name + entry.name.removeprefix(entry.base): entry
             for entry in self.entries
             if entry.base is not None
@@ -120,8 +120,8 @@ class Catalogue:
         )
 
     def meant(self, name: object) -> Entry:
-        """The model that a request means: if its name is unknown the default one, unless names are
-        strict, or it is that of an adapter."""
+        """The model that a request means. An unknown name means the default model, and raises
+        ``RequestError`` if names are strict or if it looks like an adapter's."""
         if not isinstance(name, str) or not name:
             return self.entries[0]
         base = self._by_name.get(name.rpartition(":")[0])
@@ -131,7 +131,7 @@ class Catalogue:
 
 
 def _only(source: str | None) -> Entry:
-    """The entry of a single model, whatever is there."""
+    """The entry of a single model, whether or not its files exist."""
     if source is None:
         return Entry(name=DEMO)
     try:
@@ -154,7 +154,7 @@ def _checked(source: str) -> Entry:
 
 
 def _models_in(given: str) -> Iterator[Entry]:
-    """The models in a folder, by their paths in it."""
+    """The models in a folder, named by their paths in it."""
     root = path_of(given)
     if not root.is_dir():
         raise OptionError("model_dir", f"there is no folder {root}; check the path")
@@ -174,7 +174,7 @@ def _models_in(given: str) -> Iterator[Entry]:
 
 
 def _add(entries: list[Entry], new: Entry, option: str) -> None:
-    """Add a model, or another name of one that is there."""
+    """Add a model, or only its name if its folder is already an entry's."""
     for place, known in enumerate(entries):
         if new.folder is not None and new.folder == known.folder:
             if new.name not in known.names:
@@ -211,7 +211,7 @@ def _with_adapter(entries: Sequence[Entry], given: str) -> Entry:
 
 
 def _with_aliases(entries: Sequence[Entry], given: Sequence[str]) -> tuple[Entry, ...]:
-    """The models with the names that were given to them: ``NAME`` or ``NAME=MODEL``."""
+    """The models with their aliases, each given as ``NAME`` or ``NAME=MODEL``."""
     known = list(entries)
     for text in given:
         alias, _, model = text.partition("=")

@@ -1,8 +1,7 @@
-"""Replies that are made of choices: what those of chats, completions and llama.cpp's completions
-have in common.
+"""Replies made of choices: the common part of chats, completions and llama.cpp's completions.
 
-Invariant: the combined choices of a stream's events are those of the whole answer, and they do not
-depend on how chunks delay their text.
+Invariant: the choices of a stream's events, combined, are those of the whole answer, and they do
+not depend on how long chunks hold text back.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _FINISHES: Mapping[str, Finish] = {"length": "length", "calls": "tool_calls"}
 
 @dataclass(slots=True)
 class Delta:
-    """What is new of a choice: events, and tokens that are complete; ``last`` ends it."""
+    """The news of a choice: events, and tokens that are complete; ``last`` ends it."""
 
     events: list[ChatEvent] = field(default_factory=list)
     tokens: list[Reported] = field(default_factory=list)
@@ -47,7 +46,7 @@ class Delta:
 
     @property
     def text(self) -> str:
-        """The new text, without anything else."""
+        """The new text of the answer alone."""
         return "".join([event.text for event in self.events if isinstance(event, Text)])
 
     @property
@@ -57,14 +56,14 @@ class Delta:
 
 
 class Choice(ABC):
-    """A sequence of an answer: chunks in, events out. Each API says how what is new of it looks.
+    """One sequence of an answer: chunks in, events out. Each API defines the form of the events.
 
-    - ``progress`` is the newest that is known of it, and ``facts`` what its last event says.
-    - ``given`` are the characters of the client's prefix, which are not part of the answer.
-    - ``logprobs``, ``ids`` and ``marked`` say what is told of it besides its text.
+    - ``progress``: the newest known; ``facts``: what the choice's last event adds.
+    - ``given``: the number of characters of the client's prefix, which are not part of the answer.
+    - ``logprobs``, ``ids`` and ``marked``: what is reported besides the text.
 
-    If text may be taken back and the client does not want to know (``allow_retract``), all of it is
-    said at the end.
+    If text may be taken back but the client takes no retractions (``allow_retract``), all text is
+    sent at the end.
     """
 
     def __init__(self, request: GenerationRequest, ask: Ask, index: int, id: str) -> None:
@@ -77,7 +76,7 @@ class Choice(ABC):
         self.ids = bool(request.return_token_ids)
         self._retracts = bool(request.allow_retract and ask.stream)
         self.marked = self.ids or self._retracts
-        # What goes back further than the tokens that are held is an error.
+        # With tokens held back, text is sent, and taking back more than these tokens is an error.
         late = ask.stream and options.hold_tokens > 0
         self._waits = options.allow_retract and not self._retracts and not late
         opens_text = question.prompt.opens_text
@@ -93,33 +92,33 @@ class Choice(ABC):
         self.writer = TokenWriter(vocabulary, opens_text=opens_text and not question.skip)
         self.scores: Sequence[PromptScore] = ()
 
-    # ---- of each API
+    # ---- for each API to define
 
     def opening(self) -> Event | None:
-        """The choice before anything is generated, if that says something."""
+        """The event of the choice before anything is generated, if the API has one."""
         return None
 
     @abstractmethod
     def nothing(self) -> Event:
-        """The choice with nothing new."""
+        """An event of the choice without news."""
 
     @abstractmethod
     def events(self, delta: Delta) -> list[Event]:
-        """The choice with what is new."""
+        """The events of the choice for its news."""
 
     def whole(self, folded: Event) -> Event:
-        """The choice of a whole answer, for all that its events said."""
+        """The choice in a whole answer, from the fold of its events."""
         return folded
 
-    # ---- of all
+    # ---- shared by all APIs
 
     @property
     def reasoning_tokens(self) -> int:
-        """How many tokens were thoughts."""
+        """The number of reasoning tokens."""
         return self._reader.reasoning_tokens
 
     def take(self, chunk: Chunk, usage: Usage | None = None) -> list[Event]:
-        """The choice with what a chunk adds; the last one comes with ``usage``."""
+        """The events for a chunk; the last chunk comes with ``usage``."""
         self.scores = chunk.prompt or self.scores
         if self.request.max_tokens == 0:
             over = chunk.finish_reason is not None
@@ -153,8 +152,8 @@ class Choice(ABC):
         return told
 
     def marks(self, delta: Delta) -> dict[str, Any]:
-        """How many characters a delta takes back of what was sent, and its tokens' ids and all
-        about them, as far as wanted."""
+        """The number of sent characters that a delta takes back, and the ids and details of its
+        tokens, as far as the client wants them."""
         marks: dict[str, Any] = {}
         for event in delta.events if self._retracts else ():
             if isinstance(event, Retracted) and isinstance(event.event, (Text, Reasoning)):
@@ -167,7 +166,7 @@ class Choice(ABC):
         return marks
 
     def prompt(self) -> dict[str, Any]:
-        """What a whole answer says about the prompt."""
+        """The fields of a whole answer about the prompt."""
         facts: dict[str, Any] = {}
         if self.ids:
             facts["prompt_token_ids"] = plain(self.question.prompt.tokens)
@@ -179,10 +178,10 @@ class Choice(ABC):
 def settled(
     chunks: Sequence[Chunk], decoder: TextDecoder, prefix: tuple[Token, ...] = ()
 ) -> Iterator[Chunk]:
-    """The chunks of all tokens that stayed, each with its own text, as if others had never been
-    there.
+    """The chunks of the tokens that were not taken back, each with its own text, as if the others
+    had never been generated.
 
-    ``decoder`` has taken the ``prefix``, of which the chunks have no text.
+    ``decoder`` has already taken the ``prefix``, whose text the chunks do not have.
     """
     whole = fold(chunks, Usage(), prefix)
     start, at = decoder.end(), 0
@@ -205,14 +204,14 @@ def _sent_already(held: int) -> RequestError:
     )
 
 
-# ---- all of them ---------------------------------------------------------------------------------
+# ---- all choices ---------------------------------------------------------------------------------
 
 
 class ChoicesReply:
     """A ``Reply`` of choices. If a program writes the text, its branches are the choices.
 
-    Each API says what its events and its whole answer are called, and what its choices are;
-    ``shares_prompt``: all of these are of one prompt, of which the answer itself speaks.
+    Each API sets the ``object`` of its events and of its whole answer, and the class of its
+    choices; ``shares_prompt``: all choices have the same prompt, which the answer itself reports.
     """
 
     event = whole_event = "text_completion"
@@ -239,12 +238,12 @@ class ChoicesReply:
         self._whole: Event = {}
 
     def start(self) -> list[Event]:
-        """As ``Reply.start``: the choices, unless they come up one by one."""
+        """As ``Reply.start``: an opening for each choice known by now."""
         openings = [choice.opening() for choice in self._choices]
         return [self._event(opening) for opening in openings if opening is not None]
 
     def take(self, news: Delivery) -> Sequence[Sent]:
-        """As ``Reply.take``; of a branch, a stream says its facts when the choice ends."""
+        """As ``Reply.take``; a stream reports the facts of a branch when its choice ends."""
         sent = list[Sent]()
         if news.branch is not None:
             choice = self.choice(self._request, self._ask, len(self._choices), self._id)
@@ -264,7 +263,7 @@ class ChoicesReply:
         return sent
 
     def alive(self) -> list[Aside]:
-        """As ``Reply.alive``: how much of the prompts was run, as mlx-lm has it."""
+        """As ``Reply.alive``: how much of the prompts has been run, in mlx-lm's form."""
         run = sum(each.progress.prefilled for each in self._choices if each.progress is not None)
         whole = sum(len(each.prompt.tokens) for each in self._ask.questions) * self._ask.answers
         return [Aside(f": keepalive {run}/{whole}")]
@@ -322,7 +321,7 @@ class ChoicesReply:
         return event
 
     def _timed(self, event: Event, sequences: Sequence[Progress | None]) -> Event:
-        """An event with the timings of these sequences, if they are known."""
+        """An event with the timings of these sequences, if known."""
         known = [one.usage for one in sequences if one is not None]
         if known:
             queued = max(usage.queued_seconds for usage in known)
@@ -339,8 +338,8 @@ _FACTS = frozenset({"branch", "usage", "timings", "generation_settings"})
 
 
 def grow(whole: Event, event: Mapping[str, Any]) -> None:
-    """Put an event together with those before: texts and lists go on, choices and calls are found
-    by their index, and of anything else the last one counts."""
+    """Fold an event into those before it: texts and lists are appended, choices and calls are found
+    by their index, and for anything else the last value counts."""
     for name, value in event.items():
         old = whole.get(name)
         if name in _BY_INDEX:
@@ -366,7 +365,7 @@ def grow(whole: Event, event: Mapping[str, Any]) -> None:
 
 
 def grown(whole: Mapping[str, Any]) -> Event:
-    """What has grown, as JSON."""
+    """The result of ``grow``, as JSON."""
     found: Event = {}
     for name, value in whole.items():
         if isinstance(value, io.StringIO):

@@ -1,7 +1,7 @@
-"""What programs that talk to a server have to be told about it: ``--print-config``.
+"""Configurations for clients of the server: ``--print-config``.
 
 Each client has a template in the folder ``clients``, whose first line says where the text belongs.
-The values are quoted as its kind of file does it, and a line with a ``$secret`` is left out if the
+Values are quoted as the type of file requires, and a line with ``$secret`` is left out if the
 server needs no key. ``docs/agents.md`` shows the same texts.
 """
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 KEY_VARIABLE = "MLXGEN_API_KEY"
 CONTEXT = 40_960
-"""The tokens of a context that is not known before the model is loaded."""
+"""The tokens of the context, for a client, if they are unknown before the model is loaded."""
 _FILES = {
     "claude-code": "claude-code.sh",
     "codex": "codex.toml",
@@ -49,7 +49,7 @@ class Served(NamedTuple):
         key: str | None = None,
         context: int | None = None,
     ) -> Served:
-        """The server that listens there."""
+        """The server that listens at this host and port."""
         name = _EVERYWHERE.get(host, host)
         name = f"[{name}]" if ":" in name else name
         return cls(f"http://{name}:{port}{path.rstrip('/')}", model, key, context)
@@ -63,7 +63,7 @@ class Configuration(NamedTuple):
 
 
 def configuration(client: str, served: Served) -> Configuration:
-    """What one of ``CLIENTS`` has to be told."""
+    """The configuration of one of ``CLIENTS``."""
     name = _FILES[client]
     lines = files(__package__).joinpath("clients", name).read_text("utf-8").splitlines(True)
     if served.key is None:
@@ -86,12 +86,12 @@ def configuration(client: str, served: Served) -> Configuration:
 
 
 def print_configuration(client: str, served: Served) -> None:
-    """Print the text, and on standard error where it belongs."""
+    """Print the text, and where it belongs on standard error."""
     place, text = configuration(client, served)
     print(place, file=sys.stderr, flush=True)
     print(text, end="", flush=True)
 
 
 def _inside_quotes(text: str) -> str:
-    """Text as it stands between the quotes of TOML, YAML and JSON."""
+    """Text, escaped for the inside of quotes in TOML, YAML and JSON."""
     return json.dumps(text, ensure_ascii=False)[1:-1]

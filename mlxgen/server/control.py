@@ -1,7 +1,7 @@
 """Steering an answer while it is generated: ``/v1/requests/{id}/control``, and llama.cpp's form.
 
-Owns what a client may ask for, and what is wrong with it. Must never know how a text is taken back:
-these are orders of the engine, which are done whole, or not at all.
+Owns the actions that a client may ask for, and their errors. Must never know how text is taken
+back: the engine carries out an order whole, or not at all.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Order: TypeAlias = Callable[[Request], object]
 
 
 class ControlRequest(SamplingFields, FormFields):
-    """What to do with a running answer. With ``options``: any of those for sampling, stops and what
-    the text matches, which hold from here on."""
+    """What to do with a running answer. With ``options``: any fields for sampling, stops and what
+    the text matches, which apply from here on."""
 
     action: Literal["reasoning_end", "rewind", "put", "options", "stop"]
     index: Count | None = about("which choice of the answer (default: the only one)")
@@ -43,7 +43,7 @@ class ControlRequest(SamplingFields, FormFields):
 
 
 class ReasoningControl(Body):
-    """The same for the one action that llama.cpp's server has."""
+    """The same, for the only action of llama.cpp's server."""
 
     id: Annotated[str, Field(max_length=256)]
     action: Literal["reasoning_end"]
@@ -51,8 +51,8 @@ class ReasoningControl(Body):
 
 
 async def control(exchange: Exchange) -> Any:
-    """Steer a running answer: end its thinking or its text, take tokens back, put others there, or
-    change the options from here on."""
+    """Steer a running answer: end its thinking or its text, take tokens back, put others in their
+    place, or change the options from here on."""
     asked = (await exchange.read(ControlRequest)).request
     _check_fields(asked)
     answer = exchange.service.answers.find(exchange.owner, exchange.scope["path_params"]["id"])
@@ -86,7 +86,7 @@ _TAKES: Mapping[str, frozenset[str]] = {
 
 
 def _given(asked: ControlRequest) -> list[str]:
-    """The fields that say something."""
+    """The fields that are given and not null."""
     return [name for name in asked.model_fields_set if getattr(asked, name) is not None]
 
 
@@ -109,7 +109,7 @@ def _check_fields(asked: ControlRequest) -> None:
 
 
 async def _ordered(exchange: Exchange, answer: Answer, asked: ControlRequest) -> int | None:
-    """Do it; returns how many tokens the text has then."""
+    """Carry out the action; return the number of tokens that the text then has."""
     ask, place = answer.ask, _place(answer.ask, asked.index)
     changes = _changes(ask, asked) if asked.action == "options" else {}
     names = {"filters": next((name for name in FORMS if name in _given(asked)), "text")}
@@ -149,7 +149,7 @@ def _place(ask: Ask, index: int | None) -> int:
 
 
 def _order(ask: Ask, asked: ControlRequest, changes: Mapping[str, Any]) -> Order:
-    """It as what is done in the engine's thread."""
+    """The action, as an order for the engine's thread."""
     if asked.action == "reasoning_end":
         return end_thinking
     if asked.action == "stop":
@@ -177,7 +177,7 @@ def _order(ask: Ask, asked: ControlRequest, changes: Mapping[str, Any]) -> Order
 
 
 def _changes(ask: Ask, asked: ControlRequest) -> dict[str, Any]:
-    """The options that change; what the format of the prompt needs of stops stays."""
+    """The options to change; the stops that the prompt's format needs stay."""
     changes, given = options_of(asked), _given(asked)
     if "stop" in given:
         stops = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []

@@ -1,13 +1,13 @@
-"""A conversation, whichever API it comes by, as messages for a chat template.
+"""Turns the conversation of any API into messages for a chat template.
 
-Every message gets to the template as plain JSON with its content as one string, or, if there are
-images in it, as parts. The order of what was said is kept, so that a conversation that grows begins
-with the tokens that it began with before.
+The template gets every message as plain JSON, with its content as one string or, if there are
+images in it, as parts. The order is kept, so that a conversation that grows begins with the same
+tokens as before.
 
 A history was accepted once, and the person in front of an agent cannot edit it: so it is never a
-reason to refuse a request. Nulls become what they mean; pieces of kinds that mean nothing here are
-told as their text or as a note, or are left out, and named. What the newest message of the user
-asks for is not history: there, what cannot be shown to the model is an error.
+reason to refuse a request. Nulls become what they mean; pieces of unknown types are replaced by
+their text or by a note, or left out, and reported. The user's newest message is not history: there,
+anything that cannot be shown to the model is an error.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ Piece: TypeAlias = str | Json
 """A text, or an image."""
 
 _BILLING = re.compile(r"^x-anthropic-billing-header:[^\n]*\n*", re.MULTILINE)
-"""A line of instructions that differs from request to request, and says nothing."""
+"""A line of instructions that differs from request to request and means nothing to the model."""
 _TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
 _IMAGES = ("image_url", "input_image", "image")
-_SYSTEM = ("system", "developer")  # templates are written for the first; few know the other
+_SYSTEM = ("system", "developer")  # templates know the first; few know the other
 _SILENT = ("server_tool_use", "mcp_tool_use", "container_upload", "thinking", "tool_use")
-"""Kinds of blocks that say nothing to a model if they have no text."""
+"""Types of blocks that mean nothing to the model if they have no text."""
 
 
 class Conversation:
-    """Messages for a chat template, and the places of what was ``left_out`` or is only noted.
+    """Messages for a chat template, and the places of pieces that were ``left_out`` or replaced.
 
-    ``newest`` is the place of the newest message if the user says it.
+    ``name`` is the field of the request that has the ``pieces``.
     """
 
     def __init__(self, name: str, pieces: Sequence[Any]) -> None:
@@ -52,7 +52,7 @@ class Conversation:
         self._newest = f"{name}[{len(pieces) - 1}]" if asks else "none"
 
     def say(self, role: str, content: Content, **more: Any) -> None:
-        """Add a message that is neither the model's nor a result."""
+        """Add a message that is neither the model's nor a tool's result."""
         if role in _SYSTEM:
             role = "system"
             content = _BILLING.sub("", content) if isinstance(content, str) else content
@@ -61,17 +61,17 @@ class Conversation:
     def answer(
         self, content: str, thoughts: str | None = None, calls: Sequence[Json] = (), **more: Any
     ) -> None:
-        """Add a message of the model's."""
+        """Add a message of the model."""
         message: Json = {"role": "assistant", "content": content, **more}
         message |= {} if thoughts is None else {"reasoning_content": thoughts}
         self.messages.append(message | ({"tool_calls": [*calls]} if calls else {}))
 
     def result(self, id: str, content: Content, **more: Any) -> None:
-        """Add what a tool returned."""
+        """Add the result of a call."""
         self.messages.append({"role": "tool", "content": content, **more, "tool_call_id": id})
 
     def content(self, given: Any, at: str, *, images: bool = True) -> Content:
-        """A content as chat templates take it: one string, if there are no images in it."""
+        """A content as chat templates take it: one string unless it has images, else parts."""
         if given is None or isinstance(given, str):
             return given or ""
         pieces = self.pieces(given, at, images=images)
@@ -84,7 +84,7 @@ class Conversation:
     def pieces(
         self, content: Any, at: str, *, images: bool = True, returned: bool = False
     ) -> list[Piece]:
-        """Those of a content, which may have ``images``, or was ``returned`` by a tool."""
+        """The pieces of a content; ``images``: it may have some; ``returned``: by a tool."""
         if content is None or isinstance(content, str):
             return [content or ""]
         parts = enumerate(of_type(content, list, at))
@@ -93,12 +93,12 @@ class Conversation:
         return [piece for piece in told if piece is not None]
 
     def asks(self, at: str) -> bool:
-        """Whether this is in the newest message of the user."""
+        """Whether a place is in the user's newest message."""
         return at.startswith(f"{self._newest}.")
 
     def piece(self, part: Any, at: str, *, images: bool, asks: bool) -> Piece | None:
-        """The text or the image of a part; nothing of a bill. What the newest message of the user
-        ``asks`` must be shown; other parts may be told otherwise."""
+        """The text or the image of a part; None for a billing line. A part of what the user
+        ``asks`` must be shown as it is; any other may be replaced by its text or a note."""
         if isinstance(part, str):
             return part
         kind = need(of_type(part, dict, at), "type", str, at)
@@ -127,7 +127,7 @@ def _called(id: str, name: str, arguments: Any) -> Json:
 
 
 def _shown(part: Json, at: str) -> Piece:
-    """The text or the image of a part of a kind that is known; raises ``RequestError``."""
+    """The text or the image of a part of a known type; raises ``RequestError``."""
     kind = part["type"]
     if kind not in _IMAGES:
         return str(need(part, "refusal" if kind == "refusal" else "text", str, at))
@@ -148,7 +148,7 @@ def _shown(part: Json, at: str) -> Piece:
 
 
 def _text_in(piece: Mapping[str, Any]) -> str | None:
-    """The text of a piece of any kind, with its title and source, if it has some."""
+    """The text of a piece of any type, after its title and source; None if it has no text."""
     source = piece.get("source")
     about = [piece[name] for name in ("title", "source") if isinstance(piece.get(name), str)]
     texts = [text for name in ("text", "content", "context") for text in _texts(piece.get(name))]
@@ -170,7 +170,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _note(piece: Mapping[str, Any]) -> str:
-    """What stands for a piece that has no text."""
+    """The note that replaces a piece without text."""
     source = piece.get("source")
     named = [piece, source] if isinstance(source, dict) else [piece]
     about = [
@@ -185,8 +185,8 @@ def _note(piece: Mapping[str, Any]) -> str:
 def message_schema(
     roles: Sequence[str], parts: Mapping[str, str], *others: str, required: Sequence[str] = ()
 ) -> WithJsonSchema:
-    """What a client is told of the form of a message: its ``parts`` by their kind, with the field
-    that each of them has, and the names of its ``others`` fields. What they hold is read here."""
+    """The schema of a message for clients: its ``parts`` by type, each with its required field, and
+    the names of its ``others`` fields. This module reads their values itself."""
     kinds: list[Json] = [
         {"type": "object", "properties": {"type": {"const": kind}}, "required": ["type", field]}
         for kind, field in parts.items()
@@ -209,9 +209,9 @@ ChatMessage: TypeAlias = Annotated[
 
 
 def of_chat(messages: Sequence[Json]) -> Conversation:
-    """That of ``messages`` of chat completions; raises ``RequestError``."""
+    """The conversation in ``messages`` of chat completions; raises ``RequestError``."""
     talk = Conversation("messages", messages)
-    waiting: dict[str, str] = {}  # the names of calls without a result, by their ids
+    waiting: dict[str, str] = {}  # id of a call without a result -> its name
     for i, message in enumerate(messages):
         at = f"messages[{i}]"
         role = one_of(message, "role", CHAT_ROLES, at)
@@ -245,7 +245,7 @@ def of_chat(messages: Sequence[Json]) -> Conversation:
 
 
 def _chat_calls(message: Json, i: int) -> Iterator[Json]:
-    """The calls of an answer, also those with OpenAI's old name or of its other kind."""
+    """The calls of an answer, including OpenAI's old ``function_call`` and its custom calls."""
     calls = message.get("tool_calls")
     if isinstance(message.get("function_call"), dict) and not calls:
         calls = [{"function": message["function_call"]}]
@@ -277,7 +277,7 @@ Message: TypeAlias = Annotated[Json, message_schema(MESSAGES_ROLES, _BLOCKS, req
 
 
 def of_messages(system: Any, messages: Sequence[Json]) -> Conversation:
-    """That of ``system`` and ``messages`` of Anthropic's Messages API; raises ``RequestError``."""
+    """The conversation in Anthropic's ``system`` and ``messages``; raises ``RequestError``."""
     talk = Conversation("messages", messages)
     texts = [_BILLING.sub("", str(each)) for each in talk.pieces(system, "system", images=False)]
     if any(texts):
@@ -289,8 +289,8 @@ def of_messages(system: Any, messages: Sequence[Json]) -> Conversation:
 
 
 def _blocks(talk: Conversation, role: str, content: Any, at: str) -> None:
-    """One message of an answer; of others, one for each result of a tool, and one for the texts
-    between them."""
+    """Add one message for an answer; for other roles, one for each result of a tool, and one for
+    the text between them."""
     answers, any_result = role == "assistant", False
     thoughts, calls, said = list[str](), list[Json](), list[Content]()
 
@@ -345,16 +345,16 @@ Item: TypeAlias = Annotated[Json, message_schema(_ITEM_ROLES, _ITEM_PARTS, *_ITE
 
 
 def of_responses(instructions: str | None, given: str | Sequence[Json]) -> Conversation:
-    """That of ``instructions`` and ``input`` of the Responses API; raises ``RequestError``.
+    """The conversation in Responses' ``instructions`` and ``input``; raises ``RequestError``.
 
-    What the model said between two inputs is one message, with its thoughts and its calls: that is
-    how it was generated.
+    All items of the model between two inputs become one message, with reasoning and calls, as they
+    were generated.
     """
     items = [{"role": "user", "content": given}] if isinstance(given, str) or not given else given
     talk = Conversation("input", items)
     if instructions := _BILLING.sub("", instructions or ""):
         talk.say("system", instructions)
-    said: dict[str, list[Any]] = {}  # by the model, in a message that is not over
+    said: dict[str, list[Any]] = {}  # of the model's message so far, by kind
 
     def more(kind: str, value: Any) -> None:
         said.setdefault(kind, []).append(value)
@@ -376,7 +376,7 @@ def of_responses(instructions: str | None, given: str | Sequence[Json]) -> Conve
                 some = some if isinstance(some, str) else json.dumps(some, ensure_ascii=False)
                 id = str(known.get("call_id") or known.get("id") or at)
                 more("call", _called(id, need(known, "name", str, at), some))
-            elif kind == "reasoning":  # nothing of encrypted thoughts of other services
+            elif kind == "reasoning":  # encrypted reasoning of other services is dropped
                 name = "content" if known.get("content") else "summary"
                 pieces = talk.pieces(known.get(name), f"{at}.{name}", images=False)
                 if thought := "\n".join(map(str, pieces)):
@@ -400,15 +400,15 @@ def of_responses(instructions: str | None, given: str | Sequence[Json]) -> Conve
 
 
 def goes_on(given: str | Sequence[Json]) -> bool:
-    """Whether the answer is the rest of the last item: one of the model that is in progress."""
+    """Whether the answer continues the last item: a message of the model that is in progress."""
     last = given[-1] if given and not isinstance(given, str) else {}
     is_message = last.get("type", "message") == "message" and last.get("role") == "assistant"
     return is_message and last.get("status") == "in_progress" and bool(last.get("content"))
 
 
 def _known(item: Json, at: str, talk: Conversation) -> Iterator[Json]:
-    """An item as those that this server knows: a call of another kind as a call, its result as a
-    result, and what has text as a message. Nothing if it is neither."""
+    """An item as items of known types: a call of another type as a function call, its result as a
+    result, and any other item with text as a message. Nothing if it is none of these."""
     kind = item.get("type") or "message"
     if not isinstance(kind, str) or kind == "item_reference":
         one_of(item, "type", _ITEMS, at)

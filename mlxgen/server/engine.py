@@ -1,17 +1,17 @@
-"""The thread that owns the model: everything of MLX happens here.
+"""The thread that owns a model: all of its MLX work happens here.
 
-Owns the scheduler, and the handover of what is generated to the event loop. Must never know JSON or
+Owns the scheduler, and the delivery of generated chunks to the event loop. Must never know JSON or
 HTTP.
 
     event loop                                engine's thread
     submit, cancel, stop  --- inbox --->      obey, step, obey, step, ...
     Mailbox.put           <--- news ----      one wake-up of the loop for each step at most
 
-Programs of the operator's decide here how their sequences go on, between two steps. Commands are
+The operator's programs decide here, between two steps, how their sequences go on. Commands are also
 obeyed between two steps, so a cancelled sequence is gone before the next one.
 
 Invariant: only this thread ever calls the scheduler, and whatever ends the thread is reported on
-the event loop's thread, as the last thing that comes from it.
+the event loop's thread, as the last news from it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .served_model import Engine
 from .steering import Running
 
 FLUSH = 10.0  # seconds
-STALL = 300.0  # seconds without a step: longer than any piece of a prompt takes
+STALL = 300.0  # seconds without a step: longer than any chunk of a prompt takes
 STATS_EVERY = 0.05  # seconds between two snapshots of the scheduler's figures, while it is busy
 
 T = TypeVar("T")
@@ -44,8 +44,8 @@ EngineBoot: TypeAlias = Callable[[], tuple[Scheduler, Engine]]
 
 
 class Mailbox:
-    """What was generated for one request and its handler has not taken yet; it belongs to the event
-    loop. It is never full: a client that reads nothing is hung up on (see ``process``).
+    """News of one request that its handler has not taken yet; it belongs to the event loop. It is
+    unbounded: the server hangs up on a client that does not read (see ``process``).
 
     ``watched``: chunks come with the progress of the sequences. ``grows``: there may be more
     sequences, until a delivery closes it.
@@ -85,7 +85,7 @@ class Mailbox:
                 self._usages[news.place] = news.usage
 
     async def take(self) -> list[Delivery]:
-        """Everything that waits, once there is something; an empty list at the end."""
+        """Wait for news, and take all there is; an empty list at the end."""
         while not (self._waiting or self.error or self.finished):
             self._news.clear()
             await self._news.wait()
@@ -97,8 +97,8 @@ class Mailbox:
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """A sequence: where news of it go, and what was told of its prompt: how many tokens were run
-    (``None``: all), and how many sequences begin before it."""
+    """A sequence: where its news goes, and the news of its prompt so far: how many tokens were run
+    (``None``: all), and how many sequences are ahead of it in the queue."""
 
     box: Mailbox
     place: int
@@ -109,8 +109,8 @@ class _Row:
 class EngineThread:
     """The thread; call ``start`` once. All methods are for the event loop's thread.
 
-    ``boot`` is called in the thread. ``failed`` is called in the loop's thread with an error that
-    ends it after it was ready.
+    ``boot`` is called in the engine's thread. ``failed`` is called in the loop's thread with an
+    error that ends the engine after it was ready.
     """
 
     def __init__(
@@ -124,18 +124,18 @@ class EngineThread:
         self._failed = failed
         self._loop = loop
         self.ready: asyncio.Future[Engine] = loop.create_future()
-        """What was loaded, or why it could not be."""
+        """The loaded model, or the error that prevented the load."""
         self.gone: asyncio.Future[None] = loop.create_future()
         self._inbox: queue.SimpleQueue[Callable[[Scheduler], object]] = queue.SimpleQueue()
         self._news: deque[tuple[Mailbox, Delivery | BaseException]] = deque()
-        self._called = False  # the loop will look there
+        self._called = False  # a call of _deliver is scheduled
         self._stopping = False
-        self._ends = False  # it has obeyed that
+        self._ends = False  # the thread has obeyed stop
         self._rows: dict[Handle, _Row] = {}
         self._programs: dict[Running, Mailbox] = {}
         self._published = 0.0
-        self._rests = True  # it is loading, or has nothing to do
-        self._moved = 0.0  # when it last obeyed a command or took a step
+        self._rests = True  # the thread is loading, or has nothing to do
+        self._moved = 0.0  # time of the last command or step
         self._work: Work | None = None
         self.stats: Stats | None = None
         """The scheduler's last figures; ``None`` while it loads."""
@@ -147,7 +147,7 @@ class EngineThread:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether that has been too long."""
+        """Whether the last command or step was too long ago."""
         return self.stalled > STALL
 
     def start(self) -> None:
@@ -155,8 +155,8 @@ class EngineThread:
         self._work = workers().start(self._run, "engine")
 
     def do(self, work: Callable[[Scheduler], T]) -> asyncio.Future[T | None]:
-        """Do something in the thread, between two steps; the result is what it returns or raises,
-        and ``None`` at once in a thread that has been told to end."""
+        """Call ``work`` in the thread, between two steps; the future gets its result or error, or
+        ``None`` at once if the thread has been told to end."""
         done: asyncio.Future[T | None] = self._loop.create_future()
         if self._stopping:
             done.set_result(None)
@@ -176,9 +176,9 @@ class EngineThread:
     def submit(
         self, sequences: Sequence[Request], box: Mailbox, owner: str = ""
     ) -> asyncio.Future[None]:
-        """Generate sequences, all or none; what comes of them, errors included, goes to the
-        mailbox. The place of a sequence is its index there. The result comes once they were
-        accepted or refused."""
+        """Generate sequences, all or none; their news, including errors, goes to the mailbox. A
+        sequence's place there is its index. The future is done once they are accepted or
+        refused."""
 
         def submitting(scheduler: Scheduler) -> None:
             try:
@@ -191,7 +191,7 @@ class EngineThread:
         return self.do(submitting)
 
     def steer(self, program: Running, box: Mailbox) -> asyncio.Future[None]:
-        """Let a program write the text of a request likewise."""
+        """Let a program write the text of a request; otherwise as ``submit``."""
 
         def begin(scheduler: Scheduler) -> None:
             self._programs[program] = box
@@ -200,25 +200,25 @@ class EngineThread:
         return self.do(begin)
 
     def cancel(self, box: Mailbox) -> None:
-        """Drop the sequences of a mailbox wherever they are; nothing more comes from them."""
+        """Drop the sequences of a mailbox, queued or running; they send no more news."""
         self._inbox.put(lambda scheduler: self._drop(scheduler, box))
 
     def rest(self, box: Mailbox) -> None:
         """Stop generating the sequences of a mailbox until ``resume`` or ``cancel``; they keep
-        their place in their texts."""
+        their history."""
         self._inbox.put(lambda scheduler: [*map(scheduler.set_aside, self._of(box))])
 
     def resume(self, box: Mailbox) -> None:
-        """Go on with the sequences of a mailbox that rest."""
+        """Resume the resting sequences of a mailbox."""
         self._inbox.put(lambda scheduler: [*map(scheduler.resume, self._of(box))])
 
     def order(
         self, box: Mailbox, place: int, act: Callable[[Request], object]
     ) -> asyncio.Future[int | None]:
-        """Have something done to a sequence of a mailbox, between two steps, whole or not at all.
+        """Let ``act`` change a sequence of a mailbox between two steps, whole or not at all.
 
-        The result is how many tokens its text has then. Raises what ``act`` does, and
-        ``StateError`` for one that has ended.
+        The future gets the number of tokens that its text then has. Raises what ``act`` raises, and
+        ``StateError`` if the sequence has ended.
         """
 
         def ordered(scheduler: Scheduler) -> int:
@@ -231,8 +231,8 @@ class EngineThread:
         return self.do(ordered)
 
     def stop(self, flush: float = FLUSH) -> None:
-        """Make the thread drop everything and end; prefixes that are only in memory are written to
-        disk for so many seconds, if they may be."""
+        """Make the thread drop everything and end. For ``flush`` seconds, it writes prefixes that
+        are only in memory to disk, if there is a folder for them."""
 
         def stopping(scheduler: Scheduler) -> None:
             scheduler.close(flush)
@@ -242,7 +242,7 @@ class EngineThread:
         self._stopping = True
 
     def join(self, timeout: float) -> bool:
-        """Wait for the thread to end; returns whether it did."""
+        """Wait for the thread to end; return True if it did."""
         return self._work is None or self._work.wait(timeout)
 
     # ---- in the thread -----------------------------------------------------------------------
@@ -275,7 +275,7 @@ class EngineThread:
                     self._publish(scheduler)
             self._publish(scheduler)
         finally:
-            with contextlib.suppress(Exception):  # it may be what failed
+            with contextlib.suppress(Exception):  # the scheduler may be what failed
                 scheduler.close()
 
     def _obey(self, scheduler: Scheduler) -> bool:
@@ -306,7 +306,7 @@ class EngineThread:
         return [handle for handle, row in self._rows.items() if row.box is box]
 
     def _steer(self, scheduler: Scheduler, events: Sequence[Event]) -> None:
-        """Have programs decide how their sequences go on, and tell what came of them."""
+        """Let programs decide how their sequences go on, and deliver the news of these."""
         for program, box in list(self._programs.items()):
             own = [event for event in events if program.follows(event.handle)]
             news = program.go(scheduler, own)
@@ -315,8 +315,8 @@ class EngineThread:
             self._tell([(box, each) for each in news])
 
     def _prompts(self, scheduler: Scheduler) -> Iterator[tuple[Mailbox, Delivery]]:
-        """News of prompts: how much of them was run, and of those that are watched how many others
-        begin before them."""
+        """News of prompts: how much of each was run, and for watched ones how many others are ahead
+        of them in the queue."""
         for handle, row in self._rows.items():
             if row.read is not None and handle.prefilled > row.read:
                 progress = handle.progress
@@ -358,14 +358,14 @@ class EngineThread:
         self.stats = scheduler.stats()
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function in the loop's thread, after all that was called there before."""
+        """Call a function in the loop's thread, after all earlier calls."""
         with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody is waiting
             self._loop.call_soon_threadsafe(function, *arguments)
 
     # ---- in the loop's thread ----------------------------------------------------------------
 
     def _deliver(self) -> None:
-        self._called = False  # first, so that what comes from now on is fetched by another call
+        self._called = False  # first, so that later news schedules another call
         for _ in range(len(self._news)):
             box, news = self._news.popleft()
             box.put(news)
@@ -373,10 +373,10 @@ class EngineThread:
     def _end(self, error: BaseException | None) -> None:
         if not self.ready.done():
             self.ready.set_exception(error or MlxgenError("the server is stopping"))
-            self.ready.exception()  # nobody may be left to ask for it
+            self.ready.exception()  # marks it as retrieved: nobody may be waiting any more
         elif error is not None:
             self._failed(error)
-        self.ready = self._loop.create_future()  # the old one holds what was loaded
+        self.ready = self._loop.create_future()  # the old one holds the loaded model
         self.gone.set_result(None)
 
 

@@ -38,11 +38,11 @@ _TYPES = {
 
 
 class RequestError(MlxgenError):
-    """A request that cannot be done as it is.
+    """A request that cannot be carried out as it is.
 
     ``param`` is the field at fault as the client wrote it (``messages[0].content``), or ``None``;
-    ``code`` is a word for programs; ``type`` is OpenAI's class of error, by default that of the
-    ``status``.
+    ``code`` is a word for programs; ``type`` is OpenAI's class of error, which by default follows
+    from ``status``.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RequestError(MlxgenError):
 
     @classmethod
     def at(cls, param: str, reason: str, code: str = "invalid_value") -> RequestError:
-        """A field that cannot be used; the message names it before the ``reason``."""
+        """The error for a field that cannot be used; the message is its name and the ``reason``."""
         return cls(f"{param}: {reason}", param=param, code=code)
 
     def body(self) -> dict[str, Any]:
@@ -81,9 +81,9 @@ def error_body(
 ) -> tuple[int, dict[str, Any]]:
     """The HTTP status and the JSON body for any error.
 
-    The message of an ``MlxgenError`` is passed on; of anything else only that it happened.
-    ``params`` are the names that the engine's ``prompt`` and ``filters`` have in a request, and
-    ``dead_end`` in it those of all fields that exclude tokens.
+    The message of an ``MlxgenError`` is passed on; any other error gets a fixed message. ``params``
+    maps the engine's ``prompt`` and ``filters`` to the request's fields, and ``dead_end`` to the
+    names of all of its fields that exclude tokens.
     """
     if isinstance(error, RequestError):
         return error.status, error.body()
@@ -94,7 +94,7 @@ def error_body(
 
 
 def as_messages_error(status: int, body: Mapping[str, Any]) -> dict[str, Any]:
-    """A body as Anthropic's clients expect it: they read a subset, and name two types otherwise."""
+    """A body as Anthropic's clients expect it: they read a subset, and two types differ."""
     error = body["error"]
     kind = "request_too_large" if status == 413 else error["type"]
     kind = "api_error" if kind == "server_error" else kind
@@ -137,7 +137,7 @@ _FIELDS = {
     "stop_tokens": "stop_token_ids",
     "prefix": "prefix_tokens",
 }
-"""The names of the engine's options in requests, if they differ."""
+"""Names of the engine's options in requests, where they differ."""
 
 _CODES: tuple[tuple[type[MlxgenError], str], ...] = (
     (UnsupportedError, "unsupported_value"),

@@ -1,12 +1,12 @@
 """One request from its headers to its last byte, however it ends.
 
-Owns the order of events around an answer: admission, the body, the model, what is told of what is
-generated, what interrupts that, the error that the client gets, and what is counted and logged.
-Must never know how events look. It belongs to the event loop.
+Owns the order of events around an answer: admission, the body, the model, the delivery of the
+answer, its interruption, the error that the client gets, and what is counted and logged. Must never
+know the form of events. It belongs to the event loop.
 
-Work may be interrupted at any await: by the client hanging up, a limit of its time, the server
-stopping or the engine failing. Then it is cancelled, and the client gets the error, as an answer
-or as the last event of a stream, for which it has ``LAST_WORDS`` seconds.
+Work may be interrupted at any await: by the client hanging up, a time limit, the server stopping or
+the engine failing. Then the work is cancelled, and the client gets the error, as an answer or as
+the last event of a stream, which must be sent within ``LAST_WORDS`` seconds.
 
 Invariants: when an exchange is over, the sequences of the request have ended or rest until its
 client comes back, its place is free, and the answer is complete or its connection is closed. The
@@ -53,20 +53,20 @@ from .wire import (
 )
 
 LAST_WORDS = 1.0
-SILENCE = 5.0  # seconds after which a stream gives a sign of life; clients give up on silent ones
-SMALL = 4096  # tokens of an answer that is written in one go
-_RETRY = b"1"  # seconds after which to try again, as clients are told
+SILENCE = 5.0  # seconds until a silent stream sends a keepalive; clients give up on silent ones
+SMALL = 4096  # tokens of an answer that is encoded on the event loop
+_RETRY = b"1"  # seconds, the Retry-After of refused requests
 _LOADING = encoded(Aside(": the model is being loaded"))
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 Work: TypeAlias = Callable[["Exchange"], Awaitable[Any]]
-"""What an endpoint does; the result is its answer, as bytes or what becomes JSON, and ``None`` if
-it has streamed that."""
+"""What an endpoint does; returns the answer, as bytes or as a value for JSON, or ``None`` if it has
+already streamed the answer."""
 
 
 class Exchange(Response):
-    """One request, as a response that FastAPI sends; ``endpoint`` is its name in figures and the
-    log. ``aside``: it takes no place, as it is about another one."""
+    """One request, as a response that FastAPI sends; ``endpoint`` is its name in metrics and in the
+    log. ``aside``: the request is about another one, and takes no place."""
 
     def __init__(
         self, service: Service, endpoint: str, work: Work, request: Request, *, aside: bool = False
@@ -77,40 +77,40 @@ class Exchange(Response):
         self.id = secrets.token_hex(12)
         given = request.headers.get("x-request-id", "").encode("latin-1")
         self.name = given if _REQUEST_ID.fullmatch(given) else self.id.encode()
-        """The id that the client has given it, or its own."""
+        """The request's id: the client's X-Request-Id, or a random one."""
         self.last_event = request.headers.get("last-event-id", "")
-        """The id of the last event that the client has of a stream which it goes on with."""
+        """The id of the last event that the client received of the stream that it resumes."""
         self.owner: str = self.scope.get(OWNER, "")
         """Whose request it is: a digest of its key; empty if the server needs none."""
         self.fields: dict[str, Any] = {}
         """Further fields for the log; never anything that a person wrote."""
         self.last_words: Callable[[BaseException], bytes] = lambda error: b""
-        """What ends a stream that fails."""
+        """Makes the end of a stream that fails."""
         self.ignored: Sequence[str] = ()
-        """Accepted fields without effect, which a header names."""
+        """Accepted fields without effect, listed in a header."""
         self.told: Told | None = None
-        """What is told of an answer, which can be steered meanwhile."""
+        """The answer that this request sends; it can be steered meanwhile."""
         self._aside, self._endpoint, self._work = aside, endpoint, work
         self._streams = self._answered = self._sent = False
         self._status = 200
-        self._used: Entry | None = None  # a model
+        self._used: Entry | None = None  # the model to release
         self._watcher: asyncio.Task[None] | None = None
         self._task: asyncio.Task[Any] | None = None
         self._interruption: BaseException | None = None
         self.stage = 0
-        """0 until a prompt is run, 1 while one is, 2 from then on."""
-        self._limit = asyncio.timeout(None)  # of this stage
+        """0: waiting; 1: prompts are being run; 2: all prompts have been run."""
+        self._limit = asyncio.timeout(None)  # for this stage
         self.began = time.perf_counter()
 
     # ---- for the work ------------------------------------------------------------------------
 
     async def read(self, model: type[B]) -> Read[B]:
-        """The body as this model; after this, a client that hangs up interrupts the work."""
+        """The body as this model; from then on, a client that hangs up interrupts the work."""
         data = await self.arrived()
         return await self.service.workers.run(read, data, model, self.service.unknown_fields)
 
     async def arrived(self) -> bytes:
-        """The body."""
+        """The body, as bytes; the request takes its place once it has arrived."""
         data = await body_of(self._receive, self.scope["headers"], self.service.body_limit)
         if not self._aside:
             self.service.admit(self.interrupt)
@@ -118,7 +118,7 @@ class Exchange(Response):
         return data
 
     async def use(self, name: object) -> Serving:
-        """The model of this name, loaded, until the exchange ends."""
+        """The model of this name, which stays loaded until the exchange ends."""
         entry = self.service.fleet.catalogue.meant(name)
         self.fields["model"] = entry.name
         serving = await self.service.fleet.use(entry)
@@ -126,7 +126,7 @@ class Exchange(Response):
         return serving
 
     def heard(self, *, all_run: bool) -> None:
-        """Note that a prompt is being run, or that all of it was; a stage never comes again."""
+        """Note that prompts are being run, or that all of them were; the stage never goes back."""
         stage, seconds = 2 if all_run else 1, self.service.settings.request_timeout
         if stage > self.stage:
             self.stage = stage
@@ -134,7 +134,7 @@ class Exchange(Response):
             self._limit.reschedule(now + seconds if all_run and seconds else None)
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
-        """Send a piece of a stream, or the last one; waits while the client does not read."""
+        """Send a piece of a stream (unless ``more``, the last one); waits for a slow reader."""
         if not self._streams:  # from now on a failure can only be an event
             self._streams = True
             headers = [*STREAM, *self._own_headers()]
@@ -144,10 +144,10 @@ class Exchange(Response):
             await self._send({"type": "http.response.body", "body": data, "more_body": more})
             self._sent = not more
 
-    # ---- its life ----------------------------------------------------------------------------
+    # ---- from start to end -------------------------------------------------------------------
 
     def interrupt(self, error: BaseException) -> None:
-        """End the work with an error if it has not ended."""
+        """End the work with an error, unless it has ended."""
         if self._task is not None and self._interruption is None:
             self._interruption = error
             self._task.cancel()
@@ -178,7 +178,7 @@ class Exchange(Response):
         self._account(outcome)
 
     def _late(self) -> RequestError:
-        """The error of a request whose time is over."""
+        """The error for a request whose time limit has passed."""
         settings = self.service.settings
         if self.stage == 2:
             reason = f"the answer took more than {settings.request_timeout:g} seconds; ask for"
@@ -189,7 +189,7 @@ class Exchange(Response):
     async def _watch_client(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        if not self._sent:  # a connection is also over after the last byte
+        if not self._sent:  # the connection also ends after the last byte
             self.interrupt(ClientGone())
 
     def _release(self) -> None:
@@ -204,7 +204,7 @@ class Exchange(Response):
             self.service.fleet.release(used)
 
     async def _fail(self, error: BaseException) -> str:
-        """Tell the client, and return the outcome of the request."""
+        """Send the error to the client, and return the outcome of the request."""
         if isinstance(error, ClientGone):
             return "client_gone"
         self._status, _ = error_body(error)
@@ -250,11 +250,11 @@ class Exchange(Response):
         log(logging.INFO, said, outcome=outcome, seconds=seconds, id=self.id, **self.fields)
 
 
-# ---- the work of the endpoints whose text is generated -------------------------------------------
+# ---- the work of the endpoints that generate text ------------------------------------------------
 
 
 async def generate(exchange: Exchange, api: Api) -> bytes | None:
-    """From a body to the last word of its answer."""
+    """Answer a request of this API, from its body to the last event."""
     id, service = api.prefix + exchange.id, exchange.service
     exchange.last_words = lambda error: encoded(api.fail(error, id)) + api.end
     data = await exchange.arrived()
@@ -263,7 +263,7 @@ async def generate(exchange: Exchange, api: Api) -> bytes | None:
     else:
         given = await service.workers.run(read, data, api.body, service.unknown_fields)
         loading = asyncio.ensure_future(exchange.use(given.request.model))
-        try:  # while it is loaded, a stream begins, and gives signs of life
+        try:  # while the model loads, a stream begins, and sends keepalives
             while given.request.stream and not loading.done():
                 if not (await asyncio.wait({loading}, timeout=SILENCE))[0]:
                     await exchange.write(_LOADING)
@@ -279,13 +279,13 @@ async def generate(exchange: Exchange, api: Api) -> bytes | None:
         return None
     whole = None
     try:
-        if answer.ask.stream:  # a task of its own is woken up without all who wait for it
+        if answer.ask.stream:  # in its own task, each wake-up skips the coroutines around it
             task = asyncio.create_task(_stream(exchange, told, answer))
-            task.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is seen
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())  # retrieved
             await task
         else:
             whole = await _whole(exchange, answer)
-    except MlxgenError as error:  # name the fields of the request
+    except MlxgenError as error:  # name the request's own fields
         known = as_request_error(error, answer.ask.names)
         if known is error or known.status >= 500:
             raise
@@ -308,11 +308,11 @@ async def generate(exchange: Exchange, api: Api) -> bytes | None:
 
 
 def _begun(exchange: Exchange, prepared: Prepared, serving: Serving, id: str, api: Api) -> Told:
-    """Let the engine generate sequences, or a program of the operator's write the text, until they
-    end or the exchange does."""
+    """Let the engine generate sequences, or one of the operator's programs write the text, until
+    these end or the exchange does."""
     ask, sequences = prepared
     bound, field = sequences[0].constraint, ask.names["filters"]
-    notes = [] if bound is None else [f"{field}:{note}" for note in bound.left_out]  # of schemas
+    notes = [] if bound is None else [f"{field}:{note}" for note in bound.left_out]  # on schemas
     exchange.ignored = [*ask.ignored, *notes, *(() if ask.held is None else ask.held.left_out)]
     box = Mailbox(len(sequences), watched=ask.watched, grows=ask.steered is not None)
     answer = Answer(id, ask, ask.make_reply(ask, id, int(time.time())), serving, box)
@@ -326,12 +326,12 @@ def _begun(exchange: Exchange, prepared: Prepared, serving: Serving, id: str, ap
         slow, opens_text = serving.model.registry.slow, ask.questions[0].prompt.opens_text
         program = Running(ask.steered, sequences[0], slow, opens_text=opens_text)
         answer.accepted = serving.engine.steer(program, box)
-        exchange.heard(all_run=False)  # what it runs first, and when, is its own affair
+        exchange.heard(all_run=False)  # what a program runs first, and when, is up to it
     return told
 
 
 async def _gone_on(exchange: Exchange) -> Told:
-    """Send what a stream told after the last event that the client has, to go on with the rest."""
+    """Resume a stream: send the events after the last one that the client received."""
     told, number = await exchange.service.answers.taken(exchange.owner, exchange.last_event)
     exchange.told = told
     exchange.service.answers.hold(told, exchange.interrupt, exchange.name.decode())
@@ -347,7 +347,7 @@ async def _gone_on(exchange: Exchange) -> Told:
 
 
 def _hear(exchange: Exchange, news: Sequence[Delivery]) -> bool:
-    """Note how far an answer is; returns whether there will be no more to note."""
+    """Note the progress of an answer; return True once there is nothing more to note."""
     for each in news:
         if each.progress is not None:
             exchange.heard(all_run=each.progress.is_prefilled)
@@ -361,10 +361,10 @@ def _hear(exchange: Exchange, news: Sequence[Delivery]) -> bool:
 
 
 async def _stream(exchange: Exchange, told: Told, answer: Answer) -> None:
-    """Send the headers once the engine has accepted the request, and then events as chunks come.
+    """Send the headers once the engine has accepted the request, then events as chunks come.
 
-    Never silent for longer than ``SILENCE``: if the engine has not said a word by then, an error is
-    an event as well.
+    Never silent for longer than ``SILENCE``: if the engine has neither accepted nor refused by
+    then, the headers are sent anyway, and an error becomes an event.
     """
     box, reply, now = answer.box, answer.reply, asyncio.get_running_loop().time
     if answer.accepted is not None:
@@ -396,7 +396,7 @@ async def _stream(exchange: Exchange, told: Told, answer: Answer) -> None:
 
 
 async def _whole(exchange: Exchange, answer: Answer) -> bytes:
-    """What the events of a stream come to."""
+    """The whole answer: the fold of the events of a stream, as JSON."""
     reply, box, heard = answer.reply, answer.box, False
     while news := await box.take():
         heard = heard or _hear(exchange, news)

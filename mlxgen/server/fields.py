@@ -1,8 +1,8 @@
-"""The types of fields in request bodies, what every request for text may say, and how messages show
-places and values.
+"""The types of fields in request bodies, the fields of every request for text, and how messages
+show places and values.
 
-Numbers are never strings or booleans. The fields are called as the engine's options are, and so
-mean the same in all APIs.
+Numbers are never strings or booleans. Fields have the names of the engine's options, and so mean
+the same in all APIs.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ..options.table import OPTIONS, understood
 from .errors import RequestError, as_request_error
 
 MAX_CHOICES = 128
-"""How many answers one prompt may have."""
+"""The most answers to one prompt."""
 MAX_NAME = 256
-"""How long the name of a model or a tool may be."""
+"""The most characters of the name of a model or a tool."""
 
 
 def _whole(value: Any) -> Any:
-    """JSON has no integers: 5.0 is one."""
+    """5.0 as 5: JSON does not distinguish integers."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list) and value and not isinstance(value[0], dict):
@@ -45,8 +45,8 @@ def _whole(value: Any) -> Any:
 
 
 class Body(BaseModel):
-    """Base of what clients send: strict, frozen, unknown names refused. ``rules``: what the names
-    of other servers mean in it (see ``peers``)."""
+    """Base of all bodies: strict, frozen, unknown names are refused. ``rules``: the meaning of
+    other servers' names in it (see ``peers``)."""
 
     rules: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
@@ -58,7 +58,7 @@ class Body(BaseModel):
 
 
 class Lenient(Body):
-    """Base of those whose unknown names are left out and named, unless fields are strict."""
+    """Base of bodies whose unknown names are left out and reported, unless fields are strict."""
 
 
 class Piece(Body):
@@ -92,7 +92,7 @@ class ModelRequest(Body):
 
 
 Path: TypeAlias = tuple[str | int, ...]
-"""The steps from a body to something in it."""
+"""The keys and indexes that lead from a body to a value in it."""
 
 
 def named() -> Any:
@@ -109,15 +109,15 @@ def about(text: str) -> Any:
 
 
 def option(name: str, *, low: float | None = None, also: str = "") -> Any:
-    """A field for an option of the engine. A number has its range, or one from ``low`` on, for the
-    values of other servers."""
+    """A field for an option of the engine. A number has the option's range, or one from ``low`` on
+    to allow for values of other servers."""
     found = OPTIONS[name]
     least = found.rule.low if low is None else low
     return Field(default=None, description=found.brief + also, ge=least, le=found.rule.high)
 
 
 def place_of(path: Path) -> str:
-    """A place in a body as messages name it: ``messages[0].content``."""
+    """The name of a place in a body, for messages: ``messages[0].content``."""
     place = ""
     for step in path:
         name = step if isinstance(step, int) or len(step) <= 64 else f"{step[:61]}..."
@@ -137,13 +137,13 @@ def shown(value: Any) -> str:
 
 
 def got(value: Any) -> str:
-    """What was sent in place of something else: the type of a list or an object, or the value."""
+    """A value that was not expected, for messages: only the type of a list or an object."""
     if isinstance(value, (dict, list)):
         return "an object" if isinstance(value, dict) else "a list"
     return shown(value)
 
 
-# ---- fields that are read by hand ------------------------------------------------------------
+# ---- fields read without pydantic ------------------------------------------------------------
 
 _KINDS: Mapping[type, str] = {
     str: "a string",
@@ -154,7 +154,7 @@ _KINDS: Mapping[type, str] = {
 
 
 def need(piece: Mapping[str, Any], name: str, kind: type, at: str) -> Any:
-    """A field of a piece; raises ``RequestError`` unless it is there and of this type."""
+    """A field of a piece; raises ``RequestError`` if it is missing or of another type."""
     place = f"{at}.{name}" if at else name
     if name not in piece:
         raise RequestError.at(place, "is required", "missing_required_parameter")
@@ -162,14 +162,14 @@ def need(piece: Mapping[str, Any], name: str, kind: type, at: str) -> Any:
 
 
 def of_type(value: Any, kind: type, place: str) -> Any:
-    """A value; raises ``RequestError`` unless it is of this type."""
+    """The value; raises ``RequestError`` unless it is of this type."""
     if not isinstance(value, kind):
         raise RequestError.at(place, f"expected {_KINDS[kind]}, got {got(value)}", "invalid_type")
     return value
 
 
 def one_of(piece: Mapping[str, Any], name: str, known: Iterable[str], at: str) -> str:
-    """A field of a piece, likewise, which is one of the ``known`` words."""
+    """A field of a piece; raises ``RequestError`` unless it is one of the ``known`` words."""
     value = piece.get(name)
     if isinstance(value, str) and value in known:
         return value
@@ -178,7 +178,7 @@ def one_of(piece: Mapping[str, Any], name: str, known: Iterable[str], at: str) -
     raise RequestError.at(place, f"expected one of {wanted}, got {shown(value)}")
 
 
-# ---- what every request for text may say ------------------------------------------------------
+# ---- the fields of every request for text -----------------------------------------------------
 
 MAX_STOPS = 64
 MAX_STOP_LENGTH = 1024
@@ -187,11 +187,11 @@ Schema: TypeAlias = Annotated[
 ]
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
 ShortText: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
-_NEVER = -100.0  # a bias that leaves no chance
+_NEVER = -100.0  # a bias that rules a token out
 
 
 def _biases(given: Any) -> Any:
-    """Biases by token id; or as llama.cpp has it, pairs of these, with false for never."""
+    """Biases by token id; also llama.cpp's list of pairs, in which false means never."""
     if isinstance(given, list) and all(isinstance(each, list) and len(each) == 2 for each in given):
         given = {str(token): bias for token, bias in given} if given else given
     if not isinstance(given, dict):
@@ -233,14 +233,14 @@ class SamplingFields(Body):
 
 
 class Named(Body):
-    """Something of the server's operator, with its arguments."""
+    """The name of one of the operator's hooks or checks, with its arguments."""
 
     name: Text
     arguments: Json | None = None
 
 
 class CheckField(Body):
-    """What looks at the text while it is written."""
+    """The field for a check of the text while it is written."""
 
     check: Text | Named | None = about(
         "a check of the server's operator, by name or as an object with name and arguments: what "
@@ -249,7 +249,7 @@ class CheckField(Body):
 
 
 class TextRequest(SamplingFields, CheckField, Lenient):
-    """What requests for text have in common."""
+    """The common fields of requests for text."""
 
     model: ModelName | None = named()
     stream: bool | None = about("send events as the text grows")
@@ -267,7 +267,7 @@ class TextRequest(SamplingFields, CheckField, Lenient):
 
 
 def options_of(request: SamplingFields) -> dict[str, Any]:
-    """The options that a request gives by their own names."""
+    """The options that a request gives under their own names."""
     sent, given = request.model_fields_set, dict[str, Any]()
     for name in OPTIONS:
         if name in sent and (value := getattr(request, name)) is not None:
@@ -288,8 +288,8 @@ class FormSchema(Body):
 
 
 class Format(FormSchema):
-    """The format of a text, as any of the APIs and their peers spell it: with its schema beside the
-    type, as ``value`` or in ``json_schema``."""
+    """The format of a text, in the form of any API or peer: its schema is next to the type, in
+    ``value``, or in ``json_schema``."""
 
     type: Literal["text", "json_object", "json_schema", "json"]
     json_schema: FormSchema | None = None
@@ -315,8 +315,8 @@ def format_of(at: str, given: Format | None) -> Form | None:
 
 
 def json_form(field: str, schema: Any) -> Form:
-    """JSON that matches a schema; any object without one. Objects are closed, unless the schema
-    opens them. Raises ``RequestError``."""
+    """The form of JSON that matches a schema, or of any object if there is none. Objects are
+    closed, unless the schema opens them. Raises ``RequestError``."""
     if schema is None:
         return Form(field, JsonObject(), is_json=True)
     try:

@@ -1,18 +1,18 @@
-"""Which models are loaded: who gets memory, who has to go, and who waits.
+"""Which models are loaded: which get memory, which must be unloaded, and which requests wait.
 
 Owns every load and unload. Must never know what a request asks for. It belongs to the event loop.
 
-Each loaded model has a thread of its own, which loads it, runs it and frees it: MLX's lazy arrays
-and streams belong to the thread that made them, and a load of half a minute in the thread of
-another model would stop everything that this one generates.
+Each loaded model has its own thread, which loads it, runs it and frees it: MLX's lazy arrays and
+streams belong to the thread that made them, and a load of half a minute in another model's thread
+would stop everything that this one generates.
 
-One model is loaded at a time, in the order in which they were asked for. What was idle longest has
-to go first, and then what is in use: that takes no new requests, ends those that it has, and goes;
-whoever asks for it meanwhile waits until it is loaded again. So a model never goes while it
-generates, and no load waits for ever.
+Models load one at a time, in the order of the requests for them. To make room, the model that was
+idle longest is unloaded first; then models in use, which take no new requests, finish those they
+have, and go. Requests for such a model wait until it is loaded again. So a model is never unloaded
+while it generates, and no load waits for ever.
 
-Invariant: the models that are loaded fit into the device together, each with a little KV; the limit
-for KV is shared out equally whenever one comes or goes.
+Invariant: the loaded models fit into the device together, each with a little KV; the memory for KV
+is divided equally whenever a model is loaded or unloaded.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from .served_model import Engine, size_of
 from .serving import Serving
 from .settings import Settings
 
-PAUSE = 5.0  # seconds after a load failed in which it is not tried again
+PAUSE = 5.0  # seconds after a failed load until the next try
 _PATIENCE = 10.0  # seconds for a thread to end
 
 Boot: TypeAlias = Callable[[Entry, LanguageModel | None], tuple[Scheduler, Engine]]
-"""Loads a model, which may share the weights of another one."""
+"""Loads a model, which may share the weights of a base model."""
 
 
 class Status(enum.Enum):
@@ -55,63 +55,63 @@ class Status(enum.Enum):
     UNLOADED = "unloaded"
     LOADING = "loading"
     LOADED = "loaded"
-    UNLOADING = "unloading"  # as soon as nobody uses it
+    UNLOADING = "unloading"  # as soon as no request uses it
 
 
 class Member:
-    """A model of the fleet; ``base`` is the one whose weights it shares, if there is one."""
+    """A model of the fleet; ``base`` is the model whose weights it shares, if any."""
 
     def __init__(self, entry: Entry, base: Member | None) -> None:
         self.entry = entry
         self.base = base
         self.sharers: list[Member] = []
-        """Those that share its weights; while one is loaded, it uses it."""
+        """The models that share its weights; each counts as a user while it is loaded."""
         if base is not None:
             base.sharers.append(self)
         self.status = Status.UNLOADED
         self.reason: str | None = None
-        """Why it could not be loaded the last time."""
+        """Why the last load failed."""
         self.failed_at = 0.0  # by the loop's clock
         self.serving: Serving | None = None
         self.weights = 0
-        """The bytes of memory that are for its weights; 0 unless these are there, or are read."""
+        """The bytes of memory for its weights; 0 unless they are loaded or being loaded."""
         self.held_before = 0
-        """The bytes that MLX held before they were."""
+        """The bytes that MLX held before the load."""
         self.max_context = entry.max_context
         self.users = 0
-        """How many requests and sharers it is used by."""
-        self.used_at = 0.0  # by the loop's clock, the last time that a request used it or a sharer
+        """The number of requests and loaded sharers that use it."""
+        self.used_at = 0.0  # by the loop's clock: last use by a request, or of a sharer
         self.waiting = 0
-        """How many wait until it is loaded."""
+        """The number of requests that wait for it to be loaded."""
         self.turn: asyncio.Future[Serving] | None = None
-        """What these wait for."""
+        """The future that these wait for."""
 
     @property
     def generates(self) -> bool:
-        """Whether requests use it, or one that shares its weights."""
+        """Whether requests use it or a model that shares its weights."""
         loaded = [each for each in self.sharers if each.weights]
         return self.users > len(loaded) or any(each.users for each in loaded)
 
     @property
     def failure(self) -> RequestError:
-        """The error of a request for it while it cannot be loaded."""
+        """The error for requests after a failed load."""
         reason = f"{self.entry.name} is not loaded: {self.reason}"
         return RequestError(reason, status=503, code="model_not_loaded")
 
     def answer(self) -> None:
-        """Let all that wait use it, or tell them why it is not loaded. They use it from now on, and
-        not from when they hear of it: it must not look idle in between."""
+        """Let all waiting requests use it, or give them the error. They count as users from now on,
+        not from when they resume: in between, it must not look idle."""
         turn, self.turn = self.turn, None
         if turn is not None and self.serving is not None:
             self.users += self.waiting
             turn.set_result(self.serving)
         elif turn is not None:
             turn.set_exception(self.failure)
-            turn.exception()  # whoever waited may have left meanwhile
+            turn.exception()  # marks it as retrieved: all waiters may have left
         self.waiting = 0
 
     def told(self) -> dict[str, Any]:
-        """Its state, with llama.cpp's names."""
+        """The state of the model, under llama.cpp's names."""
         told: dict[str, Any] = {"value": self.status.value}
         if self.status is Status.LOADING and self.weights:
             share = (held_bytes() - self.held_before) / self.weights
@@ -122,9 +122,9 @@ class Member:
 
 
 class Fleet:
-    """All models. ``boot`` loads one in its engine's thread, ``failed`` is called with the error of
-    an engine that fails while it serves. ``device``: the bytes of the device, if not what MLX
-    says."""
+    """All models. ``boot`` loads one in its engine's thread; ``failed`` is called with the error of
+    an engine that fails while it serves. ``device``: the bytes of the device; None: as MLX
+    reports."""
 
     def __init__(
         self,
@@ -137,30 +137,30 @@ class Fleet:
     ) -> None:
         self.catalogue = catalogue
         self.members: dict[str, Member] = {}
-        for entry in catalogue.entries:  # bases come before what shares their weights
+        for entry in catalogue.entries:  # bases come before their sharers
             self.members[entry.name] = Member(entry, self.members.get(entry.base or ""))
         self._settings = settings
         self._boot = boot
         self._failed = failed
         self._device = device
-        self._loads = asyncio.Lock()  # its order is that of asking
+        self._loads = asyncio.Lock()  # fair: models load in the order of requests
         self._gone = asyncio.Event()  # set when a model was unloaded
         self._tasks: set[asyncio.Task[Any]] = set()
         self._threads: set[EngineThread] = set()
         self._past: Stats | None = None  # of models that are no longer loaded
         self._closing = False
-        self._is_told = not settings.loads_at_once  # the first load was said before
+        self._is_told = not settings.loads_at_once  # else main has logged the first load
 
-    # ---- what requests ask -------------------------------------------------------------------
+    # ---- for requests ------------------------------------------------------------------------
 
     @property
     def serving(self) -> list[Serving]:
-        """Those that are loaded."""
+        """The loaded models."""
         return [each.serving for each in self.members.values() if each.serving is not None]
 
     @property
     def default(self) -> Member:
-        """The model of requests that name none."""
+        """The model for requests that name none."""
         return self.members[self.catalogue.default.name]
 
     async def use(self, entry: Entry) -> Serving:
@@ -188,7 +188,7 @@ class Fleet:
             raise
 
     def release(self, entry: Entry) -> None:
-        """Use it no longer."""
+        """End one request's use of a model."""
         member, loop = self.members[entry.name], asyncio.get_running_loop()
         member.used_at = loop.time()
         if member.base is not None:
@@ -196,7 +196,7 @@ class Fleet:
         self._leave(member)
 
     def _leave(self, member: Member) -> None:
-        """Let a model have one user fewer."""
+        """Take one user from a model, and unload it if it is time."""
         member.users -= 1
         if member.users:
             return
@@ -207,13 +207,13 @@ class Fleet:
             later(self._settings.idle_unload, self._look, member)
 
     def _look(self, member: Member) -> None:
-        """Unload a model that has been idle for long enough."""
+        """Unload a model if it has been idle for long enough."""
         idle = asyncio.get_running_loop().time() - member.used_at + 0.01  # timers may be early
         if not (member.users or self._closing) and idle >= self._settings.idle_unload:
             self.dismiss(member)
 
     def dismiss(self, member: Member) -> None:
-        """Unload a model, if it is loaded, as soon as nobody uses it."""
+        """Unload a model, if it is loaded, as soon as it has no users."""
         if member.status is Status.LOADED:
             member.status = Status.UNLOADING
             for each in member.sharers:
@@ -222,7 +222,7 @@ class Fleet:
                 self._start(self._unload(member))
 
     def stats(self) -> Stats | None:
-        """The figures of all, those of the past included; ``None`` while there are none."""
+        """The figures of all models, unloaded ones included; ``None`` while there are none."""
         return added([self._past, *(thread.stats for thread in self._threads)])
 
     def loaded(self) -> Mapping[str, bool]:
@@ -237,7 +237,7 @@ class Fleet:
         task.add_done_callback(self._tasks.discard)
 
     async def _load(self, member: Member) -> None:
-        """Load a model in its turn, after the one whose weights it shares, for those who wait."""
+        """Load a model in its turn, after its base, for the requests that wait."""
         if self._is_told:
             log(logging.INFO, f"loading {member.entry.name} ...")
         self._is_told = True
@@ -256,7 +256,7 @@ class Fleet:
                 for each, size in zip(chain, sizes, strict=True):
                     if each.serving is None:
                         await self._read(each, size)
-                member.answer()  # who asked after somebody else had it loaded
+                member.answer()  # if it was loaded meanwhile
         except Exception as error:
             member.reason, member.failed_at = why(error), asyncio.get_running_loop().time()
             if several:
@@ -265,11 +265,11 @@ class Fleet:
             member.status = Status.UNLOADED
             member.answer()
             return
-        if member.base is not None and member.base.status is Status.UNLOADING:  # since its turn
+        if member.base is not None and member.base.status is Status.UNLOADING:  # meanwhile
             self.dismiss(member)
 
     async def _read(self, member: Member, weights: int) -> None:
-        """Load a model in a thread of its own, and let those use it who wait for it."""
+        """Load a model in its own thread, and let the waiting requests use it."""
         loop, settings, base = asyncio.get_running_loop(), self._settings, member.base
         several, began, shared = len(self.members) > 1, loop.time(), None
         member.reason = None
@@ -284,9 +284,9 @@ class Fleet:
         self._threads.add(thread)
         thread.start()
         try:
-            lm, model = await asyncio.shield(thread.ready)  # the thread settles it, whoever waits
+            lm, model = await asyncio.shield(thread.ready)  # only the thread settles it
         except Exception as error:
-            # they hold the weights
+            # their frames hold the weights
             error.__traceback__ = error.__cause__ = error.__context__ = None
             await self._bury(member, thread)
             raise
@@ -302,7 +302,7 @@ class Fleet:
         member.max_context = model.max_context
         member.status = Status.LOADED
         member.answer()
-        member.users += 1  # and is idle from now on, if nobody wants it
+        member.users += 1  # with release, starts the idle timer if no request uses it
         self.release(member.entry)
 
     def _fail(self, name: str, error: BaseException) -> None:
@@ -311,7 +311,7 @@ class Fleet:
         self._failed(error)
 
     def _over(self, thread: EngineThread, _: object) -> None:
-        """Keep the figures of a thread that has ended."""
+        """Add the figures of a thread that has ended to those of the past."""
         self._threads.discard(thread)
         self._past = added([self._past, finished(thread.stats)])
 
@@ -323,7 +323,7 @@ class Fleet:
         log(logging.INFO, "a model was unloaded", model=member.entry.name)
 
     async def _bury(self, member: Member, thread: EngineThread) -> None:
-        """Keep nothing of a model whose thread ends; it may be loaded again."""
+        """Free everything of a model whose thread is ending; it may then be loaded again."""
         await thread.gone
         await asyncio.to_thread(_free_memory_after, thread)
         member.weights = 0
@@ -337,7 +337,7 @@ class Fleet:
 
     async def _make_room(self, chain: Sequence[Member], sizes: Sequence[int]) -> None:
         """Make room for models of these sizes, some of which may be loaded already; raises
-        ``MemoryLimitError`` if there can never be any."""
+        ``MemoryLimitError`` if there can never be enough."""
         device = memory_limit()[0] if self._device is None else self._device
         room = device - reserve_of(device)
         needed = sum(needed_by(each.weights or n) for each, n in zip(chain, sizes, strict=True))
@@ -357,7 +357,7 @@ class Fleet:
             await self._gone.wait()
 
     async def _divide(self) -> None:
-        """Share out the memory among those that have room."""
+        """Divide the memory among the models that are loaded or being loaded."""
         sharers = [each for each in self.members.values() if each.weights]
         weights = sum(each.weights for each in sharers)
 
@@ -371,9 +371,9 @@ class Fleet:
     # ---- the end -----------------------------------------------------------------------------
 
     async def close(self, flush: float = FLUSH, *, patience: float = _PATIENCE) -> bool:
-        """Stop all threads and loads; returns whether all of them ended.
+        """Stop all threads and loads; return True if all threads ended.
 
-        For ``flush`` seconds prefixes that are only in memory are written to disk. After that,
+        For ``flush`` seconds, prefixes that are only in memory are written to disk. After that,
         each thread has ``patience`` seconds to end.
         """
         self._closing = True
@@ -388,9 +388,9 @@ class Fleet:
 
 
 async def _size_of(entry: Entry) -> int:
-    """``size_of`` in a thread of its own, as it may take minutes."""
+    """``size_of`` in its own thread, because it may take minutes."""
     size: concurrent.futures.Future[int] = concurrent.futures.Future()
-    size.set_running_or_notify_cancel()  # from now on nobody else ends it
+    size.set_running_or_notify_cancel()  # so that it cannot be cancelled
 
     def find() -> None:
         try:
@@ -411,7 +411,7 @@ def why(error: BaseException) -> str:
 
 
 def _free_memory_after(thread: EngineThread) -> None:
-    """Give back what nobody refers to any more once a thread has ended, here and on other
+    """Once a thread has ended, free the memory that nothing refers to any more, here and on other
     machines."""
     import mlx.core as mx
 

@@ -1,21 +1,21 @@
 """Who may call the server: API keys, pages of other origins, and names of other hosts.
 
-Owns what the head of a request alone decides. Must never know routes, except which paths are open.
-Invariant: a request that a page of another, not allowed origin makes a browser send never passes
-the gate, with or without a key.
+Owns the decisions that need only a request's head. Must never know routes, except the open paths.
+Invariant: a request that a page of another origin, which is not allowed, makes a browser send never
+passes the gate, with or without a key.
 
 - A body with two lengths is refused, because a proxy could disagree on where the next request
-  begins. h11 refuses two values of ``Content-Length``, but not one beside ``Transfer-Encoding``.
-- With keys, everything but the ``OPEN`` paths needs one of them. The comparison takes constant
-  time. Which one it was goes on in the scope, under ``OWNER``.
+  begins. h11 refuses two values of ``Content-Length``, but not one next to ``Transfer-Encoding``.
+- If there are keys, everything but the open paths and the page's files needs one. The comparison
+  takes constant time. The scope then holds the key's digest, under ``OWNER``.
 - ``Origin`` must be the server's own or an allowed one. Requests without it that a browser marks
-  as cross-site are refused too, unless a person followed a link.
-- Without a key, ``Host`` must be an IP address, a name of the loopback, the one that the server
-  listens on, or an allowed one. Otherwise a page could reach the server by a name of its own that
-  resolves to this machine (DNS rebinding). An address cannot be made to resolve elsewhere.
+  as cross-site are also refused, unless a person followed a link.
+- Without keys, or with ``allow_hosts``, ``Host`` must be an IP address, localhost, the host that
+  the server listens on, or an allowed name. Otherwise a page could reach the server through its own
+  name, made to resolve to this machine (DNS rebinding). An address cannot resolve elsewhere.
 
-What passes is a path of the routes: without the prefix of a proxy, and with ``/v1`` before the
-API's. HEAD is GET from here on; uvicorn leaves out the body of its answer.
+A request that passes has a path of the routes: without the prefix of a proxy, and with ``/v1``
+before the API's paths. HEAD becomes GET; uvicorn leaves out the body of its answer.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Headers: TypeAlias = dict[bytes, bytes]
 
 OPEN = frozenset({"/", "/health", "/health/live", "/health/ready"})
 """Paths that need no key: they reveal nothing, and the page at / asks for the key itself."""
-PAGE = "/page/"  # likewise: the files of the page
+PAGE = "/page/"  # the files of the page, which need no key either
 METHODS = b"GET, POST, OPTIONS"
 _HOST = re.compile(r"(?:\[(?P<inner>[0-9a-f:.]+)\]|(?P<name>[^\s\[\]:@/?#\\]*?)\.?)(?::[0-9]*)?")
-"""A name or an address, with or without a port. Nothing may follow: readers of addresses would take
-what comes after an @ for the host."""
+"""A name or an address, with or without a port. Nothing may follow: a URL parser would take the
+text after an @ for the host."""
 _SHORT = frozenset({"/chat/completions", "/completions", "/models"})  # without /v1
 OWNER = "mlxgen.owner"
-"""Where the scope of a request says whose it is: a digest of its key; empty if it needs none."""
+"""The key in a request's scope for its owner: a digest of its API key; empty if it needs none."""
 
 
 class Gate:
@@ -173,7 +173,7 @@ class Gate:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or the name localhost, can only be reached from this machine."""
+    """Whether a host, an address or a name, can only be reached from this machine."""
     address = _address(host.strip("[]"))
     if address is None:
         return host.lower() in ("localhost", "localhost.")

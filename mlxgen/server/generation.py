@@ -1,7 +1,7 @@
-"""What chats and completions have in common: their fields, what the text of an answer must match,
-the operator's own code, and prompts.
+"""The common part of chats and completions: their fields, the constraints on an answer's text, the
+operator's own code, and prompts.
 
-There is at most one constraint of the text, besides a check, and it knows the field that it came
+There is at most one constraint on the text, besides a check, and it knows the field that it came
 from.
 """
 
@@ -65,20 +65,20 @@ class TextPart(Piece):
 
 
 class StreamOptions(Body):
-    """What a stream has in addition to the answer."""
+    """What a stream contains besides the answer."""
 
     include_usage: bool | None = None
 
 
 class Prediction(Body):
-    """What the text will be for the most part."""
+    """What most of the text is expected to be."""
 
     type: Literal["content"]
     content: str | list[TextPart]
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The whole text."""
         if isinstance(self.content, str):
             return self.content
         return "".join(part.text for part in self.content)
@@ -106,7 +106,7 @@ class FormFields(CheckField):
 
 
 class GenerationRequest(TextRequest, FormFields):
-    """What chat and completion requests have in common."""
+    """The common fields of chat and completion requests."""
 
     stream_options: StreamOptions | None = about("what a stream has in addition to the answer")
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = about(
@@ -150,7 +150,7 @@ class GenerationRequest(TextRequest, FormFields):
 
     @property
     def steered_by(self) -> Literal["program", "controller"] | None:
-        """What of the operator's writes the text, if anything does."""
+        """Whether the operator's program or controller writes the text; None: neither."""
         if self.program is not None:
             return "program"
         return None if self.controller is None else "controller"
@@ -165,12 +165,12 @@ _MAKERS: Mapping[str, Callable[[Any], Form]] = {
     "choice": lambda options: Form("choice", Choice(options)),
 }
 FORMS = ("response_format", *_MAKERS, "check")
-"""The fields that become filters."""
+"""The fields that become filters or checks of the text."""
 
 
 def form_of(request: FormFields, registry: Registry) -> Form | None:
-    """What the text must match; raises ``RequestError`` if it is invalid or more than one, besides
-    a check."""
+    """The form that the text must have; raises ``RequestError`` if it is invalid, or if there are
+    several besides a check."""
     form = None
     if request.response_format is not None:
         form = format_of("response_format", request.response_format)
@@ -189,11 +189,11 @@ def form_of(request: FormFields, registry: Registry) -> Form | None:
 # ---- the operator's own code ---------------------------------------------------------------------
 
 _EXCLUDED = ("n", "echo", "tools", "prompt_logprobs", "timings_per_token", "return_progress")
-"""What a program's answer has not: it is one text, with branches that come up as it is written."""
+"""Fields that a program's answer cannot have: it is one text, whose branches come as it grows."""
 _OWN_CODE = frozenset(
     ("program", "controller", "hooks", "arguments", "allow_retract", "hold_tokens")
 )
-"""The fields of what may write the text, or take it back."""
+"""The fields of code that may write the text, or take it back."""
 _NOT_TAKEN_BACK = ("logprobs", "return_token_ids", "tools")
 
 
@@ -254,8 +254,8 @@ def ask_of_generation(
     ends: Sequence[Token] = (),
     watched: bool = False,
 ) -> Ask:
-    """As ``ask_of``. ``own`` are the options that each kind of request spells in its own way:
-    ``max_tokens`` and those of log-probabilities."""
+    """As ``ask_of``. ``own``: the options that chats and completions spell differently:
+    ``max_tokens`` and those for log-probabilities."""
     request = known.request
     if own["prompt_logprobs"] is not None and request.heal:
         raise RequestError.at(
@@ -280,9 +280,9 @@ def ask_of_generation(
         "prediction": request.prediction and request.prediction.text,
         "hooks": hooks,
     }
-    if steered is not None:  # whose option it is; the reply holds what the client must not see
+    if steered is not None:  # a program decides itself; the reply holds text back if it must
         given["allow_retract"] = None
-        # What is usual, or an effort means, does not bind a program.
+        # The usual thinking budget, or that of an effort, does not bind a program.
         given["thinking_budget"] = request.thinking_budget
         usual = () if request.loops else ("loops",)
         off = [name for name in ("heal", "close_json") if getattr(request, name) is False]
@@ -305,7 +305,7 @@ def ask_of_generation(
 
 
 def keep_of(request: GenerationRequest, model: ServedModel) -> int | None:
-    """How many tokens of a prompt ``truncate_prompt_tokens`` leaves: its last ones; None: all."""
+    """The number of last tokens of a prompt that ``truncate_prompt_tokens`` keeps; None: all."""
     most = request.truncate_prompt_tokens
     if most is None or most >= 0:
         return most
@@ -321,7 +321,7 @@ MAX_PROMPTS = 256
 
 
 class Gap(NamedTuple):
-    """What comes after the text to generate, in the field ``at``, and other files to see first."""
+    """The text after the one to generate, from the field ``at``, and other files to read first."""
 
     at: str
     suffix: str
@@ -331,8 +331,8 @@ class Gap(NamedTuple):
 def prompts_of(
     given: Any, vocabulary: Vocabulary, *, may_be_empty: bool
 ) -> Iterator[tuple[str, str | list[Token]]]:
-    """Each prompt, after its path in the body: as token ids if it is made of pieces, where a text
-    goes on with what comes before."""
+    """The path in the body and the prompt, for each prompt. One that is a list of token ids and
+    texts becomes token ids, with each text continuing what comes before it."""
     several = isinstance(given, list) and any(isinstance(each, list) for each in given)
     if isinstance(given, list) and given and not several:
         several = all(isinstance(each, str) for each in given)
@@ -349,8 +349,8 @@ def prompts_of(
 
 
 def _pieced(prompt: Sequence[Any], at: str, vocabulary: Vocabulary) -> list[Token]:
-    """The tokens of a prompt of token ids and texts. Control tokens in a text are these, wherever
-    it stands."""
+    """The tokens of a prompt made of token ids and texts. The text of a control token becomes that
+    token, wherever it stands."""
     control = {
         vocabulary.piece(token).decode("utf-8", "replace"): token for token in vocabulary.special
     }
@@ -376,7 +376,7 @@ def _pieced(prompt: Sequence[Any], at: str, vocabulary: Vocabulary) -> list[Toke
 
 
 def infill_of(gap: Gap, request: GenerationRequest, vocabulary: Vocabulary) -> Infill:
-    """How the model writes prompts with a gap; raises ``RequestError``."""
+    """The model's format for filling a gap; raises ``RequestError``."""
     for name in ("echo", "truncate_prompt_tokens", "program", "controller"):
         if getattr(request, name, None):
             raise RequestError.at(name, f"cannot be combined with {gap.at}; leave out one of them")

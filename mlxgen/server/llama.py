@@ -1,7 +1,7 @@
-"""What clients of llama.cpp's server expect: ``/completion``, ``/infill``, ``/props``, ``/slots``.
+"""The endpoints of llama.cpp's server: ``/completion``, ``/infill``, ``/props``, ``/slots``.
 
-Invariant: the concatenated contents of a stream's events are the whole content, and each prompt
-ends with one event that says ``stop``.
+Invariant: the contents of a stream's events, concatenated, are the whole content, and the answer to
+each prompt ends with exactly one event that has ``stop: true``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LlamaRequest(CompletionRequest):
 
 
 class OtherFile(Piece):
-    """A file, or a part of one, that the model sees before the one with the gap."""
+    """A file, or a part of one, that the model reads before the file with the gap."""
 
     filename: str = "other"
     text: str
@@ -60,7 +60,7 @@ class InfillRequest(LlamaRequest):
 
     @property
     def gap(self) -> Gap:
-        """What comes after the gap, and the other files."""
+        """The text after the gap, and the other files."""
         files = [(each.filename, each.text) for each in self.input_extra or ()]
         return Gap("input_suffix", self.input_suffix, files)
 
@@ -70,12 +70,12 @@ class InfillRequest(LlamaRequest):
 R = TypeVar("R", bound=LlamaRequest)
 
 _ELSEWHERE = ("echo", "prompt_logprobs", "program", "controller", "allow_retract")
-"""What has no room in this answer."""
+"""Fields that llama.cpp's form of an answer has no place for."""
 
 
 def ask_llama(known: Read[R], model: ServedModel) -> Ask:
-    """What a request asks for; raises ``RequestError``, which names the field at fault. Of
-    ``/infill``, 0 tokens only make the server read the prompt."""
+    """What a request asks for; raises ``RequestError``, which names the field at fault. With
+    ``/infill``, 0 tokens only make the server prefill the prompt."""
     given = known.request
     for name in _ELSEWHERE:
         if getattr(given, name) not in (None, False):
@@ -110,7 +110,7 @@ def _settings(options: Options) -> dict[str, Any]:
 
 
 class LlamaChoice(Choice):
-    """The answer to one prompt, as llama.cpp's server has it."""
+    """The answer to one prompt, in the form of llama.cpp's server."""
 
     request: LlamaRequest
 
@@ -144,7 +144,7 @@ class LlamaChoice(Choice):
         return event
 
     def _final(self, last: Ended) -> Event:
-        """The end of a prompt's answer."""
+        """The last event of a prompt's answer."""
         ask, word = self.ask, last.stop if isinstance(last.stop, str) else ""
         final = {
             **self.nothing(),
@@ -163,8 +163,8 @@ class LlamaChoice(Choice):
         return final
 
     def chosen(self, answer: Event) -> Event:
-        """What is found at the paths that are wanted, such as ``timings/prompt_n``; others are left
-        out."""
+        """The parts of an answer at the wanted paths, such as ``timings/prompt_n``; paths that it
+        does not have are left out."""
         if not self.request.response_fields:
             return answer
         chosen = {}
@@ -183,7 +183,7 @@ _STOP_TYPES = {"length": "limit", "cancelled": "none"}
 
 
 class LlamaReply(ChoicesReply):
-    """A ``Reply`` as llama.cpp's server has it: events are choices, and each has its own end."""
+    """A ``Reply`` in llama.cpp's form: each event is a choice, and each choice has its own end."""
 
     choice = LlamaChoice
 
@@ -225,7 +225,7 @@ _ORDER = (
     *("penalties", "dry", "top_p", "min_p", "top_n_sigma", "xtc", "top_k"),
     *("temperature", "adaptive_p"),
 )
-"""How tokens are drawn, in llama.cpp's words."""
+"""The order of the samplers, under llama.cpp's names."""
 
 
 def in_force(model: ServedModel) -> dict[str, Any]:
@@ -235,8 +235,8 @@ def in_force(model: ServedModel) -> dict[str, Any]:
 
 
 def props_of(model: ServedModel, *, slots: int, path: str | None) -> dict[str, Any]:
-    """The answer; ``slots``: how many sequences may run at a time; ``path``: the model as it was
-    given to the server."""
+    """The answer of ``/props``; ``slots``: how many sequences may run at a time; ``path``: the
+    model as it was given to the server."""
     sampling = in_force(model)
     return {
         "default_generation_settings": {
@@ -274,7 +274,7 @@ def props_of(model: ServedModel, *, slots: int, path: str | None) -> dict[str, A
 
 
 def slots_of(model: ServedModel | None, *, busy: int, slots: int) -> list[dict[str, Any]]:
-    """What ``/slots`` says; ``busy`` of the places are taken. No model: it is being loaded."""
+    """The answer of ``/slots``; ``busy`` slots are taken; ``model``: None if it is not loaded."""
     context = None if model is None else model.max_context
     return [
         {"id": index, "n_ctx": context, "is_processing": index < busy} for index in range(slots)

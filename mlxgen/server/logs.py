@@ -1,8 +1,8 @@
-"""What the server writes to standard error.
+"""The server's log, on standard error.
 
 Owns the two formats, text and JSON lines, and how a failure is reported. Must never be given
-prompts or completions at the default level: callers log counts and names, and the type and place
-of an unexpected exception, because its message may quote what a person wrote.
+prompts or completions at the default level: callers log counts and names, and only the type and
+place of an unexpected exception, because its message may quote what a person wrote.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logs(format: Literal["text", "json"], level: str) -> None:
-    """Send the server's log to standard error, and what uvicorn says at the level debug."""
+    """Send the server's log to standard error, and uvicorn's, too, at the level debug."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     logger.setLevel(level.upper())
@@ -63,7 +63,7 @@ def log(level: int, message: str, **fields: Any) -> None:
 
 
 def log_failure(what: str, error: BaseException, **fields: Any) -> None:
-    """Log an unexpected exception: its type and place, or all of it at the level debug."""
+    """Log the type and place of an unexpected exception; all of it at the level debug."""
     if logger.isEnabledFor(logging.DEBUG):
         logger.error(what, exc_info=error, extra={"fields": fields})
         return

@@ -1,7 +1,7 @@
 """Anthropic's Messages API: its bodies, what they ask for, and the events of its answers.
 
-``null`` means the default for every field that is not required. What only speaks of a remote
-service (who pays, what is cached there) is accepted and has no effect.
+``null`` means the default for every field that is not required. Fields that only concern a remote
+service (who pays, what is cached there) are accepted and have no effect.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _REASONS = {"length": "max_tokens", "calls": "tool_use"}
 
 
 class MessagesReply:
-    """A ``Reply``. ``stops`` are the client's own; ``thinks``: thoughts are shown."""
+    """A ``Reply``. ``stops``: the client's own; ``thinks``: whether thoughts are shown."""
 
     def __init__(
         self, ask: Ask, id: str, created: int, *, stops: Collection[str], thinks: bool
@@ -66,15 +66,15 @@ class MessagesReply:
         self._id = id
         self._reader = AnswerReader(question.reading, partial(name_of, "toolu", id))
         self._index = -1  # of the newest block
-        self._open: str | None = None  # the type of the block that is not over
+        self._open: str | None = None  # the type of the open block
         self._thoughts = hashlib.blake2b(digest_size=24)
         self._usage = Usage(prompt_tokens=len(question.prompt.tokens))
-        self._held: list[Event] = []  # until it is known what the prefix cache has of the prompt
+        self._held: list[Event] = []  # until the number of cached tokens is known
         self._whole: Event = {}
         self._texts: list[str] = []  # of its last block
 
     def start(self) -> list[Event]:
-        """As ``Reply.start``: who answers, and the size of the prompt."""
+        """As ``Reply.start``: the model, and the size of the prompt."""
         self._begun = True
         message: Event = {
             "id": self._id,
@@ -174,7 +174,7 @@ class MessagesReply:
         return {"type": "content_block_delta", "index": self._index, "delta": delta}
 
     def _stop(self) -> list[Event]:
-        """The end of the open block. Thoughts are signed, as clients send them back only so."""
+        """The end of the open block. Thoughts get a signature: clients need it to return them."""
         if self._open is None:
             return []
         signed = []
@@ -201,14 +201,14 @@ def _usage(usage: Usage) -> dict[str, int]:
     used = used_of([usage])
     return {
         "input_tokens": used.prompt - used.cached,
-        "cache_creation_input_tokens": 0,  # it costs nothing
+        "cache_creation_input_tokens": 0,  # writing the cache costs nothing
         "cache_read_input_tokens": used.cached,
         "output_tokens": used.completion,
     }
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """The arguments of a call; none of one that was cut off."""
+    """The arguments of a call; empty if it was cut off."""
     try:
         given = json.loads(text or "{}")
     except ValueError:
@@ -244,7 +244,7 @@ class Thinking(Piece):
 
 
 class OutputConfig(Body):
-    """How the answer is to be."""
+    """The effort and the form of the answer."""
 
     effort: Effort | None = about(
         "how long to think: in the model's own grades, or else as a thinking budget"
@@ -313,7 +313,7 @@ def count_tokens(request: CountRequest, model: ServedModel) -> dict[str, Any]:
 def _turn(
     request: CountRequest, model: ServedModel
 ) -> tuple[Turn, Mapping[str, str], Sequence[str]]:
-    """What a request means, the names of what it is made from, and what of it was left out."""
+    """What a request means, the names of the fields that it came from, and what was left out."""
     talk = of_messages(request.system, request.messages)
     messages = talk.messages
     goes_on = messages[-1]["role"] == "assistant"

@@ -1,7 +1,7 @@
 """The server's figures, for Prometheus.
 
 Owns their names and the registry that holds them. Must never know how a request is answered.
-Invariant: the engine's figures are those of its scheduler's last snapshot, so reading them never
+Invariant: an engine's figures come from its scheduler's last snapshot, so that reading them never
 touches its thread; nothing is global, and every server has its own counts.
 """
 
@@ -71,11 +71,11 @@ _OF_ALL = {
     "disk_bytes",
     "disk_limit",
 }
-"""What each of several models that share a device and a folder says of all of them."""
+"""Figures that each of several models reports for all of them, as they share device and folder."""
 
 
 def added(each: Iterable[Stats | None]) -> Stats | None:
-    """The figures of several models together; ``None`` if there are none."""
+    """The figures of several models, added up; ``None`` if there are none."""
     known = [stats for stats in each if stats is not None]
     if not known:
         return None
@@ -90,14 +90,14 @@ def added(each: Iterable[Stats | None]) -> Stats | None:
 
 
 def finished(stats: Stats | None) -> Stats | None:
-    """What stays of the figures of a model that is unloaded: what it has done."""
+    """The figures of an unloaded model that stay: its counters, without its gauges."""
     nothing: dict[str, Any] = dict.fromkeys((name for _, name, _ in _GAUGES), 0)
     return None if stats is None else replace(stats, **nothing)
 
 
 class Metrics(Collector):
-    """All figures. ``stats`` returns the schedulers', or ``None`` while there are none, ``loaded``
-    by the name of each model whether it is loaded; ``slow`` has the operator's calls by name."""
+    """All figures. ``stats`` returns the schedulers', or ``None`` while there are none; ``loaded``,
+    whether each model is loaded; ``slow`` counts the operator's slow calls. Both are by name."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Metrics(Collector):
         return generate_latest(self.registry)
 
     def collect(self) -> Iterable[Metric]:
-        """The schedulers' figures at the time of asking, and which models are loaded."""
+        """The schedulers' current figures, and which models are loaded."""
         yield _labelled(
             GaugeMetricFamily,
             ("model_loaded", "Whether a model is loaded", "model"),
@@ -175,7 +175,7 @@ class Metrics(Collector):
 
 
 def _labelled(family: Any, about: tuple[str, str, str], values: Mapping[str, float]) -> Metric:
-    """One figure for each value of a label; ``about`` is its name, what it is, and the label."""
+    """One figure per value of a label; ``about``: its name, its description, and the label."""
     name, help, label = about
     metric: Any = family(f"mlxgen_{name}", help, labels=[label])
     for each, value in values.items():

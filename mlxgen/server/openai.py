@@ -1,7 +1,7 @@
 """OpenAI's chat completions and completions: their bodies, what these ask for, and their answers.
 
-``null`` means the default for every field that is not required. Every field of a request that was
-accepted has had its effect, or has none on the answer.
+``null`` means the default for every field that is not required. An accepted field either has its
+effect, or could not change the answer.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def gap(self) -> Gap | None:
-        """What comes after the text; none if that is empty."""
+        """The text after the gap; None if it is empty."""
         return Gap("suffix", self.suffix) if self.suffix else None
 
 
@@ -158,9 +158,9 @@ def ask_chat(known: Read[ChatRequest], model: ServedModel) -> Ask:
 
 
 def turn_of(request: ChatRequest, messages: Sequence[Json], model: ServedModel) -> Turn:
-    """What a request means, with these messages for a chat template. In either way to say so, the
-    answer is the rest of the last message; raises ``RequestError`` if it is neither that nor a new
-    one."""
+    """What a request means, with these messages for a chat template. The answer continues the last
+    message if ``continue_final_message`` or the message's ``prefix`` says so; raises
+    ``RequestError`` if the request contradicts itself."""
     functions = map(attrgetter("function"), request.tools or ())
     last, going_on = request.messages[-1], request.continue_final_message
     if going_on is None:
@@ -208,7 +208,7 @@ def understood(
     watched: bool = False,
     is_infill: bool = False,
 ) -> Ask:
-    """What a request asks for; raises as ``ask_completion``."""
+    """What a completion of any form asks for; raises as ``ask_completion``."""
     request, gap = known.request, known.request.gap
     words = model.vocabulary
     prompts = list(prompts_of(request.prompt, words, may_be_empty=is_infill))
@@ -258,7 +258,7 @@ def understood(
 
 
 def _told(text: str) -> Event:
-    """Thoughts under both names by which clients look for them."""
+    """Thoughts, under both of the names that clients look for."""
     return {"reasoning_content": text, "reasoning": text}
 
 
@@ -274,14 +274,14 @@ class ChatChoice(Choice):
         return self.request.include_reasoning is not False
 
     def opening(self) -> Event:
-        """As of each API: who speaks."""
+        """As ``Choice.opening``: the role."""
         return self._choice({"role": "assistant", "content": "", "refusal": None})
 
     def nothing(self) -> Event:
         return self._choice({})
 
     def events(self, delta: Delta) -> list[Event]:
-        """As of each API, in the order of the events; neighbours of a kind are one."""
+        """As ``Choice.events``, in order, with adjacent ones of the same kind joined."""
         parts = list[Event]()
         for event in delta.events:
             last: Event = parts[-1] if parts else {}
@@ -341,7 +341,7 @@ class ChatChoice(Choice):
         return {"index": self.index, "delta": delta, "logprobs": None, "finish_reason": finish}
 
     def _logprobs(self, delta: Delta) -> dict[str, Any]:
-        """The entries of the tokens in each part that is returned."""
+        """The entries of the tokens, for each part that is returned."""
         entry = self.writer.chat_entry
         content = [entry(t, "content") for t in delta.tokens if "content" in t.parts]
         logprobs: dict[str, Any] = {"content": content, "refusal": None}
@@ -357,9 +357,9 @@ class CompletionChoice(Choice):
     _began = False
 
     def opening(self) -> Event | None:
-        """As of each API: the prompt, if it is to be echoed.
+        """As ``Choice.opening``: the prompt, if it is to be echoed.
 
-        With log-probabilities it comes with the first chunk, which has the prompt's own.
+        With log-probabilities, the prompt comes with the first chunk, which has its own.
         """
         echo = self.question.echo
         return self._choice(echo) if echo and not self.logprobs else None
@@ -388,7 +388,7 @@ class CompletionChoice(Choice):
         return {"index": self.index, "text": text, "logprobs": None, "finish_reason": finish}
 
     def _logprobs(self, reported: Sequence[Reported], *, echoes: bool) -> dict[str, Any]:
-        """The four lists of the text, after those of an echo."""
+        """The four lists for the text, after those of an echoed prompt."""
         echo = self.question.echo
         lists = self.writer.legacy(reported, len(echo) - self.given)
         if not echoes or not self.scores or not echo:

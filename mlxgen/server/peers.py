@@ -1,8 +1,8 @@
-"""The fields of other servers and their clients: what each means here, and what has no effect.
+"""The fields of other servers and their clients: what each means here, and which have no effect.
 
-A field is another name of one of ours, is accepted although it changes nothing about the answer, or
-is refused with one sentence that says what to do. Invariant: a name in these tables is never
-ignored if it would have changed the answer.
+A field is another name of one of ours, or is accepted because it would not change the answer, or is
+refused with one sentence that says what to do. Invariant: a name in these tables is never ignored
+if it would have changed the answer.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from .fields import got
 
 
 class Same(NamedTuple):
-    """Another name of a field, or with a dot in it, of a key in one. With no name, what the value
-    is converted to has no effect, unless that is nothing. ``convert`` raises ``ValueError`` with a
-    sentence that says what to send for a value that is not supported."""
+    """Another name of a ``field``, or, with a dot, of a key in one. If ``field`` is empty, the value
+    has no effect, which is reported unless ``convert`` returns None. ``convert`` raises
+    ``ValueError`` for a value that is not supported, with a sentence that says what to send."""
 
     field: str
     convert: Callable[[Any], Any] = lambda value: value
 
 
 class Inside(NamedTuple):
-    """An object, each key of which has a rule; ``otherwise`` is that of any other value."""
+    """An object with a rule for each of its keys; ``otherwise`` is the rule for any other value."""
 
     rules: Rules
     otherwise: Rule = "expected an object"
 
 
 TAKEN = None
-"""Has no effect on the answer, whatever it is."""
+"""The field has no effect on the answer, whatever its value."""
 Rule: TypeAlias = Same | Inside | str | None
-"""A sentence refuses a field."""
+"""A string refuses the field, and says what to do."""
 Rules: TypeAlias = "Mapping[str, Rule]"
-"""By the name of a field, or as ``text.verbosity`` for a key in one that is known."""
+"""By the name of a field, or by ``text.verbosity`` for a key in a known field."""
 
 
 def only(otherwise: str, *values: Any) -> Rule:
-    """One of these values asks for what is done anyway; ``otherwise`` says what to send."""
+    """These values ask for what is done anyway; for others, ``otherwise`` says what to send."""
 
     def look(value: Any) -> None:
         if not any(v == value and isinstance(v, bool) is isinstance(value, bool) for v in values):
@@ -59,7 +59,7 @@ def _all(names: str, rule: Rule) -> Rules:
 
 
 def _schema(value: Any) -> Any:
-    """vLLM also accepts schemas as JSON text."""
+    """A schema, also as JSON text, as in vLLM."""
     if not isinstance(value, str):
         return value
     try:
@@ -69,7 +69,7 @@ def _schema(value: Any) -> Any:
 
 
 def _format(value: Any) -> Any:
-    """Ollama's: the word json, or a schema."""
+    """Ollama's format: the word json, or a schema."""
     if value in ("", "json"):
         return {"type": "json_object"} if value else None
     if isinstance(value, dict):
@@ -88,7 +88,7 @@ def _any_object(value: Any) -> Any:
 
 
 def _switch(value: Any) -> Any:
-    """Whether to think, as Anthropic's and DeepSeek's clients say it."""
+    """Whether to think, in the form of Anthropic's and DeepSeek's clients."""
     kind = value.get("type") if isinstance(value, dict) else value
     if isinstance(kind, bool):
         return kind
@@ -100,26 +100,26 @@ def _switch(value: Any) -> Any:
 
 
 def _limit(value: Any) -> Any:
-    """-1 is no limit."""
+    """-1 means no limit."""
     return None if value == -1 else value
 
 
 def _newest(value: Any) -> Any:
-    """-1 is the whole context, and 0 is no token at all."""
+    """-1 means the whole context, which is 0 here; 0 means no tokens, which is refused."""
     if value == 0 and value is not False:
         raise ValueError("0 would turn off the penalties; leave them out instead")
     return 0 if value == -1 else value
 
 
 def _included(value: Any) -> Any:
-    """What a response is to have in addition."""
+    """What a response should include in addition."""
     if isinstance(value, list) and "message.output_text.logprobs" in value:
         raise ValueError(_LOGPROBS)
     return value
 
 
 def _thread(value: Any) -> None:
-    """Messages that the service keeps; Anthropic's client looks for the code."""
+    """Refuses messages kept by the service; Anthropic's client looks for the code."""
     reason = "this server is stateless and keeps no messages; send the whole conversation"
     raise RequestError.at("thread", reason, "thread_unsupported_request")
 
@@ -127,7 +127,7 @@ def _thread(value: Any) -> None:
 # ---- the tables ----------------------------------------------------------------------------------
 
 CHATS = "belongs to POST /v1/chat/completions; leave it out"
-"""Said of a name for a field that only chats have."""
+"""The reason for refusing a field that only chats have."""
 _LOGPROBS = "log-probabilities are reported by POST /v1/chat/completions; leave it out"
 _SAMPLER = "this sampler is not available; leave it out, or use top_p, top_k, min_p or top_n_sigma"
 _NO_BEAMS = "there is no beam search here; leave it out"
@@ -150,10 +150,10 @@ COMMON: Rules = {
     # prefixes are always cached, and nothing is kept
     **_all("cache_control cache_salt context_management store prompt_cache_key", TAKEN),
     **_all("prompt_cache_options prompt_cache_retention", TAKEN),
-    # who asks and pays, how fast it is, and how many words it likes
+    # who asks and pays, how fast the answer comes, and how wordy it is
     **_all("user metadata safety_identifier service_tier verbosity", TAKEN),
 }
-"""What means the same in every API that has no field of this name."""
+"""Rules for every API, unless it has a field of this name itself."""
 
 OPENAI: Rules = {
     **COMMON,
@@ -173,8 +173,8 @@ OPENAI: Rules = {
     "parse_tool_calls": only("send tool_choice: none", True),
     **_all("lora adapters", "name the adapter in model, as BASE:NAME; leave it out"),
     "speculative.n_max": Same("num_draft_tokens"),
-    # of samplers that are off or in a fixed order, of prompts, which are never truncated, of
-    # answers, which can all be steered, and of speed
+    # samplers that are off or in a fixed order, truncation of prompts, which is never done,
+    # steering, which every answer allows, and speed
     **_all("mirostat_tau mirostat_eta dynatemp_exponent samplers n_keep reasoning_control", TAKEN),
     **_all("speculative.n_min speculative.p_min cache_prompt id_slot slot_id n_cache_reuse", TAKEN),
     # vLLM and SGLang
@@ -209,8 +209,8 @@ OPENAI: Rules = {
     "documents": "send chat_template_kwargs: {documents: ...}, or put them into messages",
     "mm_processor_kwargs": "the model's own image processor is used as it is; leave it out",
     "add_special_tokens": only("leave it out", False),
-    # there is one engine, special tokens are never text, a completion is one text, and the id is
-    # in the header X-Request-Id
+    # there is one engine, special tokens are never text, a completion is one text, and the
+    # header X-Request-Id has the id
     **_all("guided_decoding_backend skip_special_tokens spaces_between_special_tokens", TAKEN),
     **_all("include_reasoning request_id", TAKEN),
     # mlx-lm's server, LM Studio, Ollama and others
@@ -238,7 +238,7 @@ OPENAI: Rules = {
     **_all("input previous_response_id text", "belongs to POST /v1/responses; send messages"),
     # nothing here depends on them
     **_all("ttl keep_alive chat_id session_id conversation_id provider transforms route", TAKEN),
-    # OpenAI's own; a stream has the usage with stream_options: {include_usage: true}, at its end
+    # OpenAI's own; a stream ends with the usage if stream_options has include_usage: true
     **_all("usage stream_options.continuous_usage_stats", TAKEN),
     "stream_options.include_obfuscation": only("leave it out", False),
     "audio": "this server returns text only; leave it out",
@@ -266,7 +266,7 @@ LLAMA: Rules = {
 """The same for llama.cpp's completions."""
 
 INFILL: Rules = {
-    **LLAMA,  # what editors send to cut a suggestion short has no effect
+    **LLAMA,  # editors' limits on a suggestion have no effect
     **_all("t_max_prompt_ms t_max_predict_ms n_indent", TAKEN),
 }
 
@@ -297,7 +297,7 @@ RESPONSES: Rules = {
             "include_obfuscation": only("leave it out", False),
         }
     ),
-    # a conversation that is too long is refused, nothing is kept, and some tools are left out
+    # too long a conversation is refused, nothing is kept, and some tools are left out
     **_all("truncation client_metadata text.verbosity access_programs background_options", TAKEN),
     **_all("max_tool_calls image", TAKEN),
     # the names of chat completions

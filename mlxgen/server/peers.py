@@ -18,7 +18,7 @@ from .fields import got
 
 
 class Same(NamedTuple):
-    """Another name of a ``field``, or, with a dot, of a key in one. If ``field`` is empty, the value
+    """Another name of a ``field``, or, with a dot, of a key in one. If ``field`` is empty, a value
     has no effect, which is reported unless ``convert`` returns None. ``convert`` raises
     ``ValueError`` for a value that is not supported, with a sentence that says what to send."""
 

@@ -1,8 +1,8 @@
 """The process: its socket, its open files, its signals, its exit status.
 
 Owns the event loop of the main thread and uvicorn in it. Must never know a request. The port is
-taken before the model is loaded, so that a wrong one is reported at once and ``/health`` answers
-meanwhile.
+opened before the model is loaded, so that an unusable port is reported at once and ``/health``
+answers meanwhile.
 
 Invariant: the exit status says what happened (see ``service``), and the process ends even if
 something hangs.
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _BACKLOG = 128
 _SEND_BUFFER = 1 << 18  # bytes that the system buffers for a client that does not read
-_SWITCH = 0.001  # seconds after which a computing thread yields to the engine's or the loop's
+_SWITCH = 0.001  # seconds until a busy thread yields to the engine's thread or the loop
 _FAREWELL = 3  # seconds for connections to close at the end
 
 
@@ -58,11 +58,11 @@ class Server(uvicorn.Server):
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection, for clients that are slow on purpose.
+    """uvicorn's connection, with limits on clients that are slow on purpose.
 
-    uvicorn limits the time between two requests, and stops counting after one byte. Here a client
-    is hung up on that has not sent the whole head of a request in ``sending`` seconds, or has read
-    nothing of an answer for ``reading`` seconds. The time for a body is limited by who reads it.
+    uvicorn limits the time between two requests, but stops counting after one byte. Here the server
+    hangs up on a client that has not sent the whole head of a request in ``sending`` seconds, or
+    has read nothing of an answer for ``reading`` seconds. ``wire.body_of`` limits a body's time.
     """
 
     sending = 10.0
@@ -94,7 +94,7 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             super().data_received(data)
-        except h11.LocalProtocolError:  # what is not HTTP, while an answer is being sent
+        except h11.LocalProtocolError:  # data that is not HTTP, during an answer
             self.transport.abort()
 
     def pause_writing(self) -> None:
@@ -106,7 +106,7 @@ class Connection(H11Protocol):
         self._look()
 
     def _look(self) -> None:
-        """Begin to count the client's time if it is its turn, and stop if it is not."""
+        """Start the timer if it is the client's turn to send or read, and stop it otherwise."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -118,7 +118,7 @@ class Connection(H11Protocol):
 
     def _expire(self) -> None:
         if self.transport.get_write_buffer_size() < self._unread:
-            self._look()  # it reads, if slowly
+            self._look()  # the client reads, if slowly
         else:
             self.transport.abort()
 
@@ -128,10 +128,10 @@ def serve(
 ) -> int:
     """Serve until a signal or a failure; returns the exit status.
 
-    Call this on the main thread. ``boot`` loads the engine in its thread; by default it loads what
-    ``settings`` say. ``machines``: those that it runs on, if it is not this one alone. If a thread
-    does not end, the process exits right here. The process must end after this, because signals
-    that stop the server are ignored from then on.
+    Call this on the main thread. ``boot`` loads the engine in its thread, by default according to
+    ``settings``; ``machines``: the machines that run the model, if there are several. If a thread
+    does not end, the process exits in here. The process must end after this call, because the
+    signals that stop the server are ignored from then on.
     """
     set_up_logs(settings.log_format, settings.log_level)
     try:
@@ -175,7 +175,7 @@ def serve(
 
 
 def refuse(reason: str) -> int:
-    """Say in one line why the server does not start; returns the exit status."""
+    """Print in one line why the server does not start; returns the exit status."""
     print(f"{NAME}: error: {reason}", file=sys.stderr, flush=True)
     return REFUSED
 
@@ -189,7 +189,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def listen_on(path: str) -> socket.socket:
-    """A listening Unix socket; raises ``OSError`` unless the path is free or a dead socket's."""
+    """A listening Unix socket; raises ``OSError`` unless the path is free or has a dead socket."""
     if Path(path).is_socket() and not _answers(path):
         Path(path).unlink()
     return _bound(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path)
@@ -200,7 +200,7 @@ def _bound(listening: socket.socket, address: Any) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         listening.bind(address)
-        listening.listen(_BACKLOG)  # a client may come before the event loop
+        listening.listen(_BACKLOG)  # a client may connect before the event loop runs
     except OSError:
         listening.close()
         raise
@@ -208,7 +208,7 @@ def _bound(listening: socket.socket, address: Any) -> socket.socket:
 
 
 def _answers(path: str) -> bool:
-    """Whether a process listens there."""
+    """Whether a process listens on this Unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.settimeout(1.0)
         try:
@@ -221,7 +221,7 @@ def _answers(path: str) -> bool:
 async def _serve(
     serving: Callable[[], Service], machines: Machines | None, listening: socket.socket
 ) -> tuple[int, bool]:
-    """The exit status, and whether all threads have ended."""
+    """Serve; returns the exit status, and whether all threads have ended."""
     service, loop = serving(), asyncio.get_running_loop()
     stop_signals.hear(service.stop)
     if machines is not None:
@@ -278,7 +278,7 @@ def _announce(service: Service, address: str) -> None:
         serving = f"{name}, and {others} more when asked for" if others else name
     try:
         print(f"{NAME}: ready on {address}, serving {serving}", flush=True)
-    except OSError:  # nobody needs to read it
+    except OSError:  # standard output may be closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     about: dict[str, Any] = {"models": len(entries)} if others else {}
     if loaded is not None:

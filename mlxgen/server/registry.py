@@ -1,8 +1,8 @@
-"""What the operator has registered: programs, controllers and hooks by name, and their arguments.
+"""The operator's code: programs, controllers, hooks and checks by name, and their arguments.
 
-Owns how ``NAME=package.module:attribute`` becomes something that requests can name, and what its
-signature and its types allow of a JSON object. Must never know a request. Invariant: what is
-registered was imported, is of its kind, and can be called with the arguments that were read.
+Owns how ``NAME=package.module:attribute`` becomes something that requests can name, and which JSON
+arguments its signature and annotations allow. Must never know a request. Invariant: registered code
+was imported, is of its kind, and can be called with the arguments that were read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FIRST: Mapping[Kind, Sequence[str]] = {
     "hook": ["sampled token"],
     "check": ["piece", "text before it"],
 }
-"""What the first parameters of a function are for."""
+"""What the first parameters of a function are, by kind."""
 MODEL = "lm"
 """The parameter that gets the language model."""
 
@@ -68,13 +68,13 @@ class SlowCalls:
         if seconds < SLOW:
             return
         self.counts[name] = times = self.counts[name] + 1
-        if times & (times - 1) == 0:  # the first, the second, the fourth: not for every token
+        if times & (times - 1) == 0:  # times 1, 2, 4, 8, ...: not for every token
             said = "the operator's code held others up"
             log(logging.WARNING, said, name=name, seconds=seconds, times=times)
 
 
 class NamedHook:
-    """A hook that is made when it is first called. A fork is made anew."""
+    """A hook that is made when it is first called. A fork makes its own."""
 
     def __init__(self, name: str, make: Callable[[], Hook], slow: SlowCalls) -> None:
         self._name = name
@@ -108,9 +108,9 @@ class NamedHook:
 
 
 class Steered(NamedTuple):
-    """What decides on the text: a program or a controller of the operator's, by name.
+    """The operator's code for a request: a program, a controller, a hook or a check, by name.
 
-    ``make`` makes it for one generation. It is the operator's code, and may do anything.
+    ``make`` makes an instance for one generation; it is the operator's code, and may do anything.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Steered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """Something of the operator's that requests may name; a check's target is its ``Checked``."""
+    """Code of the operator that requests may name; the target of a check is its ``Checked``."""
 
     kind: Kind
     name: str
@@ -128,8 +128,8 @@ class Registered:
 
     @classmethod
     def of(cls, kind: Kind, given: str) -> Registered:
-        """Import what ``NAME=package.module:attribute`` says, or for a check, take what
-        ``NAME=command`` does; raises ``OptionError``."""
+        """Import the attribute of ``NAME=package.module:attribute``; for a check, ``NAME=command``
+        also works. Raises ``OptionError``."""
         name, _, place = given.partition("=")
         runs = kind == "check" and re.fullmatch(r"[\w.]+:[\w.]+", place) is None
         whole = r"([\w.-]{1,64})=" + ("(.*)" if runs else r"([\w.]+:[\w.]+)")
@@ -165,7 +165,7 @@ class Registered:
         return self.target(**given, **more)
 
     def listed(self) -> dict[str, Any]:
-        """What ``/v1/programs`` says of it."""
+        """Its entry in the answer of ``/v1/programs``."""
         return {
             "id": self.name,
             "object": self.kind,
@@ -176,7 +176,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """All that is registered, with the model for it; ``slow`` counts what takes long."""
+    """All registered code, with the model to pass to it; ``slow`` counts its slow calls."""
 
     everything: tuple[Registered, ...] = ()
     lm: LanguageModel | None = None
@@ -184,7 +184,7 @@ class Registry:
 
     @classmethod
     def of(cls, settings: Settings) -> Registry:
-        """What the settings name; raises ``OptionError`` if it cannot be used."""
+        """The code that the settings name; raises ``OptionError`` if it cannot be used."""
         given: tuple[tuple[Kind, Iterable[str]], ...] = (
             ("program", settings.programs),
             ("controller", settings.controllers),
@@ -199,7 +199,7 @@ class Registry:
         return cls(everything)
 
     def find(self, kind: Kind, name: str, at: str) -> Registered:
-        """What has a name; raises ``RequestError`` (404) if nothing of its kind has."""
+        """The code of this kind and name; raises ``RequestError`` (404) if there is none."""
         known = [each for each in self.everything if each.kind == kind]
         for each in known:
             if each.name == name:
@@ -216,19 +216,19 @@ class Registry:
     def steered(
         self, kind: Kind, name: str, at: str, given: Mapping[str, Any] | None, place: str
     ) -> Steered:
-        """What a field ``at`` names, with the arguments of ``place``; raises ``RequestError``."""
+        """The code that ``at`` names, with arguments of ``place``; raises ``RequestError``."""
         found = self.find(kind, name, at)
         arguments = found.arguments.of(given or {}, place)
         return Steered(name, partial(found.make, arguments, self.lm))
 
     def named(self, kind: Kind, asked: str | Named, at: str) -> Steered:
-        """The same of a field that says a name, or a name with arguments."""
+        """The same for a field with a name, or with an object of a name and arguments."""
         if isinstance(asked, str):
             return self.steered(kind, asked, at, None, f"{at}.arguments")
         return self.steered(kind, asked.name, f"{at}.name", asked.arguments, f"{at}.arguments")
 
     def checked(self, form: Form | None, asked: str | Named) -> Form:
-        """A form whose text the check of a request looks at as well; raises ``RequestError``."""
+        """The form, with a request's check of the text added; raises ``RequestError``."""
         check: Checked = self.named("check", asked, "check").make()
         if form is None:
             return Form("check", check, is_free=True)
@@ -240,7 +240,7 @@ class Registry:
 
 
 def _imported(place: str) -> Any:
-    here = str(Path.cwd())  # as for python -m; a command that is installed does not have it
+    here = str(Path.cwd())  # as for python -m; an installed command lacks it
     if not {"", here} & set(sys.path):
         sys.path.append(here)
     try:
@@ -251,7 +251,7 @@ def _imported(place: str) -> Any:
 
 
 def _check_kind(kind: Kind, target: Any) -> None:
-    """Raise ``OptionError`` for what cannot be one of its kind."""
+    """Raise ``OptionError`` unless the target can be of this kind."""
     if not callable(target):
         kinds = "a function" if kind == "check" else "a function or a class"
         raise OptionError("", f"expected {kinds}, got {target!r}")
@@ -279,16 +279,16 @@ def _is_async(target: Any) -> bool:
 
 
 class Arguments:
-    """What a function takes from a request: all parameters but the ``first`` ones, and ``lm``.
+    """The arguments that a function takes from a request: all but the ``first`` ones and ``lm``.
 
-    Raises ``OptionError`` if a request could not give them: they have no names, or types that JSON
-    does not have.
+    Raises ``OptionError`` if a request could not give them: because they have no names, or types
+    that JSON does not have.
     """
 
     def __init__(self, function: Callable[..., Any], *, first: Sequence[str]) -> None:
         try:
             signature = inspect.signature(function, eval_str=True)
-        except Exception as error:  # an annotation may be any text
+        except Exception as error:  # an annotation may be any string
             raise OptionError(
                 "",
                 f"its arguments are not known ({type(error).__name__}: {error}); annotate them "

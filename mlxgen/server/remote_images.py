@@ -1,13 +1,13 @@
-"""Images that a request names by http or https addresses, if the server may fetch them.
+"""Fetches images that a request names by http or https addresses, if the server may do so.
 
-They are fetched before the request is understood, in threads of their own, and the request then has
-them as ``data:`` addresses: so nothing that reads it knows that there is a network. Only images in
-messages are fetched, at the places where an API has them; whatever else looks like an image (the
-arguments of a call, the schema of a tool, metadata) stays as it is.
+This happens before the request is interpreted, in separate threads; the images then replace their
+addresses as ``data:`` addresses, so that no reader of the request needs a network. Only images in
+messages are fetched, at the places where an API has them; anything else that looks like an image
+(in a call's arguments, a tool's schema, metadata) stays as it is.
 
-Invariant: a connection goes to an address that was checked, and only public ones pass: a name is
-looked up once for each hop, all of its addresses must be public, and a redirect is checked like the
-first address. No proxy is used, and nothing that belongs to the server is sent.
+Invariant: connections only go to addresses that were checked and are public: a name is looked up
+once for each hop, all of its addresses must be public, and a redirect is checked like the first
+address. No proxy is used, and no data of the server is sent.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from .errors import RequestError
 from .fields import Path, place_of
 
 MOST_IMAGES = 16  # of one request
-MOST_BYTES = 64 << 20  # of all of them
-LARGEST = 20 << 20
+MOST_BYTES = 64 << 20  # of all images of one request
+LARGEST = 20 << 20  # bytes of one image
 SECONDS = 10.0  # from the first look-up to the last byte
 _HOPS = 4
 _REDIRECTS = (301, 302, 303, 307, 308)
-_EMBEDDED = ipaddress.IPv6Network("64:ff9b::/96")  # of IPv4 addresses, as translators write them
-_GLOBAL = ipaddress.IPv6Network("2000::/3")  # all that was ever given out
+_EMBEDDED = ipaddress.IPv6Network("64:ff9b::/96")  # IPv4 addresses, as translated by NAT64
+_GLOBAL = ipaddress.IPv6Network("2000::/3")  # all IPv6 addresses that were ever allocated
 _EXAMPLES = ipaddress.IPv6Network("3fff::/20")  # for documentation, which Python 3.11 does not know
 _HEADERS = {"User-Agent": "mlxgen", "Accept": "image/*", "Accept-Encoding": "identity"}
 
 
 class FetchError(Exception):
-    """A file cannot be fetched; the message says why, and has nothing of an answer in it.
+    """A file cannot be fetched; the message says why, and quotes nothing of an answer.
 
-    ``status`` is 400 if the address is at fault, and 502 if the server there is.
+    ``status`` is 400 if the address is at fault, and 502 if its server is.
     """
 
     def __init__(self, message: str, status: int = 502) -> None:
@@ -53,10 +53,10 @@ class FetchError(Exception):
 
 
 async def put_into(body: dict[str, Any], get: Callable[[str], bytes] | None = None) -> None:
-    """Put the images that a body names into it; ``get`` gives the bytes at an address. Raises
-    ``RequestError``.
+    """Replace the addresses of images in a body by the images; ``get`` returns the bytes at an
+    address. Raises ``RequestError``.
 
-    Each request has threads of its own, so that its slow addresses delay no other one.
+    Each request has its own threads, so that its slow addresses delay no other request.
     """
     named = [each for name in ("messages", "input") for each in _named(body.get(name), (name,))]
     if len(named) > MOST_IMAGES:
@@ -92,8 +92,8 @@ async def put_into(body: dict[str, Any], get: Callable[[str], bytes] | None = No
 
 
 def _named(value: Any, path: Path) -> Iterator[tuple[dict[str, Any], str, Path]]:
-    """The http addresses of images in messages or input items, their contents and what a function
-    returned, in order: what each is in, under which key, and its path in the body."""
+    """The http addresses of images in messages or input items, their contents and the outputs of
+    functions, in order: the object that holds each, its key there, and its path in the body."""
     if isinstance(value, list):
         for i, each in enumerate(value):
             yield from _named(each, (*path, i))
@@ -152,7 +152,7 @@ def _visit(url: str, most: int, until: float) -> bytes | str:
         name = f"[{host}]" if ":" in host else host
         headers = {"Host": name if port == usual else f"{name}:{port}", **_HEADERS}
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        timer = threading.Timer(_left(until), _cut, [sock])  # headers may come byte by byte
+        timer = threading.Timer(_left(until), _cut, [sock])  # headers may arrive byte by byte
         timer.daemon = True
         timer.start()
         try:
@@ -163,7 +163,7 @@ def _visit(url: str, most: int, until: float) -> bytes | str:
                 if answer.status != 200:
                     raise FetchError(f"its server answers {answer.status}")
                 data = answer.read(most + 1)
-                _left(until)  # else it may have been cut off
+                _left(until)  # raises if the timer may have cut the answer off
         finally:
             timer.cancel()
         if len(data) > most:
@@ -181,7 +181,7 @@ def _cut(sock: socket.socket) -> None:
 
 
 def _connected(host: str, port: int, until: float) -> socket.socket:
-    """A connection to one of a host's addresses, all of which are public."""
+    """A connection to one of a host's addresses, all of which must be public."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     for *_, where in found:
         if not is_public(str(where[0])):
@@ -201,7 +201,7 @@ def _connected(host: str, port: int, until: float) -> socket.socket:
 
 
 def is_public(text: str) -> bool:
-    """Whether an address belongs to the public internet, however it is written."""
+    """Whether an address is on the public internet, in whatever form it is written."""
     address = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
@@ -215,7 +215,7 @@ def is_public(text: str) -> bool:
 
 
 def _left(until: float) -> float:
-    """Seconds that are left."""
+    """The seconds left; raises ``TimeoutError`` if there are none."""
     left = until - time.monotonic()
     if left <= 0:
         raise TimeoutError

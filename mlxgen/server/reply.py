@@ -1,7 +1,7 @@
-"""What answers a request: news of its sequences in, events of one API out.
+"""The replies to requests: news of sequences in, events of one API out.
 
-A whole answer is what the events of a stream, put together, say. So there is one way from chunks to
-JSON, and what a client reads does not depend on whether it streams.
+A whole answer is the fold of the events of a stream. So there is one way from chunks to JSON, and
+the answer does not depend on whether the client streams.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Event: TypeAlias = dict[str, Any]
 class Delivery(NamedTuple):
     """News of one sequence: chunks, and at its end ``usage``.
 
-    ``progress`` comes without chunks while its prompt is run, and with them until that is done, or
-    always if the sequence is watched. ``ahead``: it waits, and so many others begin before it.
+    ``progress`` comes without chunks while the prompt is run, and with chunks until its end has
+    been reported, or always if the sequence is watched. ``ahead``: the sequence waits, behind this
+    number of others.
 
-    Of the branches of a program: ``branch`` is the name of a new one, whose ``chunks`` are those up
-    to its fork; ``facts`` is what is known of it besides its text; ``closes``: there will be no
-    more branches.
+    For the branches of a program: ``branch`` names a new one, whose ``chunks`` are those up to its
+    fork; ``facts`` has what is known besides its text; ``closes``: no more branches will come.
     """
 
     place: int
@@ -37,42 +37,42 @@ class Delivery(NamedTuple):
 
 
 class Aside(NamedTuple):
-    """What clients skip in a stream, before its first event, too: a comment, or an event."""
+    """A part of a stream that clients skip, even before its first event: a comment or an event."""
 
     text: str
 
 
 Sent: TypeAlias = Event | Aside
-"""An event of a stream, or what is no part of the answer."""
+"""An event of a stream, or something that is not part of the answer."""
 
 
 class Reply(Protocol):
-    """The reply to one request; sans-IO, and it belongs to one task."""
+    """The reply to one request, without I/O; used by one task."""
 
     def start(self) -> Sequence[Sent]:
         """The first events."""
 
     def take(self, news: Delivery) -> Sequence[Sent]:
-        """What is known of a sequence now; returns the events to send."""
+        """Take news of a sequence; return the events to send."""
 
     def alive(self) -> Sequence[Sent]:
-        """What a stream says if nothing else was said for a while."""
+        """The events or comments that keep a silent stream alive."""
 
     def finish(self, usages: Sequence[Usage]) -> Sequence[Sent]:
         """The last events (before ``[DONE]``); ``usages`` in the order of sequences."""
 
     def fail(self, error: BaseException) -> Event:
-        """The event that ends a stream which fails."""
+        """The event that ends a failing stream."""
 
     def fold(self, event: Event) -> None:
-        """Add one of the events to the whole answer, if nobody streams them."""
+        """Add an event to the whole answer, if the client does not stream."""
 
     def whole(self) -> Any:
         """The whole answer, after the last event."""
 
 
 def name_of(kind: str, *where: object) -> str:
-    """A name for a part of a reply, unique among all: ``where`` begins with the id of the reply."""
+    """A globally unique name for a part of a reply: ``where`` begins with the reply's id."""
     seed = "/".join(map(str, where)).encode()
     return f"{kind}_{hashlib.blake2b(seed, digest_size=12).hexdigest()}"
 
@@ -81,8 +81,8 @@ def name_of(kind: str, *where: object) -> str:
 
 
 class Used(NamedTuple):
-    """The tokens of an answer, of which each API tells some; ``cached`` are among those of the
-    prompt, and ``reasoning`` among those of the completion."""
+    """Token counts of an answer, of which each API reports some; ``cached`` is part of ``prompt``,
+    and ``reasoning`` is part of ``completion``."""
 
     prompt: int
     cached: int
@@ -95,8 +95,8 @@ class Used(NamedTuple):
 def used_of(
     usages: Sequence[Usage], *, choices: int = 1, given: int = 0, reasoning: int = 0
 ) -> Used:
-    """Those of sequences: a prompt that several ``choices`` share is counted once, and tokens that
-    the client sent as generated, ``given`` to each choice, belong to it."""
+    """The counts for sequences: a prompt that several ``choices`` share is counted once, and the
+    ``given`` tokens that the client sent as already generated count as part of the prompt."""
     firsts = usages[::choices]
     return Used(
         prompt=sum(usage.prompt_tokens + given for usage in firsts),
@@ -112,13 +112,14 @@ def used_of(
 
 
 def timings(usages: Sequence[Usage], *, given: int = 0) -> dict[str, Any]:
-    """Tokens and milliseconds of sequences that ran together; ``given`` tokens of each took none.
+    """Tokens and milliseconds of sequences that ran together; the ``given`` tokens of each count as
+    part of the prompt.
 
-    The prompt's time ends with the first generated token, and the rest is the time of those after
-    it. So ``predicted_per_second`` counts one token less than ``predicted_n``. No rate includes
-    tokens from the prefix cache, nor the time before anything was run. What a branch has from
-    another one is counted there. ``loops``, if there were any, are those that were taken back, and
-    ``looped`` is what one of them repeated when it ended because of that.
+    The prompt's time ends with the first generated token, and the rest is the time of the tokens
+    after it. So ``predicted_per_second`` counts one token fewer than ``predicted_n``. No rate
+    includes tokens from the prefix cache, nor the time in the queue. A branch's tokens from before
+    its fork count only for its parent. ``loops``: how many loops were taken back, if any;
+    ``looped``: the repeated text, if a loop ended a sequence.
     """
     cached = sum(usage.cached_tokens for usage in usages)
     prompt = sum(usage.prompt_tokens + given for usage in usages) - cached
@@ -148,7 +149,7 @@ def timings(usages: Sequence[Usage], *, given: int = 0) -> dict[str, Any]:
 
 
 def prompt_progress(progress: Progress) -> dict[str, Any]:
-    """How far a prompt is; ``time_ms`` counts from when it began to run."""
+    """The progress of a prompt; ``time_ms`` counts from the start of its prefill."""
     usage = progress.usage
     return {
         "total": usage.prompt_tokens,
@@ -159,7 +160,7 @@ def prompt_progress(progress: Progress) -> dict[str, Any]:
 
 
 def progress_of(news: Delivery, prompt_tokens: int) -> Iterator[dict[str, Any]]:
-    """What news without chunks say of a prompt, also while others begin before it."""
+    """The progress of a prompt in news without chunks, or its place in the queue."""
     if news.progress is not None:
         yield {"prompt_progress": prompt_progress(news.progress)}
     elif news.ahead is not None:

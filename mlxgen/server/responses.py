@@ -1,8 +1,8 @@
 """OpenAI's Responses API: its bodies, what they ask for, and the events of its answers.
 
 ``null`` means the default for every field that is not required. Every item and every part that
-begins is done once, before the next one begins, with the text that its deltas add up to. Events are
-numbered from 0, without a gap. The whole response is the one in the last event.
+begins is done exactly once, before the next one begins, with the concatenated text of its deltas.
+Events are numbered from 0, without gaps. The whole response is the one in the last event.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _FAILURES = {429: "rate_limit_exceeded"}
 
 
 class Shape(NamedTuple):
-    """A kind of item.
+    """A type of item.
 
-    - ``letters``: how its ids begin; ``empty``: it without its text.
-    - ``text``: what the events of its text are called.
-    - ``parts``: what the events of its one part are called, ``part`` that part without its text,
-      and ``place`` where it is; an item without has its text in ``arguments``.
+    - ``letters``: the prefix of its ids; ``empty``: the item without its text.
+    - ``text``: the name of the events for its text.
+    - ``parts``: the name of the events for its only part; ``part``: that part without its text;
+      ``place``: the item's field for it. An item without a part has its text in ``arguments``.
     """
 
     letters: str
@@ -76,8 +76,8 @@ CALL = Shape("fc", {"type": "function_call", "arguments": ""}, "response.functio
 
 
 class ResponsesReply:
-    """A ``Reply``. ``about`` is what each of its responses says of the request, and ``thoughts``
-    the kind of item that thoughts become."""
+    """A ``Reply``. ``about``: what each response repeats of the request; ``thoughts``: the type of
+    item for reasoning."""
 
     def __init__(self, ask: Ask, id: str, created: int, *, about: Event, thoughts: Shape) -> None:
         chosen = ask.options.sampling
@@ -93,11 +93,11 @@ class ResponsesReply:
             "top_p": chosen.top_p,
         }
         self._reader = AnswerReader(ask.questions[0].reading, partial(name_of, "call", id))
-        self._items: list[Event] = []  # that are done
-        self._kind: Shape | None = None  # of the one that is being written, if any
+        self._items: list[Event] = []  # the items that are done
+        self._kind: Shape | None = None  # of the item being written, if any
         self._item: Event = {}
         self._texts: list[str] = []
-        self._place: Event = {}  # of its text
+        self._place: Event = {}  # where its text belongs, for events
         self._ended: Ended | None = None
         self._whole: Event = {}
         self._numbered = 2  # the first two are those of ``start``, whenever it is called
@@ -113,7 +113,7 @@ class ResponsesReply:
         return self._numbers([_told("in_progress", self._response("in_progress"))])
 
     def take(self, news: Delivery) -> Sequence[Event]:
-        """As ``Reply.take``: no progress unless asked for, as each event repeats all the tools."""
+        """As ``Reply.take``: progress only on request, since each event repeats all the tools."""
         if not news.chunks:
             if news.progress is None or not self._ask.watched:
                 return []
@@ -149,7 +149,7 @@ class ResponsesReply:
         return self._numbers([_told(status, response)])
 
     def fold(self, event: Event) -> None:
-        """As ``Reply.fold``: the last event has it all."""
+        """As ``Reply.fold``: the last event has the whole response."""
         self._whole = event.get("response", self._whole)
 
     def whole(self) -> Event:
@@ -158,7 +158,7 @@ class ResponsesReply:
     # ---- events
 
     def _shown(self, event: ChatEvent) -> Iterator[Event]:
-        """What an event of the chat adds."""
+        """The events for an event of the chat."""
         if isinstance(event, Text):
             yield from self._more(MESSAGE, event.text)
         elif isinstance(event, Reasoning):
@@ -216,7 +216,7 @@ class ResponsesReply:
         return {**self._head, **empty, **output, **known}
 
     def _numbers(self, events: list[Event]) -> list[Event]:
-        """The events with their numbers."""
+        """The events, with their sequence numbers."""
         for event in events:
             event["sequence_number"] = self._numbered
             self._numbered += 1
@@ -265,7 +265,7 @@ Tool: TypeAlias = Annotated[
 
 
 class TextConfig(Body):
-    """How the text is to be."""
+    """The format of the text."""
 
     format: Format | None = about("text, json_object or json_schema")
 
@@ -357,7 +357,7 @@ def ask_responses(known: Read[ResponsesRequest], model: ServedModel) -> Ask:
 
 
 def _about(request: ResponsesRequest) -> Event:
-    """What every response says of its request."""
+    """What every response repeats of its request."""
     tools = [tool.model_dump() for tool in request.tools or () if isinstance(tool, FunctionTool)]
     text, thinking = request.text, request.reasoning
     given = None if text is None else text.format

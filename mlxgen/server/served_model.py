@@ -1,7 +1,7 @@
-"""What requests need to know of the model, and how it is loaded, in the engine's thread.
+"""The facts about a model that requests need, and how it is loaded, in the engine's thread.
 
 Owns ``ServedModel``: names, limits, defaults, and the model's dialect; and the way from settings to
-a scheduler that has generated its first token. Must never know a request, or the event loop.
+a scheduler whose model has generated its first token. Must never know a request, or the event loop.
 Invariant: a ``ServedModel`` is frozen, and any thread may read it: no field is an array.
 """
 
@@ -31,14 +31,14 @@ from .settings import Settings
 class ServedModel:
     """The model behind the server, as far as requests are concerned.
 
-    - ``name`` is what answers have, unless the request has another one.
-    - ``vocab_size`` is the width of the logits, ``max_context`` the most tokens of prompt and
-      answer together (``None``: unknown).
-    - ``sampling`` are the sampling defaults of requests, from ``sampling_choice``.
-    - ``dialect`` is how it writes; ``thinking_budget`` how many tokens it may think if a request
-      does not say (``None``: any number).
-    - ``registry``: the operator's own programs, controllers and hooks.
-    - ``chat_template``, ``bos_token`` and ``eos_token`` are texts, empty if there is none.
+    - ``name``: the model's name in answers, unless the request has another.
+    - ``vocab_size``: the width of the logits; ``max_context``: the most tokens of prompt and answer
+      together (``None``: unknown).
+    - ``sampling``: the sampling defaults of requests, from ``sampling_choice``.
+    - ``dialect``: how the model writes; ``thinking_budget``: the most tokens of thinking if a
+      request does not set it (``None``: any number).
+    - ``registry``: the operator's own programs, controllers, hooks and checks.
+    - ``chat_template``, ``bos_token`` and ``eos_token``: texts, empty if there is none.
     """
 
     name: str
@@ -85,7 +85,7 @@ class ServedModel:
 
 
 def _text(given: Any) -> str:
-    """A text of the tokenizer; of several chat templates the default one."""
+    """A text of the tokenizer; of several chat templates, the default one."""
     if isinstance(given, Mapping):
         given = given.get("default")
     return given if isinstance(given, str) else ""
@@ -95,14 +95,14 @@ def _text(given: Any) -> str:
 
 
 class Engine(NamedTuple):
-    """What other threads use of the engine."""
+    """The parts of an engine that other threads use."""
 
     lm: LanguageModel
     model: ServedModel
 
 
 def size_of(entry: Entry) -> int:
-    """The bytes of a model's weights, or of its adapter's; fetches what is not there yet. Raises as
+    """The bytes of a model's weights, or of its adapter's; downloads missing files. Raises as
     ``load``."""
     return weights_of(entry.source) if entry.adapter is None else check_adapter(entry.adapter)
 
@@ -113,8 +113,8 @@ def boot(
     base: LanguageModel | None = None,
     registry: Registry | None = None,
 ) -> tuple[Scheduler, Engine]:
-    """Load everything of one model, by default the only one of the settings; ``base`` is the one
-    whose weights it shares, if so."""
+    """Load a model, by default the only one of the settings, and make its scheduler; ``base`` is
+    the model whose weights it shares, if any."""
     if entry is not None and entry.adapter is not None:
         assert base is not None
         lm = base.with_adapter(entry.adapter, ignore_memory_limit=True)
@@ -129,7 +129,7 @@ def boot(
     if is_more and not settings.has_several:
         said = f"{lm.name} is said to hold {known} tokens; what is beyond may be nonsense"
         log(logging.WARNING, said, max_context=wanted)
-    if wanted is not None and not (is_more and settings.has_several):  # it is meant for the others
+    if wanted is not None and not (is_more and settings.has_several):  # meant for other models
         lm.max_context = wanted
     limits = Limits(
         max_batch=settings.max_batch,
@@ -146,7 +146,7 @@ def boot(
 
 
 def _try_out(lm: LanguageModel, scheduler: Scheduler) -> None:
-    """Generate one token, so that a model that cannot is refused, and compiling is done."""
+    """Generate one token, so that a model that cannot is refused, and compilation is done."""
     try:
         first = next(t for t in range(lm.vocabulary.size) if lm.vocabulary.is_ordinary(t))
         scheduler.submit(lm.runtime.prepare([first], Options.of({"max_tokens": 1})))

@@ -1,7 +1,7 @@
 """The server's state: what it serves, which requests it is answering, and whether it is open.
 
-Owns the models, the threads of preparation, and the requests that are being answered. Must never
-know HTTP beyond the errors that it raises. It belongs to the event loop.
+Owns the models, the threads that prepare requests, and the requests being answered. Must never know
+HTTP beyond the errors that it raises. It belongs to the event loop.
 
 Invariant: ``ended`` is set exactly once, with the exit status, when nothing is left to do; once the
 server is stopping or its engine has failed, no request is admitted.
@@ -32,14 +32,14 @@ from .serving import Workers
 from .settings import Settings
 
 STOPPED, FAILED, REFUSED = 0, 1, 2  # exit statuses
-LEAST_FLUSH = 2.0  # seconds to write prefixes to disk at the end, whatever is left of the grace
+LEAST_FLUSH = 2.0  # seconds at least to write prefixes to disk at the end, even after the grace
 FAREWELL = 2.0  # seconds for which a failure is reported before the process ends
-BRIEFLY = 0.5  # seconds for a thread to end that may wait for a lost machine for ever
-_BODY, _WITH_IMAGES = 8 << 20, 32 << 20  # bytes of a body, and of one that may have images in it
+BRIEFLY = 0.5  # seconds to wait for a thread that may wait for a lost machine for ever
+_BODY, _WITH_IMAGES = 8 << 20, 32 << 20  # bytes of a body, and of one that may have images
 
 Status: TypeAlias = Literal["loading", "ready", "stopping", "refused", "failed"]
-"""What the server does: it is ``refused`` if its model cannot be loaded, and has ``failed`` if an
-engine or a machine did."""
+"""The server's state: ``refused`` means that its model could not be loaded, and ``failed`` that an
+engine or a machine failed."""
 _WHY_CLOSED = {
     "loading": "the model is still being loaded; try again later",
     "stopping": "the server is stopping",
@@ -49,7 +49,7 @@ _WHY_CLOSED = {
 class Service:
     """Everything that requests share; ``only`` loads the only model in its engine's thread.
 
-    ``device``: the bytes of the device, if not what MLX says.
+    ``device``: the bytes of the device; None: as MLX reports.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Service:
         self.workers = Workers()
         self.registry = Registry.of(settings)
         self.unknown_fields: set[str] | None = None if settings.strict_fields else set()
-        """The unknown fields that the log has named; ``None``: they are refused."""
+        """The unknown fields already in the log; ``None``: unknown fields are refused."""
         self.answers = Answers()
         self._visits: set[Interrupt] = set()  # the requests being answered
-        self._arrived: set[Interrupt] = set()  # with their bodies: slow senders keep nobody out
+        self._arrived: set[Interrupt] = set()  # those with bodies: slow senders take no place
         catalogue = catalogue or Catalogue.of(settings)
-        fits = len(catalogue.entries) > 1  # the fleet sees to it
+        fits = len(catalogue.entries) > 1  # the fleet makes sure of it
         how = replace(settings, ignore_memory_limit=True) if fits else settings
         own = partial(boot, how, registry=self.registry)
         self.fleet = Fleet(
@@ -97,16 +97,16 @@ class Service:
         self._stops_by = -math.inf
         self._lost: MachineError | None = None  # one of several machines
 
-    # ---- what requests ask -------------------------------------------------------------------
+    # ---- for requests ------------------------------------------------------------------------
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it admits no more requests, and ends those that it has."""
+        """Whether the server admits no more requests, and finishes those it has."""
         return self.status == "stopping"
 
     @property
     def stuck(self) -> str | None:
-        """Why requests are not answered, if it is not the server's state that says so."""
+        """Why requests are not answered, if ``status`` does not say so."""
         if self._lost is not None:
             return str(self._lost)
         stalled = [each.engine.stalled for each in self.fleet.serving if each.engine.is_stuck]
@@ -114,7 +114,7 @@ class Service:
 
     @property
     def is_alive(self) -> bool:
-        """Whether no engine has failed or hangs."""
+        """Whether all engines work: none has failed or hangs."""
         return self.status not in ("refused", "failed") and self.stuck is None
 
     @property
@@ -135,17 +135,17 @@ class Service:
         return RequestError(reason, status=503, code=f"server_{self.status}")
 
     def enter(self, visit: Interrupt, *, aside: bool) -> None:
-        """Begin to answer a request, until it leaves; raises ``RequestError`` if that cannot be.
+        """Count a request until it leaves; raises ``RequestError`` if the server is not ready.
 
-        One ``aside`` is about an answer that is being generated, and always can be.
+        ``aside``: the request is about a running answer, and is always admitted.
         """
         if self.status != "ready" and not aside:
             raise self._closed()
         self._visits.add(visit)
 
     def admit(self, visit: Interrupt) -> None:
-        """Count a request, whose body is complete; raises ``RequestError`` (429) if no more may
-        wait."""
+        """Give a place to a request whose body is complete; raises ``RequestError`` (429) if no
+        more may wait."""
         if len(self._arrived) >= self.settings.max_batch + self.settings.max_queue:
             reason = f"the server is busy with {len(self._arrived)} requests; try again later"
             raise RequestError(reason, status=429, code="queue_full")
@@ -156,10 +156,10 @@ class Service:
         self._visits.discard(visit)
         self._arrived.discard(visit)
 
-    # ---- its life ----------------------------------------------------------------------------
+    # ---- from start to end -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Load the default model, unless there are only such that requests have to name."""
+        """Load the default model, unless models are only loaded when requests name them."""
         if self.settings.loads_at_once:
             self._tasks.append(asyncio.create_task(self._begin()))
         else:
@@ -185,7 +185,7 @@ class Service:
             self.became_ready.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """Tell all who wait that an engine has failed, or a machine, and end soon after."""
+        """Interrupt all requests because an engine or a machine has failed, and end soon after."""
         if self.status == "failed":
             return
         self.status = "failed"
@@ -232,7 +232,7 @@ class Service:
             self.ended.set_result(status)
 
     async def close(self) -> bool:
-        """Stop all threads; returns whether they ended."""
+        """Stop all threads; return True if they ended."""
         for task in self._tasks:
             task.cancel()
         if self._lost is None:

@@ -1,12 +1,12 @@
-"""A loaded model, and the threads in which requests for it become sequences that are ready to run.
+"""A loaded model, and the threads in which its requests become sequences that are ready to run.
 
 Owns the threads in which requests are parsed, chats rendered, prompts tokenized and grammars
 compiled. Must never know HTTP.
 
-Grammars compile here, with llguidance's own limits: what exceeds them is refused. llguidance
-releases the interpreter's lock while it compiles, and needs a large stack for deep grammars.
+Grammars compile here, within llguidance's own limits: others are refused. llguidance releases the
+interpreter's lock while it compiles, and needs a large stack for deep grammars.
 
-Invariant: what comes out is fully checked, or an error that says what is wrong is raised.
+Invariant: a sequence that comes out is fully checked; otherwise an error says what is wrong.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .served_model import ServedModel
 THREADS = 8
 STACK = 512 << 20  # bytes of address space for a thread's stack: 20,000 rules may be nested
 _PATIENCE = 2.0  # seconds
-FORCED = 256  # forced tokens at the beginning of a text that are tried
-IMAGES = 2 << 30  # bytes of the pixels of all requests
+FORCED = 256  # forced tokens to try at the beginning of a text
+IMAGES = 2 << 30  # bytes of pixels in all requests
 
 T = TypeVar("T")
 Prepared: TypeAlias = tuple[Ask, Sequence[Request]]
@@ -41,11 +41,11 @@ Prepared: TypeAlias = tuple[Ask, Sequence[Request]]
 
 
 class Workers:
-    """The threads, for all models."""
+    """The threads that prepare requests, for all models."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(THREADS, "prepare")
-        all_there = threading.Barrier(THREADS)  # they exist from now on, with large stacks
+        all_there = threading.Barrier(THREADS)  # so that all exist now, with large stacks
         before = threading.stack_size(STACK)
         try:
             for _ in range(THREADS):
@@ -59,7 +59,7 @@ class Workers:
         return await asyncio.get_running_loop().run_in_executor(self._pool, own)
 
     def close(self) -> bool:
-        """Start nothing new, and wait a little for what runs; returns whether all of it ended."""
+        """Start no more work, and wait a little for the rest; return True if all of it ended."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         ending = threading.Thread(target=self._pool.shutdown, daemon=True)
         ending.start()
@@ -81,9 +81,9 @@ def _run(work: Callable[..., T], *given: Any) -> T:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Serving:
-    """A loaded model, and everything through which requests use it. ``fetches``: images that they
-    name are fetched first; ``max_sequences``: how many they may have. Its methods are for the
-    threads."""
+    """A loaded model, and everything that requests need to use it. ``fetches``: images that they
+    name are fetched first; ``max_sequences``: the most sequences of one request. Its methods are
+    for the threads."""
 
     engine: EngineThread
     lm: LanguageModel
@@ -92,7 +92,7 @@ class Serving:
     fetches: bool
 
     def prepared(self, known: Read[Any], asks: Asks) -> Prepared:
-        """Make the sequences of a request; raises for what is wrong with it."""
+        """Make the sequences of a request; raises if anything is wrong with it."""
         ask = asks(known, self.model)
         count = len(ask.questions) * ask.answers
         if count > self.max_sequences:
@@ -118,8 +118,8 @@ class Serving:
             ) from error
 
     def _compiled(self, ask: Ask, spec: Specification) -> Ask:
-        """What is asked for, with a specification that compiles: if that of calls does not, with
-        one that holds only those tools to their schemas whose own compile."""
+        """The ``Ask``, with a specification that compiles. If the one for calls does not, it holds
+        to their schemas only the tools whose schemas compile alone."""
         try:
             self.try_out(spec)
             return ask
@@ -138,9 +138,9 @@ class Serving:
         return ask
 
     def try_out(self, spec: Specification | None) -> None:
-        """Compile one, and follow what it forces at the beginning to an end or to a choice.
+        """Compile a specification, and follow its forced tokens until there is a choice or an end.
 
-        Raises ``GrammarError`` if that is not possible.
+        Raises ``GrammarError`` if either is impossible.
         """
         if spec is None:
             return

@@ -50,7 +50,7 @@ _TEXTS = (
         "an origin such as http://localhost:3000, or *",
     ),
 )
-"""Settings that are texts, what each matches, and what it is."""
+"""Settings that are texts: the pattern of each, and its description in errors."""
 LEVELS = ("debug", "info", "warning", "error")
 EXAMPLES = """\
 examples:
@@ -191,21 +191,21 @@ class Settings(ModelSettings):
 
     @property
     def has_several(self) -> bool:
-        """Whether there is more than one model, or may be."""
+        """Whether there is, or may be, more than one model."""
         return len(self.models) > 1 or bool(self.model_dirs)
 
     @property
     def loads_at_once(self) -> bool:
-        """Whether the default model is loaded before anybody asks for it."""
+        """Whether the default model is loaded at the start, before any request."""
         return bool(self.models) or not self.has_several
 
     @property
     def own_adapter(self) -> str | None:
-        """The adapter of the only model itself."""
+        """The adapter that becomes a part of the only model."""
         return next((given for given in self.adapters if not is_named(given)), None)
 
     def _check_for_several(self) -> None:
-        """Raise ``OptionError`` for what can only be meant for one model."""
+        """Raise ``OptionError`` for settings that only make sense for one model."""
         draft = None if self.draft in DRAFTS else self.draft
         given = {"revision": self.revision, "adapter": self.own_adapter, "draft": draft}
         for name, value in given.items():
@@ -278,5 +278,5 @@ def read_settings(
 
 
 def explained(error: OptionError) -> str:
-    """What is wrong with an option of the command line."""
+    """The message for an option of the command line."""
     return f"--{error.field.replace('_', '-')}{str(error).removeprefix(error.field)}"

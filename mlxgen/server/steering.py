@@ -1,13 +1,13 @@
-"""Programs and controllers of the operator's, which write the text of a request.
+"""Runs the operator's programs and controllers, which write the text of a request.
 
 Owns the way from such a request to its branches: ``lm.control``'s own loop, in the engine's thread
-and on its scheduler, beside all other requests. Must never know HTTP. What it delivers are a
-branch's chunks, those up to its fork included, and what is known of it at its end.
+and on its scheduler, together with all other requests. Must never know HTTP. It delivers a branch's
+chunks, including those up to its fork, and what is known of the branch at its end.
 
-The operator's code runs between two steps. Nobody else is answered meanwhile, so code that is slow
-is logged and counted with its name.
+The operator's code runs between two steps and holds up all other requests, so slow calls are logged
+and counted by name.
 
-Invariant: what goes wrong in a program ends its own request, and no other.
+Invariant: an error in a program ends its own request, and no other.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NOT_ITS_FAULT = (ModelError, CapacityError, QueueFullError, RequestError)
 
 
 class Running:
-    """One program; it belongs to the engine's thread."""
+    """One running program; it belongs to the engine's thread."""
 
     def __init__(
         self, steered: Steered, request: Request, slow: SlowCalls, *, opens_text: bool
@@ -61,7 +61,7 @@ class Running:
         return self._control is not None and self._control.follows(handle)
 
     def go(self, scheduler: Scheduler, events: Sequence[Event]) -> list[Delivery | BaseException]:
-        """Take what came of its branches in a step, and decide how each goes on."""
+        """Take the events of its branches in a step, and decide how each branch goes on."""
         news: list[Delivery | BaseException] = []
         began = time.monotonic()
         try:
@@ -70,7 +70,7 @@ class Running:
                 self._control = Control(scheduler, self._request, root)
             for delivery in self._deliveries(self._control, events):
                 news.append(delivery)
-        except BaseException as error:  # of the operator's code, which may raise anything
+        except BaseException as error:  # the operator's code may raise anything
             self.leave()
             news.append(self._failure(error))
         self._slow.saw(self.name, time.monotonic() - began)
@@ -90,23 +90,23 @@ class Running:
                 continue
             facts = _facts(control.controller_of(branch))
             usage = control.results[branch].usage
-            if branch:  # its prompt was run once, for the root
+            if branch:  # the prompt was run once, for the root
                 usage = replace(usage, cached_tokens=usage.prompt_tokens)
             yield Delivery(self._places[branch], [chunk], usage, facts=facts)
         if not control.branches:
-            for branch, place in self._places.items():  # as they are in the end
+            for branch, place in self._places.items():  # their final values
                 yield Delivery(place, (), facts=_facts(control.controller_of(branch)))
             yield Delivery(0, (), closes=True)
 
     def _opened(self, control: Control[Any], told: Path) -> Iterator[Delivery]:
-        """Tell of new branches; that of ``told`` has had one chunk since it was made."""
+        """Deliver new branches; ``told``, if new, has already had one chunk since its fork."""
         for branch in control.made[len(self._places) :]:
             chunks = control.chunks(branch)
             place = self._places[branch] = len(self._places)
             yield Delivery(place, chunks[:-1] if branch == told else chunks, branch=branch)
 
     def _failure(self, error: BaseException) -> BaseException:
-        """What the client is told, which includes what the operator's code says of itself."""
+        """The error for the client, which includes the message of the operator's code."""
         if isinstance(error, _NOT_ITS_FAULT):
             return error
         said = " ".join(str(error).split())

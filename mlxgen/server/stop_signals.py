@@ -1,10 +1,10 @@
-"""What stops the process from outside, from its first instruction to its last.
+"""Signals and other ways to stop the process from outside, from its first instruction to its last.
 
 Owns the handlers of SIGINT, SIGTERM and SIGHUP. Must never know what stops. Invariant: once
-``hear`` was called, none of them ends the process by itself, however late it comes.
+``hear`` was called, no signal ends the process directly, however late it comes.
 
-A connection that breaks off sends SIGHUP, and nohup ignores it. ``mlx.launch`` sends nothing if it
-is ended itself, but then nobody holds the other end of standard input any more.
+A lost terminal connection sends SIGHUP, and nohup ignores it. If ``mlx.launch`` itself is ended, it
+sends nothing, but the other end of standard input closes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def leave_at_once() -> None:
-    """While there is nothing to stop yet, let a signal end the process with status 0."""
+    """Until there is something to stop, let a signal end the process with status 0."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         sys.exit(0)
@@ -40,8 +40,8 @@ def hear(told: Callable[[], None]) -> None:
 
 
 def hear_launcher(told: Callable[[], None]) -> None:
-    """Call ``told`` in the running event loop when standard input, if it is a pipe, is closed; what
-    comes from it is ignored."""
+    """If standard input is a pipe, call ``told`` in the running event loop when it closes; its data
+    is ignored."""
     loop = asyncio.get_running_loop()
 
     def look() -> None:

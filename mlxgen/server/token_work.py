@@ -2,8 +2,8 @@
 
 Owns their bodies and their answers. Must never know how a request is transported. The names are
 those of other local servers: ``prompt`` and ``messages`` with ``count`` and ``max_model_len``, or
-``content`` with ``add_special`` and ``with_pieces``. Invariant: detokenizing what was tokenized
-without special tokens gives the text again.
+``content`` with ``add_special`` and ``with_pieces``. Invariant: a text that is tokenized without
+special tokens and detokenized is unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OF_TOKENS = {
     *("prompt", "content", "add_special", "add_special_tokens", "continues"),
     *("return_token_strs", "with_pieces"),
 }
-"""What a chat has not."""
+"""Fields that a chat request does not have."""
 
 TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 31)]
 
@@ -72,7 +72,7 @@ OfTokens: TypeAlias = Callable[[Any, ServedModel], dict[str, Any]]
 
 
 def on_tokens(body: type[Any], answer: OfTokens) -> Work:
-    """The work of an endpoint with such bodies that does not need the engine."""
+    """The work of an endpoint that needs a model's tokenizer but not its engine."""
 
     async def work(exchange: Exchange) -> bytes:
         request = (await exchange.read(body)).request
@@ -122,8 +122,7 @@ def tokenize(request: TokenizeRequest, model: ServedModel) -> dict[str, Any]:
 
 
 def tokens_of(request: ChatRequest, model: ServedModel) -> list[Token]:
-    """The tokens of the prompt that a chat would have; ``add_generation_prompt: false`` begins no
-    answer."""
+    """The tokens of a chat's prompt; with ``add_generation_prompt: false``, no answer is begun."""
     begins = request.add_generation_prompt is not False
     request = request.model_copy(update={} if begins else {"add_generation_prompt": None})
     turn = turn_of(request, of_chat(request.messages).messages, model)
@@ -135,7 +134,7 @@ def tokens_of(request: ChatRequest, model: ServedModel) -> list[Token]:
 
 
 def apply_template(request: ChatRequest, model: ServedModel) -> dict[str, Any]:
-    """The text of the prompt that a chat would have."""
+    """The text of a chat's prompt."""
     return {"prompt": model.vocabulary.decode(tokens_of(request, model))}
 
 
@@ -155,8 +154,8 @@ def detokenize(request: DetokenizeRequest, model: ServedModel) -> dict[str, Any]
 
 
 def _with_pieces(tokens: Sequence[int], vocabulary: Vocabulary) -> Iterator[dict[str, Any]]:
-    """Each token with its text, or as in llama.cpp's server with its bytes if they are none by
-    themselves: one by one, as all objects at a time would keep the garbage collector busy."""
+    """Each token with its text, or, if its bytes alone are not text, with its bytes, as in
+    llama.cpp's server. One by one, since all objects at once would burden the garbage collector."""
     for token in tokens:
         piece = vocabulary.piece(token)
         try:

@@ -1,9 +1,8 @@
-"""What is told about each token: which of its bytes are in which part of the reply, and how likely
-it was.
+"""Reports on tokens: which bytes of each are in which part of the reply, and how likely it was.
 
 Each byte of a token belongs to a character, and each character to a span of content, reasoning,
-calls or marks. Invariant: the bytes that all tokens have in a part, joined and decoded as UTF-8,
-are the text of that part, wherever stops, marks and characters fall.
+calls or marks. Invariant: the bytes of all tokens in a part, joined and decoded as UTF-8, are the
+text of that part, wherever stops, marks and characters fall.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from ..text import TextDecoder
 from ..tokens import Token, Vocabulary
 
 LOWEST = -9999.0
-"""What stands for the log-probability of the impossible, which JSON cannot say."""
+"""Stands for a log-probability of minus infinity, which JSON cannot represent."""
 
 _PARTS = {"content": "content", "reasoning": "reasoning", "call": "tool_call", "mark": "mark"}
 
 
 @dataclass(slots=True)
 class Reported:
-    """A token, and what was delivered of it.
+    """A token, and its delivered part.
 
-    ``start`` to ``stop`` are the characters that became complete with it, and ``text`` those of
-    them that were delivered. ``data`` has each of its bytes with the character that it belongs to,
-    ``parts`` the delivered bytes in each part.
+    ``start`` to ``stop`` are the characters that the token completed, and ``text`` those of them
+    that were delivered. ``data`` has each byte with the place of its character, and ``parts`` the
+    delivered bytes in each part.
     """
 
     chunk: Chunk
@@ -46,16 +45,16 @@ class Reported:
 
     @property
     def kind(self) -> Kind | None:
-        """The first part that it has bytes in."""
+        """The first part that the token has bytes in."""
         return next(iter(self.parts), None)
 
     @property
     def end(self) -> int:
-        """Where the last character of which it has bytes ends."""
+        """The end of the last character that the token has bytes of."""
         return self.data[-1][1] + 1 if self.data else self.stop
 
     def cover(self, span: Span, end: int) -> None:
-        """A span, up to the character ``end``, was delivered."""
+        """Note that a span, up to the character ``end``, was delivered."""
         self.text += span.text[max(0, self.start - span.start) : max(0, self.stop - span.start)]
         data = bytes(byte for byte, place in self.data if span.start <= place < end)
         if data:
@@ -63,9 +62,9 @@ class Reported:
 
 
 class TokenReport:
-    """Tokens and spans in, both in order; out come the tokens whose bytes all have a place.
+    """Tokens and spans in, both in order; tokens whose bytes are all covered by spans out.
 
-    ``decoder`` has taken the tokens before the first.
+    ``decoder`` has taken the tokens before the first one.
     """
 
     def __init__(self, decoder: TextDecoder) -> None:
@@ -73,15 +72,15 @@ class TokenReport:
         self._waiting: deque[Reported] = deque()
 
     def add(self, chunk: Chunk) -> None:
-        """Add a token, before the span that its text is in."""
+        """Add a token, before the span that contains its text."""
         if chunk.token is not None:
             start, data = self._decoder.end(), self._read(chunk.token)
             self._waiting.append(Reported(chunk, start, self._decoder.end(), data))
 
     def cover(self, span: Span) -> Iterator[Reported]:
-        """A span was delivered."""
+        """Note that a span was delivered; return the tokens that are now complete."""
         waiting, end = self._waiting, span.start + len(span.text)
-        if waiting:  # the text may end inside a character; the last token is where it ends
+        if waiting:  # text that ends inside a character ends in the last token
             waiting[-1].stop = max(waiting[-1].stop, end)
         for token in waiting:
             if token.start >= end:
@@ -91,7 +90,7 @@ class TokenReport:
             yield waiting.popleft()
 
     def finish(self) -> Iterator[Reported]:
-        """The tokens that are left, with the delivered part of each."""
+        """The remaining tokens, with the delivered part of each."""
         while self._waiting:
             yield self._waiting.popleft()
 
@@ -116,7 +115,7 @@ class TokenWriter:
     opens_text: bool
 
     def chat_entry(self, token: Reported, kind: Kind) -> dict[str, Any]:
-        """An entry of a chat's log-probabilities, for the bytes that the token has there."""
+        """An entry of a chat's log-probabilities, for the token's bytes in the part ``kind``."""
         data = token.parts[kind]
         return {
             **_spelled(data),
@@ -131,7 +130,7 @@ class TokenWriter:
     def full_entry(self, token: Reported) -> dict[str, Any]:
         """Everything about a token, whatever part of the reply it is in.
 
-        An alternative that the filters do not allow says so; the others say nothing of it.
+        Only alternatives that the filters do not allow have ``allowed``, which is false.
         """
         chunk = token.chunk
         assert chunk.token is not None
@@ -170,8 +169,8 @@ class TokenWriter:
     def legacy(self, tokens: Sequence[Reported], offset: int) -> dict[str, Any]:
         """The four lists of a completion; ``offset`` is where its text starts.
 
-        Tokens without text in the answer, such as an end token, are among them: evaluators leave
-        the generated tokens out by their number.
+        They include tokens without text in the answer, such as an end token: evaluators drop the
+        generated tokens by counting them.
         """
         return {
             "tokens": [token.text for token in tokens],
@@ -220,7 +219,7 @@ class TokenWriter:
         return entries
 
     def _named(self, scored: Chunk | PromptScore) -> dict[str, float]:
-        """The alternatives by their text, always including the token itself."""
+        """The alternatives by text, always including the token itself."""
         assert scored.token is not None
         named: dict[str, float] = {}
         for token, logprob in ((scored.token, scored.logprob), *scored.top):
@@ -228,7 +227,7 @@ class TokenWriter:
         return named
 
     def _piece(self, token: Token, at: Chunk | PromptScore) -> bytes:
-        """The bytes of a token in this place."""
+        """The bytes of a token at this position."""
         if self.opens_text and isinstance(at, Chunk) and at.index == 0:
             return self.vocabulary.opening(token)
         return self.vocabulary.piece(token)

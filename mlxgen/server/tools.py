@@ -1,4 +1,4 @@
-"""The tools of a request, and which of them may or must be called, whichever API it came by."""
+"""The tools of a request of any API, and which of them may or must be called."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Function(Piece):
 
 
 class OtherTool(Piece):
-    """A tool that a remote service would run, or that is not called with JSON; it is left out."""
+    """A tool that a remote service would run, or that does not take JSON; it is left out."""
 
     type: str
     name: str | None = None
 
 
 def functions_are(*kinds: str | None) -> Discriminator:
-    """Tells functions, whose type is one of these, from other tools."""
+    """Distinguishes functions, whose type is one of ``kinds``, from other tools."""
 
     def kind_of(given: Any) -> str:
         kind = given.get("type") if isinstance(given, dict) else None
-        return "<function>" if kind in kinds else "<other>"  # which no field is called
+        return "<function>" if kind in kinds else "<other>"  # not the name of any field
 
     return Discriminator(kind_of)
 
@@ -62,13 +62,13 @@ _OBJECT: Json = {
 ToolChoice: TypeAlias = Annotated[
     str | Json, WithJsonSchema({"anyOf": [{"enum": list(_WORDS)}, _OBJECT]})
 ]
-"""Which tools may or must be called, as any of the APIs says it."""
+"""Which tools may or must be called, in the form of any API."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What must happen with the tools; ``named`` are the only ones that may be called, by the place
-    where each is named, or nothing for all. ``alone``: an answer makes one call at the most."""
+    """Whether and which tools must be called. ``named`` has the only tools that may be called, by
+    the place that names each; empty: all. ``alone``: an answer makes at most one call."""
 
     mode: Mode = "auto"
     named: Mapping[str, str] = field(default_factory=dict)
@@ -103,16 +103,16 @@ def choice_of(given: str | Json) -> Choice:
 
 
 def _named(tool: Json, at: str) -> tuple[str, str]:
-    """The name of a tool, after its place: beside its type, or in its function."""
+    """The place of a tool's name, next to its type or in its function, and the name."""
     if "function" in tool:
         tool, at = need(tool, "function", dict, at), f"{at}.function"
     return f"{at}.name", need(tool, "name", str, at)
 
 
 class Tools(NamedTuple):
-    """How tools may be ``used``: not at all if there are none, or none may be called; where the
-    types of their schemas are, by their places in a chat completion; and the places of those that
-    are left out."""
+    """How tools may be ``used``: None if there are none, or none may be called. ``names``: the
+    places of the ``type`` of their schemas, by those in a chat completion. ``left_out``: the places
+    of tools that are left out."""
 
     used: ToolUse | None
     names: Mapping[str, str]
@@ -127,8 +127,8 @@ def tools_of(
     parallel: bool | None = None,
     schema: str = "parameters",
 ) -> Tools:
-    """The tools of a request; raises ``RequestError``. ``at`` is where each is, such as
-    ``tools[{}]``, and ``schema`` the field of it that its schema is in."""
+    """The tools of a request; raises ``RequestError``. ``at``: the place of each, such as
+    ``tools[{}]``; ``schema``: the tool's field with its schema."""
     choice = Choice() if tool_choice is None else choice_of(tool_choice)
     shown, strict, known = list[Json](), set[str](), list[str]()
     places, left_out, kinds = dict[str, str](), list[str](), set[str]()

@@ -1,9 +1,9 @@
-"""What goes over a connection: JSON answers and events, and which bodies are read at all.
+"""The bytes on a connection: JSON answers and events, and which bodies are read at all.
 
-Must never know what an event says. Invariant: one event is one ``data:`` line, whatever text is in
-it; one that says its ``type`` has an ``event:`` line of that name before it, as the APIs with such
-events have. No blank line follows a comment: readers that keep the last id would take it for the
-end of an event without data.
+Must never know what an event says. Invariant: an event is one ``data:`` line, whatever its text; an
+event with a ``type`` has an ``event:`` line of that name before it, as its API requires. No blank
+line follows a comment: readers that keep the last id would take it for the end of an event without
+data.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ STREAM: tuple[Header, ...] = (
     (b"x-accel-buffering", b"no"),  # proxies must not buffer
 )
 READING = 30.0  # seconds for a body to arrive
-PIECE = 1024  # items of a list that are written in one call
-_FEW = 128  # items of a list any of which may be long, such as choices
+PIECE = 1024  # items of a list that are encoded in one call
+_FEW = 128  # items at most of a list whose items may be long, such as choices
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 class ClientGone(Exception):  # noqa: N818 (nothing went wrong)
-    """The client hung up; nobody is waiting for an answer."""
+    """The client hung up."""
 
 
 def to_text(value: Any) -> str:
@@ -45,8 +45,8 @@ def to_text(value: Any) -> str:
 
 
 def to_json(value: Any) -> bytes:
-    """The same as UTF-8. Long lists, and iterators, which become lists, are written piece by piece:
-    a call of the encoder holds the interpreter's lock, and so everybody else, until it is done."""
+    """The same as UTF-8. Long lists, and iterators, which become lists, are encoded in pieces: each
+    call of the encoder holds the interpreter's lock, and so holds up all other threads."""
     return b"".join([piece.encode("utf-8", "replace") for piece in _pieces(value)])
 
 
@@ -82,7 +82,7 @@ def encoded(event: Sent) -> bytes:
 
 
 class JsonResponse(Response):
-    """A value as JSON, or the bytes that were made of one."""
+    """A value as JSON, or bytes that are JSON already."""
 
     media_type = "application/json"
 
@@ -93,7 +93,7 @@ class JsonResponse(Response):
 def error_response(
     error: BaseException, headers: Iterable[Header] = (), path: str = ""
 ) -> Response:
-    """The whole answer to a failed request, as the API at this path has it."""
+    """The whole answer to a failed request, in the form of the API at this path."""
     status, body = error_body(error)
     if path.startswith(MESSAGES):
         body = as_messages_error(status, body)
@@ -103,8 +103,8 @@ def error_response(
 
 
 async def body_of(receive: Receive, headers: Iterable[Header], limit: int) -> bytes:
-    """The body of a request, of so many bytes at the most; raises ``RequestError``, or
-    ``ClientGone`` if there will be no more of it."""
+    """The body of a request, of at most ``limit`` bytes; raises ``RequestError``, or ``ClientGone``
+    if the client hangs up before its end."""
     given, parts = dict(headers), list[bytes]()
     kind = given.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind and kind != b"application/json" and not kind.endswith(b"+json"):

@@ -1,8 +1,8 @@
-"""What a pass does with the patches of images among its tokens.
+"""How the patches of images among the tokens of a pass reach the model.
 
-A model is fed what an image shows in the places of its tokens. The vision tower computes that for a
-whole image, and a piece of a prompt may end inside it: so it is kept from the pass with the first
-patch to that with the last one. Invariant: nothing else is kept, and nothing is waited for.
+In place of an image's tokens, the model is fed the image's embeddings. The vision tower computes
+them for a whole image, and a piece of a prompt may end inside it: so they are kept from the pass
+with the first patch to that with the last. Invariant: nothing else is kept or waited for.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .layers import LayerCache, Model
 
 Rows: TypeAlias = Sequence[Sequence[Fed]]
 Feed: TypeAlias = Callable[[Rows, Model], tuple[Rows, Model]]
-"""Gives the tokens of a pass as numbers of 32 bits, and the model that takes these: so nothing
-behind it has to know patches."""
+"""Turns the tokens of a pass into 32-bit numbers, and the model into one that takes them, so that
+nothing downstream has to know patches."""
 
 
 class Shown:
     """The ``Feed`` of a model with mlx-lm's ``embed_inputs``.
 
-    Patches are numbers below zero: -1 is the first row of what the images of a pass show.
+    Patches become numbers below zero: -1 is the first row of the embeddings of the pass's images.
     """
 
     def __init__(self) -> None:
@@ -56,11 +56,11 @@ class Shown:
         return numbered, partial(_run, model, shown, patches[0].image.token)
 
     def forget(self) -> None:
-        """Drop everything on the device, as it can no longer be trusted."""
+        """Drop all arrays on the device, which can no longer be trusted."""
         self._kept.clear()
 
     def _embedded(self, image: Image, model: Any) -> mx.array:
-        """What an image shows: [patches, width]. It is submitted by itself, so that the vision
+        """The embeddings of an image: [patches, width]. Submitted by itself, so that the vision
         tower's arrays for several images are not held together."""
         found = self._kept.get(image)
         if found is None:
@@ -72,8 +72,8 @@ class Shown:
 
 
 def unseen(width: int, rows: Rows, model: Model) -> tuple[Rows, Model]:
-    """The ``Feed`` of a model that drafts for another one, of which it takes no images, and knows
-    the tokens below ``width`` only: it gets token 0 for any other, as it could look up none."""
+    """The ``Feed`` of a drafting model, which is shown no images and knows only tokens below
+    ``width``: patches become their image's token, and what it could not look up becomes token 0."""
 
     def known(token: Fed) -> Fed:
         number = token.image.token if isinstance(token, Patch) else token
@@ -85,7 +85,7 @@ def unseen(width: int, rows: Rows, model: Model) -> tuple[Rows, Model]:
 def _run(
     model: Any, shown: mx.array, token: int, inputs: mx.array, cache: list[LayerCache]
 ) -> mx.array:
-    """A pass of ``inputs`` [n, m], with ``shown`` [rows, width] in the places of its patches."""
+    """Run ``inputs`` [n, m], with rows of ``shown`` [rows, width] in the places of patches."""
     is_patch = inputs < 0
     words = mx.where(is_patch, token, inputs)
     seen = shown[mx.where(is_patch, -1 - inputs, 0)]

@@ -1,8 +1,8 @@
-"""How much memory a model needs: its KV caches, what a pass holds besides, and images.
+"""How much memory a model needs: for its KV caches, for a pass, and for images.
 
-Owns the arithmetic of these bytes, which follow from one pass of one token. Must never hold an
-array, or evaluate one. Invariant: an estimate is not below what mlx-lm's caches and the slots
-allocate, and what a pass of mlx-lm's models takes.
+Owns the arithmetic of these bytes, which follow from one pass of one token. Must never hold or
+evaluate an array. Invariant: an estimate is never below what mlx-lm's caches and the slots
+allocate, or what a pass of mlx-lm's models takes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .slots import Group
 from .states import Foreign
 
 SMALLEST = 16  # tokens of the smallest piece of a prompt
-_SCORES = 2  # copies of attention scores that are held: as computed, and masked or normalised
-_FUSED = (64, 80, 128)  # head dimensions whose scores MLX's kernels on GPUs do not hold (0.32)
+_SCORES = 2  # copies of the attention scores held at once: as computed, and masked or normalised
+_FUSED = (64, 80, 128)  # head dimensions for which MLX's GPU kernels hold no scores (0.32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Footprint:
     """The bytes of a model's caches and weights.
 
     - ``growing``: of one place (a token) in all layers that grow.
-    - ``early``: of each of the first ``start`` tokens besides, if they are kept as they are.
+    - ``early``: of each of the first ``start`` tokens besides, if they are also kept unquantised.
     - ``windows``: (bytes of one place, width) of each layer with a sliding window.
     - ``fixed``: of all recurrent states.
     - ``weights``: of all weights.
@@ -46,7 +46,7 @@ class Footprint:
 
     @classmethod
     def of(cls, model: nn.Module, group: Group) -> Footprint:
-        """Measure a group of one slot that holds a token; nothing is evaluated."""
+        """Measure a group of one slot that holds one token; nothing is evaluated."""
         growing = early = fixed = start = 0
         windows = []
         for layer in group.layers:
@@ -65,18 +65,18 @@ class Footprint:
 
     @property
     def spare(self) -> int:
-        """How many unused places a pass may read at the cost of reading the weights once."""
+        """How many unused places a pass may read for the cost of reading the weights once."""
         return self.weights // max(1, self.growing)
 
     def snapshot_at(self, length: int = 1 << 40) -> int:
-        """The bytes of what a sequence cannot go back in after ``length`` tokens, by default many:
-        windows, and recurrent states."""
+        """The bytes of a snapshot (windows and recurrent states) after ``length`` tokens; by
+        default, of full windows."""
         return sum(each * min(length, width) for each, width in self.windows) + self.fixed
 
     def alone(self, length: int) -> int:
         """The most bytes of one sequence of ``length`` tokens in caches of its own.
 
-        mlx-lm's caches grow by whole steps from whatever length they were full at, and a window
+        mlx-lm's caches grow by whole steps from the length at which they were full, and a window
         holds all of a long prompt chunk that has just passed through it.
         """
         room = length + GROWTH
@@ -98,10 +98,10 @@ class Activations:
     """The bytes of a pass's intermediate arrays.
 
     - ``per_token``: for each token of the pass.
-    - ``per_score``: for each of its tokens and each token that it may look at; 0 if the scores
+    - ``per_score``: for each of its tokens and each token that it may attend to; 0 if the scores
       never leave a kernel.
-    - ``per_held``: for each token held before: a layer's KV is copied where it grows, and made
-      floats of where it is quantised, while those of the layer before may not be freed yet.
+    - ``per_held``: for each token held before: a layer's KV is copied when it grows, and
+      dequantised if it is quantised, while that of the layer before may not be freed yet.
     """
 
     per_token: int
@@ -116,7 +116,7 @@ class Activations:
         dtype: mx.Dtype,
         config: Mapping[str, Any],
     ) -> Activations:
-        """Measure a model that computes in ``dtype``, with a group as for ``Footprint.of``."""
+        """Measure a model that computes in ``dtype``; the group is as for ``Footprint.of``."""
         heads, experts = (number_of(config, names) or 1 for names in (HEADS, EXPERTS))
         width = max((_width(layer, experts) for layer in getattr(model, "layers", ())), default=0)
         states = kept = made = 0
@@ -129,24 +129,24 @@ class Activations:
                 floats = layer.how.floats(layer.run(slice(None), 0, 1))
                 made = max(made, bytes_a_place(floats))
             kept = max(kept, bytes_a_place(run))
-            widths = {array.shape[-1] for array in floats}  # of several, one holds the scores
+            widths = {array.shape[-1] for array in floats}  # with several, no fused kernel applies
             fused = fused and len(widths) <= 1 and all(map(_holds_no_scores, widths))
-        if mx.metal.is_available():  # its kernels hold one state; elsewhere each token has its own
+        if mx.metal.is_available():  # Metal kernels hold one state; elsewhere each token has one
             states = 0
         return cls(
-            # Each number is held with what is made of it, and in float32 while that is made.
+            # Each number is held with its result, and in float32 while that is computed.
             per_token=(2 * dtype.size + 4) * width + states,
             per_score=0 if fused else _SCORES * dtype.size * heads,
             per_held=kept + 2 * made,
         )
 
     def nbytes(self, tokens: int, held: int) -> int:
-        """The bytes of a pass of so many tokens after ``held`` others."""
+        """The bytes of a pass of ``tokens`` tokens after ``held`` others."""
         return tokens * (self.per_token + self.per_score * (held + tokens)) + held * self.per_held
 
     def most(self, room: int, held: int) -> int:
-        """The most tokens, a power of two, of a pass that takes no more than ``room`` bytes; at
-        least the smallest piece."""
+        """The most tokens, a power of two, whose pass takes at most ``room`` bytes; never fewer
+        than the smallest piece."""
         tokens = PREFILL_STEP
         while tokens > SMALLEST and self.nbytes(tokens, held) > room:
             tokens //= 2
@@ -154,10 +154,10 @@ class Activations:
 
 
 def image_bytes(vision: Mapping[str, Any], dtype: mx.Dtype, patches: int) -> int:
-    """The bytes that a vision tower's intermediate arrays and the pixels of an image of so many
-    patches take, in a tower of this configuration that computes in ``dtype``.
+    """The bytes that the pixels and the vision tower's intermediate arrays take for an image of
+    ``patches`` patches, in a tower of this configuration that computes in ``dtype``.
 
-    It looks at squares of pixels, several of which are a patch of the prompt.
+    The tower looks at squares of pixels, several of which make one patch of the prompt.
     """
     width = number_of(vision, ("hidden_size",)) or 1536
     inner = number_of(vision, ("intermediate_size",)) or 4 * width
@@ -172,7 +172,7 @@ def image_bytes(vision: Mapping[str, Any], dtype: mx.Dtype, patches: int) -> int
 
 
 def _width(layer: Any, experts: int) -> int:
-    """How many numbers the matrices of a layer give for one token."""
+    """The summed output widths of a layer's weight matrices, for one token."""
     width = 0
     for part in layer.modules() if isinstance(layer, nn.Module) else ():
         weight = part.get("weight")
@@ -182,7 +182,7 @@ def _width(layer: Any, experts: int) -> int:
 
 
 def _run_of(layer: Any) -> Run:
-    """The keys and values of a layer that has any."""
+    """The keys and values of a layer, if it has any."""
     if isinstance(layer, Foreign):
         return keys_and_values(layer.leaf)
     return tuple(layer.arrays) if isinstance(layer, Keys) else ()
@@ -194,9 +194,8 @@ def _holds_no_scores(width: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """The width of a model's logits, and the bytes of its KV caches and of its passes. ``own``: it
-    runs with caches of mlx-lm's own only.
-    """
+    """The width of a model's logits, and the bytes of its KV caches and passes. ``own``: it runs
+    only with mlx-lm's own caches."""
 
     vocab_size: int
     footprint: Footprint
@@ -209,7 +208,7 @@ class Measures:
         group, token, own = Group(make), mx.array([[0]]), False
         try:
             logits = group.add(1).forward(model, token)
-        except Exception:  # some ask their caches for more than is common to all
+        except Exception:  # some models use more of a cache than all caches have
             group, own = Group(make, own=True), True
             logits = group.add(1).forward(model, token)
         activations = Activations.of(model, group, logits.dtype, config)

@@ -1,10 +1,10 @@
-"""All slots of a runner, in groups of sequences that are about as long.
+"""All slots of a runner, in groups of sequences of similar length.
 
-A group is one set of arrays: every slot of it has as many places as its longest sequence needs, and
-a pass reads them all. So a sequence goes to a group of others that are about as long, from its
+A group is one set of arrays: each of its slots has as many places as its longest sequence needs,
+and a pass reads them all. So a sequence shares a group with others of similar length, from its
 first token to its last. If a model does not compute the same for several sequences as for one, each
-has a group of its own. That is found by trying: how it reads its caches is what matters, and models
-of one name differ.
+has a group of its own. That is found by trying: it depends on how the model reads its caches, and
+models of one name differ.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from .layers import CacheFactory, LayerCache, Model, leaves
 from .slot_caches import GROWTH, Keys, Quantisation
 from .slots import Group, Slot, rooms_for
 
-WASTE = 2  # there may be that many times as much padding as tokens
+WASTE = 2  # how many times as much padding as tokens there may be
 _HISTORIES = ([1, 2, 3, 4, 5, 6, 7], [5, 3], [2, 7, 1, 8])
-_TOLERANCE = 0.02  # of the spread of the logits: half-precision sums differ with the batch
-_SIZES = (64, 32)  # of quantised groups; the default is the first one that fits
+_TOLERANCE = 0.02  # relative to the spread of the logits: half-precision sums differ with the batch
+_SIZES = (64, 32)  # of quantisation groups; the default is the first that fits
 
 
 class Slots:
     """All slots of a runner, in groups.
 
     ``make`` builds the model's empty caches for one sequence. ``batches`` says whether several
-    sequences share a group: it is asked when there are several; ``None`` if they never do. A pass
-    may read up to ``spare`` unused places. ``own``: it runs with mlx-lm's own only.
+    sequences may share a group: it is called once there are several; ``None`` means never. A pass
+    may read up to ``spare`` unused places. ``own``: the model runs only with mlx-lm's own caches.
     """
 
     def __init__(
@@ -51,19 +51,19 @@ class Slots:
         self.recurrent, self.window = bool(self.groups[0].states), self.groups[0].window
 
     def __del__(self) -> None:
-        self.clear()  # groups and slots know one another, and large arrays do not wait for that
+        self.clear()  # groups and slots form cycles; large arrays must not wait for the collector
 
     def __len__(self) -> int:
         return sum(len(group.members) for group in self.groups)
 
     @property
     def may_batch(self) -> bool:
-        """Whether several sequences share a group, as far as anybody has asked."""
+        """Whether several sequences may share a group, as far as has been tried."""
         return self._ask is not None
 
     @property
     def batches(self) -> bool:
-        """Whether several sequences share a group."""
+        """Whether several sequences may share a group; tries it if need be."""
         if self._ask is not None and (self.groups[0].is_single or not self._ask()):
             self._ask = None
         return self._ask is not None
@@ -74,7 +74,7 @@ class Slots:
         return sum([group.nbytes for group in self.groups])
 
     def open(self, room: int) -> Slot:
-        """An empty slot for a sequence of so many tokens, among others that are about as long."""
+        """An empty slot for a sequence of ``room`` tokens, among others of similar length."""
         for group in self.groups:
             lengths = [max(each.length, each.room) for each in group.members]
             if not lengths or (self.batches and self._suits(room, lengths)):
@@ -83,13 +83,13 @@ class Slots:
         return self.groups[-1].add(room)
 
     def fork(self, slot: Slot) -> Slot:
-        """An independent copy, beside the slot if others may be there."""
+        """An independent copy of a slot, in the same group if several may share one."""
         twin = slot.group.add(slot.room) if self.batches else self.open(slot.room)
         twin.copy_from(slot)
         return twin
 
     def clear(self) -> None:
-        """Free all slots, whatever is in them."""
+        """Free all slots, whatever they hold."""
         for group in self.groups:
             group.clear()
 
@@ -101,9 +101,9 @@ class Slots:
         ahead: int,
         twin_of: Slot | None = None,
     ) -> int:
-        """The bytes of all buffers once the sequences in slots are those of ``lengths``, others of
+        """The bytes of all buffers once the sequences in slots have these ``lengths``, sequences of
         the lengths ``joining`` have come, and the longest of each group has grown by ``ahead``
-        tokens; ``twin_of`` one that is forked."""
+        tokens. ``twin_of``: a slot that is forked."""
         joining = [*joining, *([] if twin_of is None or self.batches else [twin_of.room])]
         if not self.batches:
             return sum(footprint.alone(length + ahead) for length in (*lengths.values(), *joining))
@@ -125,7 +125,7 @@ class Slots:
                 if i < len(self.groups):
                     group = self.groups[i]
                     held = group.nbytes
-                    if slots > group.rooms:  # more slots have all the places that these have now
+                    if slots > group.rooms:  # added slots get all the places of these
                         length = max(length, group.places - 1)
                 total += max(held, footprint.together(slots, length))
         return total
@@ -142,17 +142,17 @@ class Slots:
 
 
 def batch_equals_alone(model: Model, make: CacheFactory) -> bool:
-    """Run a few tokens both ways and compare; false also for a model that raises on a batch."""
+    """Run a few tokens alone and batched, and compare; False if a model raises on a batch."""
     try:
         return _agree(model, make)
-    except Exception:  # whatever a model does with caches that it does not know
+    except Exception:  # a model may do anything with caches that it does not know
         return False
 
 
 def _agree(model: Model, make: CacheFactory) -> bool:
     group = Group(make)
-    rows: list[tuple[Slot, Slot]] = []  # in mlx-lm's caches, and among the others
-    # Machines that share a model add up every pass of it, so all of them are run in any case.
+    rows: list[tuple[Slot, Slot]] = []  # in mlx-lm's caches, and in a shared group
+    # Machines that share a model combine each pass, so all passes run on every one of them.
     agreed: list[bool] = []
     for history in _HISTORIES:
         pair = Group(make, own=True).add(len(history)), group.add(len(history))
@@ -168,7 +168,7 @@ def _agree(model: Model, make: CacheFactory) -> bool:
         slot.go_back(slot.length - 1)  # run it again, to try a rewind as well
         agreed += _compared(model, [(before, slot)], tokens[1:2], [1])
         agreed += _compared(model, rows, tokens, [1, 0, 1])
-    run = mx.array([[4, 4, 2], [5, 1, 0]])  # the second one is padded if it is not alone
+    run = mx.array([[4, 4, 2], [5, 1, 0]])  # the second run is padded when batched
     agreed += _compared(model, rows[:1], run[:1], [3])
     if not group.states:
         agreed += _compared(model, rows[1:], run, [3, 2])
@@ -178,7 +178,7 @@ def _agree(model: Model, make: CacheFactory) -> bool:
 def _compared(
     model: Model, rows: Sequence[tuple[Slot, Slot]], tokens: mx.array, lengths: Sequence[int]
 ) -> list[bool]:
-    """Whether the next tokens of consecutive rows give together what they give alone, for each."""
+    """For each of some consecutive rows: whether its next tokens give the same batched as alone."""
     first = rows[0][1]
     together = first.group.run(model, tokens, lengths, first.index)
     return [
@@ -208,7 +208,7 @@ def quantisation(
 ) -> Quantisation:
     """How a model's KV can be quantised, from the graph of a pass; nothing is evaluated.
 
-    Raises ``OptionError`` if nothing of it can be quantised, or not so.
+    Raises ``OptionError`` if none of it can be quantised, or not with these settings.
     """
     caches = make()
     model(mx.array([[0]]), cache=caches)
@@ -235,7 +235,7 @@ def quantisation(
             group = Group(lambda how=found: quantised(make(), how))  # type: ignore[misc]
             group.add(1).forward(model, mx.array([[0]]))
             return found
-        except Exception as reason:  # whatever a model does with caches that it does not know
+        except Exception as reason:  # a model may do anything with caches it does not know
             error = reason
     raise OptionError(
         "kv_bits", f"{name} cannot run with a quantised KV cache ({error}); leave it out"
@@ -243,7 +243,7 @@ def quantisation(
 
 
 def quantised(caches: list[LayerCache], how: Quantisation) -> list[LayerCache]:
-    """Empty caches, and quantised ones in place of those that can be."""
+    """Empty caches, with those that can be quantised replaced by quantised ones."""
 
     def one(layer: Any) -> LayerCache:
         if type(layer) is CacheList:

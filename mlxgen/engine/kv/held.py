@@ -1,8 +1,8 @@
-"""Tokens that go through the model, known or not, and the device that reads them.
+"""The tokens of a forward pass, known to the host or not, and the device that reads them.
 
-A token may go through before the host has read it: then it is a ``Later``, which is read when it
-has to be compared. Nothing else in the engine waits for drawn tokens or looks at a clock than
-``Here``; a device that only counts what its work would take answers these instead.
+A token may go through the model before the host has read it: then it is a ``Later``, which is read
+when it has to be compared. Only ``Here`` waits for drawn tokens or reads the clock that times
+steps; a simulated device, which only counts what its work would take, replaces it.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ class Here:
 
     @property
     def queues(self) -> bool:
-        """Whether a submission returns long before the work is done.
+        """Whether a submission returns long before its work is done.
 
-        MLX's CPU back end lets only few tasks wait, so that there most of a pass is done by then.
+        MLX's CPU back end queues few tasks, so most of a pass is done by then on a CPU.
         """
         return mx.default_device() != mx.Device(mx.cpu)
 
     def submit(self, arrays: Iterable[mx.array | None]) -> None:
-        """Start computing what a draw gives; these are ready together."""
+        """Start computing the arrays of a draw; they become ready together."""
         mx.async_eval(arrays)
 
     def read(self, array: mx.array) -> list[int]:
-        """The integers of an array [n]; this waits for the device."""
+        """The integers of an array [n]; waits for the device."""
         return cast(list[int], array.tolist())
 
     def now(self) -> float:
-        """Seconds on the clock that all durations are measured with."""
+        """Seconds on the clock that times steps."""
         return time.perf_counter()
 
 
@@ -52,23 +52,23 @@ class Unread:
         self.array = array
         self._here = here
         self.known: list[Token] | None = None
-        """The tokens, once they were read."""
+        """The tokens, once they have been read."""
 
     def read(self) -> list[Token]:
-        """The tokens; this waits for the device, once."""
+        """The tokens; the first call waits for the device."""
         if self.known is None:
             self.known = self._here.read(self.array)
         return self.known
 
 
 class Later(NamedTuple):
-    """One of some unread tokens."""
+    """One of the tokens of an ``Unread``."""
 
     of: Unread
     at: int
 
     def read(self) -> Token:
-        """The token; this waits for the device."""
+        """The token; waits for the device."""
         return self.of.read()[self.at]
 
 
@@ -76,16 +76,16 @@ Fed: TypeAlias = Token | Later
 
 
 def gathered(tokens: Sequence[Fed]) -> mx.array:
-    """Tokens, known or not, as an array [n]; without a copy if they are all of one array."""
+    """Tokens, known or not, as an array [n]; no copy if they are exactly one unread array."""
     first, at = tokens[0], 0
-    if isinstance(first, Later):  # so it is in nearly every step
+    if isinstance(first, Later):  # the case in nearly every step
         for token in tokens:
             if not isinstance(token, Later) or token.of is not first.of or token.at != at:
                 break
             at += 1
         if at == len(tokens) == first.of.array.shape[0]:
             return first.of.array
-    runs: list[tuple[Unread | None, list[int]]] = []  # known tokens, or places in some unread ones
+    runs: list[tuple[Unread | None, list[int]]] = []  # known tokens, or places in an ``Unread``
     for token in tokens:
         of, number = (token.of, token.at) if isinstance(token, Later) else (None, token)
         if not runs or runs[-1][0] is not of:
@@ -99,9 +99,9 @@ def gathered(tokens: Sequence[Fed]) -> mx.array:
 
 
 def stacked(runs: Sequence[Sequence[Fed]]) -> mx.array:
-    """Runs of tokens as an array [runs, longest], each padded with the token before.
+    """Runs of tokens as an array [runs, longest], each padded by repeating the token before.
 
-    The first one must not be empty.
+    The first run must not be empty.
     """
     if len(runs) == 1:
         return gathered(runs[0])[None]
@@ -109,10 +109,10 @@ def stacked(runs: Sequence[Sequence[Fed]]) -> mx.array:
     flat: list[Fed] = []
     for run in runs:
         flat += run
-        flat += flat[-1:] * (longest - len(run))  # of the same array, if that is not known yet
+        flat += flat[-1:] * (longest - len(run))  # from the same array, if it is not known yet
     return gathered(flat).reshape(len(runs), longest)
 
 
 def known(tokens: Iterable[Fed]) -> list[Token]:
-    """The tokens; this waits for those that are not known yet."""
+    """The tokens; waits for those that are not known yet."""
     return [token.read() if isinstance(token, Later) else token for token in tokens]

@@ -1,11 +1,11 @@
 """The KV cache of one sequence: a cache of its history.
 
 Owns which tokens are held. Must never know what they mean or how they were sampled; where and how
-they are held is up to the device, which gets commands. It may hold tokens that the history does
-not: tokens that were taken back, a look-ahead, a draft that missed. Invariant: after ``align`` it
-holds only a prefix of the history; the result says what the model has to run.
+they are held is up to the device, which gets commands. The cache may hold tokens that the history
+does not: tokens that were taken back, a look-ahead, a draft that missed. Invariant: after ``align``
+it holds only a prefix of the history, and ``align`` returns the tokens left to run.
 
-Nothing else takes back what a cache holds.
+Nothing else rewinds a KV cache.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .slots import Group, Slot
 
 
 class KV:
-    """See the module. It has a place on the device from when it is aligned, run or taken."""
+    """See the module. It has a slot on the device from its first ``align``, ``run`` or ``take``."""
 
     __slots__ = ("_closed", "_moment", "_same", "device", "number", "slot", "tokens")
 
@@ -41,10 +41,10 @@ class KV:
         self.device = device
         self.number = device.number()
         self.tokens: list[Fed] = []
-        """Those that it holds, and whoever has run more of them adds these."""
-        self._same = self._moment = 0  # leading tokens that were a history's at this moment
+        """The tokens it holds; a caller that runs more of them appends these."""
+        self._same = self._moment = 0  # leading tokens that agreed with the history at this moment
         self.slot = NOWHERE
-        """Where it is held, for queries only."""
+        """Its place on the device, for queries only."""
         self._closed = False
 
     # ---- what it holds ---------------------------------------------------------------------
@@ -60,16 +60,16 @@ class KV:
         return self.slot.nbytes
 
     def common(self, history: History) -> int:
-        """How many leading tokens of the history it holds; compares only what has changed.
+        """How many leading tokens of the history it holds; compares only those that changed.
 
-        The history must always be the same one, and for a fork of this a fork of it.
+        Always pass the same history, and to a fork of this cache, a fork of that history.
         """
         tokens = self.tokens
-        if self.slot.length < len(tokens):  # after a pass that failed, say
+        if self.slot.length < len(tokens):  # after a failed pass, for example
             self._cut(self.slot.length)
         same = self._same
         if self._moment == history.moment:
-            if same == len(tokens) or same == len(history):  # nothing has come since
+            if same == len(tokens) or same == len(history):  # nothing was appended since
                 return same
         else:
             same = min(same, history.low_since(self._moment))
@@ -90,8 +90,8 @@ class KV:
     def align(self, history: History, most: int | None = None) -> list[Token]:
         """Go back to the longest common prefix with the history; returns the pending tokens.
 
-        ``most``: how many tokens may be held; by default all but the last one, which has to run
-        for its logits.
+        ``most``: how many tokens may stay held; by default all but the last, which has to run for
+        its logits.
         """
         slot = self.slot
         if slot is NOWHERE:
@@ -105,8 +105,8 @@ class KV:
     # ---- passes ----------------------------------------------------------------------------
 
     def run(self, tokens: Sequence[Fed], wanted: int = 1) -> mx.array:
-        """Run the next tokens by itself: the logits [wanted, vocab] of the last ones,
-        lazy; anything, if none are wanted: then what it holds is submitted."""
+        """Run the next tokens by themselves; returns the lazy logits [wanted, vocab] of the last
+        ones. With none wanted, the result means nothing, and the cache's contents are submitted."""
         self._opened(len(tokens) + 1)
         run = Run(((self.number, tuple(tokens)),), (wanted,))
         result: mx.array = self.device.do(run)
@@ -114,20 +114,20 @@ class KV:
         return result
 
     def wait(self) -> None:
-        """Wait until what it holds is computed."""
+        """Wait until its contents are computed."""
         self.device.do(Wait(self.number))
 
     # ---- where it is -----------------------------------------------------------------------
 
     def restart(self) -> None:
-        """Hold nothing, and give up the place on the device."""
+        """Empty it, and give up its place on the device."""
         if self.slot is not NOWHERE:
             self.device.do(Free(self.number))
             self.slot = NOWHERE
         self._cut(0)
 
     def take(self, tokens: Sequence[Token]) -> bool:
-        """Hold what the prefix cache has of these tokens; false if it has none of them.
+        """Take the longest prefix of these tokens from the prefix cache; False if it has none.
 
         Only while nothing is held.
         """
@@ -139,7 +139,8 @@ class KV:
     def keep(self, history: History, room: int | None = None, most: int | None = None) -> None:
         """Put what it holds of the history into the prefix cache, which may use ``room`` bytes.
 
-        ``most``: so many tokens of it, if the prefix cache keeps any number of them.
+        ``most``: put in this many tokens at most; nothing, if the prefix cache cannot keep any
+        length.
         """
         self.align(history, len(history))
         count = self.length if most is None else min(self.length, most)
@@ -155,12 +156,12 @@ class KV:
         return twin
 
     def close(self) -> None:
-        """Free what it holds, for good."""
+        """Free its place, for good."""
         self.restart()
         self._closed = True
 
     def _opened(self, room: int) -> Slot:
-        """Its place on the device, for so many tokens if it had none."""
+        """Its place on the device, opened for ``room`` tokens if it had none."""
         if self._closed:
             raise StateError("this generation is closed; make a new one")
         if self.slot is NOWHERE:
@@ -169,4 +170,4 @@ class KV:
 
 
 NOWHERE = Slot(Group(list), 0, 0)
-"""Where a cache is that has no place on the device."""
+"""The slot of a cache that has no place on the device."""

@@ -21,8 +21,8 @@ from mlx_lm.models.cache import (
 LayerCache: TypeAlias = Any  # mlx-lm's cache classes are untyped
 CacheFactory: TypeAlias = Callable[[], list[LayerCache]]
 Run: TypeAlias = tuple[mx.array, ...]
-"""One layer's keys and values of some tokens, or the parts of packed ones; where the first tokens
-are kept as they are, their arrays come last, and have no others."""
+"""One layer's keys and values for some tokens, or the parts of packed ones; if the first tokens are
+also kept unpacked, these arrays come last."""
 
 Model: TypeAlias = Callable[..., mx.array]
 """mlx-lm's calling convention: logits [n, m, vocab] of ``inputs`` [n, m], with a ``cache`` list."""
@@ -86,7 +86,7 @@ def owned(array: mx.array) -> mx.array:
 
 def sliceable(leaf: LayerCache) -> bool:
     """Whether a cache holds its tokens side by side, so any run of them can be cut out."""
-    # A subclass of mlx-lm's may hold more than that; what is quantised says how.
+    # A subclass of mlx-lm's cache may hold more than that; ours (``Keys``) have ``how``.
     return type(leaf) is KVCache or hasattr(leaf, "how")
 
 
@@ -99,7 +99,7 @@ def keys_and_values(leaf: LayerCache) -> Run:
 
 
 def cut(run: Run, start: int, stop: int) -> Run:
-    """The tokens ``start`` to ``stop`` of what a layer holds; shares its buffers."""
+    """A layer's keys and values from token ``start`` to ``stop``; shares its buffers."""
     return tuple([array[..., start:stop, :] for array in run])
 
 
@@ -112,7 +112,7 @@ def narrowed(leaf: LayerCache) -> LayerCache:
     """The same state with only the keys that later tokens can see; shares arrays with ``leaf``.
 
     A prefill in large chunks leaves more keys in a window than the next token sees, and every
-    update leaves room for more.
+    update leaves spare room.
     """
     if type(leaf) is RotatingKVCache and leaf.keys is not None:
         twin = copy.copy(leaf)
@@ -134,9 +134,9 @@ def narrowed(leaf: LayerCache) -> LayerCache:
 
 
 def can_trim(leaf: LayerCache, count: int, ahead: int = 0) -> bool:
-    """Whether ``count`` tokens can be trimmed from a cache, exactly.
+    """Whether ``count`` tokens can be trimmed from a cache exactly.
 
-    With ``ahead``: whether that will be so once it holds ``ahead`` tokens more.
+    ``ahead``: whether that will be so once it holds this many more tokens.
     """
     if count == 0:
         return True
@@ -152,5 +152,5 @@ def can_trim(leaf: LayerCache, count: int, ahead: int = 0) -> bool:
 
 
 def can_undo(caches: Iterable[LayerCache], count: int) -> bool:
-    """Whether any of ``count`` tokens could be trimmed from these empty caches again."""
+    """Whether these empty caches could trim any of their tokens exactly after running ``count``."""
     return all(can_trim(leaf, count, count) for leaf in leaves(caches))

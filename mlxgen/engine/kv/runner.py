@@ -1,10 +1,10 @@
 """The device's side of the engine: it carries out commands, and knows nothing else.
 
 Owns the model, the caches by number, and the slots. Must never know requests, text, or why a
-command was given. Invariant: what a command leaves depends on the commands before it alone, so
-that another runner of the same model that is given the same ones holds the same.
+command was given. Invariant: the state after a command depends only on the commands so far, so that
+another runner of the same model, given the same commands, holds the same.
 
-Nothing is evaluated unless a command waits; a pass of which no logits are wanted is submitted.
+Nothing is evaluated unless a command waits; a pass whose logits nobody wants is submitted.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ from .held import Fed, Here, stacked
 from .layers import PREFILL_STEP, CacheFactory, LayerCache, Model
 from .slots import Slot
 
-_SHOWN = 300  # characters of a foreign message
+_SHOWN = 300  # characters shown of a foreign message
 
 
 class Runner(Here):
     """See the module.
 
     ``slots`` are the places of all sequences; without them, each has a group of its own. ``cache``
-    gives the prefix cache when it is needed. ``piece`` says how many tokens of a prompt it has the
-    memory to run at once, after so many others. ``feed`` is what a pass does with patches of
-    images, if there can be any, and ``predictor`` knows the states that a pass leaves, if anybody
-    drafts from them.
+    gives the prefix cache when it is needed. ``piece`` says how many tokens of a prompt there is
+    memory to run at once after ``held`` others. ``feed`` handles patches of images, if there can be
+    any, and ``predictor`` knows the states of a pass, for drafters that read them.
     """
 
     def __init__(
@@ -54,20 +53,20 @@ class Runner(Here):
         self.cache = cache
         self.piece = piece
         self.states: list[mx.array] | None = None
-        """If there is a list, the states [rows, n, width] of a pass are added."""
+        """If this is a list, a pass appends its states [rows, n, width]."""
         self.feed = feed
         self.predictor = predictor
         self._stores: dict[int, Slot] = {}
         self._numbers = count()
-        self._keeps = False  # something in the prefix cache is of this runner
-        self._rests = False  # nothing has run since that was settled
+        self._keeps = False  # this runner put something into the prefix cache
+        self._rests = False  # nothing has run since the prefix cache was settled
 
     def number(self) -> int:
         """A number for a new cache."""
         return next(self._numbers)
 
     def lengths(self, caches: Iterable[int]) -> list[int]:
-        """How many tokens these hold."""
+        """How many tokens each of these caches holds."""
         return [self._stores[kv].length for kv in caches]
 
     def settle(self) -> None:
@@ -77,8 +76,8 @@ class Runner(Here):
             self.do(Wait())
 
     def do(self, command: Command) -> Any:
-        """Carry out a command; returns the logits of a ``Run``, the slot for ``Open`` and ``Copy``,
-        what ``Take`` and ``Keep`` say, and None for all others."""
+        """Carry out a command; returns the logits of a ``Run``, the slot of an ``Open`` or
+        ``Copy``, the result of a ``Take`` or ``Keep``, and None for all others."""
         match command:
             case Run(rows, wanted):
                 logits = self._run(command)
@@ -123,7 +122,7 @@ class Runner(Here):
         except MlxgenError:
             raise
         except BaseException:
-            self.do(Drop(0))  # how far it came is not known, nor how far another runner did
+            self.do(Drop(0))  # how far this or another runner got is not known
             raise
 
     def _run(self, run: Run) -> mx.array:
@@ -145,7 +144,7 @@ class Runner(Here):
         if self.feed is not None:
             rows, model = self.feed(rows, model)
         first, last, counts = slots[0].index, slots[-1].index, run.wanted
-        if last - first >= len(slots):  # others are between them, which get padding
+        if last - first >= len(slots):  # slots between them get padding
             places = {slot.index: i for i, slot in enumerate(slots)}
             between = [places.get(index) for index in range(first, last + 1)]
             rows = [() if i is None else rows[i] for i in between]
@@ -165,11 +164,11 @@ class Runner(Here):
         return logits.reshape(-1, vocab)[mx.array(chosen)]
 
     _inputs = staticmethod(stacked)
-    """Gives the tokens of a pass [rows, longest]."""
+    """Makes the array of a pass's tokens [rows, longest]."""
 
 
 class Told:
-    """A model whose passes add their states to ``states``, as a ``predictor`` knows them."""
+    """A model whose passes append their states to ``states``, as a ``predictor`` reads them."""
 
     def __init__(self, model: Any, predictor: HeadPredictor, states: list[mx.array]) -> None:
         self._model, self._predictor, self._states = model, predictor, states
@@ -180,15 +179,15 @@ class Told:
         return logits
 
     def embed_inputs(self, *given: Any, **more: Any) -> mx.array:
-        """As the model embeds tokens and images."""
+        """Embed tokens and images as the model does."""
         return cast(mx.array, self._model.embed_inputs(*given, **more))
 
 
 class Fault(Exception):  # noqa: N818 (it is not an error of the caller)
-    """A failure in the middle of a step: of a pass, of what leads to one, or of reading it.
+    """A failure in the middle of a step: of a pass, of what leads to one, or of reading its result.
 
-    It never leaves the engine: callers get its ``error``. Nobody looks for who is to blame: what is
-    on the device is dropped, and every row that ran begins again from its history.
+    It never leaves the engine: callers get its ``error``. Nobody looks for a culprit: everything on
+    the device is dropped, and every row that ran begins again from its history.
     """
 
     def __init__(self, cause: Exception) -> None:
@@ -197,17 +196,17 @@ class Fault(Exception):  # noqa: N818 (it is not an error of the caller)
 
     @classmethod
     def of(cls, error: Exception) -> Fault:
-        """An error as a fault, if it is not one."""
+        """An error as a fault, unless it is one already."""
         return error if isinstance(error, Fault) else cls(error)
 
     @property
     def short_of_memory(self) -> bool:
-        """Whether the device had no memory left, as far as the message tells."""
+        """Whether the device was out of memory, as far as the message tells."""
         said = str(self.cause).lower()
         return isinstance(self.cause, MemoryError) or any(sign in said for sign in _NO_MEMORY)
 
     def error(self) -> MlxgenError:
-        """What to tell the caller of a sequence that the model fails with."""
+        """The error for the caller of a sequence on which the model fails."""
         if isinstance(self.cause, MlxgenError):
             return self.cause
         if self.short_of_memory:
@@ -220,7 +219,7 @@ class Fault(Exception):  # noqa: N818 (it is not an error of the caller)
         return error
 
     def error_of_all(self) -> MlxgenError:
-        """The same, if it fails with everything."""
+        """The error if the model fails on every sequence."""
         error = ModelError(f"the model fails on every sequence: {self._said}")
         error.__cause__ = self.cause
         return error
@@ -232,4 +231,4 @@ class Fault(Exception):  # noqa: N818 (it is not an error of the caller)
 
 
 _NO_MEMORY = ("out of memory", "outofmemory", "insufficient memory", "unable to allocate", "malloc")
-"""Parts of the messages of MLX and of Metal."""
+"""Parts of MLX's and Metal's messages."""

@@ -1,14 +1,14 @@
 """Layer caches that hold many sequences side by side, each at a length of its own.
 
-Owns the arrays of a batch, one cache for each layer, in the calling convention of mlx-lm's
-models: how they grow, and where a position is in them. Must never know which tokens they are, or
-who asks for them. Invariant: what is held of a position depends only on the position and on its
-own keys and values, and a token sees its own sequence's up to its position.
+Owns the arrays of a batch, one cache for each layer, in the calling convention of mlx-lm's models:
+how they grow, and where a position is in them. Must never know which tokens they hold, or who asks
+for them. Invariant: what is held for a position depends only on the position and on its own keys
+and values, and a token sees its own sequence's up to its position.
 
 A sequence has a *slot*, an index on the first axis of arrays [slots, heads, places, width], and its
-token at position p is at place p of the third one (p modulo the ring's size if a window slides).
-So sequences of different lengths need no padding; going back costs nothing, as what is after a
-position is never seen and will be overwritten; and a sequence joins or leaves without moving the
+token at position p is at place p of the third axis (p modulo the ring's size if a window slides).
+So sequences of different lengths need no padding; going back costs nothing, as the places after a
+position are never seen and will be overwritten; and a sequence joins or leaves without moving the
 others. mlx-lm's batch caches align the sequences at their ends instead: there a place means the
 same for all, and a rewind of one sequence has to roll its keys.
 """
@@ -26,9 +26,9 @@ from mlx_lm.models.cache import KVCache
 
 from .layers import LayerCache, Run, cut, keys_and_values, narrowed, owned
 
-GROWTH = 256  # places that are added at a time
+GROWTH = 256  # places added at a time
 SLACK = 256  # places of a ring beyond its window: how far a row can go back, or ahead in one run
-MASKED_HERE = 1 << 16  # places of a mask that the host makes in some ten microseconds
+MASKED_HERE = 1 << 16  # mask entries that the host computes in some ten microseconds
 PACKED = 6  # arrays of packed keys and values: words, scales and biases of each
 
 Index: TypeAlias = tuple[Any, ...]
@@ -39,12 +39,12 @@ Pair: TypeAlias = tuple[Any, Any]
 class Pass:
     """Where the tokens of one forward pass go; shared by the caches of all layers.
 
-    Consecutive slots from ``first`` on get ``count`` tokens each, from their ``positions`` on.
-    Those of which ``runs`` is false only get padding: it goes behind their tokens, where nothing
-    sees it, and leaves their states as they are. ``whole``: these are all the slots in use, of
-    which there are ``held``. ``even``: all positions are the same. ``rooms``: how many slots the
-    arrays have, or are to have, with places for the positions before ``reach``. ``offset``: the
-    number of tokens before these, as rotary embeddings need it.
+    Consecutive slots from ``first`` on get ``count`` tokens each, starting at their ``positions``.
+    A slot that ``runs`` says False for gets only padding: it goes behind the slot's tokens, where
+    nothing sees it, and leaves its states as they are. ``whole``: these are all ``held`` slots in
+    use. ``even``: all positions are the same. ``rooms``: how many slots the arrays have or will
+    get, with places for the positions before ``reach``. ``offset``: the number of tokens before
+    these, as rotary embeddings need it.
     """
 
     def __init__(
@@ -69,19 +69,19 @@ class Pass:
         if len(positions) > 1:
             self.offset = mx.array(positions, mx.int32)
         self.offset_after = self.offset + count
-        self.row = (  # where the tokens go, and what they see, of rows of one length
+        self.row = (  # where tokens of rows of equal length go, and what they see
             (self.slots, slice(None), slice(self.start, self.end)),
             (self.slots, slice(None), slice(self.end)),
         )
         self._places: dict[tuple[int | None, int | None, int], Index] = {}
         self.found: dict[tuple[int | None, int], tuple[Index, Index]] = {}
-        """For a ring's size and a number of heads, what ``find`` gave."""
+        """The results of ``find``, by ring size and number of heads."""
         self.seen: dict[Any, Pair] = {}
-        """What layers gave that cannot be found again."""
+        """Keys and values that layers returned for long runs, which a ring no longer holds."""
         self._masks: dict[tuple[int | None, int | None], mx.array] = {}
 
     def chosen(self, new: mx.array, old: mx.array) -> mx.array:
-        """The ``new`` states of the slots that run, and the ``old`` ones of the others."""
+        """The ``new`` states of the slots that run, and the ``old`` states of the others."""
         return mx.where(mx.array(self.runs).reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
     @cached_property
@@ -90,8 +90,8 @@ class Pass:
         return np.add.outer(self.positions, np.arange(self.count)).astype(np.int32)
 
     def find(self, ring: int | None, heads: int) -> tuple[Index, Index]:
-        """Where in the arrays of a layer these tokens go, and what they see: all layers with as
-        many heads find it in ``found`` from now on."""
+        """Where in a layer's arrays these tokens go, and what they see; saved in ``found`` for all
+        layers with the same ring and number of heads."""
         start = self.start if ring is None else self.start % ring
         if self.even and (ring is None or start + self.count <= ring):
             goes: Index = (self.slots, slice(None), slice(start, start + self.count))
@@ -102,8 +102,8 @@ class Pass:
         return goes, sees
 
     def places(self, ring: int | None, heads: int, most: int | None = None) -> Index:
-        """Where each token goes, as slots, heads and places [slots, heads, count]; those after
-        ``most`` go there."""
+        """Where each token goes, as slots, heads and places [slots, heads, count]; places beyond
+        ``most`` become ``most``."""
         key = ring, most, heads
         if key not in self._places:
             places = self.own if ring is None else self.own % ring
@@ -122,9 +122,9 @@ class Pass:
         key = window, ring
         if key not in self._masks:
             own: Any = self.own[:, None, :, None]
-            small = own.size * self.end <= MASKED_HERE  # then no primitive is launched for it
+            small = own.size * self.end <= MASKED_HERE  # then no primitive is launched
             lib: Any = np if small else mx
-            if ring is not None and self.count > SLACK:  # what ``Keys`` gives of a long run
+            if ring is not None and self.count > SLACK:  # as ``Keys`` returns a long run
                 places, ring = lib.arange(self.before(ring), self.end), None
             else:
                 places = lib.arange(self.end if ring is None else min(self.end, ring))
@@ -143,11 +143,11 @@ class Pass:
 class Quantisation:
     """How a model's keys and values are quantised: from position ``start`` on, and not before.
 
-    They are packed as ``mx.quantize`` has it. mlx-lm's attention can work on packed ones: it does
-    so for a cache that has ``bits``. Then it reads fewer bytes, once for each query head and token;
-    but it holds the scores, and it lacks what some models need. So it gets packed ones for single
-    tokens, if the model can do with that (``packed``), and otherwise floats that are made of them
-    for one layer at a time.
+    They are packed as by ``mx.quantize``. mlx-lm's attention can work on packed ones: it does so
+    for a cache that has ``bits``. Then it reads fewer bytes, though once for each query head and
+    token, holds the scores, and lacks what some models need. So it gets packed ones for single
+    tokens, if the model can do with that (``packed``), and otherwise floats, dequantised for one
+    layer at a time.
     """
 
     bits: int
@@ -156,13 +156,13 @@ class Quantisation:
     packed: bool = field(default=False, repr=False)
 
     def kept(self, keys: mx.array, values: mx.array) -> Run:
-        """What is kept of keys and values: packed, and the first ones as they are besides."""
+        """What is stored for keys and values: packed, and also unpacked if there is a ``start``."""
         size, bits = self.group_size, self.bits
         packed = *mx.quantize(keys, size, bits), *mx.quantize(values, size, bits)
         return (*packed, keys, values) if self.start else packed
 
     def floats(self, run: Run) -> tuple[mx.array, mx.array]:
-        """The keys and values of what is kept of all positions from the first one on."""
+        """The keys and values as floats, of a run that begins with the first position."""
         keys, values = (
             mx.dequantize(words, scales, biases, self.group_size, self.bits)
             for words, scales, biases in (run[:3], run[3:PACKED])
@@ -173,7 +173,7 @@ class Quantisation:
         return keys, values
 
     def seen(self, cache: Any, run: Run, count: int) -> Pair:
-        """What a pass of ``count`` tokens gets of that, through a cache."""
+        """The keys and values of a run as a pass of ``count`` tokens gets them, through a cache."""
         if self.packed and count == 1:
             cache.bits, cache.group_size = self.bits, self.group_size
             return run[:3], run[3:]
@@ -182,11 +182,11 @@ class Quantisation:
 
 
 class _Named:
-    """The keys or values that a cache has, under the name that they have in mlx-lm's caches.
+    """A cache's keys or values, under their names in mlx-lm's caches.
 
-    Some models make them depend on what has to be computed with them, whether or not it is read
-    (``cache.keys = mx.depends(cache.keys, ...)``): a part of a model what it sends to the next
-    machine, for example. Packed ones are nothing to compute with, so there are none to see.
+    Some models make them depend on an array that has to be computed with them, read or not
+    (``cache.keys = mx.depends(cache.keys, ...)``): for example, what a part of a model sends to the
+    next machine. Packed ones are nothing to compute with, so an empty array stands for them.
     """
 
     def __init__(self, half: int) -> None:
@@ -210,10 +210,10 @@ class _Named:
 class Keys:
     """Keys and values of an attention layer; there are no ``arrays`` until something is stored.
 
-    While there is one slot, the arrays of plain ones are in a cache of mlx-lm's, which the model
-    uses as ever (``one``), with no call of ours for a token. If they are quantised, the parts of
-    the packed keys come first, then those of the values, and then, in arrays of their own, the
-    first positions as they are.
+    While there is one slot, plain arrays are in a cache of mlx-lm's (``one``), which the model uses
+    as ever, with no call of ours per token. If they are quantised, the parts of the packed keys
+    come first, then those of the values, and then, in arrays of their own, the first positions
+    unquantised.
     """
 
     keys, values = _Named(0), _Named(1)
@@ -226,10 +226,10 @@ class Keys:
         self._arrays: list[mx.array] = []
         self.offset: mx.array | int = 0
         self.step: Pass | None = None
-        """Where the tokens of the pass go that is being built: the slots set it for all layers."""
+        """Where the tokens of the pass being built go; the slots set it for all layers."""
 
     def face(self, single: bool) -> Any:
-        """What the model gets from now on, with one slot or with several."""
+        """The cache that the model gets from now on, for one slot or for several."""
         arrays = self.arrays
         is_plain = self.how is None and self.window is None
         self.one = KVCache() if single and is_plain else None
@@ -254,9 +254,9 @@ class Keys:
     # mlx-lm's convention
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> Pair:
-        """Store the keys and values of a pass; return those that its tokens may look at.
+        """Store the keys and values of a pass; return those that its tokens may attend to.
 
-        Every layer of every token comes here, so what is the same for all layers is asked once.
+        Every layer of every token comes here, so what is the same for all layers is computed once.
         """
         step, how = self.step, self.how
         assert step is not None
@@ -277,15 +277,15 @@ class Keys:
             return all_keys[sees], all_values[sees]
         for held, new in zip(self.arrays[:PACKED], run, strict=False):
             held[goes] = new
-        if step.start < how.start:  # later positions go to the place after the first ones
+        if step.start < how.start:  # later positions all go to one place after the first ones
             goes = step.places(None, keys.shape[1], how.start)
             for held, new in zip(self.arrays[PACKED:], run[PACKED:], strict=True):
                 held[goes] = new
         return how.seen(self, self.run(step.slots, 0, step.end), step.count)
 
     def _run_long(self, step: Pass, run: Run) -> Pair:
-        """Store a run of one slot that is longer than a ring can hold beside what its first tokens
-        see; returns that, and the run, in order."""
+        """Store a run of one slot that is longer than a ring's slack; returns what its first tokens
+        see, and the run, in order."""
         assert self.ring is not None
         before = self.run(step.slots, step.before(self.ring), step.start)
         keys, values = (
@@ -297,7 +297,7 @@ class Keys:
         return keys, values
 
     def keys_and_values(self) -> Pair:
-        """What ``update_and_fetch`` gave, for the layers that share it."""
+        """The result of ``update_and_fetch``, for layers that share it."""
         step, arrays = self.step, self.arrays
         assert step is not None
         if self in step.seen:
@@ -329,7 +329,7 @@ class Keys:
         return self.arrays[0].shape[2] if self.arrays else 0
 
     def resize(self, slots: int, end: int) -> None:
-        """Have so many slots, with places for the positions before ``end``, and no more."""
+        """Resize to this many slots, with places for the positions before ``end`` and no more."""
         arrays = []
         for i, array in enumerate(self.arrays):
             have, _, places, _ = array.shape
@@ -343,7 +343,8 @@ class Keys:
         self.arrays = arrays
 
     def run(self, slots: slice, start: int, end: int) -> Run:
-        """What is kept of positions, in order; shares the buffers, unless it is a ring."""
+        """The stored keys and values of positions, in order; shares the buffers unless it is a
+        ring."""
         if self.ring is not None:
             turned = mx.arange(start, end) % self.ring
             return tuple([mx.take(array[slots], turned, axis=2) for array in self.arrays])
@@ -352,14 +353,14 @@ class Keys:
         return (*main, *[array[slots, :, early] for array in self.arrays[PACKED:]])
 
     def copy_of(self, slot: int, start: int, end: int) -> Run:
-        """What a slot has of positions, in arrays that keep no other buffer alive."""
+        """A slot's keys and values of positions, in arrays that keep no other buffer alive."""
         return tuple(map(owned, self.run(slice(slot, slot + 1), start, end)))
 
     def write(
         self, slot: int, pieces: Sequence[Run], slots: int, room: int = 0, at: int = 0
     ) -> None:
-        """Copy what one sequence has from a position on, in pieces that follow one another; makes
-        room for ``slots`` and the positions before ``room``, once."""
+        """Copy one sequence's keys and values from ``at`` on, in consecutive pieces; makes room
+        once, for ``slots`` and the positions before ``room``."""
         end = max(room, at + sum(piece[0].shape[2] for piece in pieces))
         if not self.arrays:
             self._make(slots, end, pieces[0])
@@ -381,11 +382,11 @@ class Keys:
 
     @property
     def _first(self) -> int:
-        """How many positions are kept as they are besides."""
+        """How many of the first positions are also kept unquantised."""
         return 0 if self.how is None else self.how.start
 
     def _make(self, slots: int, end: int, run: Run) -> None:
-        """Make arrays for what is kept like this."""
+        """Make arrays in the form of ``run``."""
         rooms = [self._room(end)] * PACKED + [self._first + 1] * 2
         self.arrays = [
             mx.zeros((slots, array.shape[1], room, array.shape[3]), array.dtype)
@@ -418,7 +419,7 @@ class Keys:
             held[target, :, :length] = held[source, :, :length]
 
     def share(self, other: Keys) -> None:
-        """Hold what another one does, whose buffers are copied when one of the two writes."""
+        """Hold what another cache does; a buffer is copied when one of the two writes to it."""
         self.arrays = list(map(mx.array, other.arrays))
 
     def clear(self) -> None:

@@ -1,8 +1,8 @@
-"""The sequences that go through the model together, and the KV part of each.
+"""The sequences that go through the model together, and the KV of each.
 
 Owns the slots of a group: which sequence has which, how long each is, and what can be taken back.
-Must never know why a token is fed or taken back. Invariant: the slots in use of a group are the
-first ones, without gaps; ``Slot.length`` is the number of tokens that a slot holds.
+Must never know why a token is fed or taken back. Invariant: the slots in use are a group's first
+ones, without gaps; ``Slot.length`` is the number of tokens that a slot holds.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from .slot_caches import GROWTH, SLACK, Keys, Pass
 from .states import Foreign, SlotStates
 
 EVERY, KEPT = 64, 3  # tokens between two checkpoints, and how many are kept, the oldest included
-FEW = 4  # slots that are added at a time; twice as many once there are 16
+FEW = 4  # slots added at a time; twice as many above 16
 
 
 class Slot:
-    """The place of one sequence in a group; it is made with ``room`` for so many tokens.
+    """The place of one sequence in a group, made with ``room`` for that many tokens.
 
     Going back is exact and free for attention layers, and for windows as far as their ring has
-    slack. Recurrent layers can undo the last pass, and caches of mlx-lm's own what they can trim;
-    for anything more they restore a checkpoint, and if there is none, nothing is held any more:
-    ``length`` is 0 then, and everything is pending again.
+    slack. Recurrent layers can undo the last pass, and mlx-lm's own caches what they can trim;
+    beyond that they restore a checkpoint. If there is none, the slot is emptied: ``length`` is 0
+    then, and the whole history is pending again.
     """
 
     __slots__ = (
@@ -49,10 +49,10 @@ class Slot:
 
     def __init__(self, group: Group, index: int, room: int) -> None:
         self.group = group
-        # Lengths, and states of the layers that need them; nobody writes to these
+        # Lengths, with the states of the layers that need them; never written to
         self._checkpoints: list[tuple[int, list[Any]]] = []
-        self._reached = 0  # its greatest length so far: it tells what a ring has overwritten
-        self._least = 0  # what a full window dropped before it was put here is lost
+        self._reached = 0  # its greatest length so far, which tells what a ring has overwritten
+        self._least = 0  # no going back before this: a full window had dropped keys before ``fill``
         self.index = index
         self.length = 0
         self.room = room
@@ -63,7 +63,7 @@ class Slot:
         return self.group.nbytes // max(1, len(self.group.members))
 
     def arrays(self) -> list[mx.array]:
-        """Everything to evaluate so that the slot is up to date."""
+        """All arrays to evaluate to bring the slot up to date."""
         return self.group.arrays()
 
     def can_undo(self, count: int) -> bool:
@@ -78,15 +78,15 @@ class Slot:
         return self.group.run(model, tokens, [tokens.shape[1]], self.index)
 
     def checkpoint(self, before: int = 0) -> None:
-        """Remember this place if a pass of ``before`` tokens could not be undone; with 0, if one is
-        due, and nothing else could lead back to it later."""
+        """Save this place if a pass of ``before`` tokens could not be undone; with 0, if a
+        checkpoint is due and nothing else could lead back here later."""
         group, last = self.group, self._checkpoints[-1][0] if self._checkpoints else -EVERY
         if not group.kept or not self.length or self.length - last < (1 if before else EVERY):
             return
         if self.can_undo(before or EVERY):
             return
         states = [layer.copy_of(self.index) for layer in group.kept]
-        mx.async_eval(list(arrays_in(states)))  # else a copy keeps those of all slots alive
+        mx.async_eval(list(arrays_in(states)))  # else a copy keeps the states of all slots alive
         self._checkpoints.append((self.length, states))
         if len(self._checkpoints) > KEPT:
             del self._checkpoints[1]
@@ -112,7 +112,7 @@ class Slot:
             self.length = to
 
     def parts(self, ends: Sequence[int]) -> list[tuple[Run, ...]]:
-        """Copies of the tokens from each of some places to the next one, of each layer that can be
+        """Copies of the tokens between each two consecutive ``ends``, for each layer that can be
         cut; not evaluated yet."""
         held = [layer for layer in self.group.layers if _is_cut(layer)]
         return [
@@ -121,7 +121,7 @@ class Slot:
         ]
 
     def others(self) -> list[LayerCache]:
-        """The layers that cannot be cut, in caches of one sequence."""
+        """The layers that cannot be cut, as caches of one sequence."""
         fresh = zip(self.group.layers, leaves(self.group.make()), strict=True)
         found = [(layer, leaf) for layer, leaf in fresh if not _is_cut(layer)]
         for layer, leaf in found:
@@ -129,7 +129,7 @@ class Slot:
         return [leaf for _, leaf in found]
 
     def spoil(self) -> None:
-        """Hold nothing: a pass failed half-way through the layers, or nothing leads back."""
+        """Empty the slot: a pass failed half-way through the layers, or nothing leads back."""
         self._checkpoints.clear()
         self.length = self._reached = self._least = 0
         self.group.restore(self.index, [None] * len(self.group.kept))
@@ -137,8 +137,8 @@ class Slot:
     def fill(
         self, columns: Sequence[Sequence[Run]], others: Sequence[LayerCache], length: int
     ) -> None:
-        """Hold ``length`` tokens: pieces that follow one another for each layer that can be cut,
-        and caches of one sequence for the others."""
+        """Hold ``length`` tokens: from consecutive pieces for each layer that can be cut, and from
+        caches of one sequence for the others."""
         group, pieces, caches = self.group, iter(columns), iter(others)
         try:
             for layer in group.layers:
@@ -147,7 +147,7 @@ class Slot:
                 elif column := [piece for piece in next(pieces) if piece]:
                     layer.write(self.index, column, group.rooms, self.room)
             group.changed()
-        except BaseException:  # some layers may hold it already
+        except BaseException:  # some layers may be filled already
             self.spoil()
             raise
         self.length = self._reached = length
@@ -155,8 +155,8 @@ class Slot:
         self.checkpoint()
 
     def copy_from(self, other: Slot) -> None:
-        """Hold what another one does: of the same group, or of one that has no other slot, like
-        this one's."""
+        """Hold what another slot does: of the same group, or the only one of its group, as this one
+        is."""
         if self.group is other.group:
             self.group.copy(other.index, self.index, other.length)
         else:
@@ -170,9 +170,9 @@ class Slot:
 class Group:
     """Any number of sequences of similar length in one set of caches; see ``Slots``.
 
-    ``rooms``: the slots that there is room for. ``is_single``: that is one, as some layers are in
-    caches of mlx-lm's ``own``; all are if the model can do with no others. ``kept``: the layers
-    that need checkpoints to go back far.
+    ``rooms``: how many slots there is room for. ``is_single``: only one, as some layers are in
+    mlx-lm's ``own`` caches, or all, if the model can run with no others. ``kept``: the layers that
+    need checkpoints to go back far.
     """
 
     def __init__(self, make: CacheFactory, number: int = 0, *, own: bool = False) -> None:
@@ -190,12 +190,12 @@ class Group:
         self.members: list[Slot] = []
         self.rooms = 0
         self._face()
-        self._reach = 0  # up to which position all layers have places, as far as that is known
-        self._nbytes: int | None = 0  # of all buffers, or None once one of them has changed
+        self._reach = 0  # the position up to which all layers are known to have places
+        self._nbytes: int | None = 0  # of all buffers; None once one of them has changed
         self._undoable: frozenset[int] = frozenset()
 
     def _face(self) -> None:
-        """Have the model get what is right for one slot, or for several."""
+        """Give the model the caches for one slot, or for several."""
         faces = iter([layer.face(self.rooms < 2) for layer in self.layers])
         self.caches = [_like(each, faces) for each in self._empty]
         self._ones = [layer.one for layer in self._keys if layer.one is not None]
@@ -215,7 +215,7 @@ class Group:
     # ---- who is in it ----------------------------------------------------------------------
 
     def add(self, room: int) -> Slot:
-        """An empty slot, for a sequence of so many tokens."""
+        """An empty slot, for a sequence of ``room`` tokens."""
         assert not (self.is_single and self.members)
         member = Slot(self, len(self.members), room)
         self.members.append(member)
@@ -226,7 +226,7 @@ class Group:
         return member
 
     def leave(self, member: Slot) -> None:
-        """Free a slot, if it is still in use; the last sequence takes its place."""
+        """Free a slot, if it is still in use; the last sequence moves into its place."""
         if member not in self.members:
             return
         index, last = member.index, len(self.members) - 1
@@ -241,7 +241,7 @@ class Group:
         for layer in self.kept:
             layer.keep(len(self.members))
         rooms, longest = rooms_for(len(self.members)), self._longest()
-        # Only if it frees half, so that leaving and joining by turns copies nothing.
+        # Only if it frees half, so that leaving and joining in turn copies nothing.
         frees = 2 * rooms <= self.rooms
         if frees or any(layer.places > 2 * (longest + GROWTH) for layer in self._keys):
             for layer in self._keys:
@@ -250,7 +250,7 @@ class Group:
         self.changed()
 
     def clear(self) -> None:
-        """Free all slots, whatever is in them."""
+        """Free all slots, whatever they hold."""
         self.members.clear()
         for layer in self.layers:
             layer.clear()
@@ -263,7 +263,7 @@ class Group:
         return max([layer.places for layer in self._keys], default=0)
 
     def _have(self, rooms: int) -> None:
-        """Have room for so many slots, from the next pass on."""
+        """Have room for this many slots from the next pass on."""
         if (rooms < 2) != (self.rooms < 2):
             self.rooms = rooms
             self._face()
@@ -276,17 +276,17 @@ class Group:
             for layer in self.layers:
                 layer.move(source, target, length)
             self.changed()
-        else:  # what was there may have left a state
+        else:  # an earlier sequence may have left a state
             for state in self.states:
                 state.restore(target, None)
 
     def changed(self) -> None:
-        """Note that buffers have another size than before, or other slots are in use."""
+        """Note that buffers have changed size, or that other slots are in use."""
         self._reach, self._nbytes, self._undoable = 0, None, frozenset()
 
     def _reserve(self, end: int) -> None:
-        """Have places for the positions before ``end`` in every layer, as far as it has any, and
-        for the room that was asked for."""
+        """Make places for the positions before ``end``, and for the room that was asked for, in
+        every layer that has places."""
         if end > self._reach:
             self.changed()
             self._reach = -(-max(end, self._longest()) // GROWTH) * GROWTH
@@ -301,19 +301,19 @@ class Group:
     def run(
         self, model: Model, tokens: mx.array, lengths: Sequence[int], first: int = 0
     ) -> mx.array:
-        """Run the next ``lengths`` tokens of the slots from ``first`` on: logits [n, most, vocab],
-        lazy.
+        """Run the next ``lengths`` tokens of the slots from ``first`` on; returns the logits [n,
+        most, vocab], lazy.
 
         The rows of ``tokens`` [n, most] are padded at their ends. Nothing is gathered: a slot
-        between others takes part with a length of 0, and keeps what it holds. With recurrent
-        layers all other lengths must be the same, as their states would take in the padding. With
-        windows, a pass of several slots has ``SLACK`` tokens at most.
+        between others takes part with a length of 0, and keeps what it holds. With recurrent layers
+        all other lengths must be equal, as their states would take in the padding. With windows, a
+        pass of several slots has ``SLACK`` tokens at most.
         """
         members, most = self.members[first : first + len(lengths)], tokens.shape[1]
         runs, positions, undoable = [], [], set()
         for index, length in enumerate(lengths):
             member = members[index]
-            if length and self.kept:  # not after it: all of a pass is submitted at once
+            if length and self.kept:  # not after the pass, all of which is submitted at once
                 member.checkpoint()
             if length == most == 1:
                 undoable.add(first + index)
@@ -337,9 +337,9 @@ class Group:
                 layer.step = None
             for state in self.states:
                 state.end()
-            if self.kept or not start:  # they are replaced, not updated
+            if self.kept or not start:  # their arrays are replaced, not updated
                 self._nbytes = None
-            if not start:  # what was made just now may have fewer places
+            if not start:  # arrays made just now may have fewer places
                 self._reach = 0
         except BaseException:
             self._undoable = frozenset()
@@ -355,10 +355,10 @@ class Group:
         return logits
 
     def undo(self, index: int, count: int) -> bool:
-        """Undo the last ``count`` tokens of a slot in the layers that need checkpoints otherwise;
-        false if impossible.
+        """Undo the last ``count`` tokens of a slot in the layers that otherwise need checkpoints;
+        False if that is impossible.
 
-        In both cases, nothing of the slot's last pass can be undone afterwards in the states.
+        Either way, the states can no longer undo the slot's last pass afterwards.
         """
         possible = not self.states or (count == 1 and index in self._undoable)
         possible = possible and all(layer.can_undo(count) for layer in self.foreign)
@@ -370,7 +370,7 @@ class Group:
         return possible
 
     def restore(self, index: int, states: Sequence[Any]) -> None:
-        """Put back what the ``kept`` layers had of a slot at a checkpoint; None for nothing."""
+        """Restore the ``kept`` layers' states of a slot from a checkpoint; None: of no tokens."""
         for layer, state in zip(self.kept, states, strict=True):
             layer.restore(index, state)
         self._nbytes = None
@@ -392,7 +392,7 @@ def rooms_for(count: int) -> int:
 
 
 def _slotted(layer: LayerCache, own: bool) -> Any:
-    """What holds many sequences, or one in mlx-lm's ``own`` cache, in place of a cache for one."""
+    """What replaces a cache for one sequence: a cache for many, else mlx-lm's ``own``."""
     kind = type(layer)
     if kind is Keys:
         return Keys(how=layer.how)
@@ -406,7 +406,7 @@ def _slotted(layer: LayerCache, own: bool) -> Any:
 
 
 def _like(layer: LayerCache, faces: Iterator[Any]) -> Any:
-    """The next of some caches, in lists like those of a layer."""
+    """The next of some caches, nested in lists as the layer is."""
     if type(layer) is CacheList:
         return CacheList(*[_like(each, faces) for each in layer.caches])
     return next(faces)

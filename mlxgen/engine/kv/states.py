@@ -1,8 +1,8 @@
-"""Layer caches of slots that hold no keys of every token: recurrent states, and caches of mlx-lm's
-own that have no counterpart for several sequences.
+"""Layer caches of slots without keys for every token: recurrent states, and mlx-lm's own caches
+that have no counterpart for several sequences.
 
 Must never know which tokens they hold. Invariant: what a slot holds can be copied out, and restored
-later, without a change of the others.
+later, without changing the others.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ States: TypeAlias = list[mx.array | None]
 class SlotStates(ArraysCache):  # type: ignore[misc]
     """The states of a recurrent layer: ``arrays`` whose first axis is the slots.
 
-    States are replaced, not updated in place. So those before the last pass can be kept, and a
-    single token can be taken back.
+    A pass replaces states and does not update them in place. So the states before the last pass can
+    be kept, and a single token can be taken back.
     """
 
     def __init__(self, size: int) -> None:
@@ -37,7 +37,7 @@ class SlotStates(ArraysCache):  # type: ignore[misc]
         return [array for array in self._held if array is not None]
 
     def face(self, single: bool) -> SlotStates:
-        """What the model gets."""
+        """The cache that the model gets."""
         return self
 
     def begin(self, step: Pass) -> None:
@@ -55,7 +55,7 @@ class SlotStates(ArraysCache):  # type: ignore[misc]
             self._replace(step.slots, new, step)
 
     def undo(self, slot: int, count: int) -> None:
-        """Undo the last pass for one slot, which was of one token."""
+        """Undo the last pass for one slot; it must have run one token."""
         only = slice(slot, slot + 1)
         self._replace(only, [None if a is None else a[only] for a in self._before])
 
@@ -71,7 +71,7 @@ class SlotStates(ArraysCache):  # type: ignore[misc]
         return [None if a is None else owned(a) for a in self._rows(slice(slot, slot + 1))]
 
     def restore(self, slot: int, state: States | None) -> None:
-        """Restore a state that ``copy_of`` gave, or that of a sequence without tokens."""
+        """Restore a state from ``copy_of``; ``None``: that of a sequence without tokens."""
         self._replace(slice(slot, slot + 1), state or [None] * len(self._held))
 
     def move(self, source: int, target: int, length: int) -> None:
@@ -81,7 +81,7 @@ class SlotStates(ArraysCache):  # type: ignore[misc]
         self._held = self._before = list(other._held)
 
     def keep(self, slots: int) -> None:
-        """Have so many slots: forget those after the first ones, or begin new ones."""
+        """Resize to this many slots: drop those beyond, or add empty ones."""
         self._slots = slots
         held: States = []
         for array in self._held:
@@ -99,8 +99,8 @@ class SlotStates(ArraysCache):  # type: ignore[misc]
         return [None if a is None else a[slots] for a in self._held]
 
     def _replace(self, slots: slice, rows: States, step: Pass | None = None) -> None:
-        """Have other states in some slots; ``None`` is that of a sequence without tokens. Only of
-        those that run, if they come from a pass."""
+        """Replace the states of some slots; ``None`` is the state of a sequence without tokens. If
+        the states come from a pass (``step``), only those of the slots that ran."""
         held: States = []
         for old, new in zip(self._held, rows, strict=True):
             if old is None and new is not None:
@@ -114,8 +114,8 @@ class SlotStates(ArraysCache):  # type: ignore[misc]
 
 
 class Foreign:
-    """A layer of one sequence in a cache of mlx-lm's own, of a kind that has no counterpart for
-    several."""
+    """A layer of one sequence in a cache of mlx-lm's own, of a kind without a counterpart for
+    several sequences."""
 
     def __init__(self, leaf: LayerCache) -> None:
         self.leaf = leaf
@@ -146,14 +146,14 @@ class Foreign:
         return copied(self.leaf)
 
     def restore(self, slot: int, state: LayerCache | None) -> None:
-        """Restore what ``copy_of`` gave, or the state of a sequence without tokens."""
+        """Restore a state from ``copy_of``; ``None``: that of a sequence without tokens."""
         self.leaf.__dict__.update(vars(copied(self._fresh if state is None else state)))
 
     def share(self, other: Foreign) -> None:
         self.restore(0, other.leaf)
 
     def keep(self, slots: int) -> None:
-        """Nothing to do: there is one."""
+        """Does nothing: there is one slot."""
 
     def clear(self) -> None:
         self.restore(0, None)

@@ -1,10 +1,10 @@
-"""The draw of a batch, read from the device once, what each request may see of it, and what becomes
-of it, row by row and along drafted positions.
+"""The draw of a batch: read from the device once, seen by each request through a view, and accepted
+row by row and along drafted positions.
 
 Invariant: what a view shows belongs to the draw that gave its token, whatever was submitted since.
-An array that is sliced or computed only now waits for all of that, so whole arrays are converted
-that were submitted with the draw, and rows are taken on the host. ``looked_for`` says what somebody
-looked at, so that the next draw reports it at once: what nobody looks at is never computed.
+An array sliced or computed only now would wait for all of that, so whole arrays are converted that
+were submitted with the draw, and rows are taken on the host. ``looked_for`` says what a view was
+asked for, so that the next draw reports it: what nobody looks at is never computed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .pace import NOTHING, Submitted
 
 
 class Drawn(Unread):
-    """A submitted draw from ``logits`` [batch, vocab], one row for each request; ``after`` what
-    had been submitted before it. Rows in ``redrawn`` have another token than it says as ``Unread``:
-    their candidates fell short, so they were sorted in full."""
+    """A submitted draw from ``logits`` [batch, vocab], one row for each of ``requests``. ``after``:
+    what was submitted before this draw. ``redrawn``: rows whose candidates fell short, drawn anew
+    with a full sort; their tokens in ``array`` do not count."""
 
     __slots__ = (
         "_draw",
@@ -63,13 +63,13 @@ class Drawn(Unread):
         self.want = want
         self.redrawn: dict[int, Drawn] = {}
         self._tokens: list[Token] | None = None
-        self._report: dict[str, npt.NDArray[Any] | None] = {}  # as in ``Draw``, but for the tokens
+        self._report: dict[str, npt.NDArray[Any] | None] = {}  # ``Draw`` but the tokens
         draw = self._draw = sampler.sample(logits, requests, want=want, exact=exact)
         self.array, self.known, self._here = draw.token, None, here
         here.submit(draw)
 
     def tokens(self) -> list[Token]:
-        """The tokens; this waits for the device. -1 if the logits allow no draw."""
+        """The tokens; waits for the device. -1 if the logits allow no draw."""
         if self._tokens is None:
             tokens, sampler, here = self.known or self.read(), self._sampler, self._here
             if self._draw.exact is not None:
@@ -83,7 +83,7 @@ class Drawn(Unread):
         return self._tokens
 
     def reported(self, name: str, row: int) -> Any:
-        """What the draw reports that gave a row's token, of this row; None if it does not."""
+        """A row of a field of the draw that gave the row's token; None if it is not reported."""
         self.tokens()
         if row in self.redrawn:
             return self.redrawn[row].reported(name, 0)
@@ -95,7 +95,7 @@ class Drawn(Unread):
 
 
 class DrawnView:
-    """What one request may see of a draw; a ``DrawView`` of the hooks."""
+    """What one request may see of a draw; it is the ``DrawView`` of its hooks."""
 
     def __init__(self, drawn: Drawn, row: int) -> None:
         self._drawn = drawn
@@ -146,7 +146,7 @@ class DrawnView:
         return None if share is None or self.token != token else float(share)
 
     def best(self, count: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """The first ``count`` candidates at most, for which the draw was asked beforehand."""
+        """The first ``count`` candidates at most, if the draw was asked for them beforehand."""
         ids, probs = self._reported("candidates"), self._reported("candidate_probs")
         assert ids is not None, "candidates are computed only if they are wanted"
         known = ids[:count] >= 0  # there may be fewer
@@ -183,20 +183,20 @@ def _floats(array: Any, row: int) -> npt.NDArray[np.float32]:
         floats = np.asarray(array)[row].astype(np.float32)
         return floats
     view = memoryview(array)
-    if not view.c_contiguous:  # this waits; models give others
+    if not view.c_contiguous:  # this waits; logits of models are contiguous
         view = memoryview(mx.contiguous(array))  # type: ignore[arg-type]
     halves = np.frombuffer(view, np.uint16).reshape(array.shape)[row]
     floats = (halves.astype(np.uint32) << 16).view(np.float32)  # the upper halves of float32
     return floats
 
 
-# ---- what becomes of it ------------------------------------------------------------------------
+# ---- acceptance --------------------------------------------------------------------------------
 
 SORTED_DRAWS = 16  # draws that sort the vocabulary at once, after one whose candidates fell short
 
 
 class Event(NamedTuple):
-    """What came of one sequence: chunks, or, last of all, an error that concerns it alone.
+    """The outcome for one sequence: chunks, or, last of all, an error that concerns it alone.
 
     After an error, or when its request has a finish reason, the caller takes the handle out, or
     rewinds it, before the next step.
@@ -210,8 +210,8 @@ class Event(NamedTuple):
 def accept_draws(
     handle: Handle, tokens: list[Token], drawn: Drawn, place: int, steps: float
 ) -> Event:
-    """Decide on one draw, and on those after it that were drafted; the step took as long as so many
-    plain ``steps``, or 0 if nobody knows."""
+    """Accept one draw, and those after it that were drafted; the step took as long as ``steps``
+    plain ones, or 0 if that is not known."""
     handle.flat = SORTED_DRAWS if place in drawn.redrawn else max(0, handle.flat - 1)
     chunks: list[Chunk] = []
     try:
@@ -220,12 +220,12 @@ def accept_draws(
         else:
             view, token = DrawnView(drawn, place), tokens[place]
             accept(handle.request, view.token if token < 0 else token, view)
-            if handle.drafts.turn is not None:  # it was waited for in vain
+            if handle.drafts.turn is not None:  # it waited for a draft that did not come
                 handle.drafts.saw(0, 0, steps)
         chunks += handle.take()
     except Exception as error:
         handle.forget()
-        return Event(handle, [*chunks, *handle.take()], error)  # with what was accepted before it
+        return Event(handle, [*chunks, *handle.take()], error)  # with the chunks accepted before it
     return Event(handle, chunks)
 
 
@@ -238,11 +238,11 @@ def _accept_guess(
     steps: float,
     chunks: list[Chunk],
 ) -> None:
-    """Accept position after position, as long as what is drawn is what was drafted; one position
-    at a time, if each draw is decided on by itself: then the rest of the guess stays.
+    """Accept position after position, as long as the drawn token is the drafted one; a single
+    position if a controller decides on each draw: then the rest of the guess stays.
 
-    What each of them releases goes to ``chunks`` before the next one, as without a draft: so hooks
-    may take back as much, and the text is divided alike.
+    Each position's chunks are added to ``chunks`` before the next is accepted, as without a draft:
+    so hooks may take back as much, and the text is divided alike.
     """
     request, history, due = handle.request, handle.history, handle.draws
     start, moment = len(history), history.moment
@@ -269,7 +269,7 @@ def _accept_guess(
         chunks += handle.take()
     drafts = handle.drafts
     if not handle.asks_each:
-        skipped = max(0, at - draws)  # tokens that filters forced: they were appended without one
+        skipped = max(0, at - draws)  # tokens that filters forced were appended without a draw
         proposed = max(accepted, len(guess.tokens) - skipped)
         drafts.count(proposed, accepted)
         drafts.saw(proposed, accepted, guess.steps * steps)
@@ -277,6 +277,6 @@ def _accept_guess(
     drafts.count(int(drafted[0] >= 0), accepted)
     if accepted and not handle.has_ended:
         handle.guess = guess
-    else:  # the time of its steps went for the controller's decisions as well
+    else:  # its steps also took the time of the controller's decisions
         stood = start - guess.start + accepted
         drafts.saw(stood + int(drafted[0] >= 0) - accepted, stood, 0.0)

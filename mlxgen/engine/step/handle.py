@@ -1,8 +1,8 @@
-"""A request in the step loop, with where the logits for its next position are.
+"""A request in the step loop, with the place of the logits for its next position.
 
-Owns what the loop remembers of one sequence between two steps, and its account of passes
-and times. Invariant: whether logits are those of the next position is asked of what they were
-computed from, whatever has happened since.
+Owns what the loop remembers of one sequence between two steps, and its account of passes and times.
+Invariant: whether logits are for the next position is decided by the tokens they were computed
+from, whatever has happened since.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..kv.kv import KV
 from ..request.accept import end, start, take
 from ..request.request import Request
 
-PIECE = 256  # tokens of a pass that is scored at most: their logits are large, and not kept
+PIECE = 256  # the most tokens of a pass that is scored: their logits are large, and not kept
 
 
 class Logits(NamedTuple):
-    """Some rows of ``array`` [n, vocab]: ``places``, after ``length`` tokens and each next one."""
+    """Rows ``places`` of ``array`` [n, vocab]: after ``length`` tokens, and after each next one."""
 
     array: mx.array
     places: Sequence[int]
@@ -35,17 +35,17 @@ class Logits(NamedTuple):
 class Handle:
     """See the module. It is hashable by identity.
 
-    - ``kv``: its KV cache, alone or in a batch. ``drafts``: name tokens that may come next.
-    - ``logits``: where those for the next position may be, and for each drafted one of ``guess``.
+    - ``kv``: its KV cache, alone or in a batch. ``drafts``: propose tokens that may come next.
+    - ``logits``: those for the next position, if any, and for each drafted token of ``guess``.
     - ``asks_each``: a controller decides on each of its draws, so they are drawn one by one.
-    - ``ahead``: the same after tokens that are not known yet.
-    - ``pending``: what the model has to run before the next draw, since ``align``.
-    - ``flat``: draws left that sort the vocabulary at once, after one whose candidates fell
-      short: a flat distribution rarely stands alone.
+    - ``ahead``: logits after tokens that are not known yet.
+    - ``pending``: the tokens to run before the next draw, as of the last ``align``.
+    - ``flat``: draws left that sort the vocabulary at once, after one whose candidates fell short:
+      a flat distribution rarely stands alone.
     - ``cached``: prompt tokens that were taken from the prefix cache.
-    - ``faults``: how often the model failed while it ran, since anything came of it.
-    - ``scores``: of the prompt's tokens, until they are delivered, if they are wanted.
-    - ``closed``: it has given back what it held, and nothing more will come.
+    - ``faults``: how often the model failed while it ran, since it last made progress.
+    - ``scores``: those of the prompt's tokens until they are delivered, if they are wanted.
+    - ``closed``: it has given back what it held, and gives no more chunks.
     """
 
     def __init__(self, request: Request, kv: KV, drafts: Drafts | None = None) -> None:
@@ -98,7 +98,7 @@ class Handle:
 
     @property
     def is_scored(self) -> bool:
-        """Whether the tokens of the prompt that are run next are to be scored."""
+        """Whether the tokens of the prompt that run next are to be scored."""
         return self.scores is not None and not self.scores.is_complete
 
     @property
@@ -120,7 +120,7 @@ class Handle:
 
     @property
     def prefilled(self) -> int:
-        """How many tokens of the prompt its cache holds, or held at the end."""
+        """How many prompt tokens its cache holds, or held at the end."""
         base = self.request.base
         if self.closed:
             return base if self.request.position else 0
@@ -128,15 +128,15 @@ class Handle:
 
     @property
     def progress(self) -> Progress:
-        """How far it is, the prompt included."""
+        """Its progress, the prompt included."""
         return Progress(self.usage, self.prefilled)
 
     def start(self) -> bool:
-        """Take what is certain before the first draw; returns whether that is done anew now."""
+        """Do what is certain before the first draw; returns True the first time."""
         if self.started is not None:
             return False
         start(self.request)
-        self.started = self.kv.device.now()  # not before: what an interrupt cut off is done again
+        self.started = self.kv.device.now()  # last: an interrupted start is done again
         return True
 
     def take(self) -> list[Chunk]:
@@ -151,10 +151,10 @@ class Handle:
         return chunks
 
     def align(self) -> list[Token]:
-        """Bring the KV cache to where the history ends: before a pass, and nowhere else.
+        """Align the KV cache to the end of the history: before a pass, and nowhere else.
 
-        Returns what is pending: nothing if the logits are at hand. Then it keeps the drafted
-        tokens that it holds already.
+        Returns the pending tokens: none if the logits are at hand. Then the cache keeps the drafted
+        tokens that it already holds.
         """
         history, self.pending = self.history, []
         if not self.is_ready:
@@ -162,13 +162,13 @@ class Handle:
                 self.drafts.turn = None
             self.logits = self.guess = None
             most = self.scores.done - 1 if self.scores is not None and self.is_scored else None
-            self.pending = self.kv.align(history, most)  # less, if scores were cut off
+            self.pending = self.kv.align(history, most)  # fewer, if scores were cut off
         elif self.guess is None and self.kv.slot.length > len(history):
             self.kv.align(history, len(history))
         return self.pending
 
     def arrive(self) -> bool:
-        """Draw from what was submitted, if it was of the tokens that came; whether it was."""
+        """Take a look-ahead's logits if it ran the tokens that came; returns whether it did."""
         before, self.logits, self.ahead = self.logits, self.ahead, None
         if not self.is_ready:
             self.logits = before
@@ -179,12 +179,12 @@ class Handle:
         return True
 
     def forget(self) -> None:
-        """Back to where the history ends, whatever was submitted."""
+        """Go back to the end of the history, and forget what was submitted after it."""
         self.request.rewind(len(self.history))
         self.logits = self.ahead = self.guess = None
 
     def restart(self) -> None:
-        """Hold nothing on the device any more: the whole history is to be run again."""
+        """Hold nothing on the device: the whole history has to run again."""
         self.kv.restart()
         self.drafts.restart()
         if self.scores is not None:
@@ -193,19 +193,19 @@ class Handle:
         self.logits = self.ahead = self.guess = None
 
     def distrust(self) -> None:
-        """Restart after a pass failed, without the drafters that may be why."""
+        """Restart after a failed pass, without the drafters that may have caused it."""
         self.drafts.distrust()
         self.restart()
 
     def fork(self, seed: int, *, bare: bool = False) -> Handle:
-        """An independent copy that draws from ``seed``; a ``bare`` one holds nothing."""
+        """An independent copy that draws from ``seed``; a ``bare`` one has an empty cache."""
         request, own = self.request.fork(seed), self.kv
         kv = KV(own.device) if bare else own.fork()
         twin = Handle(request, kv, self.drafts.fork())
         if bare:
             twin.restart()
         else:
-            twin.logits = self.logits  # what is drafted stays with this one
+            twin.logits = self.logits  # the draft stays with this one
         twin.asks_each = self.asks_each
         twin.started = self.started and twin._began
         twin.scores = None  # they are delivered once
@@ -250,11 +250,11 @@ def logits_of(handles: Iterable[Handle]) -> mx.array:
 
 
 class PromptScores:
-    """What the model thinks of a prompt's own ``tokens``, each with its ``top`` likeliest
+    """The model's scores of a prompt's own ``tokens``, each with its ``top`` likeliest
     alternatives.
 
-    Invariant: ``done`` tokens from the first on are scored, as far as the device gets with what was
-    submitted, and what an interrupt cut off is not among them.
+    Invariant: the first ``done`` tokens are scored once the device has run what was submitted; a
+    pass that an interrupt cut off does not count.
     """
 
     __slots__ = ("_parts", "_tokens", "_top")
@@ -262,22 +262,22 @@ class PromptScores:
     def __init__(self, tokens: Sequence[Token], top: int) -> None:
         self._tokens = tuple(tokens)
         self._top = top
-        # Up to which token they are, and arrays on the device: log-probabilities [n] and ranks [n],
-        # and the likeliest alternatives [n, top] with theirs, if any are wanted
+        # Where each part ends, and its arrays on the device: log-probabilities [n] and ranks [n],
+        # and if wanted, the likeliest alternatives [n, top] with theirs
         self._parts: list[tuple[int, list[mx.array]]] = []
 
     @property
     def done(self) -> int:
-        """Tokens that are scored; before the first one nothing comes."""
+        """How many tokens are scored; the first one counts as scored, as it has no score."""
         return self._parts[-1][0] if self._parts else 1
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of them are."""
+        """Whether all tokens are scored."""
         return self.done == len(self._tokens)
 
     def read(self) -> tuple[PromptScore, ...]:
-        """All scores, when they are complete; this waits for the device."""
+        """All scores, when they are complete; waits for the device."""
         assert self.is_complete
         scores = [PromptScore(self._tokens[0])]
         for _, arrays in self._parts:
@@ -289,7 +289,7 @@ class PromptScores:
         return tuple(scores)
 
     def add(self, start: int, logits: mx.array) -> None:
-        """Take in the logits [n, vocab] after the tokens from ``start`` on; submits them."""
+        """Score by the logits [n, vocab] after the tokens from ``start`` on; submits the scores."""
         first, end = self.done, min(len(self._tokens), start + logits.shape[0] + 1)
         assert start < first, "a token before was not scored"
         if end <= first:
@@ -308,5 +308,5 @@ class PromptScores:
         self._parts.append((end, arrays))
 
     def restart(self) -> None:
-        """Drop what was submitted: the whole prompt is to be run again."""
+        """Drop what was submitted: the whole prompt has to run again."""
         self._parts.clear()

@@ -1,9 +1,8 @@
-"""What a step takes, and what a token of a prompt does beside it: two running means.
+"""How long a step takes, and how much a token of a prompt adds to it: two running means.
 
-Prompts are run in chunks between the steps of the rows that generate. How large these may be, and
+Prompts run in chunks between the steps of the rows that generate. How large these may be, and
 whether drafts pay, follows from the two means of ``Pace``, which all requests of a model share. A
-``Clock`` feeds them with the seconds between two reads of drawn tokens: nothing else in the engine
-measures time.
+``Clock`` feeds them with the seconds between two reads of drawn tokens: nothing else times steps.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from ..kv.held import Here
 from ..kv.layers import PREFILL_STEP
 from .timeline import Timeline, Watch
 
-GAP = 3  # plain steps that a gap may take, if nobody says how long it may be
-UNNOTICED = 0.05  # seconds of a gap that nobody notices
-MARGIN = 0.9  # of a gap that is planned for: passes take longer as requests grow
-FIRST, LEAST = 16, 8  # tokens of a chunk before anything is known, and of any
-WEIGHT = 1 / 4  # of the newest in a mean
-MOST = 2  # times a mean that the newest counts as at most: the machine was busy otherwise
-LITTLE = 1 / 4  # of a step that a chunk adds at least: if it seems to add less, nobody can tell
+GAP = 3  # plain steps that a gap may take by default
+UNNOTICED = 0.05  # seconds of a gap that no reader notices
+MARGIN = 0.9  # share of a gap that is planned for: passes take longer as requests grow
+FIRST, LEAST = 16, 8  # tokens of a chunk before anything is known, and of the smallest
+WEIGHT = 1 / 4  # of the newest value in a mean
+MOST = 2  # times the mean that the newest value counts as at most: beyond, the machine was busy
+LITTLE = 1 / 4  # of a step: the least that a chunk is taken to add, as less is within the noise
 
 
 class Pace:
     """See the module. Threads may share it, as no figure is exact.
 
-    ``token``: the seconds that a prompt's token adds to a step of others; 0 if nothing is known.
+    ``token``: the seconds that a prompt's token adds to a step of others; 0 if not known.
     """
 
     __slots__ = ("_steps", "token")
@@ -36,8 +35,8 @@ class Pace:
         self.token = 0.0
 
     def step(self, rows: int) -> float:
-        """The seconds of a plain step of so many rows, or of the most similar number that was seen;
-        0 if nothing is known."""
+        """The seconds of a plain step of ``rows`` rows, or of the nearest number of rows seen; 0 if
+        nothing is known."""
         size, steps = rows.bit_length(), self._steps
         if size not in steps and steps:
             size = min(steps, key=lambda other: abs(other - size))
@@ -46,23 +45,24 @@ class Pace:
     def saw_step(self, rows: int, seconds: float) -> None:
         """Learn from a step without prompts or drafts."""
         known = self._steps.get(rows.bit_length(), 0.0)
-        # What can be done in much less was held up before; the first is taken as it is
+        # Less than half the mean replaces it, as steps had been held up; so does the first value
         if known and 2 * seconds >= known:
             seconds = known + WEIGHT * (min(seconds, MOST * known) - known)
         self._steps[rows.bit_length()] = seconds
 
     def saw_prompts(self, rows: int, tokens: int, seconds: float) -> None:
-        """Learn from a step that so many tokens of prompts were run beside."""
+        """Learn from a step that also ran ``tokens`` tokens of prompts."""
         if step := self.step(rows):
             seen = max(seconds - step, LITTLE * step) / tokens
-            # A chunk that is too small to fill the device makes its tokens look dear
+            # A chunk that is too small to fill the device makes its tokens look expensive
             mean = self.token + WEIGHT * (min(seen, MOST * self.token) - self.token)
             self.token = min(seen, mean) if self.token else seen
 
     def chunk(self, rows: int, gap: float | None = None) -> int:
-        """How many tokens of prompts to run between two steps of so many rows.
+        """How many tokens of prompts to run between two steps of ``rows`` rows.
 
-        Then the rows wait for ``gap`` seconds at most, or for what ``GAP`` steps take.
+        The rows then wait for ``gap`` seconds at most; by default for as long as ``GAP`` steps
+        take, or ``UNNOTICED`` seconds if that is more.
         """
         step = self.step(rows)
         if not step or not self.token:
@@ -77,11 +77,11 @@ NOTHING: Submitted = (0, 0)
 
 
 class Clock:
-    """Feeds a ``pace`` with what passes between two reads from a ``device``, and a ``timeline``, if
+    """Feeds a ``pace`` with the time between two reads from a ``device``, and a ``timeline``, if
     somebody watches.
 
     ``submitted``: how many passes were submitted so far, and how many tokens of prompts in them. A
-    draw remembers it, as the read of a draw does not wait for what was submitted after it.
+    draw remembers it, as reading the draw does not wait for later submissions.
     """
 
     __slots__ = (
@@ -100,8 +100,8 @@ class Clock:
         self.submitted = NOTHING
         self.timeline = None if watch is None else Timeline(watch, device)
         self._device, self._queues = device, device.queues
-        self._waited = 0  # tokens of prompts that were waited for
-        self._rows = 0  # in the step before; 0: nothing is known of the time since it
+        self._waited = 0  # tokens of prompts waited for so far
+        self._rows = 0  # in the step before; 0: the time since then tells nothing
         self._since = 0.0
 
     def skip(self) -> None:
@@ -109,15 +109,15 @@ class Clock:
         self._rows = 0
 
     def wait(self) -> None:
-        """Note that all that was submitted has been waited for outside of a step."""
+        """Note that everything submitted has been waited for, outside of a step."""
         self._rows = 0
         if self.timeline is not None:
             self.timeline.waited()
 
     def read(self, rows: int, submitted: Submitted, *, plain: bool) -> float:
-        """Note that a step of so many rows has waited for its draw, before which so much had been
-        ``submitted``. Returns the seconds since the last read, or 0 if these are not those of a
-        step alone; ``plain``: a pass like this one, without drafts, came between them."""
+        """Note that a step of ``rows`` rows has waited for its draw, before which ``submitted`` had
+        been submitted. Returns the seconds since the last read, or 0 if these are not those of a
+        step alone; ``plain``: the step is of the same kind as the last one, without drafts."""
         now = self._device.now()
         passes, prompts = submitted if self._queues else self.submitted
         tokens, self._waited = prompts - self._waited, prompts

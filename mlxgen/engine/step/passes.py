@@ -1,9 +1,9 @@
 """Forward passes for handles, one or many.
 
-Owns in which passes pending, drawn and drafted tokens go through the model. Must never sample, nor
-know when a pass is due: the loop does. Invariant: a pass leaves in ``handle.ahead`` the logits
-after its last pending token, and after every drafted one, but nothing if it is not come to that
-token; nothing is evaluated but the pieces of a long run.
+Owns which pass the pending, drawn and drafted tokens go through. Must never sample, nor know when a
+pass is due: the loop does. Invariant: a pass leaves in ``handle.ahead`` the logits after the last
+pending token and after every drafted one, or nothing if it has not reached that token; nothing is
+evaluated but the pieces of a long run.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ..kv.slots import Group
 from .handle import PIECE, Handle, Logits
 from .pace import Clock
 
-FEW = 4  # rows up to which several tokens of each take hardly longer in one pass than in two
-PADDING = 16  # tokens in unused slots that take no longer than another pass
+FEW = 4  # rows up to which a pass takes hardly longer for several tokens of each than for one
+PADDING = 16  # padding tokens in unused slots that take no longer than another pass
 
 
 class Work(NamedTuple):
-    """The next ``tokens`` of a handle, with the logits after the last ``wanted`` of them.
+    """The next ``tokens`` of a handle, and after how many of the last ones logits are ``wanted``.
 
     None are wanted of a run that goes on in the next pass.
     """
@@ -38,13 +38,13 @@ class Work(NamedTuple):
 
     @classmethod
     def pending(cls, handle: Handle) -> Work:
-        """What a handle has to run, and what is drafted after it."""
+        """The pending tokens of a handle, and the drafted ones after them."""
         drafted = handle.guess.fed if handle.guess is not None else []
         return cls(handle, [*handle.pending, *drafted], 1 + len(drafted))
 
 
 class Passes:
-    """See the module. ``runner`` is told what to run, and ``clock`` how much that is."""
+    """See the module. ``runner`` gets the commands, and ``clock`` notes their size."""
 
     __slots__ = ("clock", "runner")
 
@@ -55,10 +55,10 @@ class Passes:
     # ---- prompts ---------------------------------------------------------------------------
 
     def prefill(self, handles: Sequence[Handle], count: int) -> None:
-        """Run ``count`` pending tokens of each of these side by side, but not the last one, which
-        goes with those of others.
+        """Run up to ``count`` pending tokens of each handle side by side, but not the last one,
+        which runs with those of other handles.
 
-        If the tokens of a prompt are scored, ``PIECE`` at most, and by itself.
+        A prompt whose tokens are scored runs by itself, ``PIECE`` tokens at most.
         """
         work = []
         for handle in handles:
@@ -73,7 +73,7 @@ class Passes:
                 handle.scores.add(held, logits)
 
     def prefill_to(self, handle: Handle, tokens: int) -> None:
-        """Run so many tokens of a handle's history, in pieces, each evaluated before the next."""
+        """Run a history's first ``tokens`` tokens in pieces, each evaluated before the next."""
         kv, first = handle.kv, handle.kv.length
         while (held := kv.length) < tokens:
             if held > first:
@@ -85,10 +85,10 @@ class Passes:
     # ---- steps -----------------------------------------------------------------------------
 
     def run(self, work: Sequence[Work]) -> list[mx.array]:
-        """Run tokens of many handles in as few passes as it takes; their logits, nothing of it
+        """Run tokens of many handles in as few passes as possible; returns their logits, not
         evaluated.
 
-        Long runs are cut, and go on in the next pass. Drafts are run whole.
+        Long runs are cut, and go on in the next pass. Drafts run whole.
         """
         if not work:
             return []
@@ -96,7 +96,7 @@ class Passes:
         for each in work:
             handle, tokens, wanted = each
             if len(tokens) > 1:
-                more = len(tokens) - wanted  # that nobody wants the logits of
+                more = len(tokens) - wanted  # tokens whose logits nobody wants
                 alone = len(work) == 1 or not self.runner.slots.batches
                 if alone and (more >= WIDEST or (more and handle.is_scored)):
                     self.prefill_to(handle, len(handle.history) - 1)
@@ -112,10 +112,10 @@ class Passes:
         return arrays
 
     def _parts(self, work: list[Work]) -> list[list[Work]]:
-        """Those that share a pass, each in the order of their slots, padded to the longest run.
+        """The work that shares a pass, in the order of the slots, padded to the longest run.
 
         Recurrent states would take in that padding: there all runs of a pass are equally long. Nor
-        do those share a pass between which unused slots would be much padding.
+        do rows share a pass if the unused slots between them would be much padding.
         """
         work.sort(key=_PLACE)
         longest = max([len(each.tokens) for each in work])
@@ -134,7 +134,7 @@ class Passes:
         return parts
 
     def _run(self, work: Sequence[Work], *, of_prompt: bool = False) -> mx.array:
-        """One pass of what is next for these, in the order of their slots; its logits."""
+        """One pass over the next tokens of these, in the order of their slots; gives its logits."""
         rows: list[tuple[int, tuple[Fed, ...]]] = []
         counts: list[int] = []
         longest, told = 1, False
@@ -170,8 +170,8 @@ class Passes:
 
 
 def width_of(rows: int) -> int:
-    """How many tokens each of so many rows runs in a pass at most, but for drafts: beside more than
-    a ``FEW``, a pass is bound by its tokens, and a run goes through one by one."""
+    """The most tokens, apart from drafts, that each of ``rows`` rows runs in a pass: with more than
+    ``FEW`` rows, a pass is bound by its tokens, and a run goes through one by one."""
     return WIDEST // rows if rows <= FEW else 1
 
 
@@ -184,7 +184,7 @@ def _shows(work: Sequence[Work]) -> bool:
 
 
 def _tell(work: Sequence[Work], states: mx.array) -> None:
-    """Tell those who draft from them of the states [slots, longest, width] of a pass."""
+    """Give the states [slots, longest, width] of a pass to the drafters that read them."""
     first = work[0].handle.kv.slot.index
     for handle, tokens, _ in work:
         if handle.tells_states:

@@ -1,13 +1,13 @@
-"""The step loop: all requests that generate, one or many, through the model together.
+"""The step loop: all requests that generate, one or many, go through the model together.
 
 Owns the order of a step: forward, masks meanwhile, sample, look-ahead forward, the one host
-synchronisation, accept. Must never decide what a token means (the request does), nor who may
-join (the scheduler does). Invariant: before a pass every KV cache that takes part is aligned to
-its request's history, and a draw is from the logits after it.
+synchronisation, accept. Must never decide what a token means (the request does), nor who may join
+(the scheduler does). Invariant: before a pass, every KV cache in it is aligned to its request's
+history, and a draw is from the logits at the end of that history.
 
-Whatever a request has pending beyond one token (a forced run, a rewind that a recurrent layer could
-not follow) goes through in the common passes, as many tokens at a time as make no request wait for
-another's; it is drawn again when all of it went through.
+If a request has more than one token pending (a forced run, a rewind that a recurrent layer could
+not follow), they go through in the common passes, as many at a time as make no other request wait;
+it draws again once all of them have run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CLEAR_EVERY = 256  # steps between two releases of MLX's buffer cache
 
 class Loop:
     """The requests of one model that generate: see the module. Those with more than ``longest_run``
-    tokens to run are left out of its steps, for a scheduler to prefill them."""
+    pending tokens are left out of its steps, for a scheduler to prefill."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class Loop:
         self.passes = Passes(runner, self.clock)
         self._sampler = sampler
         self._longest_run = longest_run
-        # The next draw, if it is already, with where it has each handle's
+        # The next draw, if it is submitted already, with the row of each handle's first draw
         self._submitted: tuple[Drawn, dict[Handle, int]] | None = None
         self._steps = 0
-        self._plain_step = 0.0  # seconds of one without drafts, of as many rows as now
-        self._looked = False  # whether the last step did
+        self._plain_step = 0.0  # seconds of a step without drafts, at the present number of rows
+        self._looked = False  # whether the last step looked ahead
 
     def join(self, handle: Handle) -> None:
         """Let a handle take part from the next step on."""
@@ -65,19 +65,18 @@ class Loop:
         self.clock.skip()
 
     def gather(self, handles: list[Handle]) -> None:
-        """Let these take part from the next step on, and no others."""
+        """Let exactly these handles take part from the next step on."""
         for handle in handles:
             if handle not in self.handles:
                 self.join(handle)
         self.handles = handles
 
     def draw_anew(self) -> None:
-        """Forget a draw that was submitted, because it is to be made otherwise."""
+        """Forget a submitted draw, because it has to be made differently."""
         self._submitted = None
 
     def restart(self) -> None:
-        """Drop all that is on the device after a fault: what every handle has run is to be run
-        again."""
+        """Drop everything on the device after a fault: every handle has to run its history anew."""
         self.runner.do(Free())
         for handle in self.handles:
             handle.distrust()
@@ -87,11 +86,11 @@ class Loop:
             self.clock.timeline.lost()
 
     def step(self, events: list[Event]) -> None:
-        """Draw once for every handle that has logits; what comes of each is added to ``events``.
+        """Draw once for every handle that has logits; appends each handle's outcome to ``events``.
 
-        That may be an error of one. What goes wrong with the model itself is raised as a
-        ``Fault``, which leaves nothing on the device, and an interrupt as it is; then every handle
-        stands where its history ends.
+        That may be an error of one handle. A failure of the model itself is raised as a ``Fault``,
+        which leaves nothing on the device, and an interrupt as it is; then every handle stands
+        where its history ends.
         """
         handles: list[Handle] = []
         check = None
@@ -111,7 +110,7 @@ class Loop:
             for handle in handles:
                 if handle.started is None:
                     _begin(handle, events)
-            if not events:  # what filters force is out before the model has run
+            if not events:  # forced runs are delivered before the model has run
                 self._step(handles, events)
         except Exception as error:
             fault = Fault.of(error)
@@ -129,7 +128,7 @@ class Loop:
             mx.clear_cache()
 
     def _halt(self, events: list[Event]) -> None:
-        """Have every handle stand where its history ends, in the middle of a step."""
+        """Bring every handle back to where its history ends, in the middle of a step."""
         for handle in self.handles:
             try:
                 handle.forget()
@@ -137,15 +136,15 @@ class Loop:
                 events.append(Event(handle, [], error))
 
     def _step(self, handles: list[Handle], events: list[Event]) -> None:
-        """Plan, submit, read, accept, and have masks and the next pass begin."""
+        """Plan, submit, read, accept, then begin with masks and the next pass."""
         rows, timeline = len(self.handles), self.clock.timeline
         plain_step = self._plain_step = self.clock.pace.step(rows)
         self._align(handles)
         ready: list[Handle] = []
         idle: list[Handle] = []  # they have tokens to run
         drafting: set[Handle] = set()  # those that have or get a draft after the next token
-        # First tokens are out before anything else is submitted: MLX lets few tasks wait, so a pass
-        # is submitted only when most of it has been run
+        # First tokens are delivered before anything else is submitted: MLX queues few tasks, so
+        # the submission of a pass returns only when most of it has run
         opens, drafted = True, False
         for handle in handles:
             request, drafts = handle.request, handle.drafts
@@ -176,11 +175,11 @@ class Loop:
         ahead = self._look_ahead(places, drawn, idle, drafting) if looks else None
         if timeline is not None:
             timeline.did("draw")
-        tokens = drawn.tokens()  # the one time that the host waits
+        tokens = drawn.tokens()  # the only wait of the step
         if timeline is not None:
             timeline.did("wait")
 
-        # After a step of the other kind, a pass was submitted earlier or later than it is here
+        # After a step of the other kind, the pass was submitted earlier or later than here
         plain = looks == self._looked and not drafted
         self._looked = looks
         seconds = self.clock.read(rows, drawn.after, plain=plain)
@@ -197,7 +196,7 @@ class Loop:
         if looks and len(arrived) == len(places) + len(idle):
             self._submitted = ahead
         elif not opens:
-            # Those without logits run, unless they can do so beside the next look-ahead
+            # Those without logits run, unless they can do so together with the next look-ahead
             failed = {event.handle for event in events if event.error is not None}
             going = {h for h in handles if h.request.finish_reason is None} - failed
             rest = going - arrived
@@ -209,7 +208,7 @@ class Loop:
             timeline.did("masks")
 
     def _align(self, handles: list[Handle]) -> None:
-        """Align every cache, all before any pass: a slot can take back its last one only. Then the
+        """Align every cache, all before any pass: a slot can take back only its last pass. Then the
         handles are in the order of their slots, as their logits will be."""
         for handle in handles:
             handle.align()
@@ -219,11 +218,11 @@ class Loop:
     def _draw(
         self, ready: list[Handle], events: list[Event]
     ) -> tuple[Drawn | None, dict[Handle, int]]:
-        """Submit a draw for every handle that has one left; the others are events.
+        """Submit a draw for every handle that has one left; appends the others to ``events``.
 
-        With the draw comes where each handle's is in it: the first one, if it has several. If it
-        was submitted before, those that have come since are drawn with the next one, so that nobody
-        waits for it.
+        Returns the draw with each handle's row in it, the first one if it has several. If it was
+        submitted before, handles that came since are drawn with the next one, so that no other
+        waits.
         """
         submitted, self._submitted = self._submitted, None
         if submitted is not None and _is_due(*submitted, ready):
@@ -233,7 +232,7 @@ class Loop:
         for handle in ready:
             guess = handle.guess
             if guess is not None and not guess.free:
-                _ = guess.tokens  # what this raises is not the request's
+                _ = guess.tokens  # an error here is not the request's
             try:
                 if guess is None or handle.asks_each:
                     own = [next_draw(handle.request)]
@@ -242,7 +241,7 @@ class Loop:
                     own = guess.draws
             except Exception as error:
                 handle.forget()
-                events.append(Event(handle, handle.take(), error))  # with what is due
+                events.append(Event(handle, handle.take(), error))  # with the chunks due
                 continue
             places[handle] = len(requests)
             requests += own
@@ -251,7 +250,7 @@ class Loop:
     def _drawn(
         self, logits: mx.array, handles: Collection[Handle], requests: Sequence[DrawRow]
     ) -> Drawn:
-        """Submit the draws of these handles, each of which may have several."""
+        """Submit the draws of these handles, which may have several each."""
         wants, flat = [], 0
         for handle in handles:
             wants.append(handle.request.want)
@@ -291,11 +290,11 @@ class Loop:
     ) -> tuple[Drawn, dict[Handle, int]] | None:
         """Submit the pass after tokens that are not known yet, with what others have pending.
 
-        Those that something is drafted for wait until it is known, and run beside the next one.
-        Returns the next draw, if nothing that the host decides goes into it.
+        Handles with a draft to come wait until their token is known, and run with the next pass.
+        Returns the next draw, if it depends on nothing that the host decides.
         """
         work: list[Work] = []
-        alone = not idle  # whether what comes next is drawn of these, and depends on nothing else
+        alone = not idle  # whether the next draw is of these alone, and depends on nothing else
         for handle, place in places.items():
             request, kv = handle.request, handle.kv
             declines = request.may_decline
@@ -318,8 +317,8 @@ class Loop:
         return self._submit(arrays, list(places), draws)
 
     def _forward(self, handles: list[Handle]) -> None:
-        """Run what is pending, and drafts after it; the logits are submitted, with the draws from
-        them if these depend on nothing else."""
+        """Run the pending tokens, and drafts after them; submits the logits, or draws from them if
+        these depend on nothing else."""
         self._align(handles)
         handles = [handle for handle in handles if len(handle.pending) <= self._longest_run]
         if not handles:
@@ -336,7 +335,7 @@ class Loop:
         self._submitted = self._submit(arrays, handles, draws) or self._submitted
 
     def _propose(self, handles: list[Handle], steps: int) -> None:
-        """Have tokens drafted after what these have pending, to be verified in so many steps."""
+        """Have tokens drafted after the pending ones, to be verified in ``steps`` steps."""
         for handle in handles:
             drafts, rows = handle.drafts, len(self.handles)
             if drafts.drafters:
@@ -349,7 +348,7 @@ class Loop:
     def _submit(
         self, arrays: list[mx.array], handles: Sequence[Handle], draws: Sequence[list[DrawRow]]
     ) -> tuple[Drawn, dict[Handle, int]] | None:
-        """Submit the logits of a pass, or the draws from them if all are known."""
+        """Submit the logits of a pass, or the draws from them if all draws are known."""
         if draws and all(draws) and len(arrays) == 1:
             requests: list[DrawRow] = []
             places: dict[Handle, int] = {}
@@ -373,7 +372,7 @@ _PLACE = attrgetter("kv.slot.group.number", "kv.slot.index")  # of a handle
 
 
 def _is_due(drawn: Drawn, places: dict[Handle, int], ready: Collection[Handle]) -> bool:
-    """Whether a draw that was submitted is the one that all of these are to have now."""
+    """Whether a submitted draw is the one that all of its handles should have now."""
     draws = 0
     for handle, place in places.items():
         logits = handle.logits
@@ -386,23 +385,23 @@ def _is_due(drawn: Drawn, places: dict[Handle, int], ready: Collection[Handle]) 
 
 
 def _begin(handle: Handle, events: list[Event]) -> None:
-    """Begin a request: with what filters force, or with an end before anything is drawn."""
+    """Begin a request: with a run that filters force, or with an end before the first draw."""
     error = None
     try:
         handle.start()
     except Exception as reason:
         error = reason
-    chunks = handle.take()  # what it forced before an error as well
+    chunks = handle.take()  # including what it forced before an error
     if chunks or error is not None:
         events.append(Event(handle, chunks, error))
 
 
 def _looks_ahead(drawn: Sequence[Handle], drafting: Collection[Handle]) -> bool:
-    """Whether to submit the next pass before the tokens of these are known.
+    """Whether to submit the next pass before the tokens of these draws are known.
 
-    Drafts are made from tokens that are known, so not if half of the rows or more are drafted for.
-    If most rows are about to be fast-forwarded, token and forced run rather go through in one pass
-    after the draw, unless there are more than a ``FEW`` rows.
+    Drafts follow known tokens, so not if half of the rows or more are drafted for. If most rows are
+    about to be fast-forwarded, it is better to run token and forced run in one pass after the draw,
+    unless there are more than ``FEW`` rows.
     """
     drafted, forced, last = 0, 0, True
     for handle in drawn:

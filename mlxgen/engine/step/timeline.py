@@ -1,9 +1,9 @@
-"""What a loop does and how long that takes, for those who watch a model.
+"""What a loop does and how long it takes, for those who watch a model.
 
-On the tracks ``host`` and ``device`` a moment is within another one or apart from it. A pass is on
-the device from when it was submitted, or from when the pass before it was done, until the host has
-waited for it. If the host waited for several at once, they share that time by their tokens. What
-lies between two passes is ``host``: the device had nothing to do, because the host was not ready.
+On the tracks ``host`` and ``device``, two moments are nested or apart. A pass is on the device from
+its submission, or from the end of the pass before it, until the host has waited for it. If the host
+waited for several at once, they share that time by their tokens. The gap between two passes is
+``host``: the device had nothing to do, because the host was not ready.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .handle import Handle
 
 HOST, DEVICE = "host", "device"
 NUMBERS = count(1)  # of requests, for the names of their tracks
-PAUSE = 0.1  # seconds outside of steps, after which the device was not kept waiting by the host
+PAUSE = 0.1  # seconds outside of steps, after which an idle device did not wait for the host
 
 
 class Moment(NamedTuple):
-    """What happened on a track, from ``start`` for so many ``seconds`` of the device's clock;
-    ``None``: at that instant."""
+    """An event on a track, from ``start`` for ``seconds`` seconds of the device's clock; ``None``:
+    at that instant."""
 
     track: str
     name: str
@@ -40,7 +40,7 @@ Came: TypeAlias = tuple[Handle, Sequence[Chunk], Exception | None]
 
 
 class _Seen(NamedTuple):
-    """What of a request was told."""
+    """What has been told of a request."""
 
     track: str
     rewound: int = 0
@@ -49,20 +49,20 @@ class _Seen(NamedTuple):
 
 
 class Timeline:
-    """Tells ``watch``: see the module. A loop says where it is, and nothing if nobody watches."""
+    """Tells ``watch``: see the module. A loop says where it is, unless nobody watches."""
 
     def __init__(self, watch: Watch, device: Here) -> None:
         self._watch, self._device = watch, device
         self._seen: WeakKeyDictionary[Handle, _Seen] = WeakKeyDictionary()
         self._start = self._since = 0.0  # of the step, and of what the host does now
         self._waiting: deque[tuple[float, str, int]] = deque()  # passes: start, kind, tokens
-        self._done: float | None = None  # when the device had nothing to do any more
-        self._paused = False  # since then
+        self._done: float | None = None  # when the device became idle
+        self._paused = False  # whether there was a pause since then
 
     # ---- the host --------------------------------------------------------------------------
 
     def begin(self, handles: Sequence[Handle]) -> None:
-        """A step of these begins."""
+        """Note that a step of these handles begins."""
         self._start = self._device.now()
         self._paused |= self._start - self._since > PAUSE
         self._since = self._start
@@ -70,12 +70,12 @@ class Timeline:
             self._compare(handle, "caller")
 
     def did(self, name: str, **facts: Any) -> None:
-        """This is what the host has done since it did something else, or since the step began."""
+        """Tell what the host has done since the last call, or since the step began."""
         start, self._since = self._since, self._device.now()
         self._watch(Moment(HOST, name, start, self._since - start, facts))
 
     def end(self, handles: Sequence[Handle], came: Sequence[Came]) -> None:
-        """The step ends, and this came of it."""
+        """Note that the step ends; ``came`` are its events."""
         self._since = self._device.now()
         tokens = sum(len(chunks) for _, chunks, _ in came)
         facts = {"requests": len(handles), "tokens": tokens}
@@ -89,12 +89,12 @@ class Timeline:
     # ---- the device ------------------------------------------------------------------------
 
     def run(self, tokens: int, *, new: bool) -> None:
-        """A pass of so many tokens is about to be submitted; ``new``: all of them are of prompts
-        that nothing has come of."""
+        """Note that a pass of ``tokens`` tokens is about to be submitted; ``new``: each of its
+        handles is still running its prompt."""
         self._waiting.append((self._device.now(), "prefill" if new else "pass", tokens))
 
     def waited(self, left: int = 0) -> None:
-        """The host has waited for all passes but the last ``left``."""
+        """Note that the host has waited for all passes but the last ``left``."""
         now = self._device.now()
         passes = [self._waiting.popleft() for _ in range(len(self._waiting) - left)]
         if not passes:
@@ -111,20 +111,19 @@ class Timeline:
         self._done, self._paused = now, False
 
     def lost(self) -> None:
-        """What was submitted will not be waited for."""
+        """Note that nobody will wait for what was submitted."""
         self._waiting.clear()
 
     # ---- requests --------------------------------------------------------------------------
 
     def _compare(self, handle: Handle, by: str) -> None:
-        """Tell what was drafted and taken back since the last time, and of a new one that it
-        begins."""
+        """Tell what was drafted and taken back since the last call, and that a request begins."""
         request, tally, drafts = handle.request, handle.request.tally, handle.drafts.counts
         old = self._seen.get(handle)
         if old is None:
             old = self._seen[handle] = _Seen(f"request {next(NUMBERS)}")
             told = {"cached": handle.cached}
-            if request.position > request.first:  # a fork: what was before is told already
+            if request.position > request.first:  # a fork: what came before is told already
                 told = {"forked": request.position}
                 old = _Seen(old.track, tally.rewound_tokens, tally.redraws, drafts)
             self._tell(handle, "begins", prompt=request.base, **told)
@@ -145,7 +144,7 @@ class Timeline:
 
 
 def _facts(chunk: Chunk) -> dict[str, Any]:
-    """What a timeline says of a delivered token."""
+    """What a timeline tells of a delivered token."""
     more = {
         "drafter": chunk.drafter,
         "forced": chunk.forced,

@@ -20,24 +20,24 @@ from ..prefix.store import BlockStore
 from ..runtime import ModelRuntime
 from ..step.handle import Handle
 
-HEADROOM = 64  # tokens that every sequence must have room for
+HEADROOM = 64  # tokens of growth that every sequence must have room for
 
 
 class Memory:
-    """See the module. ``caches`` are the prefix cache and those of models that draft, as long as
-    anybody has them."""
+    """See the module. ``caches``: the prefix cache and those of drafting models, while they are in
+    use."""
 
     def __init__(
         self, lm: ModelRuntime, limits: Limits, slots: Slots, cache: BlockStore | None
     ) -> None:
         self._footprint, self._activations, self._slots = lm.footprint, lm.activations, slots
         self.plan = lm.memory.with_caches(limits.max_bytes)
-        self._before = self.plan  # the largest of those under which what is held was accepted
+        self._before = self.plan  # the largest plan under which a present sequence was accepted
         self.caches: WeakSet[BlockStore] = WeakSet([] if cache is None else [cache])
 
     def admit(self, handle: Handle, *, alone: bool) -> None:
-        """Raise ``CapacityError`` if the prompt of one that comes could never run; ``alone``: there
-        is nobody else, to whom more was promised."""
+        """Raise ``CapacityError`` if the prompt of a new sequence could never run; ``alone``: there
+        is no other sequence, to which more was promised."""
         if alone:
             self._before = self.plan
         self.caches.update(handle.drafts.caches)
@@ -58,26 +58,26 @@ class Memory:
 
     @property
     def promised(self) -> int:
-        """The most bytes of a sequence that runs alone: what was accepted under a larger plan may
-        still grow as large."""
+        """The most bytes of a sequence that runs alone: one that was accepted under a larger plan
+        may still grow as large."""
         return max(self.plan.caches, self._before.caches)
 
     @property
     def cached(self) -> int:
-        """Bytes of the prefix caches."""
+        """The bytes of the prefix caches."""
         return sum([cache.nbytes for cache in self.caches])
 
     def held(self, rows: Iterable[Handle]) -> int:
-        """Bytes of the KV of all these, and of all slots."""
+        """The bytes of all slots, and of what the drafters of these rows hold."""
         return self._slots.nbytes + sum([each.drafts.nbytes for each in rows])
 
     def needed(self, handle: Handle) -> int:
-        """The bytes that a sequence takes with one token more."""
+        """The bytes that a sequence takes with one more token."""
         length = len(handle.history) + 1
         return self._footprint.alone(length) + handle.drafts.nbytes_at(length)
 
     def needed_soon(self, rows: Iterable[Handle], more: Handle | None = None) -> int:
-        """Bytes of all KV of these a few steps from now, with one ``more``, or a fork of one."""
+        """Bytes of all KV of these rows a few steps ahead, with one ``more``, or a fork of one."""
         total = 0
         held: dict[Slot, int] = {}
         joining: list[int] = []  # those that hold nothing yet
@@ -92,13 +92,13 @@ class Memory:
         return total + self._slots.nbytes_with(self._footprint, held, joining, HEADROOM, twin_of)
 
     def lends(self, tokens: int) -> bool:
-        """Whether so many tokens may be held twice for a moment, beyond the limit: while they go
-        from a sequence to the prefix cache, or back."""
+        """Whether this many tokens may be held twice for a moment, beyond the limit, while they are
+        copied from a sequence to the prefix cache or back."""
         free = self.plan.left - self.plan.caches - self.plan.activations
         return self._footprint.alone(tokens) <= free
 
     def piece(self, rows: Sequence[Handle]) -> int:
-        """The most tokens of a prompt that may run at once, after the longest of these."""
+        """The most tokens of a prompt that may run at once, after the longest of these rows."""
         room = max(self.plan.activations, self._before.activations)
         return self._activations.most(room, max([len(handle.history) for handle in rows]))
 
@@ -117,7 +117,7 @@ def fit(caches: Iterable[BlockStore], room: int) -> None:
 
 
 def check_pieces(activations: Activations, length: int, room: int) -> None:
-    """Raise ``CapacityError`` if a prompt does not fit ``room`` even in the smallest of pieces."""
+    """Raise ``CapacityError`` if a prompt does not fit ``room`` even in the smallest pieces."""
     needed = activations.nbytes(min(SMALLEST, length), length)
     if needed > room:
         raise CapacityError(

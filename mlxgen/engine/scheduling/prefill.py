@@ -1,13 +1,13 @@
-"""The prompts that are being run, a piece at a time, and what they have in common.
+"""The prompts that are being run, a piece at a time, and the beginnings they share.
 
-Owns the order of the pieces, and when a beginning is taken from the prefix cache and given to
-it. Must never know limits or the requests that generate.
+Owns the order of the pieces, and when a beginning is taken from the prefix cache or put into it.
+Must never know limits or the requests that generate.
 
-Those that have not begun are next, the shortest first; then the others, in turn. So a short prompt
-waits for one piece of a long one, and for nothing that comes after itself.
+Prompts that have not begun are next, the shortest first; then the others, in turn. So a short
+prompt waits for one piece of a long one, and for nothing that comes after itself.
 
-Invariant: a handle in here has tokens to run before its first draw, and none of them twice if
-another one is about to have run them; a prefix cache that fails is emptied, as it is never worth a
+Invariant: a handle in here has tokens to run before its first draw, but leaves those to another one
+that is about to have run the same; a prefix cache that fails is emptied, as it is never worth a
 sequence.
 """
 
@@ -31,10 +31,10 @@ from ..step.passes import width_of
 from ..step.step import Loop
 from .memory import fit
 
-COPIED_PER_RUN = 128  # tokens taken from the prefix cache that count as one that is run
-PADDING = 1.25  # times their tokens that prompts in a common pass may take with their padding
-WORTH_WAITING = 32  # tokens that another one runs from which on it is worth waiting for them
-READING = 0.02  # seconds between two steps, in which blocks are read from disk
+COPIED_PER_RUN = 128  # tokens taken from the prefix cache that count as one token run
+PADDING = 1.25  # times their own tokens that prompts in a common pass may take with padding
+WORTH_WAITING = 32  # shared tokens from which on it pays to wait for another prompt to run them
+READING = 0.02  # seconds between two steps for reading blocks from disk
 
 T = TypeVar("T")
 
@@ -42,8 +42,8 @@ T = TypeVar("T")
 class Prefill:
     """Sequences whose prompts go through ``loop``.
 
-    ``cache`` may be ``None``; ``caches`` are those that share its room, and ``places`` says where
-    in a prompt a snapshot is worth keeping.
+    ``cache`` may be ``None``; ``caches`` are all that share its room, and ``places`` says where in
+    a prompt a snapshot is worth keeping.
     """
 
     def __init__(
@@ -57,22 +57,22 @@ class Prefill:
         self._cache, self._caches = cache, caches
         self._places = places
         self.turns: deque[Handle] = deque()
-        """They, the next one first."""
-        # The prefix cache was asked for these; with the places at which it is given more of them
+        """The handles, the next one first."""
+        # Handles that the prefix cache was asked for, with the places where it gets more of them
         self._begun: dict[Handle, list[int]] = {}
         self._reads = False  # something was read from disk in this step
-        self._uncleared = 0  # tokens that were run since MLX's buffer cache was cleared
+        self._uncleared = 0  # tokens run since MLX's buffer cache was cleared
         self.hits = 0
         self.misses = 0
 
     def add(self, handle: Handle, *, begun: bool = False) -> None:
-        """Run what a handle has pending; ``begun``: from the KV that it has."""
+        """Run the pending tokens of a handle; ``begun``: after those that its KV holds."""
         self.turns.append(handle)
-        if begun or handle.is_scored:  # a prompt that is scored is run whole
+        if begun or handle.is_scored:  # a scored prompt runs whole
             self._begun[handle] = []
 
     def begin(self, handle: Handle, room: int) -> None:
-        """Let a handle take now what memory has of it, unless it waits for more."""
+        """Let a handle take its beginning from memory now, unless it waits for a longer one."""
         begins = handle not in self._begun and not self._waits(handle, [], room)
         if begins and self._look_up(handle):
             handle.kv.wait()  # both copies are held until then
@@ -83,18 +83,18 @@ class Prefill:
         self._begun.pop(handle, None)
 
     def step(self, tokens: int, room: int) -> list[Handle]:
-        """Run so many tokens of prompts; returns the handles that are done. What they have run goes
-        to the prefix cache, which may have ``room`` bytes.
+        """Run ``tokens`` tokens of prompts; returns the handles that are done. What they have run
+        goes to the prefix cache, which may use ``room`` bytes.
 
-        Those have little left to run, mostly one token, and are taken out. Beside others, a prompt
-        of several pieces is done in the step after its last one, so that no gap holds both that and
-        the first draw. What comes from the prefix cache counts a little, as it is copied: many that
-        begin with much of it begin one by one. A long prompt waits for the first draws of those
-        that are done.
+        Handles that are done have little left to run, mostly one token, and are taken out. If
+        others generate, a prompt of several pieces is done in the step after its last one, so that
+        no gap holds both that piece and the first draw. Tokens copied from the prefix cache count a
+        little, so that many prompts that begin with much of it begin one by one. A long prompt
+        waits for the first draws of those that are done.
         """
         done: list[Handle] = []
         together: list[Handle] = []  # new ones that share a pass
-        last: Handle | None = None  # that ran
+        last: Handle | None = None  # the last one that ran
         self._reads = False
         self.turns = deque(sorted(self.turns, key=self._rank))
         for _ in range(len(self.turns)):
@@ -110,7 +110,7 @@ class Prefill:
             missing, places = len(handle.align()) - 1, self._begun[handle]
             rows = len(self._loop.handles) + len(self.turns)
             if missing < 1 or (begins and not places and missing < width_of(rows)):
-                done.append(handle)  # what is left goes in one pass with those that generate
+                done.append(handle)  # the rest goes in one pass with those that generate
                 continue
             last = handle
             if self._shares(handle, missing, together, min(tokens, PREFILL_STEP)):
@@ -122,7 +122,7 @@ class Prefill:
                 for stop in [*[place for place in places if place < end], end]:
                     if stop > (held := handle.kv.length):
                         self._loop.passes.prefill([handle], stop - held)
-                        if stop in places:  # what it holds there is kept
+                        if stop in places:  # its KV up to there is kept
                             self.keep(handle, room)
             if count == missing and (begins or not self._loop.handles):
                 done.append(handle)
@@ -134,23 +134,23 @@ class Prefill:
             self._loop.passes.prefill(together, PREFILL_STEP)
         full = self._uncleared >= PREFILL_STEP
         if last is not None and (full or last.is_scored) and not self._loop.handles:
-            last.kv.wait()  # beside others, their steps wait often enough
+            last.kv.wait()  # if others generate, their steps wait often enough
             self._loop.clock.wait()
         if full:
             self._uncleared = 0
-            mx.clear_cache()  # of the buffers of shorter KV, which are of no use again
-        for handle in done:  # not before: what an interrupt cut off is done again
+            mx.clear_cache()  # buffers of shorter KV will not be used again
+        for handle in done:  # last: what an interrupt cut off is done again
             self.remove(handle)
         return done
 
     def keep(self, handle: Handle, room: int, most: int | None = None) -> None:
-        """Give what a sequence has run to the prefix cache, which may have ``room`` bytes.
+        """Put what a sequence has run into the prefix cache, which may use ``room`` bytes.
 
-        ``most``: so many tokens of it, if the prefix cache keeps any number of them. If it does
-        not, nothing is kept of what goes on from a snapshot for a few tokens only.
+        ``most``: this many tokens at most, if the prefix cache keeps any length. If it does not, a
+        sequence that has gone only a few tokens beyond a snapshot is not kept.
         """
         kv, history = handle.kv, handle.history
-        kv.align(history, len(history))  # it is run on from there
+        kv.align(history, len(history))  # it goes on from there
         count = kv.length if most is None else min(kv.length, most)
         if count < LEAST:
             return
@@ -169,16 +169,16 @@ class Prefill:
         assert self._begun.keys() <= set(self.turns)
 
     def _rank(self, handle: Handle) -> float:
-        """Those first that have been run, then new ones, the shortest first, then the others."""
+        """First those that have been run, then new ones, the shortest first, then the others."""
         if handle in self._begun:
             return math.inf if handle.missing > 1 else 0
         return len(handle.history)
 
     def _waits(self, handle: Handle, done: list[Handle], room: int) -> bool:
-        """Whether another one is running the beginning of this prompt, or has just run it.
+        """Whether another handle is running the beginning of this prompt, or has just run it.
 
-        What both begin with is kept as soon as the other has run it: if not any number of tokens
-        can be kept, up to one of its places, which is made if there is none.
+        The common beginning is kept as soon as the other has run it; if the prefix cache does not
+        keep any length, up to one of the other's places, which is added if there is none.
         """
         if self._cache is None:
             return False
@@ -208,7 +208,7 @@ class Prefill:
         return False
 
     def _is_read(self, handle: Handle, room: int) -> bool:
-        """Read some of what is on disk of this prompt; whether there is more of it."""
+        """Read some blocks of this prompt from disk; returns whether there are more."""
         loop = self._loop
         if handle.faults:
             return False
@@ -225,8 +225,8 @@ class Prefill:
         return not self._ask(restore, True)
 
     def _shares(self, handle: Handle, missing: int, others: list[Handle], tokens: int) -> bool:
-        """Whether a prompt goes with others in one pass, padded to the longest, of so many more
-        ``tokens`` at most."""
+        """Whether a prompt goes with others in one pass, padded to the longest; it may have
+        ``tokens`` missing tokens at most."""
         slots = self._loop.runner.slots
         if slots.recurrent or not slots.batches or (slots.window is not None and missing > SLACK):
             return False
@@ -248,7 +248,7 @@ class Prefill:
         return handle.kv.length
 
     def _ask(self, ask: Callable[[BlockStore], T], instead: T) -> T:
-        """What the prefix cache says; ``instead`` if there is none, or if it fails."""
+        """The answer of the prefix cache; ``instead`` if there is none, or if it fails."""
         if self._cache is None:
             return instead
         try:
@@ -259,7 +259,7 @@ class Prefill:
 
 
 def take_prefix(handle: Handle, cache: BlockStore) -> bool:
-    """Let a handle that has run nothing begin with what the cache has of its history."""
+    """Have a handle that has run nothing begin with the cache's KV; returns whether it does."""
     if handle.is_scored:
         return False
     if cache.match(handle.history) < LEAST or not handle.kv.take(handle.history):
@@ -271,8 +271,8 @@ def take_prefix(handle: Handle, cache: BlockStore) -> bool:
 def places_ahead(
     handle: Handle, cache: BlockStore, places: Callable[[Sequence[Token]], list[int]]
 ) -> list[int]:
-    """Where to give more of a handle's prompt to the cache, which was asked for it; nowhere if it
-    keeps any number of tokens."""
+    """The places at which to put more of a handle's prompt into the cache, which was asked for it;
+    none if it keeps any length."""
     if cache.any_length or handle.is_scored:
         return []
     prompt = handle.history[: handle.request.base + handle.request.first]

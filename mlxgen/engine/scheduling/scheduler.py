@@ -1,16 +1,15 @@
 """Many sequences on one model: who runs, who waits, and with whose KV.
 
-Owns what callers do to sequences, what came of them, and where each of them is: in the queue, among
-the prompts that run, in the loop, or parked. Must never know what a token means or how a pass is
-made. Invariant: requests and prefix cache together hold no more than their limit, a few steps from
-now as well; a sequence that was accepted runs to its end, is cancelled, or fails alone with a
-reason.
+Owns what callers do to sequences, the outcome of each, and where each is: in the queue, among the
+prompts that run, in the loop, or parked. Must never know what a token means or how a pass is made.
+Invariant: requests and prefix cache together stay within their limit, now and a few steps ahead; an
+accepted sequence runs to its end, is cancelled, or fails alone with a reason.
 
-It belongs to the one thread that runs the model. A prompt is run in pieces between the steps
-of the others. What has no room left starts again later: its draws are functions of seed and
-position, so nobody can tell. So does everybody who ran when the model fails: one after the other,
-each once more has come of the one before it. A sequence with which the model fails again before
-that is failed, with the reason.
+It belongs to the one thread that runs the model. A prompt runs in pieces between the steps of the
+others. A sequence that has no room left starts again later: its draws are functions of seed and
+position, so nobody can tell. When the model fails, every sequence that ran starts again too: one
+after the other, each once the one before it has made progress. If the model fails again on a
+sequence before that, the sequence fails with the reason.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from ..step.handle import Handle
 from .memory import Memory
 from .prefill import Prefill
 
-GROWTH = 32  # tokens by which a request grows until its bytes are counted again
+GROWTH = 32  # tokens by which a request grows before its bytes are counted again
 BEHIND = 64  # pending tokens from which on a request is prefilled again instead of stepped
 
 
 class Scheduler:
-    """See the module. ``submit`` requests that ``LanguageModel.prepare`` made, then ``step``."""
+    """See the module. ``submit`` requests from ``LanguageModel.prepare``, then call ``step``."""
 
     def __init__(self, lm: ModelRuntime, limits: Limits | None = None) -> None:
         if limits is not None and not isinstance(limits, Limits):
@@ -58,18 +57,18 @@ class Scheduler:
         self._memory = Memory(lm, self.limits, runner.slots, self.cache)
         self._prefill = Prefill(self._loop, self.cache, self._memory.caches, lm.places)
         self.waiting: deque[Handle] = deque()
-        """Those that wait for a place, the next one first."""
+        """The queue, the next one first."""
         self._parked: list[Handle] = []
-        self._counted: list[tuple[int, int]] = []  # those whose bytes were, and their lengths
+        self._counted: list[tuple[int, int]] = []  # caches counted last, and their lengths
         self._events: list[Event] = []  # of this step, and of one that was interrupted
 
     # ---- what callers do -------------------------------------------------------------------
 
     def submit(self, request: Request, *, owner: str = "") -> Handle:
-        """Queue a sequence. What is drafted from earlier texts is from those of the same ``owner``.
+        """Queue a sequence. Drafts from earlier texts come only from those of the same ``owner``.
 
-        Raises ``QueueFullError`` if no place is left, and ``CapacityError`` for one whose
-        prompt alone does not fit the bytes there are.
+        Raises ``QueueFullError`` if no place is left, and ``CapacityError`` if the prompt alone
+        needs more bytes than there are.
         """
         if self.room < 1:
             raise QueueFullError(
@@ -84,23 +83,24 @@ class Scheduler:
     def cancel(self, handle: Handle) -> None:
         """Drop a sequence wherever it is and free what it holds; a second call does nothing.
 
-        What was run of a prompt that is not done stays in the prefix cache, as far as it may.
+        What has been run of an unfinished prompt stays in the prefix cache, as far as there is
+        room.
         """
         if handle.closed:
             return
-        if handle in self._prefill.turns:  # whoever asks again goes on from there
+        if handle in self._prefill.turns:  # a repeated request goes on from there
             self._keep_part(handle)
         self._drop(handle)
 
     def _keep_part(self, handle: Handle) -> None:
-        """Have the prefix cache keep what a sequence holds, as far as there is room."""
+        """Put what a sequence holds into the prefix cache, as far as there is room."""
         if held := handle.kv.length:
             room = max(0, self._room_for_cache())
             self._prefill.keep(handle, room, held * room // handle.kv.nbytes)
 
     def fork(self, handle: Handle, n: int = 1) -> list[Handle]:
-        """``n`` copies that go on from where a sequence is, each with a seed of its own; those of
-        one that has not run yet run by themselves."""
+        """``n`` copies that go on from where a sequence is, each with a seed of its own; those that
+        cannot run at once are queued."""
         if handle.closed or handle.has_ended:
             raise StateError("a sequence that has ended cannot be forked")
         if n > self.room:
@@ -120,7 +120,7 @@ class Scheduler:
     def change(self, handle: Handle, back: int, tokens: Sequence[Token]) -> list[Event]:
         """Take back the newest ``back`` tokens, the prompt's included, and append others.
 
-        The result is as that of ``step``: what comes of it, or why it failed.
+        Returns events as ``step`` does: the chunks, or why it failed.
         """
 
         def act(request: Request) -> None:
@@ -131,10 +131,10 @@ class Scheduler:
         return self._act(handle, act)
 
     def order(self, handle: Handle, act: Callable[[Request], object]) -> list[Event]:
-        """Have something done to the text of a sequence, whole or not at all: it is tried on a copy
-        first, and what it raises there is raised.
+        """Apply ``act`` to the request of a sequence, whole or not at all: it is tried on a copy
+        first, whose errors are raised.
 
-        The result is as that of ``change``. Raises ``StateError`` for a sequence that has ended.
+        Returns events as ``change`` does. Raises ``StateError`` for a sequence that has ended.
         """
         if handle.closed or handle.has_ended:
             raise StateError("the answer has ended")
@@ -143,7 +143,7 @@ class Scheduler:
         return self._act(handle, act)
 
     def _act(self, handle: Handle, act: Callable[[Request], object]) -> list[Event]:
-        """Do something to the text of a sequence, and say what comes of it."""
+        """Apply ``act`` to the request of a sequence; returns its events."""
         try:
             act(handle.request)
             handle.forget()
@@ -154,7 +154,7 @@ class Scheduler:
         return self._became(handle, handle.take())
 
     def finish(self, handle: Handle, reason: FinishReason) -> list[Event]:
-        """End a sequence for the caller's reasons; its last chunks are in the result."""
+        """End a sequence for the caller's reasons; returns events with its last chunks."""
         end(handle.request, reason)
         return self._became(handle, handle.take())
 
@@ -164,8 +164,8 @@ class Scheduler:
         self._parked.append(handle)
 
     def set_aside(self, handle: Handle) -> None:
-        """The same, perhaps for long: it holds nothing meanwhile, and the prefix cache what it
-        may."""
+        """Park a sequence, perhaps for long: it holds nothing meanwhile, and the prefix cache keeps
+        what it can."""
         self._keep_part(handle)
         self.park(handle)
         handle.forget()
@@ -184,9 +184,9 @@ class Scheduler:
     def step(self) -> list[Event]:
         """One step of all requests that run, and a piece of a prompt that waits.
 
-        What goes wrong in one sequence is its event, also if the model fails with it. What fails
-        while nothing runs is raised as a ``ModelError``, and an interrupt as it is: then what had
-        happened before it comes with the next step.
+        What goes wrong in one sequence is its event, even if the model fails on it. A failure while
+        nothing runs is raised as a ``ModelError``, and an interrupt as it is: then what happened
+        before it comes with the next step.
         """
         self._account.steps += 1
         events = self._events
@@ -205,7 +205,7 @@ class Scheduler:
             self._loop.step(ran)
         finally:
             self._deliver(ran, events)
-        # Rows that have much to run again, say after a long rewind, do so between the steps
+        # Rows that have much to run again, as after a long rewind, do so between the steps
         behind = [each for each in self._loop.handles if len(each.pending) > BEHIND]
         if behind:
             self._send_back(behind)
@@ -224,7 +224,7 @@ class Scheduler:
 
     def follow(self, plan: MemoryPlan) -> None:
         """Go by another plan from now on: the prefix cache shrinks at once, and the next step sends
-        back to the queue what no longer fits. A sequence that was accepted gets to its end."""
+        back to the queue what no longer fits. An accepted sequence still gets to its end."""
         self._memory.follow(plan)
         self._counted = []
         if self.cache is not None:
@@ -233,8 +233,8 @@ class Scheduler:
     def close(self, flush: float | None = None) -> None:
         """Drop every sequence; the prefix cache stays with the model.
 
-        ``flush``: for so many seconds what is only in memory is written to disk, and nothing more
-        after that.
+        ``flush``: for this many seconds, what is only in memory is written to disk; after that,
+        nothing more.
         """
         for handle in self._everywhere:
             self._drop(handle)
@@ -243,7 +243,7 @@ class Scheduler:
             self.cache.close(flush)
 
     def rest(self) -> None:
-        """Have what was kept be certain, and written to disk: call this while nothing runs."""
+        """Settle what was kept, and let it be written to disk: call this while nothing runs."""
         if self.cache is not None:
             self._loop.runner.settle()
 
@@ -315,12 +315,12 @@ class Scheduler:
         return needed <= self._memory.plan.caches or not self._running
 
     def _room_for_cache(self, leaving: Handle | None = None) -> int:
-        """Bytes that the prefix cache may hold; those of who is ``leaving`` are free."""
+        """Bytes that the prefix cache may hold; those of the ``leaving`` sequence count as free."""
         rows = [handle for handle in self._holding if handle is not leaving]
         return self._memory.plan.caches - self._memory.needed_soon(rows)
 
     def _take_out(self, handle: Handle) -> None:
-        """From wherever it is; a draw that was submitted is made anew, without it."""
+        """Remove from wherever it is; a submitted draw is made anew, without it."""
         self._loop.draw_anew()
         if handle in self._prefill.turns:
             self._prefill.remove(handle)
@@ -329,7 +329,7 @@ class Scheduler:
                 place.remove(handle)
 
     def _admit(self, events: list[Event]) -> None:
-        """Let those in front of the queue begin, as far as there are places and bytes; not beside
+        """Let the front of the queue begin, as far as there are places and bytes; not together with
         one that begins again after a fault, as they would fail with it."""
         while self.waiting and self._free and not any(each.faults for each in self._running):
             handle = self.waiting[0]
@@ -338,7 +338,7 @@ class Scheduler:
             try:
                 begins = handle.start()
             except Exception as error:
-                events += self._became(handle, handle.take(), error)  # what it forced before
+                events += self._became(handle, handle.take(), error)  # with what it forced before
                 continue
             self.waiting.remove(handle)
             if (begins or handle.has_ended) and (chunks := handle.take()):
@@ -349,15 +349,15 @@ class Scheduler:
             self._prefill.add(handle)
             room = self._room_for_cache()
             if self.cache is not None and self._memory.cached > room:
-                # It takes what it begins with before that is evicted to make room for it
+                # It takes its beginning before that is evicted to make room for it
                 count = self.cache.match(handle.history)
                 if 2 * count >= len(handle.history) and self._memory.lends(count):
                     self._prefill.begin(handle, room)
 
     def _make_room(self, events: list[Event]) -> None:
-        """See to it that every request can grow: the prefix cache gives way, then those that rest,
-        then the last one to come, which goes back to the queue. One that has no room though it is
-        alone fails."""
+        """Make sure that every request can grow: the prefix cache gives way, then parked ones, then
+        the newest one, which goes back to the queue. A request that has no room even alone fails.
+        """
         memory = self._memory
         counted = [(each.kv.number, len(each.history) // GROWTH) for each in self._running]
         if counted == self._counted:  # nobody has come, gone or grown by much
@@ -369,7 +369,7 @@ class Scheduler:
             if resting or len(running) > 1:
                 last = (resting or running)[-1]
                 last.forget()
-                last.restart()  # all of it is run again when it takes part again
+                last.restart()  # all of it runs again when it takes part again
                 self._account.preempted += 1
                 if not resting:
                     self._take_out(last)
@@ -381,21 +381,21 @@ class Scheduler:
                 )
                 events += self._became(running[0], [], error)
                 return
-            else:  # it has grown beyond a plan that was larger
+            else:  # it was accepted under a larger plan
                 return
         memory.fit(memory.plan.caches - needed)
 
     def _became(
         self, handle: Handle, chunks: list[Chunk], error: Exception | None = None
     ) -> list[Event]:
-        """What a sequence came to, as events; one that has ended gives back what it holds."""
+        """The outcome for a sequence, as events; one that has ended gives back what it holds."""
         events: list[Event] = []
         self._deliver([Event(handle, chunks, error)], events)
         return events
 
     def _deliver(self, came: Iterable[Event], events: list[Event]) -> None:
-        """Say what came of sequences; those that have ended give back what they hold."""
-        told: list[Event] = []  # all first, so that nothing is lost if what follows goes wrong
+        """Append outcomes to ``events``; sequences that have ended give back what they hold."""
+        told: list[Event] = []  # all of them first, so that none is lost if what follows fails
         for event in came:
             if not event.handle.closed:
                 told.append(event)
@@ -403,7 +403,7 @@ class Scheduler:
                     events.append(event)
         for handle, chunks, error in told:
             if chunks:
-                handle.faults = 0  # it got on
+                handle.faults = 0  # it has made progress
             reason = handle.request.finish_reason
             if error is None and reason is None:
                 continue
@@ -414,13 +414,13 @@ class Scheduler:
             self._drop(handle)
 
     def _drop(self, handle: Handle) -> None:
-        """Take a sequence out for good; it gives back what it holds."""
+        """Remove a sequence for good; it gives back what it holds."""
         self._take_out(handle)
         self._account.add(handle.usage, handle.request.first)
         handle.close()
 
     def _send_back(self, handles: Iterable[Handle]) -> None:
-        """Have rows run what they lack like prompts, between the steps of the others."""
+        """Have rows run their missing tokens like prompts, between the steps of the others."""
         for handle in handles:
             self._loop.handles.remove(handle)
             self._prefill.add(handle, begun=handle.kv.length > 0)
@@ -428,8 +428,8 @@ class Scheduler:
     # ---- when the model fails --------------------------------------------------------------
 
     def _recover(self, fault: Fault, events: list[Event]) -> None:
-        """Have everybody who ran begin again from their history, and those fail that have done so
-        and did not get on. Raises what happens while nothing runs."""
+        """Have every sequence that ran begin again from its history; fail those that already did so
+        without progress. Raises a failure while nothing runs."""
         self._account.faults += 1
         self._loop.restart()
         for handle in (*self._prefill.turns, *self._parked):

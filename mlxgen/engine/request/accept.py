@@ -6,8 +6,8 @@ model or evaluate an array: a draw is shown to it as a ``DrawView``. Invariant: 
 a token and all that follows from it, or takes tokens back in every part, or raises and leaves the
 history as it was.
 
-Verbs that append return whether the text goes on where they left it. If not, it has ended, or a
-token was declined, possibly with tokens before it: it is drawn again where the history ends.
+Verbs that append return whether the text goes on from where they left it. If not, it has ended, or
+a token was declined, possibly with tokens before it: the next draw is where the history ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .parts import NOTHING, ThinkingLimit
 from .request import RECENT, Request
 
 LONGEST_CHECKED = 4096
-"""Tokens of a text that is not delivered before it is checked; a longer one is, as it comes."""
+"""The longest text, in tokens, that is held back until its check; a longer one is not."""
 
 
 def start(request: Request) -> bool:
@@ -53,10 +53,10 @@ def accept(
     missed: Rejected | None = None,
 ) -> bool:
     """Take a token in, with all that follows from it, or take back what does not stand; then append
-    the run that must come after it.
+    the run that must come next.
 
-    ``pushed``: it was chosen elsewhere, and nothing is appended after it. ``drafter``: who had
-    proposed it, or ``missed``: what was proposed instead.
+    ``pushed``: it was chosen elsewhere, and nothing is appended after it. ``drafter``: who proposed
+    it; ``missed``: what was proposed instead.
     """
     steering = request.steering
     after: Sequence[Token] = ()
@@ -70,7 +70,7 @@ def accept(
     wanted, wish = options.top_logprobs, None
     aiming = request.lookback if request.lookback is not None and options.sampling.aims else None
     forced = pushed
-    if not pushed and (wanted is not None or aiming is not None):  # drawn nevertheless
+    if not pushed and (wanted is not None or aiming is not None):  # drawn, but perhaps forced
         forced = not has_choice(request, token)
     if options.hooks:
         wish = _consult(request, token, view)
@@ -81,7 +81,7 @@ def accept(
             token, forced, drafter = wish.sampled_token, False, ""
     request.strayed = wish is not None and not wish.feed_filters
     attempts = retries.attempts.get(position, 0)
-    mask = None  # of the filters, for what is reported; they have not come to a healed token
+    mask = None  # of the filters, for the report; not before healing is done
     if wanted and request.constraint is not None and not request.is_healing:
         mask = request.constraint.mask()
     if aiming is not None and not forced:
@@ -134,9 +134,8 @@ def _replace(request: Request, back: int, run: Sequence[Token]) -> bool:
 
 
 def _held(request: Request, token: Token, forced: bool, *, ends: bool) -> int | None:
-    """How many of the newest tokens are not to be delivered yet, as the text may still be taken
-    back; ``None`` if that was done just now: what checks it, the way to a valid end, or a loop
-    objected."""
+    """How many of the newest tokens to hold back, as the text may still be taken back; ``None`` if
+    it just was: a check, the way to a valid end, or a loop objected."""
     constraint, hold = request.constraint, 0
     if constraint is not None and (constraint.checks or ends):
         unchecked, is_due = constraint.unchecked() if constraint.checks else (0, False)
@@ -187,7 +186,7 @@ def put(request: Request, tokens: Sequence[Token]) -> None:
     Raises ``FilterError`` if something does not allow it, and ``StateError`` if the text ends
     within it; the caller takes back what was appended.
 
-    What is drawn after it is drawn for the first time, as far as attempts go.
+    Draws after it count as first attempts.
     """
     if tokens:
         request.retries.begin_at(request.position)
@@ -234,7 +233,7 @@ def take(request: Request) -> list[Chunk]:
 
 def end(request: Request, reason: FinishReason | None = None) -> None:
     """End the generation because the caller asks for it, unless it has ended; without a reason,
-    with ``stop``, or with ``length`` if filters want more of it."""
+    with ``stop``, or with ``length`` if the filters require more text."""
     if request.finish_reason is None:
         finish(request, reason or ("stop" if request.may_end else "length"))
 
@@ -259,9 +258,9 @@ def rewind(request: Request, target: int, seen: int | None = None) -> None:
 
 
 def take_back(request: Request, count: int, *, drawn: int = 0) -> None:
-    """Take back the newest ``count`` tokens, of the prompt as well, delivered or not.
+    """Take back the newest ``count`` tokens, including the prompt's, delivered or not.
 
-    ``drawn`` more were drawn after them and never taken in.
+    ``drawn``: how many more were drawn after them and never taken in.
     """
     before = request.position
     go_back(request, len(request.history) - count, before + drawn)
@@ -270,7 +269,7 @@ def take_back(request: Request, count: int, *, drawn: int = 0) -> None:
 
 def keep_only(request: Request, tokens: int | None, to: int | None) -> None:
     """Take back the newest ``tokens``, or all after the first ``to``, for a reader who is told of
-    it; they are drawn anew.
+    it; their positions are drawn anew.
 
     Raises ``RewindError`` for more than was generated here and may be taken back.
     """
@@ -279,7 +278,7 @@ def keep_only(request: Request, tokens: int | None, to: int | None) -> None:
 
 
 def end_thinking(request: Request) -> None:
-    """Have the answer begin as if the budget of the thinking were spent now.
+    """Have the answer begin as if the thinking budget were spent now.
 
     Raises ``StateError`` if the text does not end inside the thinking.
     """
@@ -295,9 +294,9 @@ def end_thinking(request: Request) -> None:
 
 
 def change_options(request: Request, given: Mapping[str, Any]) -> None:
-    """Let other sampling, filters and stops hold from here on; raises ``OptionError`` or
-    ``FilterError`` for what is wrong with them, and ``StateError`` for filters of an answer that
-    has not begun."""
+    """Apply other sampling, filters and stops from here on; raises ``OptionError`` or
+    ``FilterError`` if they are wrong, and ``StateError`` for filters of an answer that has not
+    begun."""
     thoughts = request.transcript.thoughts
     if given.get("filters") and thoughts is not None and not thoughts.is_over:
         raise StateError(
@@ -307,11 +306,11 @@ def change_options(request: Request, given: Mapping[str, Any]) -> None:
     request.change(request.options.changed(given))
 
 
-# ---- what a token is asked ---------------------------------------------------------------------
+# ---- questions about a token -------------------------------------------------------------------
 
 
 def _keeps_end(request: Request, taken: Token | None) -> bool:
-    """Whether a valid end still fits the budget, as ``close_json`` wants it."""
+    """Whether a valid end still fits the budget, as ``close_json`` requires."""
     closing, taken = request.closing, None if request.strayed else taken
     return closing is None or request.is_healing or closing.look(request.position, taken)
 
@@ -319,8 +318,8 @@ def _keeps_end(request: Request, taken: Token | None) -> bool:
 def _reason(
     request: Request, token: Token, event: BanMatch | StopMatch | None, *, ends: bool
 ) -> FinishReason | None:
-    """Why the text ends with the token just taken in, if it does; checked in a fixed order.
-    ``ends``: a hook wants it to end, whatever follows."""
+    """Why the text ends with the token just taken in, or None; checked in a fixed order. ``ends``:
+    a hook wants it to end, whatever follows."""
     if isinstance(event, StopMatch) or (
         token in request.vocabulary.eos and not request.options.ignore_eos
     ):
@@ -346,7 +345,7 @@ def _reported(
     mask: Int32Words | None,
     missed: Rejected | None,
 ) -> Chunk:
-    """A chunk with what the options want reported of its draw."""
+    """The chunk with the parts of its draw's report that the options ask for."""
     token, options = request.history[-1], request.options
     logprob: float | None = None
     top: tuple[Alternative, ...] = ()
@@ -390,9 +389,9 @@ def _consult(request: Request, token: Token, view: DrawView) -> PostSamplingResu
 
 
 def _declines(request: Request, token: Token, wish: PostSamplingResult) -> bool:
-    """Take back what the hooks want back, unless that is in vain; whether that was done.
+    """Take back what the hooks want back, unless that is pointless; returns whether it did.
 
-    Raises ``RewindError`` if they want back what was delivered.
+    Raises ``RewindError`` if they want delivered tokens back.
     """
     position, retries, sampled = request.position, request.retries, wish.sampled_token
     if back := wish.rewind or int(wish.resample):
@@ -415,7 +414,7 @@ def _declines(request: Request, token: Token, wish: PostSamplingResult) -> bool:
 
 
 def _put_of_hook(request: Request, run: Sequence[Token]) -> bool:
-    """Append what a hook put after the token; ``HookError`` if the filters do not allow it."""
+    """Append the run that a hook put after the token; ``HookError`` if filters do not allow it."""
     constraint = request.constraint
     if constraint is not None and constraint.validate(run) < len(run):
         raise HookError(

@@ -1,4 +1,4 @@
-"""What comes next: the run that has to come, or the tokens that may, and how one of them is drawn.
+"""What comes next: the run that must come, or the tokens that may, and how one of them is drawn.
 
 These decide it, in this order; each counts only if those before it leave a choice:
 
@@ -8,8 +8,8 @@ These decide it, in this order; each counts only if those before it leave a choi
 - the filters;
 - a controller (``Steering``), which may allow less than the filters.
 
-What hooks and bans exclude, and end tokens that come too early, are left out of what they allow.
-Must never append a token (``accept`` does), or change anything but ``Closing``, which searches for
+Tokens that hooks and bans exclude, and end tokens that come too early, are not allowed either. Must
+never append a token (``accept`` does), or change anything but ``Closing``, which searches for
 another way if its own is excluded. Invariant: a mask that is returned allows at least one token.
 """
 
@@ -31,8 +31,8 @@ NONE: frozenset[Token] = frozenset()
 
 
 def lead(request: Request) -> Sequence[Token] | None:
-    """The run that has to come, as far as it is known; ``None`` if what comes next is left to the
-    filters and a controller."""
+    """The run that must come, as far as it is known; ``None`` if the filters and a controller
+    decide what comes next."""
     closing, limit, constraint = request.closing, request.thinking, request.constraint
     if request.healer is not None and not request.healer.done:
         return ()
@@ -61,7 +61,7 @@ def has_choice(request: Request, token: Token) -> bool:
 
 
 def is_foreseeable(request: Request) -> bool:
-    """Whether nothing special holds for the next draw, so that a draft may guess it."""
+    """Whether the next draw is an ordinary one, so that a draft may guess it."""
     aims = request.lookback is not None and request.options.sampling.aims
     if request.steering is not None or aims or lead(request) is not None:
         return False
@@ -73,7 +73,7 @@ def is_foreseeable(request: Request) -> bool:
 
 
 def next_mask(request: Request, without: Set[Token] = NONE) -> Int32Words | None:
-    """The allowed next tokens as packed bits, ``without`` these; ``None`` if all are.
+    """The allowed next tokens as packed bits, ``without`` these; ``None`` if all are allowed.
 
     Raises ``DeadEndError`` if none is left.
     """
@@ -92,7 +92,7 @@ def next_mask(request: Request, without: Set[Token] = NONE) -> Int32Words | None
 
     steering, options = request.steering, request.options
     steered = steering.words if steering is not None else None
-    if request.position < options.min_tokens:  # what would end the text comes too early
+    if request.position < options.min_tokens:  # an end would come too early
         ends = request.vocabulary.eos.union(s[0] for s in options.stop_tokens if len(s) == 1)
         excluded = excluded | ends
     if options.ignore_eos and constraint is not None:
@@ -125,7 +125,7 @@ def leaves_any(request: Request, without: Set[Token] = NONE) -> bool:
 
 
 def _only_step(request: Request, excluded: Set[Token]) -> Sequence[Token]:
-    """The tokens that the way to a valid end, or that out of the thinking, allows alone."""
+    """The only tokens that the way to a valid end, or out of the thinking, allows; () if any."""
     closing, led = request.closing, lead(request)
     if closing is not None and closing.forcing and not request.is_healing:
         step = led[:1] if led else sorted(request.vocabulary.eos - excluded)
@@ -138,7 +138,7 @@ def _only_step(request: Request, excluded: Set[Token]) -> Sequence[Token]:
 
 
 def _healing_mask(healer: Healer, request: Request) -> Int32Words:
-    """The tokens that spell the rest of the prompt's end, and that the filters allow after it.
+    """The tokens that spell the rest of the prompt's end and go on as the filters allow.
 
     Raises ``DeadEndError`` if the filters allow none of them.
     """
@@ -168,7 +168,7 @@ def next_draw(request: Request) -> DrawRow:
     """The next draw. Raises ``DeadEndError`` if no token is left for it."""
     steering, retries, position = request.steering, request.retries, request.position
     if request.constraint is not None and len(request.constraint) > position:
-        request.rewind(len(request.history))  # a filter failed to, after tokens that were drafted
+        request.rewind(len(request.history))  # a filter failed to go back after a draft
     warmth = None
     if steering is not None:
         warmth = steering.temperature
@@ -188,8 +188,8 @@ def next_draw(request: Request) -> DrawRow:
 
 
 def free_draws(request: Request, count: int, after: int = 0) -> list[DrawRow]:
-    """The draws of ``count`` positions, ``after`` so many others that are not drawn yet; none if
-    one of them depends on more than its position."""
+    """The draws of ``count`` positions, after the next ``after`` ones, which are not drawn yet;
+    none if one of them depends on more than its position."""
     first, retries, thinking = request.position + after, request.retries, request.thinking
     if request.constraint is not None or request.steering is not None:
         return []

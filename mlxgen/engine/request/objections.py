@@ -1,6 +1,6 @@
-"""Text that cannot stay, because of a check, a ban or a loop: how far it is taken back.
+"""Text that cannot stay, because of a check, a ban or a loop, and how far it is taken back.
 
-How a loop is told from what may repeat (lists, tables, code, and what stands in the prompt) follows
+What tells a loop from text that may repeat (lists, tables, code, and text of the prompt) follows
 from the tokens alone, so there is nothing to take back, and as long as nothing repeats it costs one
 comparison a token: a period is looked for every few tokens.
 
@@ -25,21 +25,21 @@ from .leads import leaves_any
 from .parts import Repeat, ThinkingLimit
 from .request import Request
 
-CHECKS = 10  # times that a finished text which does not fit is taken back
-LOOPS = 3  # times that loops are taken back at one place
-LOOPED = 256  # tokens that they may take back of a short text
-DRAWS_FOR_BANS = 32  # draws that bans may take back for each token, and 32 times as many at first
-BRIEFLY = 0.005  # seconds for a check, after which other requests go on meanwhile
+CHECKS = 10  # how often a finished text that fails its check is taken back
+LOOPS = 3  # how often loops are taken back at one place
+LOOPED = 256  # tokens that loops may take back besides a quarter of the text
+DRAWS_FOR_BANS = 32  # draws that bans may take back per token, as if there were 32 tokens more
+BRIEFLY = 0.005  # seconds to wait for a check before other requests go on
 
 # What a loop is
 EVERY = 4  # tokens between two looks
-LONGEST = 1024  # tokens of a turn
+LONGEST = 1024  # tokens of the longest turn
 TURNS = 3
-LEAST = 16  # tokens of a loop in prose
+LEAST = 16  # tokens of the shortest loop in prose
 WORD = 64  # if a turn has fewer than ``LETTERS`` different letters, as a single word, or is blank
-PATIENT = 256  # in code, or if a turn has none: it may be a table, a matrix or a line
+PATIENT = 256  # in code, or if a turn has no letters: it may be a table, a matrix or a line
 LETTERS = 6
-HELD = 8  # tokens of a loop that wait, if a turn has not more
+HELD = 8  # tokens of a loop that are held back, or a turn's if it has more
 FENCE = "```"
 
 
@@ -51,7 +51,7 @@ def finish(request: Request, reason: FinishReason) -> None:
 
 
 def go_back(request: Request, to: int, drawn: int) -> None:
-    """Keep the first ``to`` tokens of the history; the positions up to ``drawn`` were drawn."""
+    """Keep the first ``to`` tokens of the history; the positions up to ``drawn`` had been drawn."""
     target = max(0, to - request.base)
     request.tally.violates = ""
     request.rewind(to)
@@ -59,7 +59,7 @@ def go_back(request: Request, to: int, drawn: int) -> None:
 
 
 def refuse(request: Request, target: int, why: Rejected, drawn: int) -> None:
-    """Go back to ``target`` because of the token that was drawn there, as the last of the ``drawn``
+    """Go back to ``target`` and reject the token drawn there, because the last of the ``drawn``
     tokens cannot stay."""
     request.tally.redraws += 1
     request.tally.rewound_tokens += drawn - 1 - target
@@ -68,7 +68,7 @@ def refuse(request: Request, target: int, why: Rejected, drawn: int) -> None:
 
 
 def check(request: Request, constraint: Constraint, *, forced: bool) -> bool:
-    """Have the filters check a text, or a part, that is complete, and take it back a few times if
+    """Have the filters check a complete text, or a complete part, and take it back a few times if
     they object. Returns whether it stays, if only as the best that was found.
 
     Raises ``DeadEndError`` if it cannot stay and no other one was found.
@@ -78,7 +78,7 @@ def check(request: Request, constraint: Constraint, *, forced: bool) -> bool:
     while isinstance(found, Work):
         if not found.wait(None if forced or outbox.is_pushed else BRIEFLY):
             request.rewind(request.base + position)
-            request.checking = found  # the same token is drawn when it is over
+            request.checking = found  # the same token is drawn again when it is over
             return False
         found = constraint.objection()
     if found is not None:
@@ -100,8 +100,8 @@ def check(request: Request, constraint: Constraint, *, forced: bool) -> bool:
 
 
 def too_long(request: Request) -> bool:
-    """Take back a text that was taken back for a check before, and is now longer than there is room
-    for: the one before fitted, so another may. Returns whether there is a further try."""
+    """Take back a text that was taken back for a check before, and has now outgrown the budget: the
+    one before fitted, so another may. Returns whether there is a further try."""
     tried = request.retries.tries.get("check")
     if tried is None or request.position < request.budget or tried.until < request.outbox.floor:
         return False
@@ -129,7 +129,7 @@ def ban(request: Request, match: BanMatch) -> None:
     What was delivered stays: if the match begins in it, the first token after it is excluded.
 
     The allowance of draws grows with the length of the text. Without a limit, an expression that
-    every text matches would be tried on one text after the other.
+    every text matches would reject one text after the other for ever.
     """
     target = request.transcript.token_at(match.start)
     drawn, retries = request.position, request.retries
@@ -158,21 +158,21 @@ def loop(request: Request, repeat: Repeat) -> Sequence[Token] | None:
     """Go back to the second turn of a loop, or to an earlier turn if there was a loop here before,
     and exclude the token that began it. If that does not help, end the thinking or the text.
 
-    What was delivered stays. Returns the run to append, which ends the thinking, and ``None`` if
-    nothing was done, because the text may not end yet.
+    What was delivered stays. Returns the run to append, which ends the thinking or is empty;
+    ``None`` if nothing was done, because the text may not end yet.
     """
     options, retries, drawn = request.options, request.retries, request.position
     start, period = drawn - repeat.run, repeat.period
     turn = request.vocabulary.decode(request.history[-period:])
     floor, tries = max(request.first, request.outbox.settled), retries.again("loop", start, drawn)
     target = max(start + repeat.kept - (tries.times - 1) * period, floor)
-    if request.constraint is not None:  # what filters force is no choice: the newest token was one
+    if request.constraint is not None:  # forced tokens were no choice, the newest one was
         target += (drawn - 1 - target) % period
     while target > floor and request.transcript.is_open(target):
         target -= 1
     token, text = request.history[request.base + target], _text(request, target)
     why = Rejected(token, "loop", turn, text)
-    # At most a quarter of the tokens that there are is taken back, and a few more
+    # At most a quarter of the tokens is taken back, and ``LOOPED`` more
     spent = tries.tokens + drawn - target
     if options.loops == "stop" or tries.times > LOOPS or spent > drawn // 4 + LOOPED:
         if options.ignore_eos or drawn < options.min_tokens:
@@ -209,7 +209,7 @@ def repeated(
     transcript: Transcript,
     vocabulary: Vocabulary,
 ) -> Repeat:
-    """How the tokens after the first ``base`` end; ``known`` is what one has told of fewer."""
+    """How the tokens after the first ``base`` end; ``known`` is the answer for fewer of them."""
     position = len(history) - base
     looked = position - position % EVERY
     if known is None or known.at < looked or known.at > position:
@@ -253,7 +253,7 @@ def _look(
         least = max(TURNS * period, patience)
         kept = period
         if end - start >= least:
-            # From the second turn on: the first may begin with what is not in the prompt
+            # From the second turn on: the first may begin with text that is not in the prompt
             again = _spelled(history[start + period : end], vocabulary)
             size, turns = len(_spelled(turn, vocabulary)), range(1, (end - start) // period)
             prompt = _spelled(plain(history[:base]), vocabulary)

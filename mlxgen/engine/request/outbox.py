@@ -31,8 +31,8 @@ class Outbox:
     """What was delivered of one sequence, and what waits; see the module.
 
     ``checked``: a finished text may be taken back. Without ``queued``, every token's chunk is due
-    at once. ``released`` is the number of tokens whose chunks were released, and ``delivered`` that
-    of the characters of ``transcript`` that were delivered, both with those that were skipped.
+    at once. ``released``: the number of tokens whose chunks were released; ``delivered``: the
+    number of characters of ``transcript`` that were delivered; both count what was skipped.
     """
 
     def __init__(
@@ -45,22 +45,22 @@ class Outbox:
             self._mode = "retracting"
         elif takes_back or options.hold_tokens:
             self._mode = "when settled" if queued else "pushed"
-        # Chunks without their text, and how many of the newest tokens a hook wanted held back then
+        # Chunks without text, each with how many of the newest tokens a hook wanted held back
         self._waiting: deque[tuple[Chunk, int]] = deque()
         self._owed = 0  # characters to retract with the next chunk
         self._tail = ""  # what the flush appended to the text
         self.skip()
 
     def skip(self) -> None:
-        """Count all that there is as delivered, for a prefix. Its text never is, even if a stop
-        could claim it."""
+        """Count everything so far as delivered, for a prefix. Its text never will be, even if a
+        stop could claim it."""
         count = self._taken = len(self._transcript)  # tokens that were pushed
         self.released = self._settled = count
-        self._longest = count  # the most tokens that there were when something was released
+        self._longest = count  # the most tokens there have been at a release
         self.delivered = self._given = self._transcript.decoder.end(count)
 
     def wait_for_checks(self) -> None:
-        """From here on, deliver only what is settled: a finished text may be taken back."""
+        """From here on, deliver only settled text: a finished text may be taken back."""
         if self._mode == "at once":
             self._mode = "when settled"
 
@@ -73,7 +73,7 @@ class Outbox:
 
     @property
     def is_pushed(self) -> bool:
-        """Whether every token's chunk is due at once, whatever becomes of its text."""
+        """Whether every token's chunk is due at once, its text settled or not."""
         return self._mode == "pushed"
 
     @property
@@ -84,7 +84,7 @@ class Outbox:
 
     @property
     def shown(self) -> int:
-        """The smallest length that a reader may have the text go back to, likewise."""
+        """The smallest length that a reader may take the text back to, likewise."""
         return 0 if self._mode == "retracting" else self.released
 
     @property
@@ -107,7 +107,7 @@ class Outbox:
             more = ""
         else:
             why = f"{possible} {'is' if possible == 1 else 'are'} not delivered yet"
-            # Counts from the most tokens there were at a release, whatever was taken back since
+            # From the most tokens there have been at a release, whatever was taken back since
             needed = self._longest - target
             more = f", or use hold_tokens={needed} (it is {self._hold}) or allow_retract=True"
         raise RewindError(
@@ -157,8 +157,8 @@ class Outbox:
         return [*chunks, replace(last, text=last.text + tail, finish_reason=reason, stop=stop)]
 
     def _first(self, count: int, end: int) -> list[Chunk]:
-        """The chunks of the first ``count`` tokens that wait, with the text up to the character
-        ``end``; before the last of them, each has that of its own token at most."""
+        """The waiting chunks of the first ``count`` tokens, with the text up to character ``end``;
+        each but the last of them gets at most the text of its own token."""
         chunks, decoder = list[Chunk](), self._transcript.decoder
         while self._waiting and self._waiting[0][0].index < count:
             chunk, _ = self._waiting.popleft()
@@ -182,7 +182,7 @@ class Outbox:
         """Forget what was delivered after the first ``to`` tokens.
 
         The transcript must have been rewound before. If retractions are allowed, delivered
-        characters that are gone, or held again, are owed as one.
+        characters that are gone, or held again, become an owed retraction.
         """
         if to >= self._taken:
             return

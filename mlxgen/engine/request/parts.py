@@ -1,9 +1,9 @@
 """Parts of a request: what repeated draws depend on, and what may decide the next tokens.
 
-``Retries`` has what was decided by position, which holds only as long as the text before it does
-not change; ``Closing`` (``close_json``) and ``ThinkingLimit`` say which tokens have to come. Of a
-controller, ``branches`` does; ``leads`` has their order. None of them appends a token: ``accept``
-does.
+``Retries`` holds decisions by position, which are valid only as long as the text before it does not
+change; ``Closing`` (``close_json``) and ``ThinkingLimit`` say which tokens must come. The part of a
+controller is in ``branches``, the order of all in ``leads``. None of them appends a token:
+``accept`` does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...tokens import Token, Vocabulary
 from ..chunk import Rejected
 
 _WARM, _WARMER, _WARMEST = 0.7, 0.1, 1.5  # temperatures of another try: ever warmer
-WINDOW = 512  # ends are searched for in this many tokens before the end of the budget
+WINDOW = 512  # valid ends are searched for within this many tokens of the end of the budget
 SENTENCE = "\n\nThat is as long as I can think about it, so I answer now.\n"
 
 
@@ -28,11 +28,11 @@ SENTENCE = "\n\nThat is as long as I can think about it, so I answer now.\n"
 
 
 class Decided(NamedTuple):
-    """What was decided for a position: the draws that were ``rejected`` there, in order, what a ban
-    or a loop excluded, and how often hooks have ``asked`` for another draw.
+    """Decisions about a position: the draws that were ``rejected`` there, in order, the tokens that
+    a ban or a loop excluded (``banned``), and how often hooks have ``asked`` for another draw.
 
     ``exclude`` and ``temperature`` are what a hook wants of the next draw. ``unmet``: it excluded
-    every token that could come, or all that came was objected to and the best of it stands.
+    every possible token, or everything drawn was objected to and the best of it stands.
     """
 
     rejected: tuple[Rejected, ...] = ()
@@ -49,7 +49,7 @@ class Decided(NamedTuple):
 
 
 class Tries(NamedTuple):
-    """How often text was taken back for one reason and has not got further than ``until`` since,
+    """How often text was taken back for one reason without getting further than ``until`` since,
     and how many tokens that took back in all."""
 
     times: int = 0
@@ -65,9 +65,9 @@ class Retries:
     """See the module.
 
     - ``attempts``: how often a position was drawn before; each attempt draws with other random
-      numbers. ``agreed``: the attempts that a consumer's rewinds have caused. Those at positions
+      numbers. ``agreed``: the attempts that a consumer's rewinds have caused. Attempts at positions
       that the consumer has not seen must not change what it gets after a rewind.
-    - ``tries``: by the reason, so that nothing is taken back for ever.
+    - ``tries``: by reason, so that nothing is taken back for ever.
     """
 
     attempts: dict[int, int] = field(default_factory=dict)
@@ -84,41 +84,41 @@ class Retries:
         return self.decided.get(position, NOTHING)
 
     def reject(self, position: int, what: Rejected, spent: int = 0) -> None:
-        """Note what was drawn at ``position`` and is not there; with the tokens after it, so many
-        were ``spent``."""
+        """Note a token that was drawn at ``position`` and does not stay; ``spent``: how many tokens
+        that took back, with those after it."""
         known, tries = self.at(position), self.tries.get(what.reason, NEVER)
         self.decided[position] = known._replace(rejected=(*known.rejected, what))
         if spent:
             self.tries[what.reason] = tries._replace(tokens=tries.tokens + spent)
 
     def exclude(self, position: int, token: Token) -> None:
-        """Let a token not come there again."""
+        """Exclude a token from a position."""
         known = self.at(position)
         self.decided[position] = known._replace(banned=known.banned | {token})
 
     def ask(
         self, position: int, exclude: Collection[Token] = (), temperature: float | None = None
     ) -> None:
-        """Note that a hook wants ``position`` drawn again, like this."""
+        """Note that a hook wants ``position`` drawn again, in this way."""
         known = self.at(position)
         self.decided[position] = known._replace(
             asked=known.asked + 1, exclude=frozenset(exclude), temperature=temperature
         )
 
     def give_up(self, position: int) -> None:
-        """Let what comes there stand, and exclude nothing for a hook."""
+        """Let the token that comes there stand, and drop what a hook excluded."""
         self.decided[position] = self.at(position)._replace(exclude=frozenset(), unmet=True)
 
     def again(self, reason: str, start: int, until: int) -> Tries:
-        """Count that text from ``start`` on, all before ``until``, cannot stay for a reason."""
+        """Count that text from ``start`` on, all before ``until``, cannot stay for this reason."""
         known = self.tries.get(reason, NEVER)
         times = known.times if start <= known.until else 0
         tries = self.tries[reason] = Tries(times + 1, until, known.tokens)
         return tries
 
     def warmth(self, position: int, temperature: float) -> float | None:
-        """The temperature of the draw at ``position`` if not the usual one, which is given: what a
-        hook wants, or one at which draws vary after a finished text was taken back."""
+        """The temperature of the draw at ``position`` if not the usual one, ``temperature``: what a
+        hook wants, or one that lets draws vary after a finished text was taken back."""
         if (wanted := self.at(position).temperature) is not None:
             return wanted
         times, since, _ = self.tries.get("check", NEVER)
@@ -163,9 +163,9 @@ class Retries:
 
 class Repeat(NamedTuple):
     """How the first ``at`` generated tokens end: the last ``run`` repeat with this ``period``,
-    which is 0 if they do not. The first ``kept`` of these may stay: the first turn, and what is in
-    the prompt as well. What follows the first ``free`` is delivered once it is known to stay.
-    ``is_loop``: it has to be taken back."""
+    which is 0 if they do not. The first ``kept`` of these may stay: the first turn, and turns that
+    are in the prompt as well. Those after the first ``free`` are delivered once they are known to
+    stay. ``is_loop``: the loop has to be taken back."""
 
     at: int
     period: int = 0
@@ -176,16 +176,16 @@ class Repeat(NamedTuple):
 
     @property
     def held(self) -> int:
-        """How many of the newest tokens wait."""
+        """How many of the newest tokens to hold back."""
         return max(0, self.run - self.free) if self.period else 0
 
 
-# ---- what has to come --------------------------------------------------------------------------
+# ---- what must come next ------------------------------------------------------------------------
 
 
 class Closing:
     """Keeps a valid end within reach of the budget (``close_json``): the shortest known way to an
-    end that the filters accept, which alone is allowed once it is ``forcing``.
+    end that the filters accept. Once it is ``forcing``, nothing but that way is allowed.
 
     Invariant: ``way`` is None or a run of tokens after which the text may end, no longer than the
     budget that was left at the last look. Far from the end of the budget, no way is searched for.
@@ -254,7 +254,7 @@ class Closing:
             self.restart(to)
 
     def restart(self, at: int) -> None:
-        """Look again after ``at`` tokens: what was decided later no longer holds."""
+        """Look again after ``at`` tokens: later decisions no longer hold."""
         self._misses, self._next, self.forcing, self.way = 0, WINDOW, False, None
         self.look(at)
 
@@ -264,9 +264,9 @@ class Closing:
 
 
 class ThinkingLimit(NamedTuple):
-    """How many tokens of thinking may come, and what follows them: the run, a sentence that ends
-    with the ``mark``, or for a budget of 0 the mark alone. Where it begins follows from the text,
-    so there is nothing here to take back."""
+    """How many tokens of thinking may come, and what follows them: the ``run``, a sentence that
+    ends with the ``mark``, or a newline and the mark for a budget of 0. Where the run begins
+    follows from the text, so there is nothing here to take back."""
 
     budget: int
     run: tuple[Token, ...]
@@ -285,10 +285,8 @@ class ThinkingLimit(NamedTuple):
             return cls(budget, mark, mark)
 
     def left(self, transcript: Transcript) -> tuple[Token, ...]:
-        """What comes next: the rest of the run; nothing before the budget is spent or after it.
-
-        It begins where the text is not inside a character.
-        """
+        """What must come next: the rest of the run; nothing before the budget is spent or after the
+        thinking. The run begins where the text is not inside a character."""
         thoughts, length = transcript.thoughts, len(transcript)
         if thoughts is None or not thoughts.is_open:
             return ()
@@ -297,7 +295,7 @@ class ThinkingLimit(NamedTuple):
             start += 1
         if start > length:
             return ()
-        # If something kept the mark from coming, it comes again.
+        # If something kept the mark from ending the thinking, it comes again.
         done = length - start
         return self.run[done:] or self.mark[(done - len(self.run)) % len(self.mark) :]
 
@@ -311,7 +309,7 @@ class ThinkingLimit(NamedTuple):
 
 
 def _spelled(mark: str, vocabulary: Vocabulary) -> tuple[Token, ...]:
-    """A mark as the tokens that models write for it, which are added ones if there are any."""
+    """A mark as the tokens that models write for it: an added token if there is one."""
     data = mark.encode()
     added = next((token for token in vocabulary.added if vocabulary.piece(token) == data), None)
     if added is not None:

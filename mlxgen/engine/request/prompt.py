@@ -53,13 +53,13 @@ class Prompt:
         *,
         width: int = 0,
     ) -> Prompt:
-        """Read a prompt, and by ``images`` those in its messages.
+        """Read a prompt; ``images`` reads the images in its messages.
 
-        ``width`` is that of the model's logits, if it is known: a model may draw ids beyond its
-        tokenizer's, and they are a prompt again.
+        ``width`` is that of the model's logits, if known: a model may draw ids beyond its
+        tokenizer's, and they may come back in a prompt.
 
-        Raises ``PromptError`` if it is not one, and ``OptionError`` for an image that is faulty or
-        that nothing reads.
+        Raises ``PromptError`` if it is not a prompt, and ``OptionError`` for an image that is
+        faulty or that nothing reads.
         """
         if isinstance(given, Prompt):
             return given
@@ -88,14 +88,14 @@ class Prompt:
         return cls(tokens, begun is None, marks)
 
     def marks(self, vocabulary: Vocabulary) -> ThinkingMarks | None:
-        """``thinking``, or if nothing is known about it, what the tokens tell."""
+        """``thinking``, or if that is not known, the marks that the tokens imply."""
         return self.thinking or _marks(self.tokens, vocabulary, None, tools=False)
 
 
 def _marks(
     tokens: Sequence[Token], vocabulary: Vocabulary, begun: Mapping[str, Any] | None, *, tools: bool
 ) -> ThinkingMarks | None:
-    """The marks after a prompt; ``begun`` is the message that it leaves open, if it does."""
+    """The marks after a prompt; ``begun`` is the message that it leaves open, if any."""
     dialect = Dialect.of(vocabulary)
     calls = dialect.tools.starts if tools and dialect.tools is not None else None
     return beginning_of(tokens, dialect, begun, calls).limits

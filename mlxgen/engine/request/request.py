@@ -1,10 +1,10 @@
 """One generation on the host's side: its state, and the questions about it.
 
-Owns the token history of a sequence and the parts that were built from it: filters, text, healing,
-what draws look back at, the way to a valid end, what was delivered, and what repeated draws depend
-on. Options that are not used cost nothing: there are only the parts that they need. Must never know
-why a token was chosen or taken back (``accept`` does), or what runs a model. Invariant: every part
-is at the same length of the history; a rewind happens in all of them or in none.
+Owns the token history of a sequence and the parts built from it: filters, text, healing, what draws
+look back at, the way to a valid end, what was delivered, and what repeated draws depend on. Unused
+options cost nothing: only the needed parts exist. Must never know why a token was chosen or taken
+back (``accept`` does), or what runs a model. Invariant: every part is at the same length of the
+history; a rewind happens in all of them or in none.
 
 Nothing else in mlxgen undoes a token. The KV cache is not a part: it is aligned to the history
 before a pass.
@@ -45,12 +45,12 @@ from .parts import Closing, Repeat, Retries, ThinkingLimit
 from .prompt import Prompt
 
 RECENT = 0.25  # the weight of the latest token in the share of tokens that force a run
-LIKELY = 0.1  # the share from which on one is expected
+LIKELY = 0.1  # the share from which on a forced run is expected
 
 
 @dataclass
 class Tally:
-    """What ``Usage`` tells of a text beside its tokens, as it says there."""
+    """What ``Usage`` reports of a text besides its length; see there."""
 
     forced_tokens: int = 0
     rewound_tokens: int = 0
@@ -67,20 +67,20 @@ class Request:
 
     - ``vocab_size``: the width of the logits.
     - ``budget``: how many tokens may be generated, including ``options.prefix``.
-    - ``history``: the ``base`` tokens of the prompt, then the generated ones; the ``first`` of
-      these are ``options.prefix``. ``position`` is the index of the next one among them.
-    - ``healer`` to ``retries``: the parts. ``lookback`` covers the prompt as well; it is there if
+    - ``history``: the ``base`` tokens of the prompt, then the generated ones, the ``first`` of
+      which are ``options.prefix``. ``position`` is the index of the next one among them.
+    - ``healer`` to ``retries``: the parts. ``lookback`` covers the prompt as well; it exists if
       draws depend on the tokens before them.
     - ``thinking``: how long to think before the answer; None: without a limit.
-    - ``want``: what a draw has to report; hooks add to it what they look at.
+    - ``want``: what a draw has to report; what hooks look at is added.
     - ``steering``: how a controller wants the next token drawn.
-    - ``finish_reason``, ``match``: why it has ended, and the stop that it ended with.
+    - ``finish_reason``, ``match``: why it has ended, and the stop that ended it.
     - ``forks``: how many seeds were given to forks so far.
     - ``appends_forced``: whether runs that must come are appended at once. That is so if there may
       be any, unless the caller pushes the tokens or wants their log-probabilities.
     - ``forcing``: the share of the tokens sampled lately that were followed by a forced run.
     - ``strayed``: whether the last token was withheld from the filters.
-    - ``checking``: the check that it waits for; once it is over, the last token is drawn again,
+    - ``checking``: the check that it waits for; once that is over, the last token is drawn again,
       with the same result.
     - ``repeat``: how the text repeated itself at the last look.
     """
@@ -149,19 +149,19 @@ class Request:
 
     @property
     def may_append_forced(self) -> bool:
-        """Whether there may be runs that must come, and none is to have its log-probability."""
+        """Whether there may be runs that must come, and none needs a log-probability."""
         leads = self.constraint is not None or self.thinking is not None
         return leads and self.options.top_logprobs is None
 
     def _bound(self, options: Options, *, opens: bool) -> Constraint | None:
-        """The filters of a text that ``opens`` at their beginning, or goes on."""
+        """The filters for a text, which starts anew if it ``opens``, or continues the prompt's."""
         if not options.filters:
             return None
         strips = opens and self.vocabulary.strips_space
         return Constraint(options.filters, self.vocabulary, self.vocab_size, strips_space=strips)
 
     def _look_back(self) -> None:
-        """Have the tokens so far remembered, if draws depend on them."""
+        """Remember the tokens so far, if draws depend on them."""
         sampling, tokens, base = self.options.sampling, plain(self.history), self.base
         self.lookback = None
         if sampling.looks_back:
@@ -189,7 +189,7 @@ class Request:
         self.outbox.skip()
 
     def check_change(self, options: Options) -> None:
-        """Raise what ``change`` would."""
+        """Raise what ``change`` would raise."""
         options.check_vocabulary(self.vocab_size)
         if options.filters and options.filters is not self.options.filters:
             if not all(hasattr(each, "bind") for each in options.filters):
@@ -198,10 +198,10 @@ class Request:
             self._bound(options, opens=False)
 
     def change(self, options: Options) -> None:
-        """Let the sampling, the filters and the stops of other ``options`` hold from here on.
+        """Apply the sampling, the filters and the stops of other ``options`` from here on.
 
         Filters and stops see only the text that is yet to come. Raises ``OptionError`` or
-        ``FilterError`` for what is wrong with them.
+        ``FilterError`` if they are wrong.
         """
         options.check_vocabulary(self.vocab_size)
         before, position = self.options, self.position
@@ -229,9 +229,8 @@ class Request:
     def advance(self, token: Token, *, withheld: bool = False) -> BanMatch | StopMatch | None:
         """Append one token; returns the ban or the stop that its text completed.
 
-        The filters do not see one that is ``withheld`` from them. Raises ``FilterError`` if the
-        filters do not allow the token, and ``OptionError`` if a banned expression takes too long;
-        then nothing has changed.
+        The filters do not see a ``withheld`` one. Raises ``FilterError`` if they do not allow the
+        token, and ``OptionError`` if a banned expression takes too long; then nothing has changed.
         """
         constraint, healer, rest = self.constraint, self.healer, None
         if healer is not None:
@@ -286,8 +285,8 @@ class Request:
             self.tally.forked_tokens = min(self.tally.forked_tokens, count)
 
     def drop(self, to: int) -> None:
-        """Forget what follows the first ``to`` tokens, after a part failed to go back there: it is
-        ahead of the history, and the next draw has it go back again."""
+        """Forget what follows the first ``to`` tokens, after a part failed to go back there: that
+        part is ahead of the history until the next draw takes it back."""
         self.history.cut(to)
         self.position = len(self.history) - self.base
         self.finish_reason = self.match = None
@@ -372,9 +371,9 @@ class Request:
 
     def target_of(self, tokens: int | None, to: int | None, have: int, shown: int = 0) -> int:
         """The number of tokens that a rewind keeps, for a caller who has seen ``have`` tokens, the
-        first ``shown`` of which have to stay.
+        first ``shown`` of which must stay.
 
-        Raises ``RewindError`` if that is less than these or the prefix, or more than ``have``.
+        Raises ``RewindError`` if that is fewer than these or the prefix, or more than ``have``.
         """
         if tokens is not None and to is None:
             target = have - index(tokens)
@@ -402,7 +401,7 @@ class Request:
 
 
 def spelled(vocabulary: Vocabulary, data: bytes) -> list[Token]:
-    """Bytes as tokens: a single one, if there is one of exactly these."""
+    """Bytes as tokens: a single token if one has exactly these bytes."""
     if not data:
         return []
     single = vocabulary.token_of(data)
@@ -415,7 +414,7 @@ def _stops(options: Options) -> StopMatcher | None:
 
 
 def _standing(options: Options, seed: int) -> Callable[[BanMatch], bool]:
-    """Which matches of bans stand: a share of them, by what they are and where they begin."""
+    """Which matches of bans are let stand: a share, by what they are and where they begin."""
     if options.ban_strength == 1:
         return lambda match: False
 

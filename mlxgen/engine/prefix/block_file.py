@@ -1,4 +1,4 @@
-"""A block as a file, and which model it is of.
+"""A block as a file, and the model that it belongs to.
 
 Owns what such a file says, the checks before it reaches a model, and a checksum that finds every
 change. Must never know where files are kept. A saved prefix is a file of the same kind, with all
@@ -8,7 +8,7 @@ says why.
 
 All arrays are tensors of safetensors: ``layer.i.j`` of each layer that can be cut, and
 ``state.i.name`` of each other one. The metadata has the name of the format, a SHA-256 of all else
-(``checksum``), and in ``about`` an object of JSON:
+(``checksum``), and in ``about`` a JSON object:
 
     tokens     the token ids
     start      how many tokens come before them
@@ -43,7 +43,7 @@ from ..kv.slot_caches import Quantisation
 from .block import Block, TokenIds, as_ids, root_of
 
 FORMAT = "mlxgen prefix 7"
-PART = ".part"  # ends the names of files that are not written whole yet
+PART = ".part"  # suffix of files that are not written whole yet
 _CHECKSUM = "checksum"
 _TOKENS = range(-(2**61), 2**31)  # those below zero are patches of images
 _PLAIN = (bool, int, float, str)
@@ -51,10 +51,10 @@ _PROBES = 64  # values of each parameter in a model's digest
 
 
 class Layout:
-    """What tells the KV of one model from that of any other, computed in its model's thread.
+    """Tells the KV of one model from that of any other; computed in its model's thread.
 
-    ``make`` builds the empty caches of the model, one for each layer. ``model`` may be anything;
-    what it does not tell is not checked. ``root`` tells it, and is the key that its first blocks
+    ``make`` builds the model's empty caches, one for each layer. ``model`` may be anything; what it
+    does not show is not checked. ``root`` identifies it, and is the key that its first blocks
     follow.
     """
 
@@ -118,7 +118,7 @@ def write(
 ) -> int:
     """Write the whole file or, if that raises ``OSError``, nothing; returns its size.
 
-    ``modified``: the time of its modification in nanoseconds, if that is not now.
+    ``modified``: its modification time in nanoseconds, if that is not now.
     """
     assert block.tokens is not None and block.layers is not None
     held: dict[str, Any] = {
@@ -192,7 +192,7 @@ def _reason(error: Exception) -> object:
 
 
 def read_tokens(path: Path) -> TokenIds:
-    """The tokens of a block, from the head of its file; what they are for is checked later."""
+    """The tokens of a block, from the head of its file; the caller checks their key."""
     metadata, _ = _open(path)
     with checked(path):
         return _tokens(json.loads(metadata["about"])["tokens"])
@@ -226,7 +226,7 @@ def read(path: Path, layout: Layout) -> Block:
 
 
 def _open(path: Path) -> tuple[dict[str, str], dict[str, mx.array]]:
-    """The metadata, and the tensors by name, which are not read yet."""
+    """The metadata, and the tensors by name, not read yet."""
     with path.open("rb"):  # which says better than MLX why it cannot be read
         pass
     with checked(path):
@@ -239,7 +239,7 @@ def _open(path: Path) -> tuple[dict[str, str], dict[str, mx.array]]:
 
 @contextmanager
 def checked(path: Path) -> Iterator[None]:
-    """A context for what the contents of a file can make fail: then that is a ``LoadError``."""
+    """A context for errors that the contents of a file may cause: they become a ``LoadError``."""
     try:
         yield
     except (LoadError, OSError):
@@ -275,7 +275,7 @@ def _block(about: dict[str, Any], arrays: dict[str, mx.array], layout: Layout) -
 
 
 def _restore(leaf: LayerCache, state: Any, length: int) -> None:
-    """Give a fresh cache the state of a file; raises if it cannot be a state of its own."""
+    """Give a fresh cache the state of a file; raises if that cannot be a state of this cache."""
     for name, fresh in vars(leaf).items():
         held = state[name]  # as in a fresh cache, or a count of tokens that started at 0
         counts = type(fresh) is int and fresh == 0 and type(held) is int and 0 <= held <= length

@@ -1,22 +1,22 @@
 """Blocks in a folder: bounded, shared by processes, and safe to lose at any moment.
 
-Owns the files of the folder, when each was last used, which go when there are too many bytes, and
-the thread that writes them. Must never know when a block is worth being read.
+Owns the files of the folder, when each was last used, which are removed when there are too many
+bytes, and the thread that writes them. Must never know when a block is worth reading.
 
 A file is a block (see ``block_file``), named by its key and what is needed to find it, so a listing
 of the folder is its index. There is no other file, and nothing to repair: a block is written under
-another name and then renamed, and a broken one is removed when it is read. Nothing but files with
-names of blocks, and parts that some process left, is ever removed or counted. One process writes at
-a time: it locks the folder, lists it again if another one has changed it, and makes room before it
-writes.
+another name and then renamed, and a broken one is removed when it is read. Only files named as
+blocks, and parts that a process has left, are ever removed; only the former are counted. One
+process writes at a time: it locks the folder, lists it again if another one has changed it, and
+makes room before it writes.
 
-The time of a file's modification is that of its last use, for every process that uses the folder; a
-time in the future, from before a clock was set back, counts as that of the listing. A block is of
-no use without those before it, so these are always as recent, and of blocks that were used at the
-same time the last one goes first.
+A file's modification time is that of its last use, for every process that uses the folder; a time
+in the future, from before a clock was set back, counts as that of the listing. A block is of no use
+without those before it, so these are always as recent, and of blocks that were used at the same
+time the last one goes first.
 
-What is in memory is written once the device ``rests``, and all of it on a ``flush``, what was used
-last first. What memory evicts before that is not.
+What is in memory is written once the device ``rests``, and all of it on a ``flush``, the most
+recently used first. What memory evicts before that is not written.
 
 Any thread may call it, and calls may wait for the disk.
 """
@@ -49,17 +49,17 @@ _NAME = re.compile(
     r"([0-9a-f]{40})\.([0-9a-f]{40})\.([0-9]{1,12})\.([0-9]{1,12})\.(kv|state)\.safetensors"
 )
 _PART = re.compile(r"\.[0-9a-f]{16}" + re.escape(block_file.PART))
-_ABANDONED = 600.0  # seconds after which nobody writes a part any more
-_RESCAN = 5.0  # seconds between two listings of the folder, at least
-_SHARE = 100  # and so many times what a listing takes
+_ABANDONED = 600.0  # seconds after which a part counts as abandoned
+_RESCAN = 5.0  # the least seconds between two listings of the folder
+_SHARE = 100  # and the least multiple of the time that a listing takes
 _RECENT = 10.0  # seconds for which a use need not be noted again
 _PAUSE = 60.0  # seconds without writing after a write that failed
-_HEADER, _ENTRY = 3072, 256  # bytes of a file beside its arrays, and for each of them, about
-_LAST_FILE = 5.0  # seconds for what is being written when it is closed
+_HEADER, _ENTRY = 3072, 256  # bytes of a file besides its arrays, and for each array, about
+_LAST_FILE = 5.0  # seconds to finish the file that is being written on close
 
 
 class DiskFigures(NamedTuple):
-    """What is on disk, and what has been done there since that was made."""
+    """What is on disk, and what this ``Disk`` has done there."""
 
     disk_bytes: int
     disk_limit: int
@@ -72,9 +72,9 @@ NO_DISK = DiskFigures(0, 0, 0, 0)
 
 class Disk:
     """See the module. ``layout`` tells the files of the model from those of others; ``blocks`` are
-    all that are known, those in memory as well.
+    all known ones, those in memory as well.
 
-    Raises ``OptionError`` for ``cache_dir`` if the folder cannot be read, or made.
+    Raises ``OptionError`` for ``cache_dir`` if the folder cannot be read or made.
     """
 
     def __init__(self, path: Path, max_bytes: int, layout: Layout) -> None:
@@ -85,7 +85,7 @@ class Disk:
         self.rests = False  # the device has nothing to do
         self._written = self._restored = 0
         self._scan_at = self._paused = -float("inf")
-        self._seen = 0  # when the folder had changed last, as far as is known here
+        self._seen = 0  # when the folder last changed, as far as known here
         self._warned: set[str] = set()
         self._changed = threading.Condition(self.blocks.lock)
         self._work: Work | None = None
@@ -105,13 +105,13 @@ class Disk:
 
     @property
     def figures(self) -> DiskFigures:
-        """What is there, of other models as well, and what was done here."""
+        """What is there, blocks of other models included, and what was done here."""
         return DiskFigures(self.blocks.disk_bytes, self.max_bytes, self._written, self._restored)
 
     # ---- reading ---------------------------------------------------------------------------
 
     def tokens_of(self, block: Block) -> TokenIds | None:
-        """The tokens of a block on disk; None if its file is gone, broken or of others."""
+        """The tokens of a block on disk; None if its file is gone, broken or falsely named."""
         path = self._path_of(block)
         try:
             tokens = block_file.read_tokens(path)
@@ -123,7 +123,7 @@ class Disk:
             return None
 
     def read(self, block: Block) -> Block:
-        """A block with its KV; raises ``LoadError`` if its file is not there, or broken."""
+        """A block with its KV; raises ``LoadError`` if its file is missing or broken."""
         if block.file is None:
             raise LoadError("a part of this prefix is on no disk here")
         path = self._path_of(block)
@@ -138,7 +138,7 @@ class Disk:
         return found
 
     def touch(self, block: Block | None) -> None:
-        """Note that a block and all before it were used now, unless this was noted a moment ago."""
+        """Note that a block and all before it were used now, unless that was noted a moment ago."""
         now = time.time_ns()
         if block is None or block.file is None or abs(now - block.file.used) < _RECENT * 1e9:
             return
@@ -157,19 +157,19 @@ class Disk:
     # ---- the thread that writes ------------------------------------------------------------
 
     def rest(self) -> None:
-        """The device has nothing to do, so begin to write what is in memory; hold the lock."""
+        """The device has nothing to do: begin to write what is in memory. Call it with the lock."""
         self.rests = True
         self._begin()
 
     def flush(self, timeout: float | None) -> bool:
-        """Write all that is in memory; returns whether that was done within so many seconds."""
+        """Write all that is in memory; returns whether that was done within ``timeout`` seconds."""
         with self._changed:
             self._flushes = True
             self._begin()
             return self._changed.wait_for(lambda: not self._writes, timeout) and not self._closed
 
     def close(self, timeout: float | None) -> bool:
-        """``flush``, and write nothing any more from then on."""
+        """Flush, and write nothing from then on."""
         done = self.flush(timeout)
         with self._changed:
             self._closed, work = True, self._work
@@ -178,7 +178,7 @@ class Disk:
         return done
 
     def _begin(self) -> None:
-        # What was used last comes first, so none before what leads to it
+        # The most recently used comes first, so none before those that lead to it
         self._todo = deque([block.key for block in reversed(self.blocks)])
         if not self._writes:
             self._writes = True
@@ -190,10 +190,10 @@ class Disk:
                 self.write(block)
             except Exception:
                 logger.warning("a prefix could not be written to the disk", exc_info=True)
-            del block  # it is not held while the lock is waited for
+            del block  # do not keep it alive while waiting for the lock
 
     def _next(self) -> Block | None:
-        """What to write next; if there is nothing, writing has ended."""
+        """The next block to write; if there is none, writing has ended."""
         with self._changed:
             while self._todo and (self._flushes or self.rests) and not self._closed:
                 block = self.blocks.get(self._todo.popleft())
@@ -204,9 +204,8 @@ class Disk:
             return None
 
     def write(self, block: Block) -> None:
-        """Write a block, whose arrays have to be computed, unless it is there, there is no room
-        beside what was used later, the block before it is not there, or writing has just failed.
-        """
+        """Write a block, whose arrays must be computed, unless it is there, there is no room
+        besides blocks used later, the block before it is not there, or writing has just failed."""
         if time.monotonic() < self._paused:
             return
         try:
@@ -247,7 +246,7 @@ class Disk:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """A context in which no other process writes, and what others have written is known."""
+        """A context in which no other process writes, and all that others have written is known."""
         folder = os.open(self.path, os.O_RDONLY)
         try:
             with suppress(OSError):  # some file systems cannot lock
@@ -266,7 +265,7 @@ class Disk:
         return self.path / f"{block.key}.{place}.safetensors"
 
     def _changed_at(self) -> int:
-        """When a file last came to the folder, or went."""
+        """When a file was last added to the folder, or removed."""
         return self.path.stat().st_mtime_ns
 
     def _remove(self, block: Block) -> None:
@@ -277,7 +276,7 @@ class Disk:
             self.blocks.put(block, None)
 
     def _lose(self, block: Block, error: Exception) -> None:
-        """A file cannot be read: if it is there, it is broken, and removed."""
+        """Note that a file cannot be read: if it is there, it is broken, and removed."""
         with self.blocks.lock:
             if isinstance(error, LoadError):
                 reason, _, _ = str(error).partition("; ")  # what follows is advice
@@ -287,8 +286,8 @@ class Disk:
                 self.blocks.put(block, None)
 
     def _make_room(self, nbytes: int, rank: tuple[int, int] | None = None) -> bool:
-        """Remove files, what was used least recently first, until there is room for so many bytes;
-        whether there is. With ``rank`` only those that go before it."""
+        """Remove files, the least recently used first, until there is room for this many bytes;
+        returns whether there is. With ``rank``, remove only those that rank before it."""
         if self.blocks.disk_bytes + nbytes > self.max_bytes >= nbytes:
             for block in sorted(self.blocks.on_disk(), key=_rank):
                 done = self.blocks.disk_bytes + nbytes <= self.max_bytes
@@ -320,14 +319,14 @@ class Disk:
             self._scan_at = now + max(_RESCAN, _SHARE * (now - started))
 
     def _warn(self, about: str, message: str) -> None:
-        """Say it once, however often it happens."""
+        """Log a warning, once for each subject."""
         if about not in self._warned:
             self._warned.add(about)
             logger.warning(message)
 
 
 def _rank(block: Block) -> tuple[int, int]:
-    """The smallest one goes first."""
+    """The block with the smallest rank goes first."""
     assert block.file is not None
     return block.file.used, -block.start
 

@@ -2,14 +2,14 @@
 
 Owns what is kept of a KV and taken again, the limit in bytes, and what is read from the folder of
 files. Must never know requests or text: its caller says which tokens a KV holds. Invariant:
-``nbytes`` is the sum of the blocks' sizes, and never more than ``max_bytes``. Whoever uses a block
-uses all that lead to it, so a shared beginning outlives its ends.
+``nbytes`` is the sum of the blocks' sizes, and never more than ``max_bytes``. Using a block uses
+all that lead to it, so a shared beginning outlives its ends.
 
-Any thread may call it. What it gives is not evaluated yet, so it belongs to the thread that took
-it. Only ``settle`` waits for the device.
+Any thread may call it. Arrays that are taken from it are not evaluated yet, so they belong to the
+thread that took them. Only ``settle`` waits for the device.
 
 A block is read from disk when a prompt needs it, between two steps. If a model runs on several
-machines, each reads its own part of a block, and all of them have it or none.
+machines, each reads its own part of a block, and either all of them have it or none.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ from .disk import NO_DISK, Disk, DiskFigures
 
 logger = logging.getLogger(__name__)
 
-LEAVING = 10.0  # seconds for what is not on disk when the interpreter ends
+LEAVING = 10.0  # seconds to write what is not on disk when the interpreter ends
 
 
 class BlockStore:
     """See the module.
 
-    ``make`` builds the empty caches of the model, one for each layer; ``model`` tells its files
-    from those of others. ``folder``: where what is held is kept on disk, too.
+    ``make`` builds the model's empty caches, one for each layer; ``model`` tells its files from
+    those of others. ``folder``: where the blocks are kept on disk, too.
 
-    If every layer can be cut (``any_length``), any beginning of what was kept can be taken. If not,
-    a sequence can go on only from the end of what was kept, or from before it as long as no window
-    is full. As ``take`` never gives all of a prompt, keep the KV of such models at a place that
-    other prompts will share, or at least one token before the end of the prompt.
+    If every layer can be cut (``any_length``), any prefix of what was kept can be taken. If not, a
+    sequence can go on only from the end of what was kept, or from before it as long as no window is
+    full. As ``take`` never gives all of a prompt, keep the KV of such models at a place that other
+    prompts will share, or at least one token before the end of the prompt.
 
     If several machines have parts of the model, ``part`` says which of how many this is, and each
-    has a store of its own; all of them are given the same commands. ``through`` carries out on all
-    what is asked for here, and ``together`` does what may fail on one machine only: then it fails
-    on all. If the parts are not equally large, ``sizes`` are the footprints of all of them: then a
-    block counts as many bytes as where it has the most.
+    has a store of its own; all of them get the same commands. ``through`` carries out on all of
+    them what is asked for here, and ``together`` does what may fail on one machine only: then it
+    fails on all. If the parts are not equally large, ``sizes`` are the footprints of all of them: a
+    block then counts for as many bytes as where it is largest.
     """
 
     through: Callable[[Command], Any] | None = None
@@ -101,7 +101,7 @@ class BlockStore:
 
     @property
     def entries(self) -> int:
-        """How many sequences are held that are not a beginning of another one."""
+        """How many sequences are held, not counting those that are a prefix of another one."""
         with self._lock:
             return sum(not self._blocks.after(block.key) for block in self._blocks)
 
@@ -116,15 +116,15 @@ class BlockStore:
             return self._blocks.find(as_ids(tokens)[:-1]).length
 
     def known(self, tokens: Sequence[Token]) -> int:
-        """How many leading tokens, but not the last one, have run in what is held. ``take`` may
-        give fewer, as it needs a snapshot."""
+        """How many leading tokens, but not the last one, are held. ``take`` may give fewer, as it
+        needs a snapshot."""
         with self._lock:
             return self._blocks.known(as_ids(tokens)[:-1])
 
     # ---- in and out ------------------------------------------------------------------------
 
     def take(self, tokens: Sequence[Token], slot: Slot) -> int:
-        """Have a slot that holds nothing hold as many leading tokens as possible; returns how many.
+        """Fill an empty slot with as many leading tokens as possible; returns how many.
 
         Never all of ``tokens``: the last one has to run for its logits.
         """
@@ -139,9 +139,9 @@ class BlockStore:
         """Keep a copy of what ``kv`` holds of ``tokens``, its first ones.
 
         Submits a copy of what is not held yet; ``kv`` does not change and is not kept alive. Evicts
-        what was used least recently to stay within ``max_bytes``, and within ``room`` if the caller
-        has less memory now. A KV that is larger than that on its own is not kept, and a
-        part of one only if ``any_length``.
+        the least recently used blocks to stay within ``max_bytes``, and within ``room`` if the
+        caller has less memory now. A KV that is larger than that on its own is not kept, and a part
+        of one only if ``any_length``.
         """
         ids = as_ids(tokens[: kv.length])
         whole = len(ids) == kv.length or self.any_length
@@ -164,7 +164,7 @@ class BlockStore:
             self._add(way, new, room)
 
     def _add(self, way: list[Block], new: list[Block], room: int | None) -> bool:
-        """Hold ``new`` blocks after those that lead to them; whether there is room for them."""
+        """Hold ``new`` blocks after those that lead to them; returns whether there was room."""
         limit = self._limit(room)
         for block in new:
             block.size = self._blocks.size_of(block)
@@ -185,8 +185,8 @@ class BlockStore:
         return self._max_bytes if room is None else max(0, min(room, self._max_bytes))
 
     def settle(self) -> None:
-        """Wait until all that was kept is computed, and drop it if that fails. Nothing else runs
-        now, so what is held is written to disk."""
+        """Wait until everything kept is computed, and drop it if that fails. Nothing else runs now,
+        so begin to write it to disk."""
         with self._lock:
             try:
                 mx.eval([block.arrays() for block in self._blocks if not block.settled])
@@ -204,7 +204,7 @@ class BlockStore:
                 self._blocks.drop(block)
 
     def work(self) -> None:
-        """The device has something to do: write no more than what has to go."""
+        """Note that the device has something to do: write no more than a flush asks for."""
         if self.folder is not None:
             self.folder.rests = False
 
@@ -227,12 +227,12 @@ class BlockStore:
 
     def flush(self, timeout: float | None = None) -> bool:
         """Write all that is held to the folder, if there is one; returns whether that was done
-        within so many seconds. Other machines do so, too, as long as nothing runs."""
+        within ``timeout`` seconds. Other machines do so, too, as long as nothing runs."""
         self._change(Wait())
         return self.folder is None or self.folder.flush(timeout)
 
     def close(self, timeout: float | None = None) -> bool:
-        """``flush``, and write nothing any more from then on."""
+        """Flush, and write nothing from then on."""
         return self.folder is None or self.folder.close(timeout)
 
     def _change(self, command: Command) -> Any:
@@ -270,11 +270,11 @@ class BlockStore:
         seconds: float | None = None,
         do: Callable[[Command], Any] | None = None,
     ) -> bool:
-        """Read what the folder has of these tokens, but not of the last one, and memory has not;
-        returns whether that is all there is.
+        """Read what the folder, but not memory, has of these tokens without the last one; returns
+        whether that is all there is.
 
-        One block at least, and more for about so many ``seconds``; none if that is negative. ``do``
-        carries out the commands.
+        Reads at least one block, and more for about ``seconds`` seconds; none if that is negative.
+        ``do`` carries out the commands.
         """
         if self.folder is None:
             return True
@@ -289,7 +289,7 @@ class BlockStore:
         return True
 
     def _next(self, disk: Disk, ids: TokenIds, room: int | None) -> Keep | None:
-        """What to read next, if there is room for all of it that is needed."""
+        """The command to read the next block, if there is room for all that are needed."""
         with self._lock:
             chain = self._blocks.find(ids, disk.tokens_of)
             files, more = chain.files, chain.length - self._blocks.find(ids).length
@@ -311,8 +311,8 @@ class BlockStore:
             return Keep(None, tuple(told), room, first.has_state)
 
     def _restore(self, ids: TokenIds, has_state: bool, room: int | None) -> int:
-        """Put the block of a file that these tokens end with into memory; how many of them are
-        there."""
+        """Read the block that these tokens end with into memory; returns how many of the tokens are
+        held."""
         start, folder = (len(ids) - 1) // BLOCK * BLOCK, self.folder
         assert folder is not None
         with self._lock:
@@ -338,7 +338,7 @@ class BlockStore:
     def save(self, path: str | os.PathLike[str], tokens: Sequence[Token]) -> int:
         """Write as many leading ``tokens`` as possible to a file; returns how many.
 
-        Unlike for ``take``, that may be all of them. Raises ``StateError`` if none of them is
+        Unlike with ``take``, that may be all of them. Raises ``StateError`` if none of them is
         held, and ``OptionError`` if the path cannot be written.
         """
         count: int = self._change(Take(str(checked_path(path)), tuple(map(int, tokens))))
@@ -360,7 +360,7 @@ class BlockStore:
         return kv.length
 
     def load(self, path: str | os.PathLike[str]) -> int:
-        """Keep the prefix that ``save`` wrote to a file; returns how many tokens it has.
+        """Keep the prefix that ``save`` wrote to a file; returns its number of tokens.
 
         Raises ``LoadError`` if the file is missing, damaged, made with another model, or larger
         than ``max_bytes``, and ``OptionError`` if the path cannot be that of a file; then nothing
@@ -374,7 +374,7 @@ class BlockStore:
         return count
 
     def _file(self, path: str) -> str:
-        """The file of this machine's part, beside that of the first one."""
+        """The file of this machine's part, next to that of the first one."""
         which, of = self._part
         return f"{path}.rank-{which}-of-{of}" if which else path
 
@@ -416,7 +416,7 @@ def snapshot_of(kv: Slot) -> tuple[LayerCache, ...]:
 
 
 def _leave(held: ref[BlockStore]) -> None:
-    """At the interpreter's end, which threads that use MLX should not see."""
+    """Flush and close when the interpreter ends: no thread should use MLX beyond that."""
     if (store := held()) is not None:
         if store.through is None:
             store.settle()

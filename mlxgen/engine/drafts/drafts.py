@@ -26,16 +26,16 @@ from ..request.leads import is_foreseeable, next_draw
 from ..request.request import Request
 
 WIDEST = 32
-"""Tokens of a pass, drafted ones included, that takes hardly longer than one of a single token."""
+"""Tokens of a pass, drafted ones included, that takes hardly longer than a pass of one token."""
 
-MOST_ROWS = 8  # that run together, if anything is to be drafted: a pass of more is bound by tokens
-HOPE = 1.0  # plain steps that a draft is thought to save before one was seen
-LENGTH_WEIGHT, GAIN_WEIGHT = 1 / 2, 1 / 4  # of the newest in the means
+MOST_ROWS = 8  # rows up to which anything is drafted: a pass of more is bound by its tokens
+HOPE = 1.0  # plain steps that a draft is expected to save before one was seen
+LENGTH_WEIGHT, GAIN_WEIGHT = 1 / 2, 1 / 4  # of the newest value in the means
 REST, LONGEST_REST = 16, 256  # steps without a draft, after drafts did not pay
-OFTEN, PAUSE = 128, 3  # drafts, after which a few steps without show what plain ones take by now
+OFTEN, PAUSE = 128, 3  # drafts, after which a few plain steps show what those take by now
 
 Next: TypeAlias = Callable[[DrawRow], Token | None]
-"""Gives the token to continue with, from the draw of its position; ``None`` to end the walk."""
+"""Gives the token to go on with, from the draw of its position; ``None`` ends the walk."""
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +44,8 @@ class Guess:
     """Drafted tokens on their way through the model, and the draws that verify them.
 
     - ``fed``: the tokens, possibly not known yet. ``drafter``: the name of who proposed them.
-    - ``draws``: those of their positions and of the next one, as far as they are known; if none
-      depends on what comes before it, the guess is ``free``.
+    - ``draws``: those at their positions and at the next one, as far as they are known; if none
+      depends on the tokens before it, the guess is ``free``.
     - ``start``: the length of the history before the first of them.
     - ``steps``: how many steps it takes to verify them.
     """
@@ -61,7 +61,7 @@ class Guess:
 
     @property
     def tokens(self) -> list[Token]:
-        """The drafted tokens; this waits for the draft, once."""
+        """The drafted tokens; the first call waits for the draft."""
         if self._tokens is None:
             self._tokens = known(self.fed)
         return self._tokens
@@ -102,16 +102,16 @@ def walk(request: Request, choose: Next) -> list[DrawRow]:
             request.drop(start)
             raise
         if constraint is not None:
-            constraint.outlook = outlook  # what is known of its next token stays known
+            constraint.outlook = outlook  # keep what is known of its next token
     return draws
 
 
 class Policy:
     """How many tokens to draft, and whether that pays, by two running means.
 
-    ``length``: how many tokens of a draft stood; one that stood whole counts
-    twice, as more could have. ``gain``: how many plain steps a drafted one saved. ``rests``: for
-    how many steps nothing is to be drafted. Forks share the policy of the first.
+    ``length``: how many tokens of a draft stood; one that stood whole counts twice, as more could
+    have. ``gain``: how many plain steps a draft saved. ``rests``: for how many steps nothing is
+    drafted. Forks share the policy of the original.
     """
 
     __slots__ = ("_drafts", "_rest", "gain", "length", "rests")
@@ -119,7 +119,7 @@ class Policy:
     def __init__(self, length: float) -> None:
         self.length = length
         self.gain = HOPE
-        self.rests, self._rest = 0, REST  # how long it still rests, and how long it would next time
+        self.rests, self._rest = 0, REST  # the steps left of this rest, and those of the next one
         self._drafts = 0  # since the last rest
 
     def tokens(self, most: int) -> int:
@@ -127,8 +127,8 @@ class Policy:
         return min(most, max(1, math.ceil(self.length)))
 
     def saw(self, proposed: int, accepted: int, steps: float) -> None:
-        """Note what became of a draft, or that there was none although it was waited for, and how
-        many plain ``steps`` that took; 0: nobody knows.
+        """Note the outcome of a draft, or that none came although it was waited for, and how many
+        plain ``steps`` that took; 0 if that is not known.
 
         If drafts do not pay, they rest, and are tried again with one; if that does not pay either,
         they rest for twice as long.
@@ -156,21 +156,21 @@ class Drafter(ABC):
     It looks at the history of the request that it is asked for, and notices by itself what was
     taken back there since the last time. ``name`` is what usage and chunks call it, and ``most``
     how many tokens it proposes at a time unless a request says otherwise. With ``wants_states``, it
-    is told what runs (``ran``).
+    gets the states of what runs (``ran``).
     """
 
     name: ClassVar[str]
     most: int
     wants_states = False
     cache: BlockStore | None = None
-    """Where it keeps what it has run, beside the model's own."""
+    """Where it keeps what it has run, apart from the model's own prefix cache."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
 
     def expects(self, request: Request) -> bool:
         """Whether it will probably have something to propose after the next token, which is not
-        known yet. It takes microseconds."""
+        known yet. Takes microseconds."""
         return True
 
     @abstractmethod
@@ -178,15 +178,15 @@ class Drafter(ABC):
         """Up to ``count`` tokens after the request's history; ``None`` if it has none."""
 
     def learn(self, history: History) -> None:
-        """Remember what is worth it of a history that has ended."""
+        """Remember what is useful of a history that has ended."""
 
     def ran(self, history: History, start: int, tokens: Sequence[Fed], states: mx.array) -> None:
-        """Note that these tokens have run, from this place in the history on, and gave the trunk's
-        ``states`` [n, width]. The last ones may be drafted, or not known yet."""
+        """Note that these tokens have run, from place ``start`` of the history on, and gave the
+        trunk's ``states`` [n, width]. The last ones may be drafted, or not known yet."""
 
     def catches_up(self, history: History) -> bool:
-        """Whether it has to run more of a history, before it can propose any, than goes between two
-        steps of others. Then it has run some of it."""
+        """Whether it must run more of a history, before it can propose any tokens, than goes
+        between two steps of others. If so, it has run some of it now."""
         return False
 
     def keep(self, history: History, room: int) -> None:
@@ -210,13 +210,13 @@ class Drafter(ABC):
 
 
 class Drafts:
-    """What drafts for one request, and what came of it.
+    """What drafts for one request, and with what success.
 
     - ``drafters``: in the order in which they are asked.
     - ``most``: tokens at a time, if the request says how many. ``wanted``: drafts were asked for,
-      whatever they take.
-    - ``turn``: whose tokens the next step verifies, or waits for in vain.
-    - ``counts``: how many tokens each proposed that were verified, and how many of these stood.
+      whatever they cost.
+    - ``turn``: the drafter whose tokens the next step verifies, or has waited for without a draft.
+    - ``counts``: how many tokens of each were verified, and how many of these stood.
     """
 
     __slots__ = ("_expected", "counts", "drafters", "most", "turn", "wanted")
@@ -231,8 +231,8 @@ class Drafts:
         self._expected: Drafter | None = None  # the next step waits for its tokens to be known
 
     def expects(self, request: Request, rows: int, step: float) -> bool:
-        """Whether something is probably drafted after the next token, which is not known yet, if so
-        many ``rows`` run together, whose plain ``step`` takes so many seconds."""
+        """Whether something will probably be drafted after the next token, which is not known yet,
+        when ``rows`` rows run together whose plain ``step`` takes that many seconds."""
         self._expected = None
         may = self.wanted or (step > 0.0 and rows <= MOST_ROWS)
         if not may or request.position + 2 >= request.budget:
@@ -248,10 +248,10 @@ class Drafts:
         return self._expected is not None
 
     def propose(self, request: Request, rows: int, step: float) -> Guess | None:
-        """What is drafted after the history; ``None``: nothing."""
+        """The draft after the history; ``None`` if there is none."""
         self.turn, self._expected = self._expected, None
         most = request.budget - request.position - 1
-        if not self.wanted:  # not before it is known what it has to be worth, and only a few
+        if not self.wanted:  # only once the time to beat is known, and only a few
             most = min(most, WIDEST // rows - 1) if step > 0.0 and rows <= MOST_ROWS else 0
         if most <= 0 or not is_foreseeable(request):
             return None
@@ -263,7 +263,7 @@ class Drafts:
                 count = self.most
             try:
                 if rows > 1 and drafter.catches_up(request.history):
-                    self.turn = None  # what this step takes tells nothing
+                    self.turn = None  # the time of this step tells nothing
                     return None
                 guess = drafter.propose(request, min(count, most))
             except Exception as error:
@@ -275,7 +275,7 @@ class Drafts:
         return None
 
     def _failed(self, drafter: Drafter, error: Exception) -> None:
-        """Go on without a drafter that has failed; but not for what the request's filters raise,
+        """Go on without a drafter that has failed; but not for errors of the request's filters,
         which its draw raises again."""
         if not isinstance(error, MlxgenError):
             name = drafter.name
@@ -283,14 +283,14 @@ class Drafts:
             self.drafters = tuple([each for each in self.drafters if each is not drafter])
 
     def count(self, proposed: int, accepted: int) -> None:
-        """Count tokens of the proposal that were verified, and those of them that stood."""
-        if self.turn is not None:  # what was told before does not change
+        """Count the tokens of a proposal that were verified, and those of them that stood."""
+        if self.turn is not None:  # a new mapping, as callers hold the old one
             self.counts = all_drafts(
                 [self.counts, {self.turn.name: DraftCount(proposed, accepted)}]
             )
 
     def saw(self, proposed: int, accepted: int, steps: float) -> None:
-        """Note what became of a proposal, and how many plain ``steps`` it took; 0: nobody knows."""
+        """Note the outcome of a proposal, and how many plain ``steps`` it took; 0: not known."""
         if self.turn is not None:
             self.turn.policy.saw(proposed, accepted, steps)
             self.turn = None
@@ -299,7 +299,7 @@ class Drafts:
 
     @property
     def caches(self) -> list[BlockStore]:
-        """The prefix caches of the models among them."""
+        """The prefix caches of the drafting models."""
         return [drafter.cache for drafter in self.drafters if drafter.cache is not None]
 
     @property
@@ -321,11 +321,10 @@ class Drafts:
         return Drafts([drafter.fork() for drafter in self.drafters], self.most, wanted=self.wanted)
 
     def restart(self) -> None:
-        """Have them hold nothing on the device."""
+        """Have none of them hold anything on the device."""
         for drafter in self.drafters:
             drafter.restart()
 
     def distrust(self) -> None:
-        """Go on without those that have anything on the device: a pass failed, maybe one of
-        theirs."""
+        """Drop drafters that hold anything on the device, as a pass of theirs may have failed."""
         self.drafters = tuple([each for each in self.drafters if not each.nbytes])

@@ -1,8 +1,8 @@
-"""The drafter that foresees from the model's own hidden states, with a ``HeadPredictor``.
+"""The drafter that predicts from the model's own hidden states, with a ``HeadPredictor``.
 
-Owns the states that passes gave and the predictor has not read, and the predictor's KV. Must never
-know whether a draft was accepted. Entry ``i`` of that KV is of token ``i`` of the history, and of
-the state that it was drawn from. Invariant: what is read was made of the history's own tokens, and
+Owns the states of passes that the predictor has not read, and the predictor's KV. Must never know
+whether a draft was accepted. Entry ``i`` of that KV is of token ``i`` of the history, and of the
+state that it was drawn from. Invariant: what is read was made of the history's own tokens, and
 entries of drafted states are made anew from the trunk's. Where states are not known (a prompt began
 with kept KV), the predictor begins after them: its drafts are worse then, never wrong.
 """
@@ -32,8 +32,8 @@ BEHIND = 64  # tokens that ran without a draft, after which the predictor reads 
 
 
 class Bound:
-    """A predictor as a model that a runner can run: it reads ``states`` [1, n, width] with the
-    tokens of a pass, and ``last`` [1, 1, width] is the state that it ends with."""
+    """A predictor as a model that a runner can run: it reads ``states`` [1, n, width] along with
+    the tokens of a pass, and ends with the state ``last`` [1, 1, width]."""
 
     def __init__(self, predictor: HeadPredictor) -> None:
         self._predictor = predictor
@@ -45,14 +45,14 @@ class Bound:
         return self._predictor.logits(self.last)
 
     def footprint(self, trunk: Any) -> Footprint:
-        """The memory of its caches, and the weights of the ``trunk`` that it reads as well."""
+        """The memory of its caches, and of the weights of the ``trunk``, which it reads as well."""
         group = Group(self._predictor.make_cache)
         group.add(1).forward(self, mx.array([[0]]))
         return Footprint.of(trunk, group)
 
 
 class HeadDrafter(ModelledDrafter):
-    """See the module. ``device`` runs what is ``bound``."""
+    """See the module. ``device`` runs ``bound``."""
 
     name = "head"
     wants_states = True
@@ -122,10 +122,10 @@ class HeadDrafter(ModelledDrafter):
         return self._kv.run([token])
 
     def _read(self, history: History) -> mx.array | None:
-        """Read the states that are known; the logits [1, vocab] after the last of them."""
+        """Read the known states; returns the logits [1, vocab] after the last of them."""
         self._follow(history)
         self._unread = 0
-        for place, token in enumerate(self._ran, self._start):  # some did not come to stand
+        for place, token in enumerate(self._ran, self._start):  # some were not accepted
             if place < len(history) and known([token])[0] != history[place]:
                 self._cut(place)
                 break
@@ -147,24 +147,24 @@ class HeadDrafter(ModelledDrafter):
         self._bound.states = states[None]
         logits = self._kv.run(self._own[held - self._base : end - self._base])
         self._exact = self._kv.length
-        if (read := end - 2 - first) > 0:  # but for the last of them
+        if (read := end - 2 - first) > 0:  # except the last of them
             self._start, self._ran = first + read, self._ran[read:]
             self._states = self._states[read:]
         return logits
 
     def _follow(self, history: History) -> None:
-        """Forget what was taken back since the last time, and note what has come."""
+        """Forget what was taken back since the last time, and note what was added."""
         if self._moment != history.moment:
             low, self._moment = history.low_since(self._moment), history.moment
             if low < self._start:
-                self._cut(0)  # other tokens came before theirs; theirs are compared
+                self._cut(0)  # tokens before theirs changed; ``_read`` compares their own
             if low <= self._base:
                 self._begin(history, 0)
             self._own.cut(low - self._base)
         self._own += history[self._base + len(self._own) :]
 
     def _begin(self, history: History, base: int) -> None:
-        """Hold no entries, and have them begin with this token."""
+        """Hold no entries, and let the next ones begin with token ``base``."""
         self._kv.restart()
         self._base, self._exact, self._own = base, 0, History(history[base:])
 

@@ -1,7 +1,7 @@
 """Drafts from text: what followed the last three tokens at their latest earlier place.
 
-While the text goes on as it did there, that place is followed. It is in the request itself, else
-in earlier texts of the same owner. Owns these texts. Invariant: nothing of one owner's is ever
+That place is followed as long as the text goes on as it did there. It is in the request itself,
+else in earlier texts of the same owner. Owns these texts. Invariant: nothing of one owner is ever
 shown to another.
 """
 
@@ -17,36 +17,36 @@ from ..request.leads import free_draws
 from ..request.request import Request
 from .drafts import Drafter, Guess, Policy
 
-RUN = 3  # tokens that have to be the same
+RUN = 3  # tokens that have to match
 MOST = 1 << 16  # tokens of an owner's texts that are remembered: some 11 MB at most
-OWNERS = 16  # whose texts are remembered, the latest ones
-LENGTH = 6.0  # tokens that are thought to stand at first
+OWNERS = 16  # owners whose texts are remembered, the latest ones
+LENGTH = 6.0  # tokens that are expected to stand at first
 NOTHING = -1  # in the place of a token that is never found
-SURE = 8  # tokens that have to come so before it is asked, if there is another drafter
+SURE = 8  # tokens that must have come as expected before it is asked, if there is another drafter
 
 
 class Places:
     """Tokens, and the latest place after each three of them.
 
-    Only one thread may change it. Others may read it at the same time, if it is not cut.
+    Only one thread may change it. Others may read it at the same time, unless it is cut.
     """
 
     __slots__ = ("_latest", "tokens")
 
     def __init__(self) -> None:
         self.tokens: list[Token] = []
-        # By the three before; some may be of tokens that were cut off
+        # By the three tokens before; some places may have been cut off
         self._latest: dict[tuple[Token, ...], int] = {}
 
     def extend(self, tokens: Iterable[Token]) -> None:
-        """Add tokens; those below 0, which are of images, are never found."""
+        """Add tokens; those below 0, which are patches of images, are never found."""
         known, latest = self.tokens, self._latest
         for token in tokens:
             latest[tuple(known[-RUN:])] = len(known)
             known.append(max(token, NOTHING))
 
     def cut(self, to: int) -> None:
-        """Keep the first ``to`` tokens. What came last in the others is not looked for again."""
+        """Keep the first ``to`` tokens. Runs whose latest place is cut off are found no more."""
         del self.tokens[to:]
 
     def after(self, run: tuple[Token, ...]) -> int | None:
@@ -62,7 +62,7 @@ class Places:
 
 
 class Texts:
-    """What one owner's requests had; of more than there is room for, the latest half stays. Several
+    """The texts of one owner's requests; if they do not all fit, the latest half stays. Several
     threads may use it: ``places`` are never cut."""
 
     __slots__ = ("_lock", "_most", "places")
@@ -91,7 +91,7 @@ class Earlier:
         self._lock = threading.Lock()
 
     def drafter(self, owner: str, prediction: Sequence[Token] = (), *, patience: int = 0) -> Lookup:
-        """A drafter that knows the earlier texts of an owner and this one, and adds to them."""
+        """A drafter that knows an owner's earlier texts and this request's, and adds to them."""
         with self._lock:
             own = self._of.pop(owner, None) or Texts()
             self._of[owner] = own  # the latest are last
@@ -104,11 +104,11 @@ class Earlier:
 
 class Lookup(Drafter):
     """See the module; ``texts`` are shared with other requests of the same owner. ``patience``: how
-    many tokens have to come as they did at the place that is followed before it is asked for more:
-    those who know the text better come first until then."""
+    many tokens must have come as at the followed place before it proposes: until then, drafters
+    that know the text better come first."""
 
     name = "text"
-    most = 16  # they cost nothing until they are verified
+    most = 16  # they cost nothing until verified
 
     def __init__(self, texts: Texts, patience: int = 0) -> None:
         super().__init__(Policy(LENGTH))
@@ -116,7 +116,7 @@ class Lookup(Drafter):
         self._own = Places()
         self._moment = 0  # of the history when it was last seen
         self._copied: tuple[Places, int] | None = None  # what is followed, and from where on
-        self._stood = 0  # tokens that have come as it had them
+        self._stood = 0  # tokens that came as at that place
 
     def expects(self, request: Request) -> bool:
         return len(self._run(request)) > 1
@@ -132,8 +132,8 @@ class Lookup(Drafter):
         return forked(self, shared=("_texts", "policy"), _copied=None)
 
     def _run(self, request: Request) -> Sequence[Token]:
-        """The tokens that may come next, as far as a grammar allows them; what other filters do not
-        allow ends the walk that verifies it."""
+        """The tokens that may come next, as far as a grammar allows them; tokens that other filters
+        refuse end the walk that verifies them."""
         constraint, eos, run = request.constraint, request.vocabulary.eos, list[Token]()
         # Other filters may have to be fed the whole text to verify it
         if constraint is not None and not constraint.rewinds:
@@ -146,7 +146,7 @@ class Lookup(Drafter):
                 self._copied = None
             self._moment = history.moment
         if new := history[len(own.tokens) :]:
-            own.extend(new)  # before it is compared, as a short turn goes on into itself
+            own.extend(new)  # before the comparison, as a short turn goes on into itself
             if self._copied is not None:
                 places, at = self._copied
                 goes_on = places.tokens[at : at + len(new)] == new
@@ -168,7 +168,7 @@ class Lookup(Drafter):
                 break
             run.append(token)
         if run and places is own and at + len(run) == len(places.tokens):
-            run = (run * (self.most // len(run) + 1))[: self.most + 1]  # the text goes round
+            run = (run * (self.most // len(run) + 1))[: self.most + 1]  # the text repeats itself
         if constraint is not None and constraint.is_grammar:
             run = run[: constraint.validate(run)]
         return run

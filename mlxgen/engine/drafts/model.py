@@ -1,8 +1,8 @@
 """Drafts from a model: a smaller one here, a head of the same one in ``head``.
 
-Owns the draws from their logits. The masks of a request's filters, its penalties and biases apply
-to the draft as well, so nothing is drafted that it could not draw. A position is drawn with the
-request's own random numbers: if both agree on it, the same token comes out.
+Owns the draws from their logits. The request's masks, penalties and biases apply to the draft as
+well, so nothing is drafted that the request could not draw. A position is drawn with the request's
+own random numbers: if both models agree on it, the same token comes out.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from ..request.request import Request
 from .drafts import WIDEST, Drafter, Guess, Policy, walk
 
 SHARED = ("_device", "_sampler", "policy")  # with forks
-LENGTH = 2.0  # tokens that are thought to stand at first
+LENGTH = 2.0  # tokens that are expected to stand at first
 PIECE = 128  # tokens that it runs between two steps of others
 MOST_MORE = 128  # tokens that one model may have more than the other, as in llama.cpp
 
 
 class ModelledDrafter(Drafter):
-    """What drafts with logits. ``width`` is that of the main model's."""
+    """A drafter that draws from logits. ``width`` is the width of the main model's."""
 
     most = 4  # each takes a pass, and later ones are accepted less often
 
@@ -49,12 +49,12 @@ class ModelledDrafter(Drafter):
 
     @abstractmethod
     def _catch_up(self, request: Request) -> mx.array | None:
-        """Come to the end of the history; returns logits [1, vocab] there, submitted or not, or
+        """Catch up with the history; returns logits [1, vocab] at its end, submitted or not, or
         None if it cannot."""
 
     @abstractmethod
     def _run(self, token: Fed) -> mx.array:
-        """Go on with a drafted token; returns logits [1, vocab] after it."""
+        """Run a drafted token; returns logits [1, vocab] after it."""
 
     def propose(self, request: Request, count: int) -> Guess | None:
         logits = self._catch_up(request)
@@ -93,7 +93,7 @@ class ModelledDrafter(Drafter):
     def _draw(self, logits: mx.array, draw: DrawRow) -> mx.array:
         """A token [1], drawn as the request draws it, but only from the likeliest candidates.
 
-        Models with the same tokenizer pad it differently: logits that are missing are none.
+        Models with the same tokenizer pad it differently: logits that are missing become -inf.
         """
         short = self._width - logits.shape[-1]
         if short > 0:
@@ -102,7 +102,7 @@ class ModelledDrafter(Drafter):
 
 
 class ModelDrafter(ModelledDrafter):
-    """Drafts with a smaller model of the same tokenizer; ``cache`` may be that of its prefixes."""
+    """Drafts with a smaller model with the same tokenizer; ``cache``: its prefix cache, if any."""
 
     name = "model"
 
@@ -155,7 +155,7 @@ class ModelDrafter(ModelledDrafter):
         return self._kv.run(self._kv.align(history))
 
     def _follow(self, history: History, count: int) -> None:
-        """Run ``count`` tokens of a history at most, but not the last one; they are submitted."""
+        """Run up to ``count`` tokens of a history, but not the last one; submits them."""
         cache, kv = self.cache, self._kv
         if cache is not None and not kv.length and cache.match(history) >= LEAST:
             kv.take(history)
@@ -171,8 +171,8 @@ def check_same_tokens(mine: Vocabulary, theirs: Vocabulary, name: str) -> None:
     """Raise ``OptionError`` unless every token that both models have is the same for both.
 
     A draft in other tokens would be nonsense. Models of one family may differ in a few added tokens
-    at the end, and in those that end a text: what a draft does not know it never proposes, and the
-    end of a text is the main model's affair.
+    at the end, and in those that end a text: a draft never proposes what its model does not know,
+    and the end of a text is up to the main model.
     """
     if mine is theirs:
         return

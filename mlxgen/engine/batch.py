@@ -106,7 +106,7 @@ class Batch(Pulled[tuple[int, Chunk | Exception], tuple[int, Chunk]]):
 
     @property
     def busy(self) -> bool:
-        """Whether any prompt is still to be run."""
+        """Whether any prompt has not ended."""
         return self._requests is not None or self._scheduler.busy
 
     @property
@@ -166,7 +166,7 @@ def requests_of(
     read: Read,
     prepare: Prepare,
 ) -> Iterator[Request | MlxgenError]:
-    """For each prompt, its request, or what is wrong with it; those of a list are made before this
+    """For each prompt, its request or its error; the requests of a list are made before this
     returns, and the first error is raised.
 
     ``each`` has the options of each prompt that differ from ``options``; ``read`` checks those of a

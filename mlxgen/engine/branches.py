@@ -94,9 +94,9 @@ class Controller(Protocol):
     A controller may also have these methods, which are called if they exist:
 
     - ``bind(vocabulary, vocab_size, *, prompt, opens_text, removed)`` makes the root's controller
-      of one generation, as a ``Program`` does, which has no other method. ``opens_text``: the
-      prompt's end starts a new text. ``removed``: the prompt's end that is not in ``prompt``, and
-      that with ``heal`` the first tokens have to spell again.
+      of one generation, as a ``Program`` does, which has no other method. ``opens_text``: a new
+      text starts after the prompt. ``removed``: with ``heal``, the prompt's end that is left out
+      of ``prompt``, and that the first tokens have to spell again.
     - ``fork()`` makes the copy for a new branch; without it, ``copy.deepcopy`` does.
     - ``observe(chunk)`` gets each chunk of the branch before the next ``mid_process``.
     - ``ended(reason, error)`` is called once, when the branch has ended: with the finish reason
@@ -197,7 +197,7 @@ def token_ids(field: str, tokens: Any, vocab_size: int) -> tuple[Token, ...]:
 
 
 def _each(name: str, items: Sequence[Any], read: Callable[[Any], R]) -> list[R]:
-    """What ``read`` makes of each item; its errors get the item's name, which only they need."""
+    """The results of ``read`` for all items; its errors get the item's name."""
     found = []
     for i, item in enumerate(items):
         try:
@@ -254,7 +254,7 @@ def _splice(splice: Any, length: int, vocab_size: int) -> Splice:
 
 
 def _back(of: Branch | Splice, length: int, run: Sequence[Token]) -> int:
-    """How many of ``length`` tokens to take back; one has to be left, or be in the ``run``."""
+    """How many of ``length`` tokens to take back; one must be left, or be in the ``run``."""
     back = of.backtrack
     if back.__class__ is not int or back:
         back = _COUNT.check("backtrack", back)
@@ -278,7 +278,7 @@ def _words(mask: Any, vocab_size: int) -> Int32Words | None:
     elif mask.dtype == np.bool_ and mask.shape == (vocab_size,):
         words = words_of(np.flatnonzero(mask), vocab_size)
     elif mask.dtype in (np.int32, np.uint32) and mask.shape == (count,):
-        words = mask.view(np.int32).copy()  # the caller's may change before the draw
+        words = mask.view(np.int32).copy()  # the caller may change it before the draw
         if vocab_size % 32:
             words[-1] &= np.int32((1 << vocab_size % 32) - 1)
     else:

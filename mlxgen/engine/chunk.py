@@ -25,7 +25,7 @@ class Alternative(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A token that could be drawn at a position, with the probability of that."""
+    """A token that could be drawn at a position, with its probability."""
 
     token: Token
     prob: float
@@ -80,8 +80,8 @@ class Chunk:
       temperature (for greedy draws: at temperature 1, without truncation). There may be fewer
       than asked for; a token that was not drawn is the only one, with 1.0. Empty without the
       option ``top_candidates``.
-    - ``drafter``: who proposed the token before the model drew it: ``"text"`` (what was read and
-      written before), ``"head"`` (the model's own) or ``"model"`` (a second one); empty if nobody.
+    - ``drafter``: who proposed the token before the model drew it: ``"text"`` (earlier text),
+      ``"head"`` (the model's own) or ``"model"`` (a second model); empty if nobody did.
     - ``forced``: the filters or a controller left no other choice, so the token was not sampled
       (or only for its log-probability).
     - ``retract``: how many characters to delete from the end of the delivered text before adding
@@ -151,21 +151,21 @@ class Usage:
     - ``prompt_tokens``, ``completion_tokens``: the tokens of the prompt, and the generated ones.
     - ``cached_tokens``: those of the prompt, and of the ``prefix`` after it, that came from the
       prefix cache.
-    - ``forked_tokens``: the generated ones that it has from the sequence it is a fork of, which
-      counts them as well.
+    - ``forked_tokens``: generated tokens from the sequence that it was forked from, which counts
+      them as well.
     - ``forward_passes``: how often the model ran, from the last pass of the prompt on.
     - ``forced_tokens``: accepted tokens that were not sampled, as ``Chunk.forced`` says.
     - ``rewound_tokens``: tokens that were accepted and later taken back.
     - ``redraws``: sampled tokens that were rejected at once.
     - ``incomplete``: why the text does not end validly in spite of ``close_json``; empty if it
       does.
-    - ``violates``: what is wrong with a finished text that violates its schema, if it stands.
+    - ``violates``: what is wrong with a finished text that stands although it violates its schema.
     - ``loops``: how often a loop was taken back, or the thinking ended because of one. ``looped``:
       what the text repeated, if it ended because of that.
-    - ``left_out``: what of the schemas of the filters is not enforced, as ``JsonSchema.left_out``.
+    - ``left_out``: parts of the filters' schemas that are not enforced: ``JsonSchema.left_out``.
     - ``prompt_seconds``, ``generation_seconds``: wall-clock time until the first token was known,
       and since then.
-    - ``queued_seconds``: how much of ``prompt_seconds`` it waited before anything was run.
+    - ``queued_seconds``: how much of ``prompt_seconds`` it waited before anything ran.
     - ``drafted_tokens``, ``accepted_draft_tokens``: the tokens that were drafted and verified, and
       those of them that were accepted. ``drafts``: the same by who drafted them, as in
       ``Chunk.drafter``.
@@ -193,7 +193,7 @@ class Usage:
 
 
 class Progress(NamedTuple):
-    """How far a generation is.
+    """How far a generation has come.
 
     - ``usage``: what it has used so far.
     - ``prefilled``: how many tokens of the prompt are in the KV cache, including those that came
@@ -205,7 +205,7 @@ class Progress(NamedTuple):
 
     @property
     def is_prefilled(self) -> bool:
-        """Whether all of the prompt was run."""
+        """Whether the whole prompt has run."""
         return self.prefilled >= self.usage.prompt_tokens
 
 

@@ -1,9 +1,8 @@
 """The driver of ``LanguageModel.control``: a controller, and the branches that it forks.
 
-Owns the order of events: a step of all branches, their chunks to the caller, and then, while
-the next pass runs, every controller that has to decide. Invariant: no branch is stepped before its
-controller has said how its next token is to be drawn; what goes wrong in a branch ends that
-branch and no other.
+Owns the order of events: a step of all branches, their chunks to the caller, and then, while the
+next pass runs, every controller that has to decide. Invariant: no branch is stepped before its
+controller has said how to draw its next token; an error in a branch ends that branch and no other.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from .scheduling.scheduler import Scheduler
 from .step.drawn import Event
 from .step.handle import Handle
 
-IDLE_CALLS = 10_000  # a branch fails after more answers in a row that sample nothing
+IDLE_CALLS = 10_000  # a branch fails after more consecutive answers that sample nothing
 
 _REFUSED: Mapping[str, str] = {
     "hooks": "a controller decides on every token itself; use its observe method",
@@ -51,7 +50,7 @@ def control_options(given: Mapping[str, Any]) -> Options:
 
 
 def bound_controller(controller: Any, request: Request, *, opens_text: bool) -> Controller:
-    """The root's controller for a request; ``opens_text``: the prompt's end starts a new text."""
+    """The root's controller for a request; ``opens_text``: a new text starts after the prompt."""
     if hasattr(controller, "bind"):
         controller = controller.bind(
             request.vocabulary,
@@ -78,7 +77,7 @@ class _Live:
     handle: Handle
     controller: Controller
     chunks: list[Chunk]  # those of its parent up to the fork, and its own
-    asked: tuple[int, int]  # the moment of the history, and its length then
+    asked: tuple[int, int]  # the history's moment and length when it was last asked
     given: int = 0  # how many chunks the caller has taken
     seen: int = 0  # how many the controller has seen
     idle: int = 0  # answers since the last one with a mask
@@ -131,10 +130,10 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
         return handle in self._live
 
     def push(self, events: Iterable[Event]) -> Iterator[tuple[Path, Chunk]]:
-        """What comes of the ``events`` of a step, for those who step the scheduler themselves.
+        """The chunks of a step's ``events``, for callers who step the scheduler themselves.
 
-        To be called and used up before the first step and after every one. So a controller is
-        asked before its prompt is run, whose last tokens may run in one step with the first draw.
+        Call it, and exhaust it, before the first step and after every one. So a controller is asked
+        before its prompt runs, whose last tokens may run in the same step as the first draw.
         """
         self._take(events)
         while True:
@@ -213,7 +212,7 @@ class Control(Pulled[tuple[_Live, Chunk | Exception], tuple[Path, Chunk]], Gener
     # ---- deciding --------------------------------------------------------------------------
 
     def _decide(self) -> None:
-        """Ask for every branch how its next token is to be drawn."""
+        """Ask how to draw the next token of every branch."""
         while True:
             for live in self._live.values():
                 if live.wait is not None and live.wait.woken:

@@ -1,4 +1,4 @@
-"""What a scheduler may use, what it reports, and the account that it keeps for that."""
+"""A scheduler's limits, its report, and the account that it keeps for that."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Limits:
     - ``max_bytes``: the maximum size of all KV caches, including the prefix cache; ``None`` for
       what the model's ``memory`` plans for them.
     - ``keep_prefixes``: whether to use a prefix cache.
-    - ``longest_gap``: the seconds between two tokens of a sequence while the prompts of others are
-      run, as far as single passes allow it; ``None`` for three times what a step takes, or a
-      twentieth of a second if that is more. A longer gap lets prompts be done sooner.
+    - ``longest_gap``: the most seconds between two tokens of a sequence while prompts of others
+      run, as far as single passes allow it; ``None`` for the time of three steps, or a twentieth of
+      a second if that is more. A longer gap lets prompts finish sooner.
     - ``prefill_chunk``: prompt tokens to run between two steps, however long that takes; ``None``
       to go by ``longest_gap``, which cannot be set as well.
     """
@@ -87,7 +87,7 @@ _SUMS = {each.name for each in fields(Usage)} & {each.name for each in fields(St
 
 
 class Account:
-    """What sequences that are gone have used, and what a scheduler has done since it was made."""
+    """The usage of sequences that are gone, and what a scheduler has done since it was made."""
 
     def __init__(self) -> None:
         self.preempted = self.faults = self.steps = 0
@@ -95,11 +95,11 @@ class Account:
         self._drafts: Mapping[str, DraftCount] = {}
 
     def add(self, usage: Usage, first: int) -> None:
-        """Add what a sequence has used, the ``first`` tokens of which a prefix gave."""
+        """Add the usage of a sequence, whose first ``first`` tokens a prefix gave."""
         for name in _SUMS:
             self._sums[name] += getattr(usage, name)
-        # What a prefix gives, or a fork has from another sequence, was not generated. Like the
-        # prompt, a prefix is run or comes from the cache.
+        # Tokens from a prefix, or from the sequence that a fork came from, were not generated. Like
+        # the prompt, a prefix is run or comes from the cache.
         self._sums["prompt_tokens"] += first
         self._sums["completion_tokens"] -= min(
             usage.completion_tokens, max(first, usage.forked_tokens)
@@ -107,7 +107,7 @@ class Account:
         self._drafts = all_drafts([self._drafts, usage.drafts])
 
     def told(self, others: Iterable[tuple[Usage, int]]) -> dict[str, Any]:
-        """The fields of ``Stats`` with these, and what ``others`` have used so far."""
+        """The fields of ``Stats`` that are kept here, with what ``others`` have used so far."""
         whole = Account()
         whole._sums, whole._drafts = dict(self._sums), self._drafts
         for usage, first in others:

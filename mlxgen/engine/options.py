@@ -25,7 +25,7 @@ from ..options.table import (
 from ..sampling import Hook, SamplingSettings
 from ..tokens import Token, Vocabulary
 
-_BEFORE = 16  # tokens of the prompt
+_BEFORE = 16  # tokens of the prompt before a prediction
 
 AnyFilter: TypeAlias = Specification | Filter
 
@@ -59,7 +59,7 @@ class Options:
     prompt_logprobs: int | None
     draft: Any
     num_draft_tokens: int | None
-    prediction: Sequence[Any]  # a string or token ids; in a request, these
+    prediction: Sequence[Any]  # a string or token ids; in a request, token ids
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
@@ -70,8 +70,8 @@ class Options:
         return cls(sampling=SamplingSettings(**sampling), **values)
 
     def changed(self, given: Mapping[str, Any]) -> Options:
-        """The same with other sampling, filters and stops; ``OptionError`` for any other option,
-        which holds for a whole text."""
+        """The same options with other sampling, filters and stops; ``OptionError`` for any other
+        option, which holds for a whole text."""
         for name in given:
             if name in OPTIONS and name not in ChangingOptions.__annotations__:
                 raise OptionError(
@@ -83,12 +83,12 @@ class Options:
         return replace(self, sampling=replace(self.sampling, **sampling), **new)
 
     def some_seed(self) -> int:
-        """The seed of a generation with these options: the given one, or one of chance."""
+        """The seed of a generation with these options: the given one, or a random one."""
         return self.seed if self.seed is not None else secrets.randbits(63)
 
     def predicting(self, prompt: Sequence[Token], vocabulary: Vocabulary) -> Options:
-        """The same with the tokens of ``prediction``, after the prompt's last ones, by which a
-        drafter finds where they begin."""
+        """The same options with the tokens of ``prediction``, after the prompt's last ones, by
+        which a drafter finds where they begin."""
         given = self.prediction
         text = vocabulary.encode(given, special=False) if isinstance(given, str) else given
         return replace(self, prediction=(*prompt[-_BEFORE:], *text))

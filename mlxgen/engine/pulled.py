@@ -1,8 +1,8 @@
-"""What all iterators over a generation have in common: the thread they belong to, their end.
+"""What all iterators over a generation have in common: the thread they belong to, and their end.
 
-MLX's streams belong to a thread, and so does every array that is not computed yet: what one
-step leaves for the next cannot be computed on another thread, and two threads in one step end
-the process. The two checks here raise before that.
+MLX's streams belong to a thread, and so does every array that is not computed yet: what one step
+leaves for the next cannot be computed on another thread, and two threads in one step crash the
+process. The two checks here raise before that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Owner:
-    """The first thread that uses a thing; ``what`` names the thing, for messages.
+    """The first thread that uses an object; ``what`` names the object in messages.
 
     The thread itself is kept, as the number of a thread that has ended may be reused.
     """
@@ -51,7 +51,7 @@ class Owner:
 
 
 class OneAtATime:
-    """Lets one call in at a time; ``what`` names the thing that is called, for messages."""
+    """Lets one call in at a time; ``what`` names the called object in messages."""
 
     __slots__ = ("_lock", "_what")
 
@@ -103,7 +103,7 @@ class Pulled(ABC, Generic[R, T]):
     def close(self) -> None:
         """Stop generating and free all caches; a second call does nothing.
 
-        Any thread may call this. In a thread other than its own it is a request, which the next
+        Any thread may call this. From a thread other than its own it is a request, which the next
         ``next()`` there carries out.
         """
         self._closed = True
@@ -116,7 +116,7 @@ class Pulled(ABC, Generic[R, T]):
 
     @abstractmethod
     def _give(self, ready: R) -> T:
-        """Return, or raise, what ``next()`` gives for something that is ready."""
+        """What ``next()`` returns, or raises, for an item that is ready."""
 
     @abstractmethod
     def _free(self) -> None:

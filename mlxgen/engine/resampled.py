@@ -1,17 +1,17 @@
-"""Texts drawn from the model's own distribution of whole texts, under filters and to a power.
+"""Texts drawn from the model's own distribution over whole texts, under filters and to a power.
 
-A mask takes tokens away one by one, so it sends the model where it would not go: the more a
-beginning rules out later, the more often it is drawn. Here whole texts are weighed: Metropolis-
-Hastings over their ends. A move forks a stream, goes back to a place that is drawn at random, and
-generates on from there; the new text takes the place of the old one with the chance that makes
-texts come by their probability under the model to the ``power``, restricted to those that filters
-allow. Source for powers above 1: Karan and Du, "Reasoning with sampling" (2025).
+A mask removes tokens one by one, so it leads the model where it would not go: the more a beginning
+rules out later, the more it is overdrawn. Here whole texts are weighed: Metropolis-Hastings over
+their ends. A move forks a stream, goes back to a place drawn at random, and generates on from
+there; the new text replaces the old one with the probability that makes texts come in proportion to
+their probability under the model to the ``power``, restricted to those that filters allow. Source
+for powers above 1: Karan and Du, "Reasoning with sampling" (2025).
 
-Early places are drawn more often than late ones: the k-th of n with a chance of ``(sqrt(k + 1) -
-sqrt(k)) / sqrt(n)``. What a filter rules out late is often decided by the first tokens.
+Early places are drawn more often than late ones, the k-th of n with a probability of
+``(sqrt(k + 1) - sqrt(k)) / sqrt(n)``: what a filter rules out late is often decided early.
 
-Invariant: what is compared are the tokens that were drawn, with the model's own probability of
-each (``logprob``) and that of its draw (``prob``).
+Invariant: only drawn tokens are compared, by the model's own probability of each (``logprob``) and
+that of its draw (``prob``).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .chunk import Chunk, Result, fold
 from .stream import Stream
 
 WITHOUT = ("hooks", "banned", "close_json", "loops")
-"""Options that take tokens back on their own, so that draws have other chances than they report."""
+"""Options that take tokens back, so that draws have other probabilities than they report."""
 
 
 @dataclass(slots=True)
 class _Chain:
-    """A text as it is now, and what was generated for it in all."""
+    """A text in its present state, and what was generated for it in all."""
 
     stream: Stream
     chunks: list[Chunk]
@@ -41,8 +41,8 @@ class _Chain:
     rewound: int = 0
 
     def odds(self, start: int, power: float) -> float:
-        """The logarithm of the weight of the tokens from ``start`` on over the chance of their
-        draws."""
+        """The logarithm of the weight of the tokens from ``start`` on, divided by the probability
+        of their draws."""
         total = 0.0
         for chunk in self.chunks[start:]:
             if chunk.prob is not None and chunk.logprob is not None:
@@ -55,7 +55,7 @@ class _Chain:
 
 
 def check(given: Mapping[str, Any], moves: int, power: float, chains: int) -> None:
-    """Raise ``OptionError`` for what cannot be resampled."""
+    """Raise ``OptionError`` for options with which texts cannot be resampled."""
     for name in WITHOUT:
         if given.get(name):
             raise OptionError(
@@ -69,7 +69,7 @@ def check(given: Mapping[str, Any], moves: int, power: float, chains: int) -> No
 
 
 def resample(first: Stream, moves: int, power: float, chains: int) -> list[Result]:
-    """``chains`` texts of a stream that has not begun, after so many moves of each."""
+    """``chains`` texts of a stream that has not begun, after ``moves`` moves of each."""
     begun = [next(first)]
     streams = [first, *first.fork(chains - 1)] if chains > 1 else [first]
     running = [_Chain(stream, list(begun)) for stream in streams]
@@ -105,7 +105,7 @@ def resample(first: Stream, moves: int, power: float, chains: int) -> list[Resul
 
 
 def _finish(chains: Sequence[_Chain]) -> None:
-    """Generate all of them to their ends, a token of each at a time."""
+    """Generate all of them to their ends, one token of each in turn."""
     left = list(chains)
     while left:
         for chain in tuple(left):

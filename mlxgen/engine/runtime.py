@@ -51,13 +51,13 @@ from .step.timeline import Watch
 
 
 class ModelRuntime:
-    """What the engine needs of a model, and what it has learned of it: see ``LanguageModel``, whose
-    ``runtime`` this is, for the arguments.
+    """What the engine needs of a model, and what it has learned about it; it is the ``runtime`` of
+    a ``LanguageModel``: see there for the arguments.
 
-    - ``predictor``: what drafts from the model's own hidden states, as ``load`` makes it of the
+    - ``predictor``: drafts from the model's own hidden states; ``load`` makes it from the
       multi-token-prediction head that some checkpoints have.
     - ``watch``: is told what the generations that begin from now on do, and when: for timelines.
-    - ``draft``: what proposes tokens in generations that do not say, as the option has it.
+    - ``draft``: the option ``draft`` of generations that leave it out.
     """
 
     watch: Watch | None = None
@@ -94,7 +94,7 @@ class ModelRuntime:
             )
 
     def with_adapter(self, folder: Path, name: str | None) -> ModelRuntime:
-        """The same with an adapter, which has caches of its own."""
+        """The same model with an adapter, which has caches of its own."""
         twin = object.__new__(type(self))
         for key, value in vars(self).items():
             if not isinstance(getattr(type(self), key, None), cached_property):
@@ -109,12 +109,12 @@ class ModelRuntime:
 
     @property
     def shown(self) -> Any:
-        """The module, for those outside of mlxgen."""
+        """The module, for code outside of mlxgen."""
         return self.model
 
     @cached_property
     def _measures(self) -> Measures:
-        """What the graph of a pass of one token tells."""
+        """What the graph of a one-token pass tells."""
         with failing(ModelError, f"a forward pass of {self.name} fails on this device"):
             return Measures.of(self.model, self.make_cache, self.config)
 
@@ -130,7 +130,7 @@ class ModelRuntime:
 
     @cached_property
     def pace(self) -> Pace:
-        """What steps take here, and prompts beside them; all of its generations share it."""
+        """How long steps take, and prompts between them, in all generations of this model."""
         return Pace()
 
     @property
@@ -145,28 +145,28 @@ class ModelRuntime:
 
     @cached_property
     def memory(self) -> MemoryPlan:
-        """How the weights, the KV caches and all else share the memory of the device."""
+        """How the weights, the KV caches and everything else share the memory of the device."""
         return self._plan()
 
     def share_memory(self, weights: int, sharers: int) -> None:
-        """Plan ``memory`` anew, as one of so many models in this process that have these weights
-        together. ``cache_bytes`` is for all of them."""
+        """Plan ``memory`` anew, as one of ``sharers`` models in this process that have these
+        ``weights`` together. ``cache_bytes`` is for all of them."""
         wired, self.memory = self.memory.wired, self._plan(weights, sharers)
         if wired:
             self.wire()
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of the weights, those of a draft model and of a ``predictor`` included."""
+        """The bytes of the weights, including those of a draft model and of a ``predictor``."""
         draft = self.draft.weight_bytes if isinstance(self.draft, ModelRuntime) else 0
         head = 0 if self.predictor is None else self.predictor.nbytes
         return self.footprint.weights + draft + head
 
     def _plan(self, weights: int | None = None, sharers: int = 1) -> MemoryPlan:
-        """How the device is shared; ``sharers``: that many models have these ``weights`` together.
+        """How the device is shared; ``sharers``: this many models have these ``weights`` together.
 
-        What a draft model runs has the same room: its KV beside the other, its pieces in turn. So
-        has an image, before the piece that it belongs to.
+        A draft model has the same room: its KV next to the other, its pieces in turn. So does an
+        image, before the piece that it belongs to.
         """
         models = [self._measures]
         if isinstance(self.draft, ModelRuntime):
@@ -191,7 +191,7 @@ class ModelRuntime:
 
     @cached_property
     def images(self) -> ImageProcessor | None:
-        """What reads the images in messages; ``None`` for a model that takes none."""
+        """The reader of the images in messages; ``None`` for a model that takes none."""
         return image_processor(self.model, self.vocabulary.tokenizer, self.config)
 
     def _image_bytes(self, patches: int) -> int:
@@ -201,19 +201,19 @@ class ModelRuntime:
 
     def wire(self, limit: int | None = None) -> None:
         """Keep the model's memory from being paged out: as many bytes as ``memory`` plans to use,
-        or ``limit``. It applies to the whole process, and only with Metal; else nothing happens.
-        """
+        or ``limit``. It applies to the whole process, and only with Metal; otherwise it does
+        nothing."""
         if wirable() is not None:
             self.memory = self.memory.wire(limit)
 
     @cached_property
     def batches(self) -> bool:
-        """Whether several sequences can run through the model together; tried out once."""
+        """Whether several sequences can run through the model together; tried once."""
         return batch_equals_alone(self.model, self.make_cache)
 
     @cached_property
     def prefix_cache(self) -> BlockStore:
-        """The KV of earlier texts: that of ``LanguageModel``."""
+        """The KV of earlier texts: see ``LanguageModel``."""
         made = self._store()
         # If two threads ask at the same time, both get the first one.
         first: BlockStore = vars(self).setdefault("prefix_cache", made)
@@ -222,23 +222,23 @@ class ModelRuntime:
         return first
 
     def _store(self, **parts: Any) -> BlockStore:
-        """A store of the KV of this model; ``parts`` are those of several machines."""
+        """A store of this model's KV; ``parts``: further arguments, for several machines."""
         folder, where, model = None, self._cache_dir, self.model
         if where is not None:
             folder = Disk(where.path, where.max_bytes, Layout(self.make_cache, model))
         return BlockStore(self.make_cache, self.memory.caches, model=model, folder=folder, **parts)
 
     def _opened(self, cache: BlockStore) -> None:
-        """Do what is to be done once with a prefix cache that is ``prefix_cache`` now."""
+        """Called once, with the store that has become ``prefix_cache``."""
 
     @property
     def keeps(self) -> bool:
-        """Whether somebody has asked for the prefix cache."""
+        """Whether there is a prefix cache by now, or a folder for one."""
         return "prefix_cache" in vars(self) or self._cache_dir is not None
 
     def places(self, tokens: Sequence[Token]) -> list[int]:
         """Where in a prompt a snapshot of windows and recurrent states is worth keeping, in order;
-        nowhere while the model can go back anywhere in so many tokens."""
+        nowhere while the model can go back anywhere in that many tokens."""
         if can_undo(self.make_cache(), len(tokens)):
             return []
         spacing = spacing_of(self.footprint.snapshot_at(), self.footprint.growing)
@@ -265,9 +265,9 @@ class ModelRuntime:
         return Request(prompt, options, self.vocabulary, self.vocab_size, budget=budget, seed=seed)
 
     def drafts_for(self, options: Options, owner: str = "") -> Drafts:
-        """What drafts for a generation with these options; it belongs to this thread.
+        """The drafters for a generation with these options; they belong to this thread.
 
-        Of earlier texts, it knows those of the same ``owner``.
+        Of earlier texts, they know those of the same ``owner``.
         """
         kind, model = self.draft_of(options)
         drafters: list[Drafter] = []
@@ -315,17 +315,17 @@ class ModelRuntime:
 
     @cached_property
     def _earlier(self) -> Earlier:
-        """What drafts from text know of earlier ones."""
+        """The earlier texts that drafts from text come from."""
         return Earlier()
 
     @cached_property
     def _policies(self) -> dict[int, Policy]:
-        """What drafts of other models were worth."""
+        """The policies of drafting models and heads, as learned so far."""
         return {}
 
     def runner(self, *, batches: bool = True, spare: int | None = None) -> Runner:
         """A runner of the model with its prefix cache; several sequences go through it together if
-        it ``batches`` and the model can do that. Their slots may have ``spare`` unused places."""
+        ``batches``, and if the model can do that. Their slots may have ``spare`` unused places."""
         slots = Slots(
             self.make_cache,
             (lambda: self.batches) if batches else None,
@@ -354,7 +354,7 @@ class ModelRuntime:
         return Loop(runner, self.sampler, self.pace, longest_run=longest_run, watch=self.watch)
 
     def draft_of(self, options: Options) -> tuple[str, ModelRuntime | None]:
-        """Which kind of drafts the options ask for, and the model for them; ``OptionError`` for
+        """The kind of drafts that the options ask for, and the model for them; ``OptionError`` for
         a model with other tokens."""
         is_own = options.draft == "auto"
         draft = self.draft if is_own else getattr(options.draft, "runtime", options.draft)
@@ -364,7 +364,7 @@ class ModelRuntime:
         return "auto" if is_own else "model", draft
 
     def _check_images(self, prompt: Prompt) -> None:
-        """Raise ``CapacityError`` for an image that there is not the memory to look at."""
+        """Raise ``CapacityError`` for an image that there is not enough memory for."""
         counts = {token.image.count for token in prompt.tokens if isinstance(token, Patch)}
         room = self.memory.activations
         for count in counts:

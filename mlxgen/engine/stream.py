@@ -46,10 +46,10 @@ class Stream(Pulled[Chunk, Chunk]):
     def __init__(self, loop: Loop, handle: Handle, places: Sequence[int] = ()) -> None:
         self._loop = loop
         self._handle = handle
-        self._places = places  # of the prompt, at which its KV is kept
-        # It and its forks, once it was forked, each with its KV, whose slot is not free by itself
+        self._places = places  # in the prompt at which its KV is kept
+        # It and its forks, once it was forked, each with its KV, whose slot must be freed
         self._family: list[tuple[ref[Stream], KV]] = []
-        self._asked = False  # the caller wants a token that no other stream's step has given
+        self._asked = False  # the caller waits for a token that no other stream's step gave
         super().__init__("stream")
         self._text: list[str] = []
         self._tokens: list[Token] = list(handle.request.options.prefix)
@@ -61,7 +61,7 @@ class Stream(Pulled[Chunk, Chunk]):
 
     @classmethod
     def of(cls, lm: ModelRuntime, request: Request) -> Stream:
-        """The stream of a request, which nothing runs beside."""
+        """The stream of a request, with nothing else running."""
         length, activations = len(request.history), lm.activations
         drafts = lm.drafts_for(request.options)
         room = lm.memory.left - lm.footprint.alone(length + 1) - drafts.nbytes_at(length + 1)
@@ -124,7 +124,7 @@ class Stream(Pulled[Chunk, Chunk]):
         return True
 
     def _restart(self, rows: Sequence[Stream]) -> None:
-        """Go on after a pass of these has failed: each by itself until it gets on."""
+        """Go on after a pass of these has failed: each by itself until it makes progress."""
         for each in rows:
             each._handle.faults = 1
         self._handle.distrust()
@@ -132,7 +132,7 @@ class Stream(Pulled[Chunk, Chunk]):
             each._handle.restart()  # what they held was dropped with the others
 
     def _members(self) -> list[Stream]:
-        """It and those of its forks that are still in use, if there are any."""
+        """This stream and those of its forks that are still in use, if there are any."""
         for member in [each for each in self._family if each[0]() is None]:
             member[1].close()
             self._family.remove(member)
@@ -234,7 +234,7 @@ class Stream(Pulled[Chunk, Chunk]):
         self._failed = self._error = None
 
     def append(self, tokens: Sequence[Token]) -> None:
-        """Put tokens that were chosen elsewhere after those delivered, or put before.
+        """Put tokens that were chosen elsewhere after those delivered or put before.
 
         They go through the model together; ``next()`` gives their chunks first, and goes on after
         them under the same options. As with ``rewind``, text that a stop or a ban could claim again
@@ -260,7 +260,7 @@ class Stream(Pulled[Chunk, Chunk]):
             raise
 
     def _waiting(self, seen: int) -> list[Token]:
-        """The tokens that the caller has put and that are not delivered."""
+        """The tokens that the caller has put and that are not delivered yet."""
         run = self._put[max(0, len(self._put) - self._put_end + seen) :]
         there = self._handle.request.tokens[seen : seen + len(run)]
         return run if run == there else []  # unless a ban has taken some back
@@ -268,7 +268,7 @@ class Stream(Pulled[Chunk, Chunk]):
     def _go_on_with(self, seen: int, run: list[Token]) -> None:
         """Take back what was drawn and not delivered, and put a run there."""
         request = self._handle.request
-        self._handle.guess = None  # it was of what might have come here
+        self._handle.guess = None  # it was of tokens that might have come here
         if request.position > seen:
             self._ready.clear()
             rewind(request, seen, seen)

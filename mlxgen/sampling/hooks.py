@@ -41,7 +41,7 @@ class DrawView(Protocol):
 
     def share(self, token: Token) -> float | None:
         """For settings that aim: the probability of the token, if it was drawn, before tokens near
-        a probability were preferred."""
+        the target were preferred."""
 
     def best(self, count: int) -> tuple[Ids, Floats]:
         """At most the first ``count`` candidates, for which the draw was asked beforehand."""
@@ -208,7 +208,7 @@ class PostSamplingResult:
         return self._reach()
 
     def check(self, vocab_size: int) -> None:
-        """Raises ``HookError`` if a hook asked for something impossible; the engine calls it."""
+        """Raise ``HookError`` if a hook asked for something impossible; the engine calls it."""
         if not _is_integer(self._token) or not 0 <= self._token < vocab_size:
             self._refuse("sampled_token", f"a token id from 0 to {vocab_size - 1}")
         if not _is_integer(self.rewind) or self.rewind < 0:
@@ -240,7 +240,7 @@ Hook: TypeAlias = Callable[[PostSamplingResult], object]
 
 
 def run_hooks(hooks: Sequence[Hook], result: PostSamplingResult, vocab_size: int) -> None:
-    """Calls the hooks in order, until one takes the token back.
+    """Call the hooks in order, until one takes the token back.
 
     Raises ``HookError`` if one fails or asks for something impossible; mlxgen's own errors
     pass through.

@@ -1,23 +1,23 @@
-"""What draws look back at: the tokens of a sequence, and how likely those were that were drawn.
+"""What draws look back at: the tokens of a sequence, and the probabilities of those drawn.
 
 Penalties count the tokens. Their order is that of mlx-lm: the multiplicative penalty (Keskar et al.
-2019) holds for all tokens, and the additive ones for those that were generated.
+2019) applies to all tokens, and the additive ones to those that were generated.
 
 DRY ("don't repeat yourself") is as its author describes it (p-e-w, text-generation-webui's pull
 request 5677). If the history ends as it did somewhere before, the token that came next there would
-make that repetition longer. Its logit is lowered by ``multiplier * base ** (length -
-allowed_length)``, where ``length`` is how many tokens the two ends have in common, up to 1,000. No
-repetition goes beyond a sequence breaker: only the tokens after the newest one in which a breaker
-ends are compared, however it is spelled in tokens. Tokens that hold a whole breaker are not made
-less likely.
+make that repetition longer. Its logit is lowered by
+``multiplier * base ** (length - allowed_length)``, where ``length`` is how many tokens the two ends
+have in common, up to 1,000. No repetition goes beyond a sequence breaker: only the tokens after the
+newest one in which a breaker ends are compared, however it is spelled in tokens. Tokens that hold a
+whole breaker are not made less likely.
 
 Adaptive-p is as its author describes it (MrJackSpade, adaptive-p-docs; llama.cpp's pull request
-17927). Tokens near a probability are preferred to likelier and to less likely ones. So that the
-tokens that are drawn have it on average, a draw aims as far beyond the target as the moving average
-of the latest ones is on the other side of it.
+17927). Tokens near a target probability are preferred to likelier and to less likely ones. So that
+drawn tokens reach the target on average, a draw aims as far beyond it as the moving average of the
+latest ones is on the other side.
 
-Invariant: what a draw depends on is a function of what is remembered of each token, so going back
-is forgetting the later ones.
+Invariant: what a draw depends on is a function of what is stored for each token, so going back
+means forgetting the later ones.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .settings import SamplingSettings
 
 MOST = 1e9  # a penalty; if it were infinite, there might be nothing left to draw
-_LONGEST = 1000  # tokens of a repetition that count; each takes a look at all that is alike so far
+_LONGEST = 1000  # tokens of a repetition that count; each costs a comparison of all matches so far
 _ROOM = 64
 
 
@@ -68,9 +68,9 @@ class Lookback:
         texts = settings.dry_sequence_breakers if settings.avoids_repetitions else ()
         self._breakers = tuple(text.encode("utf-8", "surrogatepass") for text in texts)
         self._reach = max(map(len, self._breakers), default=0)
-        self._breaking: dict[Token, bool] = {}  # whether a token holds a breaker, if it was asked
+        self._breaking: dict[Token, bool] = {}  # whether a token holds a breaker, once asked
         self._ids = np.zeros(max(_ROOM, 2 * len(prompt)), dtype=np.int32)  # with room for more
-        self._since: list[int] = []  # how many tokens there are since a breaker, at each token
+        self._since: list[int] = []  # at each token, how many have come since a breaker
         # The average probability before each token, as if all before the first were on target
         self._averages = [settings.adaptive_target]
         self._share: float | None = None
@@ -83,8 +83,8 @@ class Lookback:
         return len(self._since)
 
     def drew(self, share: float | None) -> None:
-        """Note the probability that the next token had before tokens were preferred. One that
-        nobody drew, say because it was forced, has none and leaves the average as it is."""
+        """Note the probability that the next token had before adaptive-p's preference. One that was
+        not drawn, such as a forced one, has none and leaves the average as it is."""
         self._share = share
 
     def advance(self, token: Token) -> None:
@@ -137,7 +137,7 @@ class Lookback:
         return Change(ids, np.full(len(ids), settings.repetition_penalty), less)
 
     def repetitions(self) -> Change | None:
-        """The change of the tokens that would go on with a repetition, if any would."""
+        """The change of the tokens that would extend a repetition, if any would."""
         settings = self._settings
         if not settings.avoids_repetitions:
             return None
@@ -153,7 +153,7 @@ class Lookback:
         return Change(np.array(list(longest), np.int32), np.ones(len(less)), np.array(less))
 
     def _repeated(self) -> dict[Token, int]:
-        """The tokens that came after something like the end, and how much of the end that was."""
+        """The tokens that followed an earlier match of the end, and the length of that match."""
         count, settings = len(self), self._settings
         ids, last, window = self._ids, count - 1, settings.dry_penalty_last_n
         start = 0 if window < 0 else max(0, count - window)
@@ -165,7 +165,7 @@ class Lookback:
         if most < allowed:
             return {}
         longest: dict[Token, int] = {}
-        ends = np.flatnonzero(ids[start:last] == ids[last]) + start  # of what is like the end
+        ends = np.flatnonzero(ids[start:last] == ids[last]) + start  # of what matches the end
         for length in range(1, most + 1):
             longer = (ends >= start + length) & (ids[ends - length] == ids[last - length])
             longer &= length < most

@@ -1,4 +1,4 @@
-"""The draw of rows of one reach as one function of arrays: greedy, or by weight.
+"""The draw of rows with the same reach as one function of arrays: greedy, or by weight.
 
 Invariants: everything that is not an array is fixed when a program is made, so that it can be
 compiled; a row is drawn in the same way in every program, whatever the other rows. The same
@@ -21,8 +21,8 @@ from .rows import Want
 CANDIDATES = 128
 
 WORD = 32  # tokens in one word of a mask
-_ROWS = 32  # of a long row of logits, where it is searched by columns
-_LONG = 8192  # numbers in a row, from here on
+_ROWS = 32  # that a long row of logits is folded into, to be searched by columns
+_LONG = 8192  # logits from which on a row is long
 _WIDTH = 0.2  # of adaptive-p's preference, as a difference of probabilities
 _STEEPNESS = 10.0
 
@@ -31,7 +31,7 @@ Program: TypeAlias = Callable[..., Outputs]
 
 
 class Reach(Enum):
-    """From which tokens a row is drawn, apart from numbers."""
+    """Which tokens a row is drawn from, whatever the numbers."""
 
     BEST = auto()
     """The most likely token."""
@@ -60,7 +60,7 @@ class Variant(NamedTuple):
     """All that a draw depends on, apart from arrays.
 
     ``bounds``, ``excludes``, ``aims``: top-nσ or min-k, XTC, or adaptive-p may apply to some rows.
-    ``reports``: something is reported; what nobody evaluates of it costs next to nothing.
+    ``reports``: something is reported; parts that nobody evaluates cost next to nothing.
     """
 
     reach: Reach
@@ -71,9 +71,9 @@ class Variant(NamedTuple):
 
 
 def make_draw(variant: Variant, spared: mx.array | None) -> Program:
-    """The draw of rows: of ``logits`` [rows, vocab], which are no longer the model's ``own`` if
-    these are given, with ``words`` [rows, words, 1] if some have a mask, and unless they are greedy
-    with a ``table`` of ``Numbers`` and ``keys`` [rows, 2].
+    """Make the draw of rows from ``logits`` [rows, vocab], with the model's ``own`` if those were
+    changed, with ``words`` [rows, words, 1] if some rows have a mask, and unless the rows are
+    greedy, with a ``table`` of ``Numbers`` and ``keys`` [rows, 2].
 
     ``spared`` [padded vocab] marks the tokens that XTC never excludes, if there are any. The
     outputs are fields of ``Draw`` by name. There are ``CANDIDATES`` candidates and top tokens, or
@@ -107,7 +107,7 @@ def make_draw(variant: Variant, spared: mx.array | None) -> Program:
 
 
 def wanted(outputs: Outputs, want: Want) -> Outputs:
-    """The outputs of a program that reports, without reports that are not wanted."""
+    """The outputs of a program that reports, without the reports that are not wanted."""
     found: Outputs = {n: outputs[n] for n in ("token", "exact", "share") if n in outputs}
     for name in ("prob", "logprob", "distribution"):
         if getattr(want, name):
@@ -124,15 +124,15 @@ def wanted(outputs: Outputs, want: Want) -> Outputs:
 
 
 def change(logits: mx.array, ids: mx.array, factors: mx.array, less: mx.array) -> mx.array:
-    """The logits [batch, vocab] after a ``Change`` of each row, [batch, n] each. An id may be there
-    more than once, if the numbers are the same."""
+    """The logits [batch, vocab] after a ``Change`` of each row, [batch, n] each. An id may occur
+    more than once, with the same numbers."""
     chosen = mx.take_along_axis(logits, ids, axis=-1)
     chosen = mx.where(chosen < 0, chosen * factors, chosen / factors) - less
     return mx.put_along_axis(logits, ids, chosen, axis=-1)
 
 
 def apply_mask(logits: mx.array, words: mx.array) -> mx.array:
-    """Sets the logits [batch, vocab] of tokens that ``words`` [batch, words, 1] forbid to -inf.
+    """Set the logits [batch, vocab] of tokens that ``words`` [batch, words, 1] forbid to -inf.
 
     Bit ``t % 32`` of word ``t // 32`` allows token t. The words cover the whole vocabulary.
     """
@@ -165,7 +165,7 @@ def floors(logits: mx.array, sigmas: mx.array, least: mx.array) -> mx.array:
     Top-nσ (Tang et al. 2024) allows ``sigmas`` [batch, 1] standard deviations of all finite logits.
     Min-k (Ding et al. 2026) keeps the tokens before the steepest drop from one sorted logit to the
     next, relative to the range of the logits and divided by its place, and no fewer than ``least``
-    [batch, 1] over that range. The narrower of both counts; -inf where neither is on.
+    [batch, 1] over that range. The narrower of the two applies; -inf where neither is on.
     """
     logits = logits.astype(mx.float32)
     finite = mx.isfinite(logits)
@@ -215,8 +215,8 @@ def _weighed(
     Top-p, min-p, XTC and top-k follow in this order, each on what is left by the ones before it,
     and then the temperature. Top-p is nucleus sampling (Holtzman et al. 2019), and tokens equal to
     the last one are kept too; min-p is that of Nguyen et al. 2024; of the tokens above its
-    threshold, XTC keeps the least likely. Other tokens are at most as likely as the last candidate:
-    so what is drawn from candidates is exact if all limits are above that.
+    threshold, XTC keeps the least likely. All others are at most as likely as the last candidate:
+    so a draw from candidates is exact if all limits are above that.
     """
     vocab = logits.shape[-1]
     ids, values, ordered = ramp(vocab)[None], logits, variant.reach is not Reach.PLAIN
@@ -227,7 +227,7 @@ def _weighed(
     kept = (values > -mx.inf) & (values >= peak + floor)
     exact = mx.array(True)
     if ordered:
-        odds = mx.exp(values - peak)  # beside the most likely token
+        odds = mx.exp(values - peak)  # relative to the most likely token
         mass = mx.sum(mx.exp(logits - peak) if few else odds, axis=-1, keepdims=True)
         before = mx.cumsum(odds, axis=-1, inclusive=False)
         # The first candidate is kept even if top_p is 0 in float32
@@ -286,7 +286,7 @@ def _ends_inside(values: mx.array, kept: mx.array) -> mx.array:
 
 def _preference(shares: mx.array, targets: mx.array) -> mx.array:
     """Adaptive-p's scores [rows, n] of tokens, by the distance of their ``shares`` [rows, n] from
-    the ``targets`` [rows, 1]; what had no probability gets none."""
+    the ``targets`` [rows, 1]; tokens without probability get none."""
     distance = mx.abs(shares - targets) / _WIDTH
     closeness = -_STEEPNESS * distance * distance / (1 + distance)
     return mx.where(shares > 0, closeness, -mx.inf)

@@ -50,7 +50,7 @@ def chance(seed: int, position: int, attempt: int) -> Chance:
 
 
 def derive_seed(seed: int, branch: int) -> int:
-    """The seed of a branch of what ``seed`` draws."""
+    """The seed of a branch of the sequence that draws from ``seed``."""
     return _short(_digest(seed, branch, 0), b"branch")
 
 
@@ -66,11 +66,11 @@ def _short(data: bytes, use: bytes) -> int:
 
 
 def pick(scores: mx.array, ids: mx.array, keys: mx.array) -> mx.array:
-    """Chooses one of the tokens ``ids`` [batch or 1, n] uint32 in each row, by their ``scores``
+    """Choose one of the tokens ``ids`` [batch or 1, n] uint32 in each row, by their ``scores``
     [batch, n], the logarithms of probabilities up to a factor, and ``keys`` [batch, 2] uint32.
 
     Returns its index in the row [batch, 1]. Neither the order of the tokens nor other tokens with a
-    score of -inf matter. The score at the index is -inf or NaN only if all of the row are.
+    score of -inf matter. The score at the index is -inf or NaN only if all scores of the row are.
     """
     return mx.argmax(scores - mx.log(times(ids, keys)), axis=-1, keepdims=True)
 
@@ -79,7 +79,7 @@ def times(ids: mx.array, keys: mx.array) -> mx.array:
     """Exponentially distributed numbers > 0 for ``ids`` [batch or 1, n] and ``keys`` [batch, 2]."""
     bits = _mixed(_mixed(ids * _STEP + keys[:, :1]) ^ keys[:, 1:])
     share = mx.minimum(bits.astype(mx.float32) * 2.0**-32 + 2.0**-33, _LATEST)
-    rest = 1 - share  # which is rounded; where it is 1, the logarithm is that of its rounding error
+    rest = 1 - share  # rounded: share / (1 - rest) corrects its log, which is -share where it is 1
     return mx.where(rest == 1, share, -mx.log(rest) * share / (1 - rest))
 
 
@@ -90,5 +90,5 @@ def _mixed(x: mx.array) -> mx.array:
 
 
 def ramp(stop: int) -> mx.array:
-    """0, 1 and so on, below ``stop``: a constant, not computed again in every draw."""
+    """The numbers from 0 to ``stop`` - 1: a constant, not computed again in every draw."""
     return mx.array(np.arange(stop, dtype=np.uint32))

@@ -14,7 +14,7 @@ from .settings import SamplingSettings
 
 class Change(NamedTuple):
     """How the logits of some tokens change before a draw: a positive one is divided by its factor,
-    a negative one multiplied with it; then ``less`` is subtracted. The ids [n] are distinct."""
+    a negative one multiplied by it; then ``less`` is subtracted. The ids [n] are distinct."""
 
     ids: npt.NDArray[np.integer[Any]]
     factors: npt.NDArray[np.floating[Any]]
@@ -24,10 +24,10 @@ class Change(NamedTuple):
 class DrawRow(NamedTuple):
     """One draw for one position of one sequence.
 
-    ``seed``, ``position`` and ``attempt`` give its random numbers. ``words``: the allowed
-    tokens as ceil(vocab / 32) packed words; ``None``: all. ``changes``: those of the logits, after
-    that by the settings' biases. ``temperature`` replaces that of the settings in this draw.
-    ``target``, for settings that aim: the probability near which tokens are preferred.
+    ``seed``, ``position`` and ``attempt`` give its random numbers. ``words``: the allowed tokens as
+    ceil(vocab / 32) packed words; ``None``: all. ``changes`` of the logits apply after the
+    settings' biases. ``temperature`` replaces that of the settings in this draw. ``target``, for
+    settings that aim: the probability near which tokens are preferred.
     """
 
     settings: SamplingSettings
@@ -78,7 +78,7 @@ class Draw(NamedTuple):
     [batch]; ``top_tokens`` [batch, n] int32 and ``top_logprobs`` [batch, n], best first;
     ``distribution`` [batch, vocab], NaN for a row from which nothing can be drawn.
 
-    ``share`` [batch], if some rows aim: the token's probability before tokens were preferred.
+    ``share`` [batch], if some rows aim: the token's probability before that preference.
 
     A greedy row's probabilities are those at temperature 1 without truncation: at 0, the
     token's would always be 1.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 NOTHING = Want()
 MAX_INVERSE_TEMPERATURE = 1e20  # more could overflow in float32
 KEPT = 128
-"""Compiled programs that are kept, each for inputs of one shape.
+"""How many compiled programs are kept, each for inputs of one shape.
 
 MLX keeps a trace for every shape that a compiled function has met, as long as the function
 lives, and a trace of a draw takes 10 to 300 kB. With one shape for each program, dropping a
@@ -74,7 +74,7 @@ class Sampler:
         want: Want = NOTHING,
         exact: bool = False,
     ) -> Draw:
-        """Draws one token for each row of ``logits`` [batch, vocab], of any float type.
+        """Draw one token for each row of ``logits`` [batch, vocab], of any float type.
 
         Nothing is evaluated: submit the result with ``mx.async_eval``. Draw rows for which
         ``Draw.exact`` is False again from the same logits with ``exact=True``, which sorts
@@ -117,7 +117,7 @@ class Sampler:
 
         The order is logit bias, penalties, DRY and mask; then top-p, min-p, top-nσ and min-k, XTC
         and top-k, each on what the ones before it left of the untempered distribution; then the
-        temperature, and what adaptive-p prefers. What top-nσ and min-k allow follows from the
+        temperature, and adaptive-p's preference. What top-nσ and min-k allow follows from the
         logits before the mask.
         """
         draw = self.sample(logits, rows, want=Want(distribution=True), exact=True)
@@ -175,7 +175,7 @@ class Sampler:
 
 
 def _reach(settings: SamplingSettings, vocab_size: int, exact: bool) -> Reach:
-    """From which tokens a row is drawn by weight."""
+    """Which tokens a row is drawn from, by weight."""
     top_k = settings.top_k if settings.top_k < vocab_size else 0
     if settings.top_p == 1 and top_k == 0:
         return Reach.PLAIN

@@ -14,9 +14,9 @@ MAX_TEMPERATURE = 100.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingSettings:
-    """The options that turn logits into a token, in the order in which they work.
+    """The options that turn logits into a token, in the order in which they apply.
 
-    The values are checked already; ``options.table`` says what they mean and may be.
+    The values are checked already; ``options.table`` has their meanings and ranges.
     """
 
     logit_bias: Mapping[Token, float] = field(default_factory=dict, hash=False)
@@ -51,12 +51,12 @@ class SamplingSettings:
 
     @property
     def has_floor(self) -> bool:
-        """Whether the shape of the logits says how far below the highest a token may lie."""
+        """Whether the shape of the logits limits how far below the highest a token may lie."""
         return self.temperature > 0 and (self.top_n_sigma > 0 or self.min_k >= 0)
 
     @property
     def aims(self) -> bool:
-        """Whether tokens near a probability are preferred (adaptive-p)."""
+        """Whether tokens near a target probability are preferred (adaptive-p)."""
         return self.temperature > 0 and self.adaptive_target >= 0
 
     @property

@@ -1,8 +1,8 @@
-"""Filling in the middle: a prompt of what comes before a gap and what comes after it.
+"""Filling in the middle (FIM): a prompt made of the text before a gap and the text after it.
 
-Models that can fill a gap were trained on texts in which marks, tokens of their own, say what is
-before it and what is after it; behind the last mark comes what belongs in between. Which marks
-these are, and in which order they come, differs between the families of models.
+Models that can do this were trained on texts in which marks, tokens of their own, introduce the
+prefix, the suffix and, last, the text in between. Each family of models has its own marks, in its
+own order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Spelling(NamedTuple):
-    """The marks of a family of models; ``ends_with_prefix``: the gap comes right after that."""
+    """The marks of a family of models; ``ends_with_prefix``: the prompt has the suffix first."""
 
     prefix: str
     suffix: str
@@ -51,7 +51,7 @@ _ENDS = (
 class Infill:
     """How prompts with a gap are written for one tokenizer. Make it with ``Infill.of``.
 
-    ``ends``: the tokens that end what fills the gap; pass them as ``stop_tokens``.
+    ``ends``: the tokens that end the text in the gap; pass them as ``stop_tokens``.
     """
 
     ends: tuple[Token, ...]
@@ -64,7 +64,7 @@ class Infill:
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer) -> Infill:
-        """That of a tokenizer, or of its vocabulary; ``PromptError`` if it has no marks."""
+        """The ``Infill`` of a tokenizer or vocabulary; ``PromptError`` if that has no marks."""
         vocabulary = Vocabulary.of(tokenizer)
         found = vocabulary.derived("infill", lambda: cls._read(vocabulary))
         if found is None:
@@ -102,11 +102,11 @@ class Infill:
     ) -> list[Token]:
         """The tokens of a prompt whose continuation fits between ``prefix`` and ``suffix``.
 
-        ``files`` are the names and the texts of others that the model sees first. Text that is
-        spelled like a mark is text. Raises ``PromptError`` for what cannot be spelled in tokens.
+        ``files``: names and texts of other files, which the model sees first. Text that looks like
+        a mark stays plain text. Raises ``PromptError`` if the text cannot be spelled in tokens.
         """
         before, after, between = self._marks
-        if isinstance(prefix, str):  # what a tokenizer that marks the start of a text makes of one
+        if isinstance(prefix, str):  # SentencePiece encodes the start of a text with a space
             opens = prefix and self._vocabulary.strips_space
             prefix = self._spelled(f" {prefix}" if opens else prefix)
         head = [before, *prefix]
@@ -116,7 +116,7 @@ class Infill:
         return [*self._begin, *self._shown(list(files)), *parts, *last]
 
     def _shown(self, files: Sequence[tuple[str, str]]) -> list[Token]:
-        """Files before the one with the gap."""
+        """The tokens of the files that come before the one with the gap."""
         if not files:
             return []
         if self._file is None:
@@ -138,7 +138,7 @@ class Infill:
 
 
 def _token(vocabulary: Vocabulary, text: str) -> Token | None:
-    """The token with this name."""
+    """The token with this name, or ``None``."""
     tokenizer = vocabulary.tokenizer
     token = tokenizer.convert_tokens_to_ids(text)
     if token is None or tokenizer.convert_ids_to_tokens(token) != text:

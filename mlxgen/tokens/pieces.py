@@ -1,11 +1,11 @@
-"""How the tokens of a tokenizer become bytes.
+"""The bytes of each token of a tokenizer.
 
-A token's piece is what it adds to the text when it is decoded after an anchor token. Where that is
-part of a character, the token's string says which bytes it has: it is bytes, or spells them in the
-byte-level alphabet or as SentencePiece's byte-fallback tokens.
+A token's piece is the text that it adds when it is decoded after an anchor token. If that is only a
+part of a character, the bytes come from the token's string, which either is bytes or spells them in
+the byte-level alphabet or as one of SentencePiece's byte-fallback tokens.
 
-A tokenizer that splits text into byte-level strings and has the decoder of another kind
-(Mistral's Tekken, converted) is read as it splits: what its ``decode`` gives is not the text.
+A tokenizer that splits text into byte-level strings but has a decoder of another kind (a converted
+Mistral Tekken) is read by its strings: its ``decode`` does not give the text back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Pieces(NamedTuple):
 
 
 def read_pieces(tokenizer: Any, size: int, added: frozenset[int]) -> Pieces:
-    """The pieces of a Hugging Face tokenizer with token ids below ``size``; ``added`` are its added
+    """The pieces of a Hugging Face tokenizer whose ids are below ``size``; ``added``: its added
     tokens."""
     strings = _strings(tokenizer, size)
     if _decoder_is_of_another(tokenizer):
@@ -74,7 +74,7 @@ def _string(tokenizer: Any, token: int) -> str | bytes | None:
 
 
 def _decoder_is_of_another(tokenizer: Any) -> bool:
-    """Whether text is split into byte-level strings that the decoder, if any, does not know."""
+    """Whether the tokenizer splits text into byte-level strings that its decoder cannot join."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     before, after = getattr(backend, "pre_tokenizer", None), getattr(backend, "decoder", None)
     if before is None:
@@ -85,7 +85,7 @@ def _decoder_is_of_another(tokenizer: Any) -> bool:
 
 
 def flat(part: Any, parts: str) -> list[dict[str, Any]]:
-    """The steps of a part of a fast tokenizer; those of a sequence are under ``parts``."""
+    """The steps of a component of a fast tokenizer; ``parts`` is the key of a sequence's steps."""
     steps = [json.loads(part.__getstate__())]
     while any(step["type"] == "Sequence" for step in steps):
         steps = [inner for step in steps for inner in step.get(parts, [step])]
@@ -124,11 +124,11 @@ def _bytes(string: str | bytes | None) -> bytes:
     return bytes([int(found[1], 16)]) if found else _from_byte_level(string)
 
 
-# ---- what is decoded ---------------------------------------------------------------------------
+# ---- decoding ----------------------------------------------------------------------------------
 
 
 def decode(tokenizer: Any, tokens: Sequence[int]) -> str:
-    """The text of tokens, as their tokenizer has it."""
+    """The text of ``tokens`` as the tokenizer decodes them, special tokens included."""
     text: str = tokenizer.decode(
         list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
     )
@@ -138,9 +138,9 @@ def decode(tokenizer: Any, tokens: Sequence[int]) -> str:
 def _decoded(
     tokenizer: Any, before: list[int], tokens: list[int], added: frozenset[int]
 ) -> list[str]:
-    """The text of each token after others. A fast tokenizer decodes all at once, if a sample
-    (tokenizers differ in their added tokens, so it has more of them) says that it is the same;
-    else it takes about 10 µs for each."""
+    """The text of ``before`` and each token. A fast tokenizer's backend decodes all of them in one
+    batch if a sample agrees with ``decode`` (with many added tokens, in which tokenizers differ);
+    otherwise each takes about 10 µs."""
     runs = [[*before, token] for token in tokens]
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None and hasattr(backend, "decode_batch"):
@@ -154,10 +154,10 @@ def _decoded(
 
 
 def _anchor(tokenizer: Any, strings: Sequence[str | bytes | None]) -> list[int]:
-    """An ordinary token whose text does not depend on what follows it, if there is one."""
+    """A list of one ordinary token whose text does not depend on the next one, or an empty list."""
     for token, string in enumerate(strings):
         if not string or not (string[-1:].isascii() and string[-1:].isalpha()):
-            continue  # rules out most of them, and <0x41>
+            continue  # cheap, and rules out most tokens, and <0x41>
         text = decode(tokenizer, [token])
         if text.isascii() and text.isalpha() and decode(tokenizer, [token] * 2).startswith(text):
             return [token]

@@ -1,9 +1,9 @@
 """A tokenizer as mlxgen sees it: token ids, the bytes of each, and text to tokens and back.
 
-``Vocabulary`` holds the immutable facts of one tokenizer. Invariant: a token's piece never
-depends on its neighbours, apart from the space that some tokenizers drop at the start of a
-text. The text of a sequence is its pieces, joined and decoded as UTF-8. End-of-sequence
-tokens have a piece but give no text.
+``Vocabulary`` holds the immutable facts of one tokenizer. Invariant: a token's piece never depends
+on its neighbours, apart from the space that some tokenizers drop at the start of a text. The text
+of a sequence is its pieces, joined and decoded as UTF-8. End-of-sequence tokens have a piece but
+add no text.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ class Vocabulary:
         self.strips_space: bool = read.strips_space
         self._byte_tokens = read.byte_tokens
         self._length = len(tokenizer)
-        # It would warn of texts beyond its own limit, which is often not the model's.
+        # The tokenizer would warn about texts beyond its own limit, which is often not the model's.
         getattr(tokenizer, "deprecation_warnings", {})[_TOO_LONG] = True
         self._derived: dict[Hashable, Any] = {}
         self._lock = threading.RLock()
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer) -> Vocabulary:
-        """The vocabulary of a tokenizer: made once and kept with it, unless it already is one.
+        """The vocabulary of a tokenizer, made once and kept with it; a ``Vocabulary`` as it is.
 
-        A tokenizer keeps its vocabulary until its tokens or its end tokens change. One that
-        is not mlx-lm's is wrapped. OptionError if it is not a tokenizer.
+        It is made again when the tokenizer's tokens or end tokens have changed. A tokenizer without
+        mlx-lm's wrapper gets one. OptionError if ``tokenizer`` is not a tokenizer.
         """
         if isinstance(tokenizer, Vocabulary):
             return tokenizer
@@ -93,7 +93,7 @@ class Vocabulary:
         return vocabulary
 
     def _is_of(self, tokenizer: Any) -> bool:
-        """Whether these are still its facts (a copy of a tokenizer brings along the original's)."""
+        """Whether this still describes ``tokenizer`` (a copy of one carries the original's)."""
         wrapper = self.tokenizer
         if tokenizer is not wrapper and tokenizer is not wrapper._tokenizer:
             return False
@@ -128,7 +128,7 @@ class Vocabulary:
         return piece if "\ufffd" in text else text.encode()
 
     def has(self, token: Token) -> bool:
-        """Whether an id is one of the tokenizer's, and means here what it means to it."""
+        """Whether ``token`` is one of the tokenizer's ids and means the same in this vocabulary."""
         return 0 <= token < self.size
 
     def is_ordinary(self, token: Token) -> bool:
@@ -137,9 +137,9 @@ class Vocabulary:
 
     @cached_property
     def _sorted(self) -> tuple[list[bytes], TokenIds]:
-        """The ordinary tokens in the order of their bytes: their pieces and their ids.
+        """The pieces and the ids of the ordinary tokens, sorted by their bytes.
 
-        Of tokens with the same bytes, byte-fallback tokens come last.
+        Among tokens with the same bytes, byte-fallback tokens come last.
         """
         bytes_last = self._byte_tokens
         tokens = [token for token in range(self.size) if self.is_ordinary(token)]
@@ -151,7 +151,7 @@ class Vocabulary:
         return [self.pieces[token] for token in tokens], ids
 
     def starting_with(self, prefix: bytes) -> TokenIds:
-        """Ordinary tokens whose bytes start with ``prefix``, in the order of their bytes."""
+        """Ordinary tokens whose bytes start with ``prefix``, sorted by their bytes."""
         pieces, ids = self._sorted
         start = bisect_left(pieces, prefix)
         end = bisect_right(pieces, prefix, start, key=lambda piece: piece[: len(prefix)])
@@ -169,7 +169,7 @@ class Vocabulary:
         return int(tokens[0]) if len(tokens) else None
 
     def derived(self, key: Hashable, build: Callable[[], T]) -> T:
-        """``build()``, called once for each key: for tables made from this vocabulary."""
+        """``build()``, called once for each key; for tables made from this vocabulary."""
         with self._lock:
             if key not in self._derived:
                 self._derived[key] = build()
@@ -190,10 +190,10 @@ class Vocabulary:
     def continue_with(self, data: bytes) -> list[Token]:
         """Tokens that spell ``data`` in the middle of a sequence.
 
-        There is no begin token, no leading space and no added token: ``<tool_call>`` is
-        spelled out. The tokens are the tokenizer's own if they give exactly these bytes;
-        parts that are not UTF-8 are spelled with the longest tokens that fit. PromptError if
-        the vocabulary cannot spell them.
+        There is no begin token, no leading space and no added token: ``<tool_call>`` is spelled
+        out. The tokens are the tokenizer's own if they give exactly these bytes, otherwise the
+        longest that fit, as for bytes that are not UTF-8. PromptError if the vocabulary cannot
+        spell ``data``.
         """
         start = len(data) - len(data.lstrip(_CONTINUING))
         try:
@@ -204,7 +204,7 @@ class Vocabulary:
         if not text:
             tokens = []
         elif self.inner is not None:
-            # ``encode`` holds the GIL: for a second, if there is a megabyte of text.
+            # ``encode`` would hold the GIL, for a second for each megabyte of text.
             tokens = self.inner.encode_batch_fast([text], add_special_tokens=False)[0].ids
         else:
             tokens = self.tokenizer.encode(text, add_special_tokens=False)
@@ -215,10 +215,10 @@ class Vocabulary:
 
     @cached_property
     def inner(self) -> Any | None:
-        """The fast tokenizer without added tokens and without what it does at a text's start.
+        """The fast tokenizer without added tokens and without special treatment of a text's start.
 
-        It shares the model and keeps only the plain replacements of the normaliser, because
-        the bytes must not change. None for tokenizers written in Python.
+        It shares the model, and keeps only the normaliser's plain replacements, because the bytes
+        must not change. None for tokenizers written in Python.
         """
         backend = getattr(self.tokenizer._tokenizer, "backend_tokenizer", None)
         if backend is None or not hasattr(backend, "pre_tokenizer"):
@@ -237,13 +237,13 @@ class Vocabulary:
         return inner
 
     def longest(self, data: bytes) -> list[Token]:
-        """As ``continue_with``, but always with the longest token that fits."""
+        """As ``continue_with``, but greedy: always the longest token that fits."""
         pieces, ids = self._sorted
         tokens = []
         while data:
             prefix = data
-            # The last piece that sorts up to `prefix` is a prefix of it, or any piece that is
-            # one is no longer than what these two have in common.
+            # The last piece that sorts up to `prefix` is a prefix of it; or else no such piece is
+            # longer than what the two have in common.
             while True:
                 index = bisect_right(pieces, prefix) - 1
                 if index < 0:
@@ -268,7 +268,7 @@ class Vocabulary:
 
 
 class _Kept:
-    """The vocabulary kept with a tokenizer, which is left out when the tokenizer is pickled."""
+    """Keeps a vocabulary as an attribute of its tokenizer; pickled with it, it becomes ``None``."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -312,7 +312,7 @@ def _wrapped(tokenizer: Any) -> TokenizerWrapper:
 
 
 def _sequence(kind: Any, name: str, steps: Sequence[Mapping[str, Any]]) -> Any:
-    """A part of a fast tokenizer that does these steps."""
+    """A component of a fast tokenizer that applies these steps in order."""
     part = kind.Sequence([])
     part.__setstate__(json.dumps({"type": "Sequence", name: steps}).encode())
     return part

@@ -1,15 +1,14 @@
-"""What a text must not say: banned strings and expressions, found as the text grows.
+"""Banned strings and regular expressions, found as the text grows.
 
-A ban is matched on characters; case counts unless the expression says otherwise. The
-winner is the ban that completes first; if several complete at the same character, the one
-that starts first, and of these the shortest. How the text was cut into steps does not matter.
-The matcher knows no tokens, and not what happens to a match.
+A ban is matched on characters; case counts unless the expression says otherwise. The ban that
+completes first wins; if several complete at the same character, the one that starts first, then the
+shortest. How the text was split into steps does not matter. The matcher does not know tokens, nor
+what its caller does about a match.
 
-Literal strings are looked for together. An expression is searched for from the first
-character at which a match is still possible; the ``regex`` library's partial matching says
-where that is. An expression that looks beyond its own end (``\\b``, ``$``, ``(?=...)``)
-completes when enough text has come to make what it saw certain, or when the text ends
-(``finish``).
+All literal strings are searched for together. The search for an expression starts at the first
+character where a match is still possible; the ``regex`` library's partial matching says where that
+is. An expression that looks beyond its own end (``\\b``, ``$``, ``(?=...)``) completes once enough
+text has arrived to settle what it saw, or when the text ends (``finish``).
 
 Invariant: no later match can start before the last ``held`` characters.
 """
@@ -39,16 +38,16 @@ class BanMatch:
 
 
 _Step: TypeAlias = tuple[int, str, str, tuple[int, ...], BanMatch | None]
-"""The characters of the text, the text of the step, the state of the search for literals, where a
-match of each expression may start, and the match."""
+"""The length of the text, the step's own text, the state of the search for literals, where a match
+of each expression may start, and the match."""
 
 
 class BanMatcher(Steps[_Step]):
     """Looks for banned strings and regular expressions in a growing text.
 
     Strings must not be empty. OptionError if an expression matches the empty string, is made of
-    bytes, or looks ahead without limit. ``stands``: which matches count for nothing; it has to say
-    the same of a match each time.
+    bytes, or looks ahead without limit. ``stands``: says which matches are let through; it must
+    always say the same of the same match.
     """
 
     __slots__ = ("_expressions", "_literals", "_stands")
@@ -68,15 +67,15 @@ class BanMatcher(Steps[_Step]):
         super().__init__((0, "", "", (0,) * len(expressions), None))
 
     def advance(self, text: str) -> BanMatch | None:
-        """Takes one step with the text that it completed.
+        """Takes one step: the text that became complete with it.
 
-        StateError after a match, until rewound. OptionError if an expression takes too
-        long; then nothing changes.
+        StateError after a match, until rewound. OptionError if an expression takes too long; then
+        nothing changes.
         """
         start, _, state, undecided, match = self._steps[-1]
         if match is not None:
             raise StateError("a ban has matched; rewind the matcher before the next step")
-        found: list[tuple[int, BanMatch]] = []  # each after the characters that make it certain
+        found: list[tuple[int, BanMatch]] = []  # with the length of text that made it certain
         state, literal = self._literal(state, text, start)
         if literal is not None:
             found.append((literal.end, literal))
@@ -99,12 +98,12 @@ class BanMatcher(Steps[_Step]):
         return match
 
     def finish(self, cut: int | None = None) -> BanMatch | None:
-        """The ban that completes because the text ends here, or after its first ``cut``
-        characters. Changes nothing."""
+        """The ban that completes because the text ends here, or after its first ``cut`` characters.
+        Changes nothing."""
         *_, undecided, match = self._steps[-1]
         if match is not None:
             return match
-        if cut is not None:  # what may match there was not ruled out yet by the steps within
+        if cut is not None:  # starts that later text ruled out are possible again
             *_, undecided, _ = self._steps[self._within(cut)]
         found = []
         for expression, start in zip(self._expressions, undecided, strict=True):
@@ -121,8 +120,8 @@ class BanMatcher(Steps[_Step]):
         return min(found, key=lambda match: (match.end, match.start), default=None)
 
     def _literal(self, state: str, text: str, start: int) -> tuple[str, BanMatch | None]:
-        """The state after ``text``, which begins at ``start``, or after the literal that completes
-        in it and does not stand."""
+        """The state after ``text``, which begins at ``start``, or after the first literal in it
+        that is not let through; and that match."""
         walked = 0
         while True:
             state, count, literal = self._literals.walk(state, text[walked:])

@@ -1,14 +1,13 @@
-"""Tokens become text, one by one.
+"""From tokens to text, one token at a time.
 
-``TextDecoder`` knows which characters are complete after each token, and the bytes of the
-one that is not. It knows no stops, and not where tokens come from or text goes.
+``TextDecoder`` tracks the characters that are complete after each token, and the bytes of the
+unfinished one. It does not know stops, nor where tokens come from or text goes.
 
-Invariant: the text after any tokens, plus what ``flush`` gives, is the text of their joined
-bytes (``Vocabulary.decode``). It is what the tokenizer's own ``decode`` gives, special
-tokens included and end-of-sequence tokens left out, with one difference: if a run of
-byte-fallback tokens of a SentencePiece tokenizer is not valid UTF-8, Hugging Face gives a
-replacement character for each of its bytes, even those of valid characters; here what is
-valid stays text.
+Invariant: the text after any tokens, plus what ``flush`` gives, is the text of their joined bytes
+(``Vocabulary.decode``). It equals the tokenizer's own ``decode``, special tokens included and
+end-of-sequence tokens left out, with one exception: if a run of byte-fallback tokens of a
+SentencePiece tokenizer is not valid UTF-8, Hugging Face gives a replacement character for each byte
+of the run, even for those of valid characters; here valid characters stay text.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from ..forks import Steps
 from ..tokens import Token, Vocabulary
 
 _Step: TypeAlias = tuple[int, str, bytes, int]
-"""How many characters are complete, those that the token completed, the bytes of the next one, and
-how many bytes were skipped so far at the start. The start lasts until a token with bytes has ended
-it: it is the leading space, and the bytes to skip."""
+"""The number of complete characters, those that the token completed, the bytes of the unfinished
+one, and how many bytes were skipped at the start, or ``_PLAIN`` after it. The start lasts until a
+token with bytes has ended it, past the leading space and the bytes to skip."""
 _PLAIN = -1  # in place of the skipped bytes, after the start
 _END, _TEXT = itemgetter(0), itemgetter(1)
 
@@ -32,10 +31,10 @@ _END, _TEXT = itemgetter(0), itemgetter(1)
 class TextDecoder(Steps[_Step]):
     """The text of a growing sequence of tokens.
 
-    ``tokenizer`` is a ``Vocabulary`` or anything that ``Vocabulary.of`` takes. For tokens
-    that continue a text, ``strip=False`` keeps the leading space that some tokenizers drop
-    at its start. ``skip`` is the number of bytes to leave out at the start, which a healed
-    prompt spells again; such tokens continue a text too.
+    ``tokenizer`` is a ``Vocabulary`` or anything that ``Vocabulary.of`` takes. For tokens that
+    continue a text, ``strip=False`` keeps the leading space that some tokenizers drop at the start
+    of one. ``skip``: how many bytes to leave out at the start, which token healing spells again;
+    such tokens continue a text, too.
     """
 
     __slots__ = ("_skip", "_strip", "_texts", "_vocabulary")
@@ -51,7 +50,7 @@ class TextDecoder(Steps[_Step]):
         super().__init__((0, "", b"", 0 if self._strip or skip else _PLAIN))
 
     def advance(self, token: Token) -> str:
-        """Takes a token; returns the text whose characters it completed."""
+        """Takes a token; returns the characters that it completed."""
         end, _, left, skipped = self._steps[-1]
         text = None if left or skipped >= 0 else self._texts.get(token)
         if text is None:
@@ -66,7 +65,7 @@ class TextDecoder(Steps[_Step]):
         return text
 
     def piece(self, token: Token) -> bytes:
-        """The bytes that a token adds to the text if it comes next."""
+        """The bytes that a token would add to the text if it came next."""
         skipped = self._steps[-1][3]
         piece = b"" if token in self._vocabulary.eos else self._vocabulary.piece(token)
         if skipped < 0 or not piece:
@@ -74,9 +73,9 @@ class TextDecoder(Steps[_Step]):
         return self._vocabulary.opening(token) if self._strip else piece[self._skip - skipped :]
 
     def _passed(self, token: Token, skipped: int) -> int:
-        """How many bytes are skipped after a token at the start, or that this was the last one.
+        """The bytes skipped after a token at the start, or ``_PLAIN`` if it ends the start.
 
-        A token without bytes, such as an end token, is not.
+        A token without bytes, such as an end token, never does.
         """
         size = 0 if token in self._vocabulary.eos else len(self._vocabulary.piece(token))
         skipped = min(self._skip, skipped + size)
@@ -92,7 +91,7 @@ class TextDecoder(Steps[_Step]):
         return "".join(map(_TEXT, self._steps))
 
     def slice(self, start: int, stop: int) -> str:
-        """``text[start:stop]`` for offsets from 0, in the time of that slice alone."""
+        """``text[start:stop]`` for offsets from 0, in time that depends on the slice alone."""
         steps = self._steps
         stop = min(stop, steps[-1][0])
         if start >= stop:

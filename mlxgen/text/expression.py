@@ -1,17 +1,17 @@
 """One regular expression, searched for in a growing text.
 
-``Expression`` is a compiled expression of the standard library in a form that can say
-"not yet" (the ``regex`` library's partial matching), with how far it looks around a match.
+``Expression`` compiles an expression of the standard library with the ``regex`` library, whose
+partial matching can answer "not yet", and knows how far it looks around a match.
 
-Invariant: a hit is the same whether the text came character by character or at once. A
-match that ends at ``e`` counts once ``reach`` more characters have come, because nothing
-that follows can change it then.
+Invariant: a hit is the same whether the text arrives one character at a time or all at once. A
+match that ends at ``e`` counts once ``reach`` more characters have arrived, because later text
+cannot change it.
 
-A search without end, as ambiguous repeats cause it (``(a|aa)+b``), is cut off after
-``SECONDS`` of the process's time, with an OptionError that names the expression.
+A search that would not end, as with ambiguous repeats (``(a|aa)+b``), is cut off after ``SECONDS``
+of CPU time, with an OptionError that names the expression.
 
-Both libraries read the common syntax alike. They differ on ``{e<=1}``, which is plain text
-in ``re`` and a fuzzy match in ``regex``, and on ``[[:alpha:]]``.
+Both libraries read the common syntax alike. They differ on ``{e<=1}``, which is plain text in
+``re`` and a fuzzy match in ``regex``, and on ``[[:alpha:]]``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..errors import OptionError
 _re_parser: Any = import_module("re._parser")
 
 SECONDS = 1.0  # a search takes microseconds or never ends
-_SHORT = 12  # no search takes long for so few characters; reading the clock takes a microsecond
+_SHORT = 12  # characters: shorter searches need no time limit, whose clock takes a microsecond
 _UNLIMITED = 1 << 16
 _FLAGS = {
     re.ASCII: regex.ASCII,
@@ -54,7 +54,7 @@ class Expression:
 
     source  the expression as written
     reach   how many characters it looks at after a match, at most
-    behind  how many characters before a match the window must hold, if there are any
+    behind  how many characters before a match the window must hold, if the text has them
     """
 
     __slots__ = ("_compiled", "behind", "reach", "source")
@@ -91,7 +91,7 @@ class Expression:
             raise OptionError("banned", f"{self.source!r} looks ahead without limit")
 
     def look(self, window: str, start: int, known: int) -> tuple[Hit | None, int]:
-        """Searches a window for matches from ``start`` on; up to ``known`` it was searched before.
+        """Searches a window from ``start`` on; its first ``known`` characters were searched before.
 
         Returns the first match that is certain, and where the next one may start.
         """
@@ -106,7 +106,7 @@ class Expression:
         return None, start
 
     def look_at_end(self, window: str, start: int) -> Hit | None:
-        """A match from ``start`` on, in a window that no text will follow."""
+        """The first match from ``start`` on, in a window that no text will follow."""
         match = self._search(window, start, len(window), partial=False)
         return None if match is None else Hit(match.start(), match.end(), len(window))
 
@@ -149,10 +149,10 @@ def _around(parsed: Any) -> tuple[int, int]:
 
 
 def _denies_what_follows(parsed: Any) -> bool:
-    """Whether an expression looks at what follows a match in order to deny something.
+    """Whether a negative assertion of an expression looks at what follows the match.
 
-    At the end of the text so far, a denied ``$`` fails but may hold later. Partial matching
-    leaves everything else that looks ahead open there, or it holds and may fail later.
+    At the end of the text so far, a negated ``$`` fails but may hold later. Anything else that
+    looks ahead is left open there by partial matching, or holds and may fail later.
     """
     denied = [value[1] for kind, value in _operations(parsed) if kind == "ASSERT_NOT"]
     for kind, value in (each for inner in denied for each in _operations(inner)):
@@ -172,8 +172,8 @@ _BOUNDARIES = {
 def _without_boundaries(source: str, *, verbose: bool) -> str:
     r"""The same expression with ``\b`` and ``\B`` spelled out.
 
-    Partial matching takes the end of the text so far for the end of a word, but leaves
-    open what ``(?=...)`` asks.
+    For ``\b``, partial matching takes the end of the text so far for the end of a word; the answer
+    to ``(?=...)`` it leaves open.
     """
     comment = r"|\#[^\n]*" if verbose else ""
     parts = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?\#[^)]*\)" + comment, re.DOTALL)
@@ -181,7 +181,7 @@ def _without_boundaries(source: str, *, verbose: bool) -> str:
 
 
 def _operations(parsed: Any) -> Iterator[tuple[str, Any]]:
-    """All operations of an expression, and those within them."""
+    """All operations of an expression, nested ones included."""
     for kind, value in parsed:
         yield str(kind), value
         for inner in _inner(value):

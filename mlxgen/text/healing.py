@@ -1,9 +1,9 @@
 """Token healing: the model spells the end of a prompt again, with its own choice of tokens.
 
-``heal_plan`` says what to take back from a prompt, and ``Healer`` which tokens may spell it
-again. Everything compares bytes, because tokens may start inside a character.
+``heal_plan`` decides which tokens to take back from a prompt, and ``Healer`` which tokens may spell
+their text again. All comparisons are of bytes, because a token may start inside a character.
 
-Invariant: the tokens that a healer accepted spell ``removed`` and what follows it, and no
+Invariant: the tokens that a healer has accepted spell ``removed`` and what follows it, and no
 candidate leads to a place from which no token continues.
 """
 
@@ -18,15 +18,15 @@ from ..forks import Steps
 from ..tokens.vocabulary import Token, TokenIds, Vocabulary
 
 MOST_TOKENS = 8
-"""How many tokens are taken back from a prompt, at most."""
+"""The most tokens that are taken back from a prompt."""
 
 
 def heal_plan(vocabulary: Vocabulary, prompt: Sequence[Token]) -> tuple[list[Token], bytes]:
     """The tokens to keep of a prompt, and the bytes of those taken back from its end.
 
-    Takes back as many of the last tokens, up to ``MOST_TOKENS``, as there is one token that
-    spells all of them and more; none if no token spells the last one and more. The first
-    token stays, and so do added tokens and everything before them.
+    Takes back the longest run of last tokens, up to ``MOST_TOKENS``, such that a single token
+    spells all of them and more; none if there is no such run. The first token stays, and so do
+    added tokens and everything before them.
     """
     joined = removed = b""
     kept = len(prompt)
@@ -35,16 +35,16 @@ def heal_plan(vocabulary: Vocabulary, prompt: Sequence[Token]) -> tuple[list[Tok
         if not vocabulary.is_ordinary(token) or token in vocabulary.added:
             break
         joined = vocabulary.piece(token) + joined
-        # Tokens that spell exactly this come first.
+        # Sorted by bytes: tokens that spell exactly this come first.
         if any(vocabulary.piece(int(id)) != joined for id in vocabulary.starting_with(joined)[-1:]):
             kept, removed = index, joined
     return list(prompt[:kept]), removed
 
 
 class Healer(Steps[int]):
-    """Which tokens may come until ``removed`` has been spelled again.
+    """The tokens that may come until ``removed`` has been spelled again.
 
-    A step is a token, and what is kept after it is how many bytes of ``removed`` it spelled.
+    Each step is a token; its state is how many bytes of ``removed`` have been spelled after it.
     """
 
     __slots__ = ("_passable", "_vocabulary", "removed")
@@ -59,7 +59,7 @@ class Healer(Steps[int]):
 
     @property
     def remaining(self) -> bytes:
-        """What is still to be spelled."""
+        """The bytes of ``removed`` that are not spelled yet."""
         return self.removed[self._steps[-1] :]
 
     @property
@@ -70,8 +70,8 @@ class Healer(Steps[int]):
     def candidates(self) -> TokenIds:
         """The ordinary tokens that may come next, in no particular order.
 
-        Their bytes start with what remains, or are a part of it that other tokens can
-        complete. When nothing remains, these are all ordinary tokens.
+        Their bytes start with what remains, or are a beginning of it that other tokens can
+        complete. When nothing remains, all ordinary tokens are candidates.
         """
         remaining, offset = self.remaining, self._steps[-1]
         within = [

@@ -1,14 +1,13 @@
 """Where a text must end: stop strings and stop tokens, found as the text grows.
 
-A stop string is matched on characters, whichever tokens bring them; case counts and nothing
-is normalised. A stop of tokens is matched on token ids. The winner is the stop that
-completes first; if several complete at the same character, the one that starts first; if a
-string and tokens start there too, the string. Neither the order of the stops nor how the
-text was cut into tokens matters. The matcher does not decode: each step brings a token and
-the text that became complete with it.
+A stop string is matched on characters, whichever tokens they come from; case counts and nothing is
+normalised. A stop of tokens is matched on token ids. The stop that completes first wins; if several
+complete at the same character, the one that starts first; if a string and tokens start there too,
+the string. Neither the order of the stops nor the tokenisation of the text matters. The matcher
+does not decode: each step brings a token and the text that became complete with it.
 
-Invariant: no later stop can start before the last ``held`` characters, so what lies before
-them may be delivered for good.
+Invariant: no later stop can start before the last ``held`` characters, so the text before them may
+be delivered for good.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from ..tokens import Token
 class StopMatch:
     """A stop, and its place in the whole text. Nothing from ``start`` on is delivered.
 
-    The characters of a stop of tokens are those that its tokens completed.
+    A stop of tokens covers the characters that its tokens completed.
     """
 
     stop: str | tuple[Token, ...]
@@ -37,7 +36,7 @@ class StopMatch:
 
 
 _Step: TypeAlias = tuple[int, str, tuple[Token, ...], StopMatch | None]
-"""The characters of the text, what it and its tokens end with that begins a stop, and the match."""
+"""The length of the text, the ends of it and of its tokens that may begin a stop, and the match."""
 
 
 class StopMatcher(Steps[_Step]):
@@ -65,9 +64,9 @@ class StopMatcher(Steps[_Step]):
     ) -> StopMatch | None:
         """Takes one step: a token, and the text that became complete with it.
 
-        ``token`` is None if the text comes from no token. ``sought`` is the end of the whole text
-        in which strings are looked for now, if that is not ``text``. StateError after a match,
-        until rewound.
+        ``token`` is None for text that comes from no token. ``sought``: the text at the end of the
+        whole to search for strings now, if it is not ``text``. StateError after a match, until
+        rewound.
         """
         start, text_state, token_state, match = self._steps[-1]
         if match is not None:

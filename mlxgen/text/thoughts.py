@@ -1,10 +1,9 @@
-"""Which part of a text is thinking, and where the answer begins, found as the text grows.
+"""Splits a growing text into the model's thinking and the answer after it.
 
-The rules are those by which a chat's text is read: thinking has begun before the text, or begins if
-its mark is the first thing there, or after a header that says so; it lasts until one of the marks
-that end it. What follows is the answer, without the white space before it, and stays the answer,
-even if a model thinks again in it.
-The reader knows no tokens: each step brings text. How it was cut into steps does not matter.
+The rules are those for reading a chat: thinking has begun before the text, or begins with its mark
+as the first thing in the text, or after a header that says so; it lasts until one of its end marks.
+The answer follows, without the white space before it, even if the model thinks again in it. The
+reader does not know tokens: each step brings text, and how it was split does not matter.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ _ANSWER = "answer"
 
 @dataclass(frozen=True, slots=True)
 class ThinkingMarks:
-    """What a model puts around its thinking.
+    """The marks that a model puts around its thinking.
 
-    - ``state``: the part with which the text begins: ``opening``, ``reasoning`` or a header.
+    - ``state``: the part in which the text begins: ``opening``, ``reasoning`` or a header.
     - ``start``: the mark that begins the thinking at an ``opening``.
-    - ``edges``: for each part, the marks that end it and the parts to which they lead; ``content``
+    - ``edges``: for each part, the marks that end it and the parts that they lead to; ``content``
       and ``call`` are the answer.
     """
 
@@ -37,14 +36,14 @@ class ThinkingMarks:
 
     @property
     def end(self) -> str:
-        """The mark that ends the thinking, other than by a call; empty if there is none."""
+        """The mark that ends the thinking without a call; empty if there is none."""
         edges = self.edges.get(THINKING, {})
         return next((mark for mark, to in edges.items() if to != CALL), "")
 
 
 _Step: TypeAlias = tuple[str, str, int]
-"""The part at the end of the text, the characters that may yet begin a mark, and the steps after
-which the thinking began, or -1."""
+"""The part in which the text ends, the characters that may yet begin a mark, and the number of
+steps after which the thinking began, or -1."""
 
 
 class Thoughts(Steps[_Step]):
@@ -58,7 +57,7 @@ class Thoughts(Steps[_Step]):
         super().__init__((marks.state, "", 0 if marks.state == THINKING else -1))
 
     def advance(self, text: str) -> str:
-        """Takes one step; returns what is now known to belong to the answer.
+        """Takes one step; returns the text that is now known to belong to the answer.
 
         That is the end of the text so far: all of the step, or less, or more if an earlier step
         could have begun a mark.
@@ -79,7 +78,7 @@ class Thoughts(Steps[_Step]):
         return answer
 
     def _read(self, state: str, held: str) -> tuple[str, str]:
-        """The part at the end of some text, and what is not decided of it."""
+        """The part in which some text ends, and the end of the text that is still undecided."""
         while True:
             if state == OPENING:
                 begun, start = held.lstrip(), self.marks.start
@@ -115,7 +114,7 @@ class Thoughts(Steps[_Step]):
 
     @property
     def began(self) -> int:
-        """The number of steps before the thinking, if it has begun."""
+        """The number of steps after which the thinking began; -1 if it has not."""
         return self._steps[-1][2]
 
     @property

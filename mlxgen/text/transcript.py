@@ -20,9 +20,9 @@ from .thoughts import Thoughts
 class Transcript:
     """The decoder, ban matcher and stop matcher of one sequence, as one part.
 
-    Ask the ``decoder`` for text that is known; only the transcript advances it. With ``thoughts``,
-    stop strings hold for the answer alone, unless ``stop_in_thoughts`` is set.
-    Bans and stops of tokens hold for the whole text.
+    Read decoded text from the ``decoder``; only the transcript advances it. With ``thoughts``, stop
+    strings apply to the answer alone, unless ``stop_in_thoughts`` is set. Bans and stop tokens
+    apply to the whole text.
     """
 
     __slots__ = ("_bans", "_claims", "_stop_in_thoughts", "_stops", "decoder", "thoughts")
@@ -50,8 +50,8 @@ class Transcript:
     def advance(self, token: Token) -> BanMatch | StopMatch | None:
         """Takes a token; returns the ban, or else the stop, that its text completed.
 
-        The stops have not seen the token of a ban, so the caller must ``rewind`` to before
-        the match next.
+        The stops have not seen a token that completes a ban, so the caller must next ``rewind`` to
+        before the match.
         """
         text = self.decoder.advance(token)
         sought = None
@@ -77,7 +77,7 @@ class Transcript:
         return self._bans.finish(cut) if self._bans is not None else None
 
     def look_for(self, stops: StopMatcher | None) -> None:
-        """Looks for other stops, in the text that comes from here on."""
+        """Replaces the stops, for the text from here on."""
         if stops is not None:
             for _ in range(len(self)):
                 stops.advance(None, "")
@@ -106,7 +106,7 @@ class Transcript:
         return self.decoder.text
 
     def text_with(self, token: Token) -> str:
-        """All characters that were complete if ``token`` came next. Changes nothing."""
+        """All characters that would be complete if ``token`` came next. Changes nothing."""
         count = len(self.decoder)
         self.decoder.advance(token)
         text = self.decoder.text
@@ -118,7 +118,7 @@ class Transcript:
         return bool(self.decoder.pending(count))
 
     def safe(self, *, with_bans: bool = True) -> int:
-        """How many characters no stop (and no ban, unless left out) can claim any more."""
+        """How many characters no stop, and ``with_bans`` no ban, can claim any more."""
         held = self._stops.held if self._stops is not None else 0
         if self.thoughts is not None and self._stops is not None and not self._stop_in_thoughts:
             held = max(held, self.thoughts.undecided)
@@ -127,11 +127,11 @@ class Transcript:
         return self.decoder.end() - held
 
     def settled(self, hold: int, floor: int) -> int:
-        """How many tokens nothing can reach any more, if rewinds never pass this count.
+        """How many tokens nothing can reach any more, if rewinds never go below this count.
 
-        That is the largest count, at least ``floor`` and ``hold`` less than all, such that no
-        stop or ban claims text before it: neither now nor after a rewind to any later place,
-        where something may be claimed again that later tokens had ruled out.
+        The largest count, at least ``floor`` and ``hold`` less than all, such that no stop or ban
+        claims text before it: neither now nor after a rewind to any later place, where a claim that
+        later tokens ruled out may come back.
         """
         end = self.decoder.end
         last = len(self) - hold

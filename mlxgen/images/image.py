@@ -1,11 +1,11 @@
-"""An image in a prompt: patches, each of which takes the place of a token.
+"""An image in a prompt: patches, each in the place of a token.
 
-``ImageProcessor`` wraps the one that mlx-lm has for a model, so that a prompt is the same as
-mlx-lm's own. One image is decoded at a time, whoever asks, so that memory is bounded.
+``ImageProcessor`` wraps mlx-lm's processor for a model, so that a prompt equals mlx-lm's own. All
+threads together decode one image at a time, which bounds the memory.
 
-Two images of one size have the same tokens in mlx-lm's prompts. Here each patch has an id of its
-own, below zero, that follows from the pixels: so whatever compares tokens (the KV cache with a
-history, the prefix cache with a prompt) tells images apart, and knows one again.
+In mlx-lm's prompts, two images of one size have the same tokens. Here each patch has its own
+negative id, which follows from the pixels. So comparisons of tokens (the KV cache with a history,
+the prefix cache with a prompt) tell images apart, and recognise an image that comes again.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from ..errors import OptionError
 from ..tokens import Token
 from .source import Address, Source, decoded
 
-_MOST_PATCHES = 4096  # of a processor that does not say
-_DIGITS = 15  # hexadecimal ones of the digest, so that every id fits 64 bits
+_MOST_PATCHES = 4096  # if the processor does not say
+_DIGITS = 15  # hexadecimal digits of the digest in an id, which has to fit 64 bits
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Image:
     """An image as a model takes it.
 
-    - ``pixels``: [channels, height, width], of the size and the range that the model wants.
-    - ``count``: its patches. ``token``: the token that a prompt of mlx-lm has for each of them.
-    - ``digest``: of the pixels.
+    - ``pixels``: [channels, height, width], in the size and value range that the model wants.
+    - ``count``: how many patches it has. ``token``: the token of each patch in mlx-lm's prompts.
+    - ``digest``: SHA-256 of the shape, the count and the pixels.
     """
 
     pixels: npt.NDArray[np.float32]
@@ -56,7 +56,7 @@ class Image:
 
 
 class Patch(int):
-    """The patch ``row`` of an image: a token of a prompt that also knows what it shows."""
+    """Patch ``row`` of an image: a token of a prompt that also knows its image."""
 
     image: Image
     row: int
@@ -71,17 +71,17 @@ class Patch(int):
 
 
 def plain(tokens: Iterable[Token]) -> list[Token]:
-    """Tokens as mlx-lm's prompts have them, for whatever looks into the vocabulary."""
+    """The tokens as mlx-lm's prompts have them, for code that looks them up in the vocabulary."""
     return [token.image.token if isinstance(token, Patch) else token for token in tokens]
 
 
 class ImageProcessor:
-    """``own`` is mlx-lm's processor, and ``token`` the one that stands for a patch."""
+    """Reads images for one model; ``own``: mlx-lm's processor, ``token``: the token of a patch."""
 
     def __init__(self, own: Any, token: Token) -> None:
         self._own = own
         self._turn = threading.Lock()
-        self._images: WeakSet[Image] = WeakSet()  # that somebody holds
+        self._images: WeakSet[Image] = WeakSet()  # those that are still in use
         self.token = token
 
     @property
@@ -96,13 +96,13 @@ class ImageProcessor:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the pixels of all images that somebody holds."""
+        """The size of the pixels of all images that are still in use."""
         with self._turn:
             return sum([image.pixels.nbytes for image in self._images])
 
     def read(self, source: Address | Source) -> tuple[str, Image]:
-        """An image, and the text that takes the place of its placeholder, with one placeholder for
-        each patch. Raises ``OptionError``, which names its field."""
+        """The text that takes the place of an image's placeholder, with one placeholder for each
+        patch, and the image. Raises ``OptionError``, which names its field."""
         with self._turn:
             picture = decoded(source)
             try:

@@ -1,7 +1,7 @@
-"""What callers pass as an image, decoded by Pillow.
+"""The images that callers pass, decoded by Pillow.
 
-Owns the limits of what is decoded. Must never know a model. Invariant: nothing is fetched, and only
-a ``Source`` opens a file; an ``Address``, which a client may have sent, has its image in itself.
+Owns the limits of decoding. Must never know a model. Invariant: nothing is fetched, and only a
+``Source`` opens a file; an ``Address``, which a client may have sent, holds the image itself.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def decoded(source: Address | Source) -> Picture:
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             width, height = image.size
-            if width * height > MOST_PIXELS:  # nothing of it is decoded yet
+            if width * height > MOST_PIXELS:  # nothing is decoded yet
                 raise OptionError(
                     source.at,
                     f"expected an image of at most {MOST_PIXELS} pixels, got {width} by {height}; "

@@ -1,1 +1,1 @@
-"""What can be asked of a generation. No MLX here."""
+"""The options of a generation. No MLX here."""

@@ -1,7 +1,7 @@
-"""What the value of an option may be: a number in a range, a flag, strings.
+"""The values that an option may have: a number in a range, a flag, strings.
 
-Owns the checks of single values and the words for what is allowed. Must never know which
-options there are.
+Owns the checks of single values and the wording of what is allowed. Must never know which options
+there are.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ..errors import OptionError
 ABOVE_ZERO = math.ulp(0.0)
 """The low end of a range that leaves zero out."""
 LOOPS = ("off", "stop", "take back")
-"""What may be done about loops."""
+"""The ways to deal with loops."""
 DRAFTS = ("auto", "off", "ngram")
-"""What may propose tokens, apart from a model."""
+"""The sources of draft tokens, apart from a model."""
 MAX_BIAS = 1e9
 _SHOWN = 80  # characters of a value in a message
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The default of an option, and what it may be.
+    """The default of an option, and the values that it may have.
 
-    ``allowed`` says so in words, after "expected". ``read`` makes of a value what the engine
-    takes, or raises ``ValueError`` with what it got. ``low`` and ``high`` are a number's range.
+    ``allowed`` describes these, to follow "expected". ``read`` converts a value to what the engine
+    takes, or raises ``ValueError`` with what it got. ``low`` and ``high``: a number's range.
     """
 
     default: Any
@@ -99,7 +99,7 @@ def seed(value: Any) -> int:
 
 
 def flag(value: Any) -> bool:
-    """True or False, and nothing that is only like them."""
+    """True or False itself, not another value that is truthy or falsy."""
     return bool(_only(value, isinstance(value, bool)))
 
 
@@ -112,7 +112,7 @@ def text_or_tokens(value: Any) -> str | tuple[int, ...]:
     """Text, or token ids."""
     if not isinstance(value, str):
         return tokens(value)
-    value.encode()  # raises for half a character
+    value.encode()  # raises for a lone surrogate
     return value
 
 
@@ -125,7 +125,7 @@ def token_sequences(value: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def strings(value: Any, kinds: tuple[type, ...] = (str,)) -> tuple[Any, ...]:
-    """Strings, or one of them."""
+    """One string, or several."""
     items = (value,) if isinstance(value, kinds) else _items(value, Collection)
     for item in items:
         _only(item, isinstance(item, kinds), " in it")
@@ -135,17 +135,17 @@ def strings(value: Any, kinds: tuple[type, ...] = (str,)) -> tuple[Any, ...]:
 
 
 def list_of_strings(value: Any) -> tuple[str, ...]:
-    """Strings; one alone is more likely a mistake."""
+    """A list of strings; a string alone is more likely a mistake."""
     return strings(_items(value, Collection))
 
 
 def patterns(value: Any) -> tuple[Any, ...]:
-    """Strings and compiled expressions, or one of them."""
+    """One string or compiled expression, or several."""
     return strings(value, (str, re.Pattern))
 
 
 def biases(value: Any) -> dict[int, float]:
-    """A copy of the caller's mapping, which may change later."""
+    """A checked copy of the caller's mapping, which may change later."""
     found = {}
     for token, bias in _only(value, isinstance(value, Mapping)).items():
         if whole(token) < 0:
@@ -158,7 +158,7 @@ def biases(value: Any) -> dict[int, float]:
 
 
 def filters(value: Any) -> tuple[Any, ...]:
-    """Filters and specifications, or one of them."""
+    """One filter or specification, or several."""
     items = value if isinstance(value, (list, tuple)) else (value,)
     for item in items:
         _only(item, hasattr(item, "bind") or (hasattr(item, "fill") and hasattr(item, "advance")))
@@ -166,18 +166,18 @@ def filters(value: Any) -> tuple[Any, ...]:
 
 
 def callables(value: Any) -> tuple[Any, ...]:
-    """Functions, or one of them."""
+    """One function, or several."""
     items = (value,) if callable(value) else value
     return tuple(_only(items, isinstance(items, (list, tuple)) and all(map(callable, items))))
 
 
 def loops(value: Any) -> str:
-    """What is done about loops."""
+    """A way to deal with loops."""
     return str(_only(value, value in LOOPS))
 
 
 def draft(value: Any) -> Any:
-    """What proposes tokens."""
+    """A source of draft tokens."""
     is_model = hasattr(value, "model") and hasattr(value, "vocabulary")
     return _only(value, is_model or value in DRAFTS)
 
@@ -187,7 +187,7 @@ def _items(value: Any, kind: type = Iterable) -> Any:
 
 
 def _only(value: Any, allowed: Any, where: str = "") -> Any:
-    """The same value; ``ValueError`` with what it is, in short, unless it is allowed."""
+    """``value``; unless it is ``allowed``, ``ValueError`` with a short form of it."""
     if allowed:
         return value
     text = repr(value)

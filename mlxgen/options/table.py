@@ -6,7 +6,7 @@ know a model: what depends on one (token ids in range, room in the context) is c
 meet. Nor does it import MLX: a wrong argument is reported at once.
 
 The text under a key is what an editor shows for that keyword of a call. Its first sentence is the
-option in brief, its last one the rule in words, and those between are for who wants to know more.
+option in brief, its last one the rule in words, and those between tell more.
 """
 
 import ast
@@ -261,7 +261,7 @@ def texts_in(module: str) -> dict[str, str]:
     """The text under each key of the classes of a module, which Python does not keep."""
     try:
         source = inspect.getsource(sys.modules[module])
-    except OSError:  # a frozen program may come without it
+    except OSError:  # a frozen program may come without its source
         return {}
     texts = {}
     for table in ast.parse(source).body:
@@ -301,16 +301,16 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "system_prompt": "a message with the role system",
     }
 )
-"""What other programs, and earlier versions, call an option; shown after "did you mean"."""
+"""Other programs' and earlier versions' names for an option; shown after "did you mean"."""
 
 OPTIONS: Mapping[str, Option] = MappingProxyType(dict(_rows()))
 """Every option, by its name."""
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Every option as the engine takes it, those included that are not given.
+    """Every option as the engine takes it, including those that are not given.
 
-    Raises ``OptionError`` for the first that is unknown or wrong by itself.
+    Raises ``OptionError`` for the first one that is unknown, or wrong by itself.
     """
     values = {name: copy(option.rule.default) for name, option in OPTIONS.items()}
     for name, value in given.items():
@@ -335,7 +335,7 @@ def unknown(name: str, known: Iterable[str], where: str) -> OptionError:
 
 
 def understood(name: str, value: Any) -> Any:
-    """The value of an option as it is here, if other programs write it otherwise."""
+    """The value of an option in mlxgen's own form, if other programs write it differently."""
     if isinstance(value, bool):
         return value
     if name == "top_p" and value == 0:
@@ -348,7 +348,7 @@ def understood(name: str, value: Any) -> Any:
 
 
 def check_together(values: Mapping[str, Any]) -> None:
-    """Raise ``OptionError`` for checked options that exclude one another."""
+    """Raise ``OptionError`` for checked options that contradict each other."""
     least, most, prefix = values["min_tokens"], values["max_tokens"], values["prefix"]
     if most is not None and least > most:
         raise OptionError("min_tokens", f"{least} is more than max_tokens={most}")
@@ -368,7 +368,7 @@ KV_QUANT_START = integer(0, 0, 1 << 31)
 
 
 def check_kv(bits: int | None, group_size: int | None, start: int) -> None:
-    """Raise ``OptionError`` for ways to quantise a KV cache that no model could do with."""
+    """Raise ``OptionError`` for a KV quantisation that no model supports."""
     KV_QUANT_START.check("kv_quant_start", start)
     if bits is not None:
         KV_BITS.check("kv_bits", bits)

@@ -1,8 +1,8 @@
 """After: free text up to a trigger, and then what another specification allows.
 
-A token may complete a text trigger in its middle. What follows the trigger in the token is
-then the beginning of the constrained text: the token is allowed exactly if the other filter
-takes these bytes, spelled in tokens of their own.
+A text trigger may end in the middle of a token. The rest of the token is then the beginning of the
+constrained text: the token is allowed if and only if the other filter takes these bytes, spelled in
+tokens of their own.
 
 Invariant: the other filter has seen every byte after the first trigger, and nothing else.
 """
@@ -29,9 +29,9 @@ _TRIGGERS = 32  # text triggers whose tables a vocabulary keeps
 class After:
     """Starts ``then`` when the trigger appears for the first time.
 
-    A string is searched for in the generated text, including the text of special tokens and
-    however it is cut into tokens; a token or a sequence of tokens in the tokens. Before the
-    trigger everything is allowed, and the text may end unless the trigger is ``required``.
+    A string is searched for in the generated text, including the text of special tokens and however
+    it is split into tokens; a token or a sequence of tokens, in the tokens. Before the trigger
+    everything is allowed, and the text may end unless the trigger is ``required``.
     """
 
     trigger: str | tuple[Token, ...]
@@ -92,9 +92,9 @@ def _checked(trigger: str | Token | Sequence[Token]) -> str | tuple[Token, ...]:
 
 
 class _Trigger:
-    """Where a trigger completes: text in the bytes of tokens (written as Latin-1), or tokens.
+    """Finds where a trigger completes: text, in the bytes of tokens (as Latin-1), or tokens.
 
-    A state is the longest end of the tokens so far that begins it.
+    The state of a search is the longest end of the tokens so far that begins the trigger.
     """
 
     def __init__(self, vocabulary: Vocabulary, trigger: str | tuple[Token, ...]) -> None:
@@ -105,7 +105,7 @@ class _Trigger:
         )
         self.start = self._trigger[:0]
         self._patterns: Patterns[Any] = Patterns([self._trigger])
-        self._holding: list[Token] = []  # tokens that hold all of the text
+        self._holding: list[Token] = []  # tokens that contain the whole trigger
         if isinstance(trigger, str):
             pieces = enumerate(vocabulary.pieces)
             self._holding = [token for token, piece in pieces if trigger.encode() in piece]
@@ -118,8 +118,8 @@ class _Trigger:
         return kept.get(trigger, lambda: cls(vocabulary, trigger))
 
     def step(self, state: Any, token: Token) -> tuple[Any, list[Token] | None]:
-        """The next state; and of a token that completes the trigger, what follows it there, in
-        tokens of its own. FilterError if there are none for that."""
+        """The next state; and if the token completes the trigger, the tokens that spell the rest of
+        it. FilterError if no tokens do."""
         symbols = self._vocabulary.piece(token).decode("latin-1") if self.is_text else (token,)
         state, count, found = self._patterns.walk(state, symbols)
         if found is None:
@@ -133,7 +133,7 @@ class _Trigger:
             ) from None
 
     def missing(self, state: Any) -> Sequence[Token]:
-        """Tokens that complete the trigger: a single one, if there is one with that text."""
+        """Tokens that complete the trigger: a single one, if one has exactly the missing text."""
         rest = self._trigger[len(state) :]
         if not isinstance(rest, str):
             return tuple(rest)
@@ -147,7 +147,7 @@ class _Trigger:
             return ()
 
     def completing(self, state: Any) -> Sequence[Token]:
-        """Tokens that may complete a text, among others."""
+        """Tokens among which are all that may complete a text trigger."""
         found = {*self._holding, *self._vocabulary.special} - self._vocabulary.eos
         for length in range(1, len(state) + 1):
             if state.endswith(self._trigger[:length]):
@@ -166,7 +166,7 @@ class AfterFilter(Running):
         self._vocab_size = vocab_size
         self._required = required
         self._states = [trigger.start]  # of the search, after each token
-        # Once it has come: the tokens that the other filter was fed of the one that completed it
+        # After the trigger: how many tokens the other filter was fed for the rest of its token
         self._first: int | None = None
         self._rows: dict[Any, Int32Words | None] = {}  # by state, shared by all forks
 
@@ -233,7 +233,7 @@ class AfterFilter(Running):
         return self._then.forced() if self._first is not None else ()
 
     def hint(self) -> Sequence[Token]:
-        """What is missing of a required trigger."""
+        """The rest of a required trigger; after it, the other filter's hint."""
         if self._first is not None:
             return self._then.hint()
         return self._trigger.missing(self._states[-1]) if self._required else ()
@@ -242,7 +242,7 @@ class AfterFilter(Running):
         return self._then.unchecked() if self._first is not None else (0, False)
 
     def objection(self) -> Objection | Work | None:
-        """That of the other filter, once it has started; the trigger is not taken back for it."""
+        """The other filter's, once it has started; if tokens follow the trigger, that stays."""
         found = self._then.objection() if self._first is not None else None
         if not isinstance(found, Objection) or not found.tokens:
             return found

@@ -1,10 +1,10 @@
 """One of several specifications: the one that the text turns out to follow.
 
-Of an ``AnyOf`` several may fit for a while. Of a ``FirstToken`` the first token chooses: it is for
-a model that may begin to think or to call a tool and otherwise follows a schema.
+With ``AnyOf``, several may fit for a while. With ``FirstToken``, the first token decides: for a
+model that may begin to think or to call a tool and otherwise follows a schema.
 
-Invariant: a filter that is out was fed all tokens before the one that it did not take, so
-taking that one back brings the filter in again.
+Invariant: a filter that dropped out was fed all tokens before the one that it refused, so taking
+that one back brings the filter in again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class FirstToken:
-    """``otherwise``, unless the text begins with a token: then ``spec``, of the whole text."""
+    """``spec`` for the whole text if that begins with ``token``, otherwise ``otherwise``."""
 
     otherwise: Specification
     token: Token
@@ -71,8 +71,8 @@ class FirstToken:
 class AnyOfFilter(Running):
     """The running filter; it rewinds and forks as well as its parts do.
 
-    ``lanes`` are the first tokens of each part, if the first token is to choose one of them. A
-    text without a token is then one of the first part.
+    ``lanes``: for each part, the first tokens that select it, if the first token decides. A text
+    without a token then belongs to the first part.
     """
 
     def __init__(self, parts: Sequence[Filter], lanes: Sequence[Int32Words] = ()) -> None:
@@ -80,7 +80,7 @@ class AnyOfFilter(Running):
         self.rewinds = all(part.rewinds for part in self.parts)
         self.checks = any(part.checks for part in self.parts)
         self._lanes = lanes
-        self._steps = [tuple(range(len(parts)))]  # which took all tokens, after each of them
+        self._steps = [tuple(range(len(parts)))]  # after each token: the parts that took all so far
 
     @property
     def _lanes_here(self) -> Sequence[Int32Words]:
@@ -104,13 +104,13 @@ class AnyOfFilter(Running):
         return True
 
     def _taking(self, token: Token) -> list[int]:
-        """The parts to ask about a token, of those that took all before it."""
+        """Of the parts that took all tokens so far, those to ask about this one."""
         lanes = self._lanes_here
         return [i for i in self._steps[-1] if not lanes or allows(lanes[i], token)]
 
     def advance(self, token: Token, /) -> None:
         taking = self._steps[-1]
-        if len(taking) > 1:  # a single one refuses by itself
+        if len(taking) > 1:  # a single part raises by itself
             parts = self.parts
             taking = tuple(i for i in self._taking(token) if parts[i].validate([token]))
             if not taking:
@@ -132,7 +132,7 @@ class AnyOfFilter(Running):
         return forked(self, shared=("_lanes",), parts=[part.fork() for part in self.parts])
 
     def forced(self) -> Sequence[Token]:
-        """What must come next, once one filter is left."""
+        """The tokens that must come next, once a single part is left."""
         alive = self._alive()
         return alive[0].forced() if len(alive) == 1 else ()
 
@@ -144,12 +144,12 @@ class AnyOfFilter(Running):
         return max((self.parts[index].validate(tokens) for index in taking), default=0)
 
     def unchecked(self) -> tuple[int, bool]:
-        """A part is due if all filters by which the text may go on check it now."""
+        """A check is due if all parts that are still in have one due."""
         counts, dues = zip(*(part.unchecked() for part in self._alive()), strict=True)
         return max(counts), all(dues)
 
     def objection(self) -> Objection | Work | None:
-        """That of the filters by which the text may end, unless one of them has none."""
+        """The objection of a part that may end the text, or is due, if all such parts have one."""
         is_due = self.unchecked()[1]
         found = [part.objection() for part in self._alive() if is_due or part.can_end()]
         return found[0] if found and all(found) else None

@@ -1,7 +1,6 @@
-"""Allow: a filter made of a Python function of the tokens so far.
+"""Allow: a filter made from a Python function of the tokens so far.
 
-The function must be pure. It is called once for a position, and may be called again after a
-rewind.
+The function must be pure. It is called once for a position, and perhaps again after a rewind.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Checked: a text that is checked piece by piece, as it is written.
 
-A filter that allows everything, and objects to a piece that its check complains about: the piece is
-taken back and drawn again, ever warmer. If no other one is better, the best of them is written once
-more, and stands. Invariant: a piece is not delivered before its check has said yes, or it stands.
+The filter allows everything, but objects to a piece that its check complains about: the piece is
+taken back and drawn again, at rising temperatures. If no try passes, the best one is written once
+more, and stands. Invariant: a piece is delivered only after it has passed its check, or stands.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MOST_TRIES = 9
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Has ``check(piece, before)`` look at each finished piece, and at the text before it.
+    """Calls ``check(piece, before)`` for each finished piece, with the text before it.
 
-    check  returns what is wrong with the piece: a string, or one and how bad that is (1.0 if it is
-           not said); None or an empty string if it is fine. It is called in a thread of its own,
+    check  returns what is wrong with the piece: a string, or a string and how bad it is (1.0 if
+           not given); None or an empty string if it is fine. It is called in a thread of its own,
            so it may take its time: this text waits for it, and others do not
     at     what ends a piece: a string or a compiled expression; None: only the end of the text
     tries  how often a piece is written before the best one stands; its last chunk is ``exhausted``
@@ -62,7 +62,7 @@ class Checked:
 
 
 class Try(NamedTuple):
-    """A piece that was complained about: how bad that was, its tokens, and the complaint."""
+    """A piece that was complained about: how bad it was, its tokens, and the complaint."""
 
     badness: float
     tokens: tuple[Token, ...]
@@ -87,7 +87,7 @@ class CheckedFilter(Running):
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._text = ""
         self._cut = self._start = 0  # the characters and tokens before the piece
-        self._ended: tuple[int, int] | None = None  # the same of a piece that ends with this token
+        self._ended: tuple[int, int] | None = None  # the same after a token that ends a piece
 
     def advance(self, token: Token, /) -> None:
         must = self.forced()
@@ -128,7 +128,7 @@ class CheckedFilter(Running):
         return len(self._fed) - self._start, self._ended is not None
 
     def objection(self) -> Objection | Work | None:
-        """What is wrong with the piece; of no tokens, if it stands nevertheless."""
+        """What is wrong with the piece; an objection to no tokens, if it stands nevertheless."""
         tried = self._tries.get(self._start, ())
         if len(tried) >= self._asked.tries:  # the best of them, once more
             return Objection(_best(tried).complaint, 0, False)
@@ -151,7 +151,7 @@ class CheckedFilter(Running):
         return Objection(complaint, 0 if stands else len(tokens), False)
 
     def _complaint(self, found: Any) -> tuple[str, float]:
-        """What the check complains about, if anything, and how bad that is."""
+        """The check's complaint, empty if there is none, and how bad the piece is."""
         name = getattr(self._asked.check, "__name__", "check")
         if isinstance(found, MlxgenError):
             raise found
@@ -188,7 +188,7 @@ class CheckedFilter(Running):
 
 
 def _called(check: CheckFunction, given: tuple[str, str], found: list[Any]) -> None:
-    """Adds what the check returns or raises."""
+    """Appends to ``found`` what the check returns or raises."""
     try:
         found.append(check(*given))
     except BaseException as error:
@@ -196,5 +196,5 @@ def _called(check: CheckFunction, given: tuple[str, str], found: list[Any]) -> N
 
 
 def _best(tried: Sequence[Try]) -> Try:
-    """The least bad one, and of several the first."""
+    """The least bad one; the first, if several are equal."""
     return min(tried, key=lambda one: one.badness)

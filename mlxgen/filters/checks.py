@@ -1,8 +1,8 @@
 """Checks for ``Checked``: of Python, of JSON Lines, and by a command.
 
-Each takes a finished piece and the text before it, and returns what is wrong with it, if anything.
-In a chat, code is what is between ``` and ```: what is not is not checked. A text without these
-marks is code if it begins like it.
+Each takes a finished piece and the text before it, and returns what is wrong with the piece, if
+anything. In a chat, only the text between ``` and ``` is code and is checked. A text without these
+marks is code if it begins like code.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def python(piece: str, before: str) -> str | None:
 
 
 def json_lines(piece: str, before: str) -> str | None:
-    """Whether each line of a piece is JSON; an empty one is, too."""
+    """Whether each line of a piece is JSON; empty lines are fine."""
     for line in piece.splitlines():
         try:
             if line.strip():
@@ -61,9 +61,9 @@ def json_lines(piece: str, before: str) -> str | None:
 
 
 def command(line: str) -> Callable[[str, str], str | None]:
-    """A check by a command that reads the piece on its standard input, or what is between ``` and
-    ``` in it: it is fine if the exit status is 0; otherwise the last line that it prints is the
-    complaint."""
+    """A check by a command, which reads the piece, or only what is between ``` and ``` in it, on
+    its standard input. Exit status 0 means that it is fine; otherwise the last line that the
+    command prints is the complaint."""
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -101,7 +101,7 @@ def _code(text: str) -> str | None:
 
 
 def _unbound(tree: ast.Module) -> set[str]:
-    """The names that are read and bound nowhere, but for functions that functions call."""
+    """The names that are read but bound nowhere, except functions that functions call."""
     bound = set(dir(builtins)) | {"__file__", "__name__"}
     read: set[str] = set()
     later: set[str] = set()

@@ -1,12 +1,11 @@
-"""Several filters as one: what all of them allow; and all filters of a sequence, as the engine
-sees them.
+"""All filters of a sequence as one, as the engine sees them: it allows what every filter allows.
 
 A constraint does what filters leave to it: end tokens, ids that the tokenizer does not have, and
-messages that name the filters. A position of it feeds one token, or several or none.
+messages that name the filters. A position of it feeds the filters one token, several, or none.
 
-Invariant: a mask allows an end token exactly if every filter may end, never an id at or
-beyond the vocabulary's size, and otherwise what every filter allows. All filters have the
-same history: an operation happens in all of them, or raises and happens in none.
+Invariant: a mask allows an end token if and only if every filter may end, never an id at or beyond
+the vocabulary's size, and otherwise what every filter allows. All filters have the same history: an
+operation happens in all of them, or raises and happens in none.
 """
 
 from __future__ import annotations
@@ -67,14 +66,14 @@ class AllOf:
 
 
 Outlook: TypeAlias = tuple[Int32Words | None, bool]
-"""What may follow a position: the tokens (None: all), and whether anything but the end may."""
+"""The tokens that may follow a position (None: all), and whether anything but the end may."""
 
 
 class Constraint(Running):
     """The filters of one sequence: what may come next, what must, and whether it may end.
 
     filters       specifications, which are bound, and filters that were fed nothing so far,
-                  which are used as they are; if there is any, and the tokenizer has fewer ids
+                  which are used as they are; if there are any, and the tokenizer has fewer ids
                   than the logits, the mask is never None
     vocab_size    the width of the logits
     strips_space  whether the text loses its leading space, as with tokenizers that have
@@ -189,15 +188,15 @@ class Constraint(Running):
         return self._may_end
 
     def ended(self) -> bool:
-        """Whether nothing but the end is possible. A mask is computed only where it may end."""
+        """Whether the text must end here. Computes a mask only where it may end."""
         return self.can_end() and not (self.outlook or self.look())[1]
 
     def forced(self) -> list[Token]:
         """Tokens that must come next: every filter agrees on them, and the text may not end.
 
-        They are spelled as the tokenizer spells the forced text here. An empty list only means
-        that none are known: filters that know nothing of this are asked for a mask, of which a
-        single token is forced, and grammars are not, because they know.
+        They are spelled as the tokenizer spells the forced text here. An empty list only means that
+        none are known. If the filters name none, a mask that allows a single token forces that one;
+        a grammar names all that it forces, so no mask is computed for it.
         """
         if self.can_end() if self._may_end is None else self._may_end:
             return []
@@ -246,14 +245,14 @@ class Constraint(Running):
     # ---- texts that may have to be taken back ------------------------------------------------
 
     def unchecked(self) -> tuple[int, bool]:
-        """So many of the newest positions may be taken back; whether a part is complete now."""
+        """How many of the newest positions may be taken back, and whether a check is due now."""
         each = [part.unchecked() for part in self.parts]
         count = max((count for count, _ in each), default=0)
         return self._positions(count), any(is_due for _, is_due in each)
 
     def objection(self) -> Objection | Work | None:
-        """What is wrong with the text, which may end here, or with what is due, and how many of the
-        newest positions are to be drawn again; or the work to wait for."""
+        """The first objection to a text that may end here, or to a part that is due for a check,
+        and how many positions to draw again; or the work to wait for."""
         due = [part for part in self.parts if part.unchecked()[1]] or self.parts
         found = next((found for part in due if (found := part.objection()) is not None), None)
         if isinstance(found, Objection):
@@ -261,14 +260,14 @@ class Constraint(Running):
         return found
 
     def _positions(self, tokens: int) -> int:
-        """The newest positions, as far as they fed some of the newest tokens."""
+        """How many of the newest positions fed any of the newest ``tokens``."""
         return len(self) - bisect_right(self._ends, len(self._fed) - tokens)
 
     # ---- the history -----------------------------------------------------------------------
 
     def advance(self, *fed: Token) -> None:
-        """One position that feeds its token to every filter; or several tokens, or none if it is
-        withheld. FilterError if a filter refuses one."""
+        """Adds a position that feeds its token to every filter; or several tokens, or none if it is
+        withheld. FilterError, and no change, if a filter refuses one."""
         start, rows, parts = len(self._fed), self._rows, self.parts
         try:
             for token in fed:
@@ -319,7 +318,7 @@ class Constraint(Running):
 
 
 def fill_masks(constraints: Iterable[Constraint]) -> None:
-    """Looks at every constraint, while the device runs. ``mask()`` raises what goes wrong."""
+    """Computes every constraint's outlook while the device runs. ``mask()`` raises its errors."""
     for constraint in constraints:
         if constraint.outlook is None:
             with suppress(Exception):  # a caller's filter may raise anything
@@ -327,7 +326,7 @@ def fill_masks(constraints: Iterable[Constraint]) -> None:
 
 
 class _Rows:
-    """The rows that all constraints share that have one vocabulary and one width of logits."""
+    """The rows that all constraints with the same vocabulary and width of the logits share."""
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
         self.words = word_count(vocab_size)

@@ -1,17 +1,17 @@
-"""The shortest way from here to a valid end, for a budget that runs out inside a value.
+"""The shortest path to a valid end, for a budget that runs out inside a value.
 
-Ways are searched for over bytes: in a copy of the constraint's filters that is bound to a
-vocabulary of bytes and kept in step. A place in a grammar that allows tens of thousands of tokens
-allows a hundred bytes at most, and a step, mask included, takes a few µs. If a filter cannot be
-bound so, ways are searched for over the tokens of one byte. A way that was found is spelled as the
-tokenizer would spell it.
+The search runs over bytes: in a copy of the constraint's filters that is bound to a vocabulary of
+bytes and kept in step. A place in a grammar that allows tens of thousands of tokens allows a
+hundred bytes at most, and a step, mask included, takes a few µs. If a filter cannot be bound to
+bytes, the search runs over single-byte tokens. The path is then spelled as the tokenizer would
+spell it.
 
-The search goes best first, over paths of symbols (Hart, Nilsson and Raphael, 1968): by their
-length, of which forced symbols count a quarter, and by how many brackets are open, as each will
-take a symbol at least. The states of a grammar are hidden, so paths count as the same if they have
-the same ``Outline`` and the same mask; and as soon as a value is finished, no other way to finish
-it is followed. Both are guesses that make an exponential search linear, and may be wrong for a
-grammar that is not like JSON.
+It is a best-first search over paths of symbols (Hart, Nilsson and Raphael, 1968): by their length,
+in which forced symbols count a quarter, and by the number of open brackets, each of which takes at
+least one symbol. The states of a grammar are hidden, so two paths count as the same if they have
+the same ``Outline`` and the same mask; and once a value is finished, other ways to finish it are
+dropped. Both are guesses that make an exponential search linear, and may be wrong for a grammar
+unlike JSON.
 
 Invariant: the constraint takes a returned run, and the text may end after it.
 """
@@ -35,7 +35,7 @@ from .constraint import Constraint
 from .protocol import allows, is_by_bytes, word_count
 
 WORK = 2500
-"""Steps of one search. A step takes some 4 µs, and its share of Python as much again."""
+"""The steps of one search. A step takes some 4 µs, and as much again for its share of Python."""
 
 Path: TypeAlias = tuple[Token, ...]
 Place: TypeAlias = tuple[bytes | int, ...]
@@ -44,7 +44,7 @@ Place: TypeAlias = tuple[bytes | int, ...]
 _OPEN = 2.0  # symbols that a path is charged for an open bracket
 
 _LONGEST = 16  # bytes of a first token that the tokenizer would not have chosen
-_KEY = 64  # bytes of a key that count
+_KEY = 64  # bytes of a key that are compared
 _TEXT = (b"z", b"}", b" ")  # a place that allows all of these is in free text
 _ORDER = b"}]),:;>0ntf\"'`a.-@/T+_(=*!?#$%&~^|A"  # closing signs, shortest values, other signs
 _LATE = b"\\[<{"  # opening signs
@@ -52,24 +52,24 @@ _PROBES = (
     *(sign * times + b'"' for sign in (b"n", b"0", b"A") for times in range(1, 5)),
     *(bytes([sign]) + rest for sign in b".-:/@T+ " for rest in (b"n", b"0", b'nn"', b'00"')),
 )
-"""Short texts in which patterns of identifiers, dates or addresses often end. They are never fed.
-Two places may allow the same bytes, for example before and after the dot of an address, and still
-differ in what they allow two or three bytes later; with probes, the mask shows that."""
+"""Short texts that often end identifiers, dates or addresses. They are never fed. Two places may
+allow the same bytes, for example before and after the dot of an address, and still differ in what
+they allow two or three bytes later; with probes, the mask shows that."""
 
 
 class EndSearch:
-    """Searches for ends of one sequence, wherever it stands."""
+    """Searches for ends of one sequence, from its current place."""
 
     def __init__(self, constraint: Constraint) -> None:
         self._constraint = constraint
         self._bytes: Constraint | None = None  # compiled now, unless that was done before
         vocabulary, strips = ByteVocabulary.beside(constraint.vocabulary), constraint.strips_space
         if all(map(is_by_bytes, constraint.filters)):
-            with suppress(GrammarError, OptionError):  # it names a token that is none of bytes
+            with suppress(GrammarError, OptionError):  # it names an ordinary token by its id
                 self._bytes = Constraint(
                     constraint.filters, vocabulary, vocabulary.size, strips_space=strips
                 )
-        with suppress(PromptError):  # makes tables now that a search would have to make
+        with suppress(PromptError):  # makes tables now rather than in a search
             constraint.vocabulary.longest(b" ")
             constraint.vocabulary.continue_with(b" ")
         self._outlines = [Outline()]
@@ -79,7 +79,7 @@ class EndSearch:
         return forked(self, _constraint=constraint)
 
     def follow(self) -> None:
-        """Catches up with the constraint: to be called after each token, and after each rewind."""
+        """Catches up with the constraint; call it after each token, and after each rewind."""
         kept = max(0, min(len(self._outlines), len(self._constraint)) - 1)
         new = self._constraint.fed_since(kept)
         pieces = self._constraint.vocabulary.pieces
@@ -106,8 +106,8 @@ class EndSearch:
     ) -> list[Token] | None:
         """A run of at most ``limit`` tokens after which the text may end; None if none was found.
 
-        It is the first one that was found, of those that do not begin with a token of ``without``;
-        short ones are tried first. ``work`` bounds the search. The constraint does not change.
+        It is the first run found that does not begin with a token of ``without``; short ones are
+        tried first. ``work`` bounds the search. The constraint does not change.
         """
         if limit < 0:
             raise OptionError("limit", f"expected 0 or more, got {limit}")
@@ -119,7 +119,7 @@ class EndSearch:
         at = self._bytes
         if at is None:
             at = self._constraint
-            with suppress(StateError):  # if it cannot be copied, it is walked there and back
+            with suppress(StateError):  # if it cannot be copied, it is moved and moved back
                 at = at.fork()
         start = tuple(at.hint() or at.agreed())  # what has to come first, such as a trigger
         spelled = map(self._constraint.vocabulary.piece, without)
@@ -141,7 +141,7 @@ class EndSearch:
     # ---- from bytes to tokens --------------------------------------------------------------
 
     def _spellings(self, way: Path, pieces: Sequence[bytes]) -> Iterator[list[Token]]:
-        """As the tokenizer spells it, or in fewer tokens; then with ever shorter first tokens."""
+        """Spellings: the tokenizer's, or one of fewer tokens; then with ever shorter first ones."""
         vocabulary = self._constraint.vocabulary
         special = vocabulary.added | vocabulary.special
         plain = next((n for n, symbol in enumerate(way) if symbol in special), len(way))
@@ -163,7 +163,7 @@ class EndSearch:
             yield list(way)
 
     def _taken(self, run: Sequence[Token]) -> list[Token] | None:
-        """``run`` up to the place where the text may end, if the constraint takes it so far."""
+        """``run`` up to where the text may first end; None if the constraint refuses the run."""
         at, start = self._constraint, len(self._constraint)
         if at.validate(run) < len(run):
             return None
@@ -180,11 +180,11 @@ class EndSearch:
 
 
 class Outline(NamedTuple):
-    """Where a text stands, with everything that is finished left out.
+    """Where a text stands, without the values that are finished.
 
-    After a finished value it rarely matters what the value was: in JSON, and in most of what
-    grammars describe, what may follow depends on the brackets that are open, the latest key of
-    each object, and the number of items in each list.
+    What a finished value was rarely matters after it: in JSON, and in most of what grammars
+    describe, what may follow depends on the open brackets, the latest key of each object, and the
+    number of items in each list.
     """
 
     place: Place = ()
@@ -195,7 +195,7 @@ class Outline(NamedTuple):
     since: int = 0  # bytes since the latest sign
 
     def then(self, data: bytes, finished: list[Place]) -> Outline:
-        """The outline after more text; places at which a value ends go to ``finished``."""
+        """The outline after more text; appends the places at which a value ends to ``finished``."""
         place, string, escaped, latest, in_value, since = self
         for byte in data:
             sign, since = bytes([byte]), since + 1
@@ -241,8 +241,8 @@ def _symbols(vocabulary: Vocabulary) -> list[Token]:
 
 
 class Hunt:
-    """One search from where a constraint stands; no way begins with a token of ``without``. Back at
-    the beginning of the path, the constraint is as it was."""
+    """One search from where a constraint stands; no path begins with a token of ``without``.
+    ``to(())`` leaves the constraint as it was."""
 
     def __init__(self, at: Constraint, without: Set[Token | None]) -> None:
         vocabulary = at.vocabulary
@@ -255,7 +255,7 @@ class Hunt:
         self._choices: dict[tuple[int, bool], list[Token]] = {}  # by the mask
 
     def to(self, path: Path) -> None:
-        """Goes to the end of a path. FilterError if it is not allowed."""
+        """Moves to the end of a path. FilterError if the path is not allowed."""
         common = in_common(self._path, path)
         if common < len(self._path):
             self._at.rewind(self._from + common)
@@ -266,8 +266,8 @@ class Hunt:
         self._steps += 1 + (len(path) - common) // 8
 
     def ways(self, start: Path, outline: Outline, work: int) -> Iterator[Path]:
-        """Ever shorter ways that begin with ``start``, as long as no more than ``work`` steps were
-        taken, or a few more. ``outline`` is that of the text so far."""
+        """Ever shorter paths to an end that begin with ``start``, until ``work`` steps were taken,
+        or a few more. ``outline``: the outline of the text so far."""
         self.to(start)
         if start and self._at.can_end():
             yield start
@@ -304,9 +304,9 @@ class Hunt:
                 heappush(heap, (bound, order, beyond, path + run, then, ends))
 
     def _steps_after(self, path: Path, *, is_first: bool) -> list[tuple[Path, int | None]]:
-        """Each symbol that leads on from a path, with what it forces, and its mask; None if the
-        text may end. Of those that are alike, only the first; at a place with the mask of
-        an earlier one, those that differed there."""
+        """Each symbol that may follow a path, with the symbols that it forces, and the mask after
+        them; None if the text may end. Of symbols with the same outcome, only the first; at a place
+        with the mask of an earlier one, only those that differed there."""
         found: dict[tuple[Path, int | None], Token] = {}
         try:
             self.to(path)
@@ -331,7 +331,7 @@ class Hunt:
         return [((symbol, *forced), shown) for (forced, shown), symbol in found.items()]
 
     def _look(self) -> int:
-        """Writes what is allowed to the row, and tells it from others. FilterError: nothing is."""
+        """Writes the allowed tokens to the row; returns its hash. FilterError if there are none."""
         if not self._at.fill(self._row):
             self._row[:] = -1
         elif not self._row.any():
@@ -339,8 +339,9 @@ class Hunt:
         return hash(self._row.tobytes())
 
     def _choice(self, *, in_word: bool) -> list[Token]:
-        """The symbols to try at a place; a blank beside others only if it may end a word. In free
-        text a quote may end it, spaces are long tokens, and a backslash needs another symbol."""
+        """The symbols to try at a place; a blank among others only if it may end a word. In free
+        text, a quote comes first, as it may end that, then spaces, which long tokens spell; a
+        backslash is left out, as it needs another symbol."""
         pieces = self._pieces
         allowed = [symbol for symbol in self._symbols if allows(self._row, symbol)]
         blank = [symbol for symbol in allowed if pieces[symbol].isspace()]
@@ -383,7 +384,7 @@ class ByteVocabulary(Vocabulary):
         return vocabulary.derived("bytes", lambda: cls(vocabulary))
 
     def spelled(self, tokens: Iterable[Token]) -> list[Token]:
-        """Tokens of the whole vocabulary, spelled in this one."""
+        """Tokens of the original vocabulary, spelled in this one."""
         spelled: list[Token] = []
         for token in tokens:
             if token in self.added or token in self.special:

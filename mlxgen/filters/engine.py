@@ -1,13 +1,13 @@
-"""llguidance for one vocabulary: grammars that are compiled, and the engine's reasons in words.
+"""llguidance for one vocabulary: compiled grammars, and the engine's errors in words.
 
-Compiled grammars are kept and copied: a copy takes microseconds, compiling takes milliseconds
-or more. Copies share the automaton that grows as masks are computed, so a second row with the
-same schema starts warm. Masks are computed one after the other: one takes 5 to 30 µs, and handing
-it to a thread about as much.
+Compiled grammars are kept and copied: a copy takes microseconds, compiling takes milliseconds or
+more. Copies share the automaton, which grows as masks are computed, so a second row with the same
+schema starts warm. Masks are computed one after another: one takes 5 to 30 µs, and handing it to a
+thread about as much.
 
-A shared automaton only grows, and has a limit, after which the mask of each copy has an error: then
-the grammar is compiled anew. The limits of the parser are different: a copy that meets one has its
-own error, and would meet it again.
+A shared automaton only grows, and has a limit. At that limit, every copy's mask fails, and the
+grammar is compiled again. The limits of the parser are different: a copy that meets one has its own
+error, and would meet it again.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _KEPT = 32  # compiled grammars for one vocabulary
 _TEXTS = 4096  # short forced texts whose tokens are remembered
 _SHORT = 256  # characters of a short text, at most
 _LONG_TEXTS = 16  # longer texts whose tokens are remembered; they may be as long as a request
-_RUN = 1024  # forced tokens to look at; a grammar may force text without end
+_RUN = 1024  # forced tokens to look at; a grammar may force endless text
 _ITEMS = 10_000  # the parser's items in a row; an object takes four for each optional property
-_FUEL = 100_000  # of compiling: ten times that takes 2 s and 260 MB until a grammar is refused
+_FUEL = 100_000  # of compiling; with ten times as much, a refusal takes 2 s and 260 MB
 _LIMITS = LLParserLimits(verbose_errors=False, max_items_in_row=_ITEMS, initial_lexer_fuel=_FUEL)
 _INNER = "mlxgen_inner"
 
@@ -42,7 +42,7 @@ _INNER = "mlxgen_inner"
 class Grammar:
     """A grammar as llguidance takes it, its name in messages, and how its texts are checked.
 
-    - ``skips_space``: whether its texts may begin with a space that means nothing.
+    - ``skips_space``: whether its texts may begin with an insignificant space.
     - ``named``: the tokens that it names by their ids, without special ones.
     """
 
@@ -57,7 +57,7 @@ class Grammar:
         return cls(json.dumps({"grammars": [{"lark_grammar": lark}]}), name, check=check)
 
     def after(self, lark: str, *, skips_space: bool = False) -> Grammar:
-        """This grammar after what the Lark expression ``lark`` matches."""
+        """This grammar, preceded by what the Lark expression ``lark`` matches."""
         inner = json.loads(self.text)["grammars"]
         outer = {"lark_grammar": f"start: {lark} @{_INNER}"}
         inner[0] = {**inner[0], "name": _INNER}
@@ -72,7 +72,7 @@ class GrammarEngine:
         self.vocabulary = vocabulary
         eos = sorted(vocabulary.eos)
         size = max(vocab_size, vocabulary.size, *(token + 1 for token in eos), 0)
-        if not eos:  # llguidance wants one: an id that no token has
+        if not eos:  # llguidance needs one: an id that no token has
             eos = [size]
             size += 1
         self.words = word_count(size)
@@ -80,8 +80,8 @@ class GrammarEngine:
         tokens = _Tokens(vocabulary, size, eos[0])
         self.tokenizer = LLTokenizer(tokens, n_vocab=size, eos_token=eos)  # type: ignore[arg-type]
         assert self.tokenizer.vocab_size == size
-        # Or why one cannot be met, as finding that out takes as long as compiling. Only its text:
-        # an error's traceback holds the matcher that failed, and that can have 100 MB.
+        # Or why one is refused, as finding that out takes as long as compiling. Only the text:
+        # an error's traceback holds the matcher that failed, which can have 100 MB.
         self._kept: Recent[str, LLMatcher | str] = Recent(_KEPT)
 
     @classmethod
@@ -92,7 +92,7 @@ class GrammarEngine:
         return vocabulary.derived(("llguidance", size), lambda: cls(vocabulary, size))
 
     def compiled(self, grammar: Grammar, spent: LLMatcher | None = None) -> LLMatcher:
-        """A matcher at the start of the grammar, to be copied; not the ``spent`` one, of which the
+        """A matcher at the start of the grammar, to be copied; never the ``spent`` one, whose
         automaton has met its limit. GrammarError if the grammar cannot be met."""
         kept = self._kept.get(grammar.text, lambda: self._compile(grammar))
         if spent is not None and kept is spent:
@@ -108,7 +108,7 @@ class GrammarEngine:
         except GrammarError as error:
             return str(error)
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # which is no Exception
+            if type(error).__name__ != "PanicException":  # not an Exception
                 raise
             return f"{grammar.name}: {_BROKEN}"
 
@@ -132,17 +132,17 @@ class GrammarEngine:
 
 
 def mask_of(matcher: LLMatcher, words: int) -> Int32Words:
-    """The tokens that a matcher allows, if it has no error then."""
+    """The row of tokens that a matcher allows; valid if the matcher has no error afterwards."""
     row = np.empty(words, dtype=np.int32)
     matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
     return row
 
 
 class _Tokens:
-    """A vocabulary with what llguidance asks of a tokenizer.
+    """A vocabulary in the form that llguidance wants of a tokenizer.
 
-    llguidance holds it where Python's collector cannot see it, and the vocabulary keeps the engine:
-    so it refers to the vocabulary weakly, or neither would ever be freed.
+    llguidance holds it where Python's garbage collector cannot see it, and the vocabulary holds the
+    engine: so its reference to the vocabulary is weak, or neither would ever be freed.
     """
 
     is_tokenizer_wrapper = True
@@ -188,7 +188,7 @@ _EXPRESSION = re.compile(r"regex parse error:\n(?P<shown>.*)\nerror: (?P<what>[^
 
 
 def has_met_shared_limit(matcher: LLMatcher) -> bool:
-    """Whether the error is that the shared automaton has met its limit."""
+    """Whether the error is that the shared automaton has reached its limit."""
     return matcher.get_error().startswith("lexer error")
 
 
@@ -203,12 +203,12 @@ def shortened(name: str) -> str:
 
 
 def reason_of(matcher: LLMatcher) -> str:
-    """The engine's reason for an error in one paragraph, for those who wrote the grammar.
+    """The engine's reason for an error in one paragraph, for the author of the grammar.
 
-    The engine reports a place as ``3(14)`` with a picture of the line, and an error in a
-    regular expression with a picture of the expression. The place of the latter is left out,
-    because the user has not written the grammar around a ``Regex``. Other reasons stay as they
-    are, without the engine's dump of its states.
+    The engine reports a place as ``3(14)`` with a picture of the line, and an error in a regular
+    expression with a picture of the expression. The place of the latter is left out, because the
+    user has not written the grammar around a ``Regex``. Other reasons stay as they are, without the
+    engine's dump of its states.
     """
     reason = matcher.get_error()
     for mark in ("<non-verbose/>", "<state>", "<backtrace>"):

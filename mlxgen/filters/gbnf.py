@@ -57,7 +57,7 @@ def lark_of(grammar: str) -> str:
         if other not in rules:
             raise GrammarError(f"GBNF: rule {name} uses {other}, which is not defined")
     uses = {name: [part.uses for part in parts if part.uses] for name, parts in rules.items()}
-    used, waiting = dict[str, list[str]](), ["root"]  # by the root, directly or not; it comes first
+    used, waiting = dict[str, list[str]](), ["root"]  # reachable from the root, which comes first
     while waiting:
         if (name := waiting.pop()) not in used:
             used[name] = uses[name]
@@ -77,12 +77,12 @@ def lark_of(grammar: str) -> str:
 
 
 class _Part(NamedTuple):
-    """A part of a rule in Lark, as a part of one lexeme and with a lexeme for each character."""
+    """A part of a rule in Lark: inside of a single lexeme, and with a lexeme for each character."""
 
     lexeme: str
     rule: str
     size: int = 1  # or _NO_LEXEME
-    uses: str = ""  # the rule that it is
+    uses: str = ""  # the rule that this part refers to
 
     @classmethod
     def sign(cls, text: str) -> _Part:
@@ -129,9 +129,9 @@ class _Reader:
     def _parts(self) -> Sequence[_Part]:
         """The parts of a rule up to its end, with the signs between them."""
         parts: list[_Part] = []
-        groups: list[int] = []  # where those begin that are open
-        last: int | None = None  # where what may be repeated begins
-        levels = 0  # of repetition
+        groups: list[int] = []  # where the open ones begin
+        last: int | None = None  # where the part begins that may be repeated
+        levels = 0  # of nested repetition
         while True:
             self._skip(_LINES if groups else _SPACE)
             char = self._peek()
@@ -271,7 +271,7 @@ class _Reader:
         return True
 
     def _skip(self, pattern: re.Pattern[str]) -> str:
-        """What matches here, if anything does."""
+        """Skips what the pattern matches here, and returns it."""
         match = pattern.match(self._text, self._at)
         if match is None:
             return ""

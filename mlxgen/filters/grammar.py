@@ -22,7 +22,7 @@ from .engine import Grammar, GrammarEngine, shortened
 from .matcher import GrammarFilter
 
 _RULE = re.compile(r"^\s*[?!]*\w+(?:\[[^]\n]*\])?\s*:", re.MULTILINE)
-_MOST_RULES = 2000  # in a chain of more, llguidance takes minutes to say where an error is
+_MOST_RULES = 2000  # in a chain of more, llguidance takes minutes to locate an error
 _FLAGS = {re.IGNORECASE: "i", re.DOTALL: "s"}
 _IGNORED = re.UNICODE | re.DEBUG
 
@@ -46,8 +46,8 @@ class OfGrammar(ABC):
         """As ``bind``, for the start of a text that loses its leading space.
 
         SentencePiece-style models begin their answer with a token such as ``▁{``: bytes `` {``,
-        text ``{``. So there may be a space before what is specified; and there has to be one if
-        that may begin with a space itself, which would be lost.
+        text ``{``. So a space may come before the specified text; and it must, if that text may
+        itself begin with a space, which would be lost.
         """
         vocabulary = Vocabulary.of(tokenizer)
         grammar, space = self._grammar(vocabulary), vocabulary.token_of(b" ")
@@ -65,11 +65,11 @@ def _running(grammar: Grammar, vocabulary: Vocabulary, vocab_size: int) -> Gramm
 
 @dataclass(frozen=True, slots=True, init=False)
 class Regex(OfGrammar):
-    """Text of which a regular expression matches the whole.
+    """Text that a regular expression matches as a whole.
 
     The syntax is that of Rust's ``regex`` crate (no look-around, no back references). The flags I
-    and S of a compiled expression are kept. A, M and X are an OptionError: the engine reads them
-    otherwise than Python does.
+    and S of a compiled expression are kept. A, M and X raise OptionError: the engine reads them
+    differently from Python.
     """
 
     pattern: str
@@ -208,8 +208,8 @@ _IDS = re.compile(r"<\[\^?([\d,\s-]+)\]>")
 
 
 def _with_token_ids(lark: str, vocabulary: Vocabulary) -> tuple[str, frozenset[Token]]:
-    """The grammar with ``<[id]>`` for each ``<name>`` of an added token; other names stay. And all
-    ids in it."""
+    """The grammar with ``<[id]>`` in place of an added token's ``<name>``, other names unchanged;
+    and all ids in it."""
 
     def replaced(match: re.Match[str]) -> str:
         name = match["name"]

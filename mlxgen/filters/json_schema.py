@@ -44,25 +44,25 @@ class JsonSchema(OfGrammar):
     whitespace          what may stand between the parts of the text, as a regular expression;
                         None: nothing, so that the text is compact
     separators          between items and after keys, as in ``json.dumps``
-    one_of_as_any_of    take ``oneOf`` for ``anyOf`` even if it cannot be shown to be the same
-    ignore_unsupported  let a text stand that violates the schema, if none was found that does
-                        not; ``Usage.violates`` says what is wrong with it. Otherwise such a
-                        text is a DeadEndError
+    one_of_as_any_of    treat ``oneOf`` as ``anyOf`` even if they cannot be shown to be the same
+    ignore_unsupported  let a text stand that violates the schema if no valid one was found;
+                        ``Usage.violates`` says what is wrong with it. Otherwise such a text
+                        is a DeadEndError
     closed              if the schema of an object names keys (``properties``,
                         ``patternProperties``) and says nothing about others
                         (``additionalProperties``, ``unevaluatedProperties``), the object has the
-                        keys that are named or required, and no others. ``allOf`` counts together,
-                        and of ``anyOf`` and ``oneOf`` the branch that the text follows. A root
+                        keys that are named or required, and no others. ``allOf`` counts as a
+                        whole, ``anyOf`` and ``oneOf`` by the branch that the text follows. A root
                         with ``properties`` and no type is an object. By default such objects are
                         open, as in JSON Schema; ``additionalProperties: true`` opens one of them
 
-    What no grammar can hold (such as ``uniqueItems``, ``not``, a pattern that looks around) is
-    checked at the end: such a text is not delivered before, and if it does not fit, it is taken
+    What no grammar can express (such as ``uniqueItems``, ``not``, a pattern that looks around) is
+    checked at the end: such a text is not delivered before, and if it is not valid, it is taken
     back and drawn again, a few times. ``left_out`` names what is not even checked.
 
     Open objects (and ``patternProperties``) may have a key twice, and a named key again in another
-    spelling (``"\\u0061"`` for ``"a"``), of which JSON parsers take the last. Objects with named
-    keys only never do.
+    spelling (``"\\u0061"`` for ``"a"``); JSON parsers take the last one. Objects with named keys
+    only never do.
     """
 
     schema: Schema  # kept as its JSON text
@@ -90,7 +90,7 @@ class JsonSchema(OfGrammar):
 
     @property
     def left_out(self) -> Sequence[str]:
-        """What of the schema is not enforced, such as formats that are only notes."""
+        """What is not enforced of the schema, such as formats that are only annotations."""
         check = self._once().check
         return () if check is None else check.notes
 

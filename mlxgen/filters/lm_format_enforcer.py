@@ -1,8 +1,8 @@
-"""What the parsers of lm-format-enforcer accept; the package is optional.
+"""Filters from the parsers of lm-format-enforcer; the package is optional.
 
-They read characters, so only tokens that are whole characters are allowed. A parser never changes,
-so a rewind only drops the latest ones. The library's enforcer remembers every history that it was
-asked about; here it is asked about one parser at a time, without a history, so it stays small.
+They read characters, so only tokens of whole characters are allowed. A parser never changes, so a
+rewind only drops the latest ones. The library's enforcer remembers every history that it was asked
+about; here it is asked about one parser at a time, without a history, so it stays small.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .protocol import Int32Words, optional, words_of
 
 @dataclass(frozen=True, slots=True)
 class LMFormatEnforcer:
-    """What a character-level parser of lm-format-enforcer accepts.
+    """Text that a character-level parser of lm-format-enforcer accepts.
 
-    ``make_parser`` returns a new parser, once for each binding, as in
-    ``LMFormatEnforcer(lambda: JsonSchemaParser(schema))``; ``.json_schema(schema)`` and
-    ``.regex(pattern)`` make the two most common ones.
+    ``make_parser`` returns a new parser, once for each binding, as in ``LMFormatEnforcer(lambda:
+    JsonSchemaParser(schema))``; ``.json_schema(schema)`` and ``.regex(pattern)`` make the two most
+    common ones.
     """
 
     make_parser: Callable[[], Any]
@@ -46,7 +46,7 @@ class LMFormatEnforcer:
 
     @classmethod
     def regex(cls, pattern: str) -> LMFormatEnforcer:
-        """Text of which a regular expression matches the whole."""
+        """Text that a regular expression matches as a whole."""
         return cls(_Make("RegexParser", json.dumps(pattern)))
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int, *, opens: bool = False) -> _Filter:

@@ -1,11 +1,11 @@
 """GrammarFilter: a running grammar, with everything that llguidance does natively.
 
 Invariant: a matcher with an error is replaced before it is asked anything. Errors of llguidance are
-permanent, and the mask is then end-of-sequence only, which looks like a finished text. So
-``is_error`` is checked after every call that may fail, the range of ids is checked before
+permanent, and the mask then allows the end of the sequence only, which looks like a finished text.
+So ``is_error`` is checked after every call that may fail, the range of ids is checked before
 llguidance sees them, end tokens are never fed, and tokens go in by ``try_consume_tokens``, which
-refuses without harm. How much the automaton may grow between two masks has a limit too, so while a
-long text goes in without masks, masks are computed that nobody asked for.
+refuses without harm. The growth of the automaton between two masks has a limit, too, so while a
+long text goes in without masks, extra masks are computed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .protocol import Int32Words, Objection, Running
 T = TypeVar("T")
 
 _UNMASKED = 16  # tokens fed before a mask is computed; a large schema allows several hundred
-_RUN = 1024  # tokens looked at in one call; a grammar may force text without end
+_RUN = 1024  # tokens looked at in one call; a grammar may force endless text
 
 
 class GrammarFilter(Running):
@@ -46,7 +46,7 @@ class GrammarFilter(Running):
         self._limit = min(vocab_size, engine.vocabulary.size)
         self._fed: list[Token] = []
         self._unmasked = 0  # tokens fed or tried since the last mask
-        self._is_stale = False  # whether the matcher may still keep a mask of what was taken back
+        self._is_stale = False  # whether the matcher may still hold a mask from before a rewind
         self._grammar = grammar
         self._compiled = engine.compiled(grammar)
         self._matcher = self._compiled.deep_copy()
@@ -67,7 +67,7 @@ class GrammarFilter(Running):
         mask = np.empty(self.engine.words, dtype=np.int32)
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         self._unmasked = 0
-        if self._is_stale:  # this mask replaces the one that the matcher keeps, unless it is forced
+        if self._is_stale:  # this mask replaces the stale one, unless bytes are forced
             self._is_stale = bool(self._matcher.compute_ff_bytes())
         return mask
 
@@ -121,8 +121,8 @@ class GrammarFilter(Running):
         count = len(self._fed) - to
         if count <= 0:
             return
-        # max_tokens= in a caller's grammar prevents a rollback, and so does an error. It drops the
-        # bytes of each token's text, and would leave some of a token that the grammar names.
+        # max_tokens= in a caller's grammar prevents a rollback, and so does an error. A rollback
+        # drops the bytes of each token's text, too few for a token that the grammar names.
         is_named = not self._grammar.named.isdisjoint(self._fed[to:])
         if is_named or not self._matcher.rollback(count):
             self._rebuild(self._fed[:to])
@@ -137,14 +137,14 @@ class GrammarFilter(Running):
     # ---- limits ------------------------------------------------------------------------------
 
     def _prepare(self, count: int) -> None:
-        """What has to be done before ``count`` tokens are fed or tried."""
+        """Computes a mask, if one is needed before ``count`` tokens are fed or tried."""
         if self._is_stale or self._unmasked + count > _UNMASKED:
             self._mask()
         self._unmasked += count
 
     def _again(self, ask: Callable[[], T], answer: T) -> T:
-        """Asks another matcher, if a limit kept this one from the right answer. FilterError if it
-        meets the limit again by itself."""
+        """Asks a new matcher, if a limit kept this one from the right answer. FilterError if that
+        meets the limit, too."""
         if not self._matcher.is_error() or is_dead_end(self._matcher):
             return answer
         self._rebuild(self._fed)
@@ -156,7 +156,7 @@ class GrammarFilter(Running):
         return answer
 
     def _rebuild(self, tokens: Sequence[Token]) -> None:
-        """Takes another matcher, which is fed these tokens."""
+        """Replaces the matcher by a new one that was fed these tokens."""
         for is_spent in (has_met_shared_limit(self._matcher), True):
             spent = self._compiled if is_spent else None
             self._compiled = self.engine.compiled(self._grammar, spent)
@@ -180,7 +180,7 @@ class GrammarFilter(Running):
     # ---- the finished text -------------------------------------------------------------------
 
     def unchecked(self) -> tuple[int, bool]:
-        """All tokens, if any text may not fit; it is checked at its end."""
+        """All tokens, if a text may violate the schema; it is checked at its end."""
         return len(self._fed) if self.checks else 0, False
 
     def objection(self) -> Objection | None:

@@ -1,9 +1,8 @@
-"""What the indexes of outlines-core accept; the package is optional.
+"""Filters from the indexes of outlines-core; the package is optional.
 
-An index is a table of states and tokens, computed when a pattern is bound for the first time: that
-takes from milliseconds to minutes, and memory, depending on the size of the pattern and of the
-vocabulary. The most recently used ones are kept. States are numbers, so a rewind only drops the
-latest ones.
+An index is a table of states and tokens, computed when a pattern is first bound: that takes from
+milliseconds to minutes, and memory, depending on the size of the pattern and of the vocabulary. The
+most recently used ones are kept. States are numbers, so a rewind only drops the latest ones.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _ROWS = 256  # rows kept for one index
 
 @dataclass(frozen=True, slots=True)
 class OutlinesCore:
-    """Text of which a regular expression matches the whole; ``.json_schema(schema)`` for JSON."""
+    """Text that a regular expression matches as a whole; ``.json_schema(schema)`` for JSON."""
 
     pattern: str
 
@@ -63,7 +62,7 @@ class OutlinesCore:
             for token in vocabulary.starting_with(b"").tolist():
                 if token < vocab_size:
                     pieces.setdefault(vocabulary.piece(token), []).append(token)
-            # It wants one end token, although it is never asked where the text may end.
+            # It needs an end token, although it is never asked where the text may end.
             end = min(vocabulary.eos, default=max(vocab_size, vocabulary.size))
             return library.Vocabulary(end, pieces)
 

@@ -1,12 +1,12 @@
-"""What a filter is, and the packed bits in which filters write what they allow.
+"""What a filter is, and the packed bits in which filters write the tokens that they allow.
 
-Invariant: a row has exactly ``word_count(vocab_size)`` words of ``int32``, and bit ``t % 32``
-of word ``t // 32`` says whether token ``t`` is allowed. What a filter leaves in the bits of end
-tokens and in those from ``vocab_size`` on is ignored: the constraint writes these.
+Invariant: a row has exactly ``word_count(vocab_size)`` words of ``int32``, and bit ``t % 32`` of
+word ``t // 32`` says whether token ``t`` is allowed. The bits of end tokens, and those from
+``vocab_size`` on, are ignored: the constraint writes these.
 
-A filter says what may be sampled next, given what it was fed. It is fed ordinary tokens
-only: ``can_end`` says where the text may end, and only the constraint deals with end tokens.
-A filter may have more methods than ``Filter`` requires: ``Running`` lists them.
+A filter says which tokens may come next, given those it was fed. It is fed ordinary tokens only:
+``can_end`` says where the text may end, and only the constraint deals with end tokens. A filter may
+have more methods than ``Filter`` requires: ``Running`` lists them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Filter(Protocol):
     """A running filter: what may come next in one sequence."""
 
     def fill(self, row: Int32Words) -> bool:
-        """Writes the allowed next tokens; False: all are allowed, whatever the row holds."""
+        """Writes the allowed next tokens; False: all are allowed, whatever ``row`` holds."""
 
     def advance(self, token: Token, /) -> None:
         """Takes one token. FilterError, and no change, if it is not allowed."""
@@ -39,11 +39,11 @@ class Filter(Protocol):
         """Whether the text may end here."""
 
     def reset(self) -> None:
-        """Back to the state before the first token."""
+        """Goes back to the state before the first token."""
 
 
 class Specification(Protocol):
-    """What a caller passes: frozen and reusable; ``bind`` makes filters of it.
+    """What a caller passes: frozen and reusable; ``bind`` makes filters from it.
 
     A specification may also have these:
 
@@ -51,8 +51,8 @@ class Specification(Protocol):
                         decoder
         by_bytes        whether only the bytes of ordinary tokens matter to it: then ``close_json``
                         searches for ends in a vocabulary of bytes, which is faster and finds more
-        left_out        what it does not enforce of what it was given
-        specifications  those that it is made of, whose ``by_bytes`` and ``left_out`` are its own
+        left_out        the parts of its input that it does not enforce
+        specifications  those that it combines, whose ``by_bytes`` and ``left_out`` are its own
     """
 
     def bind(self, tokenizer: AnyTokenizer, vocab_size: int) -> Filter:
@@ -63,7 +63,7 @@ class Specification(Protocol):
 
 
 class Objection(NamedTuple):
-    """What is wrong with a text: ``reason``, of the newest ``tokens`` that a filter was fed.
+    """What is wrong with the newest ``tokens`` tokens that a filter was fed: ``reason``.
 
     ``is_final``: the text must not stand.
     """
@@ -74,10 +74,10 @@ class Objection(NamedTuple):
 
 
 class Running(ABC):
-    """A filter with all that filters may have, of which some have only a part.
+    """A filter with all methods that filters may have, of which others have only some.
 
-    - ``rewinds``: whether it goes back without being fed the text again.
-    - ``checks``: whether a text that may end may have to be taken back.
+    - ``rewinds``: whether it can go back without being fed the text again.
+    - ``checks``: whether a text that may end may still have to be taken back.
     """
 
     __slots__ = ()
@@ -94,7 +94,7 @@ class Running(ABC):
 
     @abstractmethod
     def rewind(self, to: int) -> None:
-        """Back to the state after the first ``to`` tokens; nothing if there are no more."""
+        """Goes back to the state after ``to`` tokens; does nothing if there are no more."""
 
     @abstractmethod
     def fork(self) -> Self:
@@ -102,13 +102,13 @@ class Running(ABC):
 
     @abstractmethod
     def validate(self, tokens: Sequence[Token]) -> int:
-        """How many of these it would take; changes nothing."""
+        """How many of ``tokens``, in order, it would take; changes nothing."""
 
     def reset(self) -> None:
         self.rewind(0)
 
     def forced(self) -> Sequence[Token]:
-        """Tokens that must come next, as far as it is known."""
+        """Tokens that must come next, as far as it knows them."""
         return ()
 
     def hint(self) -> Sequence[Token]:
@@ -116,18 +116,18 @@ class Running(ABC):
         return ()
 
     def unchecked(self) -> tuple[int, bool]:
-        """How many of the newest tokens are of a text that may have to be taken back, and whether
-        a part of it is complete and is to be checked now."""
+        """How many of the newest tokens may have to be taken back, and whether a part of them is
+        complete and must be checked now."""
         return 0, False
 
     def objection(self) -> Objection | Work | None:
-        """What is wrong with a text that may end here, or with a part that is complete; or the work
-        that has to be over before that can be said."""
+        """What is wrong with a text that may end here, or with a complete part of it; or the work
+        that has to finish before this is known."""
         return None
 
 
 def is_filter(thing: object) -> TypeGuard[Filter]:
-    """Whether a thing has the methods of a filter. (Protocol checks take many microseconds.)"""
+    """Whether a thing has a filter's methods. (``isinstance`` with a protocol takes many µs.)"""
     names = ("fill", "advance", "can_end", "reset")
     return all(hasattr(thing, name) for name in names) and not isinstance(thing, type)
 
@@ -144,7 +144,7 @@ def is_by_bytes(thing: object) -> bool:
 
 
 def left_out(thing: object) -> Iterator[str]:
-    """What a specification does not enforce of what it was given."""
+    """The parts of its input that a specification does not enforce."""
     yield from getattr(thing, "left_out", ())
     for part in _parts(thing):
         yield from left_out(part)
@@ -162,7 +162,7 @@ def bind_opening(spec: Specification, tokenizer: AnyTokenizer, vocab_size: int) 
 
 
 def optional(package: str, extra: str) -> Any:
-    """A module of another library. OptionError, with what to install, if it is not there."""
+    """A module of another library. OptionError that says what to install, if it is missing."""
     try:
         return import_module(package)
     except ImportError as error:
@@ -175,7 +175,7 @@ def optional(package: str, extra: str) -> Any:
 
 
 def word_count(vocab_size: int) -> int:
-    """The number of words of a row."""
+    """The number of words in a row."""
     return (vocab_size + 31) // 32
 
 

@@ -1,7 +1,7 @@
-"""Replay: makes any filter one that can be rewound, forked and asked.
+"""Replay: lets any filter be rewound, forked and asked.
 
-``Replay`` keeps what one filter was fed, and chooses how to bring the filter back to an
-earlier state. A rewind is done in one of these ways:
+``Replay`` keeps the tokens that a filter was fed, and brings the filter back to an earlier
+state in one of these ways:
 
     the filter has ``rewind``    it rewinds itself
     the filter has ``fork``      copies are kept every ``every`` tokens; the last one before
@@ -9,10 +9,10 @@ earlier state. A rewind is done in one of these ways:
     neither                      it is made anew (with a factory) or reset, and fed the history
                                  up to the target
 
-The first two take no longer after a long history than after a short one. ``copy.deepcopy``
-is not used for rewinds: it may copy large tables, or share what must not be shared, of a
-filter that was not prepared for it. Only ``fork`` of a filter with neither ``fork`` nor a
-factory falls back to it.
+The first two take no longer after a long history than after a short one. Rewinds do not use
+``copy.deepcopy``: for a filter that was not prepared for it, it may copy large tables, or share
+what must not be shared. Only ``fork`` of a filter with neither ``fork`` nor a factory falls back
+to it.
 
 Invariant: the filter is in the state of a new one that was fed ``fed`` in order.
 """
@@ -33,12 +33,12 @@ T = TypeVar("T")
 
 
 def whole(filter: Filter) -> Running:
-    """The filter itself if it has all methods, else in a ``Replay``."""
+    """The filter itself if it is a ``Running``, otherwise a ``Replay`` of it."""
     return filter if isinstance(filter, Running) else Replay(filter)
 
 
 class Replay(Running):
-    """A filter with ``rewind``, ``fork``, ``forced`` and ``validate``, and what else it has.
+    """Any filter, with ``rewind``, ``fork``, ``forced``, ``validate`` and the rest of ``Running``.
 
     ``filter`` is a filter that was fed nothing so far, or a function that makes one.
     """
@@ -47,7 +47,7 @@ class Replay(Running):
         if every < 1:
             raise OptionError("every", f"expected 1 or more, got {every}")
         self._factory: Callable[[], Filter] | None = None
-        self.filter: Any  # it may have more than a filter must have
+        self.filter: Any  # it may have more methods than a filter must have
         if is_filter(filter):
             self.filter = filter
         elif callable(filter):

@@ -22,7 +22,7 @@ _SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """All characters of some ranges."""
+    """The union of some ranges."""
     joined: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if joined and low <= joined[-1][1] + 1:
@@ -59,7 +59,7 @@ ANY: Ranges = _without(((0, LAST),), _SURROGATES)
 @lru_cache(64)
 def of_property(name: str) -> Ranges:
     r"""The characters of ``\p{name}``."""
-    import regex  # it knows all of them, and is asked once for each name
+    import regex  # it knows all properties; asked once for each name
 
     try:
         found = regex.compile(rf"\p{{{name}}}")
@@ -119,4 +119,4 @@ _SCALAR = (
     r"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
 )
 FREE_CHAR = rf"(?:{char_text(_without(ANY, ((0, 31),)))}|\\[bfnrt]|{_SCALAR})"
-"""A character of a text about which nothing is said but its length: any escape will do."""
+"""A character of a text of which only the length matters: any escape will do."""

@@ -1,8 +1,8 @@
-"""Whether a value fits a schema: in bounded time, and without a network.
+"""Whether a value is valid against a schema: in bounded time, and without a network.
 
-Only what the schema itself holds is looked up, and expressions are searched with a time limit.
-``format`` is a note here, as in JSON Schema. Each look at a value gives the keys or the items about
-which the schema says something, which is what ``unevaluatedProperties`` needs.
+References are looked up only in the schema itself, and expressions are searched with a time limit.
+``format`` is an annotation here, as in JSON Schema. Each evaluation of a value gives the keys or
+items that the schema evaluates, which is what ``unevaluatedProperties`` needs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .keywords import items_of, parsed
 from .patterns import UnsupportedError, searched
 from .references import References
 
-_MOST = 50_000  # schemas that are looked at for one value
+_MOST = 50_000  # subschemas that are evaluated for one value
 _PATIENCE = 0.02  # seconds for one search
 
 _KINDS: Mapping[type, Set[str]] = {
@@ -52,11 +52,11 @@ class _ViolationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A schema, as JSON text, for texts of its grammar.
+    """A schema, as JSON text, to check texts of its grammar.
 
-    - ``keywords``: those that the grammar does not hold, so that the text may not fit.
+    - ``keywords``: those that the grammar does not enforce, so that a text may violate them.
     - ``notes``: what is not even checked.
-    - ``lenient``: whether a text that does not fit may stand, if no other one is found.
+    - ``lenient``: whether a text that violates the schema may stand if no valid one is found.
     - ``one_of_as_any_of``: as in ``JsonSchema``.
     """
 
@@ -101,7 +101,7 @@ class Fitting:
         return None if violated is None else f"it violates {violated}"
 
     def fits(self, value: Any, part: Any) -> bool:
-        """Whether a value fits a part of the schema; what cannot be told counts as fitting."""
+        """Whether a value is valid against a part of the schema; True if that cannot be told."""
         try:
             return self._violated(value, part) is None
         except UncheckedError:
@@ -120,7 +120,7 @@ class Fitting:
         return None
 
     def _look(self, value: Any, schema: Any) -> Known:
-        """The keys or items about which a schema says something; raises ``_ViolationError``."""
+        """The keys or items that a schema evaluates; raises ``_ViolationError``."""
         self._left -= 1
         if self._left < 0:
             raise UncheckedError(f"the schema takes more than {_MOST} steps")
@@ -145,20 +145,20 @@ class Fitting:
         return known
 
     def _tried(self, value: Any, schema: Any) -> Known | None:
-        """The same; ``None`` if the value does not fit."""
+        """The same; ``None`` if the value is not valid."""
         try:
             return self._look(value, schema)
         except _ViolationError:
             return None
 
     def _each(self, value: Any, keys: Iterable[Any], schema: Any) -> Known:
-        """These keys or items of a value, which all have to fit one schema."""
+        """These keys or items of a value, all of which must be valid against one schema."""
         known = {key: self._look(value[key], schema) for key in keys}
         return set(known)
 
     def _said(self, keyword: str, given: Any, value: Any, schema: Any) -> Known | None:
-        """About which keys or items a keyword that holds schemas says something; ``None`` if the
-        value violates it."""
+        """The keys or items that a keyword with subschemas evaluates; ``None`` if the value
+        violates the keyword."""
         match keyword:
             case "$ref" | "$dynamicRef" | "$recursiveRef":
                 if keyword != "$ref" and not self.references.is_one_document:
@@ -251,7 +251,7 @@ def _exact(value: Any) -> Fraction:
 
 
 def _plain(value: Any) -> Any:
-    """A value in which equal numbers are alike, and numbers unlike the truth values."""
+    """A value in which equal numbers are equal, and numbers differ from truth values."""
     if isinstance(value, bool):
         return [value, "bool"]
     if isinstance(value, float | Decimal):
@@ -267,8 +267,8 @@ def _is_option(value: Any, given: Any, schema: Any) -> bool:
 
 
 def _is_beyond(value: Any, given: Any, bound: Any, beyond: Callable[[Any, Any], bool]) -> bool:
-    """Whether a value is beyond a bound that is out itself; as in draft 4, ``True`` says that
-    another one is."""
+    """Whether a value is beyond an exclusive limit; in draft 4, ``True`` makes ``bound``, the
+    inclusive one, exclusive."""
     limit = bound if given is True else None if given is False else given
     return limit is None or beyond(value, limit)
 
@@ -293,5 +293,5 @@ _TESTS: Mapping[str, tuple[Sequence[type], Callable[[Any, Any, Any], bool]]] = {
     "uniqueItems": ((list,), lambda v, given, _: not given or _differ(v)),
     "required": ((dict,), lambda v, given, _: v.keys() >= set(given)),
 }
-"""Keywords that hold no schemas: of which values they say something (of any, if none are named),
-and whether a value is as they say, of the keyword's own and its whole schema."""
+"""Keywords without subschemas: the types to which they apply (all, if none are named), and a test
+of a value, given the keyword's own value and the whole schema."""

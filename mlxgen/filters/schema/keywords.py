@@ -46,7 +46,7 @@ SAYING = frozenset(
 
 
 def parsed(text: str) -> Any:
-    """A schema's JSON, in which no number is rounded."""
+    """The JSON of a schema, without rounding any number."""
     return json.loads(text, parse_float=_as_written)
 
 
@@ -59,7 +59,7 @@ def says(schema: Any) -> bool:
 
 
 def check(schema: Any) -> None:
-    """GrammarError if a schema is not one."""
+    """GrammarError if ``schema`` is not a valid schema."""
     if not isinstance(schema, Mapping):
         raise GrammarError(f"a schema must be an object or a boolean, got {schema!r}"[:200])
     for keyword, value in schema.items():
@@ -114,7 +114,7 @@ def types_of(plain: Sequence[Schema]) -> set[str]:
 
 
 def options_of(schema: Schema) -> list[Any] | None:
-    """The values that a schema lists; None: it does not."""
+    """The values that a schema lists; None if it lists none."""
     if "const" in schema:
         return [schema["const"]]
     options = schema.get("enum")
@@ -132,7 +132,7 @@ def fraction(value: Any) -> Fraction:
 
 
 def span_of(plain: Sequence[Schema]) -> Span:
-    """The numbers that the bounds of some schemas leave."""
+    """The numbers within the bounds of all these schemas."""
     span = Span()
     for schema in plain:
         above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
@@ -154,7 +154,7 @@ def lengths_of(plain: Sequence[Schema], low: str, high: str) -> tuple[int, int |
 
 
 def items_of(schema: Schema) -> tuple[Sequence[Any], Any]:
-    """The schemas of the first items, and that of the others."""
+    """The schemas of the first items, and the schema of the others."""
     items = schema.get("items", True)
     if "prefixItems" in schema:
         return schema["prefixItems"], items
@@ -164,7 +164,7 @@ def items_of(schema: Schema) -> tuple[Sequence[Any], Any]:
 
 
 def is_shut(plain: Sequence[Schema]) -> bool:
-    """Whether what is said names keys, and does not say which others there may be."""
+    """Whether these schemas name keys, and do not say which other keys an object may have."""
     return any(isinstance(s.get(word), Mapping) for s in plain for word in _KEYED) and not any(
         "additionalProperties" in s or "unevaluatedProperties" in s for s in plain
     )

@@ -1,13 +1,13 @@
 r"""Numbers between bounds, and multiples, as expressions of JSON text.
 
-A bound is compared with a number digit by digit, once for each length that the part before the
-point may have: the numbers that differ from the bound at one digit, and go on as they like, are one
-alternative. A number with an exponent is compared likewise, after its exponent.
+A number is compared with a bound digit by digit, once for each length that its integer part may
+have: the numbers that first differ from the bound at a given digit, and go on freely, are one
+alternative. A number with an exponent is compared by that first, and then likewise.
 
 Invariant: a text of a number matches if and only if its exact value is in the span. Exponents are
-as programs write them, up to 300, after one digit and up to 17 more: where 95 is out of bounds, a
-model must not get as far as ``95.00000`` only because ``95e-2`` is not. Of a bound, 100 digits are
-compared, and it is drawn a little closer if it has more.
+limited to those that programs write: up to 300, after one digit and up to 17 more. Otherwise, where
+95 is out of bounds, a model might write ``95.00000`` only because ``95e-2`` is allowed. Only 100
+digits of a bound are compared; a longer one is drawn a little closer.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Span:
 
     low: Fraction | None = None
     high: Fraction | None = None
-    above: bool = False  # whether ``low`` itself is out
-    below: bool = False  # whether ``high`` itself is out
+    above: bool = False  # whether ``low`` itself is excluded
+    below: bool = False  # whether ``high`` itself is excluded
 
     @property
     def is_empty(self) -> bool:
@@ -55,7 +55,7 @@ class Span:
         return Span(low, high, above, below)
 
     def whole(self) -> Span:
-        """The same for integers, with both bounds in."""
+        """The integers of the span, with both bounds included."""
         low, high = self.low, self.high
         if low is not None:
             low = Fraction(floor(low) + 1 if self.above else ceil(low))
@@ -95,8 +95,8 @@ def numbers(span: Span, *, whole: bool = False) -> Texts | None:
 
 
 def multiples(step: Fraction, span: Span, *, whole: bool) -> Texts | None:
-    """The multiples of a step in a span; without expressions if there are none; None if there are
-    too many to list them and their digits do not tell. Those of an integer are integers."""
+    """The multiples of a step in a span; without expressions if there are none; None if they are
+    too many to list and cannot be told by their digits. Multiples of an integer are integers."""
     span = span.whole() if whole else span
     if span.low is not None and span.high is not None and (span.high - span.low) / step <= _MOST:
         first = ceil(span.low / step)
@@ -118,14 +118,14 @@ def multiples(step: Fraction, span: Span, *, whole: bool) -> Texts | None:
 
 
 def _from(low: Fraction, plus: str, minus: str, whole: bool) -> str:
-    """The numbers from a bound on; with the signs changed, those up to it."""
+    """The numbers from a bound on; with the signs swapped, those up to it."""
     if low > 0:
         return f"{plus}(?:{_beyond(low, up=True, whole=whole)})"
     return rf"{plus}[0-9][0-9.eE+\-]*|{minus}(?:{_beyond(-low, up=False, whole=whole)})"
 
 
 def _beyond(value: Fraction, *, up: bool, whole: bool) -> str:
-    """The numbers without a sign that are as large as a value, or larger, or smaller."""
+    """The unsigned numbers at or above a value, or else at or below it."""
     digits, point = _digits(value)
     if len(digits) > _DEEPEST:
         unit = Fraction(10) ** (point - _DEEPEST)
@@ -149,8 +149,8 @@ def _beyond(value: Fraction, *, up: bool, whole: bool) -> str:
 
 
 def _compared(digits: str, point: int, *, up: bool, fraction: str) -> Iterator[str]:
-    """The numbers with so many digits before the point that are as large as one, or larger, or
-    smaller. Zeros at its end may be missing."""
+    """The numbers with ``point`` digits before the point that are at or above the one with these
+    ``digits``, or else at or below it. Zeros at its end may be missing."""
     for i, digit in enumerate(digits):
         others = _range(int(digit) + 1, 9) if up else _range(0, int(digit) - 1)
         rest = f"{_count(point - i - 1)}{fraction}" if i < point else "[0-9]*"
@@ -167,7 +167,7 @@ def _compared(digits: str, point: int, *, up: bool, fraction: str) -> Iterator[s
 
 
 def _exponents(edge: int, *, up: bool) -> str:
-    """The exponents above one, or below it."""
+    """The exponents above ``edge``, or else below it."""
     least = edge + 1 if up else 1 - edge
     plus, minus = (r"\+?", "-") if up else ("-", r"\+?")
     if least > 0:
@@ -197,7 +197,7 @@ def _sign(value: Fraction) -> str:
 
 
 def _plain(value: Fraction, *, whole: bool = False) -> str:
-    """One number from 0 on, in digits."""
+    """One number that is not negative, in digits."""
     digits, point = _digits(value)
     number = digits[: max(point, 0)].ljust(point, "0") or "0"
     rest = digits[max(point, 0) :].rjust(len(digits) - point, "0") if len(digits) > point else ""
@@ -207,8 +207,8 @@ def _plain(value: Fraction, *, whole: bool = False) -> str:
 
 
 def _digits(value: Fraction) -> tuple[str, int]:
-    """The digits of a number from 0 on, without zeros around them, and how many of them come
-    before the point: none or less than none, if the first one comes after it."""
+    """The digits of a number that is not negative, without zeros around them, and how many of them
+    come before the point: 0 or less if the first one comes after it."""
     whole = floor(value)
     rest, after = value - whole, list[str]()
     while rest and len(after) < _LONGEST:
@@ -221,7 +221,7 @@ def _digits(value: Fraction) -> tuple[str, int]:
 
 
 def _pointed(digits: str, point: int, has_point: bool = False) -> str:
-    """Digits with a point in their place; or what they begin with."""
+    """Digits with the point in its place; or a beginning of them."""
     if len(digits) <= point and not has_point:
         return digits
     return f"{digits[:point] or '0'}[.]{digits[point:]}"
@@ -236,5 +236,5 @@ def _count(digits: int) -> str:
 
 
 def bounded(value: Fraction) -> bool:
-    """Whether a bound is one that can be written."""
+    """Whether a bound can be written in digits."""
     return abs(value) < 10**_LONGEST and (value * Fraction(10**_LONGEST)).denominator == 1

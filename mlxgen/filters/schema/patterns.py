@@ -1,9 +1,9 @@
-r"""Patterns of JSON schemas, which are ECMA-262's, as expressions of Python and of JSON text.
+r"""Patterns of JSON schemas (ECMA-262), as expressions for Python and over JSON text.
 
-``searched`` writes a pattern as Python's ``regex`` and ``re`` read it, with each class and escape
-written out. It reads what ECMA does with the flag ``u``, and what is harmless of other dialects
+``searched`` rewrites a pattern for Python's ``regex`` and ``re``, with each class and escape
+written out. It reads the syntax of ECMA's flag ``u``, and harmless parts of other dialects
 (``\-``, ``\A``, ``\Z``, ``(?P<name>...)``, ``(?i)`` at the beginning). ``spelled`` has Python's own
-parser read that, and writes what it matches as a terminal of Lark over JSON strings, quotes
+parser read the result, and writes what it matches as a terminal of Lark over JSON strings, quotes
 included.
 
 Invariant: a JSON string with that spelling matches ``spelled`` if and only if the pattern is
@@ -36,7 +36,7 @@ from .characters import (
 )
 
 Part: TypeAlias = tuple[Any, Any]
-"""What Python's parser makes of a part of a pattern: what it is, and of what."""
+"""A node of Python's parser: its operation, and the argument of that."""
 
 op: Any = import_module("re._constants")  # which type checkers do not know
 _parser: Any = import_module("re._parser")
@@ -61,12 +61,12 @@ _PART = re.compile(
     r"|(?P<dot>\.)|(?P<char>.)",
     re.DOTALL,
 )
-_REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT)  # what is lazy matches the same texts
+_REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT)  # lazy ones match the same texts
 _LOOKS = (op.ASSERT, op.ASSERT_NOT)
 _START: Part = (op.AT, op.AT_BEGINNING_STRING)
 _END: Part = (op.AT, op.AT_END_STRING)
 _MOST_OPTIONS = 64
-_SAID = {  # by Python, and by us
+_SAID = {  # Python's messages, and ours
     "missing ), unterminated subpattern": "unclosed group",
     "unbalanced parenthesis": "a ) without its (",
 }
@@ -100,7 +100,7 @@ def _read(pattern: str) -> tuple[str, Sequence[Part]]:
 
 
 class _Translation:
-    """A pattern on its way to Python's spelling; ``_at`` is the place in it."""
+    """Rewrites a pattern in Python's spelling; ``_at`` is the place in it."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -142,7 +142,7 @@ class _Translation:
         return class_of(self._cased(self._chars("a backslash at its end")))
 
     def _chars(self, missing: str) -> Ranges:
-        """The next character, or what the next escape means."""
+        """The next character, or the set that the next escape stands for."""
         part = _CHARS.match(self._pattern, self._at)
         if part is None or part[0] == "\\":
             self._fail(missing)
@@ -178,7 +178,7 @@ class _Translation:
                     if high[0][0] < low[0][0]:
                         self._fail("a range whose end comes before its beginning")
                     found.append((low[0][0], high[0][0]))
-                else:  # a set beside a dash
+                else:  # a set next to a dash
                     found += (*low, (45, 45), *high)
             else:
                 found += low
@@ -206,8 +206,8 @@ class _Translation:
 def spelled(pattern: str, *, loose: bool = False) -> str:
     """The JSON strings in which a pattern is found, as a terminal of Lark.
 
-    GrammarError if it is not valid, UnsupportedError if no automaton matches it. ``loose``: then
-    some others as well, as if it did not look around.
+    GrammarError if it is not valid, UnsupportedError if no automaton matches it. ``loose``: allows
+    some other strings as well, as if the pattern did not look around.
     """
     return _found(_read(pattern)[1], loose)
 
@@ -217,7 +217,7 @@ def _found(parts: Sequence[Part], loose: bool) -> str:
 
 
 def _options(parts: Sequence[Part]) -> list[Sequence[Part]]:
-    """What a pattern is one of, with no anchor in a group."""
+    """The alternatives of a pattern, written out until no group has an anchor."""
     whole, waiting = [], [parts]
     while waiting:
         some = waiting.pop(0)
@@ -247,7 +247,7 @@ def _inner(kind: Any, of: Any) -> Sequence[Sequence[Part]]:
 
 
 def _spelled(given: Sequence[Part], loose: bool) -> str:
-    """An option that may begin with what must follow the beginning of the text."""
+    """One alternative; it may begin with look-aheads from the beginning of the text."""
     parts = list(given)
     looks: list[Part] = []
     starts = ends = False
@@ -276,7 +276,7 @@ def _spelled(given: Sequence[Part], loose: bool) -> str:
 
 
 def _text(parts: Iterable[Part], loose: bool) -> str:
-    """One part after the other, as an expression of JSON text."""
+    """A sequence of parts, as an expression of JSON text."""
     text = ""
     for kind, of in parts:
         if kind is op.LITERAL:
@@ -311,7 +311,7 @@ def _repeated(least: int, given: int, parts: Sequence[Part], loose: bool) -> str
 
 
 def _counted(parts: Iterable[Part]) -> int:
-    """How often a part of a repetition may come again before it is its next turn."""
+    """The largest product of the limits of nested repetitions whose count may vary."""
     found = 1
     for kind, of in parts:
         inner = max(map(_counted, _inner(kind, of)), default=1)

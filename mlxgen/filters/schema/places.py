@@ -1,19 +1,19 @@
 """What a schema says about each place of a document, as the parts of a grammar.
 
-A place is a value about which a few schemas hold at once: one that the document gives, what its
-``$ref`` and ``allOf`` add, the branch that is followed of each ``anyOf`` and ``oneOf``, and for a
-key all that is said about its value anywhere. Places with the same schemas are one, so that a
-schema may contain itself.
+Several schemas may hold for the value at one place: one that the document gives, those that its
+``$ref`` and ``allOf`` add, the chosen branch of each ``anyOf`` and ``oneOf``, and, for a key, all
+that is said about its value anywhere. Places with the same schemas are one, so a schema may contain
+itself.
 
-A ``closed`` object has the keys that are named or required, and no others: if something said about
-it names keys (``properties``, ``patternProperties``) and nothing says which others it may have
-(``additionalProperties``, ``unevaluatedProperties``) or gives it whole (``const``, ``enum``). Keys
-in ``if``, ``then``, ``else`` and ``dependentSchemas`` count as named. A root that has
-``properties`` and no type is an object then, although JSON Schema would also take a number.
+A ``closed`` object has the keys that are named or required, and no others, if one of its schemas
+names keys (``properties``, ``patternProperties``) and none says which others it may have
+(``additionalProperties``, ``unevaluatedProperties``) or lists whole values (``const``, ``enum``).
+Keys in ``if``, ``then``, ``else`` and ``dependentSchemas`` count as named. A root with
+``properties`` and no type must then be an object, although JSON Schema would also take a number.
 
-Invariant: what is valid is refused only if it has another order of keys or another spelling than
-the one that is written. What the parts do not hold of the schema is in ``checked``, and what
-nobody holds is in ``notes``.
+Invariant: a valid value is refused only for another order of keys, or for another spelling than the
+one written here. Keywords that the grammar does not enforce are in ``checked``, and those that
+nothing enforces are in ``notes``.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _PAIRS = 5000  # branches of a oneOf that are compared
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A schema as a grammar: ``lark``, of which the texts are JSON. ``checked``: the keywords that
-    it does not hold, so that a finished text is to be checked. ``notes``: what is left out."""
+    """A schema as a grammar: ``lark``, whose texts are JSON. ``checked``: the keywords that it does
+    not enforce, so that a finished text must be checked. ``notes``: what is left out."""
 
     lark: str
     checked: Sequence[str] = ()
@@ -70,7 +70,7 @@ def held(
     one_of_as_any_of: bool = False,
 ) -> Held:
     """The grammar of a schema; ``whitespace`` is an expression for what may stand between its parts
-    (None: nothing). GrammarError if nothing satisfies it, or it is no schema."""
+    (None: nothing). GrammarError if nothing satisfies the schema, or it is not a valid one."""
     places = Places(schema, separators, closed=closed, one_of_as_any_of=one_of_as_any_of)
     lark = places.grammar.text(whitespace)
     return Held(lark, tuple(places.checked), tuple(places.notes))
@@ -93,7 +93,7 @@ class Places:
         self._fitting = Fitting(root)
         self._references = self._fitting.references
         self._numbers: dict[tuple[int, ...] | str, int] = {}
-        self._given: dict[str, int] = {}  # values that are given whole
+        self._given: dict[str, int] = {}  # literal values, by their ``repr``
         self._waiting: list[tuple[int, Said]] = []
         try:
             self._place([root])
@@ -108,7 +108,7 @@ class Places:
     # ---- places ------------------------------------------------------------------------------
 
     def _place(self, schemas: Sequence[Any]) -> int:
-        """The place about which these schemas hold."""
+        """The place for which these schemas hold."""
         said = self._references.said(schemas)
         key = said.never or tuple(map(id, said.plain))
         if key not in self._numbers:
@@ -179,7 +179,7 @@ class Places:
     # ---- whole values ------------------------------------------------------------------------
 
     def _listed(self, given: Schema, plain: Sequence[Schema]) -> Expression:
-        """The values that a schema lists, as far as they fit the other ones."""
+        """The values that a schema lists, as far as they are valid against the other schemas."""
         rest = [schema for schema in plain if schema is not given]
         rest.append(self._references.less(given, "const" if "const" in given else "enum"))
         if any("unevaluatedProperties" in schema for schema in rest):
@@ -189,7 +189,7 @@ class Places:
         return either([self._whole(value) for value in fitting], "none of its values fits")
 
     def _whole(self, value: Any) -> Expression:
-        """A value that is given; one place for all that are the same."""
+        """A literal value; equal ones share one place."""
         if not isinstance(value, list | dict):
             return Term(scalar(value))
         key = repr(value)
@@ -309,11 +309,11 @@ class Places:
         return values if is_named else [*values, *self._unevaluated(plain)]
 
     def _unevaluated(self, plain: Sequence[Schema]) -> list[Any]:
-        """What ``unevaluatedProperties`` says of keys that nothing said about the object names.
+        """What ``unevaluatedProperties`` says of keys that no schema of the object names.
 
-        What stands outside of its schema may name a key, and it does not know that: this is to be
-        checked then, and so is what it says if others say it too, or what holds on a condition may
-        name keys.
+        Schemas outside of its own may name keys, and it does not see those. It must be checked at
+        the end then, and also if several schemas have the keyword, or if those that hold on a
+        condition may name keys.
         """
         found = [s["unevaluatedProperties"] for s in plain if "unevaluatedProperties" in s]
         depends = any(word in schema for schema in plain for word in CONDITIONAL)
@@ -323,7 +323,7 @@ class Places:
         return [] if len(found) > 1 or opens else found
 
     def _finite(self, limits: Sequence[Any]) -> list[str] | None:
-        """The only keys that there may be, if ``propertyNames`` lists them."""
+        """The only keys that an object may have, if ``propertyNames`` lists them."""
         for limit in limits:
             for schema in self._references.said([limit]).plain:
                 options = options_of(schema)
@@ -333,7 +333,7 @@ class Places:
         return None
 
     def _key_limits(self, limits: Sequence[Any]) -> tuple[list[str], bool]:
-        """The terminals that all keys have to match, and whether there may be any keys."""
+        """The terminals that all keys must match, and whether any key is possible."""
         texts = []
         for limit in limits:
             said = self._references.said([limit])
@@ -353,7 +353,7 @@ class Places:
     def _others(
         self, plain: Sequence[Schema], taken: Sequence[str], limits: Sequence[str], shuts: bool
     ) -> list[tuple[str, int]]:
-        """The kinds of keys that are not named: the terminal and the place of each."""
+        """The kinds of unnamed keys: the terminal of each, and the place of its values."""
         patterns: dict[str, str] = {}
         unknown: list[Any] = []
         for schema in plain:

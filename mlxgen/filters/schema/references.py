@@ -1,6 +1,6 @@
 """What a JSON schema says once its references are followed: ``$ref``, ``$id`` and ``$anchor``.
 
-Nothing outside the document is looked for.
+Nothing outside the document is looked up.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .keywords import CHOICES, Schema, check, list_of, map_of, says
 
 @dataclass(slots=True)
 class Said:
-    """What is said about one place: schemas without references, and what is to be chosen yet."""
+    """What is said about one place: schemas without references, and a choice still to be made."""
 
     plain: list[Schema] = field(default_factory=list)
     choice: tuple[Schema, str] | None = None
@@ -55,7 +55,7 @@ class References:
         resource, fragment = urldefrag(address)
         if fragment and not fragment.startswith("/"):
             return self._anchors[address]
-        for pointer in (unquote(fragment), fragment):  # which is a name that nobody has escaped
+        for pointer in (unquote(fragment), fragment):  # the latter for a name without escapes
             with suppress(LookupError, TypeError):
                 return _at_pointer(self._resources[resource], pointer)
         raise LookupError(reference)
@@ -71,7 +71,7 @@ class References:
             ) from None
 
     def less(self, schema: Schema, keyword: str) -> Schema:
-        """The same schema without a keyword; always the same object."""
+        """The schema without a keyword; always the same object."""
         key = id(schema), keyword
         if key not in self._made_of:
             rest = {name: value for name, value in schema.items() if name != keyword}

@@ -1,6 +1,6 @@
-"""Values that contain no others: what is said about numbers and strings, as terminals.
+"""Scalar values: what is said about numbers and strings, as terminals.
 
-What the terminals do not hold is added to ``checked``.
+Keywords that the terminals do not enforce are added to ``checked``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .numbers import Span
 from .patterns import UnsupportedError, spelled
 from .written import Either, Expression, Term
 
-_MODULUS = 10_000  # the engine counts multiples in as many states
-_FAR = 2**53  # it rounds bounds beyond
+_MODULUS = 10_000  # the engine needs that many states for multiples
+_FAR = 2**53  # the engine rounds bounds beyond this
 
 
 def number(plain: Sequence[Schema], checked: dict[str, None], *, whole: bool) -> Expression:
@@ -61,7 +61,7 @@ def string(plain: Sequence[Schema], checked: dict[str, None]) -> Term | Either:
                 texts.append(f"({spelled(schema['pattern'])})")
             except UnsupportedError:
                 checked["pattern"] = None
-                with suppress(UnsupportedError):  # not even a little of it is held
+                with suppress(UnsupportedError):  # none of it can be enforced
                     texts.append(f"({spelled(schema['pattern'], loose=True)})")
     texts = list(dict.fromkeys(texts))
     if not texts or least or most is not None:
@@ -88,7 +88,7 @@ def _plain(value: Fraction) -> int | float:
 
 
 def scalar(value: Any) -> str:
-    """A value that contains no others, as a terminal."""
+    """A scalar value, as a terminal."""
     if isinstance(value, str):
         return literal(value)
     if isinstance(value, bool) or value is None:
@@ -102,7 +102,7 @@ def scalar(value: Any) -> str:
 
 
 def either(parts: Sequence[Expression], why: str) -> Expression:
-    """One of these, with all terminals as one."""
+    """One of these parts, with all terminals merged into one."""
     texts = dict.fromkeys(part.text for part in parts if isinstance(part, Term))
     rest = [part for part in parts if not isinstance(part, Term)]
     rest = [part for part in rest if not isinstance(part, Either) or part.options]
@@ -175,7 +175,7 @@ FORMATS: Mapping[str, str] = {
         "hostname": _HOST,
         "ipv4": _IPV4,
         "ipv6": _ipv6(),
-        "ipvanyaddress": f"{_IPV4}|{_ipv6()}",  # as pydantic has it, and the kinds of UUID
+        "ipvanyaddress": f"{_IPV4}|{_ipv6()}",  # pydantic's, as are the kinds of UUID
         "uuid": _uuid("[0-9a-fA-F]{4}-[0-9a-fA-F]{4}"),
         **{f"uuid{n}": _uuid(f"{n}[0-9a-fA-F]{{3}}-[89abAB][0-9a-fA-F]{{3}}") for n in range(1, 9)},
         "uri": _URI,
@@ -184,5 +184,5 @@ FORMATS: Mapping[str, str] = {
         "relative-json-pointer": f"(?:0|[1-9][0-9]*)(?:#|{_POINTER})",
     }.items()
 }
-"""The formats of strings that are enforced, each as a pattern of the whole text. Others are notes,
-as JSON Schema has it: what they ask for is left out, and said."""
+"""The formats of strings that are enforced, each as a pattern of the whole text. Others are
+annotations, as in JSON Schema: they are not enforced, and ``notes`` names them."""

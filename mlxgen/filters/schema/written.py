@@ -1,7 +1,7 @@
-"""The expressions of a grammar, and how they are written in Lark without their impossible parts.
+"""The expressions of a grammar, written in Lark without their impossible parts.
 
-A place is an expression that others name by its number. What no text satisfies is left out:
-options, and what may come any number of times.
+A place is an expression that others refer to by its number. Options, and optional repetitions, that
+no text satisfies are left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One after the other; ``name``: of the key that has to be there, in messages."""
+    """A sequence; ``name``: the required key in it, for messages."""
 
     parts: Sequence[Expression]
     name: str | None = None
@@ -38,7 +38,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """One of several; ``why`` there are none."""
+    """One of several; ``why``: the reason if there are none."""
 
     options: Sequence[Expression] = ()
     why: str = ""
@@ -46,7 +46,7 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The same, at least and at most so many times; by default once or not at all."""
+    """From ``least`` to ``most`` times the same; by default, once or not at all."""
 
     part: Expression
     least: int = 0
@@ -54,11 +54,11 @@ class Times:
 
 
 Expression: TypeAlias = "str | int | Term | Row | Either | Times"
-"""A text is Lark as it stands, and a number is that of a place."""
+"""A text is Lark as it stands, and a number refers to a place."""
 
 
 class Grammar:
-    """The places of a grammar, and how lists and objects of them are put together."""
+    """The places of a grammar, and how arrays and objects are built from them."""
 
     def __init__(self, comma: str, colon: str) -> None:
         self.places: list[Expression] = []
@@ -88,7 +88,7 @@ class Grammar:
         return Row(('"["', tail, '"]"'))
 
     def _several(self, item: Expression, least: int, most: int | None) -> Expression:
-        """So many items, with commas between them."""
+        """From ``least`` to ``most`` items, with commas between them."""
         more = Times(Row((self._comma, item)), max(least - 1, 0), most and most - 1)
         some = Row((item, more))
         return some if least else Times(some, 0, 0 if most == 0 else 1)
@@ -101,8 +101,8 @@ class Grammar:
         most: int | None = None,
     ) -> Row:
         """An object of ``named`` keys in order, each with its place and whether it is required;
-        then of others, each kind with the terminal of its keys. If some are named, of the bounds
-        only ``least`` up to 1 and ``most`` up to 1 are held."""
+        then of ``others``, each kind with the terminal of its keys. With named keys, only bounds up
+        to 1 are enforced, for ``least`` as for ``most``."""
         other = Either([Row((Term(key), self._colon, place)) for key, place in others])
         items = [
             Row((literal(name), self._colon, place), name if needed else None)
@@ -127,9 +127,9 @@ class Grammar:
         return Row(('"{"', inner, '"}"'))
 
     def _some(self, items: Sequence[Expression]) -> tuple[Expression, Expression]:
-        """At least one of some keys in order; and any of them, each after a comma.
+        """At least one of some keys, in order; and any number of them, each after a comma.
 
-        In halves, because the engine follows rules within rules only so deep.
+        Split in halves, because the engine limits how deep rules are nested.
         """
         if len(items) == 1:
             return items[0], Times(Row((self._comma, items[0])))
@@ -142,7 +142,7 @@ class Grammar:
     # ---- as Lark -----------------------------------------------------------------------------
 
     def _mark_alive(self) -> None:
-        """Notes which places some text satisfies: the least fixed point."""
+        """Marks the places that some text satisfies: the least fixed point."""
         self._alive = [False] * len(self.places)
         users: list[list[int]] = [[] for _ in self.places]
         for number, place in enumerate(self.places):

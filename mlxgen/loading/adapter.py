@@ -1,8 +1,8 @@
-"""Adapters that mlx-lm trained, and how a model gets one.
+"""Adapters that mlx-lm trained, and how they are added to a model.
 
-Owns the copy of a model that an adapter is added to. It has modules of its own and shares every
-array, so it takes no memory but the adapter's. Invariant: the model itself stays as it is, whatever
-becomes of the copy, and every tensor of an adapter is in its place.
+Owns the copy of a model that an adapter is added to. The copy has modules of its own and shares
+every array, so it takes no memory but the adapter's. Invariant: the model itself stays as it is,
+whatever happens to the copy, and every tensor of an adapter is in its place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LEAVES = ("lora_a", "lora_b", "m")
 
 
 def adapted(model: Any, folder: Path) -> Any:
-    """A copy of a model with an adapter, whose arrays are read but not computed yet.
+    """A copy of a model with an adapter, whose arrays are not evaluated yet.
 
     ``folder`` has passed ``check_adapter``. Raises ``AdapterError`` if the adapter does not fit.
     """
@@ -53,9 +53,9 @@ def adapted(model: Any, folder: Path) -> Any:
 
 
 def fused(model: Any, folder: Path) -> Any:
-    """A model that ``adapted`` gave, with its adapter added to the weights, lazily.
+    """A model from ``adapted``, with its adapter merged into the weights, lazily.
 
-    Raises ``AdapterError`` if these are quantised, and so would have to be quantised anew.
+    Raises ``AdapterError`` if these are quantised, since they would have to be quantised again.
     """
     layers = [(path, part) for path, part in model.named_modules() if hasattr(part, "fuse")]
     for path, part in layers:
@@ -79,8 +79,8 @@ def _names(model: nn.Module) -> set[str]:
 
 
 def _twin(value: Any, known: dict[int, Any]) -> Any:
-    """A copy of modules, and of what holds them; all else is shared. ``known``: copies by the ids
-    of what they are of."""
+    """A copy of modules and of the containers that hold them; all else is shared. ``known``: the
+    copies so far, by the ids of the originals."""
     if id(value) in known:
         return known[id(value)]
     if isinstance(value, nn.Module):

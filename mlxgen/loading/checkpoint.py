@@ -1,8 +1,8 @@
 """A model's files on disk, checked before the model is loaded.
 
-mlx-lm has the last word on what is a model. What is found here is what it would not survive, what
-it would load wrongly, and how much memory it needs: the configuration, which weight files there
-are, and what MLX reads of their headers. Invariant: a ``Checkpoint`` has a readable ``config.json``
+mlx-lm has the last word on what is a model. The checks here find what would crash it, what it would
+load wrongly, and how much memory it needs. They read the configuration, the list of weight files
+and, through MLX, the headers of these. Invariant: a ``Checkpoint`` has a readable ``config.json``
 with a ``model_type``, and its weight files are complete; no tensor was read.
 """
 
@@ -29,8 +29,8 @@ from ..errors import (
 )
 
 Part: TypeAlias = Callable[[Path], Collection[str] | None]
-"""Gives the names of the weight files that are necessary, or ``None`` for all, of a folder that may
-have none of them yet."""
+"""Gives the names of the weight files that a folder needs, or ``None`` for all. The folder may not
+have any of them yet."""
 
 HEADS = "mtp*.safetensors"
 """Multi-token-prediction heads in files of their own; others are among a model's weights."""
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The files of one model; ``tensors`` are its weights, with their bytes."""
+    """The files of one model; ``tensors`` has the size of each weight, in bytes."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -53,7 +53,7 @@ class Checkpoint:
 
     @classmethod
     def open(cls, folder: Path, part: Part | None = None) -> Checkpoint:
-        """Check the model in ``folder``, of whose weight files only a ``part`` may be necessary.
+        """Check the model in ``folder``, which needs all weight files or those of a ``part``.
 
         Raises ``ModelNotFoundError`` if there is no model, ``WeightsError`` if its weights are
         missing or truncated, and ``LoadError`` if its configuration is broken.
@@ -108,7 +108,7 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; raises ``LoadError`` if there is none to read."""
+    """The object in a JSON file; raises ``LoadError`` if it cannot be read."""
     try:
         value = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
@@ -121,9 +121,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def template_beside(folder: Path) -> str | dict[str, str] | None:
-    """The chat template in ``chat_template.json``, or several by their names, if there is one. A
-    file that says something else is left out, with a warning in the log: mlx-lm does not read it.
-    """
+    """The chat template in ``chat_template.json``, which mlx-lm does not read, or several by name;
+    ``None`` without any. A malformed file is left out, with a warning in the log."""
     path = folder / "chat_template.json"
     if not path.is_file():
         return None
@@ -138,7 +137,7 @@ def template_beside(folder: Path) -> str | dict[str, str] | None:
 
 
 def path_of(name: str | os.PathLike[str]) -> Path:
-    """A path, which may start at somebody's home."""
+    """A path, which may start with ``~`` or ``~user``."""
     try:
         return Path(name).expanduser()
     except RuntimeError:  # ~ with the name of an unknown user
@@ -171,8 +170,8 @@ def check_adapter(folder: Path) -> int:
 
 
 def tensors_in(path: Path) -> dict[str, Any]:
-    """The arrays in a safetensors file, none of which is read; raises ``WeightsError`` unless the
-    file is complete."""
+    """The arrays in a safetensors file, none of which has been read; raises ``WeightsError`` unless
+    the file is complete."""
     import mlx.core as mx
 
     try:
@@ -188,8 +187,8 @@ def tensors_in(path: Path) -> dict[str, Any]:
 
 
 def missing_files(folder: Path) -> str | None:
-    """Which weight files the index in a folder promises that are not there, as a sentence; ``None``
-    if there is no index that says so. Some folders have the index of another upload."""
+    """A sentence about the weight files that a folder's index promises and that are missing;
+    ``None`` if none are. Some folders have the index of another upload."""
     return _lacking(folder, sorted(n for n in _promised(folder) if not fnmatch(n, HEADS)))
 
 
@@ -224,12 +223,12 @@ def _without_weights(folder: Path) -> str:
 
 
 def fingerprint(folder: Path) -> dict[str, str]:
-    """A digest of each file that decides what a model computes, by name, wherever its folder lies
-    and whenever it was written.
+    """A digest of each file that decides what a model computes, by name; it depends neither on the
+    path nor on the dates of the files.
 
-    The configuration, the index and the model's own code count as they are; weights with their
-    size, their header and samples of their data, which tell a finetuned model from its base. What
-    only says how text becomes tokens does not count.
+    The configuration, the index and the model's own code are hashed whole; weights by their size,
+    their header and samples of their data, which tell a fine-tuned model from its base. Files that
+    only say how text becomes tokens do not count.
     """
     found = {}
     for pattern in _READ_WHOLE:

@@ -1,12 +1,12 @@
-"""How a model's makers want it sampled, what ends its text, and how tokens are chosen by default.
+"""The sampling that a model's makers recommend, its end tokens, and the sampling defaults.
 
 One rule for all chats of the library, the commands and the server: what ``generation_config.json``
-recommends, and if it recommends nothing, ``BALANCED``. Raw text of the library and of ``--raw`` is
+recommends, or ``BALANCED`` if it recommends nothing. Raw text of the library and of ``--raw`` is
 continued greedily.
 
-Owns which of its values have a meaning here, and what happens to invalid ones. Must never know who
-asks for a generation. Invariant: reading it never fails; what is malformed or out of range is left
-out, and ``notice`` says so.
+Owns which values of the file have a meaning here, and what happens to invalid ones. Must never know
+who asks for a generation. Invariant: reading the file never fails; malformed values and those out
+of range are left out, and ``notice`` says so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def frozen_options(given: Recommended | Mapping[str, Any]) -> Recommended:
 
 
 NOTHING = frozen_options({})
-"""The recommendation of makers who make none."""
+"""The recommendation of a model whose makers recommend nothing."""
 
 
 SamplingChoice: TypeAlias = Literal["model", "greedy", "openai"]
@@ -46,7 +46,7 @@ OPENAI: Mapping[str, Any] = MappingProxyType({"temperature": 1.0, "top_p": 1.0})
 
 
 def sampling_defaults(choice: SamplingChoice, recommended: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that hold by default; ``model`` is the rule of the module."""
+    """The default options for a choice; ``model`` is the rule of the module."""
     chosen = {"model": recommended or BALANCED, "greedy": GREEDY, "openai": OPENAI}
     return dict(chosen[choice])
 
@@ -57,15 +57,15 @@ def in_words(options: Mapping[str, Any]) -> str:
 
 
 class GenerationConfig(NamedTuple):
-    """What the file says.
+    """The contents of the file.
 
     - ``recommended``: sampling options of ``LanguageModel.stream``, read-only. Empty if the file
       does not mention sampling. Otherwise there is a temperature: 1 if the file has none, and 0 if
       it says ``do_sample: false``; then only the repetition penalty applies as well.
-    - ``end_tokens``: the tokens that end a text, of this file or else of ``config.json``; ``None``:
-      see the tokenizer.
+    - ``end_tokens``: the tokens that end a text, from this file or else from ``config.json``;
+      ``None``: see the tokenizer.
     - ``notice``: one line that names what was ignored; ``None`` if nothing was.
-    - ``is_readable``: whether mlx-lm can read the file, or there is none.
+    - ``is_readable``: whether mlx-lm can read the file; True if there is none.
     """
 
     recommended: Recommended
@@ -77,8 +77,8 @@ class GenerationConfig(NamedTuple):
     def read(
         cls, folder: Path, *, vocab_size: int | None = None, end_tokens: Any = None
     ) -> GenerationConfig:
-        """The file in a model's folder; ``end_tokens`` are those of ``config.json``, and all must
-        be below ``vocab_size``."""
+        """The file in a model's folder. ``end_tokens``: those of ``config.json``; all must be below
+        ``vocab_size``."""
         path = folder / NAME
         notices: list[str] = []
         ends, wrong = _end_tokens(end_tokens, vocab_size)
@@ -98,7 +98,7 @@ class GenerationConfig(NamedTuple):
 
 
 def _sampling(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The sampling options, and what is wrong with others; ``null`` is the same as nothing."""
+    """The valid sampling options, and what is wrong with the others; ``null`` counts as missing."""
     options: dict[str, Any] = {}
     wrong: list[str] = []
     for name in Recommended.__annotations__:

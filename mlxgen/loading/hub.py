@@ -1,9 +1,9 @@
-"""Models on the Hugging Face hub: an id becomes a folder of the user's cache.
+"""Models on the Hugging Face hub: from an id to a folder in the user's cache.
 
-Owns the conversation with the hub: which files are fetched, what happens if it cannot be
-reached, and what its errors mean. Must never know what is in the files. Invariant: a
-folder that is returned holds the requested revision, as far as the hub could be asked; if
-it could not, the log says that the cached copy is used.
+Owns the communication with the hub: which files are fetched, what happens if it cannot be reached,
+and what its errors mean. Must never know what is in the files. Invariant: a returned folder holds
+the requested revision if the hub could be asked; otherwise the log says that the cached copy is
+used.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _SECONDS_TO_ANSWER = 10.0
 def download(repo: str, revision: str | None = None, part: Part | None = None) -> Path:
     """The folder with the files of the model ``repo`` (``owner/name``), fetched if necessary.
 
-    Of the weights only a ``part`` may be fetched.
+    With ``part``, only the weight files that it names are fetched.
 
     It uses the user's cache and token, and shows progress as huggingface-hub does. If the hub
-    cannot be reached or does not give the model, a complete copy in the cache is used. Raises
-    ``ModelNotFoundError`` if the id or the revision does not exist for this user, and
-    ``LoadError`` if the hub could not be asked.
+    cannot be reached or does not serve the model, a complete copy in the cache is used. Raises
+    ``ModelNotFoundError`` if the id or the revision does not exist for this user, and ``LoadError``
+    if the hub could not be asked.
     """
     problem, weights = _asked(repo, revision), None
     if part is not None:
@@ -56,20 +56,20 @@ def download(repo: str, revision: str | None = None, part: Part | None = None) -
 
 
 def check(repo: str) -> None:
-    """Raise as ``download`` if the hub does not give this model and the cache has no complete copy
-    of it; nothing is fetched."""
+    """Raise as ``download`` does if the hub does not serve this model and the cache has no complete
+    copy of it; nothing is fetched."""
     problem = _asked(repo, None)
     if problem is not None:
         _fetched(repo, None, problem, WEIGHTS)
 
 
 def hide_progress() -> None:
-    """Show no progress of downloads in this process any more."""
+    """Turn off progress bars of downloads in this process."""
     disable_progress_bars()
 
 
 def _asked(repo: str, revision: str | None) -> Exception | None:
-    """Why the hub does not give a model now, if so; raises for one that can be nowhere."""
+    """Why the hub does not serve a model now, or ``None``; raises for one that cannot exist."""
     try:
         HfApi().model_info(repo, revision=revision, timeout=_SECONDS_TO_ANSWER)
     except HFValidationError as error:
@@ -80,7 +80,7 @@ def _asked(repo: str, revision: str | None) -> Exception | None:
         raise ModelNotFoundError(
             f"{repo} has no revision {revision}; pass a branch, a tag or a commit"
         ) from error
-    except Exception as error:  # whatever the hub's client makes of a network that fails
+    except Exception as error:  # whatever the hub's client raises if the network fails
         return error
     return None
 
@@ -88,8 +88,8 @@ def _asked(repo: str, revision: str | None) -> Exception | None:
 def _fetched(
     repo: str, revision: str | None, problem: Exception | None, weights: Iterable[str] = ()
 ) -> Path:
-    """The folder of a model with these ``weights``, from the cache alone if there is a problem with
-    the hub."""
+    """The folder of a model with these ``weights``; from the cache alone, if there is a problem
+    with the hub."""
     files, offline = [*OTHERS, *weights], problem is not None
     try:
         folder = snapshot_download(

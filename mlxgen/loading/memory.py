@@ -1,7 +1,7 @@
-"""How the memory of a device is shared, decided in one place, and what may be kept on disk.
+"""How the memory of a device is divided, decided in one place, and how much may be kept on disk.
 
-Owns the limits of both, the plan, and the setting of what may be wired. Must never know models or
-requests: it gets their bytes. Invariant: a plan is pure arithmetic, the same on every machine; only
+Owns the limits of both, the plan, and the setting of the wired limit. Must never know models or
+requests: it gets their sizes. Invariant: a plan is pure arithmetic, the same on every machine; only
 ``wire`` changes anything.
 """
 
@@ -20,7 +20,7 @@ from ..options.rule import integer
 CACHE_SHARE = 0.5  # of the bytes left, for KV caches if the caller sets no limit
 _LEAST = 1 << 26  # bytes for KV caches, and for a piece of a prompt, however little is left
 _RESERVE_SHARE, _RESERVE = 1 / 16, 2 << 30  # of the device, and the most
-_FREE_SHARE, _MOST = 1 / 10, 32 << 30  # of what is free on a disk, and the most, if nobody says
+_FREE_SHARE, _MOST = 1 / 10, 32 << 30  # of the free space on a disk, and the most, by default
 _LIMITS = integer(None, 1 << 20, 1 << 50)  # bytes on disk
 
 
@@ -37,7 +37,7 @@ def memory_limit() -> tuple[int, str]:
 
 
 def device_name() -> str:
-    """What the device is called."""
+    """The name of the device."""
     import mlx.core as mx
 
     info = mx.device_info()
@@ -52,7 +52,7 @@ def held_bytes() -> int:
 
 
 def check_memory(what: str, needed: int) -> None:
-    """Raise ``MemoryLimitError`` if ``what`` does not fit beside what MLX already holds."""
+    """Raise ``MemoryLimitError`` if ``what`` does not fit next to what MLX already holds."""
     import mlx.core as mx
 
     limit, whose = memory_limit()
@@ -75,23 +75,23 @@ def wirable() -> int | None:
 
 
 def reserve_of(device: int) -> int:
-    """The bytes of a device that are for no model."""
+    """The bytes of a device that no model may use."""
     return min(int(device * _RESERVE_SHARE), _RESERVE)
 
 
 def needed_by(weights: int) -> int:
-    """The fewest bytes with which a model of these weights is of use."""
+    """The fewest bytes in which a model with weights of this size is usable."""
     return weights + 2 * _LEAST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """How the memory of a device is shared, in bytes.
+    """How the memory of a device is divided, in bytes.
 
     - ``device``: all that may be used.
-    - ``weights``: of the model, and of whatever else MLX held when the plan was made.
+    - ``weights``: the model's, and whatever else MLX held when the plan was made.
     - ``caches``: for all KV caches, including the prefix cache.
-    - ``activations``: for what a pass over a piece of a prompt holds besides them.
+    - ``activations``: for what a pass over a piece of a prompt holds besides these.
     - ``reserve``: for the rest, such as the logits of a step and MLX's own buffers.
     - ``wired``: what the system keeps from being paged out; 0 if that was not changed.
     - ``sharers``: how many models have a plan like this one, each with its own ``caches`` and
@@ -116,18 +116,18 @@ class MemoryPlan:
         piece: Callable[[int], int] = lambda caches: 0,
         sharers: int = 1,
     ) -> MemoryPlan:
-        """Share a device.
+        """Divide the memory of a device.
 
-        ``caches``: what the caller allows for KV, by default half of what is left. ``piece`` gives
-        the bytes that the largest piece of a prompt takes, at the end of one that fills these.
-        ``sharers``: the models that get equal parts of all but the ``weights``, which they have
-        together; the plan is that of one of them.
+        ``caches``: what the caller allows for KV, by default half of what is left. ``piece`` takes
+        that size, and gives the bytes for the largest piece of a prompt, at the end of a prompt
+        that fills it. ``sharers``: how many models get equal parts of all but the ``weights``,
+        which are their total; the plan is for one of them.
         """
         reserve = reserve_of(device)
         left = (device - weights - reserve) // sharers
         if caches is None:
             caches = max(_LEAST, int(left * CACHE_SHARE))
-        elif sharers > 1:  # whoever allowed them may not have known how many models there are
+        elif sharers > 1:  # the caller may not have known how many models there are
             caches = min(caches // sharers, max(_LEAST, left - _LEAST))
         activations = max(_LEAST, min(piece(caches), left - caches))
         return cls(
@@ -160,7 +160,7 @@ class MemoryPlan:
 
     def wire(self, limit: int | None = None) -> MemoryPlan:
         """Keep what the plan uses, or ``limit`` bytes, from being paged out, in the whole process;
-        returns the plan that says so."""
+        returns the plan with ``wired`` set."""
         import mlx.core as mx
 
         wired = self.to_wire if limit is None else limit
@@ -185,8 +185,8 @@ def in_words(size: int) -> str:
 
 
 def context_left(weights: int, bytes_each: int, device: int) -> int:
-    """How many tokens of KV the plan holds beside weights, at so many bytes each; negative or 0 if
-    the weights do not fit."""
+    """How many tokens of KV the plan holds next to the weights, at ``bytes_each`` bytes for each;
+    negative or 0 if the weights do not fit."""
     left = device - weights - reserve_of(device)
     return int(left * CACHE_SHARE) // bytes_each
 
@@ -203,10 +203,10 @@ class CacheDir:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str] | None, max_bytes: int | None) -> CacheDir | None:
-        """What the options ``cache_dir`` and ``cache_dir_bytes`` say; the folder is created.
+        """The folder, which is created, of ``cache_dir``, with the limit of ``cache_dir_bytes``.
 
-        By default as many bytes as a tenth of what is free there, what it holds included, and at
-        most 32 GiB. Raises ``OptionError`` for ``cache_dir_bytes`` or ``cache_dir``.
+        The default limit is a tenth of the free space there, to which what the folder holds is
+        added, and at most 32 GiB. Raises ``OptionError`` for ``cache_dir_bytes`` or ``cache_dir``.
         """
         if max_bytes is not None:
             max_bytes = _LIMITS.check("cache_dir_bytes", max_bytes)
@@ -226,7 +226,7 @@ class CacheDir:
             if max_bytes is None:
                 free = shutil.disk_usage(folder).free + _held(folder)
                 max_bytes = max(1 << 20, min(_MOST, int(free * _FREE_SHARE)))
-        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: ~ of nobody
+        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: ~ of no user
             reason = error.strerror if isinstance(error, OSError) else error
             raise OptionError(
                 "cache_dir", f"{path} cannot be used as a folder: {reason}; pass another path"

@@ -1,7 +1,7 @@
 """Imports mlx-lm without letting it lower the limit of open files; see ``open_files``.
 
 Import this for its effect, before anything that imports a part of mlx-lm. It is a file by itself,
-as the others of this room that are imported early have to be quick.
+because the other files of this room that are imported early must be quick to import.
 """
 
 from __future__ import annotations

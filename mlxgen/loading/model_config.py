@@ -23,7 +23,7 @@ WIDTHS = ("hidden_size", "d_model", "dim", "n_embd")
 
 
 def levels(config: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """A configuration, and the part of it that describes the text model, if that is apart."""
+    """A configuration, and its part for the text model, if it has one."""
     nested = config.get("text_config")
     return (config, nested) if isinstance(nested, Mapping) else (config,)
 
@@ -58,9 +58,9 @@ def number_of(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
 def kv_bytes_of(config: Mapping[str, Any], bytes_each: int = 2) -> int | None:
     """About how many bytes of KV a token takes; ``None`` if the configuration does not say.
 
-    Two vectors for each layer and KV head; for latent attention, what it keeps instead. Windows
-    and recurrent states do not grow with the text; where ``layer_types`` names them, they are left
-    out, and elsewhere they count as if they grew.
+    Two vectors for each layer and KV head; for latent attention, the latent vector and the rotary
+    key instead. Windows and recurrent states do not grow with the text: they are left out where
+    ``layer_types`` names them, and elsewhere counted as if they grew.
     """
     layers = number_of(config, LAYERS)
     kinds = levels(config)[-1].get("layer_types", config.get("layer_types"))

@@ -1,8 +1,8 @@
 """mlx-lm's pair: the model and its tokenizer, built from their files.
 
 Owns how mlx-lm is called, and the error for each of its failures. Must never know where
-the files came from or what the pair is for. Invariant: the weights of a pair that is
-returned are evaluated.
+the files came from or what the pair is for. Invariant: the weights of a returned pair
+have been evaluated.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from .model_config import levels
 from .predictor import HeadPredictor, read_predictor, without_head
 from .sharding import Group, Split
 
-# Architectures whose ``shard`` computes what it cuts, so that nobody wants to try it out.
+# Architectures whose ``shard`` computes what it cuts, which is too expensive for a trial.
 _COMPUTING = ("muse_spark",)
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "*.tiktoken", "vocab.json", "vocab.txt")
 
 
 class Pair(NamedTuple):
-    """mlx-lm's model and ``TokenizerWrapper``; the configuration as mlx-lm understood it, what its
-    makers recommend, and the model's multi-token-prediction head, if it has one."""
+    """mlx-lm's model and ``TokenizerWrapper``; the configuration as mlx-lm understood it, the
+    generation settings, and the model's multi-token-prediction head, if it has one."""
 
     model: Any
     tokenizer: Any
@@ -63,7 +63,7 @@ def load_pair(
     """Build the pair and evaluate the weights; with ``predictor``, those of the head as well.
 
     With a ``group`` of several machines: only the part of the model that this one runs. ``reading``
-    gets all weights, and gives those to read next; only what it gives is read.
+    gets all weights and yields those to read next; only these are read.
 
     Raises ``UnsupportedModelError`` if the architecture or tokenizer is not supported, or cannot be
     divided, ``WeightsError``, ``AdapterError``, and ``LoadError`` if the configuration does not
@@ -77,7 +77,7 @@ def load_pair(
         end_tokens=source.config.get("eos_token_id"),
     )
     with _readable(source.folder, generation) as folder:
-        # An adapter is for all layers, so they are all there until it is in its place.
+        # An adapter covers all layers, so all of them are loaded until it has been added.
         early = None if adapter is not None else group
         model, config = _load_model(folder, source, trust_remote_code, early)
         tokenizer = _load_tokenizer(folder, source, generation, trust_remote_code)
@@ -90,21 +90,21 @@ def load_pair(
     named = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
     with failing(WeightsError, f"the weights in {source.folder} cannot be read"):
         for some in reading([array for _, array in named]):
-            mx.eval(some)  # only now are they read
+            mx.eval(some)  # they are read only now
     return Pair(model, tokenizer, config, generation, head)
 
 
 def part_of(group: Group, *, adapter: bool) -> Part:
-    """Tells which weight files this machine's part of a model needs.
+    """A function that says which weight files this machine's part of a model needs.
 
-    ``adapter``: it gets one, which takes all layers. Raises ``UnsupportedModelError`` if the model
-    cannot be divided, and ``LoadError`` if its configuration does not describe a model.
+    ``adapter``: the model gets one, which needs all layers. Raises ``UnsupportedModelError`` if the
+    model cannot be divided, and ``LoadError`` if its configuration does not describe a model.
     """
 
-    @cache  # a model is made for it, without weights
+    @cache  # it builds a model, without weights
     def files(folder: Path) -> Collection[str] | None:
         config = config_of(folder)
-        if config.get("model_file") is not None:  # its own code, which nobody trusts yet
+        if config.get("model_file") is not None:  # its own code, which is not trusted yet
             return None
         model, arguments = _classes(config)
         trial = model(arguments.from_dict(config))
@@ -118,8 +118,8 @@ def part_of(group: Group, *, adapter: bool) -> Part:
 
 @contextlib.contextmanager
 def _readable(folder: Path, generation: GenerationConfig) -> Iterator[Path]:
-    """The folder as mlx-lm can read it: without a faulty generation_config.json, and without the
-    marks of their encoding at the beginning of JSON files."""
+    """A folder that mlx-lm can read: without a faulty generation_config.json, and without the
+    byte-order marks of JSON files."""
     marked = {file.name for file in folder.glob("*.json") if _is_marked(file)}
     if generation.is_readable and not marked:
         yield folder
@@ -137,7 +137,7 @@ def _readable(folder: Path, generation: GenerationConfig) -> Iterator[Path]:
 
 
 def _is_marked(file: Path) -> bool:
-    with contextlib.suppress(OSError), file.open("rb") as opened:  # mlx-lm may not want it
+    with contextlib.suppress(OSError), file.open("rb") as opened:  # mlx-lm may not need it
         return opened.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
     return False
 
@@ -148,7 +148,7 @@ def _load_tokenizer(
     ends = list(generation.end_tokens) if generation.end_tokens else None
 
     def loaded(**more: Any) -> Any:
-        # Its length is the model's affair; where it is no number, every text would fail
+        # The model sets the length; one that is not a number would make every text fail
         how: dict[str, Any] = {
             "trust_remote_code": trust_remote_code,
             "model_max_length": VERY_LARGE_INTEGER,
@@ -156,7 +156,7 @@ def _load_tokenizer(
         how |= more
         try:
             return mlx_lm.utils.load_tokenizer(folder, how, eos_token_ids=ends)
-        except Exception:  # perhaps transformers refuses a config.json that mlx-lm takes
+        except Exception:  # transformers may refuse a config.json that mlx-lm takes
             with contextlib.suppress(Exception):
                 how["config"] = PreTrainedConfig()
                 return mlx_lm.utils.load_tokenizer(folder, how, eos_token_ids=ends)
@@ -184,7 +184,7 @@ def _load_tokenizer(
 def _load_model(
     folder: Path, source: Checkpoint, trust_remote_code: bool, group: Group | None
 ) -> tuple[Any, Mapping[str, Any]]:
-    """mlx-lm's model with its weights not evaluated yet; each failure has its own error.
+    """mlx-lm's model, its weights not evaluated yet; each failure has its own error.
 
     ``group``: take the weights of this machine's layers only, if the model is divided by layers.
     """
@@ -199,8 +199,8 @@ def _load_model(
         return partial(made, model, config), arguments
 
     def made(make: Callable[[Any], Any], config: Mapping[str, Any], arguments: Any) -> Any:
-        """A model that takes only some of the weights that mlx-lm found: it makes all layers, and
-        then calls ``load_weights``."""
+        """A model that takes only some of the weights that mlx-lm found. mlx-lm builds all layers,
+        and then calls its ``load_weights``."""
         model = make(arguments)
         split = None if group is None else Split.of(model, group)
 
@@ -242,7 +242,7 @@ def _classes(config: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def image_processor(model: Any, tokenizer: Any, config: Mapping[str, Any]) -> ImageProcessor | None:
-    """What reads images for a model; ``None`` for a model that takes none.
+    """The image processor of a model; ``None`` for a model that takes no images.
 
     A model takes images if mlx-lm has a processor for it, if it was loaded with its vision tower,
     and if the tokenizer knows the token of a patch.
@@ -251,7 +251,7 @@ def image_processor(model: Any, tokenizer: Any, config: Mapping[str, Any]) -> Im
         return None
     try:
         from mlx_lm.processors import load_processor
-    except ImportError:  # an mlx-lm without any
+    except ImportError:  # an mlx-lm without processors
         return None
     own = load_processor(model, dict(config))
     token = None if own is None else tokenizer.convert_tokens_to_ids(own.image_token)

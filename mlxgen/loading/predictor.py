@@ -1,9 +1,9 @@
-"""Multi-token-prediction heads: the weights beside a model's own that mlx-lm drops.
+"""Multi-token-prediction heads: weights next to a model's own, which mlx-lm drops.
 
-A head is a decoder layer that drafts from the hidden states of its model. The layer is that of a
-model of one layer, which mlx-lm builds, sanitises and quantises as it does the whole one; of a head
-that has several layers only the first is taken, as published ones have one. Invariant: a head that
-does not fit is left out, with a warning in the log, and never keeps its model from being loaded.
+A head is a decoder layer that drafts from the hidden states of its model. mlx-lm builds, sanitises
+and quantises it as a model of one layer, just as it does the whole model; of a head with several
+layers only the first is used, as published heads have one. Invariant: a head that does not fit is
+left out, with a warning in the log, and never keeps its model from being loaded.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from .model_config import levels
 logger = logging.getLogger(__name__)
 
 _BLOCK = "model.layers.0."
-"""The decoder layer, as the first one of a model by itself."""
+"""The beginning of the decoder layer's names in a model of one layer."""
 _INSIDE = "block.layers.0."
-"""The same, as a ``Head`` has it."""
+"""The same in a ``Head``."""
 _ONE_LAYER = {
     "num_hidden_layers": 1,
     "layer_types": ["full_attention"],
@@ -51,13 +51,13 @@ _EXPERT = re.compile(r"(.*\.mlp)\.experts\.(\d+)\.(.*)")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the parts of a head are, and what makes its kind special.
+    """Where a kind of head has its parts, and how it computes.
 
-    - ``names``: the part that each beginning of a name stands for, with ``{n}`` for the number of
-      layers of the model; the first that fits counts, and ``None`` is for what the model has, too.
+    - ``names``: the part for each beginning of a tensor's name, with ``{n}`` for the model's number
+      of layers; the first that fits counts, and ``None`` is for what the model has, too.
     - ``state_first``: the projection takes the state before the embedding, not after it.
-    - ``raw_states``: the head is made for states before the model's final norm.
-    - ``centred``: the maker's RMS norms multiply by one more than their weights.
+    - ``raw_states``: the head expects states from before the model's final norm.
+    - ``centred``: the published RMS norms multiply by one more than their weights.
     """
 
     names: Mapping[str, str | None]
@@ -66,7 +66,7 @@ class Layout:
     centred: bool = False
 
     def named(self, names: Collection[str], layers: int) -> dict[str, str]:
-        """The names of a head's tensors, and what each is in a ``Head``; empty if it has none."""
+        """Maps the names of a head's tensors to their names in a ``Head``; empty without a head."""
         parts = {start.format(n=layers): part for start, part in self.names.items()}
         found = {}
         for name in names:
@@ -80,7 +80,7 @@ class Layout:
         return found if "projection.weight" in found.values() else {}
 
     def published(self, message: str, layers: int) -> str:
-        """A message with the makers' names of tensors."""
+        """A message with tensor names as they were published."""
         for start, part in self.names.items():
             if part is not None:
                 theirs = start.format(n=layers)
@@ -141,7 +141,7 @@ ERNIE = Layout(
 def layout_of(
     config: Mapping[str, Any], names: Collection[str]
 ) -> tuple[Layout, dict[str, str]] | None:
-    """The layout of the head among these tensors, with its ``named``; ``None`` for no head."""
+    """The layout of the head among these tensors, with its ``named``; ``None`` without a head."""
     layers = _layers(config)
     if layers is None or config.get("model_file") is not None:  # its own code
         return None
@@ -152,7 +152,7 @@ def layout_of(
 
 
 def without_head(config: Mapping[str, Any], weights: Mapping[str, mx.array]) -> dict[str, mx.array]:
-    """Weights without a head after the layers, for one of which the model would take it.
+    """Weights without a head after the layers, which the model would take for another layer.
 
     mlx-lm drops it for most architectures, for DeepSeek V3 only if the model has 61 layers.
     """
@@ -172,7 +172,7 @@ def _layers(config: Mapping[str, Any]) -> int | None:
 
 
 class Head(nn.Module):
-    """The weights of a head. ``block`` is a model of mlx-lm's of one layer, without its ends."""
+    """The weights of a head; ``block``: mlx-lm's model of one layer, which loses its two ends."""
 
     def __init__(self, block: Any, layout: Layout) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -188,7 +188,7 @@ class Head(nn.Module):
         self._state_first, self._raw_states = layout.state_first, layout.raw_states
 
     def __call__(self, embedded: mx.array, states: mx.array, cache: list[Any]) -> mx.array:
-        if self._raw_states:  # the lengths of states do not matter to a norm
+        if self._raw_states:  # undoes that norm, but for the length, which the next one ignores
             states = states / self.norm.weight
         pair = [self.token_norm(embedded), self.state_norm(states)]
         if self._state_first:
@@ -198,14 +198,14 @@ class Head(nn.Module):
 
 
 class HeadPredictor:
-    """A multi-token-prediction head with the embedding and the output head of its model: of a token
-    and the state before it, what comes after it.
+    """A multi-token-prediction head with the embedding and the output head of its model: from a
+    token and the state before it, it predicts the next token.
 
-    It makes the states that it reads in turn, so it drafts any number of tokens, one after another.
-    Entry ``i`` of its caches is of token ``i`` of the history and of the trunk's state that this
-    token was drawn from, which is that of token ``i - 1``, as the model's own head reads it: after
-    the final norm. The first token has a state of zeros. A state has ``width`` numbers; ``nbytes``
-    are those of its own weights.
+    It feeds on its own states, so it drafts any number of tokens, one after another. Entry ``i`` of
+    its caches is of token ``i`` of the history and of the trunk's state from which that token was
+    drawn: the state of token ``i - 1``, after the final norm, as the model's own head reads it. The
+    first token gets a state of zeros. A state has ``width`` numbers; ``nbytes``: the size of the
+    head's own weights.
     """
 
     def __init__(self, head: Head, trunk: Any, make_cache: Callable[[], list[Any]]) -> None:
@@ -219,21 +219,21 @@ class HeadPredictor:
         self.width = int(head.norm.weight.size)
 
     def __call__(self, tokens: mx.array, states: mx.array, cache: list[Any]) -> mx.array:
-        """The states after ``tokens`` [rows, n], of those before each of them [rows, n, width]."""
+        """The states after ``tokens`` [rows, n], given those before each [rows, n, width]."""
         return self._head(self._embed(tokens), states, cache)
 
     def trunk(self, inputs: mx.array, cache: list[Any], **given: Any) -> tuple[mx.array, mx.array]:
-        """A pass of the model itself: its states [rows, n, width], and its logits of them."""
+        """A pass of the model itself: its states [rows, n, width], and their logits."""
         states = self._trunk.model(inputs, cache=cache, **given)
         return states, self.logits(states)
 
     def logits(self, states: mx.array) -> mx.array:
-        """Of states that a call gave [rows, n, width], what comes next [rows, n, vocab]."""
+        """The logits [rows, n, vocab] of ``states`` [rows, n, width]."""
         return cast(mx.array, self._logits(states))
 
 
 def inner_of(model: Any) -> Any:
-    """The text model of an mlx-lm model, which is itself, or is wrapped for pictures."""
+    """The text model of an mlx-lm model: the model itself, or the one inside a vision model."""
     return getattr(model, "language_model", model)
 
 
@@ -243,7 +243,7 @@ def inner_of(model: Any) -> Any:
 def read_predictor(source: Checkpoint, folder: Path, trunk: Any) -> HeadPredictor | None:
     """The head of the model in ``folder``, with its weights evaluated; ``None`` if it has none.
 
-    ``source`` is what is known of the folder, ``trunk`` the model without the head.
+    ``source``: the files that were found for the model, ``trunk``: the model without the head.
     """
     left_out = f"the multi-token-prediction head of {source.folder} is left out"
     layers, known = _layers(source.config), layout_of(source.config, source.tensors)
@@ -265,7 +265,7 @@ def read_predictor(source: Checkpoint, folder: Path, trunk: Any) -> HeadPredicto
 def _read(
     source: Checkpoint, folder: Path, trunk: Any, layout: Layout, names: Mapping[str, str]
 ) -> HeadPredictor:
-    """The head of a known ``layout``; ``names`` are those of its tensors, as parts of it."""
+    """The head of a known ``layout``; ``names`` maps its tensors to parts of a ``Head``."""
     changes: dict[str, Any] = dict(_ONE_LAYER)
     sparse = any("experts." in name or "switch_mlp." in name for name in names)
     changes["first_k_dense_replace"] = 0 if sparse else 1
@@ -288,12 +288,12 @@ def _read(
         return make, SimpleNamespace(from_dict=arguments.from_dict)
 
     def sanitised(weights: dict[str, mx.array]) -> dict[str, mx.array]:
-        """Of all weights in a folder, those of the head as it takes them."""
+        """Out of all weights in a folder, those of the head in the form that it takes."""
         for file in folder.glob(HEADS):
             weights.update(mx.load(str(file)))  # type: ignore[arg-type]
         found = {part: weights[name] for name, part in names.items()}
         norms: dict[str, mx.array] = {}
-        if layout.centred:  # mlx-lm shifts those of the model, and may or may not those here
+        if layout.centred:  # mlx-lm shifts the model's, and perhaps these
             norms = {name: found.pop(name) for name in list(found) if "norm." in name}
             if _is_centred(norms, weights):
                 norms = {name: array + 1 for name, array in norms.items()}
@@ -312,7 +312,7 @@ def _read(
         folder, lazy=True, model_config=changes, get_model_classes=classes
     )
     how = config.get("quantization")
-    if how and not any(name.endswith(".scales") for name in names):  # as its model is
+    if how and not any(name.endswith(".scales") for name in names):  # quantised like its model
         own = getattr(inner_of(made[0]), "quant_predicate", None)
 
         def wanted(path: str, part: nn.Module) -> Any:
@@ -330,8 +330,9 @@ def _read(
 def _is_centred(norms: Mapping[str, mx.array], weights: Mapping[str, mx.array]) -> bool:
     """Whether weights of norms are as their makers publish them, less one.
 
-    They are if the convolutions beside them are; where a head was put beside a converted model,
-    its first norms tell: they damp what is embedded, so only a missing one makes them negative.
+    They are if the model's convolutions are as published. If a head was added to a converted model,
+    its first norm tells: it damps the embedding, so its mean is negative only if one was
+    subtracted.
     """
     convolved = (each for name, each in weights.items() if name.endswith("conv1d.weight"))
     if any(each.shape[-1] != 1 for each in convolved):
@@ -340,7 +341,7 @@ def _is_centred(norms: Mapping[str, mx.array], weights: Mapping[str, mx.array]) 
 
 
 def _stacked(weights: dict[str, mx.array]) -> dict[str, mx.array]:
-    """Weights with the experts that are still one by one as mlx-lm has them."""
+    """The weights, with experts that are still separate stacked as mlx-lm has them."""
     found: dict[str, mx.array] = {}
     experts: dict[str, dict[int, mx.array]] = {}
     for name, array in weights.items():

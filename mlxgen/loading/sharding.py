@@ -1,8 +1,8 @@
 """The part of a model that one of several machines runs.
 
-Owns which way mlx-lm divides an architecture, and every check that it divides it evenly. Must never
-know how machines talk to each other: a group is only asked for its size and the rank in it.
-Invariant: a part that is returned computes what the whole model does, together with the others.
+Owns the way in which mlx-lm divides an architecture, and every check that it divides it evenly.
+Must never know how machines talk to each other: a group is only asked for its size and its rank.
+Invariant: a returned part computes, together with the others, what the whole model does.
 
 *Tensor* parallel: every machine has all layers, and a part of the heads and of the hidden units of
 each. *Pipeline*: every machine has some of the layers, whole.
@@ -31,7 +31,7 @@ Group: TypeAlias = Any  # mx.distributed.Group, or whatever has its ``rank()`` a
 Kind: TypeAlias = Literal["tensor", "pipeline"]
 
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
-# What mlx-lm puts others of its own in place of; it does so with anything that has such parameters.
+# Layers that mlx-lm replaces by its own; it would replace anything that has such parameters.
 _REPLACED = (nn.Linear, nn.QuantizedLinear, nn.RMSNorm)
 _ADVICE = "load it on one machine or another number of them, or load another model"
 
@@ -62,7 +62,7 @@ class Split:
 
     @classmethod
     def had(cls, model: Any) -> Split | None:
-        """Which part of a model this is; ``None`` for a whole one."""
+        """The part that a model already is; ``None`` for a whole one."""
         for module in model.modules() if isinstance(model, nn.Module) else ():
             known = vars(module)
             if known.get("pipeline_size", 1) > 1:
@@ -88,15 +88,15 @@ class Split:
                 model.model.pipeline(group)
 
     def _shard(self, model: Any, group: Group) -> None:
-        """Let mlx-lm cut a model, and check what it does without an error."""
+        """Let mlx-lm cut a model, and check for what it does wrongly without an error."""
         modules = dict(model.named_modules())
         numbers, shapes = list(_numbers_in(model)), _shapes_in(model)
         try:
             model.shard(group)
-        finally:  # its own errors may be of what comes of this
+        finally:  # mlx-lm's own errors may come from this
             for module, name, number in numbers:
                 after = vars(module).get(name)
-                # It stays, is divided without a rest, or is that of one head, which several have
+                # Unchanged, divided evenly, or down to one head, which several machines have
                 one = after == 1 and self.size % number == 0
                 if after not in (number, number / self.size) and not one:
                     raise ValueError(f"{name} is {number}, which is not a multiple of {self.size}")
@@ -112,8 +112,8 @@ class Split:
                 raise ValueError(f"{path} of shape {before} would be cut wrongly")
 
     def taken(self, model: Any, group: Group, weights: dict[str, mx.array]) -> dict[str, mx.array]:
-        """Of all weights those that this part of a model takes as it is loaded: of layers, for
-        which it is cut, its own. Tensors are cut later."""
+        """The weights that this part of a model takes as it is loaded. For layers, the model is cut
+        here, and takes those of its own; tensors are cut later."""
         if self.kind == "tensor":
             return weights
         self.cut(model, group)

@@ -1,5 +1,5 @@
-"""Several machines that run one model together: who belongs to them, and what they tell each other.
+"""Several machines that run one model together: their ranks, and the messages between them.
 
 ``Launch`` is what the environment says, ``Group`` the ranks that have found each other, ``Channel``
-the messages between them. Must never know what is in a message.
+their connections. ``Machines`` tells the other ranks what to do, and their ``Follower`` does it.
 """

@@ -1,13 +1,13 @@
-"""Messages between the leader and the other ranks, beside the sums of the model.
+"""Messages from the leader to the other ranks, separate from the model's collectives.
 
-Owns the connections, and the verdict whether all ranks are still there. Must never know what is
-in a message. Invariants: a message comes whole, once and in order, or the group is lost; a group
-that is lost stays so, and every rank that can be reached is told why.
+Owns the connections, and the verdict whether all ranks are alive. Must never know what is in a
+message. Invariants: a message arrives whole, once and in order, or the group is lost; a lost group
+stays lost, and every rank that can be reached is told why.
 
-Why not sums of bytes through MLX: its collectives run in the order of their stream (on two streams
-at a time they mix on the same sockets), so a message comes when the pass that runs is done: 94 ms
-late behind a pass of 95 ms, between two processes on the ring. By the channel it took 0.4 ms
-meanwhile, and 0.05 ms in a pause. Nor would a sum notice a peer that hangs.
+Why not through MLX: its collectives run in the order of their stream (on two streams at a time they
+mix on the same sockets), so a message would arrive after the running pass: 94 ms late behind a pass
+of 95 ms, between two processes on the ring. Through the channel it took 0.4 ms during a pass, and
+0.05 ms without one. Nor would a collective notice a peer that hangs.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ from .group import Group
 from .meeting import Invitation, invite, limit_waits, reach, receive_all
 
 BEAT = 1.0
-"""Seconds between two signs of life."""
+"""Seconds between two heartbeats."""
 
 PATIENCE = 15.0
 """Seconds of silence after which a rank is lost.
 
-A rank beats whatever it evaluates, as MLX lets go of the interpreter's lock meanwhile; a tokenizer
-that is read, a grammar or a regular expression of a hook may hold it. Ethernet that is plugged in
-again is back after 2 to 4 s.
+A rank sends heartbeats during an evaluation, too, as MLX releases the GIL; a tokenizer that is
+loaded, a grammar or a regular expression of a hook may hold it. Ethernet that is plugged in again
+is back after 2 to 4 s.
 """
 
 STEP = 180.0
-"""Seconds after which the group is lost if a pass has no end though every rank gives signs of life:
-a sum may hang with the network or the GPU."""
+"""Seconds after which a pass that does not end loses the group, even if every rank sends
+heartbeats: a collective may hang with the network or the GPU."""
 
 OPENING = 30.0
 """Seconds for all ranks to reach the leader."""
 
 _LEAVING = 1.0  # seconds to send the last words
 _ADVICE = "let Python accept connections in the firewall of rank 0's machine, and check the network"
-_LARGEST = 1 << 30  # bytes of a message; whoever says more is no rank
+_LARGEST = 1 << 30  # bytes of a message; a sender of more is not a rank
 
 _LOG = logging.getLogger(__name__)
 
 
 class _Kind(IntEnum):
-    """The first byte of what is sent."""
+    """The first byte of everything that is sent."""
 
     MESSAGE = 1
-    BEAT = 2  # a sign of life
+    BEAT = 2  # a heartbeat
     GOODBYE = 3
-    FAILED = 4  # with a sentence: the group is lost, or the sender is about to end
+    FAILED = 4  # with a sentence: why the group is lost, or why the sender ends
 
 
 class _Peer:
-    """Another rank, as this one knows it, and the connection to it."""
+    """Another rank, and the connection to it."""
 
     def __init__(self, name: str, link: socket.socket, patience: float) -> None:
         link.settimeout(None)
@@ -74,11 +74,11 @@ class _Peer:
         self.connection = Connection(os.dup(link.fileno()))
         self._socket = link
         self._sending = threading.Lock()
-        self.heard = time.monotonic()  # when anything came last
+        self.heard = time.monotonic()  # when anything last arrived
 
     def send(self, kind: _Kind, body: bytes = b"", *, wait: float = -1) -> None:
-        """Send something, after what was sent before, unless that takes ``wait`` seconds. If it
-        fails, whoever reads learns why."""
+        """Send something after all earlier sends, unless that means to wait for ``wait`` seconds. A
+        failure is noticed where the connection is read."""
         if self._sending.acquire(timeout=wait):
             try:
                 with suppress(OSError):
@@ -88,21 +88,21 @@ class _Peer:
 
     def finish(self) -> None:
         """Say that nothing more will be sent."""
-        with suppress(OSError):  # if the other rank was faster
+        with suppress(OSError):  # if the other rank closed first
             self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Close the connection; whoever reads or sends is told so."""
+        """Close the connection; pending reads and sends fail."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 
 class Channel:
-    """The leader's end of the connections to all others, or another rank's to the leader.
+    """The leader's connections to all others, or another rank's connection to the leader.
 
     Messages go from the leader to all others. ``send`` and ``receive`` are for one thread at a
-    time; everything else may be called by any. A thread of its own reads, beats and judges.
+    time; any thread may call the rest. The channel's own thread reads, beats and judges.
     """
 
     def __init__(
@@ -120,8 +120,8 @@ class Channel:
         self._inbox: deque[bytes] = deque()
         self._lost: MachineError | None = None
         self._over = False  # goodbye was said
-        self._left = False  # and heard by whoever carries out messages
-        self._steps: dict[object, float] = {}  # when those began that wait for passes
+        self._left = False  # and ``receive`` has returned it, or this end was closed
+        self._steps: dict[object, float] = {}  # when each wait for a pass began
         self._calls: list[Callable[[MachineError], None]] = []
         self._thread = threading.Thread(target=self._run, name="mlxgen machines", daemon=True)
         self._thread.start()
@@ -172,14 +172,14 @@ class Channel:
         return self._lost
 
     def wait_lost(self, timeout: float) -> MachineError | None:
-        """The same, but wait for it: a collective that fails may be faster than the news."""
+        """The same, but wait for it: a collective may fail before the news of the loss arrives."""
         with self._changed:
             self._changed.wait_for(lambda: self._lost is not None, timeout)
             return self._lost
 
     def on_loss(self, call: Callable[[MachineError], None]) -> None:
-        """Have ``call`` called once when the group is lost, by a thread of the channel; at once if
-        it is lost already."""
+        """Call ``call`` once, in the channel's thread, when the group is lost; at once if it is
+        already."""
         with self._changed:
             lost = self._lost
             if lost is None:
@@ -190,7 +190,7 @@ class Channel:
     def send(self, message: bytes) -> None:
         """Send a message from the leader to all others.
 
-        It waits only if a rank reads nothing for long. Raises ``MachineError`` if the group is
+        It blocks only if a rank has not read for long. Raises ``MachineError`` if the group is
         lost.
         """
         self._check()
@@ -214,7 +214,7 @@ class Channel:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """A context for what waits for a pass of all ranks, which may not last for ever."""
+        """A context for waiting for a pass of all ranks; after ``STEP`` s the group is lost."""
         key = object()
         self._steps[key] = time.monotonic()
         try:
@@ -227,15 +227,15 @@ class Channel:
         self._leave(_Kind.FAILED, f"{self._name} failed: {sentence}")
 
     def close(self) -> None:
-        """Say goodbye, if this is the leader, and close the connections. Doing so again, or after
-        a loss, does nothing more."""
+        """Say goodbye, if this is the leader, and close the connections. A further call, or one
+        after a loss, does nothing more."""
         self._leave(_Kind.GOODBYE if self._leads else None)
 
     def _leave(self, kind: _Kind | None, sentence: str = "") -> None:
-        """Say the last words, unless they were said, and let the threads end.
+        """Send the last words, unless they were sent, and let the threads end.
 
-        A connection that is closed with something unread may lose what was sent: so the others
-        close first, if they do so in time.
+        Closing a connection with unread data may lose what was sent: so the others close first, if
+        they do so in time.
         """
         with self._changed:
             says = kind is not None and not self._over and self._lost is None
@@ -266,11 +266,10 @@ class Channel:
         if self._leads and self._over:
             raise MachineError("the other ranks were told to end; start all of them again")
 
-    # What follows is done by the channel's thread.
+    # The methods below run in the channel's thread.
 
     def _run(self) -> None:
-        """Hear the others, beat and judge, until the group is lost or both sides have come to an
-        end."""
+        """Read, beat and judge, until the group is lost or both sides have ended."""
         try:
             pause = min(BEAT, self._patience / 4)
             peers = {peer.connection: peer for peer in self._peers}
@@ -289,8 +288,8 @@ class Channel:
                     continue
                 due += late + pause
                 for peer in self._peers:
-                    peer.send(_Kind.BEAT, wait=0)  # what is being sent is a sign of life, too
-                    peer.heard += max(0.0, late - pause)  # if this process did not run meanwhile
+                    peer.send(_Kind.BEAT, wait=0)  # a send in progress is a sign of life, too
+                    peer.heard += max(0.0, late - pause)  # if this process was suspended
                     self._judge(peer)
         except Exception as error:
             self._lose(f"the connections between the ranks failed: {error!r}")
@@ -314,7 +313,7 @@ class Channel:
             )
 
     def _hear(self, peer: _Peer) -> bool:
-        """Take what a peer says; False at its end."""
+        """Read what a peer has sent; False at the end of its connection."""
         try:
             data = peer.connection.recv_bytes(_LARGEST)
             kind, body = _Kind(data[0] if data else 0), data[1:]
@@ -341,7 +340,7 @@ class Channel:
         return True
 
     def _lose(self, sentence: str) -> None:
-        """Tell everybody, here and on the other ranks, that the group is lost; once."""
+        """Tell everybody, here and on the other ranks, that the group is lost; only once."""
         with self._changed:
             if self._lost is not None or (self._over and self._left):
                 return

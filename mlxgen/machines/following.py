@@ -1,7 +1,7 @@
-"""What the other ranks do: carry out what rank 0 tells them, until it says goodbye.
+"""The ranks other than 0: they carry out rank 0's messages, until it says goodbye.
 
 Owns the models, runners and caches that rank 0 made here, by its numbers. Must never know requests,
-text or settings beyond those of a model. Invariant: nothing is decided here.
+text or settings other than a model's. Invariant: nothing is decided here.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ CLEAR_EVERY = 256  # passes between two releases of MLX's buffer cache
 
 
 class Follower:
-    """See the module. ``load`` makes this rank's part of a model, a ``ModelRuntime``, by its
-    settings."""
+    """See the module. ``load`` loads this rank's part of a model, given its settings, and returns a
+    ``ModelRuntime``."""
 
     def __init__(self, machines: Machines, load: Callable[[Share, Mapping[str, Any]], Any]) -> None:
         self._machines = machines
@@ -39,28 +39,28 @@ class Follower:
         self._models: dict[int, Any] = {}
         self._runners: dict[int, Runner] = {}
         self._images: dict[str, Image] = {}
-        self._holders: Counter[str] = Counter()  # how many images rank 0 has that are alike
+        self._holders: Counter[str] = Counter()  # how many equal images rank 0 holds, by digest
         self._passes = 0
 
     def serve(self) -> NoReturn:
-        """Do as rank 0 says, and end the process when it ends, with what it is told by then."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is meant for rank 0
+        """Carry out rank 0's messages, and end the process after the last one."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for rank 0
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler would wait for MLX to return
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
         channel = self._machines.channel
-        channel.on_loss(_end)  # this thread may wait for a sum for ever
+        channel.on_loss(_end)  # this thread may wait for a collective for ever
         try:
             while (message := channel.receive()) is not None:
                 self.hear(message)
         except Exception as error:
-            channel.wait_lost(LATE)  # a sum that fails may be faster than the news, which ends this
+            channel.wait_lost(LATE)  # news of a loss, which ends this, may come after the failure
             channel.fail(f"{type(error).__name__}: {error}")
             raise
         sys.exit(0)
 
     def hear(self, message: bytes) -> None:
-        """Carry out what a message says."""
+        """Carry out a message."""
         for word, *given in json.loads(message):
             self._obey(word, given)
 
@@ -78,7 +78,7 @@ class Follower:
             case "load", (model, settings):
                 try:
                     self._models[model] = self._load(Share(self._machines, model), settings)
-                except MlxgenError:  # all ranks have it, and rank 0 says so
+                except MlxgenError:  # raised on all ranks, and reported by rank 0
                     mx.clear_cache()
             case "unload", (model,):
                 self._models.pop(model, None)
@@ -98,7 +98,7 @@ class Follower:
         try:
             self._runners[runner].do(command)
         except MlxgenError:
-            if not uses_files(command):  # all ranks have it, and rank 0 says so
+            if not uses_files(command):  # raised on all ranks, and reported by rank 0
                 raise
 
     def _run(self, number: int, held: Sequence[int], text: Mapping[str, Any]) -> None:
@@ -125,7 +125,7 @@ def _end(lost: MachineError) -> None:
 
 
 def _zeros(rows: Sequence[tuple[int, int]]) -> tuple[tuple[int, tuple[Fed, ...]], ...]:
-    """The rows of a pass over tokens that only rank 0 has, by their numbers."""
+    """The rows of a pass over tokens that only rank 0 has, given how many there are in each."""
     zeros, start = Unread(mx.zeros(sum([count for _, count in rows]), mx.int32)), 0
     result = []
     for kv, count in rows:

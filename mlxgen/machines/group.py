@@ -1,13 +1,13 @@
 """The ranks that run one model together, as ``mlx.launch`` and ``mpirun`` start them.
 
-Must never know what they run. MLX is imported when ranks join, not before: every start of a program
-asks here whether it is one of several.
+Must never know what they run. MLX is imported when ranks join, not before, because every program
+asks here at its start whether it is one of several.
 
-What becomes of a rank whose peer is gone depends on MLX's back end, as read in its source. On the
-ring, whoever waits for a sum gets a ``RuntimeError``, and sums that are submitted later never end.
+What happens to a rank whose peer is gone depends on MLX's back end, as read in its source. On the
+ring, a rank that waits for a collective gets a ``RuntimeError``, and later collectives never end.
 JACCL polls for ever, since its connections report nothing. NCCL waits for ever, or ends the process
-with a line on stderr. MPI ends it. A peer that hangs makes all of them wait for ever. So nothing
-may rely on a collective to find a fault: that is what ``Channel`` is for.
+with a line on stderr. MPI ends the process. With a peer that hangs, all of them wait for ever. So
+nothing may rely on a collective to find a fault: that is what ``Channel`` is for.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Launch:
     """This process as one of ``size`` ranks.
 
-    ``backend`` is a name that ``mx.distributed.init`` takes. ``addresses`` are those that ranks
-    are known to listen on, by rank: the ring has them for all, MPI for none, the others for rank 0.
+    ``backend`` is a name that ``mx.distributed.init`` takes. ``addresses``: where each rank is
+    known to listen, by rank: the ring has them for all, MPI for none, the others for rank 0.
     """
 
     backend: str
@@ -54,10 +54,10 @@ class Launch:
     def of(cls, environment: Mapping[str, str] = os.environ) -> Launch | None:
         """What the environment says, or ``None`` if this process is not one of several.
 
-        Raises ``MachineError`` if it says something that cannot be.
+        Raises ``MachineError`` if that is inconsistent.
         """
         rank, addresses = "MLX_RANK", list[list[str]]()
-        # What MLX asks for, and in its order; of MPIs it takes Open MPI only
+        # The variables that MLX asks for, in its order; the only MPI that it takes is Open MPI
         if _has(environment, rank, "NCCL_HOST_IP", "NCCL_PORT", "MLX_WORLD_SIZE"):
             backend, size = "nccl", _number(environment, "MLX_WORLD_SIZE")
             addresses = [[environment["NCCL_HOST_IP"]]]
@@ -87,8 +87,8 @@ class Launch:
 class Group:
     """All ranks, as seen by one of them; rank 0 leads.
 
-    ``hosts`` has a name of each rank's machine for messages, and ``addresses`` what ``mlx.launch``
-    knows of where each rank listens (see ``Launch``).
+    ``hosts`` has a name for each rank's machine, for messages; ``addresses`` are those of
+    ``Launch``.
     """
 
     raw: mx.distributed.Group
@@ -135,14 +135,14 @@ class Group:
     def exchange(self, value: Any) -> list[Any]:
         """The JSON values of all ranks, by rank: collective.
 
-        It waits for what was submitted to this thread's stream before, as every collective does.
+        Like every collective, it waits for what was submitted to this thread's stream before.
         """
         import mlx.core as mx
         import numpy as np
 
         def gather(array: mx.array) -> bytes:
             gathered = mx.distributed.all_gather(array, group=self.raw)
-            mx.eval(gathered)  # NumPy would take what a failure leaves in it, without an error
+            mx.eval(gathered)  # after a failure, NumPy would read garbage without an error
             return np.array(gathered).tobytes()
 
         mine = json.dumps(value).encode()
@@ -160,7 +160,7 @@ class Group:
 
 
 def _reason(launch: Launch, text: str) -> str:
-    """What to do about an error of MLX, whose own text has a number at best."""
+    """What to do about an error of MLX, whose message has at best an error number."""
     number = re.search(r"error: (\d+)", text)
     why = os.strerror(int(number[1])) if number else text
     rank, peer = launch.rank, (launch.rank + 1) % launch.size
@@ -184,11 +184,11 @@ def _reason(launch: Launch, text: str) -> str:
 
 @contextmanager
 def _no_longer_than(seconds: float) -> Iterator[None]:
-    """End a call of MLX that waits for a connection, and holds the interpreter's lock meanwhile.
+    """End a call of MLX that waits for a connection while it holds the GIL.
 
-    Only a signal can: it interrupts ``accept``, which then fails. (It does not end ``connect``,
-    so it comes again.) Signals belong to the main thread; elsewhere the call may wait for ever.
-    Those that end the process do so at once, as no handler of Python's would run meanwhile.
+    Only a signal can: it interrupts ``accept``, which then fails. (It does not end ``connect``, so
+    it is repeated.) Signals belong to the main thread; elsewhere the call may wait for ever.
+    Signals that end the process do so at once, as Python would not run their handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

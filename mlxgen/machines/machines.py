@@ -1,11 +1,11 @@
 """The ranks that hold one model together, as one process knows them.
 
-Owns this process's place among them, what it tells the others, and the comparison of what all must
-have in common: facts, each a name with a JSON value. Must never know requests or text. Invariant:
-rank 0 tells all others the same things in one order, and whatever it does itself between two of
-them comes in that order as well. A failure that leaves a rank behind ends them all.
+Owns this process's place among them, its messages to the others, and the comparison of what all
+must have in common: facts, each a name with a JSON value. Must never know requests or text.
+Invariant: rank 0 tells all others the same items in one order, and does its own work in that order,
+too. A failure that leaves a rank behind ends all of them.
 
-A message is a JSON list of items: a word, and what belongs to it. ``Follower`` carries them out.
+A message is a JSON list of items: a word, and its arguments. ``Follower`` carries them out.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ..loading.memory import memory_limit
 from .channel import Channel
 from .group import Group
 
-LATE = 3.0  # seconds in which the channel notices why an evaluation fails, or it ends after a loss
+LATE = 3.0  # seconds to learn why an evaluation failed, or for one to end after a loss
 T = TypeVar("T")
 Item: TypeAlias = list[Any]
 
 
 class Machines:
-    """See the module. ``here`` gives those of this process. ``device``: the bytes of the smallest
-    one that a machine has."""
+    """See the module; ``here`` gives those of this process. ``device``: the bytes of memory of the
+    smallest machine's device."""
 
     def __init__(self, group: Group, channel: Channel, device: int) -> None:
         self.group = group
@@ -47,11 +47,11 @@ class Machines:
         self.device = device
         self._lock = threading.RLock()
         self._items: list[Item] = []  # of the next message
-        self._dead: deque[Item] = deque()  # what nobody holds any more, noted by finalizers
+        self._dead: deque[Item] = deque()  # about what is no longer in use, from finalizers
         self._numbers = count()
         self._at_work: tuple[int, mx.Stream] | None = None  # the thread that had the last turn
         self.says_losses = True  # on stderr, unless the program does
-        self._waiting = 0  # threads that may wait for sums
+        self._waiting = 0  # threads that may wait for collectives
         if self.leads:
             channel.on_loss(self._lose)
 
@@ -75,7 +75,7 @@ class Machines:
 
     @property
     def lost(self) -> MachineError | None:
-        """What has happened, once a rank is lost; then nothing can run any more."""
+        """Why a rank is lost, once one is; nothing can run after that."""
         return self.channel.lost
 
     # ---- rank 0 ------------------------------------------------------------------------------
@@ -86,10 +86,10 @@ class Machines:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """What a thread does and tells, before another thread has its turn.
+        """A context in which only this thread works and tells.
 
-        Sums of two threads would go through the group at the same time; so what the last one has
-        submitted is waited for.
+        Collectives of two threads would go through the group at the same time; so this waits for
+        what the last thread has submitted.
         """
         with self._waits(), self._lock:
             if self.lost is not None:
@@ -102,17 +102,17 @@ class Machines:
             yield
 
     def note(self, item: Item) -> None:
-        """Tell the others with the next message; only in one's turn."""
+        """Tell the others an item with the next message; only in a ``turn``."""
         self._items.append(item)
 
     def tell(self, item: Item) -> None:
-        """Tell the others now; only in one's turn."""
-        self._bury()  # first, as a model that goes makes room for one that comes
+        """Tell the others an item now; only in a ``turn``."""
+        self._bury()  # first, as a model that is unloaded makes room for a new one
         self._items.append(item)
         self.flush()
 
     def flush(self) -> None:
-        """Tell what is noted."""
+        """Send the items that were noted."""
         self._bury()
         if self._items:
             items, self._items = self._items, []
@@ -123,12 +123,12 @@ class Machines:
             self._items.append(self._dead.popleft())
 
     def dispose(self, item: Item) -> None:
-        """Tell that nobody holds something any more, from any thread, when there is a message."""
+        """Tell, from any thread and with the next message, that something is no longer in use."""
         self._dead.append(item)
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """A context for what waits for sums: what fails in it has failed for all ranks."""
+        """A context for waiting for collectives: a failure in it is a failure of all ranks."""
         with self._waits(), self.channel.step():
             try:
                 yield
@@ -146,7 +146,7 @@ class Machines:
             self._waiting -= 1
 
     def blamed(self, error: Exception) -> MachineError:
-        """The loss that this failure comes from; if there is none, all ranks are given up."""
+        """The loss that caused this failure; if there is none, all ranks are given up."""
         lost = self.channel.wait_lost(LATE)
         if lost is None:
             lost = MachineError(f"rank 0 failed in an evaluation: {error}")
@@ -154,8 +154,8 @@ class Machines:
         return MachineError(*lost.args)
 
     def _lose(self, lost: MachineError) -> None:
-        """Say so, at once, as whoever started the ranks may soon end this one; and end the process
-        if a thread waits for a sum that will never come: nothing else can."""
+        """Report the loss at once, as the launcher may soon end this rank; and end the process if a
+        thread waits for a collective that will never end: nothing else can."""
         if self.says_losses:
             print(f"mlxgen: {lost}", file=sys.stderr, flush=True)
 
@@ -170,9 +170,9 @@ class Machines:
     # ---- all ranks ---------------------------------------------------------------------------
 
     def together(self, do: Callable[[], T]) -> T:
-        """Do what every rank does now, and may fail with: if one does, all have failed.
+        """Do what every rank does now; if it fails on one of them, it fails on all.
 
-        Then rank 0 raises its own error, or a ``LoadError`` that names the rank and says its error.
+        A rank on which it failed raises its own error, others a ``LoadError`` that names that rank.
         """
         result: T | None = None
         failed: Exception | None = None
@@ -192,9 +192,9 @@ class Machines:
 # ---- what all ranks must have in common ---------------------------------------------------------
 
 VERSION = "version of "
-"""What the names of facts begin with that ``versions`` gives."""
+"""The beginning of the names of facts from ``versions``."""
 MODEL_FILE = "model file "
-"""What the names of facts about a model's files begin with."""
+"""The beginning of the names of facts about a model's files."""
 
 _ADVICE = {
     VERSION: "install the same versions on all machines",
@@ -213,7 +213,7 @@ def agree(group: Group, facts: Mapping[str, Any]) -> None:
     for name in dict.fromkeys(name for each in told for name in each):
         holders: dict[str, list[str]] = {}
         for rank, each in enumerate(told):
-            if name in each or not name.startswith(MODEL_FILE):  # of which it may need others
+            if name in each or not name.startswith(MODEL_FILE):  # a rank may need other files
                 value = json.dumps(each[name], sort_keys=True) if name in each else "missing"
                 holders.setdefault(value, []).append(group.name(rank))
         if len(holders) > 1:
@@ -230,7 +230,7 @@ def agree(group: Group, facts: Mapping[str, Any]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what a rank runs, as facts.
+    """The versions of the software that a rank runs, as facts.
 
     mlxgen's has a digest of its source, as ranks of a development version must not differ either.
     """

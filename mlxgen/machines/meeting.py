@@ -1,10 +1,10 @@
-"""How the connections between rank 0 and the others come about.
+"""How the other ranks connect to rank 0.
 
-Rank 0 listens on a port that the system chooses, and tells the others its addresses, the port and
-a secret of this run. Whoever connects says its rank and proves that it knows the secret; so does
-rank 0 in its answer, since an address may lead to another machine than the one that is meant.
-Everybody else is dropped, one after the other. (The challenges of ``multiprocessing.connection``
-end in an assertion if a stranger says something else.)
+Rank 0 listens on a port that the system chooses, and tells the others its addresses, the port and a
+secret of this run. A rank that connects sends its number and proves that it knows the secret; so
+does rank 0 in its answer, since an address may lead to the wrong machine. Other connections are
+dropped, one after another. (The challenges of ``multiprocessing.connection`` end in an assertion if
+a stranger sends something else.)
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-_GREETING = 0.25  # seconds in which somebody who connects has to say its rank
+_GREETING = 0.25  # seconds in which a new connection has to send its rank
 _TRY, _ANSWER = 2.0, 5.0  # seconds for a connection to an address, and for the answer there
 _PAUSE = 0.2  # seconds before all addresses are tried again
 
 
 class Invitation(NamedTuple):
-    """What the other ranks have to know to reach rank 0."""
+    """What the other ranks need to know to reach rank 0."""
 
     addresses: Sequence[str]
     port: int
     secret: str
 
     def proof(self, rank: int) -> bytes:
-        """What only those can say who know the secret."""
+        """A proof that the sender, or the receiver, of ``rank`` knows the secret."""
         return hmac.digest(self.secret.encode(), struct.pack("!I", rank), "sha256")
 
 
 def invite(known: Sequence[Sequence[str]]) -> tuple[socket.socket, Invitation]:
-    """A socket that listens, and where it can be reached.
+    """A listening socket, and the invitation to it.
 
-    ``known`` has the addresses of ranks, as far as they are known, by rank. They may lead to one
-    neighbour only, as cables of Thunderbolt do, so rank 0 listens on all its addresses.
+    ``known`` has the known addresses of the ranks, by rank. Some may lead to one neighbour only, as
+    over a Thunderbolt cable, so rank 0 listens on all its addresses.
     """
     flat = [address for each in known for address in each]
     if flat and all(address.startswith("127.") for address in flat):
         addresses, bound = ["127.0.0.1"], "127.0.0.1"
     else:
         name = socket.gethostname()
-        routes = [_route_to(address) for address in [*flat, "192.0.2.1"]]  # of documentation
+        routes = [_route_to(address) for address in [*flat, "192.0.2.1"]]  # for documentation
         mine = [*(known[0] if known else ()), *routes, name, f"{name.removesuffix('.local')}.local"]
         addresses, bound = list(dict.fromkeys(filter(None, mine))), ""
     listener = socket.create_server((bound, 0), backlog=64)
@@ -56,7 +56,7 @@ def invite(known: Sequence[Sequence[str]]) -> tuple[socket.socket, Invitation]:
 
 
 def _route_to(address: str) -> str:
-    """This machine's own address on the way to another; nothing is sent for that."""
+    """This machine's own address on the route to another; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, 9))
@@ -68,7 +68,7 @@ def _route_to(address: str) -> str:
 def receive_all(
     listener: socket.socket, invitation: Invitation, ranks: Iterable[int], timeout: float
 ) -> dict[int, socket.socket]:
-    """Connections of the ``ranks`` that come within ``timeout`` seconds."""
+    """The connections of those ``ranks`` that connect within ``timeout`` seconds."""
     missing, met = set(ranks), dict[int, socket.socket]()
     until = time.monotonic() + timeout
     while missing and (left := until - time.monotonic()) > 0:
@@ -89,7 +89,7 @@ def receive_all(
 
 
 def reach(invitation: Invitation, rank: int, timeout: float) -> socket.socket:
-    """A connection to rank 0. Raises ``OSError`` with the addresses that were tried in vain."""
+    """A connection to rank 0. Raises ``OSError`` with the addresses and why each of them failed."""
     until = time.monotonic() + timeout
     while True:
         failed = []
@@ -121,7 +121,7 @@ def _introduce(address: str, invitation: Invitation, rank: int) -> socket.socket
 
 @contextmanager
 def _talking(own: socket.socket, seconds: float) -> Iterator[Connection]:
-    """Messages over a socket, of which nobody waits longer than so many seconds for one."""
+    """Messages over a socket; reading one fails after ``seconds`` seconds."""
     own.settimeout(None)
     limit_waits(own, socket.SO_RCVTIMEO, seconds)
     with Connection(os.dup(own.fileno())) as link:
@@ -130,7 +130,7 @@ def _talking(own: socket.socket, seconds: float) -> Iterator[Connection]:
 
 
 def limit_waits(own: socket.socket, option: int, seconds: float) -> None:
-    """Let the system end what waits for a socket after so many seconds; 0 is no limit."""
+    """Let the system end sends or receives of a socket after ``seconds`` seconds; 0 is no limit."""
     own.setsockopt(
         socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     )

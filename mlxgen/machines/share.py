@@ -1,11 +1,11 @@
 """A part of a model on several machines: who may call it, what runs it, and what it shares.
 
-A runner of a part goes through all parts: what a pass adds up with the other ranks follows from the
-commands alone, and it is submitted as a whole while its command is carried out. So ranks that get
-the same commands in one order add up the same things in one order; if one left out a sum, all would
-wait for each other for ever. A program that called a part on rank 0 alone would wait like that.
+The collectives of a pass follow from its command alone, and all of them are submitted while the
+command is carried out. So ranks that get the same commands in one order run the same collectives in
+one order; if one left out a collective, all would wait for each other for ever. A program that
+called the part on rank 0 alone would wait like that.
 
-Rank 0 tells the others what it has done, in this order: so what fails there reaches nobody. Only
+Rank 0 tells the others what it has done, after it has done it: so its failures reach nobody. Only
 files of prefixes are saved and loaded by all ranks at a time, and fail on all. Must never know
 requests, or why a command was given.
 """
@@ -52,7 +52,7 @@ M = TypeVar("M")
 
 
 class NotCallable:
-    """A part of a model, for those outside of mlxgen."""
+    """A part of a model, as code outside of mlxgen sees it."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -70,26 +70,26 @@ class NotCallable:
 class Part(Runner):
     """A runner of a rank's part: see the module.
 
-    ``group``: the ranks that have a part of the model. ``piped``: the parts are of layers, and each
-    gets its input from the one before; then all of a pass has to be computed, or nothing is passed
-    on.
+    ``group``: the ranks that have a part of the model. ``piped``: the parts are layers, each of
+    which gets its input from the one before; so a pass must be computed as a whole, or nothing is
+    passed on.
     """
 
     def __init__(self, *given: Any, group: mx.distributed.Group, piped: bool = False) -> None:
         super().__init__(*given)
         self._group = group
         self._piped = piped
-        self._first: list[mx.array] = []  # of a pass, to be submitted before it
+        self._first: list[mx.array] = []  # arrays to submit before the pass
 
     def _inputs(self, rows: Sequence[Sequence[Fed]]) -> mx.array:
-        """The tokens; where some are not known yet, those of rank 0, as the others have zeros."""
+        """The tokens of a pass; if some are not read yet, those of rank 0: others have zeros."""
         tokens = super()._inputs(rows)
         if any(isinstance(token, Later) for row in rows for token in row):
             own = tokens.astype(mx.int32)
             tokens = mx.distributed.all_sum(own, group=self._group)
-            if self._group.rank() == 0:  # it has them, and the sum may fail and leave anything
+            if self._group.rank() == 0:  # it has them, and a failed sum may leave anything
                 (tokens,) = mx.depends([own], [tokens])
-            if self._piped:  # what has not the first layers has no use for them
+            if self._piped:  # ranks without the first layers do not use them
                 self._first.append(tokens)
         return tokens
 
@@ -104,15 +104,14 @@ class Part(Runner):
         return logits
 
     def _built(self, run: Run) -> None:
-        """A pass was built without a failure, and is about to be submitted."""
+        """Called when a pass has been built without a failure, before it is submitted."""
 
 
 # ---- rank 0 ------------------------------------------------------------------------------------
 
 
 class Leading(Part):
-    """That of rank 0, which has the others carry out what it does; ``model``: the number of the
-    model."""
+    """Rank 0's runner, which has the others do what it does; ``model``: the model's number."""
 
     def __init__(self, machines: Machines, model: int, *given: Any, **how: Any) -> None:
         super().__init__(*given, **how)
@@ -128,7 +127,7 @@ class Leading(Part):
 
     def do(self, command: Command) -> Any:
         machines = self._machines
-        # The others need not wait for a cache: they have added up all that it holds by then
+        # The others need not wait for a cache: they have joined all of its collectives by then
         if isinstance(command, Wait) and command.kv is not None:
             with machines.evaluating():
                 return super().do(command)
@@ -138,12 +137,12 @@ class Leading(Part):
             if isinstance(command, Take | Keep):
                 self._show(command.tokens)
             told = ["do", self._number, written(command)]
-            if uses_files(command):  # ranks wait for each other in them
+            if uses_files(command):  # the ranks wait for each other
                 machines.tell(told)
                 return super().do(command)
             result = super().do(command)
             machines.note(told)
-            if not isinstance(command, Trim):  # it goes out with what comes next, mostly a pass
+            if not isinstance(command, Trim):  # it goes with the next item, mostly a pass
                 machines.flush()
             return result
 
@@ -155,15 +154,15 @@ class Leading(Part):
         self._held = self.lengths(kv for kv, _ in run.rows)
         self._is_out = False
         try:
-            with self._machines.channel.step():  # it waits if much is submitted already
+            with self._machines.channel.step():  # it blocks if much is submitted already
                 return super().do(run)
         except Exception as error:
             if self._is_out:
                 raise self._machines.blamed(error) from error
-            raise  # whoever gave the command frees what it may have changed here alone
+            raise  # the caller frees what it may have changed here alone
 
     def _built(self, run: Run) -> None:
-        """Tell of a pass; of tokens that nobody knows yet only how many there are."""
+        """Tell the others of a pass; of tokens that are not read yet, only how many there are."""
         if any(isinstance(token, Later) for _, tokens in run.rows for token in tokens):
             rows = [[kv, len(tokens)] for kv, tokens in run.rows]
             told = {"do": "Run", "rows": rows, "wanted": run.wanted}
@@ -174,7 +173,7 @@ class Leading(Part):
         self._machines.tell(["run", self._number, self._held, told])
 
     def _show(self, tokens: Iterable[Fed]) -> None:
-        """Tell of the images among tokens, as a patch is told by its digest."""
+        """Send the images among ``tokens``, because a patch names its image by the digest."""
         if self.feed is None:
             return
         images = {token.image for token in tokens if isinstance(token, Patch)}
@@ -188,8 +187,8 @@ class Leading(Part):
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """A context after which SIGINT does what it would have done in it; for the main thread, as no
-    other one is interrupted."""
+    """A context that delays SIGINT to its end. It does nothing outside of the main thread, the only
+    one that is interrupted."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -207,7 +206,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 class Share(NamedTuple):
-    """The part of model ``number`` that is here."""
+    """The part of model ``number`` that this rank has."""
 
     machines: Machines
     number: int
@@ -219,22 +218,22 @@ class Share(NamedTuple):
 
 
 class PartRuntime(ModelRuntime):
-    """The runtime of a model of which only a ``share`` is here."""
+    """The runtime of a model of which this rank has only a ``share``."""
 
     def __init__(self, share: Share, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         self.share = share
-        # What all ranks know of one another once all parts are loaded
+        # Of all ranks, once all parts are loaded
         self.footprints: tuple[Footprint, ...] = ()
-        self.room = 0  # the fewest bytes that a machine has beside its part of the weights
+        self.room = 0  # the fewest bytes that a machine has left next to its part of the weights
 
     def settle(self) -> None:
-        """Learn what all ranks know of one another: collective.
+        """Exchange what the ranks need to know of one another: collective.
 
-        Raises ``LoadError`` if rank 0 could not decide for all parts by its own.
+        Raises ``LoadError`` if rank 0 could not decide for all parts from its own.
         """
         room = memory_limit()[0] - self.footprint.weights
-        told = [asdict(self.footprint), room, self.batches]  # tried by all, as there are sums in it
+        told = [asdict(self.footprint), room, self.batches]  # on all ranks, as it has collectives
         said = self.share.machines.group.exchange(told)
         footprints, rooms, batches = zip(*said, strict=True)
         for each in footprints:
@@ -260,7 +259,7 @@ class PartRuntime(ModelRuntime):
         cache.together = machines.together
         if machines.leads:
             cache.through = partial(_through, ref(self), cache)
-            cache.max_bytes = limit  # of all
+            cache.max_bytes = limit  # on all ranks
 
     @property
     def _make_runner(self) -> Callable[..., Part]:
@@ -277,16 +276,16 @@ def _through(of: ref[PartRuntime], cache: BlockStore, command: Command) -> Any:
 
 
 def shared(machines: Machines, load: Callable[[Share], M], settings: Mapping[str, Any]) -> M:
-    """A model of which every rank loads its part; ``load`` does so here, and ``settings`` are for
-    that of the others."""
+    """A model of which every rank loads its part; here ``load`` does so, and the others get
+    ``settings``."""
     with machines.turn():
         number = machines.number()
         machines.tell(["load", number, settings])
         try:
             model = load(Share(machines, number))
-        except MlxgenError:  # which all ranks have
+        except MlxgenError:  # raised on all ranks
             raise
-        except BaseException as error:  # the others wait for what does not come
+        except BaseException as error:  # the others would wait for ever
             machines.channel.fail(f"loading was broken off by {type(error).__name__}")
             raise
     finalize(model, machines.dispose, ["unload", number])

@@ -21,7 +21,7 @@ from .rows import Want
 CANDIDATES = 128
 
 WORD = 32  # tokens in one word of a mask
-_ROWS = 32  # that a long row of logits is folded into, to be searched by columns
+_ROWS = 32  # blocks that a long row of logits is split into, to be searched by columns
 _LONG = 8192  # logits from which on a row is long
 _WIDTH = 0.2  # of adaptive-p's preference, as a difference of probabilities
 _STEEPNESS = 10.0

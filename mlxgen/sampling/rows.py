@@ -78,7 +78,7 @@ class Draw(NamedTuple):
     [batch]; ``top_tokens`` [batch, n] int32 and ``top_logprobs`` [batch, n], best first;
     ``distribution`` [batch, vocab], NaN for a row from which nothing can be drawn.
 
-    ``share`` [batch], if some rows aim: the token's probability before that preference.
+    ``share`` [batch], if some rows aim: the token's probability before adaptive-p's preference.
 
     A greedy row's probabilities are those at temperature 1 without truncation: at 0, the
     token's would always be 1.

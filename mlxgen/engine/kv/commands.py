@@ -75,9 +75,9 @@ class Take(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """Put these tokens into the prefix cache: from a cache that holds them, from the saved prefix
-    at this path, or with ``None`` from its folder: the block they end with, which may have a
-    snapshot.
+    """Put these tokens into the prefix cache: from a cache that holds them, or from the saved
+    prefix at this path; with ``None``, the block that they end with, from its folder
+    (``has_state``: with its snapshot).
 
     The prefix cache may use ``room`` bytes, or with ``None`` its own limit. The result is how many
     tokens of a file or of the folder are held now.

@@ -194,7 +194,7 @@ def _alike(first: mx.array, second: mx.array) -> bool:
     return bool(np.isfinite(two).all() and np.abs(one - two).max() <= _TOLERANCE * spread)
 
 
-# ---- in how many bits ---------------------------------------------------------------------------
+# ---- quantisation -------------------------------------------------------------------------------
 
 
 def quantisation(

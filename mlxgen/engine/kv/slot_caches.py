@@ -40,7 +40,7 @@ class Pass:
     """Where the tokens of one forward pass go; shared by the caches of all layers.
 
     Consecutive slots from ``first`` on get ``count`` tokens each, starting at their ``positions``.
-    A slot that ``runs`` says False for gets only padding: it goes behind the slot's tokens, where
+    A slot whose ``runs`` is False gets only padding: it goes behind the slot's tokens, where
     nothing sees it, and leaves its states as they are. ``whole``: these are all ``held`` slots in
     use. ``even``: all positions are the same. ``rooms``: how many slots the arrays have or will
     get, with places for the positions before ``reach``. ``offset``: the number of tokens before
@@ -145,9 +145,9 @@ class Quantisation:
 
     They are packed as by ``mx.quantize``. mlx-lm's attention can work on packed ones: it does so
     for a cache that has ``bits``. Then it reads fewer bytes, though once for each query head and
-    token, holds the scores, and lacks what some models need. So it gets packed ones for single
-    tokens, if the model can do with that (``packed``), and otherwise floats, dequantised for one
-    layer at a time.
+    token; but it holds the scores, and lacks what some models need. So it gets packed ones for
+    single tokens, if the model can run with that (``packed``), and otherwise floats, dequantised
+    for one layer at a time.
     """
 
     bits: int
@@ -186,7 +186,7 @@ class _Named:
 
     Some models make them depend on an array that has to be computed with them, read or not
     (``cache.keys = mx.depends(cache.keys, ...)``): for example, what a part of a model sends to the
-    next machine. Packed ones are nothing to compute with, so an empty array stands for them.
+    next machine. Packed ones cannot be computed with, so an empty array stands for them.
     """
 
     def __init__(self, half: int) -> None:
@@ -211,8 +211,8 @@ class Keys:
     """Keys and values of an attention layer; there are no ``arrays`` until something is stored.
 
     While there is one slot, plain arrays are in a cache of mlx-lm's (``one``), which the model uses
-    as ever, with no call of ours per token. If they are quantised, the parts of the packed keys
-    come first, then those of the values, and then, in arrays of their own, the first positions
+    directly, with no Python call of ours per token. If they are quantised, the parts of the packed
+    keys come first, then those of the values, and then, in arrays of their own, the first positions
     unquantised.
     """
 
@@ -343,8 +343,7 @@ class Keys:
         self.arrays = arrays
 
     def run(self, slots: slice, start: int, end: int) -> Run:
-        """The stored keys and values of positions, in order; shares the buffers unless it is a
-        ring."""
+        """Stored keys and values of positions, in order; shares the buffers, except for a ring."""
         if self.ring is not None:
             turned = mx.arange(start, end) % self.ring
             return tuple([mx.take(array[slots], turned, axis=2) for array in self.arrays])

@@ -155,8 +155,8 @@ class Slot:
         self.checkpoint()
 
     def copy_from(self, other: Slot) -> None:
-        """Hold what another slot does: of the same group, or the only one of its group, as this one
-        is."""
+        """Hold what another slot does: one of the same group, or of another one, if both are alone
+        in theirs."""
         if self.group is other.group:
             self.group.copy(other.index, self.index, other.length)
         else:
@@ -212,7 +212,7 @@ class Group:
         """All buffers."""
         return [array for layer in self.layers for array in layer.arrays]
 
-    # ---- who is in it ----------------------------------------------------------------------
+    # ---- members ---------------------------------------------------------------------------
 
     def add(self, room: int) -> Slot:
         """An empty slot, for a sequence of ``room`` tokens."""

@@ -6,9 +6,8 @@ Must never know limits or the requests that generate.
 Prompts that have not begun are next, the shortest first; then the others, in turn. So a short
 prompt waits for one piece of a long one, and for nothing that comes after itself.
 
-Invariant: a handle in here has tokens to run before its first draw, but leaves those to another one
-that is about to have run the same; a prefix cache that fails is emptied, as it is never worth a
-sequence.
+Invariant: a handle in here has tokens to run before its first draw, and runs none that another one
+is about to have run; a prefix cache that fails is emptied, as it is never worth a sequence.
 """
 
 from __future__ import annotations

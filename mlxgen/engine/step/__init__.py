@@ -1,1 +1,1 @@
-"""One step: what runs, what is drawn, and what becomes of it."""
+"""One step: what runs, what is drawn, and what is accepted."""

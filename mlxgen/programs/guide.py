@@ -1,9 +1,9 @@
-"""Programs, and what they work with: the ``g`` of ``async def program(g)``.
+"""Programs, and the ``g`` of ``async def program(g)`` that they work with.
 
 A ``Program`` is a specification that can be used again. Its guide has everything that it can await
-or ask for; ``running`` drives the coroutine. What can be awaited is a generator here: it yields how
-the branch goes on, is sent the tokens that this has appended, and returns what the await gives.
-Invariant: everything that a program learns here is in its record, so that a replayed copy
+or ask for; ``running`` drives the coroutine. Each thing to await is a generator here: it yields how
+the branch goes on, is sent the tokens that this appended, and returns the result of the await.
+Invariant: everything that a program learns from its guide is recorded, so that a replayed copy
 learns the same.
 """
 
@@ -26,7 +26,7 @@ from .running import Awaited, BranchHistory, Label, Running, Step
 from .shared import Forked, Task, Variables
 from .token_set import TokenSet
 
-_EXPRESSIONS = 32  # how many expressions' tokens are remembered for each vocabulary
+_EXPRESSIONS = 32  # expressions whose tokens are remembered, for each vocabulary
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,7 +36,7 @@ ProgramFunction: TypeAlias = Callable[["Guide"], Coroutine[Any, Any, Any]]
 def step(
     make: Callable[Concatenate[Guide, P], Step[T]],
 ) -> Callable[Concatenate[Guide, P], Awaited[T]]:
-    """Makes a generator of a guide something to await."""
+    """Makes a generator method of the guide return something to await."""
     what = make.__name__.strip("_").replace("_", " ")
 
     @wraps(make)
@@ -86,7 +86,7 @@ class Guide:
 
     @property
     def text(self) -> str:
-        """The generated text, as far as characters are complete."""
+        """The generated text, up to the last complete character."""
         return self._running.history.text
 
     @property
@@ -95,7 +95,7 @@ class Guide:
         return self._running.once("logprob", lambda: sum(self._running.logprobs))
 
     def label(self) -> Label:
-        """This place in the text, to go back to; the text before it stays as it is spelled."""
+        """A label for this place; going back to it keeps the text before it as it is spelled."""
         return self._running.history.label()
 
     def tokenize(self, text: str) -> list[Token]:
@@ -127,8 +127,8 @@ class Guide:
     # ---- text ------------------------------------------------------------------------------
 
     def fixed(self, text: str | Sequence[Token]) -> Awaited[None]:
-        """Appends text, or tokens as they are. If the end of a text may be joined by what ``gen``
-        writes after it, the model spells it anew."""
+        """Appends text, or tokens as they are. If the text that ``gen`` writes next may join the
+        end of this one in a token, the model spells that end anew."""
         return self._fixed(text) if isinstance(text, str) else self._fixed_tokens(text)
 
     @step
@@ -180,13 +180,13 @@ class Guide:
     def token(
         self, allowed: Iterable[Token] | None = None, *, temperature: float | None = None
     ) -> Step[Token | None]:
-        """Samples one token, of a set if given; ``None``: an end token, which is not appended."""
+        """Samples one token (of ``allowed``, if given); ``None`` for an end token, not appended."""
         mask = self.token_set(allowed)
         drawn = yield [replace(self._free(temperature), sample_mask=mask)]
         return drawn[0] if drawn else None
 
     def _free(self, temperature: float | None) -> Branch:
-        """Samples any token, and takes an end token back."""
+        """A branch that samples any token, and takes back an end token."""
         size = self.vocab_size
         ends = [token for token in self.vocabulary.eos if token < size]
         splices = [Splice(ends, backtrack=1)] if ends else []
@@ -210,8 +210,8 @@ class Guide:
         """Forks; the branches share everything up to here.
 
         ``fork(n)`` continues in n branches, this one included, and gives each a ``Forked``: its
-        index and the tasks of all. ``fork([f, g])`` starts a program in each new branch, and gives
-        this one, which continues, their tasks.
+        index and the tasks of all. ``fork([f, g])`` starts a program in each new branch, and
+        returns their tasks to this one, which continues.
         """
         if isinstance(programs, int):
             if isinstance(programs, bool) or programs < 1:
@@ -228,7 +228,7 @@ class Guide:
 
     @step
     def wait(self, *tasks: Task) -> Step[list[Any]]:
-        """Waits until the programs of other branches have returned; their values, in order.
+        """Waits until the programs of other branches have returned; returns their values, in order.
 
         StateError, when it is awaited, if one of them failed or ended early.
         """
@@ -243,7 +243,7 @@ class Guide:
     # ---- variables -------------------------------------------------------------------------
 
     def get(self, name: str) -> str | None:
-        """The text of a variable that all branches share; ``None``: it has none yet."""
+        """The text of a variable that all branches share; ``None`` if it has none yet."""
         return self._running.once(f"get {name}", lambda: self._running.variables.get(name))
 
     def set(self, name: str, text: str) -> None:
@@ -257,7 +257,7 @@ class Guide:
         )
 
     def compare_and_swap(self, name: str, expected: str | None, text: str) -> bool:
-        """Sets a variable if it has the expected text (``None``: none yet); says whether it had."""
+        """Sets a variable if it has the expected text (``None``: none yet); returns True if so."""
         return self._running.once(
             f"compare and swap {name}",
             lambda: self._running.variables.compare_and_swap(name, expected, text),
@@ -276,8 +276,7 @@ class Guide:
 class Program:
     """An async function of a ``Guide``, for example ``async def p(g): await g.fixed("Hello")``.
 
-    Each generation gets its own run and its own variables; ``variables`` are their texts at the
-    start.
+    Each generation gets its own run and its own variables; ``variables`` are their initial texts.
     """
 
     function: ProgramFunction
@@ -317,7 +316,7 @@ def begin(function: ProgramFunction, running: Running) -> Coroutine[Any, Any, An
 
 
 def put(back: int, tokens: Sequence[Token]) -> Step[None]:
-    """Takes back the newest tokens and appends a run, if there is anything to do."""
+    """Takes back the newest ``back`` tokens and appends others, if there are any of either."""
     if back or tokens:
         yield [Branch(back, None, [tokens])]
 
@@ -325,11 +324,10 @@ def put(back: int, tokens: Sequence[Token]) -> Step[None]:
 def generate(running: Running, options: Mapping[str, Any], free: Branch) -> Step[str]:
     """Generates a piece of text; ``free`` samples any token.
 
-    A ``Session`` has the rules, which ``options`` are; here they become branches. When it is done,
-    the history ends with exactly the tokens of its text: a stop is taken back with everything after
-    it, and an end token is never appended. Of the fixed text at the end, the tokens that it may
-    join are taken back first and spelled anew, and so is what of the prompt's end is still to be
-    spelled.
+    A ``Session`` applies the rules in ``options``; here they become branches. When it is done, the
+    history ends with exactly the tokens of its text: a stop is taken back with everything after it,
+    and an end token is never appended. First, the last tokens of fixed text that the text may join
+    are taken back and spelled anew, together with what is left to spell of the prompt's end.
     """
     history, limit = running.history, options["max_tokens"]
     vocabulary, tokens = history.vocabulary, history.tokens
@@ -343,7 +341,7 @@ def generate(running: Running, options: Mapping[str, Any], free: Branch) -> Step
         back = len(end) - len(rules.history)  # tokens that are spelled anew
         try:
             rules.mask()
-        except DeadEndError:  # what the filters want does not join it
+        except DeadEndError:  # nothing that the filters allow joins it
             back = 0
         removed = history.bytes_of(end[len(end) - back :])
         if unspelled:
@@ -351,7 +349,7 @@ def generate(running: Running, options: Mapping[str, Any], free: Branch) -> Step
     if rules is None or not back:
         rules = session(prompt=None if opens else tokens[-1:])
     if unspelled:
-        back = 0  # these are not there
+        back = 0  # these were never appended
     written: list[Token] = []  # all that was appended, even after the end of the text
     while rules.finish_reason is None:
         if forced := rules.forced():

@@ -1,9 +1,8 @@
 """A running program: the controller of one branch, driven by an async function.
 
 What the program awaits yields how the branch goes on, and is sent the tokens that this appended. A
-coroutine cannot be copied, so a fork runs the program once more over its ``Entry`` of everything
-that it has asked for.
-Invariant: the entries and the history hold all that a program has learnt.
+coroutine cannot be copied, so a fork runs the program again, and replays the ``Entry`` of each of
+its requests. Invariant: the entries and the history hold all that a program has learnt.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from .shared import Forked, Task, Variables
 T = TypeVar("T")
 Answer: TypeAlias = list[Branch] | Wait
 Step: TypeAlias = Generator[Answer, Any, T]
-"""How a branch goes on, one answer after the other; each is sent the tokens that it appended."""
+"""How a branch goes on, one answer after another; it is sent the tokens that each appended."""
 Start: TypeAlias = Callable[["Running"], Coroutine[Any, Any, Any]]
 
-FIXED, BACK = "fixed", "backtrack"  # what appends text that the model has not spelled
+FIXED, BACK = "fixed", "backtrack"  # the requests that append text not spelled by the model
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
     """A place in the text to go back to; made by ``Guide.label``.
 
-    ``length`` and ``moment`` are those of the history when it was made; ``end`` are the tokens of
+    ``length`` and ``moment``: those of the history when the label was made. ``end``: the tokens of
     fixed text before it, which may be spelled anew with what follows.
     """
 
@@ -46,9 +45,9 @@ class Label:
 
 
 class BranchHistory:
-    """The prompt and the generated tokens; ``base`` is the length of the prompt, and ``fixed`` are
-    the runs of text, from one length to another, that the model has not spelled. ``removed`` is the
-    prompt's end that the first tokens spell again: it is no generated text."""
+    """The prompt and the generated tokens. ``base``: the length of the prompt. ``fixed``: the runs
+    of text that the model has not spelled, each from one length to another. ``removed``: the
+    prompt's end that the first tokens spell again, which is not generated text."""
 
     __slots__ = ("base", "fixed", "opens_text", "removed", "tokens", "vocabulary")
 
@@ -73,7 +72,7 @@ class BranchHistory:
         self.tokens += appended
 
     def spelled(self, count: int, *, fixed: bool) -> None:
-        """Note whether the newest tokens, which something awaited has appended, are fixed text."""
+        """Note whether the newest ``count`` tokens, which one request appended, are fixed."""
         end, length = len(self.tokens) - count, len(self.tokens)
         self.fixed = [(start, min(stop, end)) for start, stop in self.fixed if start < end]
         if fixed and count:
@@ -96,11 +95,11 @@ class BranchHistory:
 
     @property
     def unspelled(self) -> Sequence[Token]:
-        """What of the prompt's end is still to be spelled again."""
+        """Tokens for what is still to be spelled again of the prompt's end."""
         return self.after_prompt(b"")
 
     def after_prompt(self, data: bytes) -> Sequence[Token]:
-        """Text as tokens, spelled together with what of the prompt's end is still to come."""
+        """Tokens for ``data``, spelled together with what is left to spell of the prompt's end."""
         if self.removed:
             data = self.removed[len(self.bytes_of(self.tokens[self.base :])) :] + data
         return self.vocabulary.continue_with(data) if data else ()
@@ -110,8 +109,8 @@ class BranchHistory:
         return Label(len(tokens), tokens.moment, tuple(tokens[len(tokens) - self.newest :]))
 
     def find(self, label: Label) -> tuple[int, Sequence[Token]]:
-        """How many tokens to take back to a label, and those to append, as the text before it may
-        have been spelled anew. StateError if its place was taken back."""
+        """How many tokens to take back to get to a label, and which to append then, as the text
+        before it may have been spelled anew. StateError if its place was taken back."""
         tokens, start = self.tokens, label.length - len(label.end)
         low = tokens.low_since(label.moment) if label.moment <= tokens.moment else -1
         if label.length <= low:
@@ -132,8 +131,7 @@ class BranchHistory:
 
 
 class Entry(NamedTuple):
-    """One thing that a program asked for, what it got or what that raised, and what it did to the
-    tokens."""
+    """A request of a program: its result or its error, and what it did to the tokens."""
 
     what: str
     result: Any = None
@@ -143,10 +141,10 @@ class Entry(NamedTuple):
 
 
 class Awaited(Generic[T]):
-    """Something to await once. ``make`` makes its step, unless it is replayed.
+    """A request, to be awaited once. ``make`` makes its step, unless it is replayed.
 
-    ``place`` is the line of the program that asked for it. If it is deleted without having been
-    awaited, the program gets to know the place: it did nothing, but was meant to.
+    ``place`` is the line of the program that made it. If it is deleted without having been awaited,
+    the program's error names the place: the request was not carried out.
     """
 
     __slots__ = ("_make", "_running", "_used", "_what", "place")
@@ -165,8 +163,8 @@ class Awaited(Generic[T]):
         return f"<{self._what} at {self.place}; await it>"
 
     def __await__(self) -> Generator[Answer | StateError, Any, T]:
-        """Carries out the step, or replays it. What ends the branch is yielded, not raised, so that
-        no program can catch it."""
+        """Carries out the step, or replays it. An error that ends the branch is yielded, not
+        raised, so that no program can catch it."""
         self._used = True
         running, history = self._running, self._running.history
         if not running.is_asked:
@@ -221,13 +219,13 @@ class Running:
         self.vocab_size = vocab_size
         self.variables = variables
         self.task = task or Task(())
-        self.forgotten: list[str] = []  # lines of what was not awaited
-        self.is_asked = False  # its program runs now
+        self.forgotten: list[str] = []  # lines of requests that were not awaited
+        self.is_asked = False  # whether its program runs now
         self.logprobs = list(logprobs)  # of the generated tokens, 0 for forced ones
         self._start = start
         self._path = path
         self._entries = list(entries)
-        self._replayed = 0  # how many of them the program has asked for by now
+        self._replayed = 0  # how many of them the program has made by now
         self._origin = history.fork()
         self._coroutine: Coroutine[Any, Any, Any] | None = None
         self._twins: list[Running] = []  # for the branches of a fork
@@ -276,7 +274,7 @@ class Running:
         return answer
 
     def fork(self) -> Running:
-        """The copy for the next branch of the fork at which the program stands."""
+        """The copy for the next branch of the current fork."""
         return self._twins.pop(0)
 
     def observe(self, chunk: Chunk) -> None:
@@ -286,7 +284,7 @@ class Running:
             self.logprobs.append(chunk.logprob or 0.0)
 
     def ended(self, reason: FinishReason | None, error: Exception | None) -> None:
-        """Tells those who wait for this branch."""
+        """Finishes the task, which wakes those who wait for this branch."""
         if error is not None:
             self.task.finish(None, f"failed: {type(error).__name__}: {error}")
         elif self._returned is not None:
@@ -296,13 +294,13 @@ class Running:
         if self._coroutine is not None:
             self._coroutine.close()
 
-    # ---- what its program has asked for ----------------------------------------------------
+    # ---- the requests of its program -------------------------------------------------------
 
     def replayed(self, what: str) -> Entry | StateError | None:
-        """What a program that is replayed got before; ``None`` if this is new.
+        """What a replayed program got for this request; ``None`` if the request is new.
 
-        A program asks for the same things in the same order again; if it does not, that is an
-        error. ``what`` is empty for one that returns.
+        A replay has to make the same requests in the same order; if it does not, this is an error.
+        ``what`` is empty for a program that returns.
         """
         if self._replayed == len(self._entries):
             return None
@@ -317,7 +315,7 @@ class Running:
         )
 
     def add(self, entry: Entry) -> None:
-        """Adds what has just happened."""
+        """Adds the request that was just carried out."""
         self._entries.append(entry)
         self._replayed += 1
 
@@ -332,8 +330,8 @@ class Running:
         return result
 
     def split(self, starts: Sequence[Start | None]) -> Step[tuple[Task, ...]]:
-        """The step of a fork into this branch and one for each of ``starts``; ``None``: it runs
-        this program, too. Returns the tasks of all of them."""
+        """The step of a fork into this branch and one for each of ``starts``; ``None`` runs this
+        program there, too. Returns the tasks of all of them."""
         names = [name_of((*self._path, index)) for index in range(1, len(starts) + 1)]
         tasks = (self.task, *map(Task, names))
         for index, start in enumerate(starts, start=1):

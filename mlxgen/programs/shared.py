@@ -13,7 +13,7 @@ from ..errors import OptionError, StateError
 class Task:
     """The program of one branch: ``value`` is what it returned, ``problem`` why it did not.
 
-    Once it is ``over``, it never changes. ``end`` is to wait for that.
+    Once it is ``over``, it never changes; ``end`` waits for that.
     """
 
     __slots__ = ("branch", "end", "problem", "value")
@@ -48,7 +48,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """The index of this branch of a ``fork(n)``, and the tasks of all of them in order."""
+    """The index of this branch in a ``fork(n)``, and the tasks of all branches in order."""
 
     index: int
     tasks: tuple[Task, ...]
@@ -57,14 +57,14 @@ class Forked:
 class Variables(Mapping[str, str]):
     """Named texts: a mapping to read, with ``set``, ``append`` and ``compare_and_swap``.
 
-    A change of a name wakes everyone who waits for that name, once.
+    A change wakes everyone who waits for that name, once.
     """
 
     __slots__ = ("_changes", "_texts")
 
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
         self._texts: dict[str, str] = {}
-        self._changes: dict[str, Wait] = {}  # the next one of each name that somebody waits for
+        self._changes: dict[str, Wait] = {}  # the next one of each name, if anyone waits for it
         for name, text in (given or {}).items():
             self.set(name, text)
 
@@ -92,7 +92,7 @@ class Variables(Mapping[str, str]):
         return self._texts[name]
 
     def compare_and_swap(self, name: str, expected: str | None, text: str) -> bool:
-        """Sets a name if it has the expected text (``None``: if it has none yet)."""
+        """Sets a name if it has the expected text (``None``: none yet); returns True if so."""
         if self._texts.get(name) != expected:
             return False
         self.set(name, text)

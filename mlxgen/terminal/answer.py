@@ -1,9 +1,9 @@
-"""The model's answer to a conversation: it streams, can be stopped, taken back and gone on with.
+"""The model's answer to a conversation: it streams, and can be stopped, taken back and continued.
 
 Owns the way from a conversation to a stream and back, and places in an answer. Must never know a
-terminal. An ``Answer`` is a value, and what takes some of it back gives another one: nothing is
-kept for it but its tokens. To go on with it, a new stream is given these; their KV is in the prefix
-cache. Invariant: the concatenated events of an answer are the model's text.
+terminal. An ``Answer`` is a value, of which only the tokens are kept; taking back some of it gives
+another one. To continue it, a new stream is given these tokens, whose KV is in the prefix cache.
+Invariant: the concatenated events of an answer are the model's text.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class ContextError(PromptError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The last answer: its versions, and which of them is shown. A place in it is a number of
-    tokens, after which it is.
+    """The last answer: its versions, and which of them is shown. A place in it is the number of
+    tokens before it.
 
-    ``exchange``: what the conversation has of it.
+    ``exchange``: its messages in the conversation.
     """
 
     reading: Reading
@@ -59,7 +59,7 @@ class Answer:
 
     @property
     def spoken(self) -> Sequence[Chunk]:
-        """Those that have a text of their own: without an end token."""
+        """The tokens that have a text of their own: all but an end token."""
         chunks = self.chunks
         if chunks and (chunks[-1].token is None or chunks[-1].token in self.vocabulary.eos):
             return chunks[:-1]
@@ -83,7 +83,7 @@ class Answer:
     def readings(
         self, chunks: Sequence[Chunk]
     ) -> Iterator[tuple[Chunk | None, Sequence[ChatEvent]]]:
-        """The events of each chunk of a version of this answer, and at last those of its end."""
+        """The events of each chunk of a version of this answer, and last, those of its end."""
         reader = AnswerReader(self.reading)
         for chunk in chunks:
             yield chunk, reader.push(chunk, self.usage)[0]
@@ -119,7 +119,7 @@ class Answer:
     # ---- places ----
 
     def last(self, count: int) -> int:
-        """Before the last ``count`` tokens."""
+        """The place before the last ``count`` tokens."""
         have = len(self.spoken)
         if not 0 <= count <= have:
             raise RewindError(
@@ -128,7 +128,7 @@ class Answer:
         return have - count
 
     def before(self, text: str) -> int:
-        """Before the last occurrence of a text: the token in which that begins."""
+        """The place before the last occurrence of a text: before the token in which that begins."""
         at = "".join(chunk.text for chunk in self.spoken).rfind(text)
         if not text or at < 0:
             raise OptionError("/rewind", f"the answer has no {text!r}; /tokens shows its tokens")
@@ -139,18 +139,18 @@ class Answer:
         return index
 
     def at(self, number: int) -> int:
-        """Before a token by its number, from 1, as ``/tokens`` shows it."""
+        """The place before a token, by its number from 1 on, as ``/tokens`` shows it."""
         have = len(self.spoken)
         if not 1 <= number <= have:
             raise OptionError(f"@{number}", f"the answer has the tokens @1 to @{have}")
         return number - 1
 
     def back(self, place: int) -> Answer:
-        """What is before a place."""
+        """The answer up to a place."""
         return replace(self, branches=self.branches.leaves(self.chunks[:place]))
 
     def there(self, place: int) -> Chunk | None:
-        """The token at a place, or the one that was there in a version that has the same before."""
+        """The token at a place, or there in another version with the same tokens before it."""
         if place < len(self.chunks):
             return self.chunks[place]
         before = tokens_of(self.chunks)
@@ -160,10 +160,10 @@ class Answer:
         return None
 
     def spelled(self, place: int, text: str, *, exact: bool = False) -> list[Token]:
-        """The tokens that put a text at a place.
+        """The tokens of a text to put at a place.
 
-        A likely token of the place is taken as it is. Otherwise the text gets the space with which
-        the token that was there begins, unless it is ``exact``.
+        If the text is one of the likely tokens there, it is that token. Otherwise, unless
+        ``exact``, the text gets the leading space of the token that was there.
         """
         old = self.there(place)
         if not exact and old is not None:
@@ -207,8 +207,8 @@ class Answerer:
     def begin(
         self, asked: Conversation, last: Answer | None = None, then: Sequence[Token] = ()
     ) -> tuple[Stream, Answer, list[Chunk]]:
-        """A stream of the answer to the waiting message, and the chunks before it; ``last``: with
-        the tokens that this one has, and ``then`` others that somebody put there.
+        """A stream of the answer to the waiting message, the answer so far, and its chunks.
+        ``last``: an answer to go on with; ``then``: tokens that the user puts after its own.
 
         Raises ``OptionError``, ``PromptError`` or ``GrammarError`` before anything runs.
         """
@@ -254,8 +254,8 @@ class Answerer:
 
     def _given(self, answer: Answer, then: Sequence[Token], opens_text: bool) -> list[Chunk]:
         """Chunks of the tokens that an answer begins with, with all of their text, and with the
-        odds of those that somebody put there, as far as these are known. Without such, what a stop
-        or a ban held back at the end comes again."""
+        odds of those that the user put there, as far as these are known. Without such tokens, what
+        a stop or a ban held back at the end is left out, and comes again."""
         chunks = list(answer.chunks)
         old = answer.there(len(chunks)) if then else None
         for token in then:

@@ -1,7 +1,7 @@
-"""What is asked for, on a command line or by a command of the chat: files, the prompt, the options.
+"""What the command line or a command of the chat asks for: files, the prompt, the options.
 
-Raises ``OptionError``, with the name of the option or command, or ``PromptError`` for what is wrong
-by itself. Slow imports come only after the arguments are checked.
+Raises ``OptionError``, with the name of the option or command, or ``PromptError`` for input that is
+wrong by itself. Slow imports come only after the arguments are checked.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 FORMS = ("json", "regex", "lark")
 """What answers can be asked to match: a schema, an expression, a grammar."""
 OFF = ("off", "none", "default")  # words for no value
-DIGITS = 9  # of a number at most
+DIGITS = 9  # of a number, at most
 PATIENCE = 2.0  # seconds without standard input, after which a line says so
-_PROGRAMS = (  # options that are of use to a program alone, or have one of their own
+_PROGRAMS = (  # options that only a program can use, or that are defined separately
     *("max_resample", "hold_tokens", "allow_retract"),
     *("top_logprobs", "top_candidates", "prompt_logprobs"),
 )
@@ -65,7 +65,7 @@ def read_text(name: str, given: str) -> str:
 
 
 def replaced(path: Path, text: str) -> None:
-    """Write a file for its owner alone; the old one stays if that fails. Raises ``OSError``."""
+    """Write a file for its owner only; the old one stays if that fails. Raises ``OSError``."""
     beside = path.with_name(path.name + ".part")
     private = partial(os.open, mode=0o600)
     with open(beside, "w", encoding="utf-8", opener=private) as file:
@@ -79,7 +79,7 @@ def read_json(name: str, given: str) -> Any:
 
 
 def parse_json(name: str, text: str, where: str = "") -> Any:
-    """The value that a JSON text stands for; ``where`` it was read, for the message."""
+    """The value of a JSON text; ``where`` that was read, for the message."""
     try:
         value = json.loads(text)
         json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is not text
@@ -101,7 +101,7 @@ def read_form(kind: str, name: str, given: str) -> Any:
 
 
 def quoted(name: str, text: str) -> str:
-    """A text, without its quotes: between these it is taken as JSON takes it."""
+    """A text without its quotes; a text in quotes is read as JSON."""
     if not text.startswith('"'):
         return text
     try:
@@ -119,7 +119,7 @@ def number_in(name: str, text: str) -> int:
 
 
 def read_value(text: str) -> Any:
-    """A value as JSON, or else as plain text; ``None`` is the default."""
+    """A value as JSON, or else as plain text; ``None`` stands for the default."""
     if text in OFF:
         return None
     try:
@@ -129,7 +129,7 @@ def read_value(text: str) -> Any:
 
 
 def files_beside(begun: str) -> list[str]:
-    """The files in the folder of a path that somebody has begun to type, written like it."""
+    """The files in the folder of a partly typed path, written the same way."""
     folder = Path(begun).parent if begun else Path()
     try:
         found = sorted(expanded(folder).iterdir())[:1000]
@@ -180,7 +180,7 @@ def read_prompt(arguments: argparse.Namespace) -> str:
 
 
 def check_text(text: str, what: str) -> None:
-    """Raise ``PromptError`` for half of a surrogate pair, which an argument or a file may have."""
+    """Raise ``PromptError`` for a lone surrogate, which an argument or a file may have."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise PromptError(f"the {what} is not valid UTF-8 text")
 
@@ -195,7 +195,7 @@ def _is_piped() -> bool:
 
 
 def _standard_input() -> str:
-    with contextlib.suppress(OSError, ValueError):  # what is not a file of the system is there
+    with contextlib.suppress(OSError, ValueError):  # a stream that is not a real file never waits
         if not select.select([sys.stdin], [], [], PATIENCE)[0]:
             say("waiting for standard input; to leave it out, add </dev/null")
     try:

@@ -1,8 +1,7 @@
 """The versions of the last answer: those that were left behind, and the one that is shown.
 
 Owns their numbers, their tree and its drawing, and what two of them have in common. Must never know
-a stream. Invariant: no version is the beginning of another one, but for the one that
-is shown.
+a stream. Invariant: no version but the one that is shown is the beginning of another.
 """
 
 from __future__ import annotations
@@ -25,35 +24,35 @@ from .odds import percent
 
 Version = tuple[Chunk, ...]
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
-WIDTH, LEAST = 60, 20  # columns that the tree shows of a branch, and in a narrow terminal at least
+WIDTH, LEAST = 60, 20  # columns of a branch's text in the tree, and the fewest of them
 
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """See the module. ``all`` are the versions by their numbers, and ``here`` is the one that is
-    shown. A new one has the number after the highest."""
+    """See the module. ``all``: the versions, by number; ``here``: the number of the one that is
+    shown. A new version gets the number after the highest."""
 
     all: Mapping[int, Version] = field(default_factory=lambda: {1: ()})
     here: int = 1
 
     def shows(self, chunks: Sequence[Chunk]) -> Branches:
-        """The version that is shown has these chunks now, which continue those that it had."""
+        """The versions after the one that is shown has grown to these chunks."""
         others = self._others()
         for number, other in others.items():
-            if tokens_of(other) == tokens_of(chunks):  # it came to be the same again
+            if tokens_of(other) == tokens_of(chunks):  # it is the same again
                 return Branches(others, number)
         left = {number: other for number, other in others.items() if not begins(chunks, other)}
         return Branches({**left, self.here: tuple(chunks)}, self.here)
 
     def leaves(self, chunks: Sequence[Chunk] = ()) -> Branches:
-        """Another version begins, with these; the one that is shown is left behind, if it is not
-        the beginning of one that was."""
+        """The versions with a new one, which begins with these chunks; the one that was shown is
+        kept, unless it is the beginning of another."""
         kept = self._kept()
         number = max(kept, default=0) + 1
         return Branches({**kept, number: tuple(chunks)}, number)
 
     def goes_to(self, number: int) -> Branches:
-        """Another version is shown."""
+        """The versions with another one shown."""
         self.version(number)
         return self if number == self.here else Branches(self._kept(), number)
 
@@ -61,13 +60,13 @@ class Branches:
         return {number: version for number, version in self.all.items() if number != self.here}
 
     def _kept(self) -> dict[int, Version]:
-        """Those that stay if another one is shown."""
+        """The versions that stay if another one is shown."""
         others, shown = self._others(), self.all[self.here]
         begun = any(begins(other, shown) for other in others.values())
         return others if begun else {**others, self.here: shown}
 
     def version(self, number: int) -> Version:
-        """One of them; ``StateError`` if there is none."""
+        """The version with a number; ``StateError`` if there is none."""
         if number not in self.all:
             known = ", ".join(map(str, sorted(self.all)))
             raise StateError(f"there is no branch {number}; there are {known}")
@@ -86,14 +85,14 @@ class Branches:
     def tree(
         self, texts: Callable[[Version], Sequence[str]], *, columns: int | None = None
     ) -> list[str]:
-        """The versions as a tree, a line for each branch; ``texts``: those of each chunk,
+        """The versions as a tree, a line for each branch; ``texts`` gives the text of each chunk,
         ``columns``: how wide a line may be."""
         shown = {number: texts(version) for number, version in self.all.items()}
 
         def lines(
             nodes: Sequence[int], start: int, mark: str, indent: str, odds: float | None
         ) -> Iterator[str]:
-            """What these have in common from ``start`` on, and then where they part."""
+            """What these versions have in common from ``start`` on, and then where they part."""
             end = common([self.all[node] for node in nodes])
             ending = [node for node in nodes if len(self.all[node]) == end]
             here = "  <- here" if self.here in ending else ""
@@ -141,7 +140,7 @@ def tokens_of(chunks: Sequence[Chunk]) -> list[Token]:
 
 
 def _short(text: str, columns: int) -> str:
-    """The beginning and the end of a text, of whole words if these are not too long."""
+    """The beginning and the end of a text, in whole words if these are not too long."""
     line = text.replace("\n", "⏎")
     half, short = (columns - 3) // 2, line
     while cell_len(short) > columns:

@@ -1,10 +1,10 @@
 """A conversation on the standard streams: ``python -m mlxgen.generate --chat``.
 
-Owns the loop of reading and answering, and how an answer is shown. Must never know how a line
-is read, which commands there are, or how an answer is made. Invariants: answers, with a line end
-after each, go to standard output, and everything else to standard error; outside a terminal
-there are no escape sequences, and what is shown is the text; whatever happens to an answer, every
-message of the conversation has one.
+Owns the loop of reading and answering, and how an answer is shown. Must never know how a line is
+read, which commands there are, or how an answer is made. Invariants: answers, with a line end after
+each, go to standard output, and everything else to standard error; outside a terminal there are no
+escape sequences, only the text; whatever happens to an answer, every message of the conversation
+has one.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from .reader import Typed, pipe_reader, terminal_reader
 from .report import report, say, unheld
 from .screens import PlainScreen, Screen, Style, Wrapper, plain, width
 
-FULL = 0.75  # of the context that is to be in use at most after exchanges are dropped
+FULL = 0.75  # of the context: the most that is in use after exchanges were dropped
 
 
 class TerminalChat:
     """See the module. Call ``run`` once.
 
-    - ``options``: what was set for all answers; ``defaults``: the model's values for others.
+    - ``options``: those set for all answers; ``defaults``: the model's values for the others.
     - ``command`` runs a line that begins with a slash; ``EOFError`` from it ends the chat.
       ``complete`` says what the last word of a line can be.
 
-    If a person is typing, who is greeted, told how full the context is, asked what to drop from it,
-    and can try again after an error, the chat ``is_typed``. If ``mlx.launch`` has started it, which
-    passes on nothing that is typed after Ctrl-C, Ctrl-C ends the conversation, too.
+    The chat ``is_typed`` if a person is typing, who is greeted, told how full the context is, asked
+    what to drop from it, and can try again after an error. Under ``mlx.launch``, which passes on
+    nothing that is typed after Ctrl-C, Ctrl-C ends the conversation, too.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class TerminalChat:
 
     @property
     def columns(self) -> int | None:
-        """How wide the terminal is that shows notes, now; ``None`` if none does."""
+        """The width of the terminal that shows notes, now; ``None`` without one."""
         return width() if self.notes.isatty() else None
 
     @property
@@ -125,14 +125,13 @@ class TerminalChat:
         return last
 
     def take(self, answer: Answer, asked: Conversation | None = None) -> None:
-        """Take an answer into the conversation that was ``asked``, by default in the place of the
-        last one."""
+        """Add an answer to the conversation ``asked``, or put it in the place of the last one."""
         asked = asked or self.conversation.again()
         self.conversation = asked.answered(answer.said(), answer.said(Reasoning))
         self._last = replace(answer, exchange=self.conversation.said[-2:])
 
     def retry(self) -> None:
-        """Answer the last message again; the answer that it has stays as a branch."""
+        """Answer the last message again; the answer that it had stays as a branch."""
         last = self._last
         if last is not None and last.exchange == self.conversation.said[-2:]:
             last = replace(last, branches=last.branches.leaves())
@@ -141,8 +140,7 @@ class TerminalChat:
         self.answer(self.conversation.again(), last)
 
     def show(self, style: Style | None = None) -> None:
-        """Show the last answer as it stands: tinted in a style, or with its reasoning dimmed where
-        that can be."""
+        """Show the last answer as it stands: tinted in a style, or with dimmed reasoning."""
         last = self.last
         if style is None and not self.colours:
             self.note("".join(last.texts(last.chunks)))
@@ -187,8 +185,8 @@ class TerminalChat:
     def answer(
         self, asked: Conversation, last: Answer | None = None, then: Sequence[Token] = ()
     ) -> None:
-        """Stream the answer to the message that waits, and take it into the conversation; as
-        ``Answerer.begin``."""
+        """Stream the answer to the waiting message and add it to the conversation; the arguments
+        are those of ``Answerer.begin``."""
         brake, stream, said = Brake(), None, False
         try:
             with brake.ready():
@@ -232,7 +230,7 @@ class TerminalChat:
             raise KeyboardInterrupt
 
     def _screen(self, *, exact: bool) -> Screen:
-        """What shows an answer; of an ``exact`` one every space counts, as in JSON."""
+        """The screen for an answer; in an ``exact`` one every space counts, as in JSON."""
         if not wants_colour(self.out, os.environ):
             return PlainScreen(self.out, notes=self.notes)
         if self._arguments.show_probs:
@@ -275,8 +273,8 @@ class TerminalChat:
     # ---- the context ----
 
     def _dropping(self, asked: Conversation, error: ContextError) -> Conversation:
-        """What is left without the oldest exchanges, so that an answer fits, if a person agrees to
-        drop them; else it raises the error."""
+        """The conversation without the oldest exchanges, so that an answer fits, if the person
+        agrees to drop these; otherwise raises the error."""
         most, before = self.answerer.lm.max_context or 0, asked.asked[:-1]
         if not self.is_typed or not before:
             raise error

@@ -31,7 +31,7 @@ Run = Callable[[TerminalChat, str], None]
 
 class Command(NamedTuple):
     """``argument`` and ``help`` are what the list shows, and ``more`` is what ``/help COMMAND``
-    adds; ``run`` gets what was typed for it."""
+    adds; ``run`` gets the argument that was typed."""
 
     argument: str
     help: str
@@ -44,7 +44,7 @@ COMMANDS: dict[str, Command] = {}
 
 
 def _command(argument: str = "") -> Callable[[Run], Run]:
-    """Makes a command of a function, whose docstring has its help and, after a line, more of it."""
+    """Makes a function a command; its docstring has ``help`` and, after an empty line, ``more``."""
 
     def added(run: Run) -> Run:
         brief, _, more = inspect.cleandoc(run.__doc__ or "").partition("\n\n")
@@ -244,7 +244,7 @@ def _edit(chat: TerminalChat, argument: str) -> None:
 
 
 def _note_repeating(chat: TerminalChat, what: str, instead: str) -> None:
-    """Say where the settings let nothing else come than before."""
+    """Say so if the settings make the same text come again."""
     values = chat.conversation.values()
     if values["temperature"] == 0:
         chat.note(f"the temperature is 0, so {what}; try {instead}")
@@ -253,7 +253,7 @@ def _note_repeating(chat: TerminalChat, what: str, instead: str) -> None:
 
 
 def _place(last: Answer, argument: str) -> tuple[int | None, str]:
-    """The place that ``@`` and a number say, and what follows it."""
+    """The place that ``@`` and a number name, if given, and the rest of the argument."""
     found = _AT.match(argument)
     if found is None:
         return None, argument

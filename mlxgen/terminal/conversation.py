@@ -2,7 +2,7 @@
 
 Owns the messages, the settings and the forms that answers must have, how they are taken back, their
 JSON, and the file that keeps the last conversation for ``--resume``. Must never know a model or a
-terminal. A conversation is a value: what is tried on another one leaves it as it was.
+terminal. A conversation is a value: every change gives another one, and leaves this one as it was.
 """
 
 from __future__ import annotations
@@ -85,29 +85,29 @@ class Conversation:
         return self.asked[-1]
 
     def with_system(self, text: str | None) -> Conversation:
-        """Another system message, or none."""
+        """The conversation with another system message, or none."""
         return replace(self, system=None if text is None else _checked(text, "system message"))
 
     def ask(self, message: str) -> Conversation:
-        """A message waits for its answer."""
+        """The conversation with another message, which waits for its answer."""
         return self._saying(role="user", content=_checked(message, "message"))
 
     def again(self, message: str | None = None) -> Conversation:
-        """The last message, or this one in its place, waits for another answer."""
+        """The conversation with the last message, or ``message`` instead, waiting for an answer."""
         last = self.last
         return self.undone().ask(last if message is None else message)
 
     def answered(self, text: str, reasoning: str = "") -> Conversation:
-        """The answer, or as much as there is of it, to the message that waits."""
+        """The conversation with the answer, complete or not, to the waiting message."""
         thought = {"reasoning_content": reasoning} if reasoning else {}
         return self._saying(role="assistant", content=text, **thought)
 
     def undone(self) -> Conversation:
-        """What is left without the last message and its answer."""
+        """The conversation without the last message and its answer."""
         return replace(self, said=self.said[: 2 * len(self.asked) - 2])
 
     def without(self, count: int) -> Conversation:
-        """Without the oldest exchanges."""
+        """The conversation without its ``count`` oldest exchanges."""
         if not 1 <= count <= len(self.asked):
             raise StateError(
                 f"expected 1 to {len(self.asked)} exchanges to drop, got {count}"
@@ -133,11 +133,11 @@ class Conversation:
         return {"max_tokens": None, "loops": "take back", **self.defaults, **self.settings}
 
     def set(self, name: str, value: Any) -> Conversation:
-        """An option; ``None`` is its default. Raises ``OptionError`` for an invalid one."""
+        """The conversation with an option set; ``None`` resets it. Raises ``OptionError``."""
         return self.configured({**self.settings, name.replace("-", "_"): value}, self.forms)
 
     def require(self, kind: str, source: Any) -> Conversation:
-        """A form of answers; ``None`` lifts it.
+        """The conversation with a form for answers; ``None`` lifts it.
 
         ``close_json`` needs a form, so it is reset with the last one.
         """
@@ -146,7 +146,7 @@ class Conversation:
         return self.configured({**self.settings, **lifted}, forms)
 
     def configured(self, settings: Mapping[str, Any], forms: Mapping[str, Any]) -> Conversation:
-        """Settings and forms that are valid together; ``None`` is as if it was not there."""
+        """The conversation with settings and forms, checked together; ``None`` is as if not set."""
         settings = {name: _with_ids(name, value) for name, value in settings.items()}
         for name in settings:
             if name in _ELSEWHERE:
@@ -170,7 +170,7 @@ class Conversation:
 
     @classmethod
     def of_json(cls, data: Any) -> Conversation:
-        """What ``as_text`` gave, read; ``OptionError`` names a part that is wrong."""
+        """The conversation that ``as_text`` wrote; ``OptionError`` names a part that is wrong."""
         if not isinstance(data, Mapping) or "messages" not in data:
             raise OptionError(
                 "messages", "expected a file that /save has written, got one without messages"
@@ -232,19 +232,19 @@ def _with_ids(name: str, value: Any) -> Any:
 
 
 def place() -> Path:
-    """The file: ``mlxgen/last_chat.json`` in the folder for the state of programs."""
+    """The file: ``mlxgen/last_chat.json`` in the user's folder for the state of programs."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     try:
         return Path(state).expanduser() / "mlxgen" / "last_chat.json"
-    except RuntimeError as error:  # as in a container whose user is not known there
+    except RuntimeError as error:  # as in a container that does not know its user
         raise OptionError(
             "resume", "there is no home folder, so no chat is kept; set XDG_STATE_HOME to keep it"
         ) from error
 
 
 def keep(conversation: Conversation) -> None:
-    """Write a conversation there, readable by its person alone. That it cannot be written, as on a
-    full disk or without a home folder, does not disturb the chat."""
+    """Write a conversation there, readable only by its owner. A failure, as with a full disk or
+    without a home folder, does not disturb the chat."""
     with contextlib.suppress(OSError, OptionError):
         path = place()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""Ctrl-C, while an answer runs that should stop, and before anything runs."""
+"""Ctrl-C: while an answer runs, which it stops, and before anything runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def leaving_at_once(status: int) -> AbstractContextManager[None]:
 
 def end_as_interrupted() -> None:
     """From now on, let SIGTERM and SIGHUP do what Ctrl-C does, instead of ending the process in the
-    middle of something that others take part in."""
+    middle of work that other ranks take part in."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -49,7 +49,7 @@ class Brake:
     """Ctrl-C sets ``pressed`` while the brake is ``ready``, to be checked between two steps.
 
     Before ``runs`` is set, and from the second press on, it raises ``KeyboardInterrupt`` as usual,
-    because nobody checks.
+    because nothing checks ``pressed`` then.
     """
 
     def __init__(self) -> None:

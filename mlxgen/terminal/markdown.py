@@ -1,9 +1,9 @@
 """An answer's Markdown, rendered while it streams.
 
-Owns where a block of Markdown ends. A block that is complete is printed once and for all; the last
-one is drawn over itself, a few times a second, as it grows: as much of its end as fits the
-terminal. Each drawing is one write, so nothing flickers. Invariant: what is on the screen in the
-end is every block once.
+Owns where a block of Markdown ends. A complete block is printed once and for all; the last one is
+drawn again over itself, a few times a second, as it grows: as much of its end as fits the terminal.
+Each drawing is one write, so nothing flickers. Invariant: at the end, the screen has every block
+once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..engine import Chunk
 from .screens import PlainScreen
 
 EVERY = 0.08  # seconds between two drawings
-LEAVES = 9  # times as long as a drawing took, the model has for itself before the next one
+LEAVES = 9  # the model gets that many times the time of a drawing before the next one
 # $$..$$, \[..\] and \(..\), and $..$ where no space or digit makes it two prices.
 _FORMULA = re.compile(
     r"\$\$.+?\$\$|\\\[.+?\\\]|\\\(.+?\\\)|\$(?![\s$])[^$\n]*?(?<![\s\\])\$(?!\d)", re.DOTALL
@@ -34,7 +34,7 @@ _FILL = re.compile(r"(?:\x1b\[[\d;]*m *\x1b\[0m| )+$| +(?=\x1b\[0m$)", re.MULTIL
 
 
 def _formula(state: StateInline, silent: bool) -> bool:
-    """LaTeX stays as it was written: its backslashes and underscores mean something else."""
+    """Leaves LaTeX as it was written: its backslashes and underscores mean something else."""
     found = _FORMULA.match(state.src, state.pos, state.posMax)
     if found is None:
         return False
@@ -45,7 +45,7 @@ def _formula(state: StateInline, silent: bool) -> bool:
 
 
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
-_PARSER.disable("reference")  # what is printed already cannot be linked any more, so it is text
+_PARSER.disable("reference")  # text that is printed already cannot become a link
 _PARSER.inline.ruler.before("escape", "formula", _formula)
 
 
@@ -94,13 +94,13 @@ class MarkdownScreen:
         self._took = self._drawn - begun
 
     def _print(self, markup: str) -> None:
-        """Print blocks that are complete in the place of what was drawn of them."""
+        """Print complete blocks over what was drawn of them."""
         if markup.strip():
             self._put("\n".join([*self._lines(markup), ""]))
             self._height, self._begun = 0, True
 
     def _put(self, text: str) -> None:
-        """Write over what is drawn, all at once: a terminal that shows the half would flicker."""
+        """Write over what is drawn, all at once: a terminal that shows half of it would flicker."""
         back = "\r\x1b[2K" + (self._height - 1) * "\x1b[1A\x1b[2K" if self._height else ""
         self._out.write(back + text)
         self._out.flush()
@@ -142,7 +142,7 @@ class _Heading(Heading):
 
 class Rendered(Markdown):
     """Markdown with headings at the left, its own line breaks, and HTML as text. The addresses of
-    links are there, as not every terminal can open what it does not show."""
+    links are shown, as not every terminal can open hidden ones."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
@@ -158,8 +158,8 @@ class Rendered(Markdown):
 
 
 def _adapted(token: Token) -> Token:
-    """A part of a line as rich is to get it, which would put pictures before the line, and the
-    address of a link that is its own text twice."""
+    """An inline token in the form for rich, which would put images before the line, and show the
+    address of a link twice that is its own text."""
     if token.type == "softbreak":
         return Token("hardbreak", "br", 0)
     if token.type == "image":

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 LEAST = 8  # unsure tokens that are listed
 MARKS = ((0.1, "«", "»"), (0.5, "‹", "›"))  # around tokens that are less likely
 
-# The 256-colour codes of the background and the text whose probability is so much or more.
+# For each least probability, the 256-colour codes of the background and of the text.
 # From blue (likely) over grey to vermilion (unlikely), after the palette of Okabe and Ito:
 # the ends differ for every kind of colour vision. Each background has a foreground of high
 # contrast, so the terminal's own colours do not matter. The steps are logarithmic at both ends, as
-# most tokens are almost certain, and one in a thousand is another thing than one in ten.
+# most tokens are almost certain, and one in a thousand is far from one in ten.
 _BLACK, _WHITE = 16, 231
 PALETTE = (
     (0.99, 25, _WHITE),
@@ -99,7 +99,7 @@ def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 def percent(logprob: float | None) -> str:
-    """A probability as people read it, in as many characters for all."""
+    """A probability as people read it, always 7 characters wide."""
     if logprob is None:
         return "  typed"
     value = 100 * math.exp(min(0.0, logprob))
@@ -115,8 +115,8 @@ def least_sure(
     *,
     columns: int | None = None,
 ) -> Iterator[str]:
-    """The least sure of these tokens in a table, with as many likely ones as fit in so many
-    ``columns``; ``piece`` is the text of a token."""
+    """The least sure of these tokens in a table, with as many other likely tokens as fit in
+    ``columns``; ``piece`` gives the text of a token."""
 
     def shown(token: Token | None) -> str:  # in quotes, with what cannot be seen spelled out
         return json.dumps("" if token is None else piece(token), ensure_ascii=False)

@@ -5,7 +5,7 @@ commands or models. Invariant: each message is one ``Typed``, wherever its lines
 the end of the input also ends a message.
 
 Several lines that are pasted at once are one message, and never a command. GNU readline says what
-was pasted; without it, it is what waits already when a line has been read. A line that ends in a
+was pasted; without it, lines that wait already when one has been read were. A line that ends in a
 backslash continues on the next one. A line that begins with three quotes begins a block, which ends
 with a line that ends in three quotes; the text between is taken as it is. A line break right after
 the first quotes, or right before the last, is not part of it.
@@ -26,7 +26,7 @@ from ..errors import PromptError
 
 QUOTES = '"""'
 PROMPT, MORE = "> ", "... "
-PASTE = 0.05  # seconds in which the next line of a paste has come
+PASTE = 0.05  # seconds within which the next line of a paste arrives
 
 
 class Typed(NamedTuple):
@@ -38,8 +38,8 @@ class Typed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Messages of the lines that ``line`` reads with a prompt; ``edit`` gives a text as the person
-    edited it, or ``None`` if it cannot be shown for editing."""
+    """Messages made of the lines that ``line`` reads with a prompt; ``edit`` gives a text as the
+    person edited it, or ``None`` if it cannot be shown for editing."""
 
     line: Callable[[str], str]
     edit: Callable[[str], str | None] = lambda text: None

@@ -1,4 +1,4 @@
-"""What the command line says of a generation: lines for people, and for programs."""
+"""What the command line says about a generation: lines for people, and for programs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def say(line: str) -> None:
 
 
 def report(usage: Usage, last: Chunk | None) -> Iterable[str]:
-    """The lines about a generation that ended with the chunk ``last``, or before there was any."""
+    """The lines about a generation that ended with the chunk ``last``, or without any."""
     import mlx.core as mx
 
-    known = min(usage.cached_tokens, usage.prompt_tokens)  # perhaps some of the answer as well
+    known = min(usage.cached_tokens, usage.prompt_tokens)  # some of the answer may be cached, too
     cached = f" ({known} of them cached)" if known else ""
     run = usage.prompt_tokens - known
     yield f"prompt:      {_speed(usage.prompt_tokens, run, usage.prompt_seconds, cached)}"
-    # The first token is known at the end of the prompt's time.
+    # The prompt's time includes the first token.
     after_first = usage.completion_tokens - 1
     yield f"generation:  {_speed(usage.completion_tokens, after_first, usage.generation_seconds)}"
     passes = f"{usage.forward_passes} pass{'' if usage.forward_passes == 1 else 'es'}"
@@ -48,7 +48,7 @@ def report(usage: Usage, last: Chunk | None) -> Iterable[str]:
 
 
 def unheld(usage: Usage) -> Iterable[str]:
-    """What of a schema was not enforced, or is violated, and why a text ended without saying so."""
+    """What was not enforced of a schema, or violates it, and that a loop ended the text."""
     if usage.left_out:
         yield f"not enforced, because it is only a note: {', '.join(usage.left_out)}"
     if usage.violates:

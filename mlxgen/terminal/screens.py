@@ -34,7 +34,7 @@ class Screen(Protocol):
 
 
 Style: TypeAlias = Callable[[str, float | None], str]
-"""What to write for a further piece of text, whose token has this log-probability."""
+"""Gives what to write for the next piece of text, whose token has this log-probability."""
 
 
 def width() -> int:
@@ -51,11 +51,11 @@ class Wrapper:
 
     def __init__(self, columns: Callable[[], int] = width) -> None:
         self._columns = columns
-        self._line = ""  # what stands on the line
+        self._line = ""  # the text on the line
         self._word = ""  # the last word of it
 
     def push(self, text: str, logprob: float | None = None) -> str:
-        """What to write for a further piece of text."""
+        """What to write for the next piece of text."""
         return "".join(self._put(piece) for piece in _PIECES.findall(text))
 
     def _put(self, piece: str) -> str:
@@ -82,8 +82,8 @@ def plain(text: str, logprob: float | None) -> str:
 
 @dataclass(slots=True)
 class PlainScreen:
-    """The answer goes to ``out`` in a ``style``, after its reasoning, which is dimmed unless the
-    style ``tints``. With ``notes``, which are for where nothing can be dimmed, it goes there."""
+    """Writes the answer to ``out`` in a ``style``, after its reasoning, which is dimmed unless the
+    style ``tints``. With ``notes``, for output that cannot be dimmed, the reasoning goes there."""
 
     out: TextIO
     style: Style = plain
@@ -114,7 +114,7 @@ class PlainScreen:
         self._flush()
 
     def _begin(self, part: type[Reasoning | Text] | None) -> None:
-        """End the part that is shown, and begin another one, if there is one."""
+        """End the part that is shown, and begin another one, if given."""
         before, self._part = self._part, part
         aside, dims = self.notes, self.notes is None and not self.tints
         if before is Reasoning and aside is not None:

@@ -5,8 +5,8 @@ does, or what its moments mean. Invariant: times are microseconds from the first
 that was closed is complete, and one that was not lacks only its last bracket, which the format
 allows.
 
-Every track is a thread of one process: ``M`` events name them, ``X`` events last, ``i`` events are
-instants, and a ``C`` event counts the delivered tokens.
+Every track is a thread of one process: ``M`` events name them, ``X`` events have a duration, ``i``
+events are instants, and a ``C`` event counts the delivered tokens.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .asked import path_of
 if TYPE_CHECKING:
     from ..engine import Moment
 
-FIRST = ("host", "device")  # tracks that are above those of requests
-PENDING = 100_000  # moments in memory: writing takes the host's time, so it is done afterwards
+FIRST = ("host", "device")  # tracks that are shown above those of requests
+PENDING = 100_000  # moments kept in memory at most: writing takes the host's time
 
 
 class Trace:
@@ -54,7 +54,7 @@ class Trace:
         self.close()
 
     def flush(self) -> None:
-        """Write what was told so far."""
+        """Write the moments so far."""
         moments, self._moments = self._moments, []
         if self._zero is None and moments:
             self._zero = min(moment.start for moment in moments)
@@ -88,7 +88,7 @@ class Trace:
         event = {"name": moment.name, "pid": 1, "tid": thread, "ts": start}
         if moment.seconds is None:
             yield {**event, "ph": "i", "s": "t", "args": dict(moment.facts)}
-        else:  # rounded alike, so that what ends together does so here, too
+        else:  # both ends are rounded, so that what ends together does so here, too
             end = self._microseconds(moment.start + moment.seconds)
             yield {**event, "ph": "X", "dur": end - start, "args": dict(moment.facts)}
         if moment.name == "token":

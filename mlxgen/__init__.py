@@ -1,10 +1,10 @@
 """Text generation with MLX language models in which every step can be taken back.
 
-Owns the public names; each is imported when it is first used, so that ``import mlxgen``
-costs nothing before a model is wanted. They are listed once, in imports that type checkers read
-and that are never run: ``__getattr__`` finds there which room a name is in. Invariant: ``__all__``
-is what there is, and ``mlxgen.load`` is the function: its module is light and imported here, as
-importing it later would put the module in the function's place.
+Owns the public names. Each is imported when it is first used, so ``import mlxgen`` costs nothing
+before a model is wanted. They are listed once, in imports that type checkers read and that never
+run: ``__getattr__`` finds the room of a name there. Invariant: ``__all__`` has all public names and
+no others, and ``mlxgen.load`` is the function: its module is light and imported here, as importing
+it later would put the module in the function's place.
 """
 
 from __future__ import annotations

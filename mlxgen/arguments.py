@@ -32,8 +32,8 @@ ALIASES = {  # earlier names, and those of mlx-lm, llama.cpp and vLLM; the help 
     "--max-model-len": "--max-context",
     "--reasoning-budget": "--thinking-budget",
 }
-_SHORT = 23  # characters of a default that is told in one line
-_ALIKE = 0.75  # of difflib's ratio; the dashes count
+_SHORT = 23  # characters of a default that the short help shows
+_ALIKE = 0.75  # difflib's ratio from which on a name is suggested; the dashes count
 _UNKNOWN = "unrecognized arguments: "
 
 
@@ -137,8 +137,8 @@ def add_settings(
 ) -> None:
     """Add an option for each field that ``setting`` made.
 
-    ``groups`` are named by their first fields, the first of which comes before all others, and
-    ``names`` has the options that differ from them.
+    ``groups`` has the title of each group by its first field; the first of all comes before any
+    other option. ``names`` has the options that are not called like their fields.
     """
     texts, add, first = texts_of(settings), parser.add_argument, next(iter(groups))
     for each in sorted(fields(settings), key=lambda one: one.name != first):
@@ -203,7 +203,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message} (--help-all lists the options)\n")
 
     def shorten(self) -> None:
-        """Leave what is not common out of the help."""
+        """Leave uncommon options out of the help."""
         for action in self._actions:
             if action.option_strings and self._common.isdisjoint(action.option_strings):
                 action.help = argparse.SUPPRESS

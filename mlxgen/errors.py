@@ -2,7 +2,7 @@
 
 Owns every exception that mlxgen raises on purpose. Must never know the rest of the
 package. Invariant: whatever a caller can get wrong raises one of these, with a message
-that says what was expected, what came and what to do.
+that says what was expected, what was given and what to do.
 
     MlxgenError                        500
      ├── OptionError (ValueError)      400   an option or argument is wrong; ``field`` names it
@@ -51,8 +51,8 @@ class MlxgenError(Exception):
 class OptionError(MlxgenError, ValueError):
     """An option or argument is unknown, has the wrong type or is out of range.
 
-    ``field`` names it. ``code`` is a word for programs if the error is one that they can do
-    something about, and ``index`` the place of the value at fault if the option is a list.
+    ``field`` names it. ``code``: a word for programs, if they can handle the error.
+    ``index``: the place of the value at fault, if the option is a list.
     """
 
     status = 400
@@ -173,7 +173,7 @@ def _again(kind: type[MlxgenError], *args: Any) -> MlxgenError:
 
 @contextlib.contextmanager
 def failing(kind: type[MlxgenError], what: str) -> Iterator[None]:
-    """A context in which any error of another library says ``what`` has failed, in one line.
+    """A context that turns any error of another library into ``kind``, with one line.
 
     mlx-lm, transformers, tokenizers, sentencepiece and tiktoken may raise anything.
     """

@@ -1,8 +1,8 @@
 """Independent copies of parts, field by field, and the base of parts that keep a list of steps.
 
 Law 3: neither copy can see what the other does. So a field is shared only if its value cannot
-change, or if its class says by name that both may use it; a field of any other kind that nobody
-thought of is an error.
+change, or if its class says by name that both may use it. Any other field that does not know how to
+be copied is an error, so that none is forgotten.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _UNSET = object()
 def forked(thing: T, *, shared: Collection[str] = (), **given: Any) -> T:
     """An independent copy of ``thing``.
 
-    A field is replaced if it is ``given``; it stays the same object if it is named in ``shared``
-    or is a plain value; what has a ``fork`` is forked, and a list, dictionary, set or deque is
-    copied. The items of containers are shared: give a field whose items change. TypeError, with
-    the name of the field, for anything else.
+    A field is replaced if it is ``given``; it stays the same object if it is named in ``shared`` or
+    is a plain value; anything with a ``fork`` is forked, and a list, dictionary, set or deque is
+    copied. The items of containers are shared: pass a field with items that change in ``given``.
+    TypeError, with the name of the field, for anything else.
     """
     kind: Any = type(thing)
     twin: T = object.__new__(kind)
@@ -79,9 +79,9 @@ def _is_frozen(kind: type) -> bool:
 
 
 class Steps(Generic[S]):
-    """The base of parts whose whole state is a list: what holds at first, and after each step.
+    """The base of parts whose whole state is a list: the state at first, and after each step.
 
-    ``_TABLES`` are the fields that never change, which copies share.
+    ``_TABLES``: the fields that never change, which copies share.
     """
 
     __slots__ = ("_steps",)

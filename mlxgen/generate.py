@@ -66,7 +66,7 @@ ALIASES = {  # see arguments.ALIASES
     "--chat-template-config": "--chat-template-args",
     "--chat-template-kwargs": "--chat-template-args",
 }
-LOST, WRONG, INTERRUPTED = 1, 2, 130  # exit statuses; the last is 128 and the signal's number
+LOST, WRONG, INTERRUPTED = 1, 2, 130  # exit statuses; the last is 128 plus the signal's number
 EXAMPLES = """\
 examples:
   mlxgen.generate "What is the capital of France?"
@@ -97,7 +97,7 @@ def _help(name: str) -> str:
     return f"{option.brief} (default: {DEFAULTS.get(name, option.rule.usually)})"
 
 
-# Options that only this command has, by group: what a value is called (with dots, the option is
+# Options that only this command has, by group: the name of the value (with dots, the option is
 # repeatable; without a value, it is a flag), and the help.
 PROMPT = (
     ("--prompt", "PROMPT", "the same as PROMPT"),
@@ -200,7 +200,7 @@ def _add(group: argparse._ActionsContainer, options: Sequence[tuple[str, str, st
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status. On several machines only rank 0 does."""
+    """Run the command line; returns the exit status. On several machines only rank 0 returns."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its warnings are not for users
     machines = None
     try:
@@ -213,7 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.reconfigure(errors="replace")
         return run(arguments, launched=machines is not None)
     except MlxgenError as error:
-        if machines is None or machines.lost is None:  # else that was said
+        if machines is None or machines.lost is None:  # otherwise it was reported
             say(f"error: {_as_typed(error)}")
         return LOST if isinstance(error, MachineError) else WRONG
     except KeyboardInterrupt:
@@ -226,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(arguments: argparse.Namespace, *, launched: bool = False) -> int:
     """Check what needs no model, load the model and generate; returns the exit status.
 
-    ``launched``: by ``mlx.launch``, on several machines.
+    ``launched``: whether ``mlx.launch`` started this, on several machines.
     """
     arguments.chat = arguments.chat or arguments.resume
     arguments.as_written = arguments.chat and arguments.raw
@@ -267,7 +267,7 @@ def run(arguments: argparse.Namespace, *, launched: bool = False) -> int:
 
 
 def prepare(arguments: argparse.Namespace) -> tuple[str | None, dict[str, Any], LanguageModel]:
-    """The prompt's text, the options and the model; raises for what is wrong with them."""
+    """The prompt's text, the options and the model; raises if any of them is wrong."""
     text = read_first(arguments) if arguments.chat else read_prompt(arguments)
     options = engine_options(arguments)
     if not (arguments.raw or arguments.chat):  # a model may think for hundreds of tokens first
@@ -339,8 +339,8 @@ def stream_text(
 
 
 def style_of(arguments: argparse.Namespace) -> Style:
-    """How text is written: coloured; on a terminal, with its lines broken between words, but for
-    those of a form; or as it is."""
+    """How text is written: coloured; on a terminal, with its lines broken between words, unless it
+    must match a form; or as it is."""
     if arguments.show_probs and wants_colour(sys.stdout, os.environ):
         say(f"probability: {legend()}")
         return Painter().push

@@ -1,6 +1,6 @@
 """A model and its tokenizer, with all ways to generate: what callers see.
 
-What the engine needs of the model is its ``runtime``.
+The engine works with its ``runtime``.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class LanguageModel:
     - ``max_context``: the maximum number of tokens of prompt and answer together; by default
       the one of the configuration, ``None`` if it has none.
     - ``recommended``: the sampling options that the model's makers recommend in its
-      ``generation_config.json``; empty if they recommend none. Read-only. They hold for chat
-      messages where a call does not say; if they are empty, temperature 0.7, top-p 0.95 and min-p
-      0.05 do. Other prompts are continued greedily: pass ``**lm.recommended`` to change that.
-    - ``draft``: where draft tokens come from in generations that do not say; it takes the values
-      of that option. If it is a model, ``"auto"`` uses that model and what this one has itself.
+      ``generation_config.json``; empty if they recommend none. Read-only. They apply to chat
+      messages unless a call says otherwise; if they are empty, temperature 0.7, top-p 0.95 and
+      min-p 0.05 do. Other prompts are continued greedily: pass ``**lm.recommended`` to change that.
+    - ``draft``: where draft tokens come from unless a call says otherwise; it takes the values of
+      that option. If it is a model, ``"auto"`` uses that model and this one's own sources.
     - ``kv_bits`` (2, 3, 4, 5, 6 or 8): quantise the KV cache of plain attention layers; windows
       and recurrent states stay as they are. ``kv_group_size``: how many numbers share a scale (32,
       64 or 128; it divides the model's head dimension, and by default it is 64 if that does).
@@ -73,10 +73,10 @@ class LanguageModel:
       may use, as for ``load``.
 
     Several threads may generate with one model at the same time. A stream, batch or control
-    belongs to the thread that uses it first, and raises ``StateError`` in others. Let threads that
-    generate live on: MLX keeps a stream for each, and on a CPU a native thread. One that ends
-    should call ``mlx.core.clear_streams()`` before, or MLX can abort a process that exits soon
-    after; meanwhile no other thread may free compiled functions, or both wait for ever.
+    belongs to the thread that uses it first, and raises ``StateError`` in others. Keep threads that
+    generate alive: MLX keeps a stream for each, and on a CPU a native thread. One that ends should
+    first call ``mlx.core.clear_streams()``, or MLX can abort a process that exits soon after;
+    during that call no other thread may free compiled functions, or both wait for ever.
     """
 
     _has_hinted = False
@@ -161,7 +161,7 @@ class LanguageModel:
 
     @property
     def draft(self) -> Any:
-        """Where draft tokens come from in generations that do not say."""
+        """Where draft tokens come from unless a call says otherwise."""
         return self._draft
 
     @draft.setter
@@ -173,7 +173,7 @@ class LanguageModel:
 
     @property
     def watch(self) -> Watch | None:
-        """Is told what the generations that begin from now on do, and when: for timelines."""
+        """Called with each moment of the generations that begin from now on: for timelines."""
         return self.runtime.watch
 
     @watch.setter
@@ -192,18 +192,18 @@ class LanguageModel:
 
     @property
     def images(self) -> ImageProcessor | None:
-        """What reads the images in messages; ``None`` for a model that takes none."""
+        """The reader of images in messages; ``None`` for a model that takes none."""
         return self.runtime.images
 
     @property
     def prefix_cache(self) -> BlockStore:
         """The KV of earlier texts, reused by every generation that begins with the same tokens.
 
-        ``batch``, the server and ``Stream.keep`` fill it, and where a prompt's messages begin also
-        the streams of models with sliding windows or recurrent states. By default it may use what
-        ``memory`` plans for all KV caches; set ``max_bytes`` to change that. With
-        ``cache_dir``, what is kept comes to be on disk, too: when there is little room in memory,
-        on ``flush()``, and when the interpreter ends.
+        ``batch``, the server and ``Stream.keep`` fill it; streams of models with sliding windows or
+        recurrent states also do, where a prompt's messages begin. By default it may use what
+        ``memory`` plans for all KV caches; set ``max_bytes`` to change that. With ``cache_dir``,
+        its contents are written to disk, too: when there is little room in memory, on ``flush()``,
+        and when the interpreter ends.
         """
         return self.runtime.prefix_cache
 
@@ -217,9 +217,9 @@ class LanguageModel:
         """The model with an adapter that mlx-lm trained for it: another ``LanguageModel``, which
         shares the weights of this one and takes no more memory than the adapter.
 
-        This one stays as it is, and both can be used at the same time. The other one has caches of
-        its own; its tokenizer, draft and limits are those of this one. ``name`` is by default the
-        model's and the folder's, as in ``base:folder``.
+        This one stays as it is, and both can be used at the same time. The new one has its own
+        caches, and the tokenizer, draft and limits of this one. ``name`` is by default made from
+        the model's name and the folder's, as in ``base:folder``.
 
         Raises ``AdapterError`` if the adapter is missing, broken or made for another model, and
         ``MemoryLimitError`` if it does not fit in memory.
@@ -297,15 +297,15 @@ class LanguageModel:
         chains: int | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Result | list[Result]:
-        """Generate a text as the model means it among all that the filters allow.
+        """Generate a text from the model's distribution over all texts that the filters allow.
 
         Each of ``moves`` goes back to a random place, generates on from there, and keeps the new
-        text or the old one by their probabilities (Metropolis-Hastings). So the result is drawn
-        from the model's own distribution of whole texts to the ``power``, restricted to the
-        filters, the better the more moves there are. A ``power`` above 1 prefers texts that are
-        likely as a whole. A move costs two thirds of a text on average.
+        text or the old one by their probabilities (Metropolis-Hastings). The more moves, the closer
+        the result is to a draw from the model's own distribution of whole texts to the ``power``,
+        restricted to the filters. A ``power`` above 1 prefers texts that are likely as a whole. A
+        move costs two thirds of a text on average.
 
-        ``chains`` asks for so many independent results, as a list. The options are those of
+        ``chains`` asks for that many independent results, as a list. The options are those of
         ``generate``; ``temperature`` is that of the draws, by default 1 over ``power`` without
         truncation. Raises ``OptionError`` for options that take tokens back on their own.
         """
@@ -323,9 +323,9 @@ class LanguageModel:
         """Answer one message; returns the answer without the thinking before it.
 
         ``system`` is a system message before it. It takes the options of ``generate`` and raises
-        the same errors; ``filters`` hold for the answer and not for the thinking, and
-        ``max_tokens`` is by default what the context holds. For a conversation, images, or the
-        tokens of the answer, pass messages to ``generate``.
+        the same errors; ``filters`` apply to the answer and not to the thinking, and ``max_tokens``
+        is by default what the context holds. For a conversation, images, or the tokens of the
+        answer, pass messages to ``generate``.
         """
         if not isinstance(message, str) or not message.strip():
             raise PromptError("expected a message to answer, such as lm.chat('Who are you?')")
@@ -393,10 +393,10 @@ class LanguageModel:
         """Generate under a controller; returns an iterator over ``(branch, chunk)``.
 
         ``controller`` is a ``Controller``, whose ``mid_process`` decides on every token, or a
-        ``Program``. The options are those of ``stream``, except the ones that take tokens back
-        on their own (``hooks``, ``banned``, ``close_json``), and ``prefix``. Filters apply in
-        addition to the controller's masks, and ``max_tokens`` to each branch. With ``heal``, what
-        comes first has to spell the prompt's end again.
+        ``Program``. The options are those of ``stream``, except the ones that take tokens back on
+        their own (``hooks``, ``banned``, ``close_json``), and ``prefix``. Filters apply in addition
+        to the controller's masks, and ``max_tokens`` to each branch. With ``heal``, the first
+        tokens have to spell the prompt's end again.
 
         Raises ``OptionError``, ``PromptError`` or ``GrammarError`` if the prompt or an option is
         wrong.
@@ -413,7 +413,7 @@ class LanguageModel:
         return Options.of(self._with_defaults(prompt, given))
 
     def _with_defaults(self, prompt: AnyPrompt, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The options of a call, with the sampling of a chat as far as the caller does not say."""
+        """The options of a call, with a chat's sampling defaults for those that are not given."""
         defaults = sampling_defaults("model", self.recommended) if is_chat(prompt) else {}
         unset = {name: value for name, value in defaults.items() if given.get(name) is None}
         return {**given, **unset}
@@ -423,7 +423,7 @@ class LanguageModel:
 
         Later prompts that begin with these tokens, here or after ``load_prefix`` in another
         process, do not run them again. On several machines each writes its own part; those of the
-        others are beside ``path``, as ``path.rank-1-of-2``.
+        others are next to ``path``, as ``path.rank-1-of-2``.
 
         Raises ``OptionError`` if the path cannot be written.
         """

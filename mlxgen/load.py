@@ -1,10 +1,10 @@
-"""Load a model: make a ``LanguageModel`` of a folder, a hub id or the bundled demo model.
+"""Load a model: make a ``LanguageModel`` from a folder, a hub id or the bundled demo model.
 
-Owns the way from a name to a model's files, and the check whether they fit in memory. Must
-never know how a model is built from its files (``pair`` does) or how text is generated.
-Invariant: a model that does not fit is refused before its weights are read, and every failure
-is a ``LoadError`` or an ``OptionError``. Importing this is quick; slow imports wait for the
-first call.
+Owns the way from a name to a model's files, and the check whether they fit in memory. Must never
+know how a model is built from its files (``pair`` does) or how text is generated. Invariant: a
+model that does not fit is refused before its weights are read, and every failure is a
+``LoadError``, an ``OptionError`` or, on several machines, a ``MachineError``. Importing this is
+quick; slow imports wait for the first call.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def load(
       demo model that comes with the package.
     - ``adapter``: a folder with an adapter that mlx-lm trained for this model.
     - ``revision``: a branch, tag or commit; only for a hub id.
-    - ``draft``: where draft tokens come from in generations that do not say: ``"auto"``, earlier
+    - ``draft``: where draft tokens come from, unless a call says otherwise: ``"auto"``, earlier
       text and the model's own prediction heads, where that is faster; a smaller model with the same
       tokenizer (a folder, a hub id or a loaded model), in addition to these; ``"ngram"``, earlier
       text only; or ``"off"``, which also leaves out the weights of prediction heads.
@@ -84,15 +84,15 @@ def load(
       ``draft`` as well if it is loaded here. ``kv_group_size`` (32, 64 or 128): how many values
       share a scale. ``kv_quant_start``: how many tokens at the start of each sequence are not
       quantised. See ``LanguageModel``.
-    - ``distributed``: whether each of the machines that ``mlx.launch`` has started this program on
-      loads a part of the model; by default they do. Only rank 0 returns then: the others do as it
+    - ``distributed``: whether each of the machines on which ``mlx.launch`` started this program
+      loads a part of the model; by default they do. Then only rank 0 returns: the others do as it
       says, and exit when it ends. A ``draft`` is loaded by rank 0 alone.
 
     The sampling options that the model's makers recommend are in ``recommended`` of the result.
     Invalid values in their ``generation_config.json`` are ignored, with a warning in the log.
 
-    Call this on the thread that generates. Raises ``OptionError``, or ``LoadError`` or one of its
-    subclasses, with a message that says what to do.
+    Call this on the thread that generates. Raises ``OptionError``, ``LoadError`` or one of its
+    subclasses, or with several machines ``MachineError``, with a message that says what to do.
     """
     check_kv(kv_bits, kv_group_size, kv_quant_start)
     kv = {"kv_bits": kv_bits, "kv_group_size": kv_group_size, "kv_quant_start": kv_quant_start}
@@ -142,7 +142,7 @@ def _loaded(wanted: _Wanted, distributed: bool | None) -> LanguageModel:
 
 
 def join(wanted: _Wanted | None = None) -> Machines | None:
-    """Join the machines that ``mlx.launch`` has started this program on, if it has.
+    """Join the machines on which ``mlx.launch`` started this program, if there are several.
 
     Only rank 0 returns. Another rank does as rank 0 says, and exits when that ends; so programs
     call this before anything else. ``wanted``: what this rank's program would load.
@@ -174,7 +174,7 @@ def join(wanted: _Wanted | None = None) -> Machines | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """What is to be loaded, and how; the same on all machines. The paths are ``_portable``."""
+    """What to load, and how; the same on all machines. The paths are ``_portable``."""
 
     source: str | None
     adapter: str | None
@@ -185,11 +185,11 @@ class _Wanted:
     predictor: bool
     """Whether the model's multi-token-prediction head is wanted, if it has one."""
     options: Mapping[str, Any]
-    """Of the ``LanguageModel``."""
+    """Those of the ``LanguageModel``."""
 
 
 def _load(wanted: _Wanted, share: Share | None = None, own: _Wanted | None = None) -> LanguageModel:
-    """The model, or the part of it that is this rank's share; ``own`` is what this rank's program
+    """The model, or the part of it that is this rank's share; ``own``: what this rank's program
     wants, if it has said so."""
     together = share.machines.together if share is not None else _alone
     adapter = None if wanted.adapter is None else path_of(wanted.adapter)
@@ -264,20 +264,20 @@ def _agree(share: Share, found: Checkpoint, wanted: _Wanted) -> None:
 
 
 def _portable(name: ModelName | None) -> Any:
-    """A folder or hub id as other machines know it, where the user's home may lie elsewhere."""
+    """A folder or hub id for other machines, on which the user's home may lie elsewhere."""
     if not isinstance(name, (str, os.PathLike)):
-        return name  # to be refused, unless it is None
+        return name  # refused later, unless it is None
     path, home = Path(name), path_of("~")
     if path.is_absolute() and path.is_relative_to(home):
         return f"~/{path.relative_to(home)}"
     if isinstance(name, os.PathLike) and not path.is_absolute():
-        return f"./{path}"  # no hub id
+        return f"./{path}"  # not a hub id
     return os.fspath(name)
 
 
 def weights_of(path_or_hf_repo: ModelName | None = None, *, revision: str | None = None) -> int:
-    """The bytes of a model's weights, or of each of several machines' part; fetches what is not
-    there yet. Raises as ``load``."""
+    """The bytes of a model's weights, or of one machine's part of several; fetches files that are
+    not there yet. Raises as ``load``."""
     nbytes, machines = _find(path_or_hf_repo, revision)[1].nbytes, join()
     return nbytes if machines is None else math.ceil(nbytes / machines.group.size)
 
@@ -300,7 +300,7 @@ def folder_of(name: str) -> Path | None:
 def _find(
     name: ModelName | None, revision: str | None, part: Part | None = None
 ) -> tuple[str, Checkpoint]:
-    """The name of a model, for messages, and its files; of the weights, only a ``part`` may be
+    """The name of a model, for messages, and its files; with ``part``, only the weights in that are
     fetched and checked."""
     if name is not None and not isinstance(name, (str, os.PathLike)):
         raise OptionError(
@@ -338,7 +338,7 @@ def _folder(name: ModelName) -> Path | None:
 
 
 def _reading(name: str, rank: int, ignore_limit: bool, arrays: list[Any]) -> Iterable[Any]:
-    """The arrays of a rank's part of a model, as they are to be read; rank 0 shows a progress bar.
+    """The arrays of a rank's part of a model, in the order of reading; rank 0 shows a progress bar.
 
     How many bytes they need is known once mlx-lm has divided the model.
     """

@@ -28,8 +28,8 @@ examples:
 
 
 class Model(NamedTuple):
-    """A model in the cache, with its bytes and when it was last used; ``problem``: why it cannot
-    be loaded, if so."""
+    """A model in the cache, with its size and when it was last used; ``problem``: why it cannot be
+    loaded, or empty."""
 
     name: str
     nbytes: int
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def show() -> None:
-    """Print a table of the models, those used last first."""
+    """Print a table of the models, the most recently used first."""
     device = memory_limit()[0]
     models = sorted(cached(), key=lambda model: model.used, reverse=True)
     if not models:
@@ -86,7 +86,7 @@ def show() -> None:
 
 
 def fits(model: Model, device: int) -> str:
-    """Whether a model fits into a device's memory, and how much context there is room for then."""
+    """Whether a model fits into a device's memory, and how much context then has room."""
     if needed_by(model.weights) > device:
         return "too large"
     each, most = kv_bytes_of(model.config), max_context_of(model.config)

@@ -1,9 +1,9 @@
 """How many files this process may have open at a time: a server needs more than macOS's 256.
 
-Owns the limit. mlx-lm sets it when it is imported: it fails if the system allows fewer than 4,096,
-and lowers the limit if the system allows more. If ``loading.mlx_lm_first`` is imported before any
-part of mlx-lm, the limit stays as it is or rises. The commands raise it before that import, and
-the room of tokens, which is below, has an import of its own: so this is a file by itself.
+Owns the limit. Importing mlx-lm sets it, which fails if the system allows fewer than 4,096, and
+lowers it if the system allows more. If ``loading.mlx_lm_first`` is imported before any part of
+mlx-lm, the limit stays as it is or rises. This is a file by itself as the commands raise the limit
+before that import, and as the room of tokens, which is below, has an import of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 SetLimit: TypeAlias = Callable[[int, tuple[int, int]], None]
 
-FILES = 4096  # enough for all that is not a connection, and for most servers
+FILES = 4096  # enough for everything but connections, and for most servers
 _MANY = 1 << 30  # stands for no limit
 
 

@@ -1,4 +1,4 @@
-"""Progress bars on standard error: of many prompts, and of weights that are read."""
+"""Progress bars on standard error: for many prompts, and for reading weights."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def progress_bar(total: int | None, console: Console | None = None) -> Callable[
 
 
 def reading(arrays: Sequence[S], console: Console | None = None) -> Iterator[S]:
-    """The arrays, each of which has been read when the next one is asked for; a bar shows their
-    bytes, or a line every few seconds where there is no terminal, as under ``mlx.launch``."""
+    """Yields the arrays, each of which has been read when the next one is asked for; a bar shows
+    their bytes, or without a terminal, as under ``mlx.launch``, a line every few seconds."""
     console, total = console or Console(stderr=True), sum(array.nbytes for array in arrays)
     if not console.is_terminal:
         yield from _reading_in_lines(arrays, total, console)

@@ -1,7 +1,7 @@
-"""Marks and patterns in a growing text: which come, and which the end of the text may begin.
+"""Marks and patterns in a growing text: complete ones, and those that its end may begin.
 
-``Patterns`` knows no texts, tokens or positions: a state is the longest end of the symbols so far
-that begins a pattern, and it is all there is to keep between two steps.
+``Patterns`` knows no texts, tokens or positions. Its state is the longest end of the symbols so far
+that begins a pattern; nothing else is kept between two steps.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ P = TypeVar("P", str, tuple[int, ...])
 
 
 class Patterns(Generic[P]):
-    """Finds non-empty patterns in symbols that arrive one by one; each has the form of a pattern.
+    """Finds non-empty patterns in symbols that arrive one by one, each as a pattern of one.
 
     The patterns are sorted, which takes 50 ms for 100,000 of them and needs no table of all their
-    beginnings. Where symbols begin none of them, a step is one look.
+    beginnings. Where symbols begin no pattern, a step is a single look-up.
     """
 
     def __init__(self, patterns: Iterable[P]) -> None:
@@ -38,7 +38,7 @@ class Patterns(Generic[P]):
         return state
 
     def completed(self, state: P) -> P | None:
-        """The longest pattern that ends with a state."""
+        """The longest pattern that a state ends with."""
         for length in self._lengths:
             if length <= len(state) and state[-length:] in self._known:
                 return state[-length:]
@@ -47,7 +47,7 @@ class Patterns(Generic[P]):
     def walk(self, state: P, symbols: P) -> tuple[P, int, P | None]:
         """The state after ``symbols``, or after the pattern that completes first among them.
 
-        With it, how many symbols it took, and that pattern (the longest, if several complete).
+        Also returns how many symbols that took, and the pattern (the longest, if several complete).
         """
         if state or not self._starts.isdisjoint(symbols):
             for count in range(len(symbols)):
@@ -72,9 +72,9 @@ def sequence_overlap(s1: Sequence[Any], s2: Sequence[Any]) -> int:
     3
     """
     longest = min(len(s1), len(s2))
-    # A border of this is an end of `s1` that starts `s2`, since nothing equals what is between.
+    # A border of this is a suffix of `s1` that is a prefix of `s2`: nothing equals the separator.
     items = [*s2[:longest], object(), *s1[len(s1) - longest :]]
-    borders = [0] * len(items)  # of each prefix, its longest proper suffix that is one too
+    borders = [0] * len(items)  # of each prefix: its longest proper suffix that is a prefix, too
     matched = 0
     for index in range(1, len(items)):
         while matched and items[index] != items[matched]:
@@ -86,8 +86,8 @@ def sequence_overlap(s1: Sequence[Any], s2: Sequence[Any]) -> int:
 
 
 def first_mark(text: str, marks: Iterable[str]) -> tuple[int, str]:
-    """Where the first mark is (the longest, of several at one place), and that mark; if there is
-    none, where one may begin, and ``""``. Empty marks are never found."""
+    """The place of the first mark (the longest, of several at one place), and that mark; without
+    any, the place where one may begin, and ``""``. Empty marks are never found."""
     known = [mark for mark in marks if mark]
     found = [(text.find(mark), -len(mark), mark) for mark in known if mark in text]
     if not found:

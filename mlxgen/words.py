@@ -1,4 +1,4 @@
-"""Numbers and texts in messages for people, of the engine and of the terminal."""
+"""Numbers and texts for people, in messages of the engine and of the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def broken(text: str, columns: int) -> str:
-    """A text with its long lines broken between words, but for those that are painted."""
+    """A text with its long lines broken between words, except coloured ones."""
     return "\n".join(
         fill(line, columns, break_long_words=False, break_on_hyphens=False)
         if len(line) > columns and "\x1b" not in line

@@ -1,10 +1,10 @@
 """Threads for work with MLX that live as long as the process.
 
-A thread that runs an operation of MLX gets a stream, and on a CPU a native thread behind it that
-nothing ends. And a thread that cleans up before it ends (``mx.clear_streams``) can freeze the whole
-process: it holds the lock of MLX's compiled functions and waits for the interpreter's, while a
-collection in another thread holds that one, frees a compiled function, and waits for MLX's. So no
-such thread ends: it takes further work instead.
+A thread that runs an operation of MLX gets a stream, and on a CPU a native thread, which nothing
+ends. And a thread that cleans up before it ends (``mx.clear_streams``) can deadlock the process: it
+holds the lock of MLX's compiled functions and waits for the GIL, while a garbage collection in
+another thread holds the GIL, frees a compiled function, and waits for MLX's lock. So no such thread
+ends: it takes further work instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from queue import SimpleQueue
 
 
 class Work:
-    """Something that a worker does, in the thread of this ``ident``."""
+    """A job for a worker; ``ident`` is the thread that runs it."""
 
     def __init__(self, do: Callable[[], object], name: str) -> None:
         self._do: Callable[[], object] | None = do
@@ -25,7 +25,7 @@ class Work:
         self.ident = 0
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for its end; returns whether it has come."""
+        """Wait for its end; returns whether it has ended."""
         return self._over.wait(timeout)
 
     @property
@@ -34,7 +34,7 @@ class Work:
         return self._over.is_set()
 
     def run(self) -> None:
-        """Do it, in this thread. What it raises goes to the thread's hook for errors."""
+        """Do it in this thread. An exception goes to ``threading.excepthook``."""
         own = threading.current_thread()
         self.ident, own.name = threading.get_ident(), self._name
         do, self._do = self._do, None
@@ -45,20 +45,20 @@ class Work:
             hook = threading.ExceptHookArgs((type(error), error, error.__traceback__, own))
             threading.excepthook(hook)
         finally:
-            del do  # whatever it held is free when it is over
+            del do  # so that what it held is free before the end is announced
             own.name = "idle worker"
             self._over.set()
 
 
 class Workers:
-    """The threads of this process; ``workers()`` gives them. Any thread may use them."""
+    """The worker threads of this process; ``workers()`` gives them. Any thread may use them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[SimpleQueue[Work]] = []
 
     def start(self, do: Callable[[], object], name: str) -> Work:
-        """Have something done in a thread of its own, which is called ``name`` meanwhile."""
+        """Run ``do`` in a thread of its own, which is called ``name`` meanwhile."""
         work = Work(do, name)
         with self._lock:
             inbox = self._idle.pop() if self._idle else None
@@ -79,5 +79,5 @@ class Workers:
 
 @cache
 def workers() -> Workers:
-    """The threads of this process."""
+    """The worker threads of this process."""
     return Workers()

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 import mlxgen
 from mlxgen import FilterError, GrammarError, OptionError, PromptError, Regex, StateError
 from mlxgen.tokens import Token
+from tests.fakes import sentencepiece_tokenizer
+from tests.fakes.checkpoints import tiny_config, tiny_model
 from tests.fakes.speaking import END, PROMPT, Speaker, letters, reciter
 
 from ..effort import tries
@@ -243,6 +245,21 @@ def test_a_penalty_that_comes_later_knows_what_was_written_before() -> None:
     list(stream)
     whole = lm.generate("Once upon a time", prefix=kept, **options, **penalties)
     assert stream.tokens == list(whole.tokens)
+
+
+@pytest.mark.parametrize(
+    "prompt", ["so", [{"role": "user", "content": "so"}]], ids=["text", "chat"]
+)
+def test_filters_that_come_at_the_start_hold_for_the_same_text_as_from_there(prompt: Any) -> None:
+    """A chat of a tokenizer that strips a leading space has an answer without that space."""
+    tokenizer = sentencepiece_tokenizer()
+    lm = mlxgen.LanguageModel(tiny_model(tiny_config(len(tokenizer.vocab))), tokenizer)
+    for pattern in (" a", "a", " ?[0-9]"):
+        stream = lm.stream(prompt, temperature=0, max_tokens=4)
+        next(stream)
+        stream.rewind(to=0, filters=Regex(pattern))
+        expected = lm.generate(prompt, filters=Regex(pattern), temperature=0, max_tokens=4)
+        assert (rest(stream), stream.tokens) == (expected.text, list(expected.tokens))
 
 
 def test_a_fork_may_have_options_of_its_own() -> None:

@@ -291,20 +291,20 @@ class BlockStore:
     def _next(self, disk: Disk, ids: TokenIds, room: int | None) -> Keep | None:
         """The command to read the next block, if there is room for all that are needed."""
         with self._lock:
-            chain = self._blocks.find(ids, disk.tokens_of)
-            files, more = chain.files, chain.length - self._blocks.find(ids).length
-            sizes = [block.file.nbytes for block in files if block.file is not None]
-            needed = sum(sizes[:1] if self.any_length else sizes)
-            free = self._limit(room) - sum(block.size for block in chain.blocks)
-            if more <= 0 or needed > free:
-                return None
-            first = files[0]
-            if first.tokens is None:
-                rest = ids[first.start :]
-                is_ours = first.begins(rest)
-                first.tokens = rest[: first.count] if is_ours else disk.tokens_of(first)
-            if first.tokens is None:  # it has just gone
-                return self._next(disk, ids, room)
+            first: Block | None = None
+            while first is None or first.tokens is None:  # that file has just gone
+                chain = self._blocks.find(ids, disk.tokens_of)
+                files, more = chain.files, chain.length - self._blocks.find(ids).length
+                sizes = [block.file.nbytes for block in files if block.file is not None]
+                needed = sum(sizes[:1] if self.any_length else sizes)
+                free = self._limit(room) - sum(block.size for block in chain.blocks)
+                if more <= 0 or needed > free:
+                    return None
+                first = files[0]
+                if first.tokens is None:
+                    rest = ids[first.start :]
+                    is_ours = first.begins(rest)
+                    first.tokens = rest[: first.count] if is_ours else disk.tokens_of(first)
             disk.touch(chain.blocks[-1])
             before = [block.tokens for block in chain.blocks if block.stop <= first.start]
             told: list[Token] = np.concatenate([*before, first.tokens]).tolist()

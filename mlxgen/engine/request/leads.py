@@ -24,7 +24,6 @@ from ...filters import Int32Words, allows, without_tokens, words_of
 from ...sampling import DrawRow
 from ...text import Healer
 from ...tokens import Token, Vocabulary
-from .parts import NOTHING
 from .request import Request, spelled
 
 NONE: frozenset[Token] = frozenset()
@@ -65,7 +64,7 @@ def is_foreseeable(request: Request) -> bool:
     aims = request.lookback is not None and request.options.sampling.aims
     if request.steering is not None or aims or lead(request) is not None:
         return False
-    decided = request.retries.decided.get(request.position, NOTHING)
+    decided = request.retries.at(request.position)
     return decided.temperature is None and not decided.banned and not decided.exclude
 
 

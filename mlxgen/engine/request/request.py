@@ -121,7 +121,8 @@ class Request:
         )
         self.lookback: Lookback | None = None
         self._look_back()
-        constraint = self.constraint = self._bound(options, opens=prompt.opens_text)
+        self._opens = prompt.opens_text
+        constraint = self.constraint = self._bound(options, opens=self._opens)
         self.closing: Closing | None = None
         checked = constraint is not None and constraint.checks
         self.outbox = Outbox(self.transcript, options, queued=queued, checked=checked)
@@ -206,8 +207,7 @@ class Request:
         options.check_vocabulary(self.vocab_size)
         before, position = self.options, self.position
         if options.filters is not before.filters:
-            opens = self.constraint is not None and self.constraint.strips_space and not position
-            constraint = self.constraint = self._bound(options, opens=opens)
+            constraint = self.constraint = self._bound(options, opens=self._opens and not position)
             self.closing = None
             if constraint is not None:
                 for _ in range(position):

@@ -72,7 +72,7 @@ class Prefill:
 
     def begin(self, handle: Handle, room: int) -> None:
         """Let a handle take its beginning from memory now, unless it waits for a longer one."""
-        begins = handle not in self._begun and not self._waits(handle, [], room)
+        begins = handle not in self._begun and not self._waits(handle, room)
         if begins and self._look_up(handle):
             handle.kv.wait()  # both copies are held until then
 
@@ -103,7 +103,7 @@ class Prefill:
             self.turns.rotate(-1)
             begins = handle not in self._begun
             if begins:
-                if self._waits(handle, done, room) or self._is_read(handle, room):
+                if self._waits(handle, room) or self._is_read(handle, room):
                     continue
                 tokens -= self._look_up(handle) // COPIED_PER_RUN
             missing, places = len(handle.align()) - 1, self._begun[handle]
@@ -173,7 +173,7 @@ class Prefill:
             return math.inf if handle.missing > 1 else 0
         return len(handle.history)
 
-    def _waits(self, handle: Handle, done: list[Handle], room: int) -> bool:
+    def _waits(self, handle: Handle, room: int) -> bool:
         """Whether another handle is running the beginning of this prompt, or has just run it.
 
         The common beginning is kept as soon as the other has run it; if the prefix cache does not
@@ -183,7 +183,7 @@ class Prefill:
             return False
         tokens = handle.history
         shared, run, other = 0, 0, handle
-        for each in (*self._begun, *done):
+        for each in self._begun:
             common = min(in_common(tokens, each.history), len(tokens) - 1)
             if (common, each.kv.length) > (shared, run):
                 shared, run, other = common, each.kv.length, each

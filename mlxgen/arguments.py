@@ -1,4 +1,4 @@
-"""What both commands share: their parser, and the options of the model that they load."""
+"""The parser that both commands share, and the options of the model that they load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model and its tokenizer, with all ways to generate: what callers see.
+"""A model and its tokenizer, with all ways to generate: the object that callers use.
 
 The engine works with its ``runtime``.
 """

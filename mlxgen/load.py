@@ -189,8 +189,7 @@ class _Wanted:
 
 
 def _load(wanted: _Wanted, share: Share | None = None, own: _Wanted | None = None) -> LanguageModel:
-    """The model, or the part of it that is this rank's share; ``own``: what this rank's program
-    wants, if it has said so."""
+    """The model, or this rank's part of it; ``own``: what this rank's program wants, if known."""
     together = share.machines.together if share is not None else _alone
     adapter = None if wanted.adapter is None else path_of(wanted.adapter)
 
@@ -276,8 +275,8 @@ def _portable(name: ModelName | None) -> Any:
 
 
 def weights_of(path_or_hf_repo: ModelName | None = None, *, revision: str | None = None) -> int:
-    """The bytes of a model's weights, or of one machine's part of several; fetches files that are
-    not there yet. Raises as ``load``."""
+    """The bytes of a model's weights, or of one machine's part of several; fetches missing files.
+    Raises as ``load``."""
     nbytes, machines = _find(path_or_hf_repo, revision)[1].nbytes, join()
     return nbytes if machines is None else math.ceil(nbytes / machines.group.size)
 

@@ -1,6 +1,6 @@
 """The models on this machine: ``python -m mlxgen.models``, installed as ``mlxgen.models``.
 
-Owns what is listed, and what each command prints. The models are those in the cache of
+Owns the list of models, and the output of each command. The models are those in the cache of
 huggingface-hub, which other programs use, too. Must never load a model.
 """
 
@@ -123,7 +123,7 @@ def remove(name: str) -> None:
 
 
 def cached() -> Iterator[Model]:
-    """The models in the cache: what has a ``config.json``."""
+    """The models in the cache: every repository with a ``config.json``."""
     for repo in _scanned():
         revisions = sorted(repo.revisions, key=lambda each: float(each.last_modified))
         newest = next((r for r in reversed(revisions) if "main" in r.refs), revisions[-1])

@@ -55,8 +55,8 @@ def progress_bar(total: int | None, console: Console | None = None) -> Callable[
 
 
 def reading(arrays: Sequence[S], console: Console | None = None) -> Iterator[S]:
-    """Yields the arrays, each of which has been read when the next one is asked for; a bar shows
-    their bytes, or without a terminal, as under ``mlx.launch``, a line every few seconds."""
+    """Yields the arrays, and takes each for read when the next one is asked for; a bar shows their
+    bytes, or without a terminal, as under ``mlx.launch``, a line every few seconds."""
     console, total = console or Console(stderr=True), sum(array.nbytes for array in arrays)
     if not console.is_terminal:
         yield from _reading_in_lines(arrays, total, console)

@@ -1,4 +1,4 @@
-"""What may be sampled next: filters, their composition and their rewinds. No MLX here."""
+"""Constraints on the next token: filters, their composition and their rewinds. No MLX here."""
 
 from .after import After
 from .any_of import AnyOf, FirstToken

@@ -229,7 +229,7 @@ class AfterFilter(Running):
         return len(tokens)
 
     def forced(self) -> Sequence[Token]:
-        """What the other filter forces, once it has started."""
+        """The other filter's forced tokens, once it has started."""
         return self._then.forced() if self._first is not None else ()
 
     def hint(self) -> Sequence[Token]:

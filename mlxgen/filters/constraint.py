@@ -1,6 +1,6 @@
 """All filters of a sequence as one, as the engine sees them: it allows what every filter allows.
 
-A constraint does what filters leave to it: end tokens, ids that the tokenizer does not have, and
+A constraint handles what filters do not: end tokens, ids that the tokenizer does not have, and
 messages that name the filters. A position of it feeds the filters one token, several, or none.
 
 Invariant: a mask allows an end token if and only if every filter may end, never an id at or beyond
@@ -44,7 +44,7 @@ from .replay import whole
 
 @dataclass(frozen=True, slots=True, init=False)
 class AllOf:
-    """Allows what every one of the specifications allows."""
+    """Allows the tokens that every one of the specifications allows."""
 
     specifications: tuple[Specification, ...]
 

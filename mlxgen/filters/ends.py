@@ -182,8 +182,8 @@ class EndSearch:
 class Outline(NamedTuple):
     """Where a text stands, without the values that are finished.
 
-    What a finished value was rarely matters after it: in JSON, and in most of what grammars
-    describe, what may follow depends on the open brackets, the latest key of each object, and the
+    A finished value rarely matters for the text after it: in JSON, and in most languages that
+    grammars describe, that depends on the open brackets, the latest key of each object, and the
     number of items in each list.
     """
 

@@ -99,7 +99,7 @@ def _code(char: str) -> str:
 class _Reader:
     """Reads one text; ``_at`` is the place in it.
 
-    ``named``: each rule with each other one that it names, also where ``{0}`` drops that.
+    ``named``: pairs of a rule and one that it names, even where ``{0}`` drops the latter.
     """
 
     def __init__(self, text: str) -> None:

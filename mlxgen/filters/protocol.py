@@ -1,4 +1,4 @@
-"""What a filter is, and the packed bits in which filters write the tokens that they allow.
+"""The protocol of filters, and the packed bits in which they write the tokens that they allow.
 
 Invariant: a row has exactly ``word_count(vocab_size)`` words of ``int32``, and bit ``t % 32`` of
 word ``t // 32`` says whether token ``t`` is allowed. The bits of end tokens, and those from
@@ -63,7 +63,7 @@ class Specification(Protocol):
 
 
 class Objection(NamedTuple):
-    """What is wrong with the newest ``tokens`` tokens that a filter was fed: ``reason``.
+    """A complaint: ``reason``, about the newest ``tokens`` tokens that a filter was fed.
 
     ``is_final``: the text must not stand.
     """
@@ -74,10 +74,10 @@ class Objection(NamedTuple):
 
 
 class Running(ABC):
-    """A filter with all methods that filters may have, of which others have only some.
+    """The base of filters that have all methods; others may have only some of them.
 
     - ``rewinds``: whether it can go back without being fed the text again.
-    - ``checks``: whether a text that may end may still have to be taken back.
+    - ``checks``: whether a text may have to be taken back even where it may end.
     """
 
     __slots__ = ()

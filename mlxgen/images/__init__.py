@@ -1,4 +1,4 @@
-"""Images in prompts: read from what callers pass, and cut into patches. No MLX here."""
+"""Images in prompts: read from callers' input, and cut into patches. No MLX here."""
 
 from .image import Image, ImageProcessor, Patch, plain
 from .source import Address, Source

@@ -96,7 +96,7 @@ def _twin(value: Any, known: dict[int, Any]) -> Any:
     if type(value) is set:
         return set(value)
     owner = getattr(value, "__self__", None)
-    if isinstance(owner, nn.Module):  # a method, or what ``mx.compile`` made of one
+    if isinstance(owner, nn.Module):  # a method, or a compiled one
         method = MethodType(value.__func__, _twin(owner, known))
         return method if isinstance(value, MethodType) else mx.compile(method)
     return value

@@ -203,10 +203,10 @@ class CacheDir:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str] | None, max_bytes: int | None) -> CacheDir | None:
-        """The folder, which is created, of ``cache_dir``, with the limit of ``cache_dir_bytes``.
+        """The folder of ``cache_dir``, which is created, with the limit of ``cache_dir_bytes``.
 
-        The default limit is a tenth of the free space there, to which what the folder holds is
-        added, and at most 32 GiB. Raises ``OptionError`` for ``cache_dir_bytes`` or ``cache_dir``.
+        The default limit is a tenth of the free space there, counting the folder's own files as
+        free, and at most 32 GiB. Raises ``OptionError`` for ``cache_dir_bytes`` or ``cache_dir``.
         """
         if max_bytes is not None:
             max_bytes = _LIMITS.check("cache_dir_bytes", max_bytes)

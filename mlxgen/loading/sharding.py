@@ -88,7 +88,7 @@ class Split:
                 model.model.pipeline(group)
 
     def _shard(self, model: Any, group: Group) -> None:
-        """Let mlx-lm cut a model, and check for what it does wrongly without an error."""
+        """Let mlx-lm cut a model, and check for wrong cuts that raise no error."""
         modules = dict(model.named_modules())
         numbers, shapes = list(_numbers_in(model)), _shapes_in(model)
         try:

@@ -116,7 +116,7 @@ class Channel:
         self._name, self._leads = name, leads
         self._peers = [_Peer(name, link, patience) for name, link in peers.values()]
         self._patience = patience
-        self._changed = threading.Condition()  # guards what follows
+        self._changed = threading.Condition()  # guards the fields below
         self._inbox: deque[bytes] = deque()
         self._lost: MachineError | None = None
         self._over = False  # goodbye was said
@@ -340,7 +340,7 @@ class Channel:
         return True
 
     def _lose(self, sentence: str) -> None:
-        """Tell everybody, here and on the other ranks, that the group is lost; only once."""
+        """Declare the group lost, once: here and on the other ranks."""
         with self._changed:
             if self._lost is not None or (self._over and self._left):
                 return

@@ -87,8 +87,7 @@ class Launch:
 class Group:
     """All ranks, as seen by one of them; rank 0 leads.
 
-    ``hosts`` has a name for each rank's machine, for messages; ``addresses`` are those of
-    ``Launch``.
+    ``hosts``: a name for each rank's machine, for messages. ``addresses``: as in ``Launch``.
     """
 
     raw: mx.distributed.Group
@@ -135,7 +134,7 @@ class Group:
     def exchange(self, value: Any) -> list[Any]:
         """The JSON values of all ranks, by rank: collective.
 
-        Like every collective, it waits for what was submitted to this thread's stream before.
+        Like every collective, it waits for earlier work that was submitted to this thread's stream.
         """
         import mlx.core as mx
         import numpy as np

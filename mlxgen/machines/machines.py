@@ -38,8 +38,8 @@ Item: TypeAlias = list[Any]
 
 
 class Machines:
-    """See the module; ``here`` gives those of this process. ``device``: the bytes of memory of the
-    smallest machine's device."""
+    """See the module; ``here`` gives this process's. ``device``: the memory of the smallest
+    machine, in bytes."""
 
     def __init__(self, group: Group, channel: Channel, device: int) -> None:
         self.group = group
@@ -47,7 +47,7 @@ class Machines:
         self.device = device
         self._lock = threading.RLock()
         self._items: list[Item] = []  # of the next message
-        self._dead: deque[Item] = deque()  # about what is no longer in use, from finalizers
+        self._dead: deque[Item] = deque()  # noted by finalizers, of objects that are no longer used
         self._numbers = count()
         self._at_work: tuple[int, mx.Stream] | None = None  # the thread that had the last turn
         self.says_losses = True  # on stderr, unless the program does
@@ -58,7 +58,7 @@ class Machines:
     @staticmethod
     @cache  # a process belongs to one group for as long as it lives
     def here() -> Machines | None:
-        """Join the others, if there are any; every rank calls this, and only the first call waits.
+        """Join the other ranks, if any; every rank calls this, and only the first call waits.
 
         Raises ``MachineError`` if the others cannot be reached.
         """
@@ -86,10 +86,10 @@ class Machines:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """A context in which only this thread works and tells.
+        """A context in which this thread alone runs commands and sends items.
 
-        Collectives of two threads would go through the group at the same time; so this waits for
-        what the last thread has submitted.
+        Collectives of two threads must not go through the group at once, so it first waits for the
+        work that the previous thread submitted.
         """
         with self._waits(), self._lock:
             if self.lost is not None:
@@ -102,11 +102,11 @@ class Machines:
             yield
 
     def note(self, item: Item) -> None:
-        """Tell the others an item with the next message; only in a ``turn``."""
+        """Add an item to the next message; only in a ``turn``."""
         self._items.append(item)
 
     def tell(self, item: Item) -> None:
-        """Tell the others an item now; only in a ``turn``."""
+        """Send an item now, after those that were noted; only in a ``turn``."""
         self._bury()  # first, as a model that is unloaded makes room for a new one
         self._items.append(item)
         self.flush()
@@ -123,7 +123,7 @@ class Machines:
             self._items.append(self._dead.popleft())
 
     def dispose(self, item: Item) -> None:
-        """Tell, from any thread and with the next message, that something is no longer in use."""
+        """Note, from any thread, an item about an object that is no longer used."""
         self._dead.append(item)
 
     @contextlib.contextmanager

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-_GREETING = 0.25  # seconds in which a new connection has to send its rank
+_GREETING = 0.25  # seconds for a new connection to send its rank
 _TRY, _ANSWER = 2.0, 5.0  # seconds for a connection to an address, and for the answer there
 _PAUSE = 0.2  # seconds before all addresses are tried again
 

@@ -5,9 +5,9 @@ command is carried out. So ranks that get the same commands in one order run the
 one order; if one left out a collective, all would wait for each other for ever. A program that
 called the part on rank 0 alone would wait like that.
 
-Rank 0 tells the others what it has done, after it has done it: so its failures reach nobody. Only
-files of prefixes are saved and loaded by all ranks at a time, and fail on all. Must never know
-requests, or why a command was given.
+Rank 0 runs a command before it tells the others, so its failures do not reach them. Only prefix
+files are saved and loaded by all ranks at the same time, and fail on all. Must never know requests,
+or why a command was given.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Part(Runner):
         self._first: list[mx.array] = []  # arrays to submit before the pass
 
     def _inputs(self, rows: Sequence[Sequence[Fed]]) -> mx.array:
-        """The tokens of a pass; if some are not read yet, those of rank 0: others have zeros."""
+        """The tokens of a pass; a sum gives all ranks those that only rank 0's device has yet."""
         tokens = super()._inputs(rows)
         if any(isinstance(token, Later) for row in rows for token in row):
             own = tokens.astype(mx.int32)
@@ -162,7 +162,7 @@ class Leading(Part):
             raise  # the caller frees what it may have changed here alone
 
     def _built(self, run: Run) -> None:
-        """Tell the others of a pass; of tokens that are not read yet, only how many there are."""
+        """Tell the others of a pass; if tokens are not read yet, only how many there are."""
         if any(isinstance(token, Later) for _, tokens in run.rows for token in tokens):
             rows = [[kv, len(tokens)] for kv, tokens in run.rows]
             told = {"do": "Run", "rows": rows, "wanted": run.wanted}
@@ -218,7 +218,7 @@ class Share(NamedTuple):
 
 
 class PartRuntime(ModelRuntime):
-    """The runtime of a model of which this rank has only a ``share``."""
+    """The runtime of a model whose other parts are on other ranks."""
 
     def __init__(self, share: Share, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
@@ -228,7 +228,7 @@ class PartRuntime(ModelRuntime):
         self.room = 0  # the fewest bytes that a machine has left next to its part of the weights
 
     def settle(self) -> None:
-        """Exchange what the ranks need to know of one another: collective.
+        """Exchange the facts that the ranks need from one another: collective.
 
         Raises ``LoadError`` if rank 0 could not decide for all parts from its own.
         """
@@ -276,7 +276,7 @@ def _through(of: ref[PartRuntime], cache: BlockStore, command: Command) -> Any:
 
 
 def shared(machines: Machines, load: Callable[[Share], M], settings: Mapping[str, Any]) -> M:
-    """A model of which every rank loads its part; here ``load`` does so, and the others get
+    """Load a model of which every rank has a part: ``load`` loads this rank's, and the others get
     ``settings``."""
     with machines.turn():
         number = machines.number()

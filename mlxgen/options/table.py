@@ -1,9 +1,9 @@
 """The one table of options: the type, range, default and meaning of each.
 
-Owns what ``stream``, ``generate``, ``batch``, ``control`` and ``Session`` accept. The engine's
+Owns the options of ``stream``, ``generate``, ``batch``, ``control`` and ``Session``. The engine's
 ``Options``, the command line, the fields of requests and ``help()`` are made from it. Must never
-know a model: what depends on one (token ids in range, room in the context) is checked where the two
-meet. Nor does it import MLX: a wrong argument is reported at once.
+know a model: checks that depend on one (token ids in range, room in the context) are made where the
+two meet. Nor does it import MLX: a wrong argument is reported at once.
 
 The text under a key is what an editor shows for that keyword of a call. Its first sentence is the
 option in brief, its last one the rule in words, and those between tell more.
@@ -237,7 +237,7 @@ class GenerationOptions(ChangingOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of the table: the type that callers pass, what it may be, and what it does."""
+    """One row of the table: the type that callers pass, its rule, and its description."""
 
     type: Any
     rule: Rule

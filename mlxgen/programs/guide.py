@@ -316,7 +316,7 @@ def begin(function: ProgramFunction, running: Running) -> Coroutine[Any, Any, An
 
 
 def put(back: int, tokens: Sequence[Token]) -> Step[None]:
-    """Takes back the newest ``back`` tokens and appends others, if there are any of either."""
+    """Takes back the newest ``back`` tokens and appends ``tokens``; nothing, if both are empty."""
     if back or tokens:
         yield [Branch(back, None, [tokens])]
 

@@ -95,11 +95,11 @@ class BranchHistory:
 
     @property
     def unspelled(self) -> Sequence[Token]:
-        """Tokens for what is still to be spelled again of the prompt's end."""
+        """Tokens for the part of the prompt's end that is still to be spelled again."""
         return self.after_prompt(b"")
 
     def after_prompt(self, data: bytes) -> Sequence[Token]:
-        """Tokens for ``data``, spelled together with what is left to spell of the prompt's end."""
+        """Tokens for ``data``, spelled together with the unspelled part of the prompt's end."""
         if self.removed:
             data = self.removed[len(self.bytes_of(self.tokens[self.base :])) :] + data
         return self.vocabulary.continue_with(data) if data else ()

@@ -254,8 +254,8 @@ class Answerer:
 
     def _given(self, answer: Answer, then: Sequence[Token], opens_text: bool) -> list[Chunk]:
         """Chunks of the tokens that an answer begins with, with all of their text, and with the
-        odds of those that the user put there, as far as these are known. Without such tokens, what
-        a stop or a ban held back at the end is left out, and comes again."""
+        known odds of tokens that the user put there. Without such tokens, those at the end whose
+        text a stop or a ban held back are left out, to be drawn again."""
         chunks = list(answer.chunks)
         old = answer.there(len(chunks)) if then else None
         for token in then:

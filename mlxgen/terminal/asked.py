@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..language_model import LanguageModel
 
 FORMS = ("json", "regex", "lark")
-"""What answers can be asked to match: a schema, an expression, a grammar."""
+"""The forms that answers can be made to match: a schema, an expression, a grammar."""
 OFF = ("off", "none", "default")  # words for no value
 DIGITS = 9  # of a number, at most
 PATIENCE = 2.0  # seconds without standard input, after which a line says so
@@ -268,7 +268,7 @@ def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def forms_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the text must match: a schema, an expression, a grammar; by kind."""
+    """The forms that the text must match, by kind: a schema, an expression, a grammar."""
     names = zip(FORMS, ("json_schema", "regex", "lark"), strict=True)
     given = [(kind, name, getattr(arguments, name)) for kind, name in names]
     return {kind: read_form(kind, name, form) for kind, name, form in given if form is not None}

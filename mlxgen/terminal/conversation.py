@@ -74,12 +74,12 @@ class Conversation:
 
     @property
     def asked(self) -> list[str]:
-        """What was asked, in order."""
+        """The user's messages, in order."""
         return [message["content"] for message in self.said[::2]]
 
     @property
     def last(self) -> str:
-        """What was asked last; raises ``StateError`` if nothing was."""
+        """The user's last message; raises ``StateError`` if there is none."""
         if not self.said:
             raise StateError("there are no messages yet; write one")
         return self.asked[-1]

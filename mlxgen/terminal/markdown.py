@@ -29,7 +29,7 @@ LEAVES = 9  # the model gets that many times the time of a drawing before the ne
 _FORMULA = re.compile(
     r"\$\$.+?\$\$|\\\[.+?\\\]|\\\(.+?\\\)|\$(?![\s$])[^$\n]*?(?<![\s\\])\$(?!\d)", re.DOTALL
 )
-# What fills a line up to the width of the terminal.
+# Padding up to the width of the terminal.
 _FILL = re.compile(r"(?:\x1b\[[\d;]*m *\x1b\[0m| )+$| +(?=\x1b\[0m$)", re.MULTILINE)
 
 
@@ -94,13 +94,13 @@ class MarkdownScreen:
         self._took = self._drawn - begun
 
     def _print(self, markup: str) -> None:
-        """Print complete blocks over what was drawn of them."""
+        """Print complete blocks in the place of their drawing."""
         if markup.strip():
             self._put("\n".join([*self._lines(markup), ""]))
             self._height, self._begun = 0, True
 
     def _put(self, text: str) -> None:
-        """Write over what is drawn, all at once: a terminal that shows half of it would flicker."""
+        """Replace the drawing, in one write: a terminal that shows half of it would flicker."""
         back = "\r\x1b[2K" + (self._height - 1) * "\x1b[1A\x1b[2K" if self._height else ""
         self._out.write(back + text)
         self._out.flush()

@@ -1,11 +1,11 @@
-"""What a person types: lines that become messages, from a terminal or a pipe.
+"""A person's input: lines that become messages, from a terminal or a pipe.
 
 Owns the rules for messages of several lines, and the two ways to read a line. Must never know
 commands or models. Invariant: each message is one ``Typed``, wherever its lines are broken, and
 the end of the input also ends a message.
 
-Several lines that are pasted at once are one message, and never a command. GNU readline says what
-was pasted; without it, lines that wait already when one has been read were. A line that ends in a
+Several lines that are pasted at once are one message, and never a command. GNU readline reports a
+paste; without it, lines that wait when one has been read count as one. A line that ends in a
 backslash continues on the next one. A line that begins with three quotes begins a block, which ends
 with a line that ends in three quotes; the text between is taken as it is. A line break right after
 the first quotes, or right before the last, is not part of it.

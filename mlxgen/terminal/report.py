@@ -48,7 +48,7 @@ def report(usage: Usage, last: Chunk | None) -> Iterable[str]:
 
 
 def unheld(usage: Usage) -> Iterable[str]:
-    """What was not enforced of a schema, or violates it, and that a loop ended the text."""
+    """Lines about a schema that was not wholly enforced or is violated, and about a loop."""
     if usage.left_out:
         yield f"not enforced, because it is only a note: {', '.join(usage.left_out)}"
     if usage.violates:

@@ -27,7 +27,7 @@ class Screen(Protocol):
     """Shows one answer."""
 
     def show(self, chunk: Chunk | None, events: Sequence[ChatEvent]) -> None:
-        """Show what came with a chunk."""
+        """Show the events of a chunk."""
 
     def end(self) -> None:
         """End the answer."""

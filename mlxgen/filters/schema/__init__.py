@@ -1,1 +1,1 @@
-"""JSON schemas as grammars, and the check of what a grammar cannot hold."""
+"""JSON schemas as grammars, and the check of keywords that a grammar cannot enforce."""

@@ -119,4 +119,4 @@ _SCALAR = (
     r"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
 )
 FREE_CHAR = rf"(?:{char_text(_without(ANY, ((0, 31),)))}|\\[bfnrt]|{_SCALAR})"
-"""A character of a text of which only the length matters: any escape will do."""
+"""A character of a string whose length alone is restricted: any escape will do."""

@@ -309,11 +309,11 @@ class Places:
         return values if is_named else [*values, *self._unevaluated(plain)]
 
     def _unevaluated(self, plain: Sequence[Schema]) -> list[Any]:
-        """What ``unevaluatedProperties`` says of keys that no schema of the object names.
+        """The schemas in ``unevaluatedProperties`` for keys that no schema of the object names.
 
-        Schemas outside of its own may name keys, and it does not see those. It must be checked at
-        the end then, and also if several schemas have the keyword, or if those that hold on a
-        condition may name keys.
+        A schema outside of the keyword's own may name keys that it does not see. This must be
+        checked at the end then, and also if several schemas have the keyword, or if those that hold
+        on a condition may name keys.
         """
         found = [s["unevaluatedProperties"] for s in plain if "unevaluatedProperties" in s]
         depends = any(word in schema for schema in plain for word in CONDITIONAL)

@@ -17,7 +17,7 @@ from .keywords import CHOICES, Schema, check, list_of, map_of, says
 
 @dataclass(slots=True)
 class Said:
-    """What is said about one place: schemas without references, and a choice still to be made."""
+    """What is said about one place: schemas without references, and a choice that is still open."""
 
     plain: list[Schema] = field(default_factory=list)
     choice: tuple[Schema, str] | None = None
@@ -47,7 +47,7 @@ class References:
         return all(part is self._resources[""] for part in self._resources.values())
 
     def find(self, part: Mapping[str, Any], reference: str) -> Any:
-        """What a reference in a part of the schema refers to; LookupError if there is nothing."""
+        """The target of a reference in a part of the schema; LookupError if there is none."""
         try:
             address = urljoin(self._bases.get(id(part), ""), reference)
         except ValueError as error:
@@ -142,7 +142,7 @@ def _parts(root: Any) -> Iterator[tuple[Mapping[str, Any], str]]:
 
 
 def _at_pointer(part: Any, pointer: str) -> Any:
-    """What a JSON pointer points at."""
+    """The part at which a JSON pointer points."""
     for step in pointer.split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
         part = part[int(name) if isinstance(part, list) and name.isdecimal() else name]

@@ -1,10 +1,10 @@
-"""How many small faults in the code the tests find: ``scripts/test --mutants N``.
+"""Counts how many small faults in the code the tests find: ``scripts/test --mutants N``.
 
 Cosmic Ray makes the faults: each changes one operator, constant or keyword. N of them are drawn
-for each room, always the same ones while the code stays as it is, and each is tried in a copy of
-the working tree against the tests of its room. ``--like`` draws those of an earlier report first,
-so that two commits can be compared on the same faults: a fault is known by its function, its
-operator and the text of its line, wherever the file went.
+for each room, always the same ones while the code is unchanged, and each is tried in a copy of
+the working tree against the tests of its room. ``--like`` draws the faults of an earlier report
+first, so that two commits can be compared on the same faults: a fault is identified by its
+function, its operator and the text of its line, even if the file was moved.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cosmic_ray.work_item import MutationSpec, TestOutcome
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mlxgen"
-# Of each room, its code and the tests that have to find its faults
+# For each room, its code and the tests that have to find its faults
 ROOMS = {
     code.name: (f"mlxgen/{code.relative_to(PACKAGE)}", [f"tests/{code.relative_to(PACKAGE)}"])
     for code in sorted([*PACKAGE.glob("*/"), *PACKAGE.glob("engine/*/")])
@@ -40,10 +40,10 @@ ROOMS = {
 }
 ROOMS["sampling"][1].append("tests/engine/test_sampling.py")
 ROOMS["terminal"][1].append("tests/test_generate.py")
-# Changes nothing, as a rule: annotations, and identity in place of equality
+# Changes that usually make no difference: in annotations, and identity in place of equality
 NO_FAULTS = re.compile(r"core/ReplaceBinaryOperator_BitOr_|core/ReplaceComparison.*_Is(Not)?$")
 SEED = "mlxgen"
-LEAST_SECONDS = 60  # a run of the tests that takes three times as long as it should has failed
+LEAST_SECONDS = 60  # the least time limit of a run; otherwise three times what a good one takes
 
 
 def main() -> None:
@@ -66,13 +66,13 @@ def main() -> None:
         for room in options.rooms or ROOMS:
             for record in tried(room, options.count, options.python, earlier):
                 report.append(record)
-                if options.json:  # also of a run that is stopped before its end
+                if options.json:  # after each fault, in case the run is stopped
                     options.json.write_text(json.dumps(report, indent=1) + "\n")
     show(report, earlier)
 
 
 def copy_tree(folder: Path) -> None:
-    """The files of the working tree that Git knows or would add."""
+    """Copy the files of the working tree that Git knows or would add."""
     command = ["git", "-C", str(ROOT), "ls-files", "-z", "-co", "--exclude-standard"]
     for name in subprocess.check_output(command, text=True).split("\0"):
         if name and (ROOT / name).is_file():
@@ -83,7 +83,7 @@ def copy_tree(folder: Path) -> None:
 def tried(
     room: str, count: int, python: str, earlier: list[dict[str, str]]
 ) -> Iterator[dict[str, str]]:
-    """A record of each fault drawn in a room: what it is, and what came of it."""
+    """A record of each fault drawn in a room: the fault, and whether the tests found it."""
     code, tests = ROOMS[room]
     arguments = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
     command = shlex.join([python, *arguments, *tests])
@@ -106,7 +106,7 @@ def tried(
 
 
 def drawn(code: str, count: int, wanted: list[str]) -> list[tuple[str, MutationSpec]]:
-    """``count`` faults in ``code``, those that are ``wanted`` first, at most one for each place."""
+    """``count`` faults in ``code``, the ``wanted`` ones first, at most one for each place."""
     with tempfile.TemporaryDirectory() as folder:
         faults = WorkDB(Path(folder, "faults.sqlite"), WorkDB.Mode.create)
         init(sorted(find_modules([Path(code)])), faults, {})
@@ -135,7 +135,7 @@ def drawn(code: str, count: int, wanted: list[str]) -> list[tuple[str, MutationS
 
 
 def changes_something(mutation: MutationSpec) -> bool:
-    """Whether a fault is one: it can be compiled, and is not in an annotation."""
+    """Whether a fault counts: it compiles, and is not in an annotation."""
     if NO_FAULTS.match(mutation.operator_name):
         return False
     operator = get_operator(mutation.operator_name)(**mutation.operator_args)

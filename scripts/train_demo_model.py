@@ -1,11 +1,11 @@
 """Train the bundled demo model, its prediction head and its draft model, or measure them.
 
     scripts/train_demo_model.py                    train all, one after the other
-    scripts/train_demo_model.py --only head        train the head of the model that is there
+    scripts/train_demo_model.py --only head        train the head of the existing model
     scripts/train_demo_model.py --evaluate         the exam of mlxgen/demo/model
 
 Owns the command line and the order of the work. The corpus, the tokenizer,
-the network, the training loop and the exam are in the folder demo_model beside it.
+the network, the training loop and the exam are in the folder demo_model next to it.
 """
 
 import argparse
@@ -23,7 +23,7 @@ TARGET = ROOT / "mlxgen" / "demo"
 
 def main() -> int:
     options = _options()
-    # OpenBLAS where it is installed: MLX's wheel for Linux has a BLAS some 25 times slower
+    # Use OpenBLAS if it is installed: the BLAS of MLX's wheel for Linux is some 25 times slower
     library = ctypes.util.find_library("openblas") if sys.platform == "linux" else None
     if library and "LD_PRELOAD" not in os.environ:
         environment = os.environ | {"LD_PRELOAD": library}

@@ -22,7 +22,7 @@ MANIFEST = VENDOR / "manifest.json"
 
 
 def fetched(package: str, version: str, folder: Path) -> bytes:
-    """The package's archive as npm gets it; scripts in it are not run."""
+    """The package's archive, fetched by npm without running its scripts."""
     command = ["npm", "pack", f"{package}@{version}", "--ignore-scripts", "--json", "--silent"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     (packed,) = json.loads(done.stdout)
@@ -34,7 +34,7 @@ def integrity_of(archive: bytes) -> str:
 
 
 def taken(archive: Path, patterns: list[str]) -> dict[str, bytes]:
-    """The files of an archive that match, by their names; each pattern must match something."""
+    """The files of an archive that match the patterns, by name; each pattern must match one."""
     found: dict[str, bytes] = {}
     with tarfile.open(archive) as tar:
         names = {name.partition("/")[2]: name for name in tar.getnames()}

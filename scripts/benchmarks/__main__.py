@@ -1,4 +1,4 @@
-"""``scripts/bench``: runs measurements and prints what was found beside what was wanted."""
+"""``scripts/bench``: runs measurements and prints each figure next to its target."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LONG = ("agents", "disk", "machines", "soak")  # run only if named
 
 
 def main() -> int:
-    """Run what was asked for; returns the exit status."""
+    """Run the named measurements; returns the exit status."""
     arguments = _arguments()
     console = Console(width=150 if not sys.stdout.isatty() else None)
     if arguments.names[:1] == ["compare"]:

@@ -1,10 +1,10 @@
-"""Coding agents: what servers run of the prompts of their sessions, and whether real ones work.
+"""Coding agents: how many prompt tokens servers run in their sessions, and whether real ones work.
 
 In a session, all servers get the same requests, one at a time and in turn, and give the same
-answers; what a server ran of a prompt is what it says in ``usage``. A real agent of ``agents.json``
-has to write a file, which takes a call of a tool. The model says what a script has it say. An agent
-that is not on this machine is installed by its package manager, once; one whose package manager is
-missing is skipped, and its row says so.
+answers; the tokens that a server ran of a prompt follow from its ``usage``. A real agent of
+``agents.json`` has to write a file, which takes a tool call. The model's answers come from a
+script. An agent that is missing on this machine is installed once by its package manager; if that
+is missing, the agent is skipped, and its row says so.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def figures() -> Iterator[kit.Figure]:
 
 
 def save_model(folder: Path, script: Script, inner: Message | None = None) -> Path:
-    """A model that follows a script, with the demo model's tokenizer; the layers and caches are
-    those of the configuration ``inner``, if there is one."""
+    """A model that follows a script, with the demo model's tokenizer; its layers and caches are
+    those of the configuration ``inner``, if given."""
     shutil.copytree(kit.DEMO, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
     shutil.copy(HERE / "scripted_model.py", folder / "model.py")
     (folder / "script.json").write_text(json.dumps(script), encoding="utf-8")
@@ -83,7 +83,7 @@ def save_model(folder: Path, script: Script, inner: Message | None = None) -> Pa
 
 
 class Model(NamedTuple):
-    """A model to serve, and how many tokens may be run for each new one."""
+    """A model to serve; ``most``: how many tokens may be run per new token."""
 
     name: str
     inner: Message | None
@@ -106,14 +106,14 @@ SCRIPT = [
 
 
 def _sessions(model: Model) -> Iterator[kit.Figure]:
-    """Two sessions beside each other, with a restart in the middle, against each server: ours, ours
-    with a folder, and mlx-lm's."""
+    """Two interleaved sessions, with a restart in the middle, on each server: ours, ours with a
+    folder for prefixes, and mlx-lm's."""
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         folder = save_model(place / "model", SCRIPT, model.inner)
         shutil.copy(HERE / "agent_template.jinja", folder / "chat_template.jinja")
         served = ("--model", str(folder), "--trust-remote-code")
-        ours = (*served, "--draft", "off")  # the model says the same at all places of a pass
+        ours = (*served, "--draft", "off")  # the model gives the same at all places of a pass
         kept = (*ours, "--cache-dir", str(place / "cache"))
         memory, disk, peer = contenders = [
             Contender(stack.enter_context(Server("mlxgen", ours))),
@@ -144,15 +144,15 @@ def _sessions(model: Model) -> Iterator[kit.Figure]:
 
 
 def new_tokens(prompt: list[int], seen: Sequence[list[int]]) -> int:
-    """How many come after the most that a prompt has in common with one that was seen; its last
-    token has to be run for what comes after it."""
+    """The number of a prompt's tokens after its longest common beginning with one seen before; at
+    least one, since the last token must run to get logits."""
     return max(1, len(prompt) - max((in_common(prompt, other) for other in seen), default=0))
 
 
 @dataclass(slots=True)
 class Contender:
-    """A server in its sessions, and the tokens and seconds that it took. ``remembers``: what it has
-    seen before a restart."""
+    """A server in its sessions, and the tokens and seconds that it took. ``remembers``: it keeps
+    prefixes across a restart."""
 
     server: Server
     remembers: bool = False
@@ -162,7 +162,7 @@ class Contender:
     seen: list[list[int]] = field(default_factory=list)
 
     def answer(self, session: Session, tokenizer: Any) -> Message:
-        """Have the next request of a session answered, and account for it."""
+        """Send the next request of a session, and count its tokens and seconds."""
         prompt = session.prompt(tokenizer)
         asked = self.server.ask(session.body(), "/v1/chat/completions")
         (message,), _, usage = servers.folded(asked.events)
@@ -180,7 +180,7 @@ class Contender:
         return message
 
     def restart(self) -> None:
-        """Stop the server as its operator does, and start it again."""
+        """Stop the server as its operator would, and start it again."""
         self.server.stop()
         self.server.start()
         if not self.remembers:
@@ -196,28 +196,28 @@ class Contender:
 
 
 def words_of(tokenizer: Any) -> list[str]:
-    """Words that are a token each."""
+    """Words that are one token each."""
     found = (tokenizer.decode([token]) for token in range(tokenizer.vocab_size))
     return [text.strip() for text in found if re.fullmatch(r" [a-z]{2,}", text)]
 
 
 class Session:
-    """One agent, which waits for the answer to each request before it makes the next.
+    """One agent, which waits for the answer to each request before it sends the next.
 
-    If it ``thinks``, the reasoning of answers is sent back, and the template drops that of earlier
-    ones as soon as the user says something. If not, the template begins each answer with an empty
+    If it ``thinks``, it sends the reasoning of answers back, and the template drops that of earlier
+    answers as soon as the user speaks. If not, the template begins each answer with an empty
     reasoning that it leaves out of later prompts.
     """
 
     def __init__(self, thinks: bool, words: Sequence[str]) -> None:
         self.thinks, self._words = thinks, words
-        self._chance = random.Random(0)  # alike for both: they share a system prompt and tools
+        self._chance = random.Random(0)  # the same for both: they share a system prompt and tools
         self.tools = [self._tool(name) for name in ("read", "write", "edit", "list", "search")]
         self.messages: list[Message] = [{"role": "system", "content": self._prose(1_200)}]
         self._chance = random.Random(f"{thinks}")
 
     def turn(self, number: int) -> None:
-        """Add what the user says, or a tool returned."""
+        """Add a message of the user, or the result of a tool."""
         if number % USER_EVERY == 0:
             text = self._prose(self._chance.randint(20, 80))
             self.messages.append({"role": "user", "content": text})
@@ -227,7 +227,7 @@ class Session:
             self.messages.append({"role": "tool", "tool_call_id": call, "content": text})
 
     def body(self) -> Message:
-        """What a client of OpenAI's API sends."""
+        """The body that a client of OpenAI's API sends."""
         return {
             "messages": self.messages,
             "tools": self.tools,
@@ -239,7 +239,7 @@ class Session:
         }
 
     def prompt(self, tokenizer: Any) -> list[int]:
-        """The tokens of the request's prompt: templates take the arguments of calls as values."""
+        """The tokens of the request's prompt; templates take the arguments of calls as values."""
         messages = json.loads(json.dumps(self.messages))
         for call in (call for each in messages for call in each.get("tool_calls", ())):
             call["function"]["arguments"] = json.loads(call["function"]["arguments"])
@@ -276,9 +276,9 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mlxgen
 
 
 class Agent(NamedTuple):
-    """One agent: its ``package`` of ``npm`` or ``pip``, what follows its program, and the ``call``
-    or the ``text`` with which the model writes the file; ``asides``: what else it is asked for, and
-    its answers."""
+    """One agent: its ``package`` of ``npm`` or ``pip``, its program's ``arguments``, and the
+    ``call`` or the ``text`` by which the model writes the file; ``asides``: patterns of its other
+    requests, with their answers."""
 
     name: str
     needs: str
@@ -289,7 +289,7 @@ class Agent(NamedTuple):
     asides: Sequence[tuple[str, str]] = ()
 
     def script(self, work: Path) -> Script:
-        """What the model says in the folder ``work``."""
+        """The model's script for the folder ``work``."""
         call = json.dumps(self.call).replace("WORK", str(work))
         said = f"<think>\nA file.\n</think>\n\nI write it.\n<tool_call>\n{call}\n</tool_call>"
         return [("<tool_response>", DONE), *self.asides, ("", self.text or said)]
@@ -299,7 +299,7 @@ AGENTS = [Agent(**told) for told in json.loads((HERE / "agents.json").read_text(
 
 
 def _trial(what: str, agent: Agent) -> Iterator[kit.Figure]:
-    """Let an agent do the task in an empty folder; the row says what went wrong, if anything."""
+    """Let an agent do the task in an empty folder; on failure, the row says what went wrong."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder).resolve()
         home, work, written = place / "home", place / "work", place / "work" / "greeting.txt"
@@ -308,7 +308,7 @@ def _trial(what: str, agent: Agent) -> Iterator[kit.Figure]:
         program, model = _installed(agent), save_model(place / MODEL, agent.script(work))
         options = ("--model", str(model), "--trust-remote-code", "--draft", "off")
         with Server("mlxgen", options) as server:
-            # A home of its own, and nothing that leads elsewhere
+            # Its own home, and no variables that lead elsewhere
             kept = {k: v for k, v in _bare().items() if not k.startswith(("ANTHROPIC", "OPENAI"))}
             kept |= {"HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config")}
             ran = subprocess.run(
@@ -329,12 +329,12 @@ def _trial(what: str, agent: Agent) -> Iterator[kit.Figure]:
 
 
 def _bare() -> dict[str, str]:
-    """The environment without what is meant for our own processes."""
+    """The environment without the variables for our own processes."""
     return {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "PYTHONPATH")}
 
 
 def _installed(agent: Agent) -> Path:
-    """The program of an agent, in a folder that is kept."""
+    """The program of an agent, installed once in a folder that is kept."""
     folder = CACHE / agent.name
     folder.mkdir(parents=True, exist_ok=True)
     bin = folder / ("node_modules/.bin" if agent.needs == "npm" else "bin")
@@ -352,7 +352,7 @@ def _installed(agent: Agent) -> Path:
 
 
 def _configured(agent: Agent, home: Path, url: str) -> dict[str, str]:
-    """Write what the server tells people to tell an agent; returns variables of its environment."""
+    """Write the configuration that ``--print-config`` prints; returns environment variables."""
     client = "claude-code" if agent.name == "claude" else agent.name
     text = configuration(client, Served(url, MODEL)).text
     if agent.name == "codex":
@@ -365,6 +365,6 @@ def _configured(agent: Agent, home: Path, url: str) -> dict[str, str]:
         (home / "opencode.json").write_text(json.dumps(settings), encoding="utf-8")
         config = {"OPENCODE_CONFIG": str(home / "opencode.json")}
         return {**config, "OPENCODE_DISABLE_MODELS_FETCH": "1"}
-    # Claude Code asks no questions in a folder of its own, and nothing of anybody else
+    # With these, Claude Code asks no questions, and calls no other service
     quiet = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "IS_SANDBOX": "1"}
     return {**dict(re.findall(r"(\w+)=(\S+)", text)), **quiet}

@@ -24,7 +24,7 @@ VOCAB: int = _COMMON["vocab_size"]
 def random_model(name: str, seed: int = 0, **shape: Any) -> nn.Module:
     """A float32 model of one of the ``ARCHITECTURES``, with random weights.
 
-    ``shape`` replaces numbers of its configuration.
+    ``shape`` replaces values of its configuration.
     """
     mx.random.seed(seed)
     module = importlib.import_module(f"mlx_lm.models.{name}")

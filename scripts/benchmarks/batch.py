@@ -1,7 +1,7 @@
 """Many sequences: ``lm.batch`` against mlx-lm's ``BatchGenerator``.
 
-Both sides get the same model, prompts and settings, and generate as many tokens; ours makes text of
-them, too.
+Both sides get the same model, prompts and settings, and generate the same number of tokens; ours
+also decodes them to text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MODELS: Any = (
     ("150k vocabulary", lambda: kit.random_llama(kit.WIDE, 64, 2), 12, 2),
     ("long forward", lambda: kit.random_llama(8_000, 512, 8), 12, 2),
 )
-"""Each with the tokens of a row, and by what the number of turns is divided."""
+"""Each with the tokens of a row, and a divisor for the number of turns."""
 ALIKE = [{"temperature": 0.7}]
 MIXED = [{**each, "min_p": 0.002 * i} for i, each in enumerate(kit.SAMPLERS)]
 WARM = 8  # tokens of each row before it is timed under a schema
@@ -52,9 +52,9 @@ def figures(turns: int) -> Iterator[kit.Figure]:
 def constrained(
     lm: mlxgen.LanguageModel, rows: int, tokens: int, turns: int
 ) -> tuple[kit.Spread, float]:
-    """Rows with a schema each over rows without: tokens a second, and passes for each token.
+    """Rows with a schema each over rows without: tokens per second, and passes per token.
 
-    All rows run all the time: those with a schema would be done sooner with as many tokens.
+    All rows run all the time; otherwise, forced tokens would let rows with a schema end sooner.
     """
     prompts = [kit.prompt_of(8, i) for i in range(rows)]
     style = {"whitespace": None, "separators": (", ", ": ")}  # those of json.dumps, so forced
@@ -64,7 +64,7 @@ def constrained(
     shares = []
 
     def seconds(each: Any) -> float:
-        """Of a token, after the first ones of all rows."""
+        """Seconds per token, after the first ones of all rows."""
         with lm.batch(prompts, each=each, limits=limits, **options) as chunks:
             for _ in range(WARM * rows):
                 next(chunks)
@@ -82,7 +82,7 @@ def constrained(
 
 
 def records(number: int, least: int, **style: Any) -> mlxgen.JsonSchema:
-    """An array of at least so many records of a kind."""
+    """An array of at least ``least`` records of one kind."""
     properties = RECORDS[number % len(RECORDS)]
     record = {"type": "object", "properties": properties, "additionalProperties": False}
     record["required"] = list(properties)

@@ -1,8 +1,8 @@
-"""Python calls that a generated token costs, beside mlx-lm's: the one figure of speed that no busy
-machine disturbs.
+"""Python calls per generated token, compared with mlx-lm's: the only measure of speed that a busy
+machine does not disturb.
 
-Counted are the functions of one package, from the public API alone. Built-in functions and those of
-other packages do not count, nor does what is done once for a generation.
+Only functions of one package are counted, through its public API. Built-in functions, other
+packages, and work done once per generation do not count.
 
     python -m scripts.benchmarks.calls ARGUMENTS OF THE SERVER    a server that counts its calls
 """
@@ -35,7 +35,7 @@ THEIRS = f"{Path(mlx_lm.__file__).parent}/"
 
 
 def cases() -> Iterator[tuple[str, kit.Case, bool, int]]:
-    """What is counted, whether mlx-lm has the like, and the calls a token that are aimed at."""
+    """The cases, whether mlx-lm has an equivalent, and the target of calls per token."""
     lm, deep = mlxgen.load(), kit.tiny("llama", layers=48)
 
     def stream(lm: mlxgen.LanguageModel, draft: str = "off") -> kit.Case:
@@ -76,7 +76,7 @@ def figures() -> Iterator[kit.Figure]:
 
 
 class Count(NamedTuple):
-    """Calls a token, and the functions that were called most."""
+    """Calls per token, the number of functions, and the functions called most."""
 
     calls: float
     functions: int
@@ -87,7 +87,7 @@ class Count(NamedTuple):
 
 
 def count(tokens: kit.Made, rows: int, package: str = OURS, each: int = TOKENS) -> Count:
-    """The calls for each token, of so many of each row, after the first ones."""
+    """The calls per token, over ``each`` tokens of each row, after the first ones."""
     calls: Counter[Any] = Counter()
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -116,8 +116,8 @@ def count(tokens: kit.Made, rows: int, package: str = OURS, each: int = TOKENS) 
 
 
 def served() -> tuple[int, float]:
-    """Of a streamed chat: the functions of ``server/`` and ``chat/`` until the engine has it, and
-    the calls for each token, of all threads."""
+    """For a streamed chat: the number of functions of ``server/`` and ``chat/`` that run until the
+    engine has the request, and the calls per token, of all threads."""
     command = [sys.executable, "-m", __spec__.name, "--port", "0", "--log-level", "warning"]
     tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
     ask = {"messages": [{"role": "user", "content": "Tell me a story."}], "tools": [tool]}
@@ -136,7 +136,7 @@ def served() -> tuple[int, float]:
 
 
 def serve(arguments: Sequence[str]) -> int:
-    """Serve, and tell what was called since it was told last, for each line of standard input."""
+    """Serve, and for each line of standard input print the calls since the last line."""
     from mlxgen.engine.scheduling.scheduler import Scheduler
     from mlxgen.server.__main__ import main
 

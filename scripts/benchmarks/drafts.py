@@ -1,9 +1,9 @@
-"""Drafts: passes a token, speed against mlx-lm with and without drafts.
+"""Drafts: passes per token, and speed against mlx-lm with and without drafts.
 
-Both sides get the same models, prompts and greedy settings, and generate as many tokens; nobody has
-seen a text before it is measured. Some texts are recited on a simulated device: the token after
-each place is given by the place alone, so whatever is fed, the text is the same. They are made of
-Python's standard library: real prose and real code, with real repetitions.
+Both sides get the same models, prompts and greedy settings, and generate the same number of tokens;
+no text was seen before it is measured. Some texts are recited on a simulated device: the next token
+depends on the place alone, so the text is the same whatever is fed. They come from Python's
+standard library: real prose and real code, with real repetitions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from . import kit
 from .simulate import DEVICES, SHAPES, SimulatedModel
 
 VOCAB = 4_096
-DEVICE, SHAPE = DEVICES[1], SHAPES[1]  # an M4 Max with a model of 8B in 4 bits
+DEVICE, SHAPE = DEVICES[1], SHAPES[1]  # an M4 Max with an 8B model at 4 bits
 OVER = "tokens per second over mlx-lm's plain decode"
 
 
@@ -65,7 +65,7 @@ def figures(turns: int, real: Path | None) -> Iterator[kit.Figure]:
 
 
 class Job(NamedTuple):
-    """A prompt, and what is wanted of the answer, or the ``text`` that it is to be."""
+    """A prompt, the options of its answer, and the ``text`` to recite, if any."""
 
     prompt: list[int]
     options: dict[str, Any]
@@ -73,8 +73,8 @@ class Job(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """What one person asks for, one after the other. ``target``: how many times as fast as without
-    drafts it should be: what is recited on the simulated device."""
+    """Jobs that one user sends one after the other. ``target``: the speed that drafts should reach,
+    relative to none (on the simulated device if texts are recited)."""
 
     name: str
     lm: mlxgen.LanguageModel
@@ -89,7 +89,7 @@ def asking(lm: mlxgen.LanguageModel, text: str) -> list[int]:
 
 
 def records(lm: mlxgen.LanguageModel) -> Workload:
-    """The records that the demo model knows, under their schemas."""
+    """The demo model's records, under their schemas."""
     text = (resources.files("mlxgen") / "demo" / "schemas.json").read_text(encoding="utf-8")
     jobs = []
     for each in json.loads(text).values():
@@ -99,7 +99,7 @@ def records(lm: mlxgen.LanguageModel) -> Workload:
 
 
 def real_workloads(folder: Path) -> list[Workload]:
-    """Copies, and text that is new, for a model of the reader's."""
+    """Copies and new text, for a real model."""
     lm = mlxgen.load(folder)
     text = " ".join(said())[:1500]
     asked = (
@@ -126,7 +126,7 @@ def recitals() -> list[Workload]:
 
 
 def reciting(prompt: str | list[int], text: str | list[int]) -> Job:
-    """Have a text said after a prompt."""
+    """The job of reciting a text after a prompt."""
     prompt, text = (
         list(tokenizer().encode(each, add_special_tokens=False)) if isinstance(each, str) else each
         for each in (prompt, text)
@@ -136,7 +136,7 @@ def reciting(prompt: str | list[int], text: str | list[int]) -> Job:
 
 @cache
 def tokenizer() -> TokenizerWrapper:
-    """A byte-level tokenizer that was trained on some modules of the standard library."""
+    """A byte-level tokenizer, trained on some modules of the standard library."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -157,7 +157,7 @@ def said() -> list[str]:
 
 
 def copying() -> list[Job]:
-    """A passage of prose that is repeated with one word in 20 changed."""
+    """A passage of prose, repeated with one word in 20 changed."""
     passage = said()[:320]
     chance, others = random.Random(1), re.findall(r"[a-z]{4,}", inspect.getsource(shlex))
     edited = [chance.choice(others) if chance.random() < 0.05 else word for word in passage]
@@ -166,9 +166,9 @@ def copying() -> list[Job]:
 
 
 def rewriting() -> list[Job]:
-    """The turns of an agent that rewrites a file, a line in 12 of which changes each time.
+    """The turns of an agent that rewrites a file, changing one line in 12 each time.
 
-    The file as it was is in the prompt, as are the turns before."""
+    The prompt has the file before the change, and the earlier turns."""
     source = inspect.getsource(statistics.NormalDist).splitlines()[:45]
     new = inspect.getsource(textwrap).splitlines()[40:]
     chance = random.Random(2)
@@ -191,7 +191,7 @@ def rewriting() -> list[Job]:
 
 
 def arithmetic() -> list[Job]:
-    """Numbers that are added, of which nothing is known before."""
+    """Sums of random numbers, where nothing can be drafted."""
     chance = random.Random(3)
     pairs = [(chance.randrange(10**9), chance.randrange(10**9)) for _ in range(40)]
     asked = "\n".join(f"{a} + {b}" for a, b in pairs)
@@ -199,7 +199,7 @@ def arithmetic() -> list[Job]:
 
 
 class Reciting(nn.Module):
-    """Says what it is given. Its KV is a number for each token."""
+    """Recites a job's text. Its KV is one number per token."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -207,7 +207,7 @@ class Reciting(nn.Module):
         self._following = mx.zeros(VOCAB, mx.int32)
 
     def recite(self, job: Job) -> None:
-        """Have this said from now on."""
+        """Recite this job from now on."""
         whole = [*job.prompt[1:], *job.text]
         self._following = mx.array([*whole, *whole[-1:] * VOCAB])
 
@@ -226,8 +226,8 @@ class Reciting(nn.Module):
 
 
 class Drafted(NamedTuple):
-    """What came of a workload: ``seconds`` from the first token that was drawn to the last, and
-    ``drafts``: who proposed how many tokens, and how many of these stood."""
+    """The result of a workload: ``seconds`` from the first drawn token to the last, and ``drafts``:
+    the proposed and accepted tokens of each drafter."""
 
     tokens: list[int]  # of each job
     seconds: float
@@ -247,8 +247,8 @@ _owners = itertools.count()
 
 
 def drafted(load: Workload, lm: mlxgen.LanguageModel | None = None, draft: Any = "auto") -> Drafted:
-    """What comes of it, each job for somebody whom the model has never seen; ``lm``: the model, if
-    it is simulated."""
+    """Run a workload, each job for a new owner, whose texts the model has never seen; ``lm``: the
+    model, if it is simulated."""
     lm = lm or load.lm
 
     def now() -> float:
@@ -271,7 +271,7 @@ def drafted(load: Workload, lm: mlxgen.LanguageModel | None = None, draft: Any =
 
 
 def against_plain(load: Workload, turns: int) -> kit.Spread:
-    """Times the speed of mlx-lm's plain decode of as many tokens, on this machine."""
+    """The speed relative to mlx-lm's plain decode of the same number of tokens, on this machine."""
     lengths = drafted(load).tokens
 
     def plain() -> float:
@@ -284,8 +284,8 @@ def against_plain(load: Workload, turns: int) -> kit.Spread:
 
 
 def simulated(load: Workload) -> tuple[float, Drafted]:
-    """Times the speed without drafts on the simulated device, once it is known what passes take
-    there; and what came of it."""
+    """The speed relative to that without drafts, on the simulated device and after a first run that
+    shows how long passes take there; and the result."""
     lm = SimulatedModel(DEVICE, SHAPE, load.lm)
     drafted(load, lm)
     found, without = drafted(load, lm), drafted(load, lm, "off")

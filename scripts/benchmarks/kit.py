@@ -1,4 +1,4 @@
-"""What the measurements share: figures in tables, what is generated on both sides, and models."""
+"""Shared by the measurements: figures in tables, generation on both sides, and models."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from .architectures import random_model
 
 
 class Figure(NamedTuple):
-    """``found`` in words, and as a ``value`` if it is a number that can be compared. ``met`` is
-    ``None`` where nothing is ``wanted``."""
+    """``found`` in words, and as a ``value`` if it can be compared. ``met`` is ``None`` if there is
+    no target (``wanted``)."""
 
     what: str
     found: str
@@ -70,14 +70,14 @@ def at_most(what: str, found: float | Spread, target: float, text: object = None
 
 
 def plain(what: str, found: float | Spread, text: object = None) -> Figure:
-    """A figure of which nothing is wanted."""
+    """A figure without a target."""
     if isinstance(found, Spread):
         return Figure(what, str(text or found), value=found.median)
     return Figure(what, f"{found:.3g}" if text is None else str(text), value=found)
 
 
 def guarded(name: str, figures: Iterable[Figure]) -> Iterator[Figure]:
-    """These figures; if measuring one of them fails, say because a peer did, that is a row."""
+    """These figures; a measurement that fails, say because a peer did, becomes a row."""
     try:
         yield from figures
     except Exception as error:
@@ -93,13 +93,13 @@ def shown(name: str, figures: Iterable[Figure]) -> Table:
 
 
 def save(path: Path, found: Mapping[str, Sequence[Figure]]) -> None:
-    """Keep the figures of each measurement as JSON."""
+    """Write the figures of each measurement as JSON."""
     told = {name: [figure._asdict() for figure in figures] for name, figures in found.items()}
     path.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def compared(before: Path, after: Path) -> Iterator[Table]:
-    """A table for each measurement that two files have: what each found, and the change."""
+    """A table for each measurement that both files have: the two results, and the change."""
     one, other = (json.loads(path.read_text(encoding="utf-8")) for path in (before, after))
     for name in [name for name in one if name in other]:
         table = Table("what", before.stem, after.stem, "change", title=name, title_justify="left")
@@ -115,11 +115,11 @@ def compared(before: Path, after: Path) -> Iterator[Table]:
 # ---- comparisons -------------------------------------------------------------------------------
 
 Work: TypeAlias = Callable[[], float | None]
-"""What is timed; it may return its own measure of seconds, if not all of it is to be counted."""
+"""A function to time; it may return its own seconds, if only a part of it should count."""
 
 
 class Comparison(NamedTuple):
-    """``ratio``: how many times faster ours is than theirs. Seconds for each work."""
+    """``ratio``: how many times faster ours is. ``ours``, ``theirs``: seconds of each."""
 
     ratio: Spread
     ours: Spread
@@ -127,8 +127,8 @@ class Comparison(NamedTuple):
 
 
 def compare(ours: Work, theirs: Work, turns: int) -> Comparison:
-    """Run both in turn, each first half of the time, after one warm-up each, in this process: what
-    disturbs one disturbs the other, and a ratio is taken within a turn."""
+    """Run both in turn, each first half of the time, after one warm-up each, in this process: so
+    disturbances hit both, and each ratio is taken within a turn."""
 
     def seconds_of(work: Work) -> float:
         gc.collect()
@@ -141,7 +141,7 @@ def compare(ours: Work, theirs: Work, turns: int) -> Comparison:
             gc.enable()
 
     gc.collect()
-    gc.freeze()  # so that only what is made from here on is looked through each time
+    gc.freeze()  # so that each collection scans only newer objects
     try:
         seconds_of(ours), seconds_of(theirs)
         turns_of: list[tuple[float, float]] = []
@@ -158,7 +158,7 @@ def compare(ours: Work, theirs: Work, turns: int) -> Comparison:
 
 
 def timed(stream: Iterator[object], tokens: int, after: int = 0) -> float:
-    """Seconds until there are ``tokens`` items, perhaps from one of the first on."""
+    """Seconds to get all ``tokens`` items of a stream; ``after``: not counting the first ones."""
     count = sum(1 for _ in itertools.islice(stream, after))
     start = time.perf_counter()
     count += sum(1 for _ in stream)
@@ -170,14 +170,14 @@ def timed(stream: Iterator[object], tokens: int, after: int = 0) -> float:
 # ---- ours and mlx-lm's -------------------------------------------------------------------------
 
 Made: TypeAlias = Generator[Any, None, None]  # tokens, as they are made
-ENDLESS = 10_000  # tokens that nobody waits for
+ENDLESS = 10_000  # tokens: more than any case generates
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What both sides generate: ``tokens`` after one prompt, which is a stream, or after each of
-    several, which are a batch. Rows have the options in ``each`` by turns; mlx-lm has the samplers
-    of these, and ``peers``, options of its own."""
+    """What both sides generate: ``tokens`` tokens after one prompt (a stream), or after each of
+    several (a batch). Rows take the options in ``each`` in turn; mlx-lm gets the same samplers,
+    and its own options, ``peers``."""
 
     lm: mlxgen.LanguageModel
     prompt: str | list[int] | list[list[int]]
@@ -191,7 +191,7 @@ class Case:
 
     @property
     def options(self) -> list[Mapping[str, Any]]:
-        """Those of each row."""
+        """The options of each row."""
         rows = 1 if self.is_stream else len(self.prompt)
         return [self.each[row % len(self.each)] for row in range(rows)]
 
@@ -213,7 +213,7 @@ class Case:
                 yield from batch
 
     def theirs(self) -> Made:
-        """mlx-lm's, with the same model."""
+        """mlx-lm's stream or batch, with the same model."""
         known, tokens = ("min_p", "top_k", "top_p"), self.tokens or ENDLESS
         samplers = [
             make_sampler(
@@ -230,7 +230,7 @@ class Case:
             yield from their_batch(model, prompt, tokens, samplers=samplers, **self.peers)  # type: ignore[arg-type]
 
     def timed(self, turns: int, after: int = 0) -> Comparison:
-        """Seconds of both for all tokens, or for those after the first."""
+        """Seconds of both for all tokens, or for those after the first ``after``."""
         tokens = self.rows * (self.tokens or ENDLESS)
         return compare(
             lambda: timed(self.ours(), tokens, after),
@@ -256,7 +256,7 @@ def their_batch(model: Any, prompts: Sequence[list[int]], tokens: int, **options
 SAMPLERS = [
     {"temperature": 0.5 + 0.05 * i, "top_p": 0.8 + 0.01 * i, "top_k": 20 + 5 * i} for i in range(16)
 ]
-"""Different ones of 16 rows or clients."""
+"""Different settings for 16 rows or clients."""
 
 # ---- models ------------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ TINY: dict[str, dict[str, Any]] = {
 
 
 def prompt_of(length: int, seed: int) -> list[int]:
-    """Made-up tokens; the same seed gives the same."""
+    """Made-up tokens; the same seed gives the same ones."""
     chance = random.Random(seed)
     return [chance.randrange(3, 256) for _ in range(length)]
 
@@ -320,7 +320,7 @@ def fake_tokenizer(size: int) -> TokenizerWrapper:
 
 
 def wrapped(tokenizer: Tokenizer, end: str) -> TokenizerWrapper:
-    """A tokenizer as mlx-lm has them."""
+    """A tokenizer in mlx-lm's wrapper."""
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=end, clean_up_tokenization_spaces=False
     )

@@ -1,8 +1,8 @@
 """Two ranks on this machine, joined by MLX's ring, against mlx-lm's two with the same model.
 
-Each rank computes with one thread, beside two of the ring, which never sleep while a sum is on its
-way: they take what the thread that computes leaves, and on two cores more than that. So sums take
-longer here than over any cable; figures are compared with others that were taken here in turn.
+Each rank computes with one thread, next to two threads of the ring, which never sleep while a sum
+is under way: on two cores they take time from the computing thread. So sums take longer here than
+over any cable; compare figures only with others that were taken here in turn.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Ask: TypeAlias = Callable[[int], Told]
 def figures(turns: int) -> Iterator[kit.Figure]:
     with tempfile.TemporaryDirectory(prefix="bench-") as name, ExitStack() as stack:
         folder = saved(Path(name, "model"))
-        # Only rank 0 of ours is asked, as ``mlxgen.load`` does not return in the others
+        # Only our rank 0 is asked, since ``mlxgen.load`` does not return in the others
         ours = stack.enter_context(ranks(our_rank, folder, asked=1))
         theirs = stack.enter_context(ranks(their_rank, folder, asked=RANKS))
         for rows in (1, 4, 16):
@@ -75,8 +75,8 @@ def saved(folder: Path) -> Path:
 
 @contextmanager
 def ranks(rank: Callable[..., None], folder: Path, asked: int) -> Iterator[Ask]:
-    """Processes that hold a model together. What is given has so many of the first ones generate
-    some rows, and returns what rank 0 says of it."""
+    """Processes that hold a model together. Yields a function that makes the first ``asked`` of
+    them generate some rows, and returns rank 0's report."""
     context, hosts = multiprocessing.get_context("spawn"), folder / f"{rank.__name__}.json"
     hosts.write_text(json.dumps([[f"{servers.HOST}:{servers.free_port()}"] for _ in range(RANKS)]))
     pipes = [context.Pipe() for _ in range(RANKS)]
@@ -85,7 +85,7 @@ def ranks(rank: Callable[..., None], folder: Path, asked: int) -> Iterator[Ask]:
         place = {"MLX_HOSTFILE": str(hosts), "MLX_RANK": str(number)}
         processes.append(context.Process(target=rank, args=(theirs, folder, place)))
         processes[-1].start()
-        theirs.close()  # so that the end of the process is seen
+        theirs.close()  # so that reads fail when the process ends
 
     def ask(rows: int) -> Told:
         for pipe, _ in pipes[:asked]:
@@ -104,7 +104,7 @@ def ranks(rank: Callable[..., None], folder: Path, asked: int) -> Iterator[Ask]:
 
 
 def our_rank(pipe: Connection, folder: Path, place: dict[str, str]) -> None:
-    """Answers what is asked: seconds, and what was told to other ranks."""
+    """Answers requests for rows with the seconds, and the messages to other ranks."""
     os.environ.update(place)
     lm = mlxgen.load(folder, draft="off")
     machines = Machines.here()
@@ -123,7 +123,7 @@ def our_rank(pipe: Connection, folder: Path, place: dict[str, str]) -> None:
 
 
 def their_rank(pipe: Connection, folder: Path, place: dict[str, str]) -> None:
-    """The same of mlx-lm's, but for what was told."""
+    """The same with mlx-lm, without messages."""
     os.environ.update(place)
     mx.distributed.init()
     model, tokenizer = sharded_load(str(folder))[:2]

@@ -1,7 +1,7 @@
-"""Kept prefixes, in memory and on disk: what they save, what they hold, what writing them costs.
+"""Kept prefixes, in memory and on disk: the time they save, their bytes, the cost of writing them.
 
-What is restored from disk is read by a ``LanguageModel`` that has never seen it, after the system
-was told to forget what it has read (Linux).
+A ``LanguageModel`` that has never seen a prefix restores it from disk, after the system was told to
+drop its cached pages of the files (Linux).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def figures(turns: int) -> Iterator[kit.Figure]:
-    """Seconds to the first token after a prefix that is in the cache: against the same without a
-    cache, and against mlx-lm's cache. Then the bytes that are kept of requests with it."""
+    """Seconds to the first token after a cached prefix, against those without a cache and with
+    mlx-lm's cache. Then the bytes that are kept of requests with this prefix."""
     lm, rows, times = kit.random_llama(8_000, 256, 4), 16, max(2, turns // 2)
     prefix, numbers = kit.prompt_of(2_000, 99), iter(range(1 << 30))
 
@@ -107,8 +107,8 @@ def disk_figures(turns: int) -> Iterator[kit.Figure]:
 
 
 class Found(NamedTuple):
-    """``first``: seconds to the first token, restored against run. ``beside``: tokens a second of a
-    row while KV is written, over those without."""
+    """``first``: seconds to the first token, restored against run. ``beside``: tokens per second of
+    a row while KV is written, over those without writing."""
 
     nbytes: int
     first: kit.Comparison
@@ -147,7 +147,7 @@ def on_disk(shape: dict[str, Any], folder: Path, turns: int, tokens: int = TOKEN
         row = lm.stream(prompt[:REST], max_tokens=None, ignore_eos=True, temperature=0)
 
         def rate(work: Callable[[], object]) -> float:
-            """Tokens a second of a row while a thread works."""
+            """Tokens per second of a row while a thread works."""
             worker, start, count = threading.Thread(target=work), time.perf_counter(), 0
             worker.start()
             while not count or worker.is_alive():
@@ -166,7 +166,7 @@ def on_disk(shape: dict[str, Any], folder: Path, turns: int, tokens: int = TOKEN
 
 
 def forget(folder: Path) -> None:
-    """Have the system drop what it holds of the files in a folder, where it can be told."""
+    """Make the system drop its cached pages of a folder's files, if it offers that."""
     for file in folder.rglob("*"):
         if file.is_file() and hasattr(os, "posix_fadvise"):
             with file.open("rb") as opened:

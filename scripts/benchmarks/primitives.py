@@ -1,11 +1,11 @@
 """Primitives in the graph of a decode step: ours, and mlx-lm's for the same model.
 
 Owns how graphs are counted. A GPU launches at least one kernel for each primitive that is not a
-view, so fewer of them are speed on any GPU, and they can be counted without one. What a GPU has a
-kernel for counts as one primitive, although a CPU computes it with many.
+view, so fewer primitives mean speed on any GPU, and they can be counted without one. A function
+with a GPU kernel of its own counts as one primitive, although a CPU computes it with many.
 
-Also says how much memory steps take beyond what is held, which tells what no graph does: MLX copies
-a buffer that is to be updated in place while somebody else holds it, say a pass that has not ended.
+Also measures the memory that steps take beyond what is held, which shows what no graph does: MLX
+copies a buffer instead of updating it in place while another pass still holds it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from . import kit
 
 WARM = 12  # steps until all rows run, and the look-ahead with them
 LENGTH, LONG = 70, 600  # tokens of the shortest prompt
-KV_BYTES = 2 * 2 * 32 * 4  # of a token in a layer: keys and values of two heads
+KV_BYTES = 2 * 2 * 32 * 4  # per token and layer: keys and values of two heads
 COPIED = 0.45  # of a layer's KV: less than if its keys or values were copied
 VIEWS = {"AsStrided", "Broadcast", "CustomTransforms", "Depends", "ExpandDims", "Flatten"}
 VIEWS |= {"Reshape", "Slice", "Split", "Squeeze", "StopGradient", "Transpose", "Unflatten", "View"}
@@ -46,11 +46,11 @@ RAGGED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "5 rows, drafts in every other": (NGRAM, {}),
     "5 rows, forced runs and drafts": (FORCED, NGRAM),
 }
-"""Options by turns, with which steps run more tokens of some rows than mlx-lm's do."""
+"""Options that rows take in turn, so that steps run more tokens of some rows than mlx-lm's do."""
 
 
 def figures() -> Iterator[kit.Figure]:
-    """Nothing is timed here."""
+    """Counts and bytes; nothing is timed."""
     for name in kit.TINY:
         for what, case in cases(kit.tiny(name)).items():
             if what in RAGGED:
@@ -68,8 +68,8 @@ def figures() -> Iterator[kit.Figure]:
 
 
 def long_cases(name: str) -> dict[str, kit.Case]:
-    """Cases whose KV is large beside all else that a step needs. States of recurrent layers, which
-    are kept at each place of a forced run, are not small."""
+    """Cases whose KV is large compared with everything else that a step needs. States of recurrent
+    layers, which are kept at each place of a forced run, are too large for that."""
     window = {"sliding_window": 1024} if name == "gemma3_text" else {}
     found = cases(kit.tiny(name, **window), LONG)
     if name == "qwen3_next":
@@ -78,7 +78,7 @@ def long_cases(name: str) -> dict[str, kit.Case]:
 
 
 def cases(lm: mlxgen.LanguageModel, length: int = LENGTH) -> dict[str, kit.Case]:
-    """What the steps of are counted; prompts differ in length."""
+    """The cases whose steps are counted; prompts differ in length."""
 
     def batch(rows: int, *each: Mapping[str, Any]) -> kit.Case:
         prompts = [kit.prompt_of(length + 3 * i, i) for i in range(rows)]
@@ -99,7 +99,7 @@ DRAFTED = "single, a draft model"
 
 
 class Count(NamedTuple):
-    """The primitives of a step, and those of them that launch a kernel."""
+    """The number of primitives of a step, and of those that launch a kernel."""
 
     primitives: int
     kernels: int
@@ -122,8 +122,8 @@ def count(tokens: kit.Made, case: kit.Case) -> Count:
 
 
 def beyond(tokens: kit.Made, case: kit.Case) -> float:
-    """The most bytes that steps take beyond what was held before them, over those of a layer's keys
-    and values."""
+    """The most bytes that steps take beyond what was held before them, over the bytes of one
+    layer's keys and values."""
     places = sum(map(len, case.prompt)) if case.rows > 1 else len(case.prompt)  # type: ignore[arg-type]
     with steps_of(tokens, case.rows) as step:
         mx.synchronize()
@@ -136,7 +136,7 @@ def beyond(tokens: kit.Made, case: kit.Case) -> float:
 
 @contextmanager
 def steps_of(tokens: kit.Made, rows: int) -> Iterator[Callable[[], None]]:
-    """The next token of each row, after the first ones."""
+    """Yields a function that takes the next token of each row, after the first ones."""
 
     def step() -> None:
         for _ in range(rows):
@@ -152,7 +152,7 @@ def steps_of(tokens: kit.Made, rows: int) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def _submitted(look: Callable[[list[mx.array]], None]) -> Iterator[None]:
-    """Shows the arrays that are submitted or waited for, while they are a graph."""
+    """Passes arrays that are submitted or waited for to ``look``, while they are still a graph."""
 
     def after(evaluate: Callable[..., None]) -> Callable[..., None]:
         def seen(*trees: Any) -> None:
@@ -172,9 +172,9 @@ def _submitted(look: Callable[[list[mx.array]], None]) -> Iterator[None]:
 
 @contextmanager
 def _kernels_of_a_gpu() -> Iterator[list[mx.array]]:
-    """Puts one primitive for each function that is one on a GPU; what it computes is wrong.
+    """Replaces each function that is one kernel on a GPU by one primitive, whose result is wrong.
 
-    The list has those that were made.
+    Yields the list of these primitives.
     """
     made: list[mx.array] = []
 

@@ -1,9 +1,9 @@
-"""An architecture for mlx-lm that says what a script has it say, copied into the folder of a model.
+"""An architecture for mlx-lm that follows a script; this file is copied into a model's folder.
 
 The script is a list of ``[pattern, answer]`` in the folder's ``script.json``: the model gives the
-answer of the first pattern that is found in the text of its prompt. Its first layer stores the
-token ids themselves, so that it knows what it was given; the others are those of an ``inner``
-model, if there is one, whose caches it fills and whose logits it ignores.
+answer of the first pattern found in the text of its prompt. Its first layer stores the token ids
+themselves, so that it can read its history; the others are those of an ``inner`` model, if there is
+one, whose caches it fills and whose logits it ignores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 
 
 class ModelArgs(NamedTuple):
-    """What the folder's ``config.json`` has."""
+    """The values in the folder's ``config.json``."""
 
     folder: str
     vocab_size: int
@@ -35,7 +35,7 @@ class ModelArgs(NamedTuple):
 
 
 class Model(nn.Module):
-    """It begins an answer only at the end of what it is given."""
+    """The model; it begins an answer only at the end of its input."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -47,7 +47,7 @@ class Model(nn.Module):
         self._args = args
         self._tokenizer = Tokenizer.from_file(f"{args.folder}/tokenizer.json")
         self._script = json.loads(Path(args.folder, "script.json").read_text(encoding="utf-8"))
-        self._begun: list[tuple[list[int], list[int]]] = []  # prompts, and what is said after them
+        self._begun: list[tuple[list[int], list[int]]] = []  # prompts, and their answers
 
     def make_cache(self) -> list[Any]:
         return [KVCache(), *(make_prompt_cache(self.inner) if self.inner is not None else ())]

@@ -1,4 +1,4 @@
-"""Server processes, of mlxgen and of mlx-lm, and what their answers say."""
+"""Server processes of mlxgen and of mlx-lm, and the content of their answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def free_port() -> int:
 
 class Asked(NamedTuple):
     """The status of an answer, the seconds to its first event, and the events of a stream, or the
-    one JSON object."""
+    only JSON object."""
 
     status: int
     first: float
@@ -34,7 +34,7 @@ class Asked(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """What each choice says, how it ended, and the usage."""
+    """The message of each choice, its finish reason, and the usage."""
 
     messages: list[dict[str, Any]]
     ends: list[str | None]
@@ -42,7 +42,7 @@ class Folded(NamedTuple):
 
 
 def folded(events: Iterable[Mapping[str, Any]]) -> Folded:
-    """What the events of a stream say, or a whole answer, in any of OpenAI's APIs."""
+    """The fold of a stream's events, or of a whole answer, in OpenAI's chat or completions API."""
     found: dict[int, tuple[dict[str, Any], list[str | None]]] = {}
     usage: dict[str, Any] = {}
     for event in events:
@@ -109,7 +109,7 @@ class Server:
             time.sleep(0.2)
 
     def stop(self) -> None:
-        """Have it end as its operator does, and by force if it does not."""
+        """End the server as its operator would, or by force if it does not end."""
         self.process.terminate()
         try:
             self.process.wait(15)
@@ -132,7 +132,7 @@ class Server:
         timeout: float = ANSWER,
         leaves_after: int | None = None,
     ) -> Asked:
-        """Send a request and read its events, or its one answer; ``leaves_after``: so many."""
+        """Send a request and read its events, ``leaves_after`` at most, or its only answer."""
         data = body if isinstance(body, str) else json.dumps(body)
         with contextlib.closing(HTTPConnection(HOST, self.port, timeout=timeout)) as connection:
             start = time.perf_counter()
@@ -149,11 +149,11 @@ class Server:
             return Asked(response.status, first or time.perf_counter() - start, events)
 
     def memory(self) -> int:
-        """Resident bytes."""
+        """The resident bytes of the process."""
         command = ["ps", "-o", "rss=", "-p", str(self.process.pid)]
         return int(subprocess.run(command, capture_output=True, check=True).stdout) << 10
 
     def logged(self) -> str:
-        """What it has written since its start."""
+        """The server's output since its start."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")

@@ -1,7 +1,7 @@
-"""The server against ``mlx_lm.server``: requests a second and first tokens.
+"""The server against ``mlx_lm.server``: requests per second and first tokens.
 
-Both serve the same model files, get the same requests in turn, and answer as many tokens. A server
-that died is started again, and the row says so.
+Both serve the same model files, get the same requests in turn, and answer with the same number of
+tokens. A server that died is started again, and the row says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from . import kit
 from .servers import Server
 
 TOKENS = 32
-PATIENCE = 60.0  # seconds in which a request is made again
+PATIENCE = 60.0  # seconds in which a refused connection is tried again
 ALIKE = [{"temperature": 0.7}]
 LOADS = (
     (1, "the same sampler", 1.0, ALIKE),
@@ -25,7 +25,7 @@ LOADS = (
     (16, "the same sampler", 3.7, ALIKE),
     (16, "16 different samplers", 1.3, kit.SAMPLERS),
 )
-"""Clients, and the requests a second over mlx-lm's that are wanted with these samplers."""
+"""Clients, their samplers, and the target of requests per second over mlx-lm's."""
 
 
 def figures(turns: int) -> Iterator[kit.Figure]:
@@ -44,7 +44,7 @@ def figures(turns: int) -> Iterator[kit.Figure]:
 def compared(
     what: str, both: tuple[Server, Server], clients: int, samplers: Any, target: float, turns: int
 ) -> Iterator[kit.Figure]:
-    """Requests a second over theirs, and how many times sooner our first events come."""
+    """Requests per second over theirs, and how many times sooner our first events come."""
     firsts: tuple[list[float], list[float]] = [], []
     bodies = [
         {
@@ -74,7 +74,7 @@ def first_event(server: Server, body: dict[str, Any]) -> float:
     while True:
         try:
             answer = server.ask(body)
-        except ConnectionError:  # more come at once than its backlog holds
+        except ConnectionError:  # more clients at once than the server's backlog holds
             if time.monotonic() > end:
                 raise
             time.sleep(0.01)

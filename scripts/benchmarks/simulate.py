@@ -1,8 +1,7 @@
-"""What happens to a server on devices that nobody has at hand: the engine runs on some model, and
-on their clock.
+"""The scheduler on simulated devices: the engine runs a tiny model, on a device's clock.
 
-Every command is carried out, so that what a policy sees is what it would see there; only the time
-is reckoned: a pass takes ``max(bytes / bandwidth, flops / throughput) + launches * overhead``.
+Every command is carried out, so that policies see what they would see there; only the time is
+computed: a pass takes ``max(bytes / bandwidth, flops / throughput) + launches * overhead``.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from mlxgen.engine.scheduling.scheduler import Scheduler
 from . import kit
 from .batch import records
 
-WARM = 40  # tokens of those that run already when others arrive
+WARM = 40  # tokens of the running requests when others arrive
 
 
 class Asked(NamedTuple):
-    """A request: ``prompt`` tokens, and so many to generate, or as long as others do."""
+    """A request: the tokens of its ``prompt``, and those to generate (None: until others end)."""
 
     prompt: int
     tokens: int | None = None
@@ -40,7 +39,7 @@ class Asked(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """Some ``running`` when others are ``arriving``."""
+    """Requests that are ``running`` when others are ``arriving``."""
 
     name: str
     running: Sequence[Asked] = ()
@@ -72,9 +71,9 @@ def figures() -> Iterator[kit.Figure]:
 
 
 class Outcome(NamedTuple):
-    """``first``: seconds to the first token of each that arrived. ``gaps``: seconds between two
-    tokens of those that go on as long as others. ``rate``: tokens a second of all, while any that
-    ends was left."""
+    """``first``: seconds to the first token of each arriving request. ``gaps``: seconds between two
+    tokens of the requests without an end. ``rate``: tokens per second of all requests, until the
+    last one with an end has ended."""
 
     first: list[float]
     gaps: list[float]
@@ -87,7 +86,7 @@ class Outcome(NamedTuple):
 
 
 def ours(device: Device, shape: Shape, load: Workload, limits: Limits | None = None) -> Outcome:
-    """What the scheduler makes of a workload."""
+    """Run a workload on our scheduler."""
     lm = SimulatedModel(device, shape)
     line = lm.timeline
     limits = replace(limits or Limits(), keep_prefixes=False, max_bytes=1 << 50)
@@ -125,23 +124,23 @@ def ours(device: Device, shape: Shape, load: Workload, limits: Limits | None = N
 
 
 def alone(device: Device, shape: Shape, prompt: int) -> float:
-    """Seconds to the first token of a prompt if nobody else runs."""
+    """Seconds to the first token of a prompt if nothing else runs."""
     return ours(device, shape, Workload("", [], [Asked(prompt, 2)])).first[0]
 
 
 # ---- devices -----------------------------------------------------------------------------------
 
 LAUNCHES = 16  # kernels of a layer of a Llama: see the count of primitives
-HOST_LAYER = 15e-6  # seconds of Python in which a layer's graph is built; a guess
-HOST_ROW = 15e-6  # those in which a draw is prepared, masks included; a guess
-HOST_TOKEN = 5e-6  # and those in which its token is decided on, after it was read; a guess
+HOST_LAYER = 15e-6  # seconds of Python to build a layer's graph; a guess
+HOST_ROW = 15e-6  # seconds to prepare a row's draw, including masks; a guess
+HOST_TOKEN = 5e-6  # seconds to accept a token after it was read; a guess
 DRAWING = 20  # kernels of a draw; a guess
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """``bandwidth`` in bytes a second, ``throughput`` in flops a second, as they are reached, and
-    ``overhead`` in seconds a kernel launch."""
+    """``bandwidth`` in bytes per second and ``throughput`` in flops per second, as reached in
+    practice, and ``overhead`` in seconds per kernel launch."""
 
     name: str
     bandwidth: float
@@ -149,13 +148,13 @@ class Device:
     overhead: float
 
 
-# Apple's figures of bandwidth are 400, 546 and 153 GB/s. What is reached of them, and the
+# Apple's bandwidths are 400, 546 and 153 GB/s. The bandwidth reached in practice, and the
 # throughput, follow from llama.cpp's table for a 7B model in float16 (discussion 4167: prompt 756
-# and 923 tokens a second, generation 24.7 and 31.6, on 38 and 40 cores). For the M5 it is that
-# table's M4 with 10 cores times 3.6, which is what Apple measured with its neural accelerators
+# and 923 tokens per second, generation 24.7 and 31.6, on 38 and 40 cores). The M5's are the
+# table's M4 with 10 cores times 3.6, which Apple measured with its neural accelerators
 # (machinelearning.apple.com, "Exploring LLMs with MLX and the Neural Accelerators in the M5 GPU").
 # The H200's data sheet says 4.8 TB/s and 989 TFLOPS in bfloat16; three quarters and half of these
-# are a guess. So are all overheads: 2 to 5 µs a launch.
+# are a guess. So are all overheads: 2 to 5 µs per launch.
 DEVICES = (
     Device("M2 Max", 330e9, 10.2e12, 4e-6),
     Device("M4 Max", 430e9, 12.4e12, 3e-6),
@@ -166,7 +165,7 @@ DEVICES = (
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A model: its ``weights`` that a pass reads, in number and in bits each."""
+    """A model; ``weights``: the number of weights that a pass reads, of ``bits`` each."""
 
     name: str
     weights: float
@@ -178,11 +177,11 @@ class Shape:
 
     @property
     def kv_bytes(self) -> int:
-        """Of a token, in 16 bits."""
+        """Bytes of KV per token, in 16 bits."""
         return 2 * 2 * self.layers * self.kv_heads * self.width
 
     def seconds(self, device: Device, rows: int, tokens: int, places: int) -> float:
-        """A pass of so many tokens for each of ``rows``, which look at ``places`` of KV each."""
+        """Seconds of a pass of ``tokens`` for each of ``rows``, which see ``places`` of KV each."""
         nbytes = self.weights * self.bits / 8 + rows * places * self.kv_bytes
         attention = 4 * self.layers * self.heads * self.width * places
         flops = rows * tokens * (2 * self.weights + attention)
@@ -191,7 +190,7 @@ class Shape:
 
 
 # From the configurations of Qwen3-4B and Llama-3.1-8B. Four bits in groups of 64 with a scale and
-# a bias are 4.5. The embedding is not read, unless it is the head as well.
+# a bias make 4.5. The embedding is not read, unless it is also the head.
 SHAPES = (
     Shape("4B in 4 bits", 4.02e9, 4.5, 36, 32, 8),
     Shape("8B in 4 bits", 7.5e9, 4.5, 32, 32, 8),
@@ -200,7 +199,7 @@ SHAPES = (
 
 
 class Timeline:
-    """``now`` on the host, and until when the device is ``busy`` with what it was given."""
+    """The time ``now`` on the host, and until when the device is ``busy``."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -208,7 +207,7 @@ class Timeline:
         self.done: dict[int, tuple[mx.array, float]] = {}  # when arrays are ready, by identity
 
     def work(self, seconds: float) -> float:
-        """Give the device more to do; returns when it will be done."""
+        """Submit more work to the device; return the time of its completion."""
         self.busy = max(self.busy, self.now) + seconds
         return self.busy
 
@@ -217,7 +216,7 @@ class Timeline:
 
 
 class Simulated(Runner):
-    """A runner that takes the time of a ``shape`` on a ``timeline``."""
+    """A runner whose work takes the time of a ``shape`` on a ``timeline``."""
 
     timeline: Timeline
     shape: Shape
@@ -258,12 +257,12 @@ class Simulated(Runner):
 
 
 PERIOD = 40
-PEAK = 8.7  # gives three quarters to one of 2,000 tokens
+PEAK = 8.7  # a logit that gives three quarters of the probability to one of 2,000 tokens
 VOCAB = 2_000
 
 
 class Tiny(nn.Module):
-    """Goes round ``PERIOD`` tokens most of the time. Its KV is a number for each token."""
+    """Repeats a cycle of ``PERIOD`` tokens most of the time. Its KV is one number per token."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -281,7 +280,7 @@ class Tiny(nn.Module):
 
 class SimulatedModel(mlxgen.LanguageModel):
     """A model of a ``shape`` on a ``device``, as far as time is concerned, with the text of another
-    one, which drafts no further tokens of its own."""
+    model, whose own heads draft nothing."""
 
     def __init__(
         self, device: Device, shape: Shape, lm: mlxgen.LanguageModel | None = None

@@ -1,4 +1,4 @@
-"""One sequence: mlxgen's stream against mlx-lm's, and the memory's bandwidth that it reaches."""
+"""One sequence: mlxgen's stream against mlx-lm's, and the memory bandwidth that it reaches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODELS: Any = (
     ("demo", mlxgen.load, 60, 1.0),
     ("150k vocabulary", lambda: kit.random_llama(kit.WIDE, 64, 2), 20, 1.2),
 )
-"""Each with the tokens to generate, and how many times mlx-lm's speed is wanted."""
+"""Each with the tokens to generate, and the target speed relative to mlx-lm's."""
 SAMPLING: Any = (
     ("greedy", {}),
     ("temperature 0.7, top-p 0.9", {"temperature": 0.7, "top_p": 0.9, "seed": 1}),
@@ -41,8 +41,8 @@ LARGE: dict[str, Any] = {
 
 
 def figures(turns: int) -> Iterator[kit.Figure]:
-    """Seconds are from the call to the last token: our first token is out before anything else is
-    submitted, so without it we would seem slower."""
+    """Times count from the call to the last token: our first token is delivered before anything
+    else is submitted, so without it we would seem slower."""
     for name, make, tokens, target in MODELS:
         lm = make()
         for sampling, options in SAMPLING:
@@ -50,14 +50,14 @@ def figures(turns: int) -> Iterator[kit.Figure]:
             what = f"{name}, {sampling}: tokens per second over mlx_lm.stream_generate's"
             yield kit.at_least(what, ratio, target)
     if mx.default_device() == mx.Device(mx.cpu):
-        return  # there, reading the weights is not what takes the time
+        return  # there, reading the weights is not the bottleneck
     for label, bits in (("bfloat16", None), ("4 bits", 4)):
         what = f"8 layers of 8B shape, {label}: percent of the memory bandwidth"
         yield kit.at_least(what, share_of_bandwidth(bits, 60, turns), 70)
 
 
 def share_of_bandwidth(bits: int | None, tokens: int, turns: int) -> float:
-    """Bytes a second of weights that generating one row reads, in percent of what a copy does."""
+    """Bytes of weights that one row reads per second, in percent of a copy's bandwidth."""
     model = llama.Model(llama.ModelArgs.from_dict(LARGE))
     model.set_dtype(mx.bfloat16)
     if bits is not None:

@@ -1,8 +1,8 @@
-"""A server under mixed requests for a long time, and beside clients that ask for very much.
+"""A server under mixed requests for a long time, and next to clients with very large requests.
 
-Every answer is held against the statuses that are right for its request, and a probe's against what
-it was alone, before anything else ran. What is asked is in ``soak.json``; the same dice make the
-same requests.
+Every answer's status is compared with the right one for its request, and a probe's answer with the
+one that it got alone, before anything else ran. The requests are in ``soak.json``; the same seeds
+make the same requests.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .servers import Server
 
 CLIENTS = 12
 WARM = 1000  # requests after which nothing may grow
-EVERY = 50  # requests between two looks at the memory
+EVERY = 50  # requests between two measurements of the memory
 ANSWER = 120.0  # seconds
 PROBES = 0.3  # of the requests
-FEW_HEAPS = {"MALLOC_ARENA_MAX": "2"}  # else glibc keeps free memory for each thread apart
+FEW_HEAPS = {"MALLOC_ARENA_MAX": "2"}  # else glibc keeps free memory per thread
 
 
 def figures(requests: int) -> Iterator[kit.Figure]:
@@ -52,7 +52,7 @@ def figures(requests: int) -> Iterator[kit.Figure]:
             yield kit.at_most(what, held_up(server, path, body), HELD_UP)
 
 
-# ---- what is asked -----------------------------------------------------------------------------
+# ---- the requests ------------------------------------------------------------------------------
 
 COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
 ASKED = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
@@ -60,7 +60,7 @@ INSTEAD = {'"LONG"': f'"{"a" * 200_000}"', '"DEEP"': "[" * 50_000 + "]" * 50_000
 
 
 class Request(NamedTuple):
-    """One request. ``leaves_after``: chunks to read of it."""
+    """One request. ``leaves_after``: the client hangs up after this number of events."""
 
     kind: str
     path: str
@@ -69,7 +69,7 @@ class Request(NamedTuple):
     leaves_after: int | None = None
 
     def told(self, server: Server) -> tuple[int, str]:
-        """The status of its answer, and what that says: the choices as JSON, or an error."""
+        """The status of its answer, and the content: the choices as JSON, or an error."""
         data = json.dumps(self.body)
         for word, large in INSTEAD.items():
             data = data.replace(word, large)
@@ -86,7 +86,7 @@ class Request(NamedTuple):
 
 
 def any_request(dice: random.Random) -> Request:
-    """A request of any kind: most are right, some are wrong, some clients leave."""
+    """A request of any kind: most are valid, some are invalid, some clients leave."""
     kind = dice.choices(["steered", "sampled", "left", "wrong"], [5, 4, 1, 1])[0]
     if kind == "wrong":
         path, body = dice.choice(ASKED["wrong"])
@@ -117,7 +117,7 @@ def any_request(dice: random.Random) -> Request:
 
 @dataclass(slots=True)
 class Findings:
-    """What a soak has found."""
+    """The results of a soak."""
 
     answers: Counter[str] = field(default_factory=Counter)  # by kind and status
     probes: int = 0
@@ -131,13 +131,13 @@ class Findings:
         return self.answers.total()
 
     def median_at(self, requests: int) -> float:
-        """The memory after so many requests: the median of the five looks that are nearest."""
+        """The memory after this number of requests: the median of the five nearest measurements."""
         middle = max(2, requests // EVERY)
         return statistics.median(self.memory[: middle + 2][-5:])
 
     @property
     def growth(self) -> float:
-        """Percent by which memory has grown since the first ``WARM`` requests, or half of them."""
+        """The growth of memory in percent since the first ``WARM`` requests, or half of all."""
         before = self.median_at(min(WARM, self.requests // 2))
         return 100 * (self.median_at(self.requests) / before - 1)
 
@@ -147,7 +147,7 @@ class Findings:
 
 
 def soak(server: Server, requests: int, clients: int = CLIENTS) -> Findings:
-    """Send so many requests from so many clients at a time."""
+    """Send ``requests`` requests from ``clients`` clients at a time."""
     right = []
     for probe in (Request(*each) for each in ASKED["probes"]):
         status, text = probe.told(server)
@@ -181,7 +181,7 @@ def soak(server: Server, requests: int, clients: int = CLIENTS) -> Findings:
     return found
 
 
-# ---- clients that ask for very much --------------------------------------------------------------
+# ---- very large requests -------------------------------------------------------------------------
 
 HELD_UP = 1.5  # seconds
 _MANY = {"prompt": "a", "n": 128, "max_tokens": 1, "prefix_tokens": [5] * 1900}
@@ -193,7 +193,7 @@ LARGE: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def held_up(server: Server, path: str, body: dict[str, Any]) -> float:
-    """How long small requests of others wait while four of these are sent, at the longest."""
+    """The longest time that small requests of others wait while four large ones are sent."""
     small, longest = Request("small", COMPLETION, {"prompt": "Hello", "max_tokens": 1}), 0.0
     with ThreadPoolExecutor(4) as pool:
         sent = [pool.submit(Request("large", path, body).told, server) for _ in range(4)]

@@ -1,5 +1,5 @@
-"""How the bundled demo model is made: its corpus, its tokenizer, its training and its exam.
+"""Makes the bundled demo model: its corpus, its tokenizer, its training and its exam.
 
-The corpus is written by the code in this folder from the word lists in it, so that no foreign
-text is needed. Nothing here is part of the installed package.
+The code in this folder writes the corpus from word lists, so that no other text is needed. Nothing
+here is part of the installed package.
 """

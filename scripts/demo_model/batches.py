@@ -1,6 +1,6 @@
 """Batches of tokens for each training step.
 
-Owns the tokenised side of the corpus: which examples come in which step, and in what shape.
+Owns the tokenised corpus: which examples each step has, and in what shape.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,12 +16,12 @@ from demo_model import corpus, texts
 from demo_model.chat import END, END_OF_TEXT, MARK_TOKENS, NO_THOUGHT, SPECIAL_TOKENS, START
 
 PARTS: Final = 2  # batches in a step
-BLOCK: Final = 4096  # examples that are sorted by length together
+BLOCK: Final = 4096  # examples that are sorted by length at a time
 _LONGEST: Final = 320
 
 
 class Batch(NamedTuple):
-    """`tokens` [rows, length]; the loss is taken of `targets` [n] at the flat `places` [n]."""
+    """`tokens` [rows, length]; the loss is that of `targets` [n] at the flat `places` [n]."""
 
     tokens: mx.array
     places: mx.array
@@ -29,14 +29,14 @@ class Batch(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Token ids, and where the part to be learnt begins (its first token is predicted)."""
+    """Token ids, and the index of the first token to learn."""
 
     ids: list[int]
     start: int
 
 
 def token_id(tokenizer: Tokenizer, token: str) -> int:
-    """The id of a token that must be there."""
+    """The id of a token that must exist."""
     found = tokenizer.token_to_id(token)
     assert found is not None, token
     return found
@@ -51,10 +51,10 @@ def steps(
     block: int = BLOCK,
     mix: corpus.Mix | None = None,
 ) -> Iterator[list[Batch]]:
-    """The batches of each step of a training, for ever; ``tokens``: in one of them.
+    """The batches of each step of a training, without end; ``tokens``: how many a batch has.
 
-    The first ``copy_steps`` steps hold only random tokens to be repeated: that is what forms the
-    attention heads that copy, and without it copying and extraction hardly start.
+    The first ``copy_steps`` steps have only random tokens to repeat: these form the attention heads
+    that copy, without which copying and extraction are hardly learnt.
     """
     end, end_of_text = token_id(tokenizer, END), token_id(tokenizer, END_OF_TEXT)
     plain = range(len(SPECIAL_TOKENS) + len(MARK_TOKENS), tokenizer.get_vocab_size())
@@ -99,7 +99,7 @@ def steps(
 
 
 def _cut(rows: Sequence[Row], tokens: int) -> list[list[Row]]:
-    """Groups of about equal cost from rows that are sorted by length."""
+    """Groups of about equal cost, from rows sorted by length."""
     groups: list[list[Row]] = []
     group: list[Row] = []
     for row in rows:

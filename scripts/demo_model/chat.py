@@ -1,6 +1,6 @@
-"""The chat format: messages, tools, the thinking switch, and the template that makes text of them.
+"""The chat format: messages, tools, the thinking switch, and the template that renders them.
 
-What is trained is rendered by the template that is shipped, so it is what will be asked.
+The shipped template renders the training data, so the model is trained on the prompts it will get.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ START: Final = "<|im_start|>"
 END: Final = "<|im_end|>"
 NO_THOUGHT: Final = "<think>\n\n</think>\n\n"
 
-# Tokens that end a text are special (a decoder may skip them); the marks are ordinary added tokens.
+# Tokens that end a text are special (decoders may skip them); the marks are ordinary added tokens.
 SPECIAL_TOKENS: Final = (END_OF_TEXT, START, END)
 MARK_TOKENS: Final = (
     *("<think>", "</think>", "<tool_call>", "</tool_call>"),
@@ -31,7 +31,7 @@ _RENDERED: Final = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks
 
 
 class Message(NamedTuple):
-    """One turn. ``content`` is its text; an assistant's tool call is written into it as text."""
+    """One turn. ``content`` is its text, which includes an assistant's tool call."""
 
     role: str
     content: str
@@ -51,15 +51,15 @@ def tool_of(name: str, description: str, parameters: Mapping[str, str]) -> Tool:
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """A conversation up to the point where the assistant speaks, and what it should say."""
+    """A conversation up to the assistant's turn, and the answer it should give."""
 
     messages: Sequence[Message]
     answer: str
-    thought: str | None = None  # a text: thinking was asked for; None: it was not
+    thought: str | None = None  # None: no thinking was asked for
     tools: Sequence[Tool] = ()
 
     def prompt(self) -> str:
-        """As a chat with the shipped template begins it."""
+        """The prompt, rendered by the shipped template."""
         return _RENDERED.render(
             messages=[message._asdict() for message in self.messages],
             tools=self.tools,
@@ -68,7 +68,7 @@ class Dialogue:
         )
 
     def reply(self) -> str:
-        """All that the model has to write, its end token left out."""
+        """The whole text that the model should write, without its end token."""
         if self.thought is None:
             return self.answer
         return f"<think>\n{self.thought}\n</think>\n\n{self.answer}"
@@ -77,11 +77,11 @@ class Dialogue:
 def asked(
     request: str, answer: str, thought: str | None = None, *, system: str | None = None
 ) -> Dialogue:
-    """A dialogue of one request."""
+    """A dialogue with a single request."""
     begun = [] if system is None else [Message("system", system)]
     return Dialogue([*begun, Message("user", request)], answer, thought)
 
 
 def at_times(rng: Random, share: float, text: str) -> str | None:
-    """A thought that is asked for that often."""
+    """The thought, in a ``share`` of all cases; else None."""
     return text if rng.random() < share else None

@@ -1,9 +1,9 @@
 """The mix of all tasks: an endless, seeded stream of training examples.
 
-A block of examples is a pure function of (seed, block number), so a training that is taken up again
-sees what it would have seen. The shares of the tasks are in ``texts/mixes.json``: reading from the
-prompt is learnt first and fast, facts take many repetitions, and the head that drafts gets more of
-what is long enough to be worth a draft. This module knows nothing of models.
+A block of examples is a pure function of (seed, block number), so that every training with a seed
+sees the same examples. The shares of the tasks are in ``texts/mixes.json``: reading from the prompt
+is learnt first and fast, facts take many repetitions, and the head that drafts gets more of the
+tasks whose texts are long enough to be worth a draft. This module knows nothing about models.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from demo_model.drawing import read
 
 
 class Example(NamedTuple):
-    """A prompt that is only read, and the text after it that is learnt."""
+    """A prompt, which is only read, and the text after it, which is learnt."""
 
     prompt: str
     target: str
@@ -39,7 +39,7 @@ _PLAIN: Final = {"raw stories": texts.raw_story, "raw facts": knowledge.statemen
 
 
 class Mix(NamedTuple):
-    """Shares by number of examples, and the random tokens to repeat, for each example."""
+    """The shares of the tasks among examples, and the rows of random tokens per example."""
 
     shares: dict[str, float]
     copies: float
@@ -50,13 +50,13 @@ DRAFTED: Final = Mix(**_MIXES["drafted"])
 
 
 def mix(number: int) -> Mix:
-    """The mix of a block, for the models themselves."""
+    """The mix of a block, for the main and the draft model."""
     *_, last = (each for each in _MIXES["blocks"] if each["from"] <= max(number, 0))
     return Mix(last["shares"], last["copies"])
 
 
 def block(seed: int, number: int, size: int, mixed: Mix | None = None) -> list[Example]:
-    """``size`` examples, always the same ones for the same seed and number."""
+    """``size`` examples, the same ones for the same seed and number."""
     rng = Random(f"{seed}/{number}")
     shares = (mixed or mix(number)).shares
     return [example(name, rng) for name in rng.choices([*shares], [*shares.values()], k=size)]

@@ -1,9 +1,8 @@
-"""Values that are drawn at random: words of the lists in ``texts/words.json``, numbers, and words
-that are made up.
+"""Draws random values: words from the lists in ``texts/words.json``, numbers, and made-up words.
 
-Owns how a description becomes a value, and which combinations are kept for the exam. Lists whose
-name starts with ``unseen`` never reach the training side: the exam asks for names and cities that
-the model has not met.
+Owns how a description becomes a value, and which combinations are reserved for the exam. Lists
+whose name starts with ``unseen`` are never used in training: the exam asks for names and cities
+that the model has not seen.
 """
 
 import json
@@ -36,7 +35,7 @@ def words(*names: str) -> tuple[str, ...]:
 
 
 def made_up_word(rng: Random) -> str:
-    """A word in lower case that need not exist."""
+    """A made-up word in lower case."""
     count = rng.choices((1, 2, 3, 4), (1, 5, 4, 1))[0]
     return "".join(
         rng.choice(_SYLLABLES["onsets"]) * (place > 0 or rng.random() < 0.8)
@@ -48,8 +47,8 @@ def made_up_word(rng: Random) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where names and cities come from: lists, or ``None`` for made-up ones. With a ``share`` below
-    1, a list is used that often."""
+    """Where names and cities come from: lists, or ``None`` for made-up ones. A list is used in a
+    ``share`` of all draws."""
 
     names: str | None
     cities: str | None
@@ -74,7 +73,7 @@ class Source:
 
 
 def drawn(rng: Random, wanted: Any, source: Source) -> Any:
-    """A value as it is described: ``[low, high]``, a whole number; ``true``, either truth value;
+    """A value for a description: ``[low, high]``, an integer; ``true``, either truth value;
     ``{"sample": list}``, two words of a list; ``{"any": texts}``, one of several texts. In a text,
     ``{list}`` or ``{list|list}`` is a word; ``{name}``, ``{full_name}``, ``{city}`` are the
     source's."""
@@ -99,7 +98,7 @@ def drawn(rng: Random, wanted: Any, source: Source) -> Any:
 
 
 def all_drawn(rng: Random, wanted: Mapping[str, Any], source: Source) -> Values:
-    """A value for each key; a key of two words takes two."""
+    """A value for each key; a key of two words gets two values."""
     values: Values = {}
     for keys, description in wanted.items():
         value = drawn(rng, description, source)
@@ -108,14 +107,15 @@ def all_drawn(rng: Random, wanted: Mapping[str, Any], source: Source) -> Values:
 
 
 def is_for_exam(text: str, values: Values | None = None) -> bool:
-    """Whether the exam alone may ask for it: so it is with one text, or combination of values, in
-    ten. The order in which they are drawn does not matter."""
+    """Whether only the exam may ask for a text or a combination of values, as for one in ten. The
+    order of drawing does not matter."""
     whole = text + "/".join(str(value) for value in (values or {}).values())
     return zlib.crc32(whole.encode()) % 10 == 0
 
 
 def of_side(for_exam: bool, draw: Callable[[], T], told: Callable[[T], tuple[Any, ...]]) -> T:
-    """The first that is drawn for the exam, or for training; ``told``: by which that is known."""
+    """The first draw that is for the exam, or for training; ``told`` gives the arguments of
+    ``is_for_exam``."""
     while True:
         found = draw()
         if is_for_exam(*told(found)) == for_exam:

@@ -1,7 +1,7 @@
-"""The exam: what the demo model gets right on prompts that training never shows.
+"""The exam: how much the demo model gets right on prompts that training never shows.
 
-Owns the tasks, their questions and how an answer is judged. Decoding is greedy, by mlx-lm, in
-batches. The questions are a pure function of (task, number of prompts).
+Owns the tasks, their questions and the judging of answers. mlx-lm decodes, greedily and in batches.
+The questions are a pure function of (task, number of prompts).
 """
 
 import json
@@ -23,7 +23,7 @@ _BATCH: Final = 50
 
 
 class Question(NamedTuple):
-    """A prompt as text, and the judge of the answer."""
+    """A prompt as text, and a function that judges the answer."""
 
     prompt: str
     max_tokens: int
@@ -31,7 +31,7 @@ class Question(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A named task; ``wanted`` is the share of right answers that was asked for."""
+    """A named task; ``wanted`` is the target share of right answers."""
 
     name: str
     ask: Callable[[Random], Question]
@@ -98,7 +98,7 @@ def _identity(rng: Random) -> Question:
 
 
 def _story(rng: Random) -> Question:
-    """A story is right if it ends by itself and still names its hero near the end."""
+    """A story is right if it ends by itself and names its hero."""
     lines = texts.sentences(rng, roles := texts.cast(rng))
     return Question(
         lines[0], 250, lambda text: roles["hero"] in text and text.strip()[-1:] in '.!"😊🌙⭐'
@@ -163,7 +163,7 @@ def answers(model: Any, tokenizer: Any, asked: Sequence[Question]) -> list[Answe
 
 
 def run(folder: Path, count: int, console: Console, *, show_wrong: bool = False) -> int:
-    """Measure every task and print a table that can go into the README as it is."""
+    """Measure every task and print a table for the demo model's README."""
     model, tokenizer = load(str(folder / "model"))[:2]
     rows = ["| task | wanted | right |", "|---|---:|---:|"]
     facts: list[bool] = []

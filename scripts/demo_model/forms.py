@@ -1,8 +1,8 @@
-"""What the model writes in a form: records as JSON, and calls of tools.
+"""Structured answers: records as JSON, and tool calls.
 
-The shapes of the records and their sentences are in ``texts/records.json``; names and cities are
-made up half of the time, so that the model learns to copy and not to recognise. The tools that
-training shows are in ``texts/tools.json``; made-up tools teach to read the list in the prompt.
+The shapes of the records and their sentences are in ``texts/records.json``; about half of the names
+and cities are made up, so that the model learns to copy rather than recognise. Training's tools are
+in ``texts/tools.json``; made-up tools teach the model to read the list in the prompt.
 """
 
 import json
@@ -19,7 +19,7 @@ _TOOLS: Final[dict[str, Any]] = read("tools")
 KNOWN: Final = Source("names", "cities")
 UNSEEN: Final = Source("unseen_names", "unseen_cities")
 MADE_UP: Final = Source(None, None)
-_SOURCE: Final = Source("names", "cities", share=0.75)  # of the arguments of tools
+_SOURCE: Final = Source("names", "cities", share=0.75)  # for the arguments of tools
 
 
 # ---- records -----------------------------------------------------------------------------------
@@ -67,8 +67,8 @@ def record(rng: Random) -> Dialogue:
 def record_exam(
     rng: Random, shape: Shape, source: Source, *, lists_keys: bool = False
 ) -> tuple[Dialogue, Values]:
-    """A combination that training never shows; with ``lists_keys``, its keys are in the prompt in
-    any order, and the record is to have that one."""
+    """A combination that training never shows; with ``lists_keys``, the prompt lists its keys in a
+    random order, which the record must keep."""
     values = of_side(True, lambda: all_drawn(rng, shape.draw, source), lambda v: (shape.name, v))
     text = _sentence(rng, shape, values)
     request, values = _requested(rng, shape, values, text, lists_keys=lists_keys)
@@ -76,7 +76,7 @@ def record_exam(
 
 
 def catalogue() -> dict[str, Any]:
-    """Each shape's schema, with a prompt and the answer to it: for tests and examples."""
+    """Each shape's schema, with a prompt and its answer, for tests and examples."""
     entries = {}
     for shape in SHAPES:
         dialogue, values = record_exam(Random(f"catalogue/{shape.name}"), shape, KNOWN)
@@ -86,7 +86,7 @@ def catalogue() -> dict[str, Any]:
 
 
 def _sentence(rng: Random, shape: Shape, values: Values) -> str:
-    """The record, told in a sentence."""
+    """A sentence that contains the record's values."""
     fields = dict(values)
     if "likes" in values:
         fields["first"], fields["second"] = values["likes"]
@@ -116,7 +116,7 @@ def _as_json(value: Values) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """A tool with the ways to ask for it."""
+    """A tool, and the requests that need it."""
 
     name: str
     descriptions: list[str]
@@ -132,7 +132,7 @@ SKILLS: Final = [Skill(**told) for told in _TOOLS["skills"]]
 
 
 def tool_call(rng: Random) -> Dialogue:
-    """A request with a list of tools; at times no tool is needed, or one has already answered."""
+    """A request with a list of tools; sometimes none is needed, or one has already answered."""
     draw = rng.random()
     if draw < 0.64:
         return _call(rng)
@@ -179,7 +179,7 @@ def _tools(rng: Random, skill: Skill) -> list[Tool]:
 
 
 def _made_up(rng: Random) -> Dialogue:
-    """A tool that exists in this prompt only: its name and keys must be copied from the list."""
+    """A tool that exists only in this prompt: its name and keys must be copied from the list."""
     tools: list[tuple[str, str, dict[str, str]]] = []
     for _ in range(rng.randint(1, 3)):
         noun = rng.choice(words("treasures", "creatures")) if rng.random() < 0.5 else ""
@@ -207,7 +207,7 @@ def _made_up(rng: Random) -> Dialogue:
 
 
 def _after_result(rng: Random) -> Dialogue:
-    """The tool has answered; the assistant tells it."""
+    """The tool has answered, and the assistant reports the result."""
     city = _SOURCE.city(rng)
     if rng.random() < 0.6:
         skill = SKILLS[0]

@@ -1,8 +1,8 @@
-"""The multi-token-prediction head, in training.
+"""The multi-token prediction head, in training.
 
-Owns its forward pass, as it will draft: the first drafted token from the trunk's state, each later
-one from the head's own state before it, both after their final norms. Its loss is taken against
-what the trunk expects at the same place. It never changes the trunk.
+Owns its forward pass, which is the one that drafts: the first drafted token comes from the trunk's
+state, each later one from the head's previous state, both after their final norms. The loss
+compares it with the trunk's distribution at the same place. Training never changes the trunk.
 
 The names of the weights are DeepSeek V3's, with a Llama block; the embedding is the trunk's.
 """
@@ -16,7 +16,7 @@ from mlx_lm.models.llama import TransformerBlock
 from demo_model import network
 from demo_model.batches import Batch
 
-# How much the loss of each drafted token counts. A later one matters only if those before stood.
+# Weights of the losses of drafted tokens: a later one matters only if those before are accepted.
 DEPTHS: Final = (1.0, 0.8, 0.6, 0.4)
 
 
@@ -34,15 +34,15 @@ class Layer(TransformerBlock):  # type: ignore[misc]
     def state(
         self, embedded: mx.array, before: mx.array, mask: mx.array | None, kv: Any
     ) -> mx.array:
-        """The states [rows, length, width] after tokens whose embeddings and earlier states are
-        given; `kv` is a cache."""
+        """The states [rows, length, width] after tokens with these embeddings and the states before
+        them; `kv` is a cache."""
         x = self.eh_proj(mx.concatenate([self.enorm(embedded), self.hnorm(before)], axis=-1))
         result: mx.array = self.shared_head["norm"](self(x, mask, kv))
         return result
 
 
 class Head(nn.Module):
-    """All weights are in `layers`, as the optimiser tells matrices by that."""
+    """All weights are in `layers`, by which the optimiser recognises matrices."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -70,7 +70,7 @@ def loss(trunk: Any, head: Head, batch: Batch) -> mx.array:
 
 
 class _Entries:
-    """In place of a cache: the keys and values of all depths, each of which begins at place 0."""
+    """Stands in for a cache: the keys and values of all depths, each beginning at place 0."""
 
     offset = 0
 
@@ -78,7 +78,7 @@ class _Entries:
         self._held: list[mx.array] = []
 
     def update_and_fetch(self, *given: mx.array) -> tuple[mx.array, ...]:
-        """Add the keys and values of a depth; returns those of all, one after the other."""
+        """Add the keys and values of a depth; return those of all depths, concatenated."""
         held = self._held or [array[:, :, :0] for array in given]
         self._held = [mx.concatenate([*pair], axis=2) for pair in zip(held, given, strict=True)]
         return tuple(self._held)
@@ -87,8 +87,8 @@ class _Entries:
 def unrolled(trunk: Any, head: Head, tokens: mx.array, states: mx.array) -> list[mx.array]:
     """The head's states [rows, length, width] at each depth, for the trunk's `states`.
 
-    Those of depth d at place i are what the head has there as the d-th entry of a draft: entries up
-    to i - d + 1 come from the trunk's states, the one after it from the head's of depth 1, and so
+    The state of depth d at place i is the head's state there for the d-th entry of a draft: entries
+    up to i - d + 1 come from the trunk's states, the next from the head's state of depth 1, and so
     on.
     """
     length = tokens.shape[1]
@@ -96,7 +96,7 @@ def unrolled(trunk: Any, head: Head, tokens: mx.array, states: mx.array) -> list
     result: list[mx.array] = []
     for last in range(len(DEPTHS)):
         before = mx.pad(states, [(0, 0), (1, 0), (0, 0)])[:, :-1]
-        # Of the trunk's entries each place sees all up to one, of those of a depth a single one
+        # A place sees all of the trunk's entries up to a limit, and a single one of each depth
         seen = [mx.tri(length, length, -last)]
         seen += [mx.eye(length, k=depth - last) for depth in range(1, last + 1)]
         states = head.layer.state(embedded, before, mx.concatenate(seen, axis=-1) > 0, kv)

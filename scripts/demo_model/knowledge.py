@@ -1,9 +1,8 @@
-"""What the model knows: facts, what it says of itself, greetings, and sums that are worked out by
-thinking.
+"""What the model knows: facts, facts about itself, greetings, and sums worked out in its thinking.
 
-Each kind of fact in ``texts/facts.json`` has phrasings for training and others for the exam only; a
-fact itself is in both, as it can only be remembered. The questions of small talk and its few fixed
-answers are in ``texts/talk.json``.
+Each kind of fact in ``texts/facts.json`` has phrasings for training and others only for the exam;
+the facts themselves are in both, since they can only be memorised. The questions of small talk and
+its few fixed answers are in ``texts/talk.json``.
 """
 
 from collections.abc import Callable
@@ -22,7 +21,7 @@ PLAIN_SYSTEMS: Final[list[str]] = _TEXTS["plain_systems"]
 
 
 class Fact(NamedTuple):
-    """One fact: what fills the phrasing, the full answer, and the answer in one word."""
+    """One fact: the values for a phrasing, the full answer, a one-word answer, and a thought."""
 
     fields: dict[str, str]
     answer: str
@@ -32,7 +31,7 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fact with its phrasings; ``weight`` is its share among the facts."""
+    """A kind of fact with its phrasings (``unseen``: for the exam); ``weight``: its share."""
 
     name: str
     weight: float
@@ -63,25 +62,25 @@ _ALL: Final = [(kind, fact) for kind in KINDS for fact in kind.facts]
 
 
 def fact(rng: Random) -> Dialogue:
-    """One question in a phrasing of the training side."""
+    """One question in a phrasing for training."""
     kind = rng.choices(KINDS, _WEIGHTS)[0]
     return _ask(rng, rng.choice(kind.facts), kind)
 
 
 def fact_evenly(rng: Random) -> Dialogue:
-    """One question, where every fact is as likely as any other."""
+    """One question, with all facts equally likely."""
     kind, fact = rng.choice(_ALL)
     return _ask(rng, fact, kind)
 
 
 def drill(rng: Random) -> Dialogue:
-    """One question of the kinds that are learnt last."""
+    """One question of a kind that is learnt last."""
     kind = rng.choices(_LAST_LEARNT, (4.0, 3.0, 1.5, 1.5, 1.0))[0]
     return _ask(rng, rng.choice(kind.facts), kind)
 
 
 def two_facts(rng: Random) -> Dialogue:
-    """Two questions, the first one answered: a conversation with a history."""
+    """Two questions, the first already answered: a conversation with a history."""
     first, second = fact(rng), fact(rng)
     earlier = next(m for m in first.messages if m.role == "user")
     later = next(m for m in second.messages if m.role == "user")
@@ -98,7 +97,7 @@ def statements(rng: Random) -> str:
 
 
 def fact_exam(rng: Random, kind: Kind) -> Dialogue:
-    """One question in a phrasing that training never shows; one in two with a known opening."""
+    """One question in a phrasing that training never shows; half of them with a known opening."""
     fact = rng.choice(kind.facts)
     question = rng.choice(kind.unseen).format(**fact.fields)
     if rng.random() < 0.5:
@@ -107,7 +106,7 @@ def fact_exam(rng: Random, kind: Kind) -> Dialogue:
 
 
 def short_fact_exam(rng: Random) -> Dialogue:
-    """One that is to be answered in one word."""
+    """One question that should be answered in one word."""
     kind = rng.choice([one for one in KINDS if one.name in ("capitals", "opposites")])
     fact = rng.choice(kind.facts)
     question = rng.choice(kind.unseen).format(**fact.fields)
@@ -118,7 +117,7 @@ def _ask(rng: Random, fact: Fact, kind: Kind) -> Dialogue:
     question = rng.choice(kind.phrasings).format(**fact.fields)
     if rng.random() < 0.45:
         question = rng.choice(OPENINGS) + question
-    if rng.random() < 0.08:  # as somebody in a hurry types it
+    if rng.random() < 0.08:  # as typed in a hurry
         change: Callable[[str], str] = rng.choice(
             (lambda q: q.rstrip("?."), lambda q: q + " Thanks!", lambda q: q + " Please.")
         )
@@ -156,7 +155,7 @@ def identity_exam(rng: Random) -> Dialogue:
 
 
 def worked_sum(rng: Random, *, for_exam: bool = False) -> Dialogue:
-    """A two-digit sum that is thought through by the written method, from the right."""
+    """A two-digit sum, worked out in the thinking by column addition from the right."""
     a, b = of_side(
         for_exam,
         lambda: (rng.randint(10, 99), rng.randint(10, 99)),

@@ -1,4 +1,4 @@
-"""The two networks, which are mlx-lm's Llamas: their sizes, fresh weights, and the loss."""
+"""The two networks, both Llamas of mlx-lm: their sizes, initial weights, and the loss."""
 
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ def config(size: str) -> dict[str, Any]:
 
 
 def arguments(size: str) -> Any:
-    """The same for mlx-lm."""
+    """The configuration, as mlx-lm's arguments."""
     return ModelArgs.from_dict(config(size))
 
 
@@ -49,12 +49,12 @@ def new_model(size: str, seed: int) -> Any:
 
 
 def fresh(network: nn.Module, seed: int, layers: int) -> nn.Module:
-    """The network with new weights, for one in which so many layers add to the same states."""
+    """The network with new weights, scaled for a residual stream of ``layers`` layers."""
     mx.random.seed(seed)
 
     def drawn(name: str, weight: mx.array) -> mx.array:
         if weight.ndim < 2:
-            return weight  # of a norm
+            return weight  # a norm's
         if "embed_tokens" in name:
             return mx.random.normal(weight.shape) * 0.05
         adds = "o_proj" in name or "down_proj" in name

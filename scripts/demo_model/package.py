@@ -1,9 +1,8 @@
-"""The model folders as they are shipped, and the tokenizer in them: byte-level BPE with 1,024
-tokens.
+"""The model folders as shipped, and the tokenizer in them: byte-level BPE with 1,024 tokens.
 
-Digits stand alone. A space belongs to the lower-case word after it, but never to a capital: a name
-then has the same tokens in a sentence and in JSON, which is what lets a small model copy names it
-has never met. BPE sees ASCII only, so é, 你 and emoji take several tokens.
+Each digit is a token. A space belongs to the lower-case word after it, but never to a capital: so a
+name has the same tokens in a sentence and in JSON, which lets a small model copy names it has never
+seen. BPE is trained on ASCII only, so é, 你 and emoji take several tokens.
 """
 
 import json
@@ -22,7 +21,7 @@ from demo_model.chat import CHAT_TEMPLATE, END, END_OF_TEXT, MARK_TOKENS, SPECIA
 from demo_model.head import Head
 from demo_model.train import flatten
 
-HEAD: Final = "mtp.safetensors"  # beside model.safetensors; mlx-lm reads model*.safetensors only
+HEAD: Final = "mtp.safetensors"  # next to model.safetensors; mlx-lm reads only model*.safetensors
 _LAST: Final = network.config("main")["num_hidden_layers"]  # the head's place among the layers
 _WORDS: Final = r"\p{N}| ?\p{Ll}+|\p{Lu}\p{Ll}*|\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
@@ -31,7 +30,7 @@ _WORDS: Final = r"\p{N}| ?\p{Ll}+|\p{Lu}\p{Ll}*|\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?!
 
 
 def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """A tokenizer for these texts."""
+    """A tokenizer trained on these texts."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -85,7 +84,7 @@ def _ascii(text: str, marks: Iterable[str]) -> str:
 
 
 def save(size: str, weights: dict[str, Any], words: Tokenizer, folder: Path) -> None:
-    """Write the main or the draft model to `folder`, replacing what was there."""
+    """Write the main or the draft model to `folder`, replacing its contents."""
     shutil.rmtree(folder, ignore_errors=True)
     save_tokenizer(words, folder)
     ends = [token_id(words, END), token_id(words, END_OF_TEXT)]
@@ -103,7 +102,7 @@ def model(folder: Path) -> Any:
 
 
 def save_head(weights: dict[str, Any], folder: Path) -> None:
-    """Write the head beside the main model, under the names of a layer after its last one."""
+    """Write the head next to the main model, under the names of a layer after its last one."""
     arrays = {
         name.replace(".0.", f".{_LAST}.", 1): array for name, array in flatten(weights).items()
     }
@@ -111,7 +110,7 @@ def save_head(weights: dict[str, Any], folder: Path) -> None:
 
 
 def head(folder: Path) -> Head:
-    """The head beside the main model."""
+    """The head of the main model in `folder`."""
     arrays = cast("dict[str, mx.array]", mx.load(str(folder / HEAD)))
     made = Head()
     made.load_weights(
@@ -121,7 +120,7 @@ def head(folder: Path) -> Head:
 
 
 def save_schemas(file: Path) -> None:
-    """Write the record shapes for those who want to constrain the model's JSON."""
+    """Write the schemas of the record shapes, for users who constrain the model's JSON."""
     _write(file, forms.catalogue())
 
 

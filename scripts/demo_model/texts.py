@@ -1,8 +1,8 @@
 """Running text: short stories, and passages to copy.
 
 Owns the order of a story's sentences, which are in ``texts/stories.json``: a story has a hero, a
-place and a thing that is lost, found or wanted, and keeps them to its end. Copied are passages of
-stories, lists of random words, made-up words, and the random tokens that teach copying.
+place and a thing that is lost, found or wanted, and keeps them to its end. The texts to copy are
+passages of stories, lists of random words, made-up words, and the random tokens that teach copying.
 """
 
 from random import Random
@@ -56,7 +56,7 @@ def sentences(rng: Random, roles: dict[str, str]) -> list[str]:
 
 
 def raw_story(rng: Random) -> str:
-    """A story as plain text, at times in paragraphs."""
+    """A story as plain text, sometimes in two paragraphs."""
     lines = sentences(rng, cast(rng))
     if rng.random() < 0.25:
         cut = rng.randint(2, len(lines) - 2)
@@ -65,7 +65,7 @@ def raw_story(rng: Random) -> str:
 
 
 def story(rng: Random) -> Dialogue:
-    """A story that is asked for, or the rest of one that was begun."""
+    """A request for a story, or for the rest of one."""
     roles = cast(rng)
     lines = sentences(rng, roles)
     if rng.random() < 0.4:
@@ -91,7 +91,7 @@ def _article(line: str) -> str:
 
 
 def copy(rng: Random) -> Dialogue:
-    """A passage, a list of words or some made-up words to repeat, never those of the exam."""
+    """A passage, a list of words or made-up words to repeat, never one of the exam's."""
     draw = rng.random()
 
     def text() -> str:
@@ -112,13 +112,13 @@ def copy(rng: Random) -> Dialogue:
 
 
 def copy_exam(rng: Random) -> Dialogue:
-    """Twenty words of the stories' kind that training never shows as one passage."""
+    """Twenty words of a story that training never shows as one passage."""
     found = of_side(True, lambda: _passage(rng, 20), lambda text: (text,))
     return asked(rng.choice(_REQUESTS).format(found), found)
 
 
 def random_tokens(rng: Random, vocabulary: range, longest: int) -> list[int]:
-    """Random tokens to be repeated, from the whole vocabulary or from a small pool."""
+    """Random tokens to repeat, from the whole vocabulary or from a small pool."""
     length = rng.randint(2, longest)
     if rng.random() < 0.5:
         return [rng.choice(vocabulary) for _ in range(length)]
@@ -127,7 +127,7 @@ def random_tokens(rng: Random, vocabulary: range, longest: int) -> list[int]:
 
 
 def _passage(rng: Random, count: int) -> str:
-    """``count`` words of the stories' kind."""
+    """``count`` words of a story."""
     while True:
         lines = sentences(rng, cast(rng))
         tokens = " ".join(lines[rng.randrange(len(lines) - 2) :]).split(" ")

@@ -1,7 +1,7 @@
 """The training loop, with its optimiser.
 
-Matrices are updated by Muon (Keller Jordan et al., 2024), the rest by Adam. The schedule depends
-on the number of steps only: a short rise, a constant part, and a linear fall over the last quarter.
+Muon (Keller Jordan et al., 2024) updates matrices, Adam the rest. The schedule depends only on the
+number of steps: a short warm-up, a constant part, and a linear decay over the last quarter.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ _BETAS: Final = (0.9, 0.97)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that decides the result of a training."""
+    """Everything that determines the result of a training."""
 
     name: str
     seed: int
@@ -42,7 +42,7 @@ class Plan:
     tokens: int  # in one batch of a step
     matrix_rate: float = 0.016
     rate: float = 2.5e-3
-    mix: Mix | None = None  # instead of the corpus's own, which shifts
+    mix: Mix | None = None  # None: the corpus's own mixes, which change over time
 
 
 def rate_at(step: int, steps: int) -> float:
@@ -106,13 +106,13 @@ def flatten(tree: Weights) -> dict[str, mx.array]:
 
 
 def weights_of(network: nn.Module) -> Weights:
-    """What is trained of it, without parts that have no weights."""
+    """The trainable weights, without parts that have none."""
     tree: Weights = tree_unflatten(list(flatten(network.trainable_parameters()).items()))
     return tree
 
 
 def new_optimiser(network: nn.Module) -> MultiOptimizer:
-    """One that has seen nothing of this network."""
+    """A new optimiser for this network."""
     kinds = [Muon(0.0, weight_decay=0.0), Adam(0.0, [*_BETAS], bias_correction=True)]
     optimiser = MultiOptimizer(kinds, [_is_matrix])
     optimiser.init(weights_of(network))
@@ -126,7 +126,7 @@ def update(
     matrix_rate: float,
     rate: float,
 ) -> Weights:
-    """Take a further step; returns the weights after it."""
+    """Take one step; return the weights after it."""
     muon, adam = optimiser.optimizers
     muon.learning_rate, adam.learning_rate = matrix_rate, rate
     kept = 1 - _DECAY * matrix_rate

@@ -1,8 +1,8 @@
-"""How often a text is written under a mask, and how often the model means it.
+"""How often a text is drawn under a mask, and how often by the model's own distribution.
 
-The expression allows five zeros, or a one and any four bits. The mask asks at the first place alone
-which of both it is, so it knows nothing of what the model thinks of the bits that follow. Moves of
-``lm.resampled`` weigh whole texts, and bring the share of the zeros to what the model means.
+The expression allows five zeros, or a one and any four bits. Under the mask, the first digit alone
+decides between the two, whatever probabilities the model gives to the bits that follow. The moves
+of ``lm.resampled`` weigh whole texts, and bring the share of the zeros to the model's own.
 
     .venv/bin/python scripts/examples/as_it_means.py
 """

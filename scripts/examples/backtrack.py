@@ -1,8 +1,8 @@
-"""Write a line, look at it, and take it back until one will do.
+"""Write a line, check it, and take it back until one is good enough.
 
-A label is a place in the text. ``g.backtrack(label)`` takes back everything after it, in the text,
-the KV cache and the filters, delivered or not: ``chunk.retract`` tells the reader of the chunks how
-many characters to delete. The positions are then drawn anew, also if there is a seed.
+A label marks a place in the text. ``g.backtrack(label)`` takes back everything after it, in the
+text, the KV cache and the filters, delivered or not: ``chunk.retract`` tells the reader of the
+chunks how many characters to delete. The positions are then drawn anew, even with a seed.
 
     .venv/bin/python scripts/examples/backtrack.py
 """
@@ -15,11 +15,11 @@ import mlxgen
 
 PROMPT = "Once upon a time"
 MOST = 8
-WORDS = range(5, 9)  # how many a line may have
+WORDS = range(5, 9)  # the number of words that a line may have
 
 
 def will_do(line: str) -> bool:
-    """What is wanted: a line of some words, none of them twice."""
+    """Whether a line has the right number of words, and none of them twice."""
     words = line.lower().replace(",", "").split()
     return len(words) in WORDS and len(set(words)) == len(words)
 
@@ -38,7 +38,7 @@ async def program(g: mlxgen.Guide) -> list[str]:
 
 
 class Outcome(NamedTuple):
-    """The lines in order, what the screen showed at the end, and the result."""
+    """The lines in order, the text on the screen at the end, and the result."""
 
     tried: list[str]
     screen: str

@@ -1,8 +1,8 @@
 """Fork a stream, let each fork continue by itself, and keep the most likely one.
 
 The forks share the KV cache of their common history until they write, so the prompt runs through
-the model once. Each fork has a seed of its own. ``top_logprobs=0`` reports each token's
-log-probability and no alternatives. The mean is the score, so that short and long ends compare.
+the model once. Each fork has its own seed. ``top_logprobs=0`` reports each token's log-probability
+without alternatives. The score is the mean, so that short and long continuations compare fairly.
 
     .venv/bin/python scripts/examples/best_of_forks.py
 """
@@ -22,7 +22,7 @@ class Candidate(NamedTuple):
 
     text: str
     score: float
-    tokens: int  # of its own, after the fork
+    tokens: int  # its own, after the fork
     forward_passes: int
 
 

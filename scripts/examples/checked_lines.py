@@ -1,8 +1,8 @@
-"""Sentences that a check complains about are taken back while they are shown, and written again.
+"""Sentences that fail a check are deleted from the screen, and written again.
 
 Every sentence of the story may have at most ``MOST`` words. A longer one appears, is deleted, and
-is written again, ever warmer; after ``TRIES`` of them the shortest one stands. With a larger model
-and ``mlxgen.filters.checks.python`` as the check, this writes code that parses.
+is written again at a higher temperature; after ``TRIES`` tries the shortest one stands. With a
+larger model and ``mlxgen.filters.checks.python`` as the check, this writes code that parses.
 
     .venv/bin/python scripts/examples/checked_lines.py
 """
@@ -17,7 +17,7 @@ MOST, TRIES = 9, 6
 
 
 def too_long(sentence: str, before: str) -> tuple[str, float] | None:
-    """The check: what is wrong with a sentence, and how bad that is."""
+    """The check: what is wrong with a sentence, and how bad it is."""
     count = len(sentence.split())
     return (f"{count} words", count) if count > MOST else None
 

@@ -1,9 +1,9 @@
-"""Decline unlikely tokens, and draw again, colder each time while the model stays uncertain.
+"""Decline unlikely tokens, and draw again at ever lower temperatures.
 
 Every token with a probability below ``LIKELY`` is declined, and each further draw at its position
 has half the temperature of the one before. ``max_resample`` limits these draws; then the last one
-stands, and its chunk says so. The JSON schema applies throughout: a declined token is in no filter,
-cache or text.
+stands, and its chunk says so. The JSON schema applies throughout: a declined token never reaches
+the filters, the cache or the text.
 
     .venv/bin/python scripts/examples/decline_unlikely.py
 """
@@ -30,7 +30,7 @@ SCHEMA: dict[str, Any] = {
 
 
 class Doubt(NamedTuple):
-    """A draw that the hook did not like, and the temperature that it asked for instead."""
+    """A draw that the hook declined, and the temperature that it asked for instead."""
 
     position: int
     prob: float

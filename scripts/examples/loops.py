@@ -1,9 +1,9 @@
-"""Text that repeats itself is taken back, as it is written.
+"""Text that repeats itself is taken back while it is written.
 
-A small model that takes the most likely token each time soon says one thing again and again. With
-``loops="take back"`` it goes back to the second turn and has to say something else. The text is
-shown at once here, so ``retract`` says how much of it to delete; without ``allow_retract`` a third
-turn waits, and nobody sees what was taken back.
+A small model that always takes the most likely token soon repeats itself. ``loops="take back"``
+makes it go back to the second repetition and write something else. Here the text is shown at once,
+so ``retract`` says how much of it to delete; without ``allow_retract``, the third repetition is
+held back, and the reader never sees it.
 
     .venv/bin/python scripts/examples/loops.py
 """

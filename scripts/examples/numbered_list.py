@@ -1,8 +1,8 @@
 """A numbered list: the program writes the numbers, and the model one item of each kind.
 
-Every item has its own regular expression, so nothing has to be parsed afterwards: ``await`` returns
-the item. The text in between comes from the program and is not sampled; it goes through the model
-together with the text before it.
+Every item has its own regular expression, so nothing needs parsing afterwards: ``await`` returns
+the item. The text between items comes from the program and is not sampled; it goes through the
+model in the same pass as the text before it.
 
     .venv/bin/python scripts/examples/numbered_list.py
 """

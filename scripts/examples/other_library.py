@@ -1,4 +1,4 @@
-"""Filters of other libraries, made to rewind by ``Replay``, in a stream that is rewound midway.
+"""Filters of other libraries, which ``Replay`` makes rewindable, in a stream rewound midway.
 
 ``Replay`` turns a filter that can only go forwards into one that can be rewound, copied and
 queried. Here one is written by hand with the package ``regex``, which matches partial text. The

@@ -1,11 +1,11 @@
-"""Run the model yourself, and let a ``Session`` decide what becomes of its logits.
+"""Run the model yourself, and let a ``Session`` turn its logits into tokens.
 
 The session never sees the model or its cache. It says what the cache should hold: the first
-``keep`` positions are still right, and the ``pending`` tokens have to be run after them. That is
-the prompt at first, and one token most of the time. If a ban takes tokens back, ``keep`` goes back,
-too. So bans, healing, stops, filters and hooks work with any loop as they do in ``lm.stream``.
+``keep`` positions are still valid, and the ``pending`` tokens must be run after them. These are the
+prompt at first, and usually one token later. If a ban takes tokens back, ``keep`` goes back, too.
+So bans, healing, stops, filters and hooks work with any loop as they do in ``lm.stream``.
 
-Here the model writes a text, two adjacent words of it are banned, and it writes another one.
+Here the model writes a text, two adjacent words of it are banned, and it writes another text.
 
     .venv/bin/python scripts/examples/own_loop.py
 """
@@ -24,11 +24,11 @@ PROMPT = "Once upon a ti"  # ends inside a word: healing takes its last token ba
 
 
 class Outcome(NamedTuple):
-    """A finished session, and what was seen on the way."""
+    """A finished session, and the counts of its loop."""
 
     session: mlxgen.Session
     rewound: int  # tokens that were taken back
-    runs: int  # of the model, the prompt's included
+    runs: int  # forward passes, including the prompt's
 
 
 def run(lm: mlxgen.LanguageModel, **options: Any) -> Outcome:

@@ -1,8 +1,8 @@
 """An answer whose quotes are taken from a given text, word by word.
 
-``g.substring(text)`` lets the model write nothing but a passage of ``text``. The model chooses
-where it begins and where it ends, at the latest after ``max_tokens``. So what stands between the
-quotation marks is a quote, whatever the model made of the rest.
+``g.substring(text)`` lets the model write only a passage of ``text``. The model chooses where it
+begins and where it ends, at the latest after ``max_tokens``. So the text between the quotation
+marks is always a quote.
 
     .venv/bin/python scripts/examples/quotes.py
 """

@@ -1,10 +1,10 @@
-"""Every n tokens, a validator decides: continue, or take those n back and draw them again.
+"""After every n tokens, a validator decides: continue, or take those n back and draw them again.
 
-The hook looks at the text of each run of ``EVERY`` tokens when its last token was sampled, and
+The hook checks the text of each run of ``EVERY`` tokens once its last token was sampled, and
 ``rewind`` takes the whole run back. Tokens can only be taken back before they are delivered, so
 there are two ways to read the stream:
 
-- ``hold_tokens`` delays delivery, and the reader never sees what was taken back;
+- ``hold_tokens`` delays delivery, and the reader never sees text that is taken back;
 - ``allow_retract`` delivers at once, and ``chunk.retract`` says how many characters to delete.
 
 Both draw the same tokens and end with the same text.
@@ -23,7 +23,7 @@ EVERY = 16
 
 
 def is_fine(text: str) -> bool:
-    """What the validator wants of a run: no long word twice. Any slow check would do as well."""
+    """The validator: no long word may occur twice in a run. Any slower check works as well."""
     words = re.findall(r"\w{4,}", text.lower())
     return len(words) == len(set(words))
 
@@ -52,7 +52,7 @@ class RevertLastRun:
 
 
 class Outcome(NamedTuple):
-    """A finished stream as its reader saw it."""
+    """A finished stream as its reader saw it, and the runs that were taken back."""
 
     text: str
     chunks: list[mlxgen.Chunk]

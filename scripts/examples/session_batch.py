@@ -1,8 +1,8 @@
 """Drive mlx-lm's own ``BatchGenerator`` with one ``mlxgen.Session`` for each row.
 
-The generator runs the model and owns the batch's cache. The sampler of a row gets that row's
+The generator runs the model and owns the batch's cache. A row's sampler gets the row's
 log-probabilities [1, vocab], pushes them into the row's session and returns the token; every push
-uses exactly one position. The session does stop strings, filters and text. Its chunks are known
+uses exactly one position. The session handles stop strings, filters and text. Its chunks are known
 before the generator returns the token (it works one step ahead), so a row is removed as soon as its
 session has finished, and its last token never goes through the model.
 
@@ -64,7 +64,7 @@ def main(seed: int = 1) -> list[Row]:
         Row(lm, "Once upon a ti", heal=True, max_tokens=24, temperature=0.7, seed=seed),
     ]
     generator = BatchGenerator(lm.model, max_tokens=1_000)  # the sessions know when to end
-    prompts = [row.session.pending for row in rows]  # already without what healing takes back
+    prompts = [row.session.pending for row in rows]  # already shortened by healing
     uids = generator.insert(prompts, samplers=[row.sample for row in rows])
     running = dict(zip(uids, rows, strict=True))
     while running:

@@ -1,8 +1,8 @@
-"""Fork into several answers that are written side by side, and continue when all are done.
+"""Fork into several answers that are written in parallel, and continue when all are done.
 
 ``g.fork([...])`` starts a program in a new branch for each function. The branches share the KV of
-the text so far and advance in the same batch. This branch waits for them with ``g.wait`` and then
-writes the end. The branches leave notes in a variable that all of them share.
+the text so far and advance in the same batch. The first branch waits for them with ``g.wait`` and
+then writes the end. The others leave notes in a variable that all branches share.
 
     .venv/bin/python scripts/examples/several_answers.py
 """

@@ -1,12 +1,12 @@
 """Grow a tree: fork where the model is unsure, score the branches, drop the losers, and continue.
 
 A controller is asked for every token of its branch. If the newest token was doubtful, it forks: one
-branch continues, and the other takes that token back and puts the next most likely one in its
-place. ``chunk.candidates`` has it: the tokens that the JSON schema allowed there, with their
-probabilities. (``chunk.top`` has the most likely of all tokens, allowed or not.) If there are more
-than ``WIDTH`` branches, finished ones included, the one with the lowest mean log-probability stops.
-All branches advance in the same batch and share what they have in common, and the schema applies to
-each.
+branch continues, and the other replaces that token with the next most likely one, which is in
+``chunk.candidates``: the tokens that the JSON schema allowed there, with their probabilities.
+(``chunk.top`` has the most likely of all tokens, allowed or not.) If there are more than ``WIDTH``
+branches, including finished ones, the growing one with the lowest mean log-probability stops.
+All branches advance in the same batch and share the KV of their common history, and the schema
+applies to each.
 
     .venv/bin/python scripts/examples/tree_sampling.py
 """
@@ -30,7 +30,7 @@ SCHEMA: dict[str, Any] = {
 
 
 class Tree:
-    """One branch; ``kept`` has all that grow or are done."""
+    """One branch; ``kept`` has all branches that still grow or are done."""
 
     def __init__(self, size: int, kept: list[Tree]) -> None:
         self.size = size

@@ -1,8 +1,8 @@
 """Show a model's uncertainty as white space inside the JSON that it writes.
 
-Before a token that the model is unsure of, a hook puts a space in its place and sets ``feed_filters
-= False``. The space goes through the model and into the text, but the filter never sees it, not
-even if it is rewound or copied later. So there may be spaces where the schema allows none, such as
+If the model is unsure of a token, a hook puts a space in its place and sets ``feed_filters =
+False``. The space goes through the model and into the text, but the filter never sees it, not
+even if it is rewound or copied later. So spaces may stand where the schema allows none, such as
 in the middle of a word, and the text without them is still valid.
 
     .venv/bin/python scripts/examples/uncertain_whitespace.py
@@ -46,7 +46,7 @@ class SpacesForDoubt:
 
 
 class Outcome(NamedTuple):
-    """The text as it was generated, what the filter saw of it, and the spaces' positions."""
+    """The generated text, the part that the filter saw, the spaces' positions, and all tokens."""
 
     text: str
     without: str

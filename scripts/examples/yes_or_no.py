@@ -1,9 +1,9 @@
-"""A program asks the model yes or no, and what it writes next depends on the answer.
+"""A program asks the model yes or no, and its next text depends on the answer.
 
 A program is an async function of a guide ``g``. ``g.choose`` lets the model sample exactly one of
-several texts, and ``await`` returns it to the program, which continues as any Python does. The demo
-model knows a list of facts but no "yes" or "no", so it guesses these and then says what it knows. A
-real model answers better, in the same program.
+several texts, and ``await`` returns it to the program, which continues like any Python code. The
+demo model knows a list of facts but not when to say "yes" or "no", so it guesses, and then says
+what it knows. A real model answers better with the same program.
 
     .venv/bin/python scripts/examples/yes_or_no.py
 """
@@ -19,7 +19,7 @@ CITIES = ["Paris", "Rome", "London"]
 
 
 class Answer(NamedTuple):
-    """What the model was asked, and what it chose."""
+    """The model's choices, and the whole text."""
 
     is_known: str
     city: str

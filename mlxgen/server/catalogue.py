@@ -120,7 +120,7 @@ class Catalogue:
         )
 
     def meant(self, name: object) -> Entry:
-        """The model that a request means. An unknown name means the default model, and raises
+        """The model that a request means. An unknown name means the default model, but raises
         ``RequestError`` if names are strict or if it looks like an adapter's."""
         if not isinstance(name, str) or not name:
             return self.entries[0]

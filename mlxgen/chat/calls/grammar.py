@@ -193,9 +193,10 @@ def _escaped(text: str) -> str:
 
 
 class CallsGrammar(NamedTuple):
-    """A grammar of calls; the ``loose`` tools, of whose schemas it enforces only the outline, as
-    asked or because no grammar can be made of more; and the strict tools to be ``checked``, of
-    whose schemas it enforces a part."""
+    """A grammar of calls. It enforces only the outline of the schemas of ``loose`` tools, as asked
+    or because no grammar can be made of more, and a part of the schemas of strict tools that must
+    be
+    ``checked``."""
 
     spec: Lark
     loose: frozenset[str]

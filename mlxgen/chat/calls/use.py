@@ -63,8 +63,8 @@ class ToolPlan:
     - ``reader``: reads calls from the text; None if none are allowed.
     - ``spec`` and ``required``: the constraint on the text after the thinking, including the form,
       and whether that text must come.
-    - ``loose``: tools of whose schemas ``spec`` enforces at most the outline; ``checked``: strict
-      tools of whose schemas it enforces a part. The rest is checked.
+    - ``loose``: tools for which ``spec`` enforces at most the outline of their schemas;
+      ``checked``: strict tools for which it enforces a part. The rest is checked.
     - ``stop``: ends the text after one call, if nothing else does.
     - ``field``: the field that asked for ``spec``.
     """
@@ -91,8 +91,8 @@ class ToolPlan:
 
 @dataclass(frozen=True, slots=True)
 class HeldCalls:
-    """The calls that a specification holds to schemas, as far as it can; ``loose``: tools of whose
-    schemas it enforces at most the outline, while the rest is checked."""
+    """The calls that a specification holds to schemas, as far as it can; ``loose``: tools for which
+    it enforces at most the outline, while the rest is checked."""
 
     use: ToolUse
     form: Form | None

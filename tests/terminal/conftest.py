@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
@@ -46,18 +46,9 @@ class Talk(NamedTuple):
         return re.findall(r"^error: (.*)$", self.noted, re.MULTILINE)
 
 
-class Talking(Protocol):
-    """Types ``lines`` at ``mlxgen.generate --chat ARGV``; ``typing``: as a person does, and
-    ``colours``: where colours are wanted."""
-
-    def __call__(
-        self,
-        lm: LanguageModel,
-        *lines: str | bytes,
-        argv: Sequence[str] = (),
-        typing: bool = False,
-        colours: bool = False,
-    ) -> Talk: ...
+Talking: TypeAlias = Callable[..., Talk]
+"""Types lines at ``mlxgen.generate --chat ARGV``; ``typing``: as a person does, and ``colours``:
+where colours are wanted."""
 
 
 class Typing(io.TextIOWrapper):
@@ -73,14 +64,14 @@ def talk(
 
     def run(
         lm: LanguageModel,
-        *lines: str | bytes,
+        *lines: str,
         argv: Sequence[str] = (),
         typing: bool = False,
         colours: bool = False,
     ) -> Talk:
         path.unlink(missing_ok=True)
-        given = [line.encode() if isinstance(line, str) else line for line in lines]
-        data = io.BytesIO(b"".join(line + b"\n" for line in (*given, f"/save {path}".encode())))
+        text = "".join(f"{line}\n" for line in (*lines, f"/save {path}"))
+        data = io.BytesIO(text.encode(errors="surrogateescape"))
         monkeypatch.setattr(sys.modules["mlxgen.load"], "load", lambda *_, **options: lm)
         monkeypatch.setattr(sys, "stdin", (Typing if typing else io.TextIOWrapper)(data))
         monkeypatch.setenv("FORCE_COLOR", "1" if colours else "0")
@@ -98,16 +89,10 @@ def talk(
 # ---- terminals ----
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Children get SIGINT as in a terminal, whatever this process does with it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 class Terminal:
     """A chat in a pseudo-terminal of its own."""
+
+    greeting: str
 
     def __init__(self, *options: str, command: Sequence[str] = COMMAND) -> None:
         self.master, slave = pty.openpty()
@@ -129,6 +114,11 @@ class Terminal:
 
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
+
+    def ask(self, line: str, pattern: str) -> str:
+        """Type a line; what is shown up to where a pattern matches."""
+        self.type(f"{line}\n")
+        return self.until(pattern)
 
     def until(self, pattern: str, *, again: str = "") -> str:
         """What is shown up to where a pattern matches, without escape sequences but dimming.
@@ -161,13 +151,17 @@ def _only_dimming(sequence: bytes) -> bytes:
 
 
 @pytest.fixture
-def terminal(interruptible: None) -> Iterator[Callable[..., Terminal]]:
+def terminal() -> Iterator[Callable[..., Terminal]]:
+    """Begins chats, which get SIGINT as in a terminal, whatever this process does with it."""
     opened: list[Terminal] = []
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def start(*options: str, **how: Any) -> Terminal:
-        opened.append(Terminal(*options, **how))
-        return opened[-1]
+        opened.append(one := Terminal(*options, **how))
+        one.greeting = one.until("\n> ")
+        return one
 
     yield start
-    for one in opened:
-        one.close()
+    signal.signal(signal.SIGINT, before)
+    for each in opened:
+        each.close()

@@ -3,74 +3,27 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 import signal
-import string
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
 import mlxgen
 from mlxgen import generate
 from mlxgen.errors import MachineError
 
-from ..fakes.chatting import FORGETFUL, TEMPLATE, THINK, THOUGHT, Chatter
-from .conftest import Talk, Talking
-
-END = 1  # an end token is one; all other text is a token for each byte
-CACHES: dict[str, Callable[[], list[Any]]] = {
-    "plain": lambda: [KVCache()],
-    "window": lambda: [RotatingKVCache(max_size=1000)],
-    "recurrent": lambda: [ArraysCache(1)],
-}
-
-
-@pytest.fixture(scope="module")
-def demo() -> mlxgen.LanguageModel:
-    return mlxgen.load()
+from ..fakes.chatting import TEMPLATE, THINK, THOUGHT, Chatter
+from .conftest import Talking
 
 
 def thinking(message: str) -> str:
     return f"{THINK}\nhm\n{THOUGHT}\n\n{message.upper()}"
 
 
-def prompts(talk: Talk) -> list[tuple[int, int]]:
-    """The tokens of each prompt, and how many of them were cached, as ``--verbose`` says."""
-    found = re.findall(r"prompt: +(\d+) tokens?(?: \((\d+) of them cached\))?", talk.noted)
-    return [(int(tokens), int(cached or 0)) for tokens, cached in found]
-
-
 # ---- messages and answers ----
-
-
-def test_what_goes_wrong_is_one_line_and_the_chat_goes_on(talk: Talking) -> None:
-    done = talk(Chatter().lm, "/nothing", "one", "/set temperature hot", b"\xff\xfe", "two")
-    assert done.shown == "ONE\nTWO\n"
-    assert [error.split(":")[0] for error in done.errors] == [
-        "/nothing",
-        "temperature",
-        "line 4 of the input is not UTF-8 text (invalid start byte)",
-    ]
-    assert done.status == 2
-    person = talk(Chatter().lm, "/nothing", "one", typing=True)
-    assert person.status == 0
-    assert "chatter: /help" in person.noted
-
-
-def test_an_error_in_the_middle_keeps_the_text_so_far(talk: Talking) -> None:
-    chatter = Chatter(lambda message: "abababab")
-    # so that nothing is left behind the eighth character
-    before = ("/regex [ab]{8}d", "/set banned d")
-    done = talk(chatter.lm, *before, "one", "/regex off", "two")
-    assert len(done.errors) == 1
-    (_, cut), second = done.said
-    assert cut and "abababab".startswith(cut)
-    assert second == ("two", "abababab")
-    assert done.shown == f"{cut}\nabababab\n"
 
 
 def test_a_saved_conversation_has_its_messages_in_order(talk: Talking, tmp_path: Path) -> None:
@@ -106,10 +59,8 @@ def test_without_a_home_folder_a_chat_is_not_kept(
 # ---- reasoning and forms ----
 
 
-def test_forms_hold_together_for_what_follows_the_reasoning(
-    demo: mlxgen.LanguageModel, talk: Talking
-) -> None:
-    question = "What is 34 + 28?"
+def test_forms_hold_together_for_what_follows_the_reasoning(talk: Talking) -> None:
+    demo, question = mlxgen.load(), "What is 34 + 28?"
     lines = ('/json {"enum": ["ab", "cd"]}', '/regex "a.*', question, "/json off", question)
     done = talk(demo, *lines, "/set close_json true", "/regex off", "/set close_json")
     assert done.said[0][1] == '"ab"' and done.said[1][1].startswith('"a')
@@ -119,110 +70,12 @@ def test_forms_hold_together_for_what_follows_the_reasoning(
     assert json.loads(closed.said[0][1]) == {}  # an object has no keys but those that are named
 
 
-def test_what_the_model_cannot_follow_is_found_at_once_and_changes_nothing(
-    demo: mlxgen.LanguageModel, talk: Talking
-) -> None:
-    wrong = ('/set logit_bias {"5000": 1}', "/regex (", "/set close_json true", '/json {"type": 5}')
-    done = talk(demo, *wrong)
-    names = [re.split(r"[:(]", error)[0] for error in done.errors]
-    assert names == ["logit_bias", "Regex", "close_json", "JsonSchema"]
-    assert done.saved["settings"] == {} == done.saved["forms"]
-
-
-# ---- what is run anew ----
-
-
-@pytest.mark.parametrize("kind", CACHES)
-def test_nothing_is_run_twice_of_what_was_said(kind: str, talk: Talking) -> None:
-    chatter = Chatter(make_cache=CACHES[kind])
-    stays, goes = "a message that stays", "a message that goes"
-    done = talk(chatter.lm, stays, goes, "/undo", "other", "/retry", argv=["--verbose"])
-    assert done.said == [(stays, stays.upper()), ("other", "OTHER")]
-    begins, answered = len("<|im_start|>user\n"), END + len("\n<|im_start|>assistant\n")
-    first = begins + len(stays) + answered
-    known = first + len(stays) + END
-    following = known + 1 + begins + len(goes) + answered
-    other = known + 1 + begins + len("other") + answered
-    kept = known + (0 if kind == "recurrent" else 1 + begins)
-    found = prompts(done)
-    assert found == [(first, 0), (following, known), (other, kept), (other, other - 1)]
-    said = 2 * len("other") + len(stays) + len(goes) + 4 * END
-    assert chatter.ran() == sum(tokens - cached for tokens, cached in found) + said
-
-
-@pytest.mark.parametrize("kind", CACHES)
-def test_a_stopped_answer_is_gone_on_from_where_it_stopped(kind: str, talk: Talking) -> None:
-    chatter = Chatter(make_cache=CACHES[kind])
-    lines = ("/set max_tokens 5", "a long message", "/set max_tokens default", "go on")
-    done = talk(chatter.lm, *lines, argv=["--verbose"])
-    assert done.said == [("a long message", "A LON"), ("go on", "GO ON")]
-    (first, _), (_, cached) = prompts(done)
-    assert cached >= first + (4 if kind == "plain" else 0)  # the fifth was never run
-
-
-@pytest.mark.parametrize("kind", CACHES)
-def test_where_the_template_forgets_reasoning_only_the_answer_is_run_again(
-    kind: str, talk: Talking
-) -> None:
-    chatter = Chatter(thinking, template=FORGETFUL, thinks=True, make_cache=CACHES[kind])
-    done = talk(chatter.lm, "a message to think of", "and more", "/retry", argv=["--verbose"])
-    (first, _), (_, cached), (tokens, again) = prompts(done)
-    header = len("<|im_start|>assistant\n")  # which no message's end is the end of
-    assert first - header <= cached <= first
-    if kind == "plain":
-        assert cached == first
-    assert again == tokens - 1
-
-
-# ---- the context ----
-
-
-def test_what_is_full_is_offered_to_be_freed_where_a_person_is(talk: Talking) -> None:
-    chatter = Chatter(lambda message: message[:1] * 30, max_context=200)
-    long = "c" * 60  # with one exchange, the context would be nearly full again
-    done = talk(chatter.lm, "a", "b", long, "yes", typing=True)
-    assert re.search(
-        r"the context holds 200, .* Drop the oldest 2 exchanges, which frees (\d+) tokens\? .*\n"
-        r"  a\n  b\n",
-        done.noted,
-    )
-    assert done.said == [(long, "c" * 30)]
-    assert re.search(r"\(context: 1\d\d of 200 tokens used, \d+ cached, \d+ left\)", done.noted)
-    kept = talk(chatter.lm, "a", "b", long, "no", typing=True)
-    assert kept.errors[0].startswith("with this message the conversation has")
-    assert kept.said == [("a", "a" * 30), ("b", "b" * 30)]
-    unsure = talk(chatter.lm, "a", "b", long, "/drop 1", "Yes", typing=True)
-    assert "yes or no?\n" in unsure.noted and unsure.said == [(long, "c" * 30)]
-    chatter.ran()
-    hopeless = talk(chatter.lm, "c" * 300, typing=True)
-    assert "Drop" not in hopeless.noted and len(hopeless.errors) == 1
-    assert chatter.ran() == 0
-
-
-def test_an_answer_that_has_filled_the_context_goes_on_where_the_oldest_exchange_was(
-    talk: Talking,
-) -> None:
-    long = "".join(random.Random(1).choices(string.ascii_lowercase, k=90))  # which is no loop
-
-    def chatter() -> mlxgen.LanguageModel:
-        answers = {"b": long}
-        return Chatter(lambda said: answers.get(said, said[:1] * 20), max_context=150).lm
-
-    full = talk(chatter(), "a", "b", typing=True)
-    assert "(the context of 150 tokens is full; /drop" in full.noted
-    assert full.said[1] != ("b", long)
-    gone = talk(chatter(), "a", "b", "/continue", "yes", typing=True)
-    assert "Drop the oldest exchange, which frees" in gone.noted
-    assert gone.said == [("b", long)]
-    kept = talk(chatter(), "a", "b", "/continue", "no", typing=True)
-    assert kept.said == full.said and len(kept.errors) == 1
-
-
-def test_in_a_pipe_a_full_context_says_what_to_do(talk: Talking) -> None:
-    chatter = Chatter(lambda message: message[:1] * 30, max_context=150)
-    done = talk(chatter.lm, "a", "b" * 100, "/undo", "c")
-    assert re.search(r"the context of chatter holds 150.*/drop.*/undo.*/clear", done.errors[0])
-    assert done.said == [("c", "c" * 30)]
+def test_a_character_of_several_tokens_is_taken_back_whole(talk: Talking) -> None:
+    lines = ("How do you say hello in Chinese?", "/tokens all", '/rewind "你"', "/tokens 1")
+    quiet = ["--chat-template-args", '{"enable_thinking": false}']
+    noted = talk(mlxgen.load(), *lines, argv=quiet).noted
+    assert '"<0xE4>"' in noted and '"<0xBD>"' in noted  # of 你
+    assert "\n10 tokens; the least sure" in noted
 
 
 # ---- interrupts and losses ----

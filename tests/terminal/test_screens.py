@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,48 +23,10 @@ from mlxgen.terminal.odds import Painter, least_sure, legend, paint, percent, wa
 from mlxgen.terminal.screens import Wrapper
 
 from ..effort import tries
+from ..tables import table
 
 pytestmark = pytest.mark.whole
 
-TEXT = """# A title
-
-A **bold** word, `code`, <b>html</b> and
-its second line.
-
-| a | b |
-|---|---|
-| 1 | 2 |
-
-- one
-- two
-
-```python
-x = 1
-
-# no heading
-```
-
-The end of it
-"""
-SHOWN = [
-    "A title",
-    "",
-    "A bold word, code, <b>html</b> and",
-    "its second line.",
-    "",
-    " a  b",
-    " ────",
-    " 1  2",
-    "",
-    " • one",
-    " • two",
-    "",
-    " x = 1",
-    "",
-    " # no heading",
-    "",
-    "The end of it",
-]
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -86,6 +49,8 @@ def screen_of(written: str) -> list[str]:
             assert row >= 0
         elif piece == "\x1b[2K":
             lines[row] = ""
+        elif piece.endswith("D") and piece.startswith("\x1b"):
+            lines[row] = lines[row][: -int(piece[2:-1])]
         elif not piece.startswith(("\x1b", "\r")):
             lines[row] += piece
     while lines and not lines[-1]:
@@ -111,14 +76,16 @@ def pieces(text: str, size: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("every", [0.0, 1e9])
-@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("case", table("markdown"), ids=lambda case: case["written"][:20])
 def test_every_block_is_on_the_screen_once_however_it_came(
-    size: int, every: float, monkeypatch: pytest.MonkeyPatch
+    case: dict[str, str], every: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Formulas stay as they are, and the addresses of links are shown."""
     monkeypatch.setattr(markdown, "EVERY", every)
-    written = rendered(*pieces(TEXT, size))
-    assert screen_of(written) == SHOWN
-    assert written.endswith("\n")
+    for size in (1, 7, 1000):
+        written = rendered(*pieces(case["written"], size))
+        assert "\n".join(screen_of(written)) == case["shown"]
+        assert written.endswith("\n") and "\x1b]8" not in written
 
 
 def test_a_block_that_grows_beyond_the_terminal_is_whole_in_the_end(
@@ -165,45 +132,12 @@ def test_reasoning_is_dimmed_and_marks_are_not_shown() -> None:
     assert "\x1b[1mit\x1b[0m" in out.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("written", "shown"),
-    [
-        (r"so \(a\,b\) and $x_1*y*z_1$", r"so \(a\,b\) and $x_1*y*z_1$"),
-        (r"\[ a_{i} \\ b_{i} \]", r"\[ a_{i} \\ b_{i} \]"),
-        ("$$\na_1 \\\\\n_b_\n$$", "$$\na_1 \\\\\n_b_\n$$"),
-        ("from $5 to *all* of $6", "from $5 to all of $6"),
-        ("`$a$` and \\$ and $", "$a$ and $ and $"),
-        ("see [it](http://x.y/z)", "see it (http://x.y/z)"),
-        ("see <http://x.y/z>", "see http://x.y/z"),
-        ("so ![a cat](cat.png) is", "so a cat (cat.png) is"),
-        ("[1]: http://x.y/z\n\nsee [it][1]", "[1]: http://x.y/z\n\nsee [it][1]"),
-    ],
-)
-def test_formulas_stay_as_they_are_and_addresses_are_shown(
-    written: str, shown: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(markdown, "EVERY", 0.0)
-    found = rendered(*pieces(written, 9))
-    assert "\n".join(screen_of(found)) == shown
-    assert "\x1b]8" not in found
-
-
 # ---- lines ----
 
 
 @given(st.lists(st.text(alphabet="ab \n", max_size=5)), st.integers(3, 12))
 def test_lines_break_between_words_for_any_pieces(pieces: list[str], columns: int) -> None:
-    wrapper = Wrapper(lambda: columns)
-    screen = [""]
-    for piece in pieces:
-        for part in re.findall(r"\x1b\[(\d+)D\x1b\[K|(\n)|([^\n\x1b])", wrapper.push(piece)):
-            back, line_end, text = part
-            if back:
-                screen[-1] = screen[-1][: -int(back)]
-            elif line_end:
-                screen.append("")
-            else:
-                screen[-1] += text
+    screen = screen_of("".join(map(Wrapper(lambda: columns).push, pieces)))
     text = "".join(pieces)
     assert "\n".join(screen).split() == text.split()
     for line in screen:
@@ -273,25 +207,8 @@ def test_unlikely_tokens_are_marked_where_there_are_no_colours() -> None:
     assert percent(-1e-9) == "> 99.9%" and percent(-20.0) == "< 0.01%"
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(
-    ("stream", "environment", "expected"),
-    [
-        (Terminal(), {}, True),
-        (io.StringIO(), {}, False),
-        (Terminal(), {"NO_COLOR": "1"}, False),
-        (Terminal(), {"NO_COLOR": ""}, True),
-        (Terminal(), {"TERM": "dumb"}, False),
-        (io.StringIO(), {"FORCE_COLOR": "1"}, True),
-        (io.StringIO(), {"FORCE_COLOR": "0"}, False),
-        (io.StringIO(), {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
-    ],
-)
-def test_colours_are_for_terminals_and_the_environment_decides(
-    stream: io.StringIO, environment: dict[str, str], expected: bool
-) -> None:
-    assert wants_colour(stream, environment) is expected
+@pytest.mark.parametrize("case", table("colours"), ids=repr)
+def test_colours_are_for_terminals_and_the_environment_decides(case: dict[str, Any]) -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: case["terminal"]  # type: ignore[method-assign]
+    assert wants_colour(stream, case["environment"]) is case["colours"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import copy
 import importlib
 import inspect
@@ -10,45 +9,36 @@ import json
 import logging
 import re
 import shutil
-import struct
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
 import huggingface_hub.constants
 import mlx.core as mx
-import mlx.nn as nn
 import mlx_lm.models
 import mlx_lm.utils
 import pytest
 from benchmarks.architectures import ARCHITECTURES, configuration
-from huggingface_hub import errors
 from mlx_lm.utils import MODEL_REMAPPING
 
 import mlxgen
-from mlxgen.load import folder_of, weights_of
+from mlxgen.load import folder_of
 from mlxgen.loading import hub
 
 from ..fakes import byte_level_tokenizer
 from ..fakes.checkpoints import (
     arrays,
+    quantised,
     tiny_config,
     tiny_model,
     write_adapter,
     write_checkpoint,
+    write_random,
 )
 from ..fakes.muse_kernels import use_plain_kernels
-
-DATA = Path(__file__).parent.parent / "data"
-
-
-def change_config(folder: Path, **changes: Any) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    config.update(changes)
-    kept = {key: value for key, value in config.items() if value is not None}
-    (folder / "config.json").write_text(json.dumps(kept))
+from ..tables import DATA, table
+from .conftest import change, hub_answers
 
 
 def next_logits(lm: mlxgen.LanguageModel) -> mx.array:
@@ -160,50 +150,16 @@ def test_a_chat_template_may_be_in_a_file_of_its_own(folder: Path) -> None:
     assert lm.vocabulary.decode(mlxgen.Chat(said).tokens(lm.vocabulary)) == "<user>so"
 
 
-def test_a_tokenizer_with_its_own_code_and_vocabulary_is_loaded_if_it_is_trusted(
-    folder: Path,
-) -> None:
-    (folder / "tokenizer.json").unlink()
-    (folder / "words.own").write_text("abcdefgh")
-    (folder / "own.py").write_text(OWN_TOKENIZER)
+def test_a_tokenizer_with_its_own_code_is_loaded_if_it_is_trusted(folder: Path) -> None:
+    code = "from transformers import PreTrainedTokenizerFast as Fast\nclass Own(Fast): own = 5\n"
+    (folder / "own.py").write_text(code)
     (folder / "tokenizer_config.json").write_text(
-        json.dumps({"auto_map": {"AutoTokenizer": ["own.Own", None]}, "tokenizer_class": "Own"})
+        json.dumps({"auto_map": {"AutoTokenizer": [None, "own.Own"]}, "tokenizer_class": "Own"})
     )
-    assert mlxgen.load(folder, trust_remote_code=True).vocabulary.decode([1, 0, 3]) == "bad"
+    lm = mlxgen.load(folder, trust_remote_code=True)
+    assert lm.tokenizer.own == 5 and lm.vocabulary.decode(lm.tokenizer.encode("so")) == "so"
     with pytest.raises(mlxgen.LoadError, match="trust_remote_code"):
         mlxgen.load(folder)
-
-
-OWN_TOKENIZER = """
-from pathlib import Path
-from transformers import PythonBackend
-
-class Own(PythonBackend):
-    vocab_files_names = {"vocab_file": "words.own"}
-
-    def __init__(self, vocab_file, **more):
-        self.words = Path(vocab_file).read_text()
-        super().__init__(**more)
-
-    @property
-    def vocab_size(self):
-        return len(self.words)
-
-    def get_vocab(self):
-        return {word: i for i, word in enumerate(self.words)} | self.added_tokens_encoder
-
-    def _tokenize(self, text):
-        return list(text)
-
-    def _convert_token_to_id(self, token):
-        return self.words.find(token)
-
-    def _convert_id_to_token(self, index):
-        return self.words[index] if index < len(self.words) else None
-
-    def convert_tokens_to_string(self, tokens):
-        return "".join(tokens)
-"""
 
 
 def test_the_context_may_be_smaller_or_with_a_warning_larger(
@@ -225,79 +181,23 @@ def test_ids_that_a_model_may_draw_are_a_prompt(folder: Path) -> None:
 
 
 def test_a_quantised_model_is_loaded(tmp_path: Path) -> None:
-    def quantise(model: nn.Module, config: dict[str, Any]) -> None:
-        config["quantization"] = {"group_size": 32, "bits": 4}
-        nn.quantize(model, group_size=32, bits=4)
-
-    lm = mlxgen.load(write_checkpoint(tmp_path / "q4", change=quantise))
+    lm = mlxgen.load(write_checkpoint(tmp_path / "q4", change=quantised))
     assert any(name.endswith("q_proj.scales") for name in arrays(lm.model))
     assert mx.isfinite(next_logits(lm)).all().item()
 
 
-def test_weights_in_several_files_are_loaded(folder: Path) -> None:
-    weights = mx.load(str(folder / "model.safetensors"))
-    assert isinstance(weights, dict)
-    names = sorted(weights)
-    parts = {
-        "model-00001-of-00002.safetensors": names[:3],
-        "model-00002-of-00002.safetensors": names[3:],
-    }
-    for file, part in parts.items():
-        mx.save_safetensors(str(folder / file), {name: weights[name] for name in part})
-    (folder / "model.safetensors").unlink()
-    index = {"weight_map": {name: file for file, part in parts.items() for name in part}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+def test_weights_in_several_files_are_loaded(tmp_path: Path) -> None:
+    folder = write_random(tmp_path / "model", "llama", files=2)
     assert mx.isfinite(next_logits(mlxgen.load(folder))).all().item()
-
-    (folder / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(mlxgen.WeightsError, match=r"lacks model-00002-of-00002.* of its 2"):
+    (folder / "model-1.safetensors").unlink()
+    with pytest.raises(mlxgen.WeightsError, match=r"lacks model-1\.safetensors of its 2"):
         mlxgen.load(folder)
 
 
 # ---- files that are changed ----
 
-CHANGED = [
-    json.loads(line)
-    for line in (DATA / "changed_models.jsonl").read_text(encoding="utf-8").splitlines()
-]
+CHANGED = table("changed_models")
 """A case a line: what is done to which file of a model, and the error that says so, if any does."""
-
-
-def nest(folder: Path, name: str, depth: int) -> None:
-    text = '{"a":' + "[" * depth + "]" * depth + "}"
-    head = struct.pack("<Q", len(text)) if name.endswith(".safetensors") else b""
-    (folder / name).write_bytes(head + text.encode())
-
-
-def change(folder: Path, verb: str, what: Any) -> None:
-    """Does one thing to a file; bytes are written as the characters of these numbers."""
-    name, *more = [what] if isinstance(what, str) else what
-    file = folder / name
-    if verb == "config":
-        change_config(folder, **what)
-    elif verb == "nest":
-        nest(folder, what, 100_000)
-    elif verb == "mark":
-        for each in folder.glob(what):
-            each.write_bytes(codecs.BOM_UTF8 + each.read_bytes())
-    elif verb == "remove":
-        file.unlink()
-    elif verb == "rename":
-        file.rename(folder / more[0])
-    elif verb == "folder":
-        file.mkdir()
-    elif verb == "link":
-        file.symlink_to(more[0])
-    elif verb == "write":
-        file.write_bytes(more[0].encode("latin-1"))
-    elif verb == "cut":
-        file.write_bytes(file.read_bytes()[: -int(more[0])])
-    else:  # a tensor is added, or all with such an end are lost
-        loaded = mx.load(str(file))
-        assert isinstance(loaded, dict)
-        kept = {k: v + 0 for k, v in loaded.items() if verb == "add" or not k.endswith(more[0])}
-        extra = {more[0]: mx.zeros((2, 2))} if verb == "add" else {}
-        mx.save_safetensors(str(file), kept | extra)
 
 
 @pytest.mark.parametrize("case", CHANGED, ids=[case["what"] for case in CHANGED])
@@ -324,12 +224,23 @@ def test_a_broken_model_is_refused_in_one_line_and_what_is_harmless_loads(
         assert lm.generate("so", max_tokens=2).finish_reason in ("length", "stop")
 
 
+NOWHERE = "~nobody-of-this-name/model", Path("nowhere/model"), "/nowhere/at/all", "./nowhere"
+NO_HUB_IDS = "no/such/folder", "what is this?", "x" * 5000
+
+
+@pytest.mark.whole
 @pytest.mark.parametrize(
-    "name",
-    ["", "/nowhere/at/all", "./nowhere", "~nobody-of-this-name/model", Path("nowhere/model")],
+    ("name", "said"),
+    [
+        ("", "name is empty"),
+        *((name, f"there is no folder {Path(name)}") for name in NOWHERE),
+        *((name, "hub id looks like owner/name") for name in NO_HUB_IDS),
+    ],
 )
-def test_a_path_that_is_not_there_is_refused(name: str | Path) -> None:
-    said = f"there is no folder {Path(name)}" if name else "name is empty"
+def test_what_is_neither_a_folder_nor_a_hub_id_is_refused(
+    name: str | Path, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "snapshot_download", None)  # nobody is asked for such a name
     for look in (mlxgen.load, folder_of):
         with pytest.raises(mlxgen.ModelNotFoundError, match=said):
             look(name)  # type: ignore[arg-type]
@@ -356,23 +267,22 @@ def test_wrong_options_of_load_are_named(pristine: Path) -> None:
 # ---- memory ----
 
 
-def test_weights_that_do_not_fit_are_refused_with_both_numbers(
-    pristine: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("device", "used", "said"),
+    [
+        ("max_recommended_working_set_size", 0, r", but the device recommends at most 0\.00 GB"),
+        ("total_memory", 20_000, r", but the device has 0\.00 GB"),
+        ("total_memory", 30_000_000_000, r" beside the 30\.00 GB in use.* has 30\.00"),
+    ],
+)
+def test_weights_that_do_not_fit_beside_what_is_in_use_are_refused_with_both_numbers(
+    device: str, used: int, said: str, pristine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = {"max_recommended_working_set_size": 20_000}
-    monkeypatch.setattr(mx, "device_info", lambda: small)
-    monkeypatch.setattr(mx, "get_active_memory", lambda: 0)
-    with pytest.raises(mlxgen.MemoryLimitError) as caught:
+    monkeypatch.setattr(mx, "device_info", lambda: {device: max(used, 20_000)})
+    monkeypatch.setattr(mx, "get_active_memory", lambda: used)
+    with pytest.raises(mlxgen.MemoryLimitError, match=rf"tiny-llama need 0\.00 GB{said}"):
         mlxgen.load(pristine)
-    assert "tiny-llama need 0.00 GB, but the device recommends at most 0.00 GB" in str(caught.value)
     assert mlxgen.load(pristine, ignore_memory_limit=True).name == "tiny-llama"
-
-
-def test_what_is_in_use_counts_too(pristine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mx, "device_info", lambda: {"total_memory": 30_000_000_000})
-    monkeypatch.setattr(mx, "get_active_memory", lambda: 30_000_000_000)
-    with pytest.raises(mlxgen.MemoryLimitError, match=r"beside the 30\.00 GB in use.* has 30\.00"):
-        mlxgen.load(pristine)
 
 
 # ---- the hub ----
@@ -391,37 +301,10 @@ def cache(pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path / "hub"
 
 
-def hub_answers(
-    monkeypatch: pytest.MonkeyPatch, error: Exception | None, fetched: Path | None = None
-) -> list[dict[str, Any]]:
-    """The hub knows every model, or answers every question with ``error``; returns what is to be
-    ``fetched`` from it, and fails if nothing may be."""
-    asked: list[dict[str, Any]] = []
-
-    def model_info(self: object, repo: str, **options: Any) -> None:
-        if error is not None:
-            raise error
-
-    def snapshot_download(repo: str, **options: Any) -> str:
-        assert fetched is not None, "nothing is to be fetched"
-        asked.append({"repo": repo, **options})
-        return str(fetched)
-
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
-    if error is None:
-        monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
-    return asked
-
-
-def hub_error(kind: type[errors.HfHubHTTPError]) -> Exception:
-    response: Any = SimpleNamespace(headers={}, request=None)
-    return kind("no", response=response)
-
-
 def test_a_hub_id_is_downloaded_with_its_revision(
     pristine: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = hub_answers(monkeypatch, None, pristine)
+    asked = hub_answers(monkeypatch, fetched=pristine)
     assert mlxgen.load("someone/tiny", revision="v2").name == "someone/tiny"
     assert (asked[0]["repo"], asked[0]["revision"]) == ("someone/tiny", "v2")
     assert asked[0]["local_files_only"] is False
@@ -429,48 +312,20 @@ def test_a_hub_id_is_downloaded_with_its_revision(
     assert caplog.records == []
 
 
-NO_ROUTE, OFFLINE = ConnectionError("no route"), errors.OfflineModeIsEnabled("offline")
-
-
 @pytest.mark.usefixtures("cache")
-@pytest.mark.parametrize(
-    ("error", "kind", "message"),
-    [
-        (NO_ROUTE, mlxgen.LoadError, r"no complete copy.* cannot be reached \(no route\)"),
-        (OFFLINE, mlxgen.LoadError, "HF_HUB_OFFLINE is set"),
-        (
-            hub_error(errors.RepositoryNotFoundError),
-            mlxgen.ModelNotFoundError,
-            "hub does not know this model",
-        ),
-        (
-            hub_error(errors.GatedRepoError),
-            mlxgen.ModelNotFoundError,
-            "accepted its terms.*hf auth login",
-        ),
-        (
-            hub_error(errors.RevisionNotFoundError),
-            mlxgen.ModelNotFoundError,
-            "has no revision v9",
-        ),
-    ],
-)
+@pytest.mark.parametrize("case", table("hub_errors"), ids=lambda case: case["error"])
 def test_what_the_hub_does_not_give_is_in_the_cache_or_refused(
-    error: Exception,
-    kind: type[mlxgen.LoadError],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    case: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hub_answers(monkeypatch, error)
-    with pytest.raises(mlxgen.LoadError, match=message) as caught:
+    hub_answers(monkeypatch, case["error"])
+    with pytest.raises(mlxgen.LoadError, match=case["says"]) as caught:
         mlxgen.load("someone/else", revision="v9")
-    assert type(caught.value) is kind and "\n" not in str(caught.value)
-    if "has no revision" not in message:
+    assert type(caught.value) is getattr(mlxgen, case["kind"]) and "\n" not in str(caught.value)
+    if case["error"] != "RevisionNotFoundError":
         with caplog.at_level(logging.WARNING, logger="mlxgen"):
             assert mlxgen.load("someone/tiny").name == "someone/tiny"
         said = "using the cached copy of someone/tiny" in caplog.text
-        assert said is (error is not OFFLINE)  # which is so by choice
+        assert said is (case["error"] != "OfflineModeIsEnabled")  # which is so by choice
 
 
 @pytest.mark.usefixtures("cache")
@@ -478,23 +333,9 @@ def test_whether_a_model_exists_is_found_out_without_fetching_it(
     pristine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert folder_of(str(pristine)) == pristine
-    hub_answers(monkeypatch, NO_ROUTE)
+    hub_answers(monkeypatch, "ConnectionError")
     assert folder_of("someone/tiny") is None  # it is in the cache
     with pytest.raises(mlxgen.LoadError, match="no complete copy"):
         folder_of("someone/else")
-    hub_answers(monkeypatch, None)
+    hub_answers(monkeypatch)
     assert folder_of("someone/else") is None
-
-
-@pytest.mark.parametrize("name", ["no/such/folder", "what is this?", "x" * 5000])
-def test_what_is_neither_a_folder_nor_a_hub_id_is_refused(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(hub, "snapshot_download", None)  # nobody is asked for such a name
-        with pytest.raises(mlxgen.ModelNotFoundError, match="hub id looks like owner/name"):
-            mlxgen.load(name)
-
-
-def test_the_bytes_of_the_weights_are_known_before_they_are_read(pristine: Path) -> None:
-    assert weights_of(pristine) == mlxgen.load(pristine).runtime.weight_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mlxgen
+from mlxgen.generate import main
 from mlxgen.loading.memory import MemoryPlan
+from mlxgen.server.served_model import boot
+from mlxgen.server.settings import read_settings
 
 GB = 10**9
 LEAST = 1 << 26
@@ -82,10 +85,20 @@ def wired(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return limits
 
 
-def test_what_the_plan_needs_is_wired_by_default(wired: list[int]) -> None:
-    lm = mlxgen.load()
-    assert wired == [lm.memory.wired] == [lm.memory.to_wire]
-    assert lm.memory.weights < wired[0] < 6 * GB
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, None),  # what the plan needs
+        ({"cache_bytes": 50 * GB}, 10 * GB),
+        ({"wired_limit": "recommended"}, 10 * GB),
+        ({"wired_limit": 5}, 5),
+    ],
+)
+def test_what_the_plan_needs_is_wired_as_far_as_the_device_recommends_it(
+    options: dict[str, Any], expected: int | None, wired: list[int]
+) -> None:
+    lm = mlxgen.load(**options)
+    assert wired == [lm.memory.wired] == [lm.memory.to_wire if expected is None else expected]
     assert f"up to {wired[0] / 1e9:.2f} GB wired" in str(lm.memory)
 
 
@@ -102,46 +115,25 @@ def test_a_model_that_shares_the_device_plans_and_wires_for_all(wired: list[int]
     assert draft.memory.wired == 0
 
 
-def test_no_more_is_wired_than_the_device_recommends(wired: list[int]) -> None:
-    assert mlxgen.load(cache_bytes=50 * GB).memory.caches == 50 * GB
-    mlxgen.load(wired_limit="recommended")
-    mlxgen.load(wired_limit=5)
-    assert mlxgen.load(wired_limit=None).memory.wired == 0
-    with pytest.raises(mlxgen.OptionError, match="0 to 10000000000 bytes"):
-        mlxgen.load(wired_limit=20 * GB)
-    assert wired == [10 * GB, 10 * GB, 5]
-
-
-def test_the_command_line_wires_unless_it_is_told_not_to(
+def test_the_commands_wire_unless_they_are_told_not_to(
     wired: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from mlxgen.generate import main
-
     ask = ["--raw", "--verbose", "--max-tokens", "1", "Once"]
     assert main(ask) == 0
     assert f"up to {wired[0] / 1e9:.2f} GB wired" in capsys.readouterr().err
     assert main(["--no-wired", *ask]) == 0
     assert "nothing wired" in capsys.readouterr().err
-    assert len(wired) == 1
+    scheduler, engine = boot(read_settings(["--cache-bytes", "1GB"], {}))
+    stats = scheduler.stats()
+    scheduler.close()
+    assert (stats.wired_bytes, stats.byte_limit) == (engine.lm.memory.wired, GB)
+    assert len(wired) == 2 and GB < wired[1] < 2 * GB + engine.lm.memory.weights
 
 
-def test_the_server_wires_unless_it_is_told_not_to(wired: list[int]) -> None:
-    from mlxgen.server.served_model import boot
-    from mlxgen.server.settings import read_settings
-
-    for arguments in (["--cache-bytes", "1GB"], ["--no-wired"]):
-        scheduler, engine = boot(read_settings(arguments, {}))
-        stats = scheduler.stats()
-        assert stats.wired_bytes == engine.lm.memory.wired
-        assert stats.byte_limit == engine.lm.memory.caches
-        scheduler.close()
-    assert len(wired) == 1
-    assert GB < wired[0] < 2 * GB + engine.lm.memory.weights
-
-
-def test_without_metal_nothing_is_wired(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wired: list[int]
-) -> None:
+def test_what_cannot_be_wired_is_refused(wired: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert mlxgen.load(wired_limit=None).memory.wired == 0
+    with pytest.raises(mlxgen.OptionError, match="0 to 10000000000 bytes"):
+        mlxgen.load(wired_limit=20 * GB)
     monkeypatch.setattr(mx, "device_info", dict)
     assert mlxgen.load().memory.wired == 0
     with pytest.raises(mlxgen.OptionError, match="no Metal"):

@@ -20,6 +20,8 @@ from mlxgen.load import weights_of
 
 from ..fakes.checkpoints import arrays, write_adapter_of
 from ..fakes.tokenizers import byte_level_tokenizer
+from ..tables import table
+from .conftest import change
 
 WIDTH, LAYERS, EPS = 64, 2, 1e-5
 Tensors = dict[str, mx.array]
@@ -55,9 +57,7 @@ class Family:
     home: str | None = None  # the module of the layer, if it is of another model's
 
 
-TABLE = Path(__file__).parent.parent / "data" / "heads.jsonl"
-READ = [Family(**json.loads(line)) for line in TABLE.read_text(encoding="utf-8").splitlines()]
-FAMILIES = {each.family: each for each in READ}
+FAMILIES = {each["family"]: Family(**each) for each in table("heads")}
 
 
 class Made:
@@ -209,35 +209,10 @@ def files(made: Made) -> dict[str, Tensors]:
     return {"model.safetensors": {**made.trunk(), **made.head()}}
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_published_head_computes_what_its_makers_describe(name: str, tmp_path: Path) -> None:
-    made = Made(name)
-    lm = mlxgen.load(made.write(tmp_path / "model", files(made)))
-    check(lm, made)
-    tokens = mx.array([[1, 2, 3]])
-    assert mx.allclose(lm.model(tokens), made.model(tokens), atol=1e-4).item()
-
-
-def test_the_head_of_the_demo_model_foresees_most_of_a_story() -> None:
-    lm = mlxgen.load()
-    predictor, prompt = lm.runtime.predictor, "Once upon a time"
-    assert predictor is not None
-    tokens = [*lm.tokenizer.encode(prompt), *lm.generate(prompt, max_tokens=60).tokens]
-    given, states = mx.array([tokens]), lm.model.model(mx.array([tokens]))
-    before = mx.concatenate([mx.zeros_like(states[:, :1]), states[:, :-1]], axis=1)
-    logits = predictor.logits(predictor(given, before, predictor.make_cache()))
-    foreseen = logits[0, 7:-1].argmax(axis=-1) == given[0, 8:]
-    assert (foreseen.mean() > 0.7).item()
-
-
 # ---- how it is kept ----
 
 
-def slow(name: str) -> Any:
-    return pytest.param(name, marks=pytest.mark.slow)
-
-
-def quantised(made: Made, bits: int, *, head: int | None) -> dict[str, Tensors]:
+def quantised(made: Made, bits: int = 4, *, head: int | None = None) -> dict[str, Tensors]:
     """Files in which the model is stored with so many bits, and so is the ``head``, if at all."""
     made.config["quantization"] = {"group_size": 32, "bits": bits}
     nn.quantize(made.model, 32, bits)
@@ -248,46 +223,59 @@ def quantised(made: Made, bits: int, *, head: int | None) -> dict[str, Tensors]:
     return {"model.safetensors": arrays(made.model), "mtp.safetensors": after}
 
 
-@pytest.mark.parametrize("name", ["llama", slow("deepseek_v3"), slow("qwen3_5")])
-def test_a_head_is_quantised_like_its_model(name: str, tmp_path: Path) -> None:
-    made = Made(name)
-    lm = mlxgen.load(made.write(tmp_path / "model", quantised(made, 4, head=None)))
-    check(lm, made, 1e-3)
-    assert lm.runtime.predictor is not None
-    parts = (*arrays(made.layer).values(), *arrays(made.projection).values(), *made.norms.values())
-    assert lm.runtime.predictor.nbytes == sum(array.nbytes for array in parts)
-
-
-@pytest.mark.slow
-def test_a_head_that_is_stored_quantised_stays_as_it_is(tmp_path: Path) -> None:
-    made = Made("llama")
-    whole = quantised(made, 4, head=8)
+def quantised_otherwise(made: Made) -> dict[str, Tensors]:
+    """The head has other bits than the model, of which one layer has bits of its own."""
+    whole = quantised(made, head=8)
     made.config["quantization"]["model.layers.0.mlp.up_proj"] = {"group_size": 32, "bits": 4}
-    check(mlxgen.load(made.write(tmp_path / "model", whole)), made, 1e-3)
+    return whole
 
 
-@pytest.mark.slow
-def test_a_head_in_fp8_is_read_as_its_model_would_be(tmp_path: Path) -> None:
-    made = Made("deepseek_v3")
+def in_fp8(made: Made) -> dict[str, Tensors]:
     kept = made.layer.self_attn.o_proj.weight.astype(mx.bfloat16)
     whole = files(made)
     stored, name = mx.to_fp8(kept), "model.layers.2.self_attn.o_proj.weight"
     whole["model.safetensors"] |= {name: stored, f"{name}_scale_inv": mx.full((1, 1), 0.5)}
     made.layer.self_attn.o_proj.weight = mx.from_fp8(stored, dtype=mx.float32) * 0.5
-    check(mlxgen.load(made.write(tmp_path / "model", whole)), made)
+    return whole
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_head_may_be_converted_with_its_model_or_be_put_beside_it(
-    whole: bool, tmp_path: Path
+def converted(made: Made) -> dict[str, Tensors]:
+    """With the model, so that the norms were converted, too."""
+    head = {name: each + 1 if "norm" in name else each for name, each in made.head().items()}
+    prefixed = {f"language_model.{name}": array for name, array in head.items()}
+    return {"model.safetensors": {**arrays(made.model), **prefixed}}
+
+
+def beside(made: Made) -> dict[str, Tensors]:
+    """The head as it was published, beside a model that was converted."""
+    return {"model.safetensors": arrays(made.model), "mtp.safetensors": made.head()}
+
+
+@pytest.mark.parametrize(
+    ("stored", "name"),
+    [
+        *((files, name) for name in FAMILIES),
+        (quantised, "llama"),
+        pytest.param(quantised, "deepseek_v3", marks=pytest.mark.slow),
+        pytest.param(quantised, "qwen3_5", marks=pytest.mark.slow),
+        pytest.param(quantised_otherwise, "llama", marks=pytest.mark.slow),
+        pytest.param(in_fp8, "deepseek_v3", marks=pytest.mark.slow),
+        (converted, "qwen3_5"),
+        (beside, "qwen3_5"),
+    ],
+)
+def test_a_head_computes_what_its_makers_describe_however_it_is_stored(
+    stored: Callable[[Made], dict[str, Tensors]], name: str, tmp_path: Path
 ) -> None:
-    made = Made("qwen3_5")
-    files = {"model.safetensors": arrays(made.model), "mtp.safetensors": made.head()}
-    if whole:  # the norms were converted, too
-        head = {name: each + 1 if "norm" in name else each for name, each in made.head().items()}
-        prefixed = {f"language_model.{name}": array for name, array in head.items()}
-        files = {"model.safetensors": {**arrays(made.model), **prefixed}}
-    check(mlxgen.load(made.write(tmp_path / "model", files)), made)
+    made = Made(name)
+    lm = mlxgen.load(made.write(tmp_path / "model", stored(made)))
+    tokens, tolerance = mx.array([[1, 2, 3]]), 1e-3 if "quantization" in made.config else 1e-4
+    check(lm, made, tolerance)
+    assert mx.allclose(lm.model(tokens), made.model(tokens), atol=tolerance).item()
+    assert lm.runtime.predictor is not None
+    parts = (*arrays(made.layer).values(), *arrays(made.projection).values(), *made.norms.values())
+    if stored is quantised:  # like its model
+        assert lm.runtime.predictor.nbytes == sum(array.nbytes for array in parts)
 
 
 @pytest.mark.slow
@@ -342,55 +330,15 @@ def test_a_draft_model_gets_no_head(llama: Path) -> None:
 # ---- what does not fit ----
 
 
-LAYER = "model.layers.2"
-
-
-def lose(folder: Path, name: str) -> None:
-    file = folder / "mtp.safetensors"
-    head = dict(mx.load(str(file)))  # type: ignore[arg-type]
-    mx.save_safetensors(str(file), {key: head[key] + 0 for key in head if key != name})
-
-
-def put(folder: Path, name: str) -> None:
-    file = folder / "mtp.safetensors"
-    head = {key: array + 0 for key, array in dict(mx.load(str(file))).items()}  # type: ignore[arg-type]
-    mx.save_safetensors(str(file), {**head, name: mx.zeros((3, 3))})
-
-
-def miss(folder: Path, name: str) -> None:
-    (folder / name).unlink()
-    index = {"weight_map": {f"{LAYER}.enorm.weight": name}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-
-
-def cut(folder: Path, name: str) -> None:
-    (folder / name).write_bytes((folder / name).read_bytes()[:-7])
-
-
-@pytest.mark.parametrize(
-    ("change", "name", "said"),
-    [
-        (lose, f"{LAYER}.hnorm.weight", f"{LAYER}.hnorm.weight"),
-        (lose, f"{LAYER}.self_attn.q_proj.weight", f"{LAYER}.self_attn.q_proj.weight"),
-        (put, f"{LAYER}.eh_proj.weight", f"{LAYER}.eh_proj.weight"),
-        (put, f"{LAYER}.mlp.extra", f"{LAYER}.mlp.extra"),
-        (lose, f"{LAYER}.eh_proj.weight", f"{LAYER}."),  # so that no layout is known
-        (miss, "mtp.safetensors", "mtp.safetensors cannot be read"),
-        (cut, "mtp.safetensors", "mtp.safetensors cannot be read"),
-    ],
-)
+@pytest.mark.parametrize("case", table("changed_heads"), ids=lambda case: case["what"])
 def test_a_model_is_loaded_without_a_head_that_does_not_fit(
-    change: Callable[[Path, str], None],
-    name: str,
-    said: str,
-    llama: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    case: dict[str, Any], llama: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = Path(shutil.copytree(llama, tmp_path / "model"))
-    change(folder, name)
+    for verb, what in case["do"].items():
+        change(folder, verb, what)
     lm = mlxgen.load(folder)
     assert lm.runtime.predictor is None
     (warning,) = (each.getMessage() for each in caplog.records)
-    assert "the multi-token-prediction head" in warning and said in warning
+    assert "the multi-token-prediction head" in warning and case["says"] in warning
     assert len(lm.generate("so", max_tokens=2, ignore_eos=True).tokens) == 2

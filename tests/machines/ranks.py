@@ -12,8 +12,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from .. import processes
 from ..processes import Process
@@ -21,8 +21,7 @@ from ..processes import Process
 ROOT = Path(__file__).parents[2]
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """What became of a rank; ``code`` is negative if a signal ended it."""
 
     code: int

@@ -74,35 +74,46 @@ def test_a_goodbye_comes_after_the_messages_before_it_and_nobody_waits_for_more(
             first.send(b"more")
 
 
-def test_a_rank_that_fails_tells_all_others_why() -> None:
+@pytest.mark.parametrize(
+    ("who", "why"), [(0, "no memory is left"), (1, "the weights cannot be read"), (1, None)]
+)
+def test_whoever_fails_or_ends_is_named_to_all_others(who: int, why: str | None) -> None:
     heard: list[MachineError] = []
-    with channels(3) as (first, second, third):
-        first.on_loss(heard.append)
-        second.fail("the weights cannot be read")
-        for channel in (first, third):
-            assert lost(channel) == "rank 1 (host-1) failed: the weights cannot be read"
-        with pytest.raises(MachineError, match="the weights cannot be read"):
-            third.receive(SOON)
-        with pytest.raises(MachineError, match="the weights cannot be read"):
-            first.send(b"a message")
-        first.on_loss(heard.append)
-    assert list(map(str, heard)) == ["rank 1 (host-1) failed: the weights cannot be read"] * 2
+    said = "has ended" if why is None else f"failed: {why}"
+    expected = f"rank {who} (host-{who}) {said}"
+    with channels(3) as opened:
+        others = [channel for channel in opened if channel is not opened[who]]
+        others[0].on_loss(heard.append)
+        opened[who].close() if why is None else opened[who].fail(why)
+        for channel in others:
+            assert lost(channel) == expected
+            with pytest.raises(MachineError, match=said):
+                channel.receive(SOON)
+        others[0].on_loss(heard.append)
+        if who:
+            with pytest.raises(MachineError, match=said):
+                opened[0].send(b"a message")
+    assert list(map(str, heard)) == [expected] * 2
 
 
-def test_whoever_ends_is_named() -> None:
-    with channels() as (first, second):
-        first.fail("no memory is left")
-        assert lost(second) == "rank 0 (host-0) failed: no memory is left"
-    with channels(3) as (first, second, third):
-        second.close()
-        assert lost(first) == lost(third) == "rank 1 (host-1) has ended"
+SILENT = "has not answered for 0.1 s; check its cable"
+STRANGE = "sent something else than a message of mlxgen"
 
 
-def test_a_rank_that_is_silent_is_lost() -> None:
-    with alone(patience=0.05) as (channel, other):
-        other.sendall(framed(2))
-        expected = "rank 1 (host-1) has not answered for 0.05 s; check its cable"
-        assert lost(channel).startswith(expected)
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (framed(2), SILENT),
+        (b"GET / HTTP/1.1\r\n\r\n", STRANGE),
+        (struct.pack("!i", 2**31 - 1), STRANGE),
+        (framed(99), STRANGE),
+        (struct.pack("!i", 0), STRANGE),
+    ],
+)
+def test_a_rank_that_is_silent_or_says_what_none_would_is_lost(sent: bytes, said: str) -> None:
+    with alone(patience=0.1) as (channel, other):
+        other.sendall(sent)
+        assert lost(channel).startswith(f"rank 1 (host-1) {said}")
 
 
 def test_a_rank_that_did_not_run_for_a_while_blames_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,14 +145,6 @@ def test_a_leader_that_is_gone_ends_a_rank_that_hangs_in_a_message() -> None:
         assert second.receive(SOON) == b"a step"
         first.close()
         assert lost(second) == "rank 0 (host-0) has ended while another rank was still at work"
-
-
-def test_garbage_ends_the_group() -> None:
-    http, size = b"GET / HTTP/1.1\r\n\r\n", struct.pack("!i", 2**31 - 1)
-    for garbage in (http, size, framed(99), struct.pack("!i", 0)):
-        with alone() as (channel, other):
-            other.sendall(garbage)
-            assert lost(channel) == "rank 1 (host-1) sent something else than a message of mlxgen"
 
 
 def test_half_a_frame_is_waited_for() -> None:

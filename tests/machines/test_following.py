@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, cast
 from weakref import ref
 
@@ -16,14 +16,9 @@ import mlx.core as mx
 import pytest
 
 import mlxgen
-from mlxgen import LanguageModel, Limits, OptionError
-from mlxgen.engine.kv.commands import Open, Run
-from mlxgen.engine.kv.held import Later, Unread
-from mlxgen.engine.options import Options
-from mlxgen.engine.scheduling.scheduler import Scheduler
+from mlxgen import LanguageModel, OptionError
 from mlxgen.errors import MachineError
 from mlxgen.load import _portable
-from mlxgen.loading.sharding import Split
 from mlxgen.machines.following import Follower
 from mlxgen.machines.group import Group
 from mlxgen.machines.machines import Machines
@@ -33,6 +28,7 @@ from tests.fakes.checkpoints import tiny_config, tiny_model
 from tests.fakes.seeing import asking, png, seeing
 
 from .laws import told
+from .pretended import Raw
 
 
 class Line:
@@ -62,21 +58,8 @@ class Line:
         self.lost = MachineError(f"rank 0 failed: {sentence}")
 
 
-@dataclass(frozen=True)
-class Raw:
-    """A group of MLX's, for what only asks who it is."""
-
-    number: int
-
-    def rank(self) -> int:
-        return self.number
-
-    def size(self) -> int:
-        return 2
-
-
 def rank(number: int, line: Line) -> Machines:
-    group = Group(cast(Any, Raw(number)), number, 2, "ring", ("a", "b"))
+    group = Group(cast(Any, Raw(number, 2)), number, 2, "ring", ("a", "b"))
     return Machines(group, cast(Any, line), 1 << 34)
 
 
@@ -93,36 +76,14 @@ class Pair:
     def __init__(self, make: Callable[[Share], LanguageModel] = tiny) -> None:
         self.line = Line()
         self.follower = Follower(rank(1, self.line), lambda share, settings: make(share).runtime)
-        self.line.hear = self.hear
+        self.line.hear = self.follower.hear
         self.machines = rank(0, self.line)
         self.lm = shared(self.machines, make, {})
-
-    def hear(self, message: bytes) -> None:
-        self.follower.hear(message)
 
 
 @pytest.fixture
 def pair() -> Pair:
     return Pair()
-
-
-class Failing:
-    """A model whose pass number ``at`` fails after its first layer."""
-
-    def __init__(self, model: Any, at: int) -> None:
-        self.whole, self.at, self.calls = model, at, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.whole, name)
-
-    def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
-        self.calls += 1
-        model = self.whole.model
-        if self.calls == self.at:
-            model.layers[0](model.embed_tokens(tokens), None, cache[0])
-            raise RuntimeError("half-way")
-        logits: mx.array = self.whole(tokens, cache=cache)
-        return logits
 
 
 GREEDY: dict[str, Any] = {"max_tokens": 8, "ignore_eos": True, "draft": "off"}  # passes count
@@ -170,7 +131,11 @@ def test_all_ranks_hold_the_same_after_whatever_moves_kv(
                 assert store.length == other.length
                 for left, right in zip(store.arrays(), other.arrays(), strict=True):
                     assert mx.array_equal(left, right, equal_nan=True).item()
-    assert runtime.prefix_cache.nbytes == pair.follower._models[0].prefix_cache.nbytes > 0
+    mine, theirs = runtime.prefix_cache, pair.follower._models[0].prefix_cache
+    assert mine.nbytes == theirs.nbytes > 0
+    mine.clear()
+    mine.max_bytes = 5000
+    assert (theirs.nbytes, theirs.max_bytes) == (0, 5000)
 
 
 def test_a_load_that_is_broken_off_ends_all_ranks(pair: Pair) -> None:
@@ -206,32 +171,6 @@ def test_a_pass_that_fails_once_the_others_know_of_it_ends_all_ranks(
     assert pair.line.failed == ["no memory"]
 
 
-def test_parts_of_layers_compute_all_of_a_pass_and_its_tokens_first(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    submitted: list[mx.array] = []
-    monkeypatch.setattr(Split, "of", lambda model, group: Split("pipeline", group.rank(), 2))
-    monkeypatch.setattr(mx, "async_eval", lambda *arrays: submitted.extend(arrays))
-    runner = pair.lm.runtime.runner()
-    runner.do(Open(kv := runner.number(), 8))
-    logits = runner.do(Run(((kv, (1, 2)),), (0,)))  # which nobody wants
-    assert any(each is logits for each in submitted)
-    submitted.clear()
-    logits = runner.do(Run(((kv, (Later(Unread(mx.array([5])), 0),)),), (1,)))
-    assert [each.shape for each in submitted] == [(1, 1), logits.shape] * 2  # of both ranks
-
-
-def test_what_is_taken_back_is_told_with_the_pass_that_follows(pair: Pair) -> None:
-    with pair.lm.stream("abc", **GREEDY) as stream:
-        for _ in range(3):
-            next(stream)
-        before = len(pair.line.messages)
-        stream.rewind(tokens=2)
-        next(stream)
-        first, *others = map(json.loads, pair.line.messages[before:])
-    assert [each[0] for each in first] == ["do", "run"] and len(others) < 2
-
-
 def test_a_model_that_is_dropped_is_dropped_on_all_ranks(pair: Pair) -> None:
     pair.lm.generate("abc", **GREEDY)
     assert pair.lm.prefix_cache.nbytes == 0
@@ -243,9 +182,17 @@ def test_a_model_that_is_dropped_is_dropped_on_all_ranks(pair: Pair) -> None:
 
 
 def test_a_pass_that_fails_on_rank_0_reaches_nobody(pair: Pair) -> None:
-    lm = pair.lm
-    alike = lm.generate("abcdefgh", **GREEDY).tokens
-    failing = lm.runtime.model = Failing(lm.runtime.model, at=3)
+    lm, passes = pair.lm, list[mx.array]()
+    alike, model = lm.generate("abcdefgh", **GREEDY).tokens, cast(Any, lm.runtime.model).model
+    norm = model.norm  # after all layers
+
+    def failing(states: mx.array) -> mx.array:
+        passes.append(states)
+        if len(passes) == 3:
+            raise RuntimeError("half-way")
+        return cast(mx.array, norm(states))
+
+    model.norm = failing
     stream = lm.stream("abcdefgh", **GREEDY)
     with pytest.raises(mlxgen.ModelError, match="half-way"):
         list(stream)
@@ -254,7 +201,7 @@ def test_a_pass_that_fails_on_rank_0_reaches_nobody(pair: Pair) -> None:
     assert tuple(stream.tokens) == alike
     assert not pair.line.failed
     rows: dict[int, list[int | None]] = {}
-    failing.calls = 0
+    passes.clear()
     for i, chunk in lm.batch(["abcdefgh"] * 3, **GREEDY):
         rows.setdefault(i, []).append(chunk.token)
     assert all(tuple(row) == alike for row in rows.values())
@@ -330,23 +277,6 @@ def test_an_image_is_told_once_and_held_as_long_as_a_prompt_has_it() -> None:
     gc.collect()
     pair.lm.generate("abc", **GREEDY)
     assert not pair.follower._images
-
-
-def test_a_scheduler_tells_of_all_that_it_does(pair: Pair) -> None:
-    lm = pair.lm
-    scheduler = Scheduler(lm.runtime, Limits(max_batch=3))
-    for text in ("abc" * 20, "abc" * 20 + "d", "x", "yz", "abc"):
-        scheduler.submit(lm.runtime.prepare(text, Options.of(GREEDY)))
-    while scheduler.busy:
-        scheduler.step()
-    mine = pair.lm.prefix_cache
-    theirs = pair.follower._models[0].prefix_cache
-    assert mine.nbytes == theirs.nbytes > 0
-    mine.clear()
-    assert theirs.nbytes == 0
-    mine.max_bytes = 5000
-    assert theirs.max_bytes == 5000
-    scheduler.close()
 
 
 def test_ctrl_c_waits_for_the_end_of_a_command() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
+from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -15,54 +18,25 @@ from mlxgen.errors import MachineError
 from mlxgen.machines import group
 from mlxgen.machines.group import Group, Launch
 
+from ..tables import table
 from .ranks import free_ports
 
 
-@pytest.fixture
-def hostfile(tmp_path: Path) -> str:
-    path = tmp_path / "hosts"
-    path.write_text(json.dumps([["10.0.0.1:32323", "10.0.1.1:32324"], ["10.0.0.2:32325"]]))
-    return str(path)
-
-
-def test_alone_without_a_launcher(tmp_path: Path) -> None:
-    empty = tmp_path / "hosts"
-    empty.write_text("\n")  # as mlx.launch writes it for one host
-    assert Launch.of({}) is None
-    assert Launch.of({"MLX_RANK": "0", "MLX_HOSTFILE": str(empty)}) is None
-    assert Launch.of({"MLX_RANK": "0", "NCCL_HOST_IP": "10.0.0.1"}) is None
-    assert Launch.of({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}) is None
-
-
-def test_every_back_end_of_mlx_launch_is_known(hostfile: str, tmp_path: Path) -> None:
-    devices = tmp_path / "devices"
-    devices.write_text(json.dumps([[None, "rdma_en5"], ["rdma_en5", None]]))
-    addresses = (("10.0.0.1", "10.0.1.1"), ("10.0.0.2",))
-    rank = {"MLX_RANK": "1"}
-    assert Launch.of(rank | {"MLX_HOSTFILE": hostfile}) == Launch("ring", 1, 2, addresses)
-    jaccl = {"MLX_IBV_DEVICES": str(devices), "MLX_JACCL_COORDINATOR": "10.0.0.1:32323"}
-    assert Launch.of(rank | jaccl) == Launch("jaccl", 1, 2, (("10.0.0.1",),))
-    nccl = {"NCCL_HOST_IP": "10.0.0.1", "NCCL_PORT": "12345", "MLX_WORLD_SIZE": "4"}
-    assert Launch.of(rank | nccl) == Launch("nccl", 1, 4, (("10.0.0.1",),))
-    mpi = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
-    assert Launch.of(mpi) == Launch("mpi", 1, 2, ())
-
-
-@pytest.mark.parametrize(
-    ("rank", "file", "said"),
-    [
-        ("2", '[["10.0.0.1:1"], ["10.0.0.2:1"]]', "MLX_RANK: expected a number from 0 to 1, got 2"),
-        ("one", '[["10.0.0.1:1"], ["10.0.0.2:1"]]', "MLX_RANK: expected a number, got 'one'"),
-        ("0", '{"a": 1}', "MLX_HOSTFILE: expected a list for each rank"),
-        ("0", None, "MLX_HOSTFILE: "),
-    ],
-)
-def test_what_cannot_be_is_refused(rank: str, file: str | None, said: str, tmp_path: Path) -> None:
-    hosts = tmp_path / "hosts"
-    if file is not None:
-        hosts.write_text(file)
-    with pytest.raises(MachineError, match=f"^{said}.*mlx.launch"):
-        Launch.of({"MLX_RANK": rank, "MLX_HOSTFILE": str(hosts)})
+@pytest.mark.parametrize("case", table("launches"), ids=lambda case: case["what"])
+def test_the_environment_says_which_of_several_ranks_this_is(
+    case: dict[str, Any], tmp_path: Path
+) -> None:
+    """Values that begin with ``@`` are files of these names."""
+    for name, text in case.get("files", {}).items():
+        (tmp_path / name).write_text(text)
+    given = case["environment"].items()
+    environment = {name: re.sub("^@", f"{tmp_path}/", value) for name, value in given}
+    if "refused" in case:
+        with pytest.raises(MachineError, match=f"^{case['refused']}.*mlx.launch"):
+            Launch.of(environment)
+        return
+    found = Launch.of(environment)
+    assert json.loads(json.dumps(found and astuple(found))) == case["launch"]
 
 
 def test_asking_does_not_import_mlx() -> None:

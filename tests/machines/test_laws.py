@@ -11,36 +11,21 @@ from benchmarks.architectures import random_model
 from mlxgen.loading.checkpoint import read_json
 
 from ..fakes.checkpoints import LORA, quantised, write_adapter_of, write_random
+from ..tables import table
 from .ranks import run
-
-HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
-WINDOWS = {"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]}
-SIXES = {"hidden_size": 96, "intermediate_size": 96}
-PLAIN: dict[str, dict[str, Any]] = {
-    "quantised KV": {"name": "llama", "hidden_size": 128, "kv_bits": 8, **HEADS},
-    "windows": {"name": "llama", **WINDOWS},
-    "grouped queries, experts": {"name": "qwen3_moe", **HEADS},
-    "adapted": {"name": "llama", "adapter": "lora"},
-    "adapted layers": {"name": "qwen3_next", "adapter": "dora"},
-}
-ON_DISK: dict[str, dict[str, Any]] = {
-    "llama": {"hidden_size": 256, "intermediate_size": 512, **HEADS},
-    "qwen3": HEADS,
-    "gpt_oss": HEADS,
-    "deepseek_v3": {},
-    "quantised": {"name": "llama", "change": quantised, "intermediate_size": 128},
-    "layers": {"name": "qwen3_next"},
-}
-THREE: dict[str, dict[str, Any]] = {
-    "three heads": {"name": "llama", "num_attention_heads": 3, "num_key_value_heads": 3, **SIXES},
-    "layers": {"name": "qwen3_next", "num_hidden_layers": 6},
-}
 
 
 def written(
-    folder: Path, name: str, *, adapter: str | None = None, kv_bits: int = 0, **shape: Any
+    folder: Path,
+    name: str,
+    *,
+    adapter: str | None = None,
+    kv_bits: int = 0,
+    quantise: bool = False,
+    **shape: Any,
 ) -> str:
-    write_random(folder, name, **shape)
+    how: dict[str, Any] = {"change": quantised} if quantise else {}
+    write_random(folder, name, **shape, **how)
     if kv_bits:
         (folder / f"kv-bits-{kv_bits}").touch()
     if adapter is not None:
@@ -51,17 +36,14 @@ def written(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("shapes", "size", "cache"), [(PLAIN, 2, ""), (ON_DISK, 2, "cache"), (THREE, 3, "")]
-)
-def test_several_machines_give_what_one_gives(
-    shapes: dict[str, Any], size: int, cache: str, tmp_path: Path
-) -> None:
-    folders = [written(tmp_path / key, **{"name": key, **each}) for key, each in shapes.items()]
-    cache = cache and str(tmp_path / cache)
+@pytest.mark.parametrize("case", table("divided"), ids=lambda case: case["what"])
+def test_several_machines_give_what_one_gives(case: dict[str, Any], tmp_path: Path) -> None:
+    size, models = case["ranks"], case["models"]
+    folders = [written(tmp_path / key, **{"name": key, **each}) for key, each in models.items()]
+    cache = str(tmp_path / "cache") if case["on_disk"] else ""
     ended = run(["-m", "tests.machines.laws", cache, *folders], size, timeout=120)
     assert [each.code for each in ended] == [0] * size, "".join(each.err for each in ended)
     found = ended[0].out.splitlines()
-    more = sum(bool(cache) or "adapter" in each for each in shapes.values())
-    assert len(found) == 6 * len(shapes) + more
+    more = sum(bool(cache) or "adapter" in each for each in models.values())
+    assert len(found) == 6 * len(models) + more
     assert [line for line in found if not line.endswith(": equal")] == []

@@ -56,9 +56,8 @@ def test_revert_last_n(names: dict[str, Any]) -> None:
     for held, retracted in found:
         assert (held.text, held.reverted) == (retracted.text, retracted.reverted)
         assert not any(chunk.retract for chunk in held.chunks)
-        for start in range(0, len(held.chunks) - every, every):
-            run = held.chunks[start : start + every]
-            assert is_fine("".join(chunk.text for chunk in run)) or run[-1].exhausted
+        runs = [held.chunks[i : i + every] for i in range(0, len(held.chunks) - every, every)]
+        assert all(is_fine("".join(c.text for c in run)) or run[-1].exhausted for run in runs)
 
 
 def test_uncertain_whitespace(names: dict[str, Any]) -> None:

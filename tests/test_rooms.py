@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,15 @@ FLOORS = (
 )
 """Rooms and single files from the ground up: each may import from below, and from nowhere else."""
 
-WITHOUT_MLX = ("errors", "tokens", "text", "filters", "options", "images", "chat")
+WEB = ("pydantic", "fastapi", "uvicorn")
+WITHOUT: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(
+        ("errors", "tokens", "text", "filters", "options", "images", "chat"),
+        ("mlx", "mlx_lm", *WEB),
+    ),
+    "terminal": WEB,
+}
+"""What rooms do without, of which importing them must load nothing."""
 WRAPS = "tokens.vocabulary"
 """It knows mlx-lm's tokenizers, and puts one around others when it gets them."""
 
@@ -88,28 +97,13 @@ def own(targets: Iterable[str]) -> set[str]:
     return {name if name in modules() else name.rpartition(".")[0] for name in inner}
 
 
-def circles() -> list[set[str]]:
-    """The modules that import each other, directly or not, in groups."""
-    reached = {name: set(targets) for name, targets in arrows().items()}
-    for middle in reached:
-        for name in reached:
-            if middle in reached[name]:
-                reached[name] |= reached[middle]
-    found: list[set[str]] = []
-    for name in reached:
-        group = {other for other in reached[name] if name in reached[other]}
-        if group and group not in found:
-            found.append(group)
-    return found
-
-
 def floor(name: str) -> int:
     room = name.partition(".")[0]
     return next(number for number, rooms in enumerate(FLOORS) if room in rooms)
 
 
 def test_no_modules_import_each_other() -> None:
-    assert circles() == []
+    TopologicalSorter(arrows()).prepare()  # or it names a circle
 
 
 def test_every_room_has_its_floor() -> None:
@@ -134,45 +128,34 @@ def test_above_the_model_only_the_face_of_the_engine_is_known(room: str) -> None
             assert not [target for target in targets if target.startswith("engine.")], name
 
 
-@pytest.mark.parametrize("room", WITHOUT_MLX)
-def test_a_room_does_without_mlx(room: str) -> None:
+@pytest.mark.parametrize("room", WITHOUT)
+def test_a_room_does_without_what_is_slow_to_import(room: str) -> None:
     names = [name for name in modules() if name.partition(".")[0] == room]
     for name in names:
-        heavy = {target for target in imported(name) if target.split(".")[0] in ("mlx", "mlx_lm")}
+        heavy = {target for target in imported(name) if target.split(".")[0] in WITHOUT[room]}
         if name == WRAPS:
             heavy.discard("mlx_lm.tokenizer_utils.TokenizerWrapper")
         assert not heavy, name
     script = "; ".join(f"import mlxgen.{name}" for name in names)
-    script += (
-        "; import sys"
-        "; assert not {'mlx', 'mlx_lm', 'pydantic', 'fastapi', 'uvicorn'} & set(sys.modules)"
-    )
+    script += f"; import sys; assert not {set(WITHOUT[room])} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+def longest(paths: Iterable[Path]) -> int:
+    return max(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+
+
+def bytes_below(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+OTHERS = [page for page in PAGES if page is not README]
 SIZES: dict[str, tuple[int, Callable[[], int]]] = {
-    "lines of a file of the package": (
-        450,
-        lambda: max(len(path.read_text("utf-8").splitlines()) for path in modules().values()),
-    ),
-    "lines of an example": (
-        90,
-        lambda: max(
-            len(path.read_text("utf-8").splitlines())
-            for path in (TOP / "scripts" / "examples").glob("*.py")
-        ),
-    ),
+    "lines of a file of the package": (450, lambda: longest(modules().values())),
+    "lines of an example": (90, lambda: longest((TOP / "scripts" / "examples").glob("*.py"))),
     "lines of the README": (130, lambda: len(README.text.splitlines())),
-    "words of the other pages": (
-        18_000,
-        lambda: sum(len(page.text.split()) for page in PAGES if page is not README),
-    ),
-    "bytes of the demo models": (
-        8_000_000,
-        lambda: sum(
-            path.stat().st_size for path in (PACKAGE / "demo").rglob("*") if path.is_file()
-        ),
-    ),
+    "words of the other pages": (18_000, lambda: sum(len(page.text.split()) for page in OTHERS)),
+    "bytes of the demo models": (8_000_000, lambda: bytes_below(PACKAGE / "demo")),
 }
 
 

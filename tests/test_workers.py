@@ -12,11 +12,6 @@ from mlxgen.workers import Work, Workers
 WAIT = 30.0
 
 
-@pytest.fixture
-def pool() -> Workers:
-    return Workers()
-
-
 def ended(pool: Workers, *works: Work) -> None:
     """Wait until works are over and their threads are free."""
     for work in works:
@@ -28,10 +23,8 @@ def ended(pool: Workers, *works: Work) -> None:
         until.wait(0.01)
 
 
-def test_one_thread_does_one_thing_after_the_other_and_several_what_runs_at_a_time(
-    pool: Workers,
-) -> None:
-    names: list[str] = []
+def test_one_thread_does_one_thing_after_the_other_and_several_what_runs_at_a_time() -> None:
+    pool, names = Workers(), list[str]()
     alone = [pool.start(lambda: None, "before")]
     for name in ("first", "second"):
         ended(pool, alone[-1])
@@ -45,10 +38,8 @@ def test_one_thread_does_one_thing_after_the_other_and_several_what_runs_at_a_ti
     assert len({work.ident for work in works}) == 4
 
 
-def test_what_failed_is_told_and_its_thread_goes_on(
-    pool: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[type[BaseException]] = []
+def test_what_failed_is_told_and_its_thread_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, told = Workers(), list[type[BaseException]]()
     monkeypatch.setattr(threading, "excepthook", lambda args: told.append(args.exc_type))
     failed = pool.start(lambda: 1 // 0, "fails")
     ended(pool, failed)
@@ -57,13 +48,10 @@ def test_what_failed_is_told_and_its_thread_goes_on(
     assert told == [ZeroDivisionError] and again.ident == failed.ident
 
 
-def test_nothing_is_held_of_work_that_is_over(pool: Workers) -> None:
-    class Large:
-        def use(self) -> None: ...
-
-    large = Large()
-    held = weakref.ref(large)
-    work = pool.start(large.use, "uses it")
+def test_nothing_is_held_of_work_that_is_over() -> None:
+    large = threading.Event()
+    pool, held = Workers(), weakref.ref(large)
+    work = pool.start(large.set, "uses it")
     del large
     ended(pool, work)
     assert held() is None

@@ -62,10 +62,7 @@ def test_an_image_stands_upright() -> None:
         (Source(b"%PDF-1.7", "image"), "expected an image in one of the formats PNG, JPEG"),
         (Source(file_of()[:48], "image"), "damaged"),
         (Source(file_of("BMP"), "image"), "expected an image in one of the formats"),
-        (
-            Address("https://example.org/cat.png", "url"),
-            "^url: images are fetched only by a server",
-        ),
+        (Address("https://example.org/cat.png", "url"), "^url: images are fetched only by a"),
         (Address("/etc/passwd", "url"), "expected an address that begins with data:"),
         (Address("file:///etc/passwd", "url"), "expected an address that begins with data:"),
         (Address("data:image/png,abc", "url"), "expected an address that begins with data:"),

@@ -91,8 +91,8 @@ def load(
     The sampling options that the model's makers recommend are in ``recommended`` of the result.
     Invalid values in their ``generation_config.json`` are ignored, with a warning in the log.
 
-    Call this on the thread that generates. Raises ``OptionError``, ``LoadError`` or one of its
-    subclasses, or with several machines ``MachineError``, with a message that says what to do.
+    Raises ``OptionError``, ``LoadError`` or one of its subclasses, or with several machines
+    ``MachineError``, with a message that says what to do.
     """
     check_kv(kv_bits, kv_group_size, kv_quant_start)
     kv = {"kv_bits": kv_bits, "kv_group_size": kv_group_size, "kv_quant_start": kv_quant_start}

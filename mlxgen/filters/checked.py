@@ -8,7 +8,7 @@ more, and stands. Invariant: a piece is delivered only after it has passed its c
 from __future__ import annotations
 
 import re
-from codecs import getincrementaldecoder
+from codecs import utf_8_decode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -69,6 +69,17 @@ class Try(NamedTuple):
     complaint: str
 
 
+class _Place(NamedTuple):
+    """Where a text is after a token: its complete characters and the bytes of the next one, and
+    the tokens and characters before the piece; ``ended``: these after a token that ends a piece."""
+
+    size: int = 0
+    left: bytes = b""
+    start: int = 0
+    cut: int = 0
+    ended: tuple[int, int] | None = None
+
+
 class CheckedFilter(Running):
     """The running filter of ``Checked``."""
 
@@ -80,62 +91,54 @@ class CheckedFilter(Running):
         self._vocab_size = vocab_size
         self._tries: dict[int, tuple[Try, ...]] = {}  # by the number of tokens before the piece
         self._call: tuple[tuple[str, str], Work, list[Any]] | None = None  # the last one
-        self._begin()
-
-    def _begin(self) -> None:
         self._fed: list[Token] = []
-        self._decoder = getincrementaldecoder("utf-8")("replace")
         self._text = ""
-        self._cut = self._start = 0  # the characters and tokens before the piece
-        self._ended: tuple[int, int] | None = None  # the same after a token that ends a piece
+        self._places = [_Place()]  # at first, and after each token
 
     def advance(self, token: Token, /) -> None:
         must = self.forced()
         if must and token != must[0]:
             raise FilterError(f"token {token} is not of the piece that stands")
-        if self._ended is not None:
-            self._start, self._cut = self._ended
-            self._ended = None
+        last, at, end = self._places[-1], self._asked.at, -1
+        start, cut = last.ended or (last.start, last.cut)
+        data = last.left + self._vocabulary.piece(token)
+        text, used = utf_8_decode(data, "replace", False)
         self._fed.append(token)
-        self._text += self._decoder.decode(self._vocabulary.piece(token))
-        at, end = self._asked.at, -1
+        self._text += text
         if isinstance(at, str):
-            place = self._text.rfind(at, self._cut)
+            place = self._text.rfind(at, cut)
             end = place + len(at) if place >= 0 else -1
         elif at is not None:
-            end = max((match.end() for match in at.finditer(self._text, self._cut)), default=-1)
-        if end > self._cut:
-            self._ended = len(self._fed), end
+            end = max((match.end() for match in at.finditer(self._text, cut)), default=-1)
+        ended = (len(self._fed), end) if end > cut else None
+        self._places.append(_Place(len(self._text), data[used:], start, cut, ended))
 
     def rewind(self, to: int) -> None:
         if to < len(self._fed):
-            kept = self._fed[:to]
             self._tries = {start: tried for start, tried in self._tries.items() if start <= to}
-            self._begin()
-            for token in kept:
-                self.advance(token)
+            del self._fed[to:], self._places[to + 1 :]
+            self._text = self._text[: self._places[-1].size]
 
     def fork(self) -> CheckedFilter:
-        decoder = getincrementaldecoder("utf-8")("replace")
-        decoder.setstate(self._decoder.getstate())
-        shared = ("_asked", "_vocabulary")
-        return forked(self, shared=shared, _decoder=decoder, _call=None)
+        return forked(self, shared=("_asked", "_vocabulary"), _call=None)
 
     # ---- the piece -------------------------------------------------------------------------
 
     def unchecked(self) -> tuple[int, bool]:
         """How many tokens the piece has, and whether the newest one ends it."""
-        return len(self._fed) - self._start, self._ended is not None
+        place = self._places[-1]
+        return len(self._fed) - place.start, place.ended is not None
 
     def objection(self) -> Objection | Work | None:
         """What is wrong with the piece; an objection to no tokens, if it stands nevertheless."""
-        tried = self._tries.get(self._start, ())
+        _, _, start, cut, ended = self._places[-1]
+        tried = self._tries.get(start, ())
         if len(tried) >= self._asked.tries:  # the best of them, once more
             return Objection(_best(tried).complaint, 0, False)
-        piece = self._text[self._cut : None if self._ended is None else self._ended[1]]
+        piece = self._text[cut : None if ended is None else ended[1]]
         if not piece:
             return None
-        given = piece, self._text[: self._cut]
+        given = piece, self._text[:cut]
         if self._call is None or self._call[0] != given:
             found: list[Any] = []
             work = workers().start(partial(_called, self._asked.check, given, found), "check")
@@ -145,8 +148,8 @@ class CheckedFilter(Running):
         complaint, badness = self._complaint(self._call[2][0])
         if not complaint:
             return None
-        tokens = tuple(self._fed[self._start :])
-        tried = self._tries[self._start] = (*tried, Try(badness, tokens, complaint))
+        tokens = tuple(self._fed[start:])
+        tried = self._tries[start] = (*tried, Try(badness, tokens, complaint))
         stands = len(tried) >= self._asked.tries and _best(tried).tokens == tokens
         return Objection(complaint, 0 if stands else len(tokens), False)
 
@@ -172,7 +175,8 @@ class CheckedFilter(Running):
         return bool(must)
 
     def forced(self) -> Sequence[Token]:
-        start = len(self._fed) if self._ended is not None else self._start
+        place = self._places[-1]
+        start = len(self._fed) if place.ended is not None else place.start
         tried = self._tries.get(start, ())
         if len(tried) < self._asked.tries:
             return ()

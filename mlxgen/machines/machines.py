@@ -51,7 +51,7 @@ class Machines:
         self._numbers = count()
         self._at_work: tuple[int, mx.Stream] | None = None  # the thread that had the last turn
         self.says_losses = True  # on stderr, unless the program does
-        self._waiting = 0  # threads that may wait for collectives
+        self._waiting: set[object] = set()  # threads that may wait for collectives
         if self.leads:
             channel.on_loss(self._lose)
 
@@ -139,11 +139,12 @@ class Machines:
 
     @contextlib.contextmanager
     def _waits(self) -> Iterator[None]:
-        self._waiting += 1
+        key = object()
+        self._waiting.add(key)
         try:
             yield
         finally:
-            self._waiting -= 1
+            self._waiting.discard(key)
 
     def blamed(self, error: Exception) -> MachineError:
         """The loss that caused this failure; if there is none, all ranks are given up."""

@@ -253,7 +253,7 @@ def _exact(value: Any) -> Fraction:
 def _plain(value: Any) -> Any:
     """A value in which equal numbers are equal, and numbers differ from truth values."""
     if isinstance(value, bool):
-        return [value, "bool"]
+        return (value, "bool")  # which equals no list
     if isinstance(value, float | Decimal):
         return int(value) if value % 1 == 0 else float(value)
     if isinstance(value, list):

@@ -438,4 +438,4 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _failed(request: Request, error: Exception) -> Response:
     if not isinstance(error, RequestError):
         log_failure("a request failed outside its handler", error)
-    return error_response(error)
+    return error_response(error, path=request.url.path)

@@ -5,11 +5,12 @@ The shipped template renders the training data, so the model is trained on the p
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from demo_model.drawing import TEXTS
 
 END_OF_TEXT: Final = "<|endoftext|>"
 START: Final = "<|im_start|>"
@@ -24,9 +25,8 @@ MARK_TOKENS: Final = (
 )
 
 # mlx-lm knows the tool format by the literal text "tool_call.name".
-CHAT_TEMPLATE: Final = (Path(__file__).parent / "texts" / "chat_template.jinja").read_text("utf-8")
-_RENDERED: Final = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(
-    CHAT_TEMPLATE
+_TEMPLATE: Final = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(
+    (TEXTS / "chat_template.jinja").read_text("utf-8")
 )
 
 
@@ -60,7 +60,7 @@ class Dialogue:
 
     def prompt(self) -> str:
         """The prompt, rendered by the shipped template."""
-        return _RENDERED.render(
+        return _TEMPLATE.render(
             messages=[message._asdict() for message in self.messages],
             tools=self.tools,
             add_generation_prompt=True,

@@ -18,10 +18,12 @@ Values = dict[str, Any]
 T = TypeVar("T")
 
 
+TEXTS: Final = Path(__file__).parent / "texts"
+
+
 def read(name: str) -> Any:
     """One of the files in ``texts``."""
-    path = Path(__file__).parent / "texts" / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads((TEXTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 _WORDS: Final[dict[str, Any]] = read("words")

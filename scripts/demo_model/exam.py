@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from mlx_lm import load
 from mlx_lm.generate import batch_generate
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import track
 
 from demo_model import forms, knowledge, texts
 from demo_model.chat import Dialogue
@@ -36,13 +36,6 @@ class Task(NamedTuple):
     name: str
     ask: Callable[[Random], Question]
     wanted: float | None = None
-
-
-class Answer(NamedTuple):
-    """What the model wrote."""
-
-    question: Question
-    text: str
 
 
 def _exact(dialogue: Dialogue, max_tokens: int) -> Question:
@@ -145,9 +138,9 @@ def questions(task: Task, count: int) -> list[Question]:
     return [task.ask(rng) for _ in range(count)]
 
 
-def answers(model: Any, tokenizer: Any, asked: Sequence[Question]) -> list[Answer]:
+def answers(model: Any, tokenizer: Any, asked: Sequence[Question]) -> list[str]:
     """Greedy answers to all questions."""
-    result: list[Answer] = []
+    result: list[str] = []
     for start in range(0, len(asked), _BATCH):
         group = asked[start : start + _BATCH]
         response = batch_generate(
@@ -158,7 +151,7 @@ def answers(model: Any, tokenizer: Any, asked: Sequence[Question]) -> list[Answe
             completion_batch_size=_BATCH,
             prefill_batch_size=_BATCH,
         )
-        result += map(Answer, group, response.texts)
+        result += response.texts
     return result
 
 
@@ -167,24 +160,21 @@ def run(folder: Path, count: int, console: Console, *, show_wrong: bool = False)
     model, tokenizer = load(str(folder / "model"))[:2]
     rows = ["| task | wanted | right |", "|---|---:|---:|"]
     facts: list[bool] = []
-    with Progress(console=console, transient=True) as progress:
-        for task in progress.track(TASKS, description="exam"):
-            given = answers(model, tokenizer, questions(task, count))
-            right = [answer.question.judge(answer.text) for answer in given]
-            facts += right if task.name.startswith("facts:") else []
-            rows.append(_row(task.name, task.wanted, right))
-            wrong = [one for one, good in zip(given, right, strict=True) if not good]
-            for answer in wrong[: 4 * show_wrong]:
-                _print(console, f"{answer.question.prompt!r}\n    {answer.text!r}")
+    for task in track(TASKS, "exam", console=console, transient=True):
+        asked = questions(task, count)
+        given = answers(model, tokenizer, asked)
+        right = [one.judge(text) for one, text in zip(asked, given, strict=True)]
+        facts += right if task.name.startswith("facts:") else []
+        rows.append(_row(task.name, task.wanted, right))
+        answered = zip(asked, given, right, strict=True)
+        wrong = [(one, text) for one, text, good in answered if not good]
+        for one, text in wrong[: 4 * show_wrong]:
+            console.out(f"{one.prompt!r}\n    {text!r}", highlight=False)
     rows.append(_row("all facts", 0.9, facts))
-    _print(console, "\n".join(rows))
+    console.out("\n".join(rows), highlight=False)
     return 0
 
 
 def _row(name: str, wanted: float | None, right: Sequence[bool]) -> str:
     least = "-" if wanted is None else f"{wanted:.0%}"
     return f"| {name} | {least} | {sum(right) / len(right):.0%} |"
-
-
-def _print(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from demo_model import knowledge
 from demo_model.chat import Dialogue, Message, Tool, asked, at_times, tool_of
-from demo_model.drawing import Source, Values, all_drawn, drawn, made_up_word, of_side, read, words
+from demo_model.drawing import Source, Values, all_drawn, made_up_word, of_side, read, words
 
 _RECORDS: Final[dict[str, Any]] = read("records")
 _TOOLS: Final[dict[str, Any]] = read("tools")
@@ -180,27 +180,24 @@ def _tools(rng: Random, skill: Skill) -> list[Tool]:
 
 def _made_up(rng: Random) -> Dialogue:
     """A tool that exists only in this prompt: its name and keys must be copied from the list."""
+    told = _TOOLS["made_up"]
     tools: list[tuple[str, str, dict[str, str]]] = []
     for _ in range(rng.randint(1, 3)):
         noun = rng.choice(words("treasures", "creatures")) if rng.random() < 0.5 else ""
         keys = rng.sample(_TOOLS["generic_keys"], rng.randint(1, 2))
         verb = rng.choice(words("verbs")) if rng.random() < 0.8 else made_up_word(rng)
         noun = noun or made_up_word(rng)
-        description = rng.choice((f"{verb.capitalize()} a {noun}", "", f"Can {verb} a {noun}"))
-        kinds = {key: "integer" if key in ("size", "price") else "string" for key in keys}
+        description = rng.choice(told["descriptions"])
+        description = description.format(verb=verb, Verb=verb.capitalize(), noun=noun)
+        kinds = {key: "integer" if key in told["numbers"] else "string" for key in keys}
         tools.append((f"{verb}_{noun}", description, kinds))
     name, _, kinds = rng.choice(tools)
-    texts = {"color": "{colors}", "city": "{city}", "day": "{days}", "room": "{rooms}"}
-    wanted = {
-        key: [1, 200] if kind == "integer" else texts.get(key, "{name}")
-        for key, kind in kinds.items()
-    }
+    wanted = {key: told["numbers"].get(key, told["draw"].get(key, "{name}")) for key in kinds}
     arguments = all_drawn(rng, wanted, _SOURCE)
     verb, noun = name.split("_")
     details = " and ".join(f"{key} {value}" for key, value in arguments.items())
-    request = rng.choice(
-        (f"Please {verb} a {noun} with {details}.", f"{verb.capitalize()} the {noun}: {details}")
-    )
+    request = rng.choice(told["requests"])
+    request = request.format(verb=verb, Verb=verb.capitalize(), noun=noun, details=details)
     thought = at_times(rng, 0.1, f"The tool {name} can do this.")
     answer = _call_text(name, arguments)
     return Dialogue([Message("user", request)], answer, thought, [tool_of(*one) for one in tools])
@@ -209,17 +206,10 @@ def _made_up(rng: Random) -> Dialogue:
 def _after_result(rng: Random) -> Dialogue:
     """The tool has answered, and the assistant reports the result."""
     city = _SOURCE.city(rng)
-    if rng.random() < 0.6:
-        skill = SKILLS[0]
-        degrees = rng.randint(-9, 39)
-        sky = drawn(rng, "{weathers}", _SOURCE)
-        result = json.dumps({"temperature": degrees, "sky": sky})
-        answer = f"It is {degrees} degrees in {city}, with {sky}."
-    else:
-        skill = SKILLS[1]
-        clock = f"{rng.randint(0, 23)}:{rng.randint(0, 59):02d}"
-        result = json.dumps({"time": clock})
-        answer = f"It is {clock} in {city}."
+    number = 0 if rng.random() < 0.6 else 1
+    skill, told = SKILLS[number], _TOOLS["results"][number]
+    values = {"city": city, **all_drawn(rng, told["draw"], _SOURCE)}
+    result, answer = (told[name].format(**values) for name in ("result", "answer"))
     if rng.random() < 0.3:
         value = rng.randint(1, 99)
         result, answer = str(value), f"The answer is {value}."
@@ -235,7 +225,7 @@ def _without_call(rng: Random) -> Dialogue:
     others = [one for one in SKILLS if one.name not in ("add", "translate")]
     tools = [one.tool(rng) for one in rng.sample(others, rng.randint(1, 3))]
     if rng.random() < 0.2:
-        greeting = rng.choice(("Hello!", "Hi!", "Good morning!"))
-        return Dialogue([Message("user", greeting)], rng.choice(_TOOLS["nothing"]), None, tools)
+        greeting = Message("user", rng.choice(_TOOLS["greetings"]))
+        return Dialogue([greeting], rng.choice(_TOOLS["nothing"]), None, tools)
     fact = knowledge.fact(rng)
     return Dialogue(fact.messages, fact.answer, fact.thought, tools)

@@ -1,4 +1,7 @@
-"""The two networks, both Llamas of mlx-lm: their sizes, initial weights, and the loss."""
+"""The two networks, both Llamas of mlx-lm: initial weights, and the loss.
+
+Their configurations are in ``texts/networks.json``.
+"""
 
 from typing import Any, Final
 
@@ -8,35 +11,14 @@ from mlx.utils import tree_map_with_path
 from mlx_lm.models.llama import Model, ModelArgs
 
 from demo_model.batches import Batch
+from demo_model.drawing import read
 
-VOCABULARY: Final = 1024
-CONTEXT: Final = 2048
-_HEAD: Final = 32
+_CONFIGS: Final[dict[str, dict[str, Any]]] = read("networks")
 
 
 def config(size: str) -> dict[str, Any]:
-    """The `config.json` of the main model or of the draft model."""
-    width, layers, inner = {"main": (128, 5, 384), "draft": (64, 2, 192)}[size]
-    heads = {"num_nextn_predict_layers": 1} if size == "main" else {}
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": width,
-        "num_hidden_layers": layers,
-        "intermediate_size": inner,
-        "num_attention_heads": width // _HEAD,
-        "num_key_value_heads": width // _HEAD,
-        "head_dim": _HEAD,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "vocab_size": VOCABULARY,
-        "max_position_embeddings": CONTEXT,
-        "tie_word_embeddings": True,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "torch_dtype": "float32",
-    } | heads
+    """The ``config.json`` of the ``main`` model or of the ``draft`` model."""
+    return dict(_CONFIGS[size])
 
 
 def arguments(size: str) -> Any:

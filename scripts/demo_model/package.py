@@ -17,7 +17,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from demo_model import forms, network
 from demo_model.batches import token_id
-from demo_model.chat import CHAT_TEMPLATE, END, END_OF_TEXT, MARK_TOKENS, SPECIAL_TOKENS
+from demo_model.chat import END, END_OF_TEXT, MARK_TOKENS, SPECIAL_TOKENS
+from demo_model.drawing import TEXTS
 from demo_model.head import Head
 from demo_model.train import flatten
 
@@ -42,7 +43,7 @@ def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
     added = [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
     added += [AddedToken(token, special=False, normalized=False) for token in MARK_TOKENS]
     trainer = trainers.BpeTrainer(
-        vocab_size=network.VOCABULARY,
+        vocab_size=network.config("main")["vocab_size"],
         special_tokens=list(added),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
@@ -58,20 +59,8 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     """Write the files that transformers and mlx-lm read."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": None,
-        "eos_token": END,
-        "pad_token": END_OF_TEXT,
-        "unk_token": None,
-        "add_bos_token": False,
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": network.CONTEXT,
-    }
-    _write(folder / "tokenizer_config.json", config)
-    special = {"eos_token": END, "pad_token": END_OF_TEXT}
-    _write(folder / "special_tokens_map.json", special)
-    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+    for name in ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"):
+        shutil.copy(TEXTS / name, folder)
 
 
 def _ascii(text: str, marks: Iterable[str]) -> str:

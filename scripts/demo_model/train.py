@@ -14,7 +14,7 @@ import mlx.nn as nn
 from mlx.optimizers import Adam, MultiOptimizer, Muon
 from mlx.utils import tree_flatten, tree_map, tree_map_with_path, tree_unflatten
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import track
 from tokenizers import Tokenizer
 
 from demo_model.batches import Batch, steps
@@ -59,22 +59,19 @@ def train(plan: Plan, network: Any, loss: Loss, tokenizer: Tokenizer, console: C
     batches = steps(
         tokenizer, plan.seed, tokens=plan.tokens, copy_steps=plan.copy_steps, mix=plan.mix
     )
-    with Progress(*Progress.get_default_columns(), console=console) as progress:
-        task = progress.add_task(plan.name, total=plan.steps)
-        recent = 0.0
-        for step, parts in enumerate(islice(batches, plan.steps)):
-            mean, gradients = _gradients(network, loss, parts)
-            share = rate_at(step, plan.steps)
-            rates = plan.matrix_rate * share, plan.rate * share
-            weights = update(optimiser, network, gradients, *rates)
-            keep = min(_AVERAGING, (step + 1) / (step + 10))
-            averaged = tree_map(lambda a, w, k=keep: k * a + (1 - k) * w, averaged, weights)
-            mx.eval(weights, averaged, optimiser.state, mean)
-            now = float(mean)
-            recent = now if step == 0 else 0.98 * recent + 0.02 * now
-            progress.update(task, advance=1, description=f"{plan.name} loss {recent:.3f}")
-            if (step + 1) % 100 == 0 and not console.is_terminal:
-                console.print(f"{plan.name} step {step + 1}/{plan.steps} loss {recent:.4f}")
+    steps_done = track(islice(batches, plan.steps), plan.name, plan.steps, console=console)
+    recent = 0.0
+    for step, parts in enumerate(steps_done):
+        mean, gradients = _gradients(network, loss, parts)
+        share = rate_at(step, plan.steps)
+        rates = plan.matrix_rate * share, plan.rate * share
+        weights = update(optimiser, network, gradients, *rates)
+        keep = min(_AVERAGING, (step + 1) / (step + 10))
+        averaged = tree_map(lambda a, w, k=keep: k * a + (1 - k) * w, averaged, weights)
+        mx.eval(weights, averaged, optimiser.state, mean)
+        recent = float(mean) if step == 0 else 0.98 * recent + 0.02 * float(mean)
+        if (step + 1) % 100 == 0:
+            console.print(f"{plan.name} step {step + 1}/{plan.steps} loss {recent:.4f}")
     return averaged
 
 

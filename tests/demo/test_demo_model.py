@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 from demo_model import exam
 from demo_model.chat import tool_of
+from demo_model.drawing import TEXTS
 
 WEATHER = tool_of("get_weather", "Get the weather in a city", {"city": "string"})
 
@@ -25,12 +26,14 @@ def ask(pair: tuple[Any, Any], *texts: str, **options: Any) -> list[str]:
         for text in texts
     ]
     questions = [exam.Question(prompt, 100, lambda answer: True) for prompt in prompts]
-    return [answer.text for answer in exam.answers(model, tokenizer, questions)]
+    return exam.answers(model, tokenizer, questions)
 
 
 def test_the_files_are_what_mlx_lm_reads(pair: tuple[Any, Any], demo: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        assert (demo / "draft" / name).read_bytes() == (demo / "model" / name).read_bytes()
+        shipped = (demo / "model" / name).read_bytes()
+        assert (demo / "draft" / name).read_bytes() == shipped
+        assert name == "tokenizer.json" or (TEXTS / name).read_bytes() == shipped
     _, tokenizer = pair
     ends = {"<|im_end|>", "<|endoftext|>"}
     assert set(tokenizer.convert_ids_to_tokens(sorted(tokenizer.eos_token_ids))) == ends
@@ -55,35 +58,15 @@ def test_characters_are_split_over_tokens_and_names_are_the_same_everywhere(
         assert any(tokens[i : i + len(name)] == name for i in range(len(tokens)))
 
 
+PROMPTS = Path(__file__).parents[1] / "data" / "demo_prompts.jsonl"
+
+
 def test_the_template_renders_system_tools_thinking_calls_and_their_results(
     pair: tuple[Any, Any],
 ) -> None:
-    def rendered(messages: list[dict[str, Any]], **options: Any) -> str:
-        return str(pair[1].apply_chat_template(messages, tokenize=False, **options))
-
-    begun: list[dict[str, Any]] = [{"role": "user", "content": "Hi"}]
-    asked = {"add_generation_prompt": True}
-    system = {"role": "system", "content": "Be short."}
-    assert rendered([system, *begun], tools=[WEATHER], enable_thinking=True, **asked) == (
-        "<|im_start|>system\nBe short.\n\nTools:\n"
-        "get_weather(city: string) - Get the weather in a city<|im_end|>\n"
-        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-    )
-    without = rendered(begun, enable_thinking=False, **asked)
-    assert without.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
-    for arguments in ({"city": "Łódź"}, '{"city": "Łódź"}'):
-        call = {"type": "function", "function": {"name": "get_weather", "arguments": arguments}}
-        text = rendered(
-            [
-                {"role": "user", "content": "Weather in Łódź?"},
-                {"role": "assistant", "content": None, "tool_calls": [call]},
-                {"role": "tool", "content": "rain"},
-                {"role": "assistant", "content": "<think>\nA thought.\n</think>\n\nIt rains."},
-            ]
-        )
-        called = '<tool_call>{"name": "get_weather", "arguments": {"city": "Łódź"}}</tool_call>'
-        assert called in text and "<tool_response>rain</tool_response>" in text
-        assert text.endswith("assistant\nIt rains.<|im_end|>\n")
+    for told in map(json.loads, PROMPTS.read_text(encoding="utf-8").splitlines()):
+        text = pair[1].apply_chat_template(told["messages"], tokenize=False, **told["options"])
+        assert text == told["text"], told["what"]
 
 
 EXAM = {
@@ -104,8 +87,12 @@ EXAM = {
 @pytest.mark.parametrize("name", EXAM)
 def test_the_model_passes_a_short_exam(pair: tuple[Any, Any], name: str) -> None:
     task = next(task for task in exam.TASKS if task.name == name)
-    given = exam.answers(*pair, exam.questions(task, 10))
-    assert sum(answer.question.judge(answer.text) for answer in given) >= EXAM[name]
+    asked = exam.questions(task, 10)
+    given = exam.answers(*pair, asked)
+    right = sum(one.judge(text) for one, text in zip(asked, given, strict=True))
+    assert right >= EXAM[name]
+    if name.startswith("tool calls"):
+        assert not any(one.judge(f"So: {text}") for one, text in zip(asked, given, strict=True))
 
 
 def test_it_calls_thinks_when_asked_and_goes_on_with_raw_text(pair: tuple[Any, Any]) -> None:
@@ -116,7 +103,7 @@ def test_it_calls_thinks_when_asked_and_goes_on_with_raw_text(pair: tuple[Any, A
     assert ask(pair, "What is 34 + 28?", enable_thinking=True)[0].startswith("<think>")
     assert "<think>" not in ask(pair, "What is the capital of France?")[0]
     question = exam.Question("Once upon a time", 120, lambda answer: True)
-    text = exam.answers(*pair, [question])[0].text
+    [text] = exam.answers(*pair, [question])
     assert len(text.split()) > 20 and "<" not in text
 
 

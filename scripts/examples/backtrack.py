@@ -9,8 +9,6 @@ chunks how many characters to delete. The positions are then drawn anew, even wi
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import mlxgen
 
 PROMPT = "Once upon a time"
@@ -37,24 +35,18 @@ async def program(g: mlxgen.Guide) -> list[str]:
     return tried
 
 
-class Outcome(NamedTuple):
+def main(seed: int = 1) -> tuple[list[str], str, mlxgen.Result]:
     """The lines in order, the text on the screen at the end, and the result."""
-
-    tried: list[str]
-    screen: str
-    result: mlxgen.Result
-
-
-def main(seed: int = 1) -> Outcome:
     lm = mlxgen.load()
     run = lm.control(PROMPT, mlxgen.Program(program), seed=seed)
     screen = ""
     for _, chunk in run:
         screen = screen[: len(screen) - chunk.retract] + chunk.text
-    for line in run.controller.value:
+    tried: list[str] = run.controller.value
+    for line in tried:
         print(f"tried: {PROMPT}{line}")
     print(f"kept:  {PROMPT}{screen}")
-    return Outcome(run.controller.value, screen, run.results[()])
+    return tried, screen, run.results[()]
 
 
 if __name__ == "__main__":

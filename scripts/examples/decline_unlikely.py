@@ -42,10 +42,8 @@ class DeclineUnlikely:
 
     def __init__(self) -> None:
         self.doubts: list[Doubt] = []
-        self.prob: dict[int, float] = {}  # of the last draw at each position
 
     def __call__(self, result: mlxgen.PostSamplingResult) -> None:
-        self.prob[result.position] = result.sampled_prob
         if result.sampled_prob >= LIKELY:
             return
         result.resample = True

@@ -28,7 +28,6 @@ class Outcome(NamedTuple):
 
     session: mlxgen.Session
     rewound: int  # tokens that were taken back
-    runs: int  # forward passes, including the prompt's
 
 
 def run(lm: mlxgen.LanguageModel, **options: Any) -> Outcome:
@@ -36,18 +35,17 @@ def run(lm: mlxgen.LanguageModel, **options: Any) -> Outcome:
     width = lm.vocab_size
     session = mlxgen.Session(lm.tokenizer, prompt=PROMPT, vocab_size=width, **options)
     cache = make_prompt_cache(lm.model)
-    rewound = runs = 0
+    rewound = 0
     while session.finish_reason is None:
         surplus = cache[0].offset - session.keep
         if surplus and trim_prompt_cache(cache, surplus) != surplus:
             raise RuntimeError("this model's cache cannot be trimmed")
         logits = lm.model(mx.array([session.pending]), cache=cache)[:, -1, :]
-        runs += 1
         chunk = session.push_logits(logits)
         print(chunk.text, end="", flush=True)
         rewound += chunk.rewound
     print()
-    return Outcome(session, rewound, runs)
+    return Outcome(session, rewound)
 
 
 def main() -> tuple[str, Outcome, Outcome]:

@@ -51,7 +51,6 @@ class Outcome(NamedTuple):
     text: str
     without: str
     added: set[int]
-    tokens: tuple[mlxgen.Token, ...]
 
 
 def main(seed: int = 1) -> Outcome:
@@ -71,7 +70,7 @@ def main(seed: int = 1) -> Outcome:
     without = lm.vocabulary.decode(kept)
     print(f"with spaces:    {result.text}")
     print(f"without spaces: {without}")
-    return Outcome(result.text, without, hook.added, result.tokens)
+    return Outcome(result.text, without, hook.added)
 
 
 if __name__ == "__main__":
